@@ -1,0 +1,3 @@
+"""Contrastive self-supervised pretraining of vision backbones."""
+
+__version__ = "0.1.0"
