@@ -1,0 +1,101 @@
+"""The contrastive objective: temperature rule × weight × pair set."""
+
+import torch
+from torch import Tensor, nn
+
+from ssl_vision.objectives.margin import Pairs, check_views, margin, positive_similarity
+from ssl_vision.objectives.temperature import TemperatureRule, as_rule
+from ssl_vision.objectives.weight import Anchors, Softmax, Weight
+
+
+class Contrastive(nn.Module):
+    """Mean over the 2N anchors of a batch of ``weight``'s loss, at ``temperature``'s τ.
+
+        L = 1/(2N) Σ_i ℓ(d_i(τ))
+
+    where d is the margin (``ssl_vision.objectives.margin``). Call it with the two views' embeddings; read
+    ``statistics()`` afterwards for what it knows of itself.
+
+    Args:
+        temperature: τ, a number or a rule.
+        weight: from margins to losses; the default is InfoNCE.
+        pairs: ``"both"``, all other 2N − 2 embeddings are negatives, or ``"cross"``, the other view's N − 1.
+
+    Raises:
+        ValueError: for a temperature that is or could become zero or negative, or unknown ``pairs``.
+    """
+
+    def __init__(
+        self,
+        *,
+        temperature: float | TemperatureRule = 0.1,
+        weight: Weight | None = None,
+        pairs: Pairs = "both",
+    ) -> None:
+        super().__init__()
+        if pairs not in ("both", "cross"):
+            raise ValueError(f"pairs must be 'both' or 'cross', got {pairs!r}")
+        self.temperature = as_rule(temperature)
+        self.weight = Softmax() if weight is None else weight
+        self.pairs: Pairs = pairs
+        self._seen: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tells the temperature rule which epoch (counted from 0) is running."""
+        self.temperature.set_epoch(epoch)
+
+    def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
+        """The loss of a batch.
+
+        Args:
+            z1: (N, D) embeddings of view 1, any scale, N ≥ 2.
+            z2: (N, D) embeddings of view 2.
+
+        Returns:
+            A scalar, float32 (float64 for float64 input).
+
+        Raises:
+            ValueError: naming the argument and the shape that cannot be used.
+        """
+        check_views(z1, z2)
+        positive = positive_similarity(z1, z2)
+        tau = self.temperature(positive.detach())
+        d = margin(z1, z2, tau, pairs=self.pairs)
+
+        def margin_at(temperature: float) -> Tensor:
+            with torch.no_grad():
+                return margin(z1, z2, temperature, pairs=self.pairs)
+
+        losses: Tensor = self.weight(
+            Anchors(
+                margin=d,
+                positive=positive.repeat(2),
+                temperature=tau.repeat(2) if tau.ndim else tau,
+                margin_at=margin_at,
+            )
+        )
+        self._seen = (positive.detach(), tau.detach(), d.detach())
+        return losses.mean()
+
+    def statistics(self) -> dict[str, Tensor]:
+        """What the last call was like, as detached scalars on its device, without a synchronisation.
+
+        ``temperature``: mean τ in force. ``alignment``: mean s⁺. ``weight_mean`` and ``weight_q05``,
+        ``weight_q50``, ``weight_q95``: mean and quantiles of W = sigmoid(d) over the anchors.
+        ``easy_share``: share of anchors with d < 0, whose positive outweighs all their negatives together.
+        Empty before the first call.
+        """
+        if self._seen is None:
+            return {}
+        positive, tau, d = self._seen
+        w = d.sigmoid()
+        low, middle, high = w.quantile(w.new_tensor([0.05, 0.5, 0.95])).unbind()
+        return {
+            "temperature": tau.mean(),
+            "alignment": positive.mean(),
+            "weight_mean": w.mean(),
+            "weight_q05": low,
+            "weight_q50": middle,
+            "weight_q95": high,
+            "easy_share": (d < 0).to(d.dtype).mean(),
+        }

@@ -1,0 +1,133 @@
+"""The margin: the one number per anchor from which every contrastive objective is made."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Pairs = Literal["both", "cross"]
+
+_DEAD = 1e-12
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Switches autocast off: similarities accumulate in float32 whatever the surrounding dtype."""
+    with torch.autocast(device_type=device.type, enabled=False):
+        yield
+
+
+def unit(z: Tensor) -> Tensor:
+    """Rows of ``z`` divided by their L2 norm, in float32 (float64 stays float64).
+
+    A row shorter than 1e-12 becomes zero and gets no gradient, so no finite input gives NaN or
+    infinity; rows of any larger size, up to the end of the float range, come out at norm 1.
+
+    Args:
+        z: (N, D) floating point.
+
+    Returns:
+        (N, D), float32 or float64.
+    """
+    z = z if z.dtype == torch.float64 else z.float()
+    largest = z.detach().abs().amax(dim=-1, keepdim=True)
+    alive = largest > _DEAD
+    # Scale invariance makes dividing by a detached constant exact, and keeps the squares in range.
+    z = torch.where(alive, z / torch.where(alive, largest, torch.ones_like(largest)), torch.zeros_like(z))
+    norm = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+    return z / torch.where(alive, norm, torch.ones_like(norm))
+
+
+def check_views(z1: Tensor, z2: Tensor) -> None:
+    """Refuses what cannot be two views of one batch.
+
+    NaN and infinity are looked for on the CPU only: on an accelerator the look would stop the device
+    at every step, and they show in the loss.
+
+    Raises:
+        ValueError: naming the argument and its shape or dtype.
+    """
+    for name, z in (("z1", z1), ("z2", z2)):
+        if not z.is_floating_point():
+            raise ValueError(f"{name} must be floating point, got {z.dtype} of shape {tuple(z.shape)}")
+        if z.ndim != 2:
+            raise ValueError(f"{name} must have shape (N, D), got {tuple(z.shape)}")
+    if z1.shape != z2.shape:
+        raise ValueError(f"z1 and z2 must have one shape, got {tuple(z1.shape)} and {tuple(z2.shape)}")
+    if len(z1) < 2:
+        raise ValueError(f"z1 of shape {tuple(z1.shape)} has no negatives: at least 2 images are needed")
+    if z1.device.type == "cpu" and not torch.compiler.is_compiling():
+        for name, z in (("z1", z1), ("z2", z2)):
+            if not torch.isfinite(z).all():
+                raise ValueError(f"{name} of shape {tuple(z.shape)} holds NaN or infinity")
+
+
+def positive_similarity(z1: Tensor, z2: Tensor) -> Tensor:
+    """Cosine similarity s⁺_i = cos(z1_i, z2_i) of each positive pair, (N,), in [−1, 1]."""
+    with full_precision(z1.device):
+        return (unit(z1) * unit(z2)).sum(dim=-1)
+
+
+def margin(z1: Tensor, z2: Tensor, temperature: Tensor | float, *, pairs: Pairs = "both") -> Tensor:
+    """How far the negatives outweigh the positive, for each anchor.
+
+        d_i(τ) = log Σ_{j ∈ Neg(i)} exp(s_ij / τ) − s⁺_i / τ
+
+    with s the cosine similarity. DCL is d, InfoNCE is softplus(d), and the gradient-reduction factor of
+    the MACL paper (its W, Eq. 3) is sigmoid(d). Computed as a log-sum-exp over the negatives alone:
+    1 − softmax never appears, so the gradient survives at small τ.
+
+    Args:
+        z1: (N, D) embeddings of view 1, any scale.
+        z2: (N, D) embeddings of view 2, any scale.
+        temperature: τ > 0, a number, a scalar tensor, or (N,) with one value for each image.
+        pairs: ``"both"`` takes every other embedding of the batch as negative (SimCLR, 2N − 2 of them),
+            ``"cross"`` those of the other view only (N − 1).
+
+    Returns:
+        (2N,): anchors of view 1, then those of view 2; float32, or float64 for float64 input.
+
+    Raises:
+        ValueError: for shapes, dtypes, N < 2 or NaN (see ``check_views``), a temperature that is not
+            positive or not of a fitting shape, or an unknown ``pairs``.
+    """
+    check_views(z1, z2)
+    with full_precision(z1.device):
+        u1, u2 = unit(z1), unit(z2)
+        tau = _per_anchor(temperature, u1)
+        positive = (u1 * u2).sum(dim=-1).repeat(2)
+        if pairs == "both":
+            return _both(torch.cat([u1, u2]), positive, tau)
+        if pairs == "cross":
+            return _cross(u1, u2, positive, tau)
+    raise ValueError(f"pairs must be 'both' or 'cross', got {pairs!r}")
+
+
+def _both(u: Tensor, positive: Tensor, tau: Tensor) -> Tensor:
+    rows = torch.arange(len(u), device=u.device)
+    own = rows[:, None] == rows
+    partner = rows[:, None] == (rows + len(u) // 2) % len(u)
+    gap = (u @ u.T - positive[:, None]) / tau[:, None]
+    return gap.masked_fill(own | partner, -torch.inf).logsumexp(dim=1)
+
+
+def _cross(u1: Tensor, u2: Tensor, positive: Tensor, tau: Tensor) -> Tensor:
+    rows = torch.arange(len(u1), device=u1.device)
+    similarity = u1 @ u2.T
+    gap = (torch.cat([similarity, similarity.T]) - positive[:, None]) / tau[:, None]
+    return gap.masked_fill((rows[:, None] == rows).repeat(2, 1), -torch.inf).logsumexp(dim=1)
+
+
+def _per_anchor(temperature: Tensor | float, u: Tensor) -> Tensor:
+    count = len(u)
+    if not isinstance(temperature, Tensor):
+        if not temperature > 0:
+            raise ValueError(f"temperature must be positive, got {temperature}")
+        return u.new_full((2 * count,), temperature)
+    if temperature.ndim == 0:
+        return temperature.to(u).expand(2 * count)
+    if temperature.shape == (count,):
+        return temperature.to(u).repeat(2)
+    raise ValueError(f"temperature must be a scalar or of shape ({count},), got {tuple(temperature.shape)}")

@@ -1,0 +1,151 @@
+"""The published objectives, by name: each a choice of temperature rule and weight."""
+
+from ssl_vision.objectives.contrastive import Contrastive
+from ssl_vision.objectives.margin import Pairs
+from ssl_vision.objectives.temperature import AlignmentExponential, AlignmentLinear, TemperatureRule
+from ssl_vision.objectives.weight import (
+    AtTemperature,
+    Clipped,
+    Decoupled,
+    Flat,
+    Reweighted,
+    ReweightedByAlignment,
+    Softmax,
+    VonMisesFisher,
+)
+
+
+class InfoNCE(Contrastive):
+    """InfoNCE, also NT-Xent: softplus(d) (MACL paper, Eq. 1; Chen et al. 2020, A Simple Framework)."""
+
+    def __init__(self, *, temperature: float | TemperatureRule = 0.1, pairs: Pairs = "both") -> None:
+        super().__init__(temperature=temperature, weight=Softmax(), pairs=pairs)
+
+
+class DCL(Contrastive):
+    """Decoupled contrastive learning: d (Yeh et al. 2021)."""
+
+    def __init__(self, *, temperature: float | TemperatureRule = 0.1, pairs: Pairs = "both") -> None:
+        super().__init__(temperature=temperature, weight=Decoupled(), pairs=pairs)
+
+
+class DCLW(Contrastive):
+    """DCL with a von Mises–Fisher weight on the positive (Yeh et al. 2021).
+
+    Args:
+        temperature: τ.
+        sigma: concentration σ of the weight; σ → ∞ gives DCL.
+        pairs: negative set.
+    """
+
+    def __init__(
+        self, *, temperature: float | TemperatureRule = 0.1, sigma: float = 0.5, pairs: Pairs = "both"
+    ) -> None:
+        super().__init__(temperature=temperature, weight=VonMisesFisher(sigma), pairs=pairs)
+
+
+class DCLPlus(Contrastive):
+    """DCL⁺, clipped decoupled loss: max(0, d), zero gradient for anchors with d < 0."""
+
+    def __init__(self, *, temperature: float | TemperatureRule = 0.1, pairs: Pairs = "both") -> None:
+        super().__init__(temperature=temperature, weight=Clipped(), pairs=pairs)
+
+
+class FlatNCE(Contrastive):
+    """FlatNCE: exp(d − sg d), value 1, gradient ∇d (Chen et al. 2021)."""
+
+    def __init__(self, *, temperature: float | TemperatureRule = 0.1, pairs: Pairs = "both") -> None:
+        super().__init__(temperature=temperature, weight=Flat(), pairs=pairs)
+
+
+class DualTemperature(Contrastive):
+    """Dual temperature: sg(W(τ_β) / W(τ_α)) · softplus(d(τ_α)) (Zhang et al. 2022).
+
+    Args:
+        temperature: τ_α, weighs the negatives of one anchor.
+        outer_temperature: τ_β, weighs the anchors; equal to τ_α it gives InfoNCE.
+        pairs: negative set; the authors' code uses ``"cross"``.
+    """
+
+    def __init__(
+        self,
+        *,
+        temperature: float | TemperatureRule = 0.1,
+        outer_temperature: float = 1.0,
+        pairs: Pairs = "both",
+    ) -> None:
+        super().__init__(temperature=temperature, weight=AtTemperature(outer_temperature), pairs=pairs)
+
+
+class MACL(Contrastive):
+    """MACL-a: softplus(d) / sg W at τ_a = τ₀ α^Ā (MACL paper, Eq. 8 and 14). α = 1 has DCL's gradient.
+
+    Args:
+        temperature: τ₀.
+        alpha: α ≥ 1.
+        pairs: negative set; the authors' code uses ``"cross"``.
+    """
+
+    def __init__(self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: Pairs = "both") -> None:
+        super().__init__(
+            temperature=AlignmentExponential(temperature, alpha), weight=Reweighted(), pairs=pairs
+        )
+
+
+class MACLb(Contrastive):
+    """MACL-b: softplus(d) / sg W at τ_b = τ₀ (1 + β Ā) (MACL paper, Eq. 9 and 14).
+
+    Args:
+        temperature: τ₀.
+        beta: 0 ≤ β < 1.
+        pairs: negative set.
+    """
+
+    def __init__(self, *, temperature: float = 0.1, beta: float = 0.5, pairs: Pairs = "both") -> None:
+        super().__init__(temperature=AlignmentLinear(temperature, beta), weight=Reweighted(), pairs=pairs)
+
+
+class MACLc(Contrastive):
+    """MACL-c, in the paper's text MACL-w: sg((2 − s⁺) / W) · softplus(d) at τ_a (MACL paper, Eq. 15).
+
+    Args:
+        temperature: τ₀.
+        alpha: α ≥ 1.
+        pairs: negative set.
+    """
+
+    def __init__(self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: Pairs = "both") -> None:
+        super().__init__(
+            temperature=AlignmentExponential(temperature, alpha), weight=ReweightedByAlignment(), pairs=pairs
+        )
+
+
+class MACLICML(Contrastive):
+    """MACL as released with its ICML 2023 version: softplus(d) / sg W at τ₀ (1 + α (Ā − A₀)).
+
+    Args:
+        temperature: τ₀.
+        alpha: α ≥ 0.
+        threshold: A₀; 0 gives MACL-b with β = α.
+        pairs: negative set.
+    """
+
+    def __init__(
+        self, *, temperature: float = 0.1, alpha: float = 0.5, threshold: float = 0.0, pairs: Pairs = "both"
+    ) -> None:
+        super().__init__(
+            temperature=AlignmentLinear(temperature, alpha, threshold), weight=Reweighted(), pairs=pairs
+        )
+
+
+class AdaptiveInfoNCE(Contrastive):
+    """MACL without its reweighting: InfoNCE at τ_a = τ₀ α^Ā (MACL paper, Eq. 10).
+
+    Args:
+        temperature: τ₀.
+        alpha: α ≥ 1.
+        pairs: negative set.
+    """
+
+    def __init__(self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: Pairs = "both") -> None:
+        super().__init__(temperature=AlignmentExponential(temperature, alpha), weight=Softmax(), pairs=pairs)

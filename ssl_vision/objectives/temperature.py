@@ -1,0 +1,193 @@
+"""Temperature rules: what τ is at this step, usable by every contrastive objective.
+
+A rule is called with the positive similarities of the batch, detached, and answers with τ. Each refuses,
+when it is made, parameters that could bring τ to zero or below.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+SMALLEST = 1e-3
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+def _require_temperature(name: str, value: float) -> None:
+    _require(
+        math.isfinite(value) and value >= SMALLEST,
+        f"{name} must be at least {SMALLEST} (cosine similarities are divided by it), got {value}",
+    )
+
+
+class TemperatureRule(nn.Module):
+    """The temperature in force, as a function of the batch's positive similarities and the epoch."""
+
+    epoch: int = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tells the rule which epoch (counted from 0) is running."""
+        self.epoch = epoch
+
+    def forward(self, positive: Tensor) -> Tensor:
+        """τ for this batch.
+
+        Args:
+            positive: (N,) detached positive similarities s⁺ of the batch.
+
+        Returns:
+            A scalar, or (N,) with one temperature for each image.
+        """
+        raise NotImplementedError
+
+
+class Constant(TemperatureRule):
+    """τ = ``temperature`` at every step.
+
+    Raises:
+        ValueError: for a temperature below 0.001.
+    """
+
+    def __init__(self, temperature: float = 0.1) -> None:
+        super().__init__()
+        _require_temperature("temperature", temperature)
+        self.temperature = temperature
+
+    def forward(self, positive: Tensor) -> Tensor:
+        """τ, a scalar."""
+        return positive.new_full((), self.temperature)
+
+
+class LinearInEpoch(TemperatureRule):
+    """τ(e) = base + slope · e, e counted from 0 (MACL paper, Fig. 2).
+
+    The paper's Linear-1 is slope 1.4e-4, its Linear-2 is 2.8e-4, both on base 0.07.
+
+    Raises:
+        ValueError: for a base below 0.001 or a negative slope, which would end at τ ≤ 0.
+    """
+
+    def __init__(self, base: float = 0.07, slope: float = 1.4e-4) -> None:
+        super().__init__()
+        _require_temperature("base", base)
+        _require(slope >= 0, f"slope must not be negative (τ would reach 0), got {slope}")
+        self.base, self.slope = base, slope
+
+    def forward(self, positive: Tensor) -> Tensor:
+        """τ of the epoch, a scalar."""
+        return positive.new_full((), self.base + self.slope * self.epoch)
+
+
+class CosineInEpoch(TemperatureRule):
+    """τ(e) = end + (start − end) · (1 + cos(π e / epochs)) / 2, and ``end`` from then on.
+
+    Raises:
+        ValueError: for ``start`` or ``end`` below 0.001, or fewer than 1 ``epochs``.
+    """
+
+    def __init__(self, start: float = 0.1, end: float = 0.2, *, epochs: int = 200) -> None:
+        super().__init__()
+        _require_temperature("start", start)
+        _require_temperature("end", end)
+        _require(epochs >= 1, f"epochs must be at least 1, got {epochs}")
+        self.start, self.end, self.epochs = start, end, epochs
+
+    def forward(self, positive: Tensor) -> Tensor:
+        """τ of the epoch, a scalar."""
+        share = min(self.epoch / self.epochs, 1.0)
+        return positive.new_full((), self.end + (self.start - self.end) * (1 + math.cos(math.pi * share)) / 2)
+
+
+class AlignmentRule(TemperatureRule):
+    """A temperature that follows the batch alignment Ā = mean_i s⁺_i of the current step, detached."""
+
+    def at(self, alignment: Tensor) -> Tensor:
+        """τ at an alignment in [−1, 1], of any shape."""
+        raise NotImplementedError
+
+    def forward(self, positive: Tensor) -> Tensor:
+        """τ(Ā), a scalar."""
+        return self.at(positive.mean())
+
+
+class AlignmentExponential(AlignmentRule):
+    """τ_a = base · alpha^Ā, between base / alpha and base · alpha (MACL paper, Eq. 8).
+
+    Raises:
+        ValueError: for alpha < 1, or a base / alpha below 0.001.
+    """
+
+    def __init__(self, base: float = 0.1, alpha: float = 2.0) -> None:
+        super().__init__()
+        _require(math.isfinite(alpha) and alpha >= 1, f"alpha must be at least 1, got {alpha}")
+        _require_temperature("base / alpha", base / alpha)
+        self.base, self.alpha = base, alpha
+
+    def at(self, alignment: Tensor) -> Tensor:
+        """base · alpha^alignment."""
+        return self.base * torch.exp(math.log(self.alpha) * alignment)
+
+
+class AlignmentLinear(AlignmentRule):
+    """τ_b = base · (1 + beta · (Ā − threshold)).
+
+    With ``threshold`` 0 this is the MACL paper's Eq. 9, between base (1 − beta) and base (1 + beta); with
+    a threshold it is the form of MACL's ICML 2023 release, where beta is called α and the threshold A₀.
+
+    Raises:
+        ValueError: for beta < 0, or a smallest value, base · (1 − beta (1 + threshold)), below 0.001.
+    """
+
+    def __init__(self, base: float = 0.1, beta: float = 0.5, threshold: float = 0.0) -> None:
+        super().__init__()
+        _require_temperature("base", base)
+        _require(beta >= 0, f"beta must not be negative, got {beta}")
+        _require_temperature("base * (1 - beta * (1 + threshold))", base * (1 - beta * (1 + threshold)))
+        self.base, self.beta, self.threshold = base, beta, threshold
+
+    def at(self, alignment: Tensor) -> Tensor:
+        """base · (1 + beta · (alignment − threshold))."""
+        return self.base * (1 + self.beta * (alignment - self.threshold))
+
+
+class PerAnchor(TemperatureRule):
+    """Each image's own temperature: an alignment rule read at s⁺_i instead of at the batch mean."""
+
+    def __init__(self, rule: AlignmentRule) -> None:
+        super().__init__()
+        self.rule = rule
+
+    def forward(self, positive: Tensor) -> Tensor:
+        """(N,) temperatures τ(s⁺_i)."""
+        return self.rule.at(positive)
+
+
+class Learnable(TemperatureRule):
+    """τ = exp(ω), ω learned with the network and clamped to [log minimum, log maximum].
+
+    Raises:
+        ValueError: unless 0.001 ≤ minimum ≤ temperature ≤ maximum.
+    """
+
+    def __init__(self, temperature: float = 0.1, minimum: float = 0.01, maximum: float = 1.0) -> None:
+        super().__init__()
+        _require_temperature("minimum", minimum)
+        _require(
+            minimum <= temperature <= maximum,
+            f"temperature must lie between minimum {minimum} and maximum {maximum}, got {temperature}",
+        )
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+        self.minimum, self.maximum = minimum, maximum
+
+    def forward(self, positive: Tensor) -> Tensor:
+        """τ, a scalar through which the gradient flows."""
+        return self.log_temperature.clamp(math.log(self.minimum), math.log(self.maximum)).exp()
+
+
+def as_rule(temperature: float | TemperatureRule) -> TemperatureRule:
+    """A number is the constant rule; a rule is itself."""
+    return temperature if isinstance(temperature, TemperatureRule) else Constant(temperature)

@@ -1,0 +1,144 @@
+"""Weights: from the margin d of an anchor to its loss.
+
+Each class states the value it reports and the weight its gradient puts on ∇d. Where the published formula
+loses its gradient in floating point (1 / (1 − softmax) and the like), the value is the published one and
+the gradient is taken from d directly.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Anchors(NamedTuple):
+    """What is known of the 2N anchors of a batch, those of view 1 first."""
+
+    margin: Tensor
+    """(2N,) d_i(τ), with gradient."""
+    positive: Tensor
+    """(2N,) positive similarities s⁺, with gradient."""
+    temperature: Tensor
+    """τ in force: a scalar, or (2N,)."""
+    margin_at: Callable[[float], Tensor]
+    """d_i at another temperature, (2N,), without gradient."""
+
+
+def value_with_gradient(value: Tensor, weight: Tensor | float, d: Tensor) -> Tensor:
+    """A tensor that has ``value`` as its value and ``weight`` · ∇d as its gradient."""
+    weighted = (weight.detach() if isinstance(weight, Tensor) else weight) * d
+    return value.detach() + (weighted - weighted.detach())
+
+
+def softplus_over_sigmoid(d: Tensor) -> Tensor:
+    """softplus(d) / sigmoid(d), at least 1, tending to 1 for d → −∞ and to d for d → ∞.
+
+    Written softplus(d) · (1 + e^−d): below d = −15 the quotient is 1 to float32's last digit, so d is
+    clamped there and neither factor leaves the float range.
+    """
+    d = d.clamp(min=-15.0)
+    return F.softplus(d) * (1 + (-d).exp())
+
+
+class Weight(nn.Module):
+    """From the anchors of a batch to one loss an anchor."""
+
+    def forward(self, anchors: Anchors) -> Tensor:
+        """(2N,) losses."""
+        raise NotImplementedError
+
+
+class Softmax(Weight):
+    """InfoNCE: value softplus(d), weight W = sigmoid(d)."""
+
+    def forward(self, anchors: Anchors) -> Tensor:
+        """softplus(d)."""
+        return F.softplus(anchors.margin)
+
+
+class Decoupled(Weight):
+    """DCL: value d, weight 1. The value has no lower bound."""
+
+    def forward(self, anchors: Anchors) -> Tensor:
+        """d."""
+        return anchors.margin
+
+
+class Clipped(Weight):
+    """DCL⁺: value max(0, d), weight 1 where d > 0, else 0."""
+
+    def forward(self, anchors: Anchors) -> Tensor:
+        """max(0, d)."""
+        return F.relu(anchors.margin)
+
+
+class Flat(Weight):
+    """FlatNCE: value exp(d − sg d) = 1, weight 1."""
+
+    def forward(self, anchors: Anchors) -> Tensor:
+        """1, carrying the gradient of d."""
+        d = anchors.margin
+        return value_with_gradient(d.new_ones(()), 1.0, d)
+
+
+class Reweighted(Weight):
+    """MACL: value softplus(d) / sg W, weight 1 (MACL paper, Eq. 14)."""
+
+    def forward(self, anchors: Anchors) -> Tensor:
+        """softplus(d) / sigmoid(d), carrying the gradient of d."""
+        d = anchors.margin
+        return value_with_gradient(softplus_over_sigmoid(d), 1.0, d)
+
+
+class ReweightedByAlignment(Weight):
+    """MACL-c: value sg(W′ / W) · softplus(d) with W′ = 2 − s⁺, weight W′ (MACL paper, Eq. 15)."""
+
+    def forward(self, anchors: Anchors) -> Tensor:
+        """(2 − s⁺) · softplus(d) / sigmoid(d), carrying (2 − s⁺) ∇d."""
+        d, own = anchors.margin, 2 - anchors.positive
+        return value_with_gradient(own * softplus_over_sigmoid(d), own, d)
+
+
+class AtTemperature(Weight):
+    """Dual temperature: value sg(W(τ_β) / W(τ_α)) · softplus(d), weight W(τ_β).
+
+    The weight among anchors is taken at ``temperature`` (τ_β), that among the negatives of one anchor at
+    the objective's own (τ_α). Zhang et al. 2022, Dual Temperature Helps Contrastive Learning.
+
+    Raises:
+        ValueError: for a temperature that is not positive.
+    """
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        super().__init__()
+        if not temperature > 0:
+            raise ValueError(f"temperature must be positive, got {temperature}")
+        self.temperature = temperature
+
+    def forward(self, anchors: Anchors) -> Tensor:
+        """W(τ_β) · softplus(d) / sigmoid(d), carrying W(τ_β) ∇d."""
+        outer = anchors.margin_at(self.temperature).sigmoid()
+        return value_with_gradient(outer * softplus_over_sigmoid(anchors.margin), outer, anchors.margin)
+
+
+class VonMisesFisher(Weight):
+    """DCLW: value d + (1 − sg w) · s⁺/τ with w = 2 − N · softmax_batch(s⁺/σ).
+
+    Only the positive's pull is weighted; the mean of w over each view's anchors is 1. Yeh et al. 2021,
+    Decoupled Contrastive Learning.
+
+    Raises:
+        ValueError: for a sigma that is not positive.
+    """
+
+    def __init__(self, sigma: float = 0.5) -> None:
+        super().__init__()
+        if not sigma > 0:
+            raise ValueError(f"sigma must be positive, got {sigma}")
+        self.sigma = sigma
+
+    def forward(self, anchors: Anchors) -> Tensor:
+        """d + (1 − w) s⁺/τ."""
+        share = (anchors.positive.detach() / self.sigma).softmax(dim=0) * len(anchors.positive)
+        return anchors.margin + (share - 1) * anchors.positive / anchors.temperature

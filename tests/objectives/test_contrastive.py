@@ -1,0 +1,89 @@
+"""What an objective tells of itself, its temperature rules, and free combinations."""
+
+import pytest
+import torch
+
+from ssl_vision import objectives as o
+
+Z1 = torch.nn.functional.normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)))
+Z2 = torch.nn.functional.normalize(Z1 + 0.3 * torch.randn(6, 4, generator=torch.Generator().manual_seed(1)))
+
+
+def test_statistics_describe_the_last_call():
+    objective = o.MACL()
+    assert objective.statistics() == {}
+    objective(Z1, Z2)
+    seen = objective.statistics()
+    alignment = (Z1 * Z2).sum(1).mean()
+    d = o.margin(Z1, Z2, 0.1 * 2**alignment)
+    torch.testing.assert_close(seen["alignment"], alignment)
+    torch.testing.assert_close(seen["temperature"], 0.1 * 2**alignment)
+    torch.testing.assert_close(seen["weight_mean"], d.sigmoid().mean())
+    torch.testing.assert_close(seen["weight_q95"], d.sigmoid().quantile(0.95))
+    torch.testing.assert_close(seen["easy_share"], (d < 0).float().mean())
+    assert not any(value.requires_grad for value in seen.values())
+
+
+@pytest.mark.parametrize(
+    ("rule", "smallest", "largest"),
+    [
+        (o.AlignmentExponential(0.1, 2.0), 0.05, 0.2),
+        (o.AlignmentLinear(0.1, 0.5), 0.05, 0.15),
+        (o.AlignmentLinear(0.1, 0.5, 0.4), 0.03, 0.13),
+    ],
+)
+def test_alignment_rules_reach_their_stated_ends(rule, smallest, largest):
+    assert float(rule(-torch.ones(3))) == pytest.approx(smallest)
+    assert float(rule(torch.ones(3))) == pytest.approx(largest)
+
+
+def test_schedules_count_epochs_from_zero():
+    linear, cosine = o.LinearInEpoch(0.07, 2.8e-4), o.CosineInEpoch(0.1, 0.2, epochs=10)
+    assert float(linear(Z1[:, 0])) == pytest.approx(0.07)
+    assert float(cosine(Z1[:, 0])) == pytest.approx(0.1)
+    for rule in (linear, cosine):
+        rule.set_epoch(200)
+    assert float(linear(Z1[:, 0])) == pytest.approx(0.126)
+    assert float(cosine(Z1[:, 0])) == pytest.approx(0.2)
+
+
+def test_the_adaptive_temperature_is_detached():
+    z1, z2 = Z1.double().requires_grad_(), Z2.double().requires_grad_()
+    adaptive = torch.autograd.grad(o.MACL()(z1, z2), z1)[0]
+    tau = float(0.1 * 2 ** (z1 * z2).sum(1).mean().detach())
+    fixed = torch.autograd.grad(o.DCL(temperature=tau)(z1, z2), z1)[0]
+    torch.testing.assert_close(adaptive, fixed)
+
+
+def test_learnable_temperature_learns_and_is_in_the_state():
+    objective = o.InfoNCE(temperature=o.Learnable(0.5))
+    assert list(objective.state_dict()) == ["temperature.log_temperature"]
+    before = float(objective.temperature(Z1[:, 0]))
+    optimizer = torch.optim.SGD(objective.parameters(), lr=0.1)
+    for _ in range(20):
+        optimizer.zero_grad()
+        objective(Z1, Z2).backward()
+        optimizer.step()
+    assert float(objective.temperature(Z1[:, 0])) < before
+    with torch.no_grad():
+        objective.temperature.log_temperature.fill_(-100)
+    assert float(objective.temperature(Z1[:, 0])) == pytest.approx(0.01)
+
+
+def test_free_combination_is_the_preset():
+    built = o.Contrastive(temperature=o.AlignmentLinear(0.1, 0.5), weight=o.Reweighted(), pairs="cross")
+    torch.testing.assert_close(built(Z1, Z2), o.MACLb(pairs="cross")(Z1, Z2))
+    torch.testing.assert_close(o.Contrastive()(Z1, Z2), o.InfoNCE()(Z1, Z2))
+
+
+def test_one_temperature_for_each_image():
+    taus = torch.linspace(0.1, 0.6, 6)
+    d = o.margin(Z1, Z2, taus, pairs="cross")
+    for i, tau in enumerate(taus):
+        torch.testing.assert_close(d[[i, i + 6]], o.margin(Z1, Z2, tau, pairs="cross")[[i, i + 6]])
+
+
+def test_dense_path_compiles_whole():
+    objective = o.MACL()
+    compiled = torch.compile(objective, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(Z1, Z2), objective(Z1, Z2))

@@ -1,0 +1,130 @@
+"""The identities that tie the family together, in float64, and the peers' losses on the same pair set."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightly.loss import DCLLoss, DCLWLoss, MACLLoss, NTXentLoss
+
+from ssl_vision import objectives as o
+
+
+def views(n=16, dim=8, noise=0.5, seed=0, dtype=torch.float64):
+    g = torch.Generator().manual_seed(seed)
+    z1 = torch.randn(n, dim, generator=g, dtype=dtype)
+    z2 = z1 + noise * torch.randn(n, dim, generator=g, dtype=dtype)
+    return z1.requires_grad_(), z2.requires_grad_()
+
+
+def gradient(objective, z1, z2):
+    return torch.cat(torch.autograd.grad(objective(z1, z2), (z1, z2)))
+
+
+def relative(a, b):
+    return float((a - b).norm() / b.norm())
+
+
+@pytest.mark.parametrize("pairs", ["both", "cross"])
+def test_at_a_fixed_temperature_macl_flatnce_and_dcl_have_one_gradient(pairs):
+    z1, z2 = views()
+    dcl = gradient(o.DCL(pairs=pairs), z1, z2)
+    assert relative(gradient(o.MACL(alpha=1.0, pairs=pairs), z1, z2), dcl) < 1e-12
+    assert relative(gradient(o.MACLb(beta=0.0, pairs=pairs), z1, z2), dcl) < 1e-12
+    assert relative(gradient(o.FlatNCE(pairs=pairs), z1, z2), dcl) < 1e-12
+
+
+def test_softplus_of_dcl_is_infonce_and_sigmoid_of_dcl_is_w():
+    z1, z2 = views()
+    d = o.margin(z1, z2, 0.1)
+    info = torch.nn.functional.softplus(d)
+    torch.testing.assert_close(o.InfoNCE()(z1, z2), info.mean())
+    torch.testing.assert_close(d - torch.log(torch.sigmoid(d)), info)
+    objective = o.InfoNCE()
+    objective(z1, z2)
+    torch.testing.assert_close(objective.statistics()["weight_mean"], torch.sigmoid(d).mean())
+
+
+def test_dual_temperature_runs_from_infonce_to_a_share_of_dcl():
+    z1, z2 = views()
+    same = o.DualTemperature(temperature=0.2, outer_temperature=0.2)
+    torch.testing.assert_close(same(z1, z2), o.InfoNCE(temperature=0.2)(z1, z2))
+    assert relative(gradient(same, z1, z2), gradient(o.InfoNCE(temperature=0.2), z1, z2)) < 1e-12
+    negatives = 2 * len(z1) - 2
+    limit = gradient(o.DualTemperature(temperature=0.2, outer_temperature=1e7), z1, z2)
+    assert relative(limit, negatives / (negatives + 1) * gradient(o.DCL(temperature=0.2), z1, z2)) < 1e-6
+
+
+def test_icml_form_with_zero_threshold_is_macl_b():
+    z1, z2 = views()
+    assert relative(gradient(o.MACLICML(alpha=0.4), z1, z2), gradient(o.MACLb(beta=0.4), z1, z2)) < 1e-14
+
+
+def test_dclw_tends_to_dcl_and_its_weights_average_one():
+    z1, z2 = views()
+    assert relative(gradient(o.DCLW(sigma=1e8), z1, z2), gradient(o.DCL(), z1, z2)) < 1e-6
+
+
+def test_macl_value_is_at_least_one_and_tends_to_one():
+    z = torch.eye(12, dtype=torch.float64)
+    for noise in (0.0, 0.2, 2.0):
+        shifted = z + noise * torch.randn(12, 12, generator=torch.Generator().manual_seed(1), dtype=z.dtype)
+        assert o.MACL()(z, shifted) >= 1
+    assert float(o.MACL(temperature=0.03)(z, z)) == pytest.approx(1, abs=1e-6)
+
+
+def test_margin_bounds_and_unified_value_of_dcl_plus():
+    z1, z2 = views(noise=2.0)
+    assert o.InfoNCE()(z1, z2) <= o.DCLPlus()(z1, z2) + torch.log(torch.tensor(2.0))
+
+
+@pytest.mark.parametrize("temperature", [0.5, 0.2, 0.1])
+def test_lightly_agrees_on_its_pair_set(temperature):
+    z1, z2 = views(n=24, dim=16)
+    for ours, theirs in [
+        (o.InfoNCE(temperature=temperature), NTXentLoss(temperature=temperature)),
+        (o.DCL(temperature=temperature), DCLLoss(temperature=temperature)),
+    ]:
+        torch.testing.assert_close(ours(z1, z2), theirs(z1, z2), rtol=1e-6, atol=1e-6)
+        assert relative(gradient(ours, z1, z2), gradient(theirs, z1, z2)) < 1e-6
+
+
+def test_lightly_agrees_on_macl_in_its_icml_form():
+    z1, z2 = views(n=24, dim=16)
+    ours = o.MACLICML(temperature=0.2, alpha=0.5, threshold=0.1)
+    theirs = MACLLoss(temperature=0.2, alpha=0.5, A_0=0.1)
+    torch.testing.assert_close(ours(z1, z2), theirs(z1, z2), rtol=1e-5, atol=1e-5)
+    assert relative(gradient(ours, z1, z2), gradient(theirs, z1, z2)) < 1e-4
+
+
+def test_lightly_agrees_on_dclw_whose_weight_it_takes_from_unnormalised_input():
+    z1, z2 = (torch.nn.functional.normalize(z.detach()).requires_grad_() for z in views(n=24, dim=16))
+    ours, theirs = o.DCLW(temperature=0.2), DCLWLoss(temperature=0.2)
+    torch.testing.assert_close(ours(z1, z2), theirs(z1, z2), rtol=1e-6, atol=1e-6)
+    assert relative(gradient(ours, z1, z2), gradient(theirs, z1, z2)) < 1e-6
+
+
+ALL = [o.InfoNCE, o.DCL, o.DCLW, o.DCLPlus, o.DualTemperature, o.MACL, o.MACLb, o.MACLc, o.AdaptiveInfoNCE]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    n=st.integers(2, 12),
+    dim=st.integers(2, 9),
+    scale=st.floats(1e-3, 1e3),
+    which=st.sampled_from(ALL),
+    pairs=st.sampled_from(["both", "cross"]),
+    seed=st.integers(0, 99),
+)
+def test_value_ignores_order_scale_rotation_and_which_view_comes_first(n, dim, scale, which, pairs, seed):
+    objective = which(pairs=pairs)
+    z1, z2 = (z.detach() for z in views(n=n, dim=dim, seed=seed))
+    value = objective(z1, z2)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    rotation = torch.linalg.qr(torch.randn(dim, dim, dtype=z1.dtype)).Q
+    for other in [
+        objective(z1[order], z2[order]),
+        objective(z2, z1),
+        objective(scale * z1, z2 / scale),
+        objective(z1 @ rotation, z2 @ rotation),
+    ]:
+        torch.testing.assert_close(other, value, rtol=1e-9, atol=1e-9)

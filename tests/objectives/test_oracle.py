@@ -1,0 +1,144 @@
+"""Every objective against a double loop over anchors and keys in float64: values and gradients."""
+
+import math
+
+import pytest
+import torch
+
+from ssl_vision import objectives as o
+
+N, D = 7, 5
+
+
+def cosine(a, b):
+    return (a @ b) / (a.norm() * b.norm())
+
+
+def loop_margins(z1, z2, taus, pairs):
+    """d_i written out: for each anchor, the sum over its negatives."""
+    views, margins, positives = (z1, z2), [], []
+    for v in (0, 1):
+        for i in range(len(z1)):
+            anchor, key = views[v][i], views[1 - v][i]
+            negatives = [views[1 - v][j] for j in range(len(z1)) if j != i]
+            if pairs == "both":
+                negatives += [views[v][j] for j in range(len(z1)) if j != i]
+            total = sum(torch.exp(cosine(anchor, n) / taus[i]) for n in negatives)
+            margins.append(torch.log(total) - cosine(anchor, key) / taus[i])
+            positives.append(cosine(anchor, key))
+    return torch.stack(margins), torch.stack(positives)
+
+
+def constant(tau):
+    return lambda s: [tau] * N
+
+
+def exponential(base, alpha):
+    return lambda s: [base * alpha ** float(s.mean())] * N
+
+
+def linear(base, beta, threshold=0.0):
+    return lambda s: [base * (1 + beta * (float(s.mean()) - threshold))] * N
+
+
+def infonce(d, s, tau, at):
+    return torch.log(1 + torch.exp(d))
+
+
+def dcl(d, s, tau, at):
+    return d
+
+
+def macl(d, s, tau, at):
+    return infonce(d, s, tau, at) / torch.sigmoid(d).detach()
+
+
+def macl_c(d, s, tau, at):
+    return (2 - s).detach() * macl(d, s, tau, at)
+
+
+def dual(outer):
+    return lambda d, s, tau, at: at(outer).sigmoid().detach() * macl(d, s, tau, at)
+
+
+def dclw(sigma):
+    def loss(d, s, tau, at):
+        w = 2 - N * torch.softmax(s[:N].detach() / sigma, 0)
+        return d + s / tau - w.repeat(2) * s / tau
+
+    return loss
+
+
+def per_anchor(s):
+    return [0.1 * 2.0 ** float(x) for x in s]
+
+
+PRESETS = {
+    "InfoNCE": (lambda p: o.InfoNCE(temperature=0.2, pairs=p), constant(0.2), infonce),
+    "DCL": (lambda p: o.DCL(temperature=0.2, pairs=p), constant(0.2), dcl),
+    "DCLW": (lambda p: o.DCLW(temperature=0.2, sigma=0.4, pairs=p), constant(0.2), dclw(0.4)),
+    "DCLPlus": (lambda p: o.DCLPlus(pairs=p), constant(0.1), lambda d, s, t, at: torch.clamp(d, min=0)),
+    "FlatNCE": (lambda p: o.FlatNCE(pairs=p), constant(0.1), lambda d, s, t, at: torch.exp(d - d.detach())),
+    "DualTemperature": (lambda p: o.DualTemperature(pairs=p), constant(0.1), dual(1.0)),
+    "MACL": (lambda p: o.MACL(pairs=p), exponential(0.1, 2.0), macl),
+    "MACLb": (lambda p: o.MACLb(pairs=p), linear(0.1, 0.5), macl),
+    "MACLc": (lambda p: o.MACLc(pairs=p), exponential(0.1, 2.0), macl_c),
+    "MACLICML": (lambda p: o.MACLICML(threshold=0.3, pairs=p), linear(0.1, 0.5, 0.3), macl),
+    "AdaptiveInfoNCE": (lambda p: o.AdaptiveInfoNCE(pairs=p), exponential(0.1, 2.0), infonce),
+}
+RULES = {
+    "linear_in_epoch": (lambda: o.LinearInEpoch(0.07, 0.01), constant(0.07 + 0.01 * 3)),
+    "cosine_in_epoch": (
+        lambda: o.CosineInEpoch(0.1, 0.3, epochs=6),
+        constant(0.3 - 0.2 * (1 + math.cos(math.pi / 2)) / 2),
+    ),
+    "per_anchor": (lambda: o.PerAnchor(o.AlignmentExponential(0.1, 2.0)), per_anchor),
+    # the parameter is float32, so the loop must take its rounded value
+    "learnable": (lambda: o.Learnable(0.15), constant(o.Learnable(0.15)(torch.ones(1)).item())),
+}
+
+
+def batch(aligned=0.5, seed=0, dtype=torch.float64):
+    g = torch.Generator().manual_seed(seed)
+    z1 = torch.randn(N, D, generator=g, dtype=dtype)
+    z2 = aligned * z1 + (1 - aligned) * torch.randn(N, D, generator=g, dtype=dtype)
+    return z1.requires_grad_(), (3 * z2).requires_grad_()
+
+
+def assert_matches(objective, taus_of, loss_of, pairs):
+    z1, z2 = batch()
+    loss = objective(z1, z2)
+    gradients = torch.autograd.grad(loss, (z1, z2))
+    with torch.no_grad():
+        taus = taus_of(torch.stack([cosine(a, b) for a, b in zip(z1, z2, strict=True)]))
+    d, s = loop_margins(z1, z2, taus, pairs)
+
+    def margins_at(tau):
+        return loop_margins(z1, z2, [tau] * N, pairs)[0]
+
+    expected = loss_of(d, s, torch.tensor(taus * 2, dtype=z1.dtype), margins_at).mean()
+    wanted = torch.autograd.grad(expected, (z1, z2))
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
+    for got, want in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("pairs", ["both", "cross"])
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_equals_the_loop(name, pairs):
+    make, taus_of, loss_of = PRESETS[name]
+    assert_matches(make(pairs), taus_of, loss_of, pairs)
+
+
+@pytest.mark.parametrize("pairs", ["both", "cross"])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("objective", "loss_of"), [(o.InfoNCE, infonce), (o.DCL, dcl)])
+def test_any_objective_takes_any_rule(objective, loss_of, rule, pairs):
+    make, taus_of = RULES[rule]
+    built = objective(temperature=make(), pairs=pairs)
+    built.set_epoch(3)
+    assert_matches(built, taus_of, loss_of, pairs)
+
+
+def test_every_preset_is_tested():
+    assert {c.__name__ for c in o.Contrastive.__subclasses__()} == set(PRESETS)

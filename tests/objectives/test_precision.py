@@ -1,0 +1,137 @@
+"""What must hold in float32 and under autocast, and what must be refused."""
+
+import pytest
+import torch
+
+from ssl_vision import objectives as o
+
+ALL = [
+    o.InfoNCE,
+    o.DCL,
+    o.DCLW,
+    o.DCLPlus,
+    o.FlatNCE,
+    o.DualTemperature,
+    o.MACL,
+    o.MACLb,
+    o.MACLc,
+    o.MACLICML,
+    o.AdaptiveInfoNCE,
+]
+
+
+def separated(n=128, dim=64, noise=0.03, seed=0):
+    """Well separated positives: where 1 − softmax underflows."""
+    g = torch.Generator().manual_seed(seed)
+    z1 = torch.randn(n, dim, generator=g, dtype=torch.float64)
+    return z1, z1 + noise * torch.randn(n, dim, generator=g, dtype=torch.float64)
+
+
+def gradients(objective, z1, z2, autocast=None):
+    z1, z2 = z1.clone().requires_grad_(), z2.clone().requires_grad_()
+    with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
+        loss = objective(z1, z2)
+    return torch.cat([g.double() for g in torch.autograd.grad(loss, (z1, z2))])
+
+
+@pytest.mark.parametrize("noise", [0.03, 3.0])
+@pytest.mark.parametrize("pairs", ["both", "cross"])
+@pytest.mark.parametrize(
+    ("tau", "bound"), [(1.0, 5e-6), (0.1, 5e-6), (0.05, 5e-6), (0.03, 5e-6), (0.01, 5e-5)]
+)
+@pytest.mark.parametrize("which", ALL)
+def test_float32_gradient_equals_float64(which, tau, bound, pairs, noise):
+    if which is o.DCLPlus and noise == 0.03:
+        pytest.skip("every anchor is easy here: the gradient is exactly zero in both")
+    objective = which(temperature=tau, pairs=pairs)
+    z1, z2 = separated(noise=noise)
+    exact = gradients(objective, z1, z2)
+    single = gradients(objective, z1.float(), z2.float())
+    assert torch.isfinite(single).all()
+    assert float((single - exact).norm() / exact.norm()) < bound
+
+
+@pytest.mark.parametrize("which", ALL)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_does_not_lower_the_precision_inside(which, dtype):
+    objective = which(temperature=0.05)
+    z1, z2 = (z.float() for z in separated(n=16))
+    outside = gradients(objective, z1, z2)
+    inside = gradients(objective, z1, z2, autocast=dtype)
+    torch.testing.assert_close(inside, outside, rtol=0, atol=0)
+    assert objective(z1.to(dtype), z2.to(dtype)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("pairs", ["both", "cross"])
+@pytest.mark.parametrize("tau", [0.5, 0.05, 0.01])
+@pytest.mark.parametrize("which", ALL)
+@pytest.mark.parametrize(
+    "case",
+    {
+        "collapsed": torch.ones(8, 4),
+        "zeros": torch.zeros(8, 4),
+        "one zero row": torch.cat([torch.zeros(1, 4), torch.randn(7, 4)]),
+        "huge": torch.full((8, 4), 3e38),
+        "tiny": torch.full((8, 4), 1e-40),
+        "duplicates": torch.randn(4, 4).repeat(2, 1),
+        "opposite": torch.cat([torch.ones(4, 4), -torch.ones(4, 4)]),
+    }.items(),
+    ids=lambda case: case[0],
+)
+def test_every_finite_input_gives_finite_value_and_gradient(case, which, tau, pairs):
+    z1 = case[1].clone().requires_grad_()
+    z2 = case[1].flip(0).clone().requires_grad_()
+    loss = which(temperature=tau, pairs=pairs)(z1, z2)
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert torch.isfinite(z1.grad).all()
+    assert torch.isfinite(z2.grad).all()
+
+
+Z = torch.randn(4, 3)
+
+
+@pytest.mark.parametrize(
+    ("z1", "z2", "words"),
+    [
+        (Z, Z[:3], r"z1 and z2 .*\(4, 3\) and \(3, 3\)"),
+        (Z, Z[:, :2], r"\(4, 3\) and \(4, 2\)"),
+        (Z[:1], Z[:1], r"z1 of shape \(1, 3\) has no negatives"),
+        (Z[:0], Z[:0], r"z1 of shape \(0, 3\) has no negatives"),
+        (Z.long(), Z, r"z1 must be floating point, got torch.int64 of shape \(4, 3\)"),
+        (Z, Z[0], r"z2 must have shape \(N, D\), got \(3,\)"),
+        (Z, Z.where(Z.max() == Z, torch.nan), r"z2 of shape \(4, 3\) holds NaN"),
+    ],
+)
+@pytest.mark.parametrize("which", [o.InfoNCE, o.MACL])
+def test_bad_embeddings_are_refused_by_name_and_shape(which, z1, z2, words):
+    with pytest.raises(ValueError, match=words):
+        which()(z1, z2)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: o.InfoNCE(temperature=0.0), "temperature"),
+        (lambda: o.InfoNCE(temperature=-1.0), "temperature"),
+        (lambda: o.InfoNCE(temperature=float("nan")), "temperature"),
+        (lambda: o.InfoNCE(pairs="all"), "pairs"),
+        (lambda: o.DualTemperature(outer_temperature=0.0), "temperature"),
+        (lambda: o.DCLW(sigma=0.0), "sigma"),
+        (lambda: o.MACL(alpha=0.5), "alpha"),
+        (lambda: o.MACL(alpha=1e3), "base / alpha"),
+        (lambda: o.MACLb(beta=1.0), "beta"),
+        (lambda: o.MACLb(beta=-0.1), "beta"),
+        (lambda: o.MACLICML(alpha=0.7, threshold=0.5), "threshold"),
+        (lambda: o.LinearInEpoch(0.07, -1e-4), "slope"),
+        (lambda: o.CosineInEpoch(0.1, 0.0), "end"),
+        (lambda: o.CosineInEpoch(epochs=0), "epochs"),
+        (lambda: o.Learnable(2.0), "temperature"),
+        (lambda: o.margin(Z, Z, 0.0), "temperature"),
+        (lambda: o.margin(Z, Z, torch.ones(3)), r"temperature must be a scalar or of shape \(4,\)"),
+        (lambda: o.margin(Z, Z, 0.1, pairs="all"), "pairs"),
+    ],
+)
+def test_parameters_that_cannot_work_are_refused_by_name(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
