@@ -1,0 +1,36 @@
+# The environment: the active virtual environment, else .venv, made where there is none.
+PYTHON ?= python3
+VENV ?= $(or $(VIRTUAL_ENV),.venv)
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint install install-test clean
+
+demo: install  ## pretrain on the digits and print what was learned
+	$(BIN)/ssl-vision fit --config configs/pretrain/digits.yaml --name demo --overwrite true
+	$(BIN)/ssl-vision evaluate runs/demo
+
+test: install-test lint  ## the whole test suite
+	$(BIN)/python -m pytest
+
+lint: install-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+install: $(VENV)/.ssl_vision-cpu
+
+install-test: $(VENV)/.ssl_vision-test
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ssl_vision-cpu: setup.cfg pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -e '.[cpu]'
+	touch $@
+
+$(VENV)/.ssl_vision-test: setup.cfg pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -e '.[cpu,test,dev]'
+	touch $@ $(VENV)/.ssl_vision-cpu
+
+clean:  ## removes runs and caches, keeps the environment
+	rm -rf runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,87 @@
+"""Measures the representation at every validation: kNN, alignment, uniformity and the rest."""
+
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from ssl_vision.data import Batch, ImageData
+from ssl_vision.metrics import Alignment, KNNAccuracy, Representation
+from ssl_vision.models import Layers
+
+BANK, QUERIES = 0, 1
+
+
+class RepresentationMetrics(pl.Callback):
+    """Logs what the representation is worth, from one embedding of the bank and the queries.
+
+    ``val/knn_top1`` is measured on the backbone. ``val/alignment`` (two views of each query),
+    ``val/uniformity``, ``val/tolerance``, ``val/sensitivity``, ``val/same_cosine``,
+    ``val/different_cosine`` and ``val/rankme`` (the queries' plain images) are measured at all three
+    layers: without a suffix on the backbone, with ``_hidden`` and ``_projector`` on the projection head.
+    What needs labels is left out where there are none.
+
+    ``trainer.check_val_every_n_epoch`` says how often; ``data.val`` says which images.
+
+    Args:
+        k: neighbours of the kNN vote; a bank with fewer images is used whole.
+        temperature: T of the vote's weight exp(similarity / T).
+    """
+
+    def __init__(self, k: int = 200, temperature: float = 0.1) -> None:
+        if k < 1 or not temperature > 0:
+            raise ValueError(f"k and temperature must be positive, got k={k} and temperature={temperature}")
+        self.k, self.temperature = k, temperature
+        self._knn: KNNAccuracy | None = None
+        self._representation: dict[str, Representation] = {}
+        self._alignment: dict[str, Alignment] = {}
+        self._labelled = False
+
+    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begins with empty metrics."""
+        data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
+        device = pl_module.device
+        self._labelled = data.num_classes > 0
+        self._knn = KNNAccuracy(
+            num_classes=max(data.num_classes, 1), k=self.k, temperature=self.temperature
+        ).to(device)
+        self._representation = {name: Representation().to(device) for name in Layers._fields}
+        self._alignment = {name: Alignment().to(device) for name in Layers._fields}
+
+    def on_validation_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Takes in a batch's representations."""
+        plain: Layers = outputs["plain"]
+        if self._knn is not None and self._labelled:
+            self._knn.update(
+                plain.backbone.float(), batch.labels, "bank" if dataloader_idx == BANK else "query"
+            )
+        if dataloader_idx != QUERIES:
+            return
+        views: Layers = outputs["views"]
+        for name in Layers._fields:
+            self._representation[name].update(getattr(plain, name).float(), batch.labels)
+            self._alignment[name].update(*getattr(views, name).float().chunk(2))
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Computes and logs."""
+        if trainer.sanity_checking or self._knn is None:
+            return
+        if self._labelled:
+            pl_module.log("val/knn_top1", self._knn.compute(), prog_bar=True)
+        for name in Layers._fields:
+            suffix = "" if name == "backbone" else f"_{name}"
+            values: dict[str, Tensor] = self._representation[name].compute()
+            values["alignment"] = self._alignment[name].compute()
+            for key, value in values.items():
+                if not torch.isnan(value):
+                    pl_module.log(f"val/{key}{suffix}", value.float())
+        self._knn, self._representation, self._alignment = None, {}, {}

@@ -1,0 +1,127 @@
+"""CIFAR-10 and CIFAR-100, read by torchvision."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torchvision import datasets
+
+from ssl_vision.data.absent import absent, fetching
+from ssl_vision.data.images import Images
+from ssl_vision.data.module import ImageData, Split
+from ssl_vision.data.views import Views
+
+_VIEWS10 = Views()
+_VIEWS100 = Views(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762))
+
+
+class CIFAR10(ImageData):
+    """60,000 images of 32x32 pixels in 10 classes (Krizhevsky, 2009): 50,000 train, 10,000 test.
+
+    Args:
+        root: Folder that holds cifar-10-batches-py.
+        views: How views are made.
+        batch_size: Images for each process and training step.
+        eval_batch_size: Images for each process and validation step.
+        val: Where validation's queries come from.
+        val_share: Share of train that is held out for val="train".
+        download: Fetch the data where it is missing.
+        seed: Seed of the batch order and the views; None takes torch's initial seed.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: str | Path = "data",
+        views: Views = _VIEWS10,
+        batch_size: int = 256,
+        eval_batch_size: int = 512,
+        val: Literal["train", "test"] = "train",
+        val_share: float = 0.1,
+        download: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            root=root,
+            views=views,
+            batch_size=batch_size,
+            eval_batch_size=eval_batch_size,
+            val=val,
+            val_share=val_share,
+            download=download,
+            seed=seed,
+        )
+
+    def prepare_data(self) -> None:
+        """Fetches the archive (163 MB) where `download` is set and the files are missing or damaged."""
+        if self.download:
+            _fetch("CIFAR-10", datasets.CIFAR10, self.root)
+
+    def read(self, split: Split) -> Images:
+        """Decodes a split; "pretrain" is train."""
+        if split == "pretrain":
+            return self.split("train")
+        return _read("CIFAR-10", datasets.CIFAR10, self.root, split)
+
+
+class CIFAR100(ImageData):
+    """60,000 images of 32x32 pixels in 100 fine classes (Krizhevsky, 2009): 50,000 train, 10,000 test.
+
+    Args:
+        root: Folder that holds cifar-100-python.
+        views: How views are made.
+        batch_size: Images for each process and training step.
+        eval_batch_size: Images for each process and validation step.
+        val: Where validation's queries come from.
+        val_share: Share of train that is held out for val="train".
+        download: Fetch the data where it is missing.
+        seed: Seed of the batch order and the views; None takes torch's initial seed.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: str | Path = "data",
+        views: Views = _VIEWS100,
+        batch_size: int = 256,
+        eval_batch_size: int = 512,
+        val: Literal["train", "test"] = "train",
+        val_share: float = 0.1,
+        download: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            root=root,
+            views=views,
+            batch_size=batch_size,
+            eval_batch_size=eval_batch_size,
+            val=val,
+            val_share=val_share,
+            download=download,
+            seed=seed,
+        )
+
+    def prepare_data(self) -> None:
+        """Fetches the archive (161 MB) where `download` is set and the files are missing or damaged."""
+        if self.download:
+            _fetch("CIFAR-100", datasets.CIFAR100, self.root)
+
+    def read(self, split: Split) -> Images:
+        """Decodes a split; "pretrain" is train."""
+        if split == "pretrain":
+            return self.split("train")
+        return _read("CIFAR-100", datasets.CIFAR100, self.root, split)
+
+
+def _fetch(name: str, reader: Any, root: Path) -> None:
+    with fetching(name, root / reader.base_folder):
+        reader(root, download=True)
+
+
+def _read(name: str, reader: Any, root: Path, split: Split) -> Images:
+    try:
+        data = reader(root, train=split == "train")
+    except RuntimeError as error:
+        raise absent(name, root / reader.base_folder) from error
+    images = torch.from_numpy(data.data).permute(0, 3, 1, 2).contiguous()
+    return Images(images, torch.tensor(data.targets), tuple(data.classes))

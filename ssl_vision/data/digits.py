@@ -1,0 +1,74 @@
+"""Handwritten digits that come with scikit-learn: real images without a download."""
+
+from typing import Literal
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from ssl_vision.data.images import Images
+from ssl_vision.data.module import ImageData, Split
+from ssl_vision.data.views import Views
+
+_TRAIN = 1437
+_VIEWS = Views(
+    size=16,
+    scale=(0.5, 1.0),
+    degrees=15.0,
+    hflip=0.0,
+    saturation=0.0,
+    hue=0.0,
+    grayscale=0.0,
+    mean=(0.3054, 0.3054, 0.3054),
+    std=(0.3755, 0.3755, 0.3755),
+)
+
+
+class Digits(ImageData):
+    """1,797 scans of 8x8 pixels in 10 classes (Alpaydin & Kaynak, UCI optdigits); the first 1,437 are train.
+
+    Writers follow one another in the file, so test and the held-out rows show other people's digits.
+    Good for a first run, too easy to rank objectives.
+
+    Args:
+        views: How views are made.
+        batch_size: Images for each process and training step.
+        eval_batch_size: Images for each process and validation step.
+        val: Where validation's queries come from.
+        val_share: Share of train, its last rows, that is held out for val="train".
+        seed: Seed of the batch order and the views; None takes torch's initial seed.
+    """
+
+    def __init__(
+        self,
+        *,
+        views: Views = _VIEWS,
+        batch_size: int = 256,
+        eval_batch_size: int = 512,
+        val: Literal["train", "test"] = "train",
+        val_share: float = 0.1,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            root="",
+            views=views,
+            batch_size=batch_size,
+            eval_batch_size=eval_batch_size,
+            val=val,
+            val_share=val_share,
+            seed=seed,
+        )
+
+    def read(self, split: Split) -> Images:
+        """Scans 0..16 as uint8 round(255/16 v) in three equal channels."""
+        if split == "pretrain":
+            return self.split("train")
+        digits = load_digits()
+        part = slice(_TRAIN) if split == "train" else slice(_TRAIN, None)
+        scans = torch.from_numpy(digits.images[part]).mul(255 / 16).round().to(torch.uint8)
+        labels = torch.from_numpy(digits.target[part]).long()
+        return Images(scans.unsqueeze(1).repeat(1, 3, 1, 1), labels, tuple(map(str, digits.target_names)))
+
+    def heldout(self, labels: Tensor) -> Tensor:
+        """(N,) bool: the last val_share of the rows."""
+        return torch.arange(len(labels)) >= len(labels) - round(self.val_share * len(labels))

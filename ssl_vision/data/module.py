@@ -1,0 +1,166 @@
+"""From a data set to the loaders and the views of a training run."""
+
+from pathlib import Path
+from typing import Literal
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from ssl_vision.data.images import Batch, Images
+from ssl_vision.data.loader import Batches
+from ssl_vision.data.random import Stream, fold
+from ssl_vision.data.views import Views
+from ssl_vision.errors import InputError
+
+Split = Literal["pretrain", "train", "test"]
+
+
+class ImageData(pl.LightningDataModule):
+    """Base of the data modules: a subclass implements `read`, and `prepare_data` where it can download.
+
+    Training sees the split "pretrain", without labels. Validation has two loaders of labelled images: a bank,
+    whose labels are known, and queries, whose labels are to be found.
+
+    Args:
+        root: Folder of the data sets.
+        views: How views are made.
+        batch_size: Images for each process and training step.
+        eval_batch_size: Images for each process and validation step.
+        val: Where queries come from. "train": labelled rows held out of the train split, the bank being the
+            rest; pretraining sees them all, without labels. "test": the test split, and train is the bank.
+        val_share: Share of the labelled train rows that is held out, in (0, 0.5].
+        download: Fetch the data where it is missing.
+        seed: Seed of the batch order and the views; None takes torch's initial seed.
+
+    Raises:
+        InputError: A value is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: str | Path,
+        views: Views,
+        batch_size: int = 256,
+        eval_batch_size: int = 512,
+        val: Literal["train", "test"] = "train",
+        val_share: float = 0.1,
+        download: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        if batch_size < 1:
+            raise InputError(f"batch_size must be 1 or more, not {batch_size}")
+        if eval_batch_size < 1:
+            raise InputError(f"eval_batch_size must be 1 or more, not {eval_batch_size}")
+        if val not in ("train", "test"):
+            raise InputError(f"val must be train or test, not {val}")
+        if not 0 < val_share <= 0.5:
+            raise InputError(f"val_share must lie in (0, 0.5], not {val_share}")
+        self.root = Path(root)
+        self.views = views
+        self.batch_size = batch_size
+        self.eval_batch_size = eval_batch_size
+        self.val = val
+        self.val_share = val_share
+        self.download = download
+        self.seed = torch.initial_seed() if seed is None else seed
+        self._splits: dict[Split, Images] = {}
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}(root={str(self.root)!r}, views={self.views})"
+
+    def read(self, split: Split) -> Images:
+        """Decodes a split: the backbone trains on "pretrain"; "train" and "test" are for evaluation.
+
+        Raises:
+            InputError: The data is absent or damaged.
+        """
+        raise NotImplementedError
+
+    def split(self, name: Split) -> Images:
+        """The split, read once."""
+        if name not in self._splits:
+            self._splits[name] = self.read(name)
+        return self._splits[name]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of the train split."""
+        return self.split("train").classes
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes of the train split."""
+        return len(self.classes)
+
+    def heldout(self, labels: Tensor) -> Tensor:
+        """(N,) bool: the train rows that serve as queries where val="train".
+
+        Every round(1/val_share)-th labelled row: an equal share of each class where rows are sorted by class.
+
+        Args:
+            labels: (N,) int64, -1 for no label.
+        """
+        labelled = labels >= 0
+        return labelled & (labelled.cumsum(0) % round(1 / self.val_share) == 0)
+
+    def setup(self, stage: str) -> None:
+        """Reads what the stage needs, so that missing data is reported before anything runs."""
+        if stage == "fit":
+            self.split("pretrain")
+        if stage in ("fit", "validate"):
+            self.split("train")
+            if self.val == "test":
+                self.split("test")
+
+    def train_dataloader(self) -> Batches:
+        """All images of the split "pretrain", in a new order every epoch, full batches only."""
+        return self._batches(self.split("pretrain"), training=True)
+
+    def val_dataloader(self) -> list[Batches]:
+        """[bank, queries], or nothing where no image of the train split has a label.
+
+        Raises:
+            InputError: The bank or the queries are empty.
+        """
+        train = self.split("train")
+        if not train.labelled.any():
+            return []
+        if self.val == "test":
+            test = self.split("test")
+            bank, queries = train.select(train.labelled), test.select(test.labelled)
+        else:
+            held = self.heldout(train.labels) & train.labelled
+            bank, queries = train.select(train.labelled & ~held), train.select(held)
+        if not len(bank) or not len(queries):
+            source = "the test split" if self.val == "test" else f"val_share {self.val_share}"
+            raise InputError(f"{source} leaves {len(bank)} labelled bank images and {len(queries)} queries")
+        return [self._batches(bank, training=False), self._batches(queries, training=False)]
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Makes the model's input on the batch's device.
+
+        Training: two views, new every epoch. Otherwise: the plain images, and for the second loader, the
+        queries, two views that are the same at every epoch.
+        """
+        if self.trainer is not None and self.trainer.training:
+            epoch = self.trainer.current_epoch
+            return batch._replace(views=self.views(batch.images, batch.indices, seed=self.seed, epoch=epoch))
+        views: Tensor | None = None
+        if dataloader_idx == 1:
+            seed = fold(self.seed, Stream.QUERIES)
+            views = self.views(batch.images, batch.indices, seed=seed, epoch=0)
+        return batch._replace(images=self.views.plain(batch.images), views=views)
+
+    def _batches(self, data: Images, *, training: bool) -> Batches:
+        return Batches(
+            data,
+            batch_size=self.batch_size if training else self.eval_batch_size,
+            shuffle=training,
+            drop_last=training,
+            seed=self.seed,
+            rank=self.trainer.global_rank if self.trainer else 0,
+            world_size=self.trainer.world_size if self.trainer else 1,
+        )

@@ -1,0 +1,121 @@
+"""STL-10, read from the official binary files that a split needs and from no other."""
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision import datasets
+
+from ssl_vision.data.absent import absent, fetching
+from ssl_vision.data.images import Images
+from ssl_vision.data.module import ImageData, Split
+from ssl_vision.data.views import Views
+from ssl_vision.errors import InputError
+
+_VIEWS = Views(size=96, mean=(0.4467, 0.4398, 0.4066), std=(0.2603, 0.2566, 0.2713))
+_SIDE = 96
+_BYTES = 3 * _SIDE**2
+
+
+class STL10(ImageData):
+    """113,000 images of 96x96 pixels (Coates, Ng & Lee, 2011): 5,000 train, 8,000 test, 100,000 unlabeled.
+
+    Pretraining sees train and unlabeled. MD5 sums are not checked, only sizes: they take longer than reading.
+
+    Args:
+        root: Folder that holds stl10_binary.
+        views: How views are made.
+        batch_size: Images for each process and training step.
+        eval_batch_size: Images for each process and validation step.
+        val: Where validation's queries come from.
+        val_share: Share of train that is held out for val="train".
+        unlabeled: False pretrains on train alone.
+        download: Fetch the data where it is missing.
+        seed: Seed of the batch order and the views; None takes torch's initial seed.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: str | Path = "data",
+        views: Views = _VIEWS,
+        batch_size: int = 256,
+        eval_batch_size: int = 512,
+        val: Literal["train", "test"] = "train",
+        val_share: float = 0.1,
+        unlabeled: bool = True,
+        download: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            root=root,
+            views=views,
+            batch_size=batch_size,
+            eval_batch_size=eval_batch_size,
+            val=val,
+            val_share=val_share,
+            download=download,
+            seed=seed,
+        )
+        self.unlabeled = unlabeled
+
+    @property
+    def folder(self) -> Path:
+        """Where the binary files lie."""
+        return self.root / "stl10_binary"
+
+    def prepare_data(self) -> None:
+        """Fetches the archive (2.6 GB) where `download` is set and a file is missing."""
+        names = ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt"]
+        names += ["unlabeled_X.bin"] if self.unlabeled else []
+        if self.download and not all((self.folder / name).is_file() for name in names):
+            with fetching("STL-10", self.folder):
+                datasets.STL10(self.root, split="test", download=True)
+
+    def read(self, split: Split) -> Images:
+        """Decodes a split; "pretrain" is train followed by unlabeled, whose labels are -1."""
+        if split == "pretrain" and not self.unlabeled:
+            return self.split("train")
+        part = "test" if split == "test" else "train"
+        names = [f"{part}_X.bin"] + (["unlabeled_X.bin"] if split == "pretrain" else [])
+        paths = [self._file(name) for name in names]
+        counts = [_count(path) for path in paths]
+        labels = torch.full((sum(counts),), -1)
+        labels[: counts[0]] = self._labels(part, counts[0])
+        classes = tuple(self._file("class_names.txt").read_text().split())
+        return Images(_pixels(paths, counts), labels, classes)
+
+    def _file(self, name: str) -> Path:
+        path = self.folder / name
+        if not path.is_file():
+            raise absent("STL-10", path)
+        return path
+
+    def _labels(self, part: str, count: int) -> Tensor:
+        path = self._file(f"{part}_y.bin")
+        labels = torch.from_numpy(np.fromfile(path, dtype=np.uint8)).long() - 1
+        if len(labels) != count:
+            raise InputError(f"{path} holds {len(labels)} labels for {count} images")
+        if labels.min() < 0 or labels.max() > 9:
+            raise InputError(f"{path} holds labels outside 1..10")
+        return labels
+
+
+def _count(path: Path) -> int:
+    count, rest = divmod(path.stat().st_size, _BYTES)
+    if rest or not count:
+        raise InputError(f"{path} is damaged: its size must be a multiple of {_BYTES} bytes above 0")
+    return count
+
+
+def _pixels(paths: list[Path], counts: list[int]) -> Tensor:
+    """(N, 3, 96, 96) uint8 of the files one after the other; the files store columns, not rows."""
+    images = np.empty((sum(counts), 3, _SIDE, _SIDE), dtype=np.uint8)
+    start = 0
+    for path, count in zip(paths, counts, strict=True):
+        stored = np.memmap(path, dtype=np.uint8, mode="r", shape=(count, 3, _SIDE, _SIDE))
+        np.copyto(images[start : start + count], stored.transpose(0, 1, 3, 2))
+        start += count
+    return torch.from_numpy(images)

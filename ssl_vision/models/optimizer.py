@@ -1,0 +1,74 @@
+"""The optimizer and the learning-rate schedule of a pretraining run, from a few plain options."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from lightly.models.utils import get_weight_decay_parameters
+from lightly.utils.lars import LARS
+from lightly.utils.scheduler import CosineWarmupScheduler
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+
+@dataclass(frozen=True)
+class OptimizerRule:
+    """How the parameters move.
+
+    The default is the MACL paper's: Adam at a constant 1e-3 with weight decay 1e-6 on every parameter.
+
+    Args:
+        name: ``"lars"`` and ``"sgd"`` use ``momentum``; LARS keeps biases and BatchNorm out of its
+            adaptation and out of weight decay (Chen et al. 2020).
+        lr: peak learning rate; it is not scaled with the batch size.
+        weight_decay: L2 penalty (for ``"adamw"``: decoupled decay).
+        momentum: of ``"sgd"`` and ``"lars"``.
+        schedule: ``"constant"``, or ``"cosine"`` from ``lr`` to 0.001 ``lr`` over the run.
+        warmup_epochs: epochs of linear rise from 0, with the cosine schedule.
+
+    Raises:
+        ValueError: for a negative number, or a warm-up without the cosine schedule.
+    """
+
+    name: Literal["adam", "adamw", "sgd", "lars"] = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 1e-6
+    momentum: float = 0.9
+    schedule: Literal["constant", "cosine"] = "constant"
+    warmup_epochs: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot work."""
+        for field in ("lr", "weight_decay", "momentum", "warmup_epochs"):
+            if not getattr(self, field) >= 0:
+                raise ValueError(f"optimizer.{field} must not be negative, got {getattr(self, field)}")
+        if self.warmup_epochs and self.schedule == "constant":
+            raise ValueError("optimizer.warmup_epochs needs optimizer.schedule 'cosine'")
+
+    def optimizer(self, module: nn.Module) -> Optimizer:
+        """The optimizer over all parameters of ``module``."""
+        parameters = list(module.parameters())
+        if self.name == "adam":
+            return torch.optim.Adam(parameters, lr=self.lr, weight_decay=self.weight_decay)
+        if self.name == "adamw":
+            return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay)
+        if self.name == "sgd":
+            return torch.optim.SGD(
+                parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay
+            )
+        decayed, plain = get_weight_decay_parameters([module])
+        lars: Optimizer = LARS(
+            [{"params": decayed}, {"params": plain, "weight_decay": 0.0}],
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+        )
+        return lars
+
+    def scheduler(self, optimizer: Optimizer, *, steps: int, steps_per_epoch: int) -> LRScheduler:
+        """The cosine schedule, advanced once a step, over ``steps`` steps."""
+        scheduler: LRScheduler = CosineWarmupScheduler(
+            optimizer, warmup_epochs=self.warmup_epochs * steps_per_epoch, max_epochs=steps
+        )
+        return scheduler

@@ -1,0 +1,123 @@
+"""SimCLR: one network, two views, one objective."""
+
+from typing import Any, Literal, NamedTuple
+
+import pytorch_lightning as pl
+import torch
+from lightly.models.modules.heads import ProjectionHead
+from torch import Tensor, nn
+
+from ssl_vision.data.images import Batch
+from ssl_vision.models.backbone import Backbone, Depth, Stem
+from ssl_vision.models.optimizer import OptimizerRule
+from ssl_vision.objectives import Contrastive, InfoNCE
+
+
+class Layers(NamedTuple):
+    """An image at the three places where a representation is read."""
+
+    backbone: Tensor
+    """(N, backbone dim) pooled features: what is kept after pretraining."""
+    hidden: Tensor
+    """(N, hidden dim) the projection head's hidden layer, after its ReLU."""
+    projector: Tensor
+    """(N, output dim) the embeddings that the objective sees, not normalised."""
+
+
+class SimCLR(pl.LightningModule):
+    """Contrastive pretraining of a ResNet (Chen et al. 2020), with any objective.
+
+    The defaults are the MACL paper's: ResNet-18 with the small-image stem, Adam 1e-3; the projection head
+    (Linear without bias, BatchNorm, ReLU, Linear) is the one of the code that the paper builds on.
+
+    The initial weights are a function of the run's seed alone: the objective and anything else that
+    draws random numbers before do not change them.
+
+    ``SimCLR.load_from_checkpoint`` rebuilds the network of a checkpoint written from Python; give it the
+    objective and the optimizer again. A checkpoint written by ``ssl-vision fit`` rebuilds all of it.
+
+    Args:
+        objective: called with the two views' embeddings, each (N, ``output_dim``), gives the loss; one of
+            ``ssl_vision.objectives`` or any module of that form.
+        depth: of the ResNet.
+        width: channels of its first stage.
+        stem: ``"small"`` (3×3, no max-pool) or ``"imagenet"``.
+        hidden_dim: of the projection head.
+        output_dim: of the embeddings.
+        bn: ``"joint"`` sends both views through the network as one batch, ``"per_view"`` one after the
+            other, so that BatchNorm normalises each by itself (as lightly and solo-learn do).
+        optimizer: optimizer and schedule.
+        seed: of the initial weights; None takes the seed given to ``seed_everything``.
+    """
+
+    def __init__(
+        self,
+        *,
+        objective: nn.Module | None = None,
+        depth: Depth = 18,
+        width: int = 64,
+        stem: Stem = "small",
+        hidden_dim: int = 512,
+        output_dim: int = 128,
+        bn: Literal["joint", "per_view"] = "joint",
+        optimizer: OptimizerRule = OptimizerRule(),
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters(ignore=["objective", "optimizer"])
+        self.objective = InfoNCE() if objective is None else objective
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch.initial_seed() if seed is None else seed)
+            self.backbone = Backbone(depth=depth, width=width, stem=stem)
+            self.head = ProjectionHead(
+                [
+                    (self.backbone.dim, hidden_dim, nn.BatchNorm1d(hidden_dim), nn.ReLU()),
+                    (hidden_dim, output_dim, None, None),
+                ]
+            )
+        self.to(memory_format=torch.channels_last)
+        self.bn = bn
+        self.optimizer_rule = optimizer
+
+    def forward(self, images: Tensor) -> Layers:
+        """The three representations of normalised images (N, 3, H, W)."""
+        features = self.backbone(images.contiguous(memory_format=torch.channels_last))
+        hidden = self.head.layers[:3](features)
+        return Layers(features, hidden, self.head.layers[3:](hidden))
+
+    def on_train_epoch_start(self) -> None:
+        """Tells the objective which epoch is running."""
+        if isinstance(self.objective, Contrastive):
+            self.objective.set_epoch(self.current_epoch)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The objective's loss on both views of a batch."""
+        views = batch.views
+        if views is None:
+            raise ValueError("the batch has no views: train SimCLR with a data module of ssl_vision.data")
+        if self.bn == "joint":
+            z1, z2 = self(views).projector.chunk(2)
+        else:
+            z1, z2 = (self(view).projector for view in views.chunk(2))
+        loss: Tensor = self.objective(z1, z2)
+        self.log("train/loss", loss, batch_size=len(z1), prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Layers]:
+        """The representations of a batch's plain images and, where it has them, of its two views."""
+        out = {"plain": self(batch.images)}
+        if batch.views is not None:
+            out["views"] = self(batch.views)
+        return out
+
+    def configure_optimizers(self) -> Any:
+        """Optimizer and schedule, as ``optimizer`` says."""
+        optimizer = self.optimizer_rule.optimizer(self)
+        if self.optimizer_rule.schedule == "constant":
+            return optimizer
+        steps = int(self.trainer.estimated_stepping_batches)
+        epochs = max(self.trainer.max_epochs or 1, 1)
+        scheduler = self.optimizer_rule.scheduler(
+            optimizer, steps=steps, steps_per_epoch=max(steps // epochs, 1)
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

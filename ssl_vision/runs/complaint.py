@@ -1,0 +1,88 @@
+"""One line out of a config parser's page: which key, what is wrong, what was probably meant."""
+
+import dataclasses
+import difflib
+import importlib
+import inspect
+import re
+import typing
+from collections.abc import Sequence
+
+_NOISE = re.compile(
+    r"^(Does not validate|Subtypes:|Errors?:?$|Given value|Expected a <class 'NoneType'>|Expected a path but)"
+)
+
+
+def one_line(message: str) -> str:
+    """The complaint in a jsonargparse error, as one line.
+
+    The parser reports a tree: each union member it tried, each class it entered. What a person needs is
+    the path of keys, the innermost complaint and, for a name that is not accepted, the nearest that is.
+    """
+    lines = [line.strip().removeprefix("- ").strip() for line in message.splitlines()]
+    keys: list[str] = []
+    owner, complaint, given = "", "", ""
+    for line in lines:
+        if match := re.match(r'Parser key "([^"]+)":?\s*(.*)', line):
+            keys.append(match[1])
+            line = match[2]
+        if match := re.match(r"Problem with given class_path '([^']+)':?\s*(.*)", line):
+            owner, line = match[1], match[2]
+        if match := re.match(r"Given value: (.*)", line):
+            given = given or match[1]
+        elif line and not _NOISE.match(line) and not complaint:
+            complaint = line
+    if not complaint:
+        return " ".join(line for line in lines if line)
+    path = ".".join(keys)
+    if match := re.match(r"Option '([^']+)' is not accepted", complaint):
+        return f"{path}: {_unknown_option(match[1], owner)}"
+    if match := re.match(r"[Uu]nrecognized arguments: --([^=\s]+)", complaint):
+        return f"{'.'.join([*keys, match[1]])}: {_unknown_option(match[1], owner)}"
+    if match := re.match(r"Expected a dot import path string: (\S+)", complaint):
+        complaint = f"no class named {match[1]}{_suggestion(match[1], _classes(keys))}"
+    if complaint.startswith("Expected a ") and "Got value" not in complaint and given:
+        complaint += f". Got value: {given}"
+    complaint = re.sub(r"Expected a <class '(\w+)'>\. Got value:", r"expected \1, got", complaint)
+    complaint = re.sub(
+        r"Expected a typing\.Literal\[(.*)\]\. Got value:", r"expected one of \1, got", complaint
+    )
+    return f"{path}: {complaint}" if path else complaint
+
+
+def _unknown_option(name: str, owner: str) -> str:
+    head, _, last = name.rpartition(".")
+    if not owner and head == "trainer":
+        owner, head = "pytorch_lightning.Trainer", ""
+    known = _options(owner, head)
+    whose = owner.rsplit(".", 1)[-1] + (f"'s {head}" if head else "") if owner else "there"
+    verb = "has no" if owner else "is no"
+    return f"{whose} {verb} option '{last if owner else name}'{_suggestion(last, known)}"
+
+
+def _options(owner: str, head: str) -> list[str]:
+    """Names that a class, or one of its dataclass options, takes."""
+    module, _, name = owner.rpartition(".")
+    try:
+        cls = getattr(importlib.import_module(module), name)
+        for part in filter(None, head.split(".")):
+            cls = typing.get_type_hints(cls.__init__)[part]
+    except (ImportError, AttributeError, ValueError, KeyError, NameError):
+        return []
+    if dataclasses.is_dataclass(cls):
+        return [field.name for field in dataclasses.fields(cls)]
+    return [name for name in inspect.signature(cls).parameters if name not in ("args", "kwargs")]
+
+
+def _classes(keys: Sequence[str]) -> list[str]:
+    """Names of the package's classes that can stand at a key."""
+    rooms = {"objective": "objectives", "temperature": "objectives", "weight": "objectives", "data": "data"}
+    room = importlib.import_module(f"ssl_vision.{rooms.get(keys[-1] if keys else '', 'models')}")
+    return [name for name in getattr(room, "__all__", ()) if inspect.isclass(getattr(room, name))]
+
+
+def _suggestion(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if near:
+        return f", did you mean '{near[0]}'?"
+    return f"; it has {', '.join(known)}" if known and len(known) <= 12 else ""

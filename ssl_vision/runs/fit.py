@@ -1,0 +1,215 @@
+"""The Lightning command line: ``fit`` and ``validate``."""
+
+import logging
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import pytorch_lightning as pl
+import wandb
+import yaml
+from jsonargparse import Namespace
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+from pytorch_lightning.loggers import Logger, WandbLogger
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+
+# Importing the classes makes their short names known to the command line.
+import ssl_vision.data
+import ssl_vision.models
+import ssl_vision.objectives  # noqa: F401
+from ssl_vision.callbacks import ObjectiveStatistics, RepresentationMetrics
+from ssl_vision.errors import InputError
+from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.complaint import one_line
+from ssl_vision.runs.folder import RunFolder, derived_name, differences
+from ssl_vision.runs.log import RunLog
+from ssl_vision.runs.record import RunRecord
+
+_DEFAULTS = {
+    "model": {
+        "class_path": "ssl_vision.models.SimCLR",
+        "init_args": {"objective": {"class_path": "ssl_vision.objectives.InfoNCE"}},
+    },
+    "data": {"class_path": "ssl_vision.data.Digits"},
+    "trainer.max_epochs": 200,
+    "trainer.num_sanity_val_steps": 0,
+    "trainer.enable_model_summary": False,
+}
+
+
+_RECORDED = ("name", "seed_everything", "model", "data", "trainer", "metrics", "runs_dir", "wandb")
+
+
+class _Parser(LightningArgumentParser):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        if not self.exit_on_error:  # a parser within the parser: its complaint becomes part of the whole
+            super().error(message, ex)
+        raise InputError(one_line(message)) from ex
+
+
+class RunCLI(LightningCLI):
+    """``LightningCLI`` whose every ``fit`` has a run folder, metrics.csv and an honest resume.
+
+    Differs from its parent in one thing that matters: the parent lets the hyper-parameters stored in a
+    checkpoint replace what the command line says. Here the config is what was given, and a checkpoint
+    that was made with another one is refused.
+    """
+
+    folder: RunFolder
+    plain_config: dict[str, Any]
+
+    def __init__(self, args: Sequence[str]) -> None:
+        super().__init__(
+            pl.LightningModule,
+            pl.LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            seed_everything_default=0,
+            save_config_callback=None,
+            auto_configure_optimizers=False,
+            parser_class=_Parser,
+            args=list(args),
+        )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Method names of the trainer and the arguments of theirs that are no options."""
+        known = LightningCLI.subcommands()
+        return {name: known[name] for name in ("fit", "validate")}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the options of the run folder, of logging, and of what is measured."""
+        parser.add_argument(
+            "--name", type=str | None, default=None, help="Run name; else made of the config."
+        )
+        parser.add_argument("--runs_dir", type=str, default="runs", help="Where run folders are kept.")
+        parser.add_argument("--overwrite", type=bool, default=False, help="Replace a run of this name.")
+        parser.add_argument(
+            "--wandb",
+            type=bool | Literal["offline"],
+            default=False,
+            help="Mirror the run to Weights & Biases: true, false or offline.",
+        )
+        parser.add_lightning_class_args(RepresentationMetrics, "metrics")
+        parser.set_defaults(_DEFAULTS)
+
+    def _parse_ckpt_path(self) -> None:
+        """Leaves the config as it was given."""
+
+    def before_instantiate_classes(self) -> None:
+        """Settles the run folder and the checkpoint to continue from, before anything is built."""
+        config = self.config[self.subcommand]
+        self.plain_config = self._plain(config)
+        name = config.name or derived_name(self.plain_config)
+        if Path(name).name != name:
+            raise InputError(f"--name {name}: a name, not a path; the folder is --runs_dir")
+        self.folder = RunFolder(Path(config.runs_dir) / name)
+        self.plain_config["name"] = name
+        if config.ckpt_path == "last":
+            config.ckpt_path = str(self.folder.last) if self.folder.last.exists() else None
+            rank_zero_info(
+                f"continuing from {config.ckpt_path}"
+                if config.ckpt_path
+                else f"no checkpoint in {self.folder.checkpoints}: starting afresh"
+            )
+            resume = True
+        else:
+            resume = config.ckpt_path is not None
+        if config.ckpt_path:
+            self._refuse_other_config(config.ckpt_path)
+        if self.subcommand == "fit" and getattr(rank_zero_only, "rank", 0) == 0:
+            self.folder.claim(self.plain_config, resume=resume, overwrite=config.overwrite)
+        if config.wandb is True:
+            _require_wandb_login()
+
+    def _plain(self, config: Namespace) -> dict[str, Any]:
+        """What describes the run, as plain dicts and lists."""
+        text = self._parser(self.subcommand).dump(config, skip_unset=False, skip_validation=True)
+        plain = yaml.safe_load(text)
+        return {key: plain[key] for key in _RECORDED}
+
+    def _refuse_other_config(self, path: str) -> None:
+        other = differences(read_checkpoint(path).config, self.plain_config)
+        if other:
+            raise InputError(f"{path} was made with another config ({'; '.join(other)})")
+
+    def instantiate_classes(self) -> None:
+        """Builds model, data and trainer; a value that a constructor refuses is the user's error."""
+        try:
+            super().instantiate_classes()
+        except InputError:
+            raise
+        except (ValueError, TypeError, MisconfigurationException) as error:
+            raise InputError(one_line(str(error))) from error
+
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """The trainer with the run's loggers and callbacks added to those of the config."""
+        config = self.config_init[self.subcommand]
+        if self.subcommand == "validate":
+            return super().instantiate_trainer(logger=False, enable_checkpointing=False, **kwargs)
+        given = config.trainer.logger
+        loggers: list[Logger] = [RunLog(self.folder.metrics_file)]
+        loggers += given if isinstance(given, list) else [given] if isinstance(given, Logger) else []
+        if config.wandb:
+            loggers.append(
+                WandbLogger(
+                    project="ssl_vision",
+                    name=self.folder.path.name,
+                    save_dir=self._made(self.folder.path),
+                    offline=config.wandb == "offline",
+                )
+            )
+        own: list[pl.Callback] = [ObjectiveStatistics(), RunRecord(self.folder, self.plain_config)]
+        if not any(isinstance(callback, ModelCheckpoint) for callback in config.trainer.callbacks or []):
+            own.append(
+                ModelCheckpoint(
+                    dirpath=self.folder.checkpoints,
+                    save_last=True,
+                    save_top_k=0,
+                    save_on_train_epoch_end=True,
+                )
+            )
+        self.trainer_defaults["callbacks"] = own
+        return super().instantiate_trainer(logger=loggers, default_root_dir=str(self.folder.path), **kwargs)
+
+    @staticmethod
+    def _made(path: Path) -> Path:
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def after_fit(self) -> None:
+        """Says where everything was written."""
+        rank_zero_info(f"{self.trainer.current_epoch} epochs done, all written to {self.folder.path}")
+
+
+def _require_wandb_login() -> None:
+    offline = wandb.setup().settings.mode in ("offline", "disabled")
+    if not offline and wandb.api.api_key is None:
+        raise InputError(
+            "--wandb true: no W&B API key is configured; "
+            "run 'wandb login', or log locally with --wandb offline"
+        )
+
+
+def run(args: Sequence[str]) -> None:
+    """Runs ``fit`` or ``validate``, the first of ``args``, with the options that follow."""
+    with warnings.catch_warnings():
+        # LightningCLI warns against args beside sys.argv; here they are the same.
+        warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")
+        warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+        logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_about_the_run)
+        logging.getLogger("lightning_fabric.utilities.seed").setLevel(logging.WARNING)
+        RunCLI(args)
+
+
+def _is_about_the_run(record: logging.LogRecord) -> bool:
+    noise = ("TPU available", "GPU available", "litlogger", "litmodels", "Loading `train_dataloader`")
+    return not any(word in record.getMessage() for word in noise)

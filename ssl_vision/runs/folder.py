@@ -1,0 +1,127 @@
+"""The run folder: where a run keeps its config, its metrics and its checkpoints."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ssl_vision.errors import InputError
+
+# Keys that say where to run and for how long, not what is computed: a continuation may change them.
+_FREE = (
+    "name",
+    "runs_dir",
+    "wandb",
+    "data.init_args.download",
+    "data.init_args.root",
+    "trainer.default_root_dir",
+    "trainer.enable_model_summary",
+    "trainer.enable_progress_bar",
+    "trainer.logger",
+    "trainer.max_epochs",
+    "trainer.max_time",
+)
+
+
+class RunFolder:
+    """``runs/<name>/`` with config.yaml, metrics.csv, checkpoints/ and what evaluation writes.
+
+    Args:
+        path: the folder; it need not exist.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config_file = self.path / "config.yaml"
+        self.metrics_file = self.path / "metrics.csv"
+        self.checkpoints = self.path / "checkpoints"
+        self.last = self.checkpoints / "last.ckpt"
+
+    def config(self) -> dict[str, Any]:
+        """The config that the folder's run was started with."""
+        config: dict[str, Any] = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
+        return config
+
+    def claim(self, config: Mapping[str, Any], *, resume: bool, overwrite: bool) -> None:
+        """Makes the folder ready for a run with this config, or says why it cannot be.
+
+        Args:
+            config: of the run about to start.
+            resume: the run continues one that the folder holds.
+            overwrite: a run that the folder holds may be deleted.
+
+        Raises:
+            InputError: the folder holds another run, or this one already, or something else.
+        """
+        if not self.config_file.exists():
+            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+                raise InputError(f"{self.path} exists and is not a run folder: give the run another --name")
+            return
+        if overwrite:
+            shutil.rmtree(self.path)
+            return
+        other = differences(self.config(), config)
+        if other:
+            raise InputError(
+                f"{self.path} holds a run with another config ({'; '.join(other)}): "
+                "give this one another --name, or replace that one with --overwrite true"
+            )
+        if not resume:
+            raise InputError(
+                f"{self.path} already holds this run: continue it with --ckpt_path last, "
+                "replace it with --overwrite true, or give this one another --name"
+            )
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Writes config.yaml."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.config_file.write_text(as_yaml(config), encoding="utf-8")
+
+
+def as_yaml(config: Mapping[str, Any]) -> str:
+    """The text of a config file."""
+    return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The keys that change what is computed and differ, each as ``key: before there, now here``."""
+    left, right = _significant(before), _significant(now)
+    absent = object()
+    return [
+        f"{key}: {left.get(key, 'nothing')} there, {right.get(key, 'nothing')} here"
+        for key in sorted(left | right)
+        if left.get(key, absent) != right.get(key, absent)
+    ]
+
+
+def derived_name(config: Mapping[str, Any]) -> str:
+    """A name for a run that was given none: data, objective, seed, and a hash of all that matters."""
+    significant = _significant(config) | {"max_epochs": config.get("trainer", {}).get("max_epochs")}
+    digest = hashlib.sha256(json.dumps(significant, sort_keys=True, default=str).encode()).hexdigest()[:6]
+    data = _class_name(config.get("data"))
+    objective = _class_name((config.get("model") or {}).get("init_args", {}).get("objective"))
+    return f"{data}-{objective}-s{config.get('seed_everything', 0)}-{digest}".lower()
+
+
+def _class_name(spec: Any) -> str:
+    return str(spec["class_path"]).rsplit(".", 1)[-1] if isinstance(spec, Mapping) else "default"
+
+
+def _significant(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in _flat(config)
+        if value is not None and not any(key == free or key.startswith(free + ".") for free in _FREE)
+    }
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            yield from _flat(item, f"{prefix}{key}.")
+        else:
+            yield prefix + key, list(item) if isinstance(item, tuple) else item

@@ -1,0 +1,48 @@
+"""Records a run's config where it will be looked for: the run folder, the checkpoint, W&B."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.loggers import WandbLogger
+
+from ssl_vision import __version__
+from ssl_vision.runs.folder import RunFolder, as_yaml
+from ssl_vision.runs.log import RunLog
+
+CHECKPOINT_KEY = "ssl_vision"
+
+
+class RunRecord(pl.Callback):
+    """Writes the full config to ``config.yaml``, into every checkpoint and into the W&B run.
+
+    In the checkpoint it is text, so that ``torch.load(..., weights_only=True)`` reads it.
+
+    Args:
+        folder: of the run.
+        config: the whole of it, as plain dicts and lists.
+    """
+
+    def __init__(self, folder: RunFolder, config: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.config = config
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Writes config.yaml and W&B's config; drops from metrics.csv what will be logged again.
+
+        Not before training starts: a run that cannot start leaves no folder behind.
+        """
+        if not trainer.is_global_zero:
+            return
+        self.folder.write_config(self.config)
+        for logger in trainer.loggers:
+            if isinstance(logger, RunLog):
+                logger.keep_until(trainer.global_step)
+            if isinstance(logger, WandbLogger):
+                logger.experiment.config.update(dict(self.config), allow_val_change=True)
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Adds the config and the version that wrote it."""
+        checkpoint[CHECKPOINT_KEY] = {"version": __version__, "config": as_yaml(self.config)}

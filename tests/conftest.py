@@ -1,0 +1,26 @@
+"""Fixtures that several rooms share."""
+
+import os
+from pathlib import Path
+
+import pytest
+from settings import TINY
+
+from ssl_vision.main import main
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """Folder of the official data sets; tests marked realdata are skipped without it."""
+    if "SSL_VISION_DATA" not in os.environ:
+        pytest.skip("SSL_VISION_DATA names no folder of real data")
+    return Path(os.environ["SSL_VISION_DATA"])
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of MACL on the digits, through the command line: not to be changed."""
+    runs = tmp_path_factory.mktemp("runs")
+    args = ["--model.objective=MACL", "--model.objective.alpha=3", f"--runs_dir={runs}", "--name=tiny"]
+    assert main(["fit", *args, *TINY]) == 0
+    return runs / "tiny"

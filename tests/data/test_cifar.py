@@ -1,0 +1,50 @@
+from urllib.error import URLError
+
+import pytest
+import torch
+from torchvision import datasets
+from torchvision.transforms.functional import pil_to_tensor
+
+from ssl_vision.data import CIFAR10, CIFAR100
+from ssl_vision.errors import InputError
+
+KINDS = [
+    (CIFAR10, datasets.CIFAR10, "CIFAR-10", "cifar-10-batches-py"),
+    (CIFAR100, datasets.CIFAR100, "CIFAR-100", "cifar-100-python"),
+]
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(("kind", "reader"), [kind[:2] for kind in KINDS])
+def test_images_and_labels_are_torchvisions(kind, reader, data_root):
+    data = kind(root=data_root)
+    for split, count in (("train", 50_000), ("test", 10_000)):
+        ours, theirs = data.split(split), reader(data_root, train=split == "train")
+        assert len(ours) == len(theirs) == count
+        assert ours.images.is_contiguous()
+        for row in range(0, count, 997):
+            image, label = theirs[row]
+            assert torch.equal(ours.images[row], pil_to_tensor(image))
+            assert ours.labels[row] == label
+        assert list(ours.classes) == theirs.classes
+    assert data.split("pretrain") is data.split("train")
+    pixels = data.split("train").images[::10] / 255
+    assert torch.allclose(pixels.mean((0, 2, 3)), torch.tensor(data.views.mean), atol=0.005)
+
+
+@pytest.mark.parametrize(("kind", "reader", "name", "folder"), KINDS)
+def test_absent_data_is_named(kind, reader, name, folder, tmp_path):
+    data = kind(root=tmp_path)
+    data.prepare_data()
+    with pytest.raises(InputError, match=f"^{name} is missing .*{folder}: .*--data Digits$"):
+        data.setup("fit")
+
+
+@pytest.mark.parametrize(("kind", "reader", "name", "folder"), KINDS)
+def test_a_failed_download_is_named(kind, reader, name, folder, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise URLError("offline")
+
+    monkeypatch.setattr("torchvision.datasets.cifar.download_and_extract_archive", fail)
+    with pytest.raises(InputError, match=f"^{name} could not be fetched to .*{folder} .*offline"):
+        kind(root=tmp_path, download=True).prepare_data()

@@ -1,0 +1,43 @@
+import pytest
+import torch
+
+from ssl_vision.data.images import Batch, Images
+from ssl_vision.errors import InputError
+
+PIXELS = torch.arange(4 * 3 * 2 * 2).view(4, 3, 2, 2).to(torch.uint8)
+LABELS = torch.tensor([1, -1, 0, 1])
+
+
+def test_select_takes_rows_in_the_order_asked():
+    images = Images(PIXELS, LABELS, ("a", "b")).select(torch.tensor([3, 0]))
+    assert torch.equal(images.images, PIXELS[[3, 0]])
+    assert images.labels.tolist() == [1, 1]
+    assert images.classes == ("a", "b")
+    assert len(images) == 2
+
+
+def test_labelled_masks_rows_without_label():
+    images = Images(PIXELS, LABELS, ("a", "b"))
+    assert images.labelled.tolist() == [True, False, True, True]
+    assert images.select(images.labelled).labels.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("pixels", "labels", "message"),
+    [
+        (PIXELS.float(), LABELS, "uint8"),
+        (PIXELS[:, :1], LABELS, "uint8"),
+        (PIXELS[0], LABELS, "uint8"),
+        (PIXELS, LABELS[:3], "int64"),
+        (PIXELS, LABELS.int(), "int64"),
+        (PIXELS, LABELS + 1, "-1..1"),
+        (PIXELS, LABELS - 1, "-1..1"),
+    ],
+)
+def test_a_wrong_shape_dtype_or_label_is_refused(pixels, labels, message):
+    with pytest.raises(InputError, match=message):
+        Images(pixels, labels, ("a", "b"))
+
+
+def test_batch_has_no_views_unless_given():
+    assert Batch(PIXELS, LABELS, LABELS).views is None

@@ -1,0 +1,197 @@
+from types import SimpleNamespace
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.cli import LightningCLI
+
+from ssl_vision.data import STL10, Digits, ImageData, Images, Views
+from ssl_vision.data.random import Stream, fold
+from ssl_vision.errors import InputError
+
+VIEWS = Views(size=6)
+
+
+class Toy(ImageData):
+    """40 train rows, every fourth without label, and 10 test rows; 10 more to pretrain on."""
+
+    def __init__(self, labels=None, **options):
+        options = {"batch_size": 16, "eval_batch_size": 7, "seed": 3} | options
+        super().__init__(root="", views=VIEWS, **options)
+        self.labels = torch.arange(40) % 4 - 1 if labels is None else labels
+        self.reads = []
+
+    def read(self, split):
+        self.reads.append(split)
+        labels = {
+            "pretrain": torch.cat((self.labels, torch.full((10,), -1))),
+            "train": self.labels,
+            "test": torch.arange(10) % 3,
+        }[split]
+        generator = torch.Generator().manual_seed(len(split))
+        pixels = torch.randint(0, 256, (len(labels), 3, 8, 8), generator=generator, dtype=torch.uint8)
+        return Images(pixels, labels, ("a", "b", "c"))
+
+
+class Recorder(pl.LightningModule):
+    """Keeps the batches that it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.seen = {"train": [], "bank": [], "queries": []}
+
+    def training_step(self, batch, _):
+        self.seen["train"].append((self.current_epoch, batch))
+        return self.weight * 0
+
+    def validation_step(self, batch, _, dataloader_idx=0):
+        if not self.trainer.sanity_checking:
+            self.seen[("bank", "queries")[dataloader_idx]].append((self.current_epoch, batch))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([self.weight], lr=0.1)
+
+
+@pytest.fixture
+def fitted(tmp_path):
+    data, model = Toy(), Recorder()
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = pl.Trainer(
+        accelerator="cpu", max_epochs=2, default_root_dir=tmp_path, enable_model_summary=False, **options
+    )
+    trainer.fit(model, datamodule=data)
+    return data, model.seen
+
+
+def rows(loader):
+    return torch.cat([batch.images for batch in loader]).flatten(1).tolist()
+
+
+def test_training_gets_two_views_of_every_pretraining_image(fitted):
+    data, seen = fitted
+    assert [epoch for epoch, _ in seen["train"]] == [0, 0, 0, 1, 1, 1]
+    for epoch, batch in seen["train"]:
+        assert torch.equal(batch.images, data.split("pretrain").images[batch.indices])
+        assert torch.equal(batch.views, VIEWS(batch.images, batch.indices, seed=3, epoch=epoch))
+    for epoch in (0, 1):
+        order = torch.cat([batch.indices for at, batch in seen["train"] if at == epoch])
+        assert len(order.unique()) == len(order) == 48  # of 50, in full batches
+    first, second = (torch.cat([b.indices for at, b in seen["train"] if at == epoch]) for epoch in (0, 1))
+    assert not torch.equal(first, second)
+
+
+def test_validation_gets_plain_images_and_the_same_pair_of_query_views_every_epoch(fitted):
+    data, seen = fitted
+    bank, queries = data.val_dataloader()
+    for name, loader in (("bank", bank), ("queries", queries)):
+        plain = VIEWS.plain(loader.data.images)
+        for epoch in (0, 1):
+            got = [batch for at, batch in seen[name] if at == epoch]
+            assert torch.equal(torch.cat([batch.images for batch in got]), plain)
+            assert torch.equal(torch.cat([batch.labels for batch in got]), loader.data.labels)
+    assert all(batch.views is None for _, batch in seen["bank"])
+    pixels, indices = queries.data.images, torch.arange(len(queries.data))
+    expected = VIEWS(pixels, indices, seed=fold(3, Stream.QUERIES), epoch=0)
+    for epoch in (0, 1):
+        pairs = [batch.views.chunk(2) for at, batch in seen["queries"] if at == epoch]
+        assert torch.allclose(torch.cat([first for first, _ in pairs]), expected[: len(indices)], atol=1e-5)
+        assert torch.allclose(torch.cat([second for _, second in pairs]), expected[len(indices) :], atol=1e-5)
+    assert not torch.allclose(expected, VIEWS(pixels, indices, seed=3, epoch=0), atol=0.1)
+
+
+def test_validation_on_train_holds_out_labelled_rows():
+    data = Toy()
+    train = data.split("train")
+    bank, queries = data.val_dataloader()
+    assert len(queries.data) == 3  # a tenth of 30 labelled rows
+    assert torch.equal(queries.data.images, train.select(data.heldout(train.labels)).images)
+    labelled = train.select(train.labelled).images.flatten(1).tolist()
+    assert sorted(rows(bank) + rows(queries)) == sorted(labelled)
+
+
+def test_validation_on_test_uses_all_labelled_train_rows():
+    data = Toy(val="test")
+    bank, queries = data.val_dataloader()
+    assert torch.equal(bank.data.labels, torch.arange(40).remainder(4)[torch.arange(40) % 4 > 0] - 1)
+    assert torch.equal(queries.data.images, data.split("test").images)
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.1, [9]), (0.5, [1, 3, 5, 7, 9]), (0.3, [2, 5, 8])])
+def test_heldout_rows_are_evenly_spaced_among_the_labelled(share, expected):
+    labels = torch.stack((torch.full((10,), -1), torch.zeros(10).long()), dim=1).flatten()
+    held = Toy(val_share=share).heldout(labels)
+    assert held.nonzero().flatten().tolist() == [2 * place + 1 for place in expected]
+
+
+def test_without_labels_nothing_is_validated():
+    data = Toy(labels=torch.full((40,), -1))
+    assert data.val_dataloader() == []
+    assert len(data.train_dataloader()) == 3
+
+
+def test_too_few_labels_to_hold_any_out_is_refused():
+    labels = torch.full((40,), -1)
+    labels[:5] = 0
+    with pytest.raises(InputError, match=r"val_share 0\.1 leaves 5 labelled bank images and 0 queries"):
+        Toy(labels=labels).val_dataloader()
+
+
+def test_loaders_take_the_share_of_their_process():
+    shares = []
+    for rank in (0, 1):
+        data = Toy(batch_size=8)
+        data.trainer = SimpleNamespace(global_rank=rank, world_size=2)
+        shares.append([batch.indices for batch in data.train_dataloader()])
+    joined = [torch.cat(share).tolist() for share in zip(*shares, strict=True)]
+    assert joined == [batch.indices.tolist() for batch in Toy().train_dataloader()]
+
+
+@pytest.mark.parametrize(
+    ("stage", "val", "expected"),
+    [
+        ("fit", "train", ["pretrain", "train"]),
+        ("fit", "test", ["pretrain", "train", "test"]),
+        ("validate", "train", ["train"]),
+    ],
+)
+def test_setup_reads_what_the_stage_needs_once(stage, val, expected):
+    data = Toy(val=val)
+    data.setup(stage)
+    data.setup(stage)
+    assert data.reads == expected
+
+
+def test_the_seed_is_torchs_unless_given():
+    torch.manual_seed(77)
+    assert Toy(seed=None).seed == 77
+    assert Toy(seed=5).seed == 5
+
+
+def test_classes_are_those_of_train():
+    assert Toy().classes == ("a", "b", "c")
+    assert Toy().num_classes == 3
+
+
+def test_printing_reads_nothing():
+    data = Toy()
+    assert "size=6" in str(data)
+    assert not data.reads
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("batch_size", 0), ("eval_batch_size", -1), ("val", "valid"), ("val_share", 0.0), ("val_share", 0.6)],
+)
+def test_an_option_out_of_range_is_refused_by_name(name, value):
+    with pytest.raises(InputError, match=rf"^{name} must .*{value}$"):
+        Toy(**{name: value})
+
+
+@pytest.mark.parametrize(("kind", "default"), [(Digits, Digits().views), (STL10, STL10().views)])
+def test_one_view_option_on_the_command_line_leaves_the_others(kind, default):
+    arguments = [f"--data={kind.__name__}", "--data.views.size=20", "--data.views.blur=0.5"]
+    options = {"subclass_mode_data": True, "run": False, "save_config_callback": None}
+    data = LightningCLI(Recorder, ImageData, args=arguments, **options).datamodule
+    assert isinstance(data, kind)
+    assert data.views == Views(**vars(default) | {"size": 20, "blur": 0.5})

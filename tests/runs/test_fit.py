@@ -1,0 +1,231 @@
+"""``ssl-vision fit`` and ``validate`` as a person uses them, in process and on the digits."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from settings import CONFIGS, TINY
+
+from ssl_vision.main import main
+from ssl_vision.objectives import Contrastive
+from ssl_vision.runs.checkpoint import read_checkpoint
+
+
+def rows(run: Path) -> list[dict[str, str]]:
+    with (run / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def fit(runs: Path, *args: str, name: str = "run") -> int:
+    return main(["fit", f"--runs_dir={runs}", f"--name={name}", *TINY, *args])
+
+
+def test_a_run_folder_holds_config_metrics_and_checkpoint(tiny_run):
+    assert {p.name for p in tiny_run.iterdir()} == {"config.yaml", "metrics.csv", "checkpoints"}
+    assert [p.name for p in (tiny_run / "checkpoints").iterdir()] == ["last.ckpt"]
+    config = yaml.safe_load((tiny_run / "config.yaml").read_text())
+    objective = config["model"]["init_args"]["objective"]
+    assert objective["class_path"] == "ssl_vision.objectives.MACL"
+    assert objective["init_args"]["alpha"] == 3
+    assert config["seed_everything"] == 0
+
+
+def test_metrics_csv_has_every_step_once_with_the_documented_names(tiny_run):
+    table = rows(tiny_run)
+    assert [int(row["step"]) for row in table] == list(range(8))
+    for row in table:
+        assert float(row["train/loss"]) >= 1  # MACL's value
+        assert 0.1 / 3 <= float(row["train/temperature"]) <= 0.3
+        assert float(row["train/temperature"]) == pytest.approx(
+            0.1 * 3 ** float(row["train/alignment"]), rel=1e-4
+        )
+        assert 0 <= float(row["train/weight_q05"]) <= float(row["train/weight_q95"]) <= 1
+    for name in ("knn_top1", "alignment", "uniformity", "tolerance", "sensitivity", "rankme"):
+        measured = [float(row[f"val/{name}"]) for row in table if row[f"val/{name}"]]
+        assert len(measured) == 2, name
+    assert {"val/alignment_hidden", "val/sensitivity_projector", "val/same_cosine"} <= set(table[0])
+
+
+def test_the_checkpoint_reads_with_weights_only_and_carries_the_config(tiny_run):
+    checkpoint = read_checkpoint(tiny_run)
+    assert checkpoint.epoch == 2
+    assert checkpoint.config == yaml.safe_load((tiny_run / "config.yaml").read_text())
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.glob("objective/*.yaml")), ids=lambda p: p.stem)
+def test_every_objective_config_trains_on_the_digits(file, tmp_path):
+    assert fit(tmp_path, f"--config={file}", "--trainer.max_epochs=1", "--trainer.limit_train_batches=2") == 0
+    losses = [float(row["train/loss"]) for row in rows(tmp_path / "run")]
+    assert len(losses) == 2
+    assert all(abs(loss) < 100 for loss in losses)
+
+
+def test_every_preset_has_a_config():
+    named = {
+        yaml.safe_load(file.read_text())["model"]["init_args"]["objective"]["class_path"]
+        for file in CONFIGS.glob("objective/*.yaml")
+    }
+    assert named == {cls.__name__ for cls in Contrastive.__subclasses__()}
+
+
+def test_objectives_differ_and_everything_else_is_the_same(tmp_path):
+    """Same seed: same initial weights, batches and views, so DCL and MACL without adaptation move alike."""
+    assert fit(tmp_path, "--model.objective=DCL", name="dcl") == 0
+    assert fit(tmp_path, "--model.objective=MACL", "--model.objective.alpha=1", name="macl") == 0
+    assert fit(tmp_path, "--model.objective=InfoNCE", name="infonce") == 0
+    dcl, macl, infonce = (read_checkpoint(tmp_path / n).state for n in ("dcl", "macl", "infonce"))
+    weight = "backbone.conv1.weight"
+    torch.testing.assert_close(dcl[weight], macl[weight], rtol=1e-3, atol=1e-4)
+    assert (dcl[weight] - infonce[weight]).abs().max() > 1e-3
+
+
+def test_the_same_command_gives_the_same_run_to_the_bit(tmp_path, tiny_run):
+    args = ["--model.objective=MACL", "--model.objective.alpha=3"]
+    assert fit(tmp_path, *args) == 0
+    first, second = read_checkpoint(tiny_run).state, read_checkpoint(tmp_path / "run").state
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert (tiny_run / "metrics.csv").read_text() == (tmp_path / "run" / "metrics.csv").read_text()
+
+
+def test_an_interrupted_run_continues_to_the_same_end(tmp_path, tiny_run, capsys):
+    args = ["--model.objective=MACL", "--model.objective.alpha=3"]
+    assert fit(tmp_path, *args, "--trainer.max_epochs=1") == 0
+    assert fit(tmp_path, *args, "--ckpt_path=last") == 0
+    whole, continued = read_checkpoint(tiny_run).state, read_checkpoint(tmp_path / "run").state
+    assert all(torch.equal(whole[key], continued[key]) for key in whole)
+    assert rows(tmp_path / "run") == rows(tiny_run)
+
+
+def test_resuming_says_what_it_found(tmp_path, capsys, caplog):
+    caplog.set_level("INFO")
+    assert fit(tmp_path, "--ckpt_path=last", "--trainer.max_epochs=1") == 0
+    assert "starting afresh" in caplog.text + capsys.readouterr().err
+    assert fit(tmp_path, "--ckpt_path=last") == 0
+    assert "continuing from" in caplog.text + capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ("--model.optimizer.lr=0.777", "model.init_args.optimizer.lr: 0.001 there, 0.777 here"),
+        ("--model.objective=DCL", "model.init_args.objective.class_path"),
+        ("--seed_everything=1", "seed_everything: 0 there, 1 here"),
+    ],
+)
+def test_resume_never_changes_the_config_in_silence(tmp_path, tiny_run, capsys, change, key):
+    """Lightning would put the checkpoint's hyper-parameters over the command line."""
+    args = ["--model.objective=MACL", "--model.objective.alpha=3", "--trainer.max_epochs=1"]
+    assert fit(tmp_path, *args) == 0
+    before = (tmp_path / "run" / "metrics.csv").read_text()
+    capsys.readouterr()
+    for path in ("last", str(tmp_path / "run" / "checkpoints" / "last.ckpt")):
+        assert fit(tmp_path, *args, f"--ckpt_path={path}", change) == 2
+        error = capsys.readouterr().err
+        assert key in error
+        assert error.count("\n") == 1
+    assert (tmp_path / "run" / "metrics.csv").read_text() == before
+
+
+def test_a_folder_that_holds_a_run_is_never_overwritten_unasked(tmp_path, capsys):
+    short = "--trainer.max_epochs=1"
+    assert fit(tmp_path, short) == 0
+    assert fit(tmp_path, short) == 2
+    assert "--ckpt_path last" in capsys.readouterr().err
+    assert fit(tmp_path, short, "--model.optimizer.lr=0.5") == 2
+    assert "model.init_args.optimizer.lr: 0.001 there, 0.5 here" in capsys.readouterr().err
+    assert fit(tmp_path, short, "--model.optimizer.lr=0.5", "--overwrite=true") == 0
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert config["model"]["init_args"]["optimizer"]["lr"] == 0.5
+
+
+def test_a_foreign_folder_is_left_alone(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("all of it")
+    assert fit(tmp_path, "--overwrite=true") == 2
+    assert "not a run folder" in capsys.readouterr().err
+    assert (tmp_path / "run" / "thesis.txt").read_text() == "all of it"
+
+
+def test_unnamed_runs_get_names_that_tell_them_apart(tmp_path):
+    short = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=1"]
+    for args in ([], ["--model.objective=DCL"], ["--model.objective.temperature=0.2"]):
+        assert main(["fit", f"--runs_dir={tmp_path}", *TINY, *short, *args]) == 0
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert len(names) == 3
+    assert [name.rsplit("-", 1)[0] for name in names] == [
+        "digits-dcl-s0",
+        "digits-infonce-s0",
+        "digits-infonce-s0",
+    ]
+
+
+def test_config_files_stack_and_later_ones_win(tmp_path):
+    files = [CONFIGS / "pretrain/digits.yaml", CONFIGS / "objective/macl_b.yaml"]
+    stacked = [f"--config={file}" for file in files]
+    args = [*stacked, *TINY, "--model.objective.beta=0.25", "--trainer.max_epochs=1"]
+    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *args]) == 0
+    model = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["model"]["init_args"]
+    assert model["objective"]["class_path"] == "ssl_vision.objectives.MACLb"
+    assert model["objective"]["init_args"]["beta"] == 0.25
+    assert model["width"] == 4
+
+
+def test_a_loss_of_another_library_trains_too(tmp_path):
+    lightly = ["--model.objective=lightly.loss.MACLLoss", "--model.objective.temperature=0.2"]
+    assert fit(tmp_path, *lightly, "--trainer.max_epochs=1") == 0
+    assert "train/loss" in rows(tmp_path / "run")[0]
+    assert "train/temperature" not in rows(tmp_path / "run")[0]
+
+
+def test_validate_measures_a_checkpoint(tiny_run, capsys):
+    before = {p: p.read_bytes() for p in tiny_run.rglob("*") if p.is_file()}
+    args = [f"--config={tiny_run}/config.yaml", f"--ckpt_path={tiny_run}/checkpoints/last.ckpt"]
+    assert main(["validate", *args, f"--runs_dir={tiny_run.parent}", "--name=tiny"]) == 0
+    printed = capsys.readouterr().out
+    assert "val/knn_top1" in printed
+    logged = [row["val/knn_top1"] for row in rows(tiny_run) if row["val/knn_top1"]][-1]
+    assert f"{float(logged):.4f}" in printed or logged[:8] in printed
+    assert before == {p: p.read_bytes() for p in tiny_run.rglob("*") if p.is_file()}
+
+
+BAD = {
+    "--model.objective=MCAL": "model.objective: no class named MCAL, did you mean 'MACL'?",
+    "--model.objective.temprature=0.2": "no option 'temprature', did you mean 'temperature'?",
+    "--model.widht=3": "SimCLR has no option 'widht', did you mean 'width'?",
+    "--data=Digit": "data: no class named Digit, did you mean 'Digits'?",
+    "--data.batchsize=3": "did you mean 'batch_size'?",
+    "--model.width=wide": "model.width: expected int, got wide",
+    "--trainer.max_epoch=3": "Trainer has no option 'max_epoch', did you mean 'max_epochs'?",
+    "--data.views.sise=3": "data.views.sise: Digits's views has no option 'sise', did you mean 'size'?",
+    "--trainer.accelerator=gpuu": "gpuu",
+    "--learning_rate=3": "there is no option 'learning_rate'",
+    "--model.objective.temperature=-0.1": "temperature must be at least 0.001",
+    "--model.objective.pairs=all": "model.objective.pairs: expected one of 'both', 'cross', got all",
+    "--data.batch_size=0": "batch_size",
+    "--data.batch_size=5000": "batch_size 5000",
+    "--data.views.hflip=2": "views.hflip",
+    "--model.optimizer.lr=-1": "optimizer.lr must not be negative",
+    "--config=absent.yaml": "absent.yaml",
+    "--name=a/b": "--name a/b",
+}
+
+
+@pytest.mark.parametrize("argument", BAD)
+def test_a_wrong_key_or_value_is_one_clear_line_and_exit_code_2(argument, tmp_path, capsys):
+    assert fit(tmp_path, argument) == 2
+    error = capsys.readouterr().err
+    assert BAD[argument] in error
+    assert error.startswith("ssl-vision fit: ")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_wrong_key_in_a_file_is_named(tmp_path, capsys):
+    file = tmp_path / "wrong.yaml"
+    file.write_text("model:\n  class_path: SimCLR\n  init_args:\n    dpeth: 18\n")
+    assert fit(tmp_path, f"--config={file}") == 2
+    error = capsys.readouterr().err
+    assert "dpeth" in error
+    assert error.count("\n") == 1
