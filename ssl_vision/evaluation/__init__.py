@@ -1,1 +1,1 @@
-"""."""
+"""Evaluation: a checkpoint becomes a table, under a named protocol."""

@@ -1,0 +1,65 @@
+"""Features: what a network makes of a split's images, computed once."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from ssl_vision.data import Images, Views
+from ssl_vision.models import Layers, SimCLR
+
+VIEW_EPOCH = 0
+
+
+def embed(
+    model: SimCLR, data: Images, views: Views, *, batch_size: int = 512, title: str = "embed"
+) -> Layers:
+    """The representations of a split's images, un-augmented, in evaluation mode.
+
+    The network is left in the mode it was found in, its parameters and BatchNorm statistics untouched.
+
+    Args:
+        model: on the device where the work is done.
+        data: a split of N images.
+        views: says to which size images are brought and how they are normalised.
+        batch_size: images at a time.
+        title: of the progress bar.
+
+    Returns:
+        Float32 features (N, ·) at the three layers, on the model's device.
+    """
+    return _through(model, data, lambda images, _: views.plain(images), batch_size, title)
+
+
+def embed_views(
+    model: SimCLR, data: Images, views: Views, *, seed: int, batch_size: int = 512, title: str = "embed views"
+) -> tuple[Layers, Layers]:
+    """The representations of two random views of each image, a function of ``seed`` and the image."""
+
+    def prepare(images: Tensor, indices: Tensor) -> Tensor:
+        # (2n, …) with the views one after the other becomes (2n, …) with the views of an image together.
+        made = views(images, indices, seed=seed, epoch=VIEW_EPOCH)
+        return torch.stack(made.chunk(2), dim=1).flatten(0, 1)
+
+    both = _through(model, data, prepare, batch_size, title)
+    return Layers(*(layer[::2] for layer in both)), Layers(*(layer[1::2] for layer in both))
+
+
+@torch.inference_mode()
+def _through(
+    model: SimCLR,
+    data: Images,
+    prepare: Callable[[Tensor, Tensor], Tensor],
+    batch_size: int,
+    title: str,
+) -> Layers:
+    was_training = model.training
+    model.eval()
+    parts: list[Layers] = []
+    order: tuple[Tensor, ...] = torch.arange(len(data)).split(batch_size)  # type: ignore[no-untyped-call]
+    for rows in tqdm(order, desc=title, leave=False):
+        images, indices = data.images[rows].to(model.device), rows.to(model.device)
+        parts.append(Layers(*(layer.float() for layer in model(prepare(images, indices)))))
+    model.train(was_training)
+    return Layers(*(torch.cat(layer) for layer in zip(*parts, strict=True)))

@@ -1,0 +1,36 @@
+"""Model and data of a run, built again from what its checkpoint says."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+from jsonargparse import ArgumentParser
+
+from ssl_vision.errors import InputError
+from ssl_vision.models import SimCLR
+from ssl_vision.runs.checkpoint import Checkpoint
+
+
+def untrained_model(config: Mapping[str, Any]) -> SimCLR:
+    """The model of a run's config, with the weights that the run started from."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(pl.LightningModule, "model", required=True)
+    parsed = parser.parse_object({"model": dict(config["model"])})
+    if parsed.model.init_args.seed is None:
+        parsed.model.init_args.seed = config["seed_everything"]
+    model: SimCLR = parser.instantiate(parsed).model
+    return model
+
+
+def trained_model(checkpoint: Checkpoint) -> SimCLR:
+    """The model with the checkpoint's weights.
+
+    Raises:
+        InputError: the weights do not fit the network that the checkpoint's config describes.
+    """
+    model = untrained_model(checkpoint.config)
+    try:
+        model.load_state_dict(checkpoint.state)
+    except RuntimeError as error:
+        raise InputError(f"{checkpoint.path}: {' '.join(str(error).split())}") from error
+    return model

@@ -1,0 +1,59 @@
+"""Alignment: how close the two views of an image are."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from ssl_vision.metrics.rows import check_features, unit_rows
+
+
+class Alignment(Metric):
+    """Mean distance of positive pairs, A = E_x ‖f(x) − g(x)‖^γ (Wang & Isola 2020; MACL paper, Eq. 5).
+
+    f(x) and g(x) are the L2-normalised embeddings of two views of one image. In [0, 2^γ], 0 where views
+    agree. Only two sums are kept.
+
+    Args:
+        gamma: The power γ, more than 0.
+        kwargs: Options of `torchmetrics.Metric`.
+    """
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False
+
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, gamma: float = 2.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not gamma > 0:
+            raise ValueError(f"gamma: expected more than 0, got {gamma}")
+        self.gamma = gamma
+        self.add_state("total", default=torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", default=torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, x: Tensor, y: Tensor) -> None:
+        """Add pairs of rows: (N, F) embeddings of N images, and (N, F) of their other views.
+
+        Raises:
+            ValueError: Shapes do not fit.
+        """
+        check_features(x, "x")
+        if x.shape != y.shape:
+            raise ValueError(f"x, y: expected one shape, got {tuple(x.shape)} and {tuple(y.shape)}")
+        distance = (unit_rows(x.detach()).double() - unit_rows(y.detach()).double()).norm(dim=1)
+        self.total += distance.pow(self.gamma).sum()
+        self.count += len(x)
+
+    def compute(self) -> Tensor:
+        """A, a float64 scalar.
+
+        Raises:
+            ValueError: There are no pairs.
+        """
+        if self.count == 0:
+            raise ValueError("Alignment: no pairs to measure")
+        return self.total / self.count

@@ -1,0 +1,170 @@
+"""Exact nearest neighbours by cosine similarity."""
+
+import importlib
+from types import ModuleType
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ssl_vision.metrics.precision import full_precision
+from ssl_vision.metrics.rows import check_features, unit_rows
+
+QUERY_TILE = 512
+BANK_TILE = 65536
+FAISS_GPU_MAX_K = 2048
+
+
+class Neighbours(NamedTuple):
+    """The k rows of a bank most similar to each of Q queries, best first."""
+
+    similarity: Tensor
+    """(Q, k) float32 cosine similarities, decreasing, in [-1, 1] up to rounding."""
+    index: Tensor  # type: ignore[assignment]  # hides tuple.index
+    """(Q, k) int64 rows of the bank."""
+
+
+def nearest(
+    queries: Tensor, bank: Tensor, k: int, *, backend: Literal["auto", "faiss", "torch"] = "auto"
+) -> Neighbours:
+    """Exact k nearest neighbours by cosine similarity, s(q, b) = q·b / (‖q‖‖b‖).
+
+    Rows are L2-normalised here, in float32; a zero row has similarity 0 to everything. Equal float32
+    similarities are ordered by lower index in both backends. (Similarities that are equal only in exact
+    arithmetic may differ in their last bit, and then that bit decides.)
+
+    Args:
+        queries: (Q, F).
+        bank: (N, F), on the same device.
+        k: Neighbours to find, 1 ≤ k ≤ N.
+        backend: "torch" searches in tiles, so memory stays bounded. "faiss" searches on the GPU where tensors
+            and FAISS are there, else on the CPU. "auto" takes FAISS for CPU tensors, FAISS's GPU search for
+            CUDA tensors, and torch where these are missing.
+
+    Raises:
+        ValueError: Shapes or devices do not fit, k is out of range, a value is not finite, unknown backend.
+        ImportError: backend="faiss" and FAISS is not installed.
+    """
+    check_features(queries, "queries")
+    check_features(bank, "bank")
+    if queries.shape[1] != bank.shape[1] or queries.device != bank.device:
+        raise ValueError(
+            f"queries {tuple(queries.shape)} on {queries.device}, bank {tuple(bank.shape)} on {bank.device}: "
+            "expected as many columns, on one device"
+        )
+    if not 1 <= k <= len(bank):
+        raise ValueError(f"k: expected 1 to {len(bank)}, the rows of the bank, got {k}")
+    if backend not in ("auto", "faiss", "torch"):
+        raise ValueError(f"backend: expected auto, faiss or torch, got {backend!r}")
+    for name, rows in (("queries", queries), ("bank", bank)):
+        if not rows.isfinite().all():
+            raise ValueError(f"{name}: some of the {tuple(rows.shape)} values are not finite")
+    if backend == "faiss" and _faiss() is None:
+        raise ImportError("backend='faiss': FAISS is not installed; pip install 'ssl_vision[cpu]' or '[gpu]'")
+
+    with full_precision(queries.device):
+        queries, bank = unit_rows(queries), unit_rows(bank)
+        on_gpu = queries.is_cuda and faiss_kind() == "gpu" and k < FAISS_GPU_MAX_K
+        use_faiss = on_gpu or (faiss_kind() != "none" and not queries.is_cuda)
+        if len(queries) and (backend == "faiss" or (backend == "auto" and use_faiss)):
+            return _search_faiss(queries, bank, k, on_gpu=on_gpu)
+        return _search_torch(queries, bank, k)
+
+
+def faiss_kind() -> Literal["gpu", "cpu", "none"]:
+    """What FAISS can use: "gpu" (a GPU build that sees a GPU), "cpu", or "none" (missing or broken)."""
+    faiss = _faiss()
+    if faiss is None:
+        return "none"
+    return "gpu" if hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus() > 0 else "cpu"
+
+
+def _faiss() -> ModuleType | None:
+    # A GPU build without NVIDIA's libraries raises RuntimeError; a half-removed one imports as empty.
+    try:
+        faiss = importlib.import_module("faiss")
+    except (ImportError, RuntimeError):
+        return None
+    return faiss if hasattr(faiss, "IndexFlatIP") else None
+
+
+def _search_faiss(queries: Tensor, bank: Tensor, k: int, *, on_gpu: bool) -> Neighbours:
+    """FAISS's search; rows with a tie across the border, which FAISS settles freely, are searched again."""
+    faiss = importlib.import_module("faiss")
+    found = min(k + 1, len(bank))  # one more, to see a tie across the border
+    if on_gpu:
+        importlib.import_module("faiss.contrib.torch_utils")
+        similarity, index = faiss.knn_gpu(
+            faiss.StandardGpuResources(), queries, bank, found,
+            metric=faiss.METRIC_INNER_PRODUCT, device=queries.device.index,
+        )  # fmt: skip
+    else:
+        pair = faiss.knn(queries.cpu().numpy(), bank.cpu().numpy(), found, metric=faiss.METRIC_INNER_PRODUCT)
+        similarity, index = (torch.from_numpy(array).to(queries.device) for array in pair)
+    neighbours = _by_index(similarity[:, :k], index[:, :k])
+    border = _border(similarity, k)
+    if len(border):
+        again = _search_torch(queries[border], bank, k)
+        neighbours.similarity[border], neighbours.index[border] = again
+    return neighbours
+
+
+def _search_torch(queries: Tensor, bank: Tensor, k: int) -> Neighbours:
+    similarity = queries.new_empty(len(queries), k)
+    index = torch.empty(len(queries), k, dtype=torch.int64, device=queries.device)
+    for start in range(0, len(queries), QUERY_TILE):
+        rows = slice(start, start + QUERY_TILE)
+        best = None
+        for offset in range(0, len(bank), BANK_TILE):
+            here = _top(queries[rows] @ bank[offset : offset + BANK_TILE].T, k, offset)
+            best = here if best is None else _merge(best, here, k)
+        if best is not None:
+            similarity[rows], index[rows] = best
+    return Neighbours(similarity, index)
+
+
+def _top(similarity: Tensor, k: int, offset: int) -> Neighbours:
+    """The best min(k, columns) of each row, ties to the lower column; column 0 has index ``offset``."""
+    if k >= similarity.shape[1]:
+        values, columns = similarity.sort(dim=1, descending=True, stable=True)
+        return Neighbours(values, columns + offset)
+    values, columns = similarity.topk(k + 1, dim=1)
+    best = _by_index(values[:, :k], columns[:, :k])
+    border = _border(values, k)
+    if len(border):
+        best.similarity[border], best.index[border] = _lowest(similarity[border], values[border, k, None], k)
+    return Neighbours(best.similarity, best.index + offset)
+
+
+def _border(values: Tensor, k: int) -> Tensor:
+    """Rows whose best k are not settled by value: the next one is as good as the last."""
+    return (values[:, k - 1 : k] == values[:, k:]).any(dim=1).nonzero().squeeze(1)
+
+
+def _by_index(similarity: Tensor, index: Tensor) -> Neighbours:
+    """The same neighbours, best first, equals ordered by index."""
+    similarity, index = similarity.contiguous(), index.contiguous()
+    tied = (similarity[:, 1:] == similarity[:, :-1]).any(dim=1).nonzero().squeeze(1)
+    if len(tied):
+        columns, order = index[tied].sort(dim=1)
+        similarity[tied], order = similarity[tied].gather(1, order).sort(dim=1, descending=True, stable=True)
+        index[tied] = columns.gather(1, order)
+    return Neighbours(similarity, index)
+
+
+def _lowest(similarity: Tensor, kth: Tensor, k: int) -> Neighbours:
+    """The best k of each row, whose k-th best value is known; among equals, the lowest columns."""
+    above, equal = similarity > kth, similarity == kth
+    room = k - above.sum(dim=1, keepdim=True)
+    chosen = above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= room))
+    columns = chosen.nonzero()[:, 1].view(-1, k)
+    values, order = similarity.gather(1, columns).sort(dim=1, descending=True, stable=True)
+    return Neighbours(values, columns.gather(1, order))
+
+
+def _merge(first: Neighbours, second: Neighbours, k: int) -> Neighbours:
+    """The best k of two sets, each in order, all indices of the first below those of the second."""
+    similarity = torch.cat((first.similarity, second.similarity), dim=1)
+    similarity, order = similarity.sort(dim=1, descending=True, stable=True)
+    index = torch.cat((first.index, second.index), dim=1).gather(1, order)
+    return Neighbours(similarity[:, :k], index[:, :k])

@@ -1,0 +1,101 @@
+"""Statistics over all pairs of samples, in one tiled pass."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ssl_vision.metrics.precision import full_precision
+from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels, unit_rows
+from ssl_vision.metrics.tolerance import class_cosines
+
+
+class PairStatistics(NamedTuple):
+    """Means over ordered pairs x ≠ y of unit rows; float64 scalars, NaN where there is no pair to average."""
+
+    uniformity: Tensor
+    """log E exp(−t‖x − y‖²), in [−4t, 0]."""
+    tolerance: Tensor
+    """E[x·y 1{same class}], at most the share of same-class pairs."""
+    same_cosine: Tensor
+    """Mean cosine of same-class pairs: the conditional tolerance."""
+    different_cosine: Tensor
+    """Mean cosine of pairs of two classes."""
+    sensitivity: Tensor
+    """E exp(−(H − x·y)²), H = 1 for one class and −1 for two; in [e⁻⁴, 1]."""
+
+
+def pair_statistics(
+    features: Tensor, labels: Tensor | None = None, *, t: float = 2.0, tile: int = 1024
+) -> PairStatistics:
+    """Uniformity, tolerance and semantic sensitivity (MACL paper, Eq. 5-7), in one tiled pass over pairs.
+
+    Means are over all ordered pairs x ≠ y; only the pair of a row with itself is left out, so copies of a
+    sample count. Each tile of cosines is computed once, in float32, and serves both orders; sums are
+    float64. Time is O(N² F), memory O(N F + tile²).
+
+    Args:
+        features: (N, F), any scale; rows are L2-normalised here and zero rows stay zero. N ≥ 2.
+        labels: (N,) integers. Rows labelled -1 count for uniformity alone. None: no row is labelled.
+        t: Sharpness of the uniformity kernel; Wang & Isola 2020 use 2.
+        tile: Rows and columns of a tile.
+
+    Returns:
+        The statistics; those of labels are NaN without a labelled pair.
+
+    Raises:
+        ValueError: Shapes or types do not fit, N < 2, t ≤ 0, tile < 1, or a label is below -1.
+    """
+    check_features(features)
+    if len(features) < 2:
+        raise ValueError(f"features: expected at least 2 rows to form a pair, got {tuple(features.shape)}")
+    if not t > 0:
+        raise ValueError(f"t: expected more than 0, got {t}")
+    if tile < 1:
+        raise ValueError(f"tile: expected at least 1, got {tile}")
+    if labels is None:
+        labels = torch.full((len(features),), UNLABELLED, device=features.device)
+    check_labels(labels, len(features))
+
+    with full_precision(features.device):
+        unit = unit_rows(features)
+        cosines = class_cosines(unit, labels)
+        labelled = (labels != UNLABELLED).float()
+        number = labelled.double().sum()
+        # exp(−t‖x − y‖²) = w(x) w(y) exp(2t(x·y − 1)), and w = exp(t(1 − ‖x‖²)) is 1 but for zero rows
+        weight = (t * (1 - unit.square().sum(dim=1).round())).exp()
+        measure_classes = bool(number >= 2)
+        kernel_sum = torch.zeros((), dtype=torch.float64, device=unit.device)
+        sensitivity_sum = kernel_sum.clone() if measure_classes else kernel_sum + torch.nan
+        for top in range(0, len(unit), tile):
+            rows = slice(top, top + tile)
+            for left in range(top, len(unit), tile):
+                columns = slice(left, left + tile)
+                orders = 1 if top == left else 2
+                cosine = (unit[rows] @ unit[columns].T).clamp_(-1.0, 1.0)  # past ±1 is rounding
+                kernel_sum = kernel_sum + orders * _weighted_sum(
+                    (cosine - 1).mul_(2 * t).exp_(), weight[rows], weight[columns], top == left
+                )
+                if measure_classes:
+                    target = torch.where(labels[rows, None] == labels[columns], 1.0, -1.0)
+                    sensitivity_sum = sensitivity_sum + orders * _weighted_sum(
+                        target.sub_(cosine).square_().neg_().exp_(),
+                        labelled[rows],
+                        labelled[columns],
+                        top == left,
+                    )
+        pairs = len(unit) * (len(unit) - 1)
+        return PairStatistics(
+            uniformity=(kernel_sum / pairs).log(),
+            tolerance=cosines.tolerance,
+            same_cosine=cosines.same_cosine,
+            different_cosine=cosines.different_cosine,
+            sensitivity=sensitivity_sum / (number * (number - 1)),
+        )
+
+
+def _weighted_sum(values: Tensor, left: Tensor, right: Tensor, diagonal: bool) -> Tensor:
+    """Σ_ij left_i values_ij right_j without self-pairs, in float64 over the rows."""
+    if diagonal:
+        values.fill_diagonal_(0.0)
+    return left.double() @ (values @ right).double()

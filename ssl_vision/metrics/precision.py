@@ -1,0 +1,25 @@
+"""Full float32 arithmetic, whatever the training around a metric is set to."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Run a block without gradients, without autocast, and with true float32 matrix products.
+
+    Training often allows TF32 or bfloat16 products, whose cosines are wrong by 1e-3: enough to change
+    neighbours. The settings are put back afterwards.
+    """
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
+    before = [backend.fp32_precision for backend in backends]
+    try:
+        for backend in backends:
+            backend.fp32_precision = "ieee"
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = precision

@@ -1,0 +1,97 @@
+"""Tolerance: how similar samples of one class are."""
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torchmetrics import Metric
+
+from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels, joined, unit_rows
+
+
+class ClassCosines(NamedTuple):
+    """Mean cosines over ordered pairs x ≠ y of labelled rows; float64 scalars, NaN where there is no pair."""
+
+    tolerance: Tensor
+    """Mean over all pairs of cosine · 1{same class}."""
+    same_cosine: Tensor
+    """Mean over pairs of one class."""
+    different_cosine: Tensor
+    """Mean over pairs of two classes."""
+
+
+def class_cosines(unit: Tensor, labels: Tensor) -> ClassCosines:
+    """Mean cosines within and between classes, from class sums: Σ_{x≠y} x·y = ‖Σ x‖² − Σ ‖x‖², O(N F) time.
+
+    Args:
+        unit: (N, F) rows of unit length, or zero.
+        labels: (N,) integers; rows labelled -1 are left out.
+
+    Raises:
+        ValueError: A label is below -1.
+    """
+    if len(labels) and labels.min() < UNLABELLED:
+        raise ValueError(f"labels: expected -1 (unlabelled) or more, got {int(labels.min())}")
+    labelled = labels != UNLABELLED
+    rows = unit[labelled].double()
+    known = labels[labelled]
+    classes, member, sizes = known.unique(return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
+    sums = rows.new_zeros(len(classes), rows.shape[1]).index_add_(0, member, rows)
+    own = rows.square().sum()
+    same_sum = sums.square().sum() - own
+    all_sum = sums.sum(dim=0).square().sum() - own
+    same_pairs = (sizes * (sizes - 1)).sum()
+    all_pairs = len(rows) * (len(rows) - 1)
+    same_sum = same_sum.where(same_pairs > 0, 0.0)  # without such a pair, only rounding is left
+    return ClassCosines(
+        tolerance=same_sum / all_pairs,
+        same_cosine=same_sum / same_pairs,
+        different_cosine=(all_sum - same_sum).where(same_pairs < all_pairs, 0.0) / (all_pairs - same_pairs),
+    )
+
+
+class Tolerance(Metric):
+    """Mean cosine of same-class pairs, T = E_{x≠y}[f(x)·f(y) 1{same class}] (MACL paper, Eq. 6).
+
+    The mean is over all ordered pairs x ≠ y of labelled rows, so T is at most the share of same-class
+    pairs: 1/C for C balanced classes. With ``conditional`` it is over same-class pairs only, in [-1, 1]. A
+    collapsed representation has the largest T; read it with accuracy. NaN where there is no pair to
+    average.
+
+    Args:
+        conditional: Average over same-class pairs only.
+        kwargs: Options of `torchmetrics.Metric`.
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+
+    features: list[Tensor]
+    labels: list[Tensor]
+
+    def __init__(self, conditional: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.conditional = conditional
+        self.add_state("features", default=[], dist_reduce_fx="cat")
+        self.add_state("labels", default=[], dist_reduce_fx="cat")
+
+    def update(self, features: Tensor, labels: Tensor) -> None:
+        """Add (N, F) features, any scale, and their (N,) integer labels; -1 is "unlabelled" and ignored.
+
+        Raises:
+            ValueError: Shapes or types do not fit.
+        """
+        check_features(features)
+        check_labels(labels, len(features))
+        self.features.append(features.detach())
+        self.labels.append(labels)
+
+    def compute(self) -> Tensor:
+        """T, a float64 scalar.
+
+        Raises:
+            ValueError: There are no rows, or a label is below -1.
+        """
+        features = joined(self.features, "Tolerance: no features to measure")
+        cosines = class_cosines(unit_rows(features), joined(self.labels, "Tolerance: no labels"))
+        return cosines.same_cosine if self.conditional else cosines.tolerance

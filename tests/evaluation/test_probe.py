@@ -1,0 +1,143 @@
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+
+from ssl_vision.evaluation.probe import ProbeRule, linear_probe
+
+
+def blobs(seed, n=300, spread=0.2, classes=4, width=6):
+    centres = torch.eye(classes, width) * 3
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (n,), generator=g)
+    return centres[labels] + spread * torch.randn(n, width, generator=g), labels
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ProbeRule(epochs=5, batch_size=32),
+        ProbeRule(epochs=3, lr=0.3, momentum=0.0, batch_size=1000),
+        ProbeRule(epochs=4, lr=0.1, momentum=0.5, weight_decay=0.05, batch_size=7),
+    ],
+)
+def test_equals_autograd_and_torch_sgd(rule):
+    (x, y), (test_x, test_y) = blobs(0, spread=2.0), blobs(1, spread=2.0)
+    found = linear_probe(x, y, test_x, test_y, num_classes=4, rule=rule, seed=3)
+    layer = torch.nn.Linear(6, 4)
+    for parameter in layer.parameters():
+        torch.nn.init.zeros_(parameter)
+    sgd = torch.optim.SGD(layer.parameters(), rule.lr, momentum=rule.momentum, weight_decay=rule.weight_decay)
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(rule.epochs):
+        for batch in torch.randperm(len(x), generator=generator).split(rule.batch_size):
+            sgd.zero_grad()
+            torch.nn.CrossEntropyLoss()(layer(x[batch]), y[batch]).backward()
+            sgd.step()
+    torch.testing.assert_close(found.weight, layer.weight.detach(), atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(found.bias, layer.bias.detach(), atol=2e-6, rtol=1e-5)
+    right = [int(layer(row).argmax()) == int(label) for row, label in zip(test_x, test_y, strict=True)]
+    assert 0.3 < found.test_top1 < 0.99
+    assert found.test_top1 == pytest.approx(sum(right) / len(right))
+
+
+def test_separable_classes_are_read_without_error():
+    found = linear_probe(*blobs(0), *blobs(1), num_classes=4, rule=ProbeRule(epochs=20))
+    assert found[:2] == (1.0, 1.0)
+
+
+def test_labels_unrelated_to_features_give_chance():
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(4000, 6, generator=g), torch.randint(4, (4000,), generator=g)
+    found = linear_probe(x[:2000], y[:2000], x[2000:], y[2000:], num_classes=4, rule=ProbeRule(epochs=10))
+    assert found.test_top1 == pytest.approx(0.25, abs=0.05)
+
+
+def test_one_seed_one_result():
+    data = (*blobs(0, spread=2.0), *blobs(1, spread=2.0))
+    rule = ProbeRule(epochs=3)
+    first = linear_probe(*data, num_classes=4, rule=rule, seed=1)
+    torch.rand(5)  # the global generator has no part in it
+    again = linear_probe(*data, num_classes=4, rule=rule, seed=1)
+    other = linear_probe(*data, num_classes=4, rule=rule, seed=2)
+    assert torch.equal(first.weight, again.weight)
+    assert first[:2] == again[:2]
+    assert not torch.equal(first.weight, other.weight)
+
+
+def test_close_to_logistic_regression_on_digits():
+    digits = load_digits()
+    x, y = torch.from_numpy(digits.data / 16), torch.from_numpy(digits.target)
+    # sklearn minimises C Σ loss + ‖w‖²/2: the same optimum as a weight decay of 1 / (C N)
+    peer = LogisticRegression(C=10.0, max_iter=2000).fit(x[:1200].numpy(), y[:1200].numpy())
+    rule = ProbeRule(lr=0.1, batch_size=32, weight_decay=1 / (10.0 * 1200))
+    found = linear_probe(x[:1200], y[:1200], x[1200:], y[1200:], num_classes=10, rule=rule)
+    assert found.test_top1 == pytest.approx(peer.score(x[1200:].numpy(), y[1200:].numpy()), abs=0.01)
+    assert found.train_top1 == pytest.approx(peer.score(x[:1200].numpy(), y[:1200].numpy()), abs=0.01)
+    assert found.test_top1 > 0.9
+
+
+def test_unlabelled_rows_are_ignored():
+    (x, y), (test_x, test_y) = blobs(0), blobs(1, spread=3.0)
+    plain = linear_probe(x, y, test_x, test_y, num_classes=4)
+    junk, unlabelled = torch.full((50, 6), 9.0), torch.full((50,), -1)
+    junk[0] = torch.nan
+    more = linear_probe(
+        torch.cat((junk, x)), torch.cat((unlabelled, y)),
+        torch.cat((test_x, junk)), torch.cat((test_y, unlabelled)), num_classes=4,
+    )  # fmt: skip
+    assert torch.equal(plain.weight, more.weight)
+    assert plain[:2] == more[:2]
+
+
+def test_features_stay_as_they_are():
+    (x, y), test = blobs(0), blobs(1)
+    x.requires_grad_()
+    before = x.detach().clone()
+    found = linear_probe(x, y, *test, num_classes=4, rule=ProbeRule(epochs=1))
+    assert torch.equal(x, before)
+    assert x.grad is None
+    assert not found.weight.requires_grad
+
+
+def test_progress_goes_to_stderr(capsys):
+    data = (*blobs(0), *blobs(1))
+    linear_probe(*data, num_classes=4, rule=ProbeRule(epochs=20))
+    assert capsys.readouterr() == ("", "")
+    linear_probe(*data, num_classes=4, rule=ProbeRule(epochs=20), progress=True)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line.split()[3] for line in err.splitlines()] == [f"{epoch}/20," for epoch in range(2, 21, 2)]
+
+
+X, Y = blobs(0, n=10)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train_labels": torch.full((10,), -1)}, "train_labels: none of the 10"),
+        ({"test_labels": torch.full((10,), -1)}, "test_labels: none of the 10"),
+        ({"train_labels": Y + 4}, "train_labels: .*-1 to 3"),
+        ({"test_labels": Y - 2}, "test_labels: .*got -2"),
+        ({"train_labels": Y[:9]}, r"train_labels: expected \(10,\).*\(9,\)"),
+        ({"train_labels": Y.float()}, "train_labels: expected integers"),
+        ({"test_features": X[:, :5]}, r"train_features \(10, 6\).*test_features \(10, 5\)"),
+        ({"train_features": X[0]}, r"train_features: .*\(6,\)"),
+        ({"train_features": X / 0}, "train_features: .*finite"),
+        ({"test_features": X.where(X < 3, torch.nan)}, "test_features: .*finite"),
+        ({"train_features": X * 1e30}, "lr: .*diverged"),
+    ],
+)
+def test_refuses(change, message):
+    data = {"train_features": X, "train_labels": Y, "test_features": X, "test_labels": Y, **change}
+    with pytest.raises(ValueError, match=message):
+        linear_probe(**data, num_classes=4)
+
+
+@pytest.mark.parametrize(
+    "option", [{"epochs": 0}, {"lr": 0.0}, {"momentum": 1.0}, {"weight_decay": -1.0}, {"batch_size": 0}]
+)
+def test_rule_refuses(option):
+    with pytest.raises(ValueError, match=next(iter(option))):
+        ProbeRule(**option)

@@ -1,0 +1,165 @@
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+
+from ssl_vision.metrics import faiss_kind, nearest
+from ssl_vision.metrics import neighbours as module
+
+BACKENDS = [
+    "torch",
+    pytest.param("faiss", marks=pytest.mark.skipif(faiss_kind() == "none", reason="no FAISS")),
+]
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    monkeypatch.setattr(module, "QUERY_TILE", 3)
+    monkeypatch.setattr(module, "BANK_TILE", 7)
+
+
+def brute_force(queries, bank, k):
+    """Float64 cosines, one pair at a time; decreasing, equals by index."""
+    similarity, index = np.zeros((len(queries), k)), np.zeros((len(queries), k), dtype=np.int64)
+    for i, q in enumerate(queries.double().numpy()):
+        cosines = []
+        for b in bank.double().numpy():
+            length = np.linalg.norm(q) * np.linalg.norm(b)
+            cosines.append(float(q @ b) / length if length else 0.0)
+        index[i] = sorted(range(len(bank)), key=lambda j: (-cosines[j], j))[:k]
+        similarity[i] = [cosines[j] for j in index[i]]
+    return torch.from_numpy(similarity), torch.from_numpy(index)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("k", [1, 5, 20, 40])
+def test_equals_brute_force(backend, k, small_tiles):
+    g = torch.Generator().manual_seed(k)
+    queries, bank = torch.randn(11, 6, generator=g) * 50, torch.randn(40, 6, generator=g)
+    found = nearest(queries, bank, k, backend=backend)
+    similarity, index = brute_force(queries, bank, k)
+    assert found.similarity.dtype == torch.float32
+    assert found.index.dtype == torch.int64
+    torch.testing.assert_close(found.similarity.double(), similarity, atol=1e-6, rtol=0)
+    assert torch.equal(found.index, index)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("k", [1, 3, 8, 30, 60])
+@pytest.mark.parametrize("tiles", [(3, 7), (512, 65536)])
+def test_equal_similarities_are_ordered_by_index(backend, k, tiles, monkeypatch):
+    monkeypatch.setattr(module, "QUERY_TILE", tiles[0])
+    monkeypatch.setattr(module, "BANK_TILE", tiles[1])
+    g = torch.Generator().manual_seed(0)
+    # ±1 rows of length 2: every cosine is a multiple of 1/2, exact in float32, and ties abound
+    queries = torch.randint(0, 2, (9, 4), generator=g).float() * 2 - 1
+    bank = torch.randint(0, 2, (60, 4), generator=g).float() * 2 - 1
+    found = nearest(queries, bank, k, backend=backend)
+    similarity, index = brute_force(queries, bank, k)
+    assert torch.equal(found.similarity.double(), similarity)
+    assert torch.equal(found.index, index)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_zero_rows_are_similar_to_nothing(backend):
+    queries, bank = (
+        torch.tensor([[0.0, 0.0], [1.0, 0.0]]),
+        torch.tensor([[-1.0, 0.0], [0.0, 0.0], [2.0, 0.0]]),
+    )
+    found = nearest(queries, bank, 3, backend=backend)
+    assert found.similarity.tolist() == [[0, 0, 0], [1, 0, -1]]
+    assert found.index.tolist() == [[0, 1, 2], [2, 1, 0]]
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_scale_does_not_matter(backend, scale):
+    rows = torch.randn(30, 5, generator=torch.Generator().manual_seed(0))
+    plain, scaled = nearest(rows, rows, 4, backend=backend), nearest(rows * scale, rows, 4, backend=backend)
+    assert torch.equal(plain.index, scaled.index)
+    torch.testing.assert_close(plain.similarity, scaled.similarity)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_queries(backend):
+    found = nearest(torch.zeros(0, 3), torch.ones(4, 3), 2, backend=backend)
+    assert found.similarity.shape == found.index.shape == (0, 2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_low_precision_around_it_changes_nothing(backend):
+    rows = torch.randn(50, 32, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    expected = nearest(rows, rows, 5, backend=backend)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = nearest(rows, rows, 5, backend=backend)
+        assert torch.get_float32_matmul_precision() == "medium"
+        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert torch.equal(found.similarity, expected.similarity)
+    assert not found.similarity.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("queries", "bank", "k", "options", "message"),
+    [
+        (torch.ones(2, 3), torch.ones(4, 3), 5, {}, "1 to 4.*got 5"),
+        (torch.ones(2, 3), torch.ones(4, 3), 0, {}, "got 0"),
+        (torch.ones(2, 3), torch.ones(0, 3), 1, {}, "1 to 0"),
+        (torch.ones(2, 3), torch.ones(4, 2), 1, {}, r"queries \(2, 3\).*bank \(4, 2\)"),
+        (torch.ones(3), torch.ones(4, 3), 1, {}, r"queries: .*\(3,\)"),
+        (torch.ones(2, 3), torch.ones(4, 3, 1), 1, {}, r"bank: .*\(4, 3, 1\)"),
+        (torch.full((2, 3), torch.nan), torch.ones(4, 3), 1, {}, "queries: .*finite"),
+        (torch.ones(2, 3), torch.full((4, 3), torch.inf), 1, {}, "bank: .*finite"),
+        (torch.ones(2, 3), torch.ones(4, 3), 1, {"backend": "annoy"}, "annoy"),
+    ],
+)
+def test_refuses(queries, bank, k, options, message):
+    with pytest.raises(ValueError, match=message):
+        nearest(queries, bank, k, **options)
+
+
+@pytest.mark.parametrize("error", [ImportError, RuntimeError, None])
+def test_broken_faiss_counts_as_missing(error, monkeypatch):
+    def fake_import(name):
+        if error:
+            raise error("libcudart.so.12")
+        return types.ModuleType(name)  # what a half-removed FAISS leaves
+
+    monkeypatch.setattr(module.importlib, "import_module", fake_import)
+    assert faiss_kind() == "none"
+    rows = torch.eye(3)
+    assert nearest(rows, rows, 1).index.squeeze(1).tolist() == [0, 1, 2]
+    with pytest.raises(ImportError, match="not installed"):
+        nearest(rows, rows, 1, backend="faiss")
+
+
+def test_gpu_faiss_is_used_only_with_a_gpu(monkeypatch):
+    faiss = types.SimpleNamespace(IndexFlatIP=0, StandardGpuResources=0, get_num_gpus=lambda: 0)
+    monkeypatch.setattr(module.importlib, "import_module", lambda name: faiss)
+    assert faiss_kind() == "cpu"
+    faiss.get_num_gpus = lambda: 1
+    assert faiss_kind() == "gpu"
+    del faiss.StandardGpuResources
+    assert faiss_kind() == "cpu"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_equals_cpu():
+    g = torch.Generator().manual_seed(0)
+    queries, bank = torch.randn(300, 16, generator=g), torch.randn(1000, 16, generator=g)
+    here, there = nearest(queries, bank, 20, backend="torch"), nearest(queries.cuda(), bank.cuda(), 20)
+    torch.testing.assert_close(there.similarity.cpu(), here.similarity, atol=1e-6, rtol=0)
+    assert (there.index.cpu() == here.index).float().mean() > 0.99
+
+
+def test_import_does_not_load_faiss():
+    code = "import sys, ssl_vision.metrics; sys.exit('faiss' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,29 @@
+import pytest
+import torch
+
+from ssl_vision.metrics.precision import full_precision
+
+ROWS = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+
+
+def settings():
+    return torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_products_are_float32_and_settings_come_back(precision):
+    before = torch.get_float32_matmul_precision()
+    exact = ROWS.double() @ ROWS.double()
+    try:
+        torch.set_float32_matmul_precision(precision)
+        outside = settings()
+        with torch.autocast("cpu", dtype=torch.bfloat16), full_precision(ROWS.device):
+            assert settings() == ("ieee", "ieee")
+            torch.testing.assert_close((ROWS @ ROWS).double(), exact, atol=1e-4, rtol=0)
+        assert settings() == outside
+        with pytest.raises(KeyError), full_precision(ROWS.device):
+            raise KeyError
+        assert settings() == outside
+        assert torch.is_grad_enabled()
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,32 @@
+import math
+
+import pytest
+import torch
+
+from ssl_vision.metrics import SemanticSensitivity
+
+
+def test_by_hand_whatever_the_chunks():
+    features = torch.tensor([[2.0, 0.0], [0.0, 5.0], [-1.0, 0.0], [1.0, 7.0]])
+    labels = torch.tensor([0, 0, 1, -1])
+    # unordered labelled pairs: same class at cosine 0, two classes at cosine −1, two classes at cosine 0
+    expected = (math.exp(-1) + 1 + math.exp(-1)) / 3
+    metric = SemanticSensitivity()
+    for rows, targets in zip(features.split(3), labels.split(3), strict=True):
+        metric.update(rows, targets)
+    assert metric.compute().item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_is_nan_without_a_labelled_pair():
+    metric = SemanticSensitivity()
+    metric.update(torch.eye(3), torch.tensor([-1, 4, -1]))
+    assert metric.compute().isnan()
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
+def test_refuses():
+    metric = SemanticSensitivity()
+    with pytest.raises(ValueError, match="no features"):
+        metric.compute()
+    with pytest.raises(ValueError, match="integers"):
+        metric.update(torch.eye(3), torch.ones(3))

@@ -1,0 +1,43 @@
+import math
+
+import pytest
+import torch
+
+from ssl_vision.metrics import Uniformity
+
+
+@pytest.mark.parametrize("t", [0.5, 2.0])
+def test_equals_pdist_whatever_the_chunks(t):
+    """Wang & Isola's own formula: over unordered pairs of different rows."""
+    features = torch.randn(50, 6, generator=torch.Generator().manual_seed(0))
+    unit = torch.nn.functional.normalize(features.double())
+    expected = torch.pdist(unit).pow(2).mul(-t).exp().mean().log().item()
+    metric = Uniformity(t)
+    for rows in features.split(13):
+        metric.update(rows * 3)
+    assert metric.compute().item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_closed_form_on_the_sphere():
+    """U = log Σ_m t^{2m} Γ(d/2) / (m! Γ(m + d/2)) − 2t for uniform samples."""
+    d, t = 8, 2.0
+    terms = (
+        t ** (2 * m) * math.gamma(d / 2) / (math.factorial(m) * math.gamma(m + d / 2)) for m in range(40)
+    )
+    metric = Uniformity()
+    metric.update(torch.randn(4000, d, generator=torch.Generator().manual_seed(0)))
+    assert metric.compute().item() == pytest.approx(math.log(sum(terms)) - 2 * t, abs=4e-3)
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
+def test_refuses():
+    with pytest.raises(ValueError, match=r"t: .*-1"):
+        Uniformity(t=-1)
+    metric = Uniformity()
+    with pytest.raises(ValueError, match="no features"):
+        metric.compute()
+    with pytest.raises(ValueError, match=r"\(2, 3, 4\)"):
+        metric.update(torch.ones(2, 3, 4))
+    metric.update(torch.ones(1, 3))
+    with pytest.raises(ValueError, match=r"\(1, 3\)"):
+        metric.compute()

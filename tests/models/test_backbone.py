@@ -1,0 +1,48 @@
+"""The ResNet: torchvision's own at width 64, in any other width, with both stems."""
+
+import pytest
+import torch
+import torchvision
+
+from ssl_vision.models import Backbone
+
+X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("depth", [18, 34, 50, 101])
+def test_at_width_64_with_the_imagenet_stem_it_is_torchvisions_resnet(depth):
+    theirs = getattr(torchvision.models, f"resnet{depth}")(weights=None)
+    theirs.fc = torch.nn.Identity()
+    ours = Backbone(depth=depth, stem="imagenet")
+    ours.load_state_dict(theirs.state_dict())
+    torch.testing.assert_close(ours.eval()(X), theirs.eval()(X))
+
+
+def test_the_small_stem_is_the_modified_torchvision_resnet():
+    theirs = torchvision.models.resnet18(weights=None)
+    theirs.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    theirs.maxpool, theirs.fc = torch.nn.Identity(), torch.nn.Identity()
+    ours = Backbone()
+    theirs.load_state_dict(ours.state_dict())
+    torch.testing.assert_close(ours.eval()(X), theirs.eval()(X))
+
+
+@pytest.mark.parametrize(("depth", "width", "dim"), [(18, 4, 32), (18, 64, 512), (50, 8, 256)])
+def test_width_sets_the_feature_dimension(depth, width, dim):
+    backbone = Backbone(depth=depth, width=width)
+    assert backbone.dim == dim
+    assert backbone(X).shape == (2, dim)
+
+
+def test_stems_keep_or_quarter_the_resolution():
+    assert Backbone(width=4).conv1(X).shape[-1] == 32
+    imagenet = Backbone(width=4, stem="imagenet")
+    assert imagenet.maxpool(imagenet.conv1(X)).shape[-1] == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "word"), [({"depth": 19}, "depth"), ({"width": 0}, "width"), ({"stem": "x"}, "stem")]
+)
+def test_what_does_not_exist_is_refused_by_name(options, word):
+    with pytest.raises(ValueError, match=word):
+        Backbone(**options)

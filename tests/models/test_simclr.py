@@ -1,0 +1,139 @@
+"""SimCLR as a module: taps, BatchNorm per view, reproducible weights, optimizers, checkpoints from Python."""
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from ssl_vision.data import Batch, Digits
+from ssl_vision.models import Layers, OptimizerRule, SimCLR
+from ssl_vision.objectives import DCL, InfoNCE, Learnable
+
+SMALL = {"width": 4, "hidden_dim": 16, "output_dim": 8}
+VIEWS = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+BATCH = Batch(VIEWS[:8], torch.zeros(8), torch.arange(8), VIEWS)
+
+
+def test_layers_are_backbone_hidden_and_projector():
+    model = SimCLR(**SMALL).eval()
+    layers = model(VIEWS)
+    assert isinstance(layers, Layers)
+    assert [tuple(layer.shape) for layer in layers] == [(16, 32), (16, 16), (16, 8)]
+    assert (layers.hidden >= 0).all()
+    torch.testing.assert_close(model.head(layers.backbone), layers.projector)
+
+
+def test_initial_weights_depend_on_the_seed_and_on_nothing_else():
+    pl.seed_everything(3, verbose=False)
+    first = SimCLR(**SMALL, objective=InfoNCE()).state_dict()
+    pl.seed_everything(3, verbose=False)
+    torch.rand(100)
+    second = SimCLR(**SMALL, objective=DCL(temperature=Learnable())).state_dict()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert torch.equal(
+        first["backbone.conv1.weight"], SimCLR(**SMALL, seed=3).state_dict()["backbone.conv1.weight"]
+    )
+    assert not torch.equal(
+        first["backbone.conv1.weight"], SimCLR(**SMALL, seed=4).state_dict()["backbone.conv1.weight"]
+    )
+
+
+def test_building_a_model_leaves_the_generator_alone():
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    SimCLR(**SMALL, seed=5)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_joint_batchnorm_sees_both_views_and_per_view_each_alone():
+    views = torch.cat([VIEWS[:8], 3 * VIEWS[8:]])
+    losses = {}
+    for bn in ("joint", "per_view"):
+        model = SimCLR(**SMALL, bn=bn, seed=0)
+        model.log = lambda *args, **kwargs: None
+        losses[bn] = model.training_step(BATCH._replace(views=views), 0)
+        if bn == "joint":
+            expected = model.objective(*model(views).projector.chunk(2))
+        else:
+            expected = model.objective(model(views[:8]).projector, model(views[8:]).projector)
+        torch.testing.assert_close(losses[bn], expected)
+    assert abs(losses["joint"] - losses["per_view"]) > 1e-4
+
+
+def test_a_batch_without_views_is_refused():
+    with pytest.raises(ValueError, match="no views"):
+        SimCLR(**SMALL).training_step(BATCH._replace(views=None), 0)
+
+
+def test_the_objectives_parameters_are_trained_too():
+    model = SimCLR(**SMALL, objective=InfoNCE(temperature=Learnable()))
+    optimizer = model.configure_optimizers()
+    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert id(model.objective.temperature.log_temperature) in trained
+
+
+def test_the_default_optimizer_is_the_papers():
+    group = SimCLR(**SMALL).configure_optimizers().param_groups[0]
+    assert (group["lr"], group["weight_decay"]) == (1e-3, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "lars"])
+def test_every_optimizer_moves_every_parameter(name):
+    model = SimCLR(**SMALL, optimizer=OptimizerRule(name=name, lr=0.1))
+    optimizer = model.configure_optimizers()
+    before = {key: value.clone() for key, value in model.named_parameters()}
+    model.objective(*model(VIEWS).projector.chunk(2)).backward()
+    optimizer.step()
+    # the output bias shifts all embeddings alike but is not lost in the normalisation
+    assert [key for key, value in model.named_parameters() if torch.equal(value, before[key])] == []
+
+
+def test_lars_keeps_biases_and_batchnorm_out_of_weight_decay():
+    model = SimCLR(**SMALL, optimizer=OptimizerRule(name="lars", weight_decay=0.5))
+    decayed, plain = model.configure_optimizers().param_groups
+    assert decayed["weight_decay"] == 0.5
+    assert plain["weight_decay"] == 0
+    assert all(p.ndim > 1 for p in decayed["params"])
+    assert {id(p) for p in plain["params"]} >= {id(model.backbone.bn1.weight), id(model.head.layers[3].bias)}
+
+
+def test_cosine_schedule_warms_up_and_ends_near_zero(tmp_path):
+    rates = []
+
+    class Watch(pl.Callback):
+        def on_train_batch_start(self, trainer, *args):
+            rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+    rule = OptimizerRule(name="sgd", lr=1.0, schedule="cosine", warmup_epochs=2)
+    trainer = pl.Trainer(
+        max_epochs=10, limit_train_batches=5, limit_val_batches=0, accelerator="cpu", logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, callbacks=[Watch()], default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.fit(SimCLR(**SMALL, optimizer=rule), Digits(batch_size=64))
+    assert len(rates) == 50
+    assert rates[:10] == pytest.approx([0.1 * (i + 1) for i in range(10)])
+    assert all(a > b for a, b in zip(rates[10:], rates[11:], strict=False))
+    assert rates[-1] < 0.01
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [({"lr": -1.0}, "lr"), ({"weight_decay": -1.0}, "weight_decay"), ({"warmup_epochs": 2}, "warmup_epochs")],
+)
+def test_impossible_optimizer_options_are_refused_by_name(options, word):
+    with pytest.raises(ValueError, match=word):
+        OptimizerRule(**options)
+
+
+def test_a_checkpoint_written_from_python_rebuilds_the_network(tmp_path):
+    model = SimCLR(**SMALL, objective=DCL())
+    trainer = pl.Trainer(
+        max_epochs=1, limit_train_batches=2, limit_val_batches=0, accelerator="cpu", logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.fit(model, Digits(batch_size=32))
+    trainer.save_checkpoint(tmp_path / "model.ckpt")
+    torch.load(tmp_path / "model.ckpt", weights_only=True)
+    again = SimCLR.load_from_checkpoint(tmp_path / "model.ckpt", objective=DCL())
+    assert again.backbone.dim == 32
+    torch.testing.assert_close(again.eval()(VIEWS).projector, model.eval()(VIEWS).projector)
