@@ -6,11 +6,9 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from ssl_vision.data import Batch, ImageData
+from ssl_vision.data import BANK, QUERIES, Batch
 from ssl_vision.metrics import Alignment, KNNAccuracy, Representation
 from ssl_vision.models import Layers
-
-BANK, QUERIES = 0, 1
 
 
 class RepresentationMetrics(pl.Callback):
@@ -36,16 +34,17 @@ class RepresentationMetrics(pl.Callback):
         self._knn: KNNAccuracy | None = None
         self._representation: dict[str, Representation] = {}
         self._alignment: dict[str, Alignment] = {}
-        self._labelled = False
+
+    @staticmethod
+    def _labelled(trainer: pl.Trainer) -> bool:
+        return len(trainer.val_dataloaders or ()) > BANK
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begins with empty metrics."""
-        data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
         device = pl_module.device
-        self._labelled = data.num_classes > 0
-        self._knn = KNNAccuracy(
-            num_classes=max(data.num_classes, 1), k=self.k, temperature=self.temperature
-        ).to(device)
+        if self._labelled(trainer):
+            classes = trainer.datamodule.num_classes  # type: ignore[attr-defined]
+            self._knn = KNNAccuracy(num_classes=classes, k=self.k, temperature=self.temperature).to(device)
         self._representation = {name: Representation().to(device) for name in Layers._fields}
         self._alignment = {name: Alignment().to(device) for name in Layers._fields}
 
@@ -60,7 +59,7 @@ class RepresentationMetrics(pl.Callback):
     ) -> None:
         """Takes in a batch's representations."""
         plain: Layers = outputs["plain"]
-        if self._knn is not None and self._labelled:
+        if self._knn is not None:
             self._knn.update(
                 plain.backbone.float(), batch.labels, "bank" if dataloader_idx == BANK else "query"
             )
@@ -73,9 +72,9 @@ class RepresentationMetrics(pl.Callback):
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Computes and logs."""
-        if trainer.sanity_checking or self._knn is None:
+        if trainer.sanity_checking:
             return
-        if self._labelled:
+        if self._knn is not None:
             pl_module.log("val/knn_top1", self._knn.compute(), prog_bar=True)
         for name in Layers._fields:
             suffix = "" if name == "backbone" else f"_{name}"

@@ -69,6 +69,6 @@ class Digits(ImageData):
         labels = torch.from_numpy(digits.target[part]).long()
         return Images(scans.unsqueeze(1).repeat(1, 3, 1, 1), labels, tuple(map(str, digits.target_names)))
 
-    def heldout(self, labels: Tensor) -> Tensor:
-        """(N,) bool: the last val_share of the rows."""
-        return torch.arange(len(labels)) >= len(labels) - round(self.val_share * len(labels))
+    def heldout(self, count: int) -> Tensor:
+        """(count,) bool: the last val_share of the rows."""
+        return torch.arange(count) >= count - round(self.val_share * count)

@@ -15,6 +15,9 @@ from ssl_vision.errors import InputError
 
 Split = Literal["pretrain", "train", "test"]
 
+QUERIES, BANK = 0, 1
+"""Which validation loader is which."""
+
 
 class ImageData(pl.LightningDataModule):
     """Base of the data modules: a subclass implements `read`, and `prepare_data` where it can download.
@@ -95,16 +98,12 @@ class ImageData(pl.LightningDataModule):
         """Number of classes of the train split."""
         return len(self.classes)
 
-    def heldout(self, labels: Tensor) -> Tensor:
-        """(N,) bool: the train rows that serve as queries where val="train".
+    def heldout(self, count: int) -> Tensor:
+        """(count,) bool: which of ``count`` train rows serve as queries where val="train".
 
-        Every round(1/val_share)-th labelled row: an equal share of each class where rows are sorted by class.
-
-        Args:
-            labels: (N,) int64, -1 for no label.
+        Every round(1/val_share)-th row, which takes as much of each class where rows are sorted by class.
         """
-        labelled = labels >= 0
-        return labelled & (labelled.cumsum(0) % round(1 / self.val_share) == 0)
+        return torch.arange(1, count + 1) % round(1 / self.val_share) == 0
 
     def setup(self, stage: str) -> None:
         """Reads what the stage needs, so that missing data is reported before anything runs."""
@@ -120,36 +119,37 @@ class ImageData(pl.LightningDataModule):
         return self._batches(self.split("pretrain"), training=True)
 
     def val_dataloader(self) -> list[Batches]:
-        """[bank, queries], or nothing where no image of the train split has a label.
+        """[queries, bank], of labelled images; without any label [queries], held out of all train rows.
 
         Raises:
             InputError: The bank or the queries are empty.
         """
         train = self.split("train")
-        if not train.labelled.any():
-            return []
+        known = train.select(train.labelled)
+        if not len(known):
+            return [self._batches(train.select(self.heldout(len(train))), training=False)]
         if self.val == "test":
             test = self.split("test")
-            bank, queries = train.select(train.labelled), test.select(test.labelled)
+            queries, bank = test.select(test.labelled), known
         else:
-            held = self.heldout(train.labels) & train.labelled
-            bank, queries = train.select(train.labelled & ~held), train.select(held)
-        if not len(bank) or not len(queries):
+            held = self.heldout(len(known))
+            queries, bank = known.select(held), known.select(~held)
+        if not len(queries) or not len(bank):
             source = "the test split" if self.val == "test" else f"val_share {self.val_share}"
-            raise InputError(f"{source} leaves {len(bank)} labelled bank images and {len(queries)} queries")
-        return [self._batches(bank, training=False), self._batches(queries, training=False)]
+            raise InputError(f"{source} leaves {len(queries)} queries and {len(bank)} labelled bank images")
+        return [self._batches(queries, training=False), self._batches(bank, training=False)]
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Makes the model's input on the batch's device.
 
-        Training: two views, new every epoch. Otherwise: the plain images, and for the second loader, the
-        queries, two views that are the same at every epoch.
+        Training: two views, new every epoch. Otherwise: the plain images, and for the
+        queries (the first validation loader) two views that are the same at every epoch.
         """
         if self.trainer is not None and self.trainer.training:
             epoch = self.trainer.current_epoch
             return batch._replace(views=self.views(batch.images, batch.indices, seed=self.seed, epoch=epoch))
         views: Tensor | None = None
-        if dataloader_idx == 1:
+        if dataloader_idx == QUERIES:
             seed = fold(self.seed, Stream.QUERIES)
             views = self.views(batch.images, batch.indices, seed=seed, epoch=0)
         return batch._replace(images=self.views.plain(batch.images), views=views)

@@ -3,11 +3,10 @@
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple
 
 import pytorch_lightning as pl
 import torch
-from jsonargparse import ArgumentParser
 from torch import Tensor
 
 from ssl_vision.data import ImageData, Images
@@ -19,7 +18,7 @@ from ssl_vision.evaluation.table import Row, render
 from ssl_vision.metrics import Alignment, KNNAccuracy, Representation
 from ssl_vision.models import Layers, SimCLR
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
-from ssl_vision.runs.complaint import one_line
+from ssl_vision.runs.complaint import OneLineErrors, one_line
 
 
 class Protocol(NamedTuple):
@@ -30,11 +29,6 @@ class Protocol(NamedTuple):
     probe: ProbeRule
     epoch: int
     seed: int
-
-
-class _Parser(ArgumentParser):
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        raise InputError(one_line(message)) from ex
 
 
 def run(args: Sequence[str]) -> None:
@@ -54,7 +48,12 @@ def run(args: Sequence[str]) -> None:
     if checkpoint is None:
         return
     seed = checkpoint.config["seed_everything"]
-    built = parser.instantiate(options)
+    if options.k < 1 or not options.temperature > 0:
+        raise InputError(f"--k {options.k} and --temperature {options.temperature} must be positive")
+    try:
+        built = parser.instantiate(options)
+    except ValueError as error:
+        raise InputError(one_line(str(error))) from error
     data: ImageData = built.data
     data.prepare_data()
     protocol = Protocol(options.k, options.temperature, built.probe, checkpoint.epoch, seed)
@@ -78,10 +77,10 @@ def run(args: Sequence[str]) -> None:
     print(f"written to {output}")
 
 
-def _parser(checkpoint: Checkpoint | None) -> _Parser:
+def _parser(checkpoint: Checkpoint | None) -> OneLineErrors:
     config = checkpoint.config if checkpoint else {}
     measured = config.get("metrics") or {}
-    parser = _Parser(prog="ssl-vision evaluate", exit_on_error=False, description=run.__doc__)
+    parser = OneLineErrors(prog="ssl-vision evaluate", description=run.__doc__)
     parser.add_argument("checkpoint", nargs="?", help="A checkpoint file, or a run folder for its last one.")
     parser.add_argument("--k", type=int, default=measured.get("k", 200), help="Neighbours that vote.")
     parser.add_argument(
@@ -132,16 +131,17 @@ def _accuracies(
 ) -> Iterator[Row]:
     epoch = protocol.epoch if features == "trained" else 0
     classes = len(train.classes)
+    train_labels, test_labels = train.labels.to(bank.device), test.labels.to(bank.device)
     knn = KNNAccuracy(num_classes=classes, k=protocol.k, temperature=protocol.temperature).to(bank.device)
-    knn.update(bank, train.labels.to(bank.device), "bank")
-    knn.update(queries, test.labels.to(bank.device), "query")
+    knn.update(bank, train_labels, "bank")
+    knn.update(queries, test_labels, "query")
     k = min(protocol.k, int(train.labelled.sum()))
     yield Row(
         features, layer, "knn_top1", float(knn.compute()), "test", "train", k, protocol.temperature, epoch,
         protocol.seed,
     )  # fmt: skip
     probe = linear_probe(
-        bank, train.labels, queries, test.labels, num_classes=classes, rule=protocol.probe, seed=protocol.seed
+        bank, train_labels, queries, test_labels, num_classes=classes, rule=protocol.probe, seed=protocol.seed
     )
     yield Row(
         features, layer, "linear_top1", probe.test_top1, "test", "train", epoch=epoch, seed=protocol.seed

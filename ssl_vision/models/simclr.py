@@ -12,6 +12,8 @@ from ssl_vision.models.backbone import Backbone, Depth, Stem
 from ssl_vision.models.optimizer import OptimizerRule
 from ssl_vision.objectives import Contrastive, InfoNCE
 
+_ADAM = OptimizerRule()
+
 
 class Layers(NamedTuple):
     """An image at the three places where a representation is read."""
@@ -60,7 +62,7 @@ class SimCLR(pl.LightningModule):
         hidden_dim: int = 512,
         output_dim: int = 128,
         bn: Literal["joint", "per_view"] = "joint",
-        optimizer: OptimizerRule = OptimizerRule(),
+        optimizer: OptimizerRule = _ADAM,
         seed: int | None = None,
     ) -> None:
         super().__init__()

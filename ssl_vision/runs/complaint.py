@@ -7,10 +7,31 @@ import inspect
 import re
 import typing
 from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from jsonargparse import ArgumentParser
+
+from ssl_vision.errors import InputError
 
 _NOISE = re.compile(
     r"^(Does not validate|Subtypes:|Errors?:?$|Given value|Expected a <class 'NoneType'>|Expected a path but)"
 )
+
+
+class OneLineErrors(ArgumentParser):
+    """A parser that ends with an ``InputError`` of one line where its parent prints a page and exits.
+
+    It knows options by their whole names only.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Raises the complaint."""
+        if not self.exit_on_error:  # a parser within the parser: its complaint becomes part of the whole
+            super().error(message, ex)
+        raise InputError(one_line(message)) from ex
 
 
 def one_line(message: str) -> str:

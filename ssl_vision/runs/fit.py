@@ -4,17 +4,17 @@ import logging
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import wandb
 import yaml
 from jsonargparse import Namespace
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import Logger, WandbLogger
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 # Importing the classes makes their short names known to the command line.
 import ssl_vision.data
@@ -23,7 +23,7 @@ import ssl_vision.objectives  # noqa: F401
 from ssl_vision.callbacks import ObjectiveStatistics, RepresentationMetrics
 from ssl_vision.errors import InputError
 from ssl_vision.runs.checkpoint import read_checkpoint
-from ssl_vision.runs.complaint import one_line
+from ssl_vision.runs.complaint import OneLineErrors, one_line
 from ssl_vision.runs.folder import RunFolder, derived_name, differences
 from ssl_vision.runs.log import RunLog
 from ssl_vision.runs.record import RunRecord
@@ -43,14 +43,8 @@ _DEFAULTS = {
 _RECORDED = ("name", "seed_everything", "model", "data", "trainer", "metrics", "runs_dir", "wandb")
 
 
-class _Parser(LightningArgumentParser):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        if not self.exit_on_error:  # a parser within the parser: its complaint becomes part of the whole
-            super().error(message, ex)
-        raise InputError(one_line(message)) from ex
+class _Parser(OneLineErrors, LightningArgumentParser):
+    pass
 
 
 class RunCLI(LightningCLI):

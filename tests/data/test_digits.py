@@ -23,7 +23,7 @@ def test_pretraining_shares_the_memory_of_train():
 
 def test_the_last_rows_are_held_out():
     data = Digits(val_share=0.2)
-    bank, queries = data.val_dataloader()
+    queries, bank = data.val_dataloader()
     labels = data.split("train").labels
     assert len(queries.data) == 287
     assert torch.equal(torch.cat((bank.data.labels, queries.data.labels)), labels)

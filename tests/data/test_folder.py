@@ -51,7 +51,7 @@ def test_flat_images_have_no_label(tmp_path):
     assert images.images[:, 0, 0, 0].tolist() == list(range(20))
     assert not images.labelled.any()
     assert data.num_classes == 0
-    assert data.val_dataloader() == []
+    assert [len(loader.data) for loader in data.val_dataloader()] == [2]
 
 
 def test_images_are_resized_cropped_and_made_rgb(tmp_path):

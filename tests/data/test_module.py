@@ -47,7 +47,7 @@ class Recorder(pl.LightningModule):
 
     def validation_step(self, batch, _, dataloader_idx=0):
         if not self.trainer.sanity_checking:
-            self.seen[("bank", "queries")[dataloader_idx]].append((self.current_epoch, batch))
+            self.seen[("queries", "bank")[dataloader_idx]].append((self.current_epoch, batch))
 
     def configure_optimizers(self):
         return torch.optim.SGD([self.weight], lr=0.1)
@@ -83,7 +83,7 @@ def test_training_gets_two_views_of_every_pretraining_image(fitted):
 
 def test_validation_gets_plain_images_and_the_same_pair_of_query_views_every_epoch(fitted):
     data, seen = fitted
-    bank, queries = data.val_dataloader()
+    queries, bank = data.val_dataloader()
     for name, loader in (("bank", bank), ("queries", queries)):
         plain = VIEWS.plain(loader.data.images)
         for epoch in (0, 1):
@@ -103,37 +103,37 @@ def test_validation_gets_plain_images_and_the_same_pair_of_query_views_every_epo
 def test_validation_on_train_holds_out_labelled_rows():
     data = Toy()
     train = data.split("train")
-    bank, queries = data.val_dataloader()
+    queries, bank = data.val_dataloader()
     assert len(queries.data) == 3  # a tenth of 30 labelled rows
-    assert torch.equal(queries.data.images, train.select(data.heldout(train.labels)).images)
+    assert torch.equal(queries.data.images, train.select(train.labelled).images[9::10])
     labelled = train.select(train.labelled).images.flatten(1).tolist()
     assert sorted(rows(bank) + rows(queries)) == sorted(labelled)
 
 
 def test_validation_on_test_uses_all_labelled_train_rows():
     data = Toy(val="test")
-    bank, queries = data.val_dataloader()
+    queries, bank = data.val_dataloader()
     assert torch.equal(bank.data.labels, torch.arange(40).remainder(4)[torch.arange(40) % 4 > 0] - 1)
     assert torch.equal(queries.data.images, data.split("test").images)
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.1, [9]), (0.5, [1, 3, 5, 7, 9]), (0.3, [2, 5, 8])])
-def test_heldout_rows_are_evenly_spaced_among_the_labelled(share, expected):
-    labels = torch.stack((torch.full((10,), -1), torch.zeros(10).long()), dim=1).flatten()
-    held = Toy(val_share=share).heldout(labels)
-    assert held.nonzero().flatten().tolist() == [2 * place + 1 for place in expected]
+def test_heldout_rows_are_evenly_spaced(share, expected):
+    assert Toy(val_share=share).heldout(10).nonzero().flatten().tolist() == expected
 
 
-def test_without_labels_nothing_is_validated():
-    data = Toy(labels=torch.full((40,), -1))
-    assert data.val_dataloader() == []
+@pytest.mark.parametrize("val", ["train", "test"])
+def test_without_labels_there_are_queries_and_no_bank(val):
+    data = Toy(labels=torch.full((40,), -1), val=val)
+    (queries,) = data.val_dataloader()
+    assert torch.equal(queries.data.images, data.split("train").images[9::10])
     assert len(data.train_dataloader()) == 3
 
 
 def test_too_few_labels_to_hold_any_out_is_refused():
     labels = torch.full((40,), -1)
     labels[:5] = 0
-    with pytest.raises(InputError, match=r"val_share 0\.1 leaves 5 labelled bank images and 0 queries"):
+    with pytest.raises(InputError, match=r"val_share 0\.1 leaves 0 queries and 5 labelled bank images"):
         Toy(labels=labels).val_dataloader()
 
 

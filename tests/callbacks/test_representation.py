@@ -1,0 +1,75 @@
+"""The per-epoch measurements: what is logged equals the metrics computed by hand from the network."""
+
+import math
+import warnings
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from PIL import Image
+
+from ssl_vision.callbacks import RepresentationMetrics
+from ssl_vision.data import Digits, ImageFolder, Views, fold
+from ssl_vision.data.random import Stream
+from ssl_vision.evaluation.features import embed, embed_views
+from ssl_vision.metrics import Alignment, KNNAccuracy, Representation
+from ssl_vision.models import Layers, SimCLR
+
+SMALL = {"width": 4, "hidden_dim": 16, "output_dim": 8, "seed": 0}
+
+
+def validate(model, data, **options):
+    trainer = pl.Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        callbacks=[RepresentationMetrics(k=7, temperature=0.2)], **options,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return trainer.validate(model, data, verbose=False)
+
+
+@pytest.mark.parametrize("val", ["train", "test"])
+def test_logged_numbers_are_the_metrics_of_the_network(val):
+    data, model = Digits(seed=0, val=val), SimCLR(**SMALL)
+    (logged,) = [validate(model, data)[0]]
+    logged = logged | validate(model, data)[1]
+    queries, bank = (loader.data for loader in data.val_dataloader())
+    assert len(queries) == (144 if val == "train" else 360)
+    seen, known = embed(model, queries, data.views), embed(model, bank, data.views)
+    knn = KNNAccuracy(num_classes=10, k=7, temperature=0.2)
+    knn.update(known.backbone, bank.labels, "bank")
+    knn.update(seen.backbone, queries.labels, "query")
+    assert logged["val/knn_top1"] == pytest.approx(float(knn.compute()))
+    pair = embed_views(model, queries, data.views, seed=fold(0, Stream.QUERIES))
+    for name, suffix in zip(Layers._fields, ("", "_hidden", "_projector"), strict=True):
+        representation, alignment = Representation(), Alignment()
+        representation.update(getattr(seen, name), queries.labels)
+        alignment.update(getattr(pair[0], name), getattr(pair[1], name))
+        expected = representation.compute() | {"alignment": alignment.compute()}
+        for key, value in expected.items():
+            assert logged[f"val/{key}{suffix}"] == pytest.approx(float(value), rel=1e-4), key
+
+
+def test_measuring_changes_nothing_in_the_network():
+    data, model = Digits(seed=0), SimCLR(**SMALL)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    validate(model, data)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+def test_images_without_labels_are_measured_as_far_as_they_go(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    for number in range(20):
+        pixels = torch.randint(0, 256, (12, 12, 3), generator=generator, dtype=torch.uint8).numpy()
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+    data = ImageFolder(root=tmp_path, image_size=12, views=Views(size=12), val_share=0.5, seed=0)
+    (logged,) = validate(SimCLR(**SMALL), data)
+    assert {"val/alignment", "val/uniformity", "val/rankme", "val/uniformity_projector"} <= set(logged)
+    assert not [key for key in logged if "knn" in key or "tolerance" in key or "sensitivity" in key]
+    assert all(math.isfinite(value) for value in logged.values())
+
+
+@pytest.mark.parametrize("options", [{"k": 0}, {"temperature": 0.0}])
+def test_impossible_options_are_refused(options):
+    with pytest.raises(ValueError, match="must be positive"):
+        RepresentationMetrics(**options)

@@ -1,0 +1,178 @@
+"""``ssl-vision evaluate``: the table from a checkpoint alone, and what it refuses."""
+
+import json
+import pickle
+import shutil
+
+import pytest
+import torch
+
+from ssl_vision.data import Digits
+from ssl_vision.evaluation.features import embed
+from ssl_vision.evaluation.probe import linear_probe
+from ssl_vision.evaluation.rebuild import trained_model, untrained_model
+from ssl_vision.main import main
+from ssl_vision.metrics import KNNAccuracy
+from ssl_vision.models import SimCLR
+from ssl_vision.runs.checkpoint import read_checkpoint
+
+
+@pytest.fixture(scope="module")
+def evaluated(tiny_run, tmp_path_factory):
+    """A copy of the tiny run, evaluated."""
+    run = shutil.copytree(tiny_run, tmp_path_factory.mktemp("evaluated") / "tiny")
+    assert main(["evaluate", str(run)]) == 0
+    return run
+
+
+def found(rows, features, layer, metric):
+    (row,) = [r for r in rows if (r["features"], r["layer"], r["metric"]) == (features, layer, metric)]
+    return row
+
+
+def test_every_row_says_how_it_came_about(evaluated):
+    rows = json.loads((evaluated / "evaluation.json").read_text())
+    knn = found(rows, "trained", "backbone", "knn_top1")
+    value = knn.pop("value")
+    assert 0 < value < 1
+    assert knn == {
+        "features": "trained", "layer": "backbone", "metric": "knn_top1", "split": "test", "bank": "train",
+        "k": 5, "temperature": 0.1, "epoch": 2, "seed": 0,
+    }  # fmt: skip
+    assert {(r["features"], r["layer"]) for r in rows if r["metric"] == "linear_top1"} == {
+        ("trained", "backbone"), ("trained", "hidden"), ("trained", "projector"),
+        ("untrained", "backbone"), ("pixels", "raw"),
+    }  # fmt: skip
+    assert found(rows, "untrained", "backbone", "knn_top1")["epoch"] == 0
+
+
+def test_the_numbers_are_those_of_the_rebuilt_network(evaluated):
+    rows = json.loads((evaluated / "evaluation.json").read_text())
+    checkpoint, data = read_checkpoint(evaluated), Digits()
+    train, test = data.split("train"), data.split("test")
+    for name, model in (
+        ("trained", trained_model(checkpoint)),
+        ("untrained", untrained_model(checkpoint.config)),
+    ):
+        bank, queries = (embed(model, split, data.views).backbone for split in (train, test))
+        knn = KNNAccuracy(num_classes=10, k=5)
+        knn.update(bank, train.labels, "bank")
+        knn.update(queries, test.labels, "query")
+        assert found(rows, name, "backbone", "knn_top1")["value"] == pytest.approx(float(knn.compute()))
+        probe = linear_probe(bank, train.labels, queries, test.labels, num_classes=10)
+        assert found(rows, name, "backbone", "linear_top1")["value"] == pytest.approx(probe.test_top1)
+
+
+def test_untrained_is_the_network_that_training_started_from(tiny_run):
+    model = untrained_model(read_checkpoint(tiny_run).config)
+    expected = SimCLR(width=4, hidden_dim=16, output_dim=8, seed=0)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), expected.parameters(), strict=True))
+
+
+def test_embedding_and_probing_leave_the_backbone_as_it_was(tiny_run):
+    """Frozen for real: weights and BatchNorm statistics identical, mode restored."""
+    model, data = trained_model(read_checkpoint(tiny_run)).train(), Digits()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    train, test = (embed(model, data.split(name), data.views).backbone for name in ("train", "test"))
+    linear_probe(train, data.split("train").labels, test, data.split("test").labels, num_classes=10)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_table_has_the_protocol_above_and_a_line_for_each_feature(evaluated, tmp_path, capsys):
+    assert main(["evaluate", str(evaluated), f"--output={tmp_path / 'out.json'}", "--k=9"]) == 0
+    printed = capsys.readouterr().out
+    assert "test split (360 images) against the train split (1437), epoch 2, seed 0" in printed
+    assert "k = 9, T = 0.1" in printed
+    for name in (
+        "trained backbone",
+        "trained hidden",
+        "trained projector",
+        "untrained backbone",
+        "raw pixels",
+    ):
+        assert name in printed
+    assert found(json.loads((tmp_path / "out.json").read_text()), "trained", "backbone", "knn_top1")["k"] == 9
+
+
+def test_options_change_protocol_and_data(evaluated, tmp_path, capsys):
+    args = ["--baselines=false", "--probe.epochs=3", "--data.views.size=8", f"--output={tmp_path / 'o.json'}"]
+    assert main(["evaluate", str(evaluated / "checkpoints" / "last.ckpt"), *args]) == 0
+    printed = capsys.readouterr().out
+    assert "untrained" not in printed
+    assert "3 epochs of SGD" in printed
+
+
+def write_malicious(path):
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(path.parent / "pwned"), "w"))
+
+    torch.save({"state_dict": {}, "ssl_vision": Evil()}, path)
+
+
+def write_pickle(path):
+    path.write_bytes(pickle.dumps(print))
+
+
+def write_foreign(path):
+    torch.save({"state_dict": {}, "epoch": 3}, path)
+
+
+def write_truncated(path):
+    torch.save({"state_dict": {"weight": torch.zeros(1000)}}, path)
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def write_nothing(path):
+    path.touch()
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (write_malicious, "refused"),
+        (write_pickle, "refused"),
+        (write_foreign, "was not written by ssl-vision fit"),
+        (write_truncated, "not a readable checkpoint"),
+        (write_nothing, "not a readable checkpoint"),
+    ],
+)
+def test_files_that_are_no_checkpoint_are_refused_in_one_line(tmp_path, capsys, write, words):
+    write(tmp_path / "model.ckpt")
+    assert main(["evaluate", str(tmp_path / "model.ckpt")]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.startswith(f"ssl-vision evaluate: {tmp_path / 'model.ckpt'}")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([], "give the checkpoint"),
+        (["absent.ckpt"], "absent.ckpt: no such checkpoint"),
+        (["RUN", "--kk=3"], "kk"),
+        (["RUN", "--data.batchsize=3"], "did you mean 'batch_size'?"),
+        (["RUN", "--k=many"], "many"),
+        (["RUN", "--probe.lr=-1"], "lr"),
+        (["RUN", "--k=0"], "k"),
+    ],
+)
+def test_wrong_options_end_in_one_line_and_exit_code_2(evaluated, capsys, args, words):
+    assert main(["evaluate", *(str(evaluated) if arg == "RUN" else arg for arg in args)]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_a_checkpoint_of_another_architecture_is_refused(tiny_run, tmp_path, capsys):
+    content = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
+    content["ssl_vision"]["config"] = content["ssl_vision"]["config"].replace("width: 4", "width: 8")
+    torch.save(content, tmp_path / "other.ckpt")
+    assert main(["evaluate", str(tmp_path / "other.ckpt")]) == 2
+    error = capsys.readouterr().err
+    assert "size mismatch" in error
+    assert error.count("\n") == 1

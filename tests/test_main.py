@@ -1,0 +1,58 @@
+"""The table of commands."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from ssl_vision import __version__
+from ssl_vision.main import COMMANDS, main
+
+
+def run(*args):
+    return subprocess.run(
+        [sys.executable, "-m", "ssl_vision", *args], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_help_lists_every_command_and_exits_0(capsys):
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in COMMANDS)
+    assert main([]) == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_every_command_is_a_function_of_its_room(command):
+    module, function = command.function.split(":")
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_help_and_version_do_not_import_torch():
+    code = "import sys; from ssl_vision.main import main; main(['--help']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+    result = run("--version")
+    assert (result.returncode, result.stdout) == (0, f"ssl-vision {__version__}\n")
+
+
+def test_an_unknown_command_is_one_line_and_exit_code_2():
+    result = run("pretrain")
+    assert result.returncode == 2
+    assert result.stderr == "ssl-vision pretrain: no command 'pretrain'; there are fit, validate, evaluate\n"
+
+
+def test_help_of_a_command_names_its_options():
+    result = run("fit", "--help")
+    assert result.returncode == 0
+    for option in (
+        "--model",
+        "--data",
+        "--trainer.max_epochs",
+        "--name",
+        "--wandb",
+        "--metrics.k",
+        "--ckpt_path",
+    ):
+        assert option in result.stdout
+    assert "--k" in run("evaluate", "--help").stdout
