@@ -19,6 +19,7 @@ from ssl_vision.metrics import Alignment, KNNAccuracy, Representation
 from ssl_vision.models import Layers, SimCLR
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.complaint import OneLineErrors, one_line
+from ssl_vision.runs.folder import RunFolder
 
 
 class Protocol(NamedTuple):
@@ -65,7 +66,7 @@ def run(args: Sequence[str]) -> None:
         rows += _accuracies("untrained", "backbone", bank, queries, train, test, protocol)
         bank, queries = (split.images.flatten(1).float() / 255 for split in (train, test))
         rows += _accuracies("pixels", "raw", bank, queries, train, test, protocol)
-    output = Path(options.output) if options.output else _beside(checkpoint) / "evaluation.json"
+    output = Path(options.output) if options.output else _beside(checkpoint)
     output.write_text(json.dumps([row.as_dict() for row in rows], indent=1), encoding="utf-8")
     print(
         f"{type(data).__name__}: test split ({len(test)} images) against the train split ({len(train)}), "
@@ -103,8 +104,9 @@ def _device(name: str) -> torch.device:
 
 
 def _beside(checkpoint: Checkpoint) -> Path:
-    run_folder = checkpoint.path.parent.parent
-    return run_folder if (run_folder / "config.yaml").exists() else checkpoint.path.parent
+    """The run folder's evaluation.json; that of the checkpoint's own folder where it lies outside a run."""
+    run = RunFolder(checkpoint.path.parent.parent)
+    return (run if run.config_file.exists() else RunFolder(checkpoint.path.parent)).evaluation_file
 
 
 def _trained_rows(model: SimCLR, data: ImageData, protocol: Protocol) -> Iterator[Row]:

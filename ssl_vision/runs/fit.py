@@ -1,6 +1,7 @@
 """The Lightning command line: ``fit`` and ``validate``."""
 
 import logging
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,6 +58,7 @@ class RunCLI(LightningCLI):
 
     folder: RunFolder
     plain_config: dict[str, Any]
+    wandb_mode: str | None
 
     def __init__(self, args: Sequence[str]) -> None:
         super().__init__(
@@ -105,6 +107,8 @@ class RunCLI(LightningCLI):
             raise InputError(f"--name {name}: a name, not a path; the folder is --runs_dir")
         self.folder = RunFolder(Path(config.runs_dir) / name)
         self.plain_config["name"] = name
+        if config.ckpt_path and config.overwrite:
+            raise InputError("--ckpt_path continues a run and --overwrite replaces it: give one of them")
         if config.ckpt_path == "last":
             config.ckpt_path = str(self.folder.last) if self.folder.last.exists() else None
             rank_zero_info(
@@ -118,9 +122,8 @@ class RunCLI(LightningCLI):
         if config.ckpt_path:
             self._refuse_other_config(config.ckpt_path)
         if self.subcommand == "fit" and getattr(rank_zero_only, "rank", 0) == 0:
-            self.folder.claim(self.plain_config, resume=resume, overwrite=config.overwrite)
-        if config.wandb is True:
-            _require_wandb_login()
+            self.folder.check(self.plain_config, resume=resume, overwrite=config.overwrite)
+        self.wandb_mode = _wandb_mode(config.wandb)
 
     def _plain(self, config: Namespace) -> dict[str, Any]:
         """What describes the run, as plain dicts and lists."""
@@ -150,16 +153,17 @@ class RunCLI(LightningCLI):
         given = config.trainer.logger
         loggers: list[Logger] = [RunLog(self.folder.metrics_file)]
         loggers += given if isinstance(given, list) else [given] if isinstance(given, Logger) else []
-        if config.wandb:
+        if self.wandb_mode:
             loggers.append(
                 WandbLogger(
                     project="ssl_vision",
                     name=self.folder.path.name,
                     save_dir=self._made(self.folder.path),
-                    offline=config.wandb == "offline",
+                    offline=self.wandb_mode == "offline",
                 )
             )
-        own: list[pl.Callback] = [ObjectiveStatistics(), RunRecord(self.folder, self.plain_config)]
+        record = RunRecord(self.folder, self.plain_config, fresh=config.ckpt_path is None)
+        own: list[pl.Callback] = [ObjectiveStatistics(), record]
         if not any(isinstance(callback, ModelCheckpoint) for callback in config.trainer.callbacks or []):
             own.append(
                 ModelCheckpoint(
@@ -182,13 +186,17 @@ class RunCLI(LightningCLI):
         rank_zero_info(f"{self.trainer.current_epoch} epochs done, all written to {self.folder.path}")
 
 
-def _require_wandb_login() -> None:
-    offline = wandb.setup().settings.mode in ("offline", "disabled")
-    if not offline and wandb.api.api_key is None:
+def _wandb_mode(flag: bool | str) -> str | None:
+    """None, ``"offline"``, ``"online"`` or ``"disabled"``; online needs a key, looked for before training."""
+    if not flag:
+        return None
+    mode = "offline" if flag == "offline" else os.environ.get("WANDB_MODE", "online")
+    if mode == "online" and not wandb.login(prompt=False):
         raise InputError(
             "--wandb true: no W&B API key is configured; "
             "run 'wandb login', or log locally with --wandb offline"
         )
+    return mode
 
 
 def run(args: Sequence[str]) -> None:
@@ -201,7 +209,10 @@ def run(args: Sequence[str]) -> None:
         warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
         logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_about_the_run)
         logging.getLogger("lightning_fabric.utilities.seed").setLevel(logging.WARNING)
-        RunCLI(args)
+        try:
+            RunCLI(args)
+        finally:
+            wandb.finish()  # else a second run of this process would be logged into the first
 
 
 def _is_about_the_run(record: logging.LogRecord) -> bool:

@@ -28,7 +28,7 @@ _FREE = (
 
 
 class RunFolder:
-    """``runs/<name>/`` with config.yaml, metrics.csv, checkpoints/ and what evaluation writes.
+    """``runs/<name>/`` with config.yaml, metrics.csv, checkpoints/ and evaluation.json.
 
     Args:
         path: the folder; it need not exist.
@@ -38,6 +38,7 @@ class RunFolder:
         self.path = Path(path)
         self.config_file = self.path / "config.yaml"
         self.metrics_file = self.path / "metrics.csv"
+        self.evaluation_file = self.path / "evaluation.json"
         self.checkpoints = self.path / "checkpoints"
         self.last = self.checkpoints / "last.ckpt"
 
@@ -46,13 +47,13 @@ class RunFolder:
         config: dict[str, Any] = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
         return config
 
-    def claim(self, config: Mapping[str, Any], *, resume: bool, overwrite: bool) -> None:
-        """Makes the folder ready for a run with this config, or says why it cannot be.
+    def check(self, config: Mapping[str, Any], *, resume: bool, overwrite: bool) -> None:
+        """Says why a run with this config cannot have the folder, if it cannot. Changes nothing.
 
         Args:
             config: of the run about to start.
             resume: the run continues one that the folder holds.
-            overwrite: a run that the folder holds may be deleted.
+            overwrite: a run that the folder holds may be replaced.
 
         Raises:
             InputError: the folder holds another run, or this one already, or something else.
@@ -62,7 +63,6 @@ class RunFolder:
                 raise InputError(f"{self.path} exists and is not a run folder: give the run another --name")
             return
         if overwrite:
-            shutil.rmtree(self.path)
             return
         other = differences(self.config(), config)
         if other:
@@ -75,6 +75,12 @@ class RunFolder:
                 f"{self.path} already holds this run: continue it with --ckpt_path last, "
                 "replace it with --overwrite true, or give this one another --name"
             )
+
+    def clear(self) -> None:
+        """Deletes what a run wrote here, and nothing else."""
+        for file in (self.config_file, self.metrics_file, self.evaluation_file):
+            file.unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Writes config.yaml."""

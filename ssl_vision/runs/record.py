@@ -21,19 +21,23 @@ class RunRecord(pl.Callback):
     Args:
         folder: of the run.
         config: the whole of it, as plain dicts and lists.
+        fresh: the run continues none, so that what the folder holds of another goes.
     """
 
-    def __init__(self, folder: RunFolder, config: Mapping[str, Any]) -> None:
+    def __init__(self, folder: RunFolder, config: Mapping[str, Any], *, fresh: bool) -> None:
         self.folder = folder
         self.config = config
+        self.fresh = fresh
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Writes config.yaml and W&B's config; drops from metrics.csv what will be logged again.
+        """Makes the folder this run's.
 
-        Not before training starts: a run that cannot start leaves no folder behind.
+        Not before training starts: a run that cannot start leaves no folder behind and replaces none.
         """
         if not trainer.is_global_zero:
             return
+        if self.fresh:
+            self.folder.clear()
         self.folder.write_config(self.config)
         for logger in trainer.loggers:
             if isinstance(logger, RunLog):

@@ -1,6 +1,7 @@
 """``ssl-vision fit`` and ``validate`` as a person uses them, in process and on the digits."""
 
 import csv
+import shutil
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,14 @@ def test_a_folder_that_holds_a_run_is_never_overwritten_unasked(tmp_path, capsys
     assert fit(tmp_path, short, "--model.optimizer.lr=0.5", "--overwrite=true") == 0
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert config["model"]["init_args"]["optimizer"]["lr"] == 0.5
+
+
+def test_a_run_that_cannot_start_replaces_none(tmp_path, tiny_run):
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    for wrong in ("--data.batch_size=5000", f"--data=CIFAR10 --data.root={tmp_path}", "--ckpt_path=last"):
+        assert fit(tmp_path, "--overwrite=true", *wrong.split()) == 2
+    assert before == {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
 
 
 def test_a_foreign_folder_is_left_alone(tmp_path, capsys):

@@ -1,0 +1,162 @@
+"""Every file of configs/ through the real command line, on real images where they are at hand."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from PIL import Image
+from settings import CONFIGS, TINY
+
+from ssl_vision.data import STL10
+from ssl_vision.main import main
+
+FILES = sorted(CONFIGS.rglob("*.yaml"))
+# The folder, below the root, that each official data set is read from.
+NEEDS = {"CIFAR10": "cifar-10-batches-py", "CIFAR100": "cifar-100-python", "STL10": "stl10_binary"}
+
+
+def stl10_with_unlabeled(data_root: Path, place: Path) -> Path:
+    """The official files that a split needs, the unlabeled ones being the first of the train images."""
+    folder = place / "stl10_binary"
+    folder.mkdir(parents=True)
+    for file in (data_root / "stl10_binary").iterdir():
+        (folder / file.name).symlink_to(file)
+    train = (folder / "train_X.bin").read_bytes()
+    (folder / "unlabeled_X.bin").write_bytes(train[: 100 * 3 * 96 * 96])
+    return place
+
+
+def options_for(data: str, request, tmp_path) -> list[str]:
+    """Where the images are, and how few of them a test needs."""
+    if data == "Digits":
+        return []
+    if data == "ImageFolder":
+        for number in range(20):
+            pixels = torch.full((100, 120, 3), 12 * number, dtype=torch.uint8).numpy()
+            Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+        return [f"--data.root={tmp_path}", "--data.batch_size=4", "--data.views.size=16"]
+    data_root = request.getfixturevalue("data_root")
+    root = stl10_with_unlabeled(data_root, tmp_path / "data") if data == "STL10" else data_root
+    return [
+        f"--data.root={root}",
+        "--data.batch_size=4",
+        "--trainer.limit_val_batches=1",
+        "--data.views.size=16",
+    ]
+
+
+def data_of(file: Path) -> str:
+    return yaml.safe_load(file.read_text()).get("data", {}).get("class_path", "Digits")
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(
+            file,
+            id=str(file.relative_to(CONFIGS)),
+            marks=[pytest.mark.realdata] if data_of(file) in NEEDS else [],
+        )
+        for file in FILES
+    ],
+)
+def test_every_config_trains(file, request, tmp_path):
+    data = data_of(file)
+    short = [
+        "--trainer.limit_train_batches=1",
+        "--trainer.max_epochs=1",
+        "--trainer.check_val_every_n_epoch=1",
+    ]
+    where = options_for(data, request, tmp_path)
+    args = [f"--config={file}", *TINY, *where, *short, f"--runs_dir={tmp_path / 'runs'}", "--name=run"]
+    assert main(["fit", *args]) == 0
+    assert (tmp_path / "runs" / "run" / "checkpoints" / "last.ckpt").exists()
+
+
+def test_configs_are_short():
+    assert [file for file in FILES if len(file.read_text().splitlines()) > 20] == []
+
+
+FIVE = {
+    "infonce": ["--model.objective=InfoNCE"],
+    "dcl": ["--model.objective=DCL"],
+    "dual": ["--model.objective=DualTemperature"],
+    "macl": ["--model.objective=MACL"],
+    "macl_b": ["--model.objective=MACLb"],
+}
+
+
+@pytest.fixture(scope="module")
+def cifar_runs(data_root, tmp_path_factory):
+    """30 steps on real CIFAR-10 at batch 64 with a narrow ResNet-18, one run for each objective."""
+    runs = tmp_path_factory.mktemp("cifar")
+    for name, objective in FIVE.items():
+        args = [
+            f"--config={CONFIGS / 'pretrain/cifar10.yaml'}",
+            f"--data.root={data_root}",
+            f"--runs_dir={runs}",
+            f"--name={name}",
+            *objective,
+            "--model.width=8",
+            "--data.batch_size=64",
+            "--trainer.max_epochs=1",
+            "--trainer.limit_train_batches=30",
+            "--trainer.limit_val_batches=0",
+            "--trainer.log_every_n_steps=1",
+            "--trainer.accelerator=cpu",
+            "--trainer.enable_progress_bar=false",
+        ]
+        assert main(["fit", *args]) == 0
+    return runs
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("name", FIVE)
+def test_thirty_steps_on_cifar10_align_the_views(cifar_runs, name):
+    with (cifar_runs / name / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    alignment = torch.tensor([float(row["train/alignment"]) for row in rows])
+    losses = torch.tensor([float(row["train/loss"]) for row in rows])
+    assert len(rows) == 30
+    assert losses.isfinite().all()
+    # The first steps spread the embeddings apart, which lowers alignment; from there it rises.
+    low = int(alignment.argmin())
+    assert alignment[-5:].mean() > alignment[low : low + 5].mean()
+    assert losses[-5:].mean() < losses[:5].mean()
+
+
+@pytest.mark.realdata
+def test_evaluate_on_cifar10_from_the_checkpoint_alone(cifar_runs, tmp_path, capsys):
+    args = ["--baselines=false", "--probe.epochs=2", f"--output={tmp_path / 'evaluation.json'}"]
+    assert main(["evaluate", str(cifar_runs / "macl"), *args]) == 0
+    printed = capsys.readouterr().out
+    assert "CIFAR10: test split (10000 images) against the train split (50000)" in printed
+    knn = float(next(line for line in printed.splitlines() if "trained backbone" in line).split()[2])
+    assert 20 < knn < 60  # ten classes: chance is 10
+
+
+@pytest.mark.parametrize("data", NEEDS)
+def test_absent_data_is_one_line_that_says_where_and_what_to_do(data, tmp_path, capsys):
+    args = [f"--data={data}", f"--data.root={tmp_path}", f"--runs_dir={tmp_path / 'runs'}", "--name=run"]
+    assert main(["fit", *args]) == 2
+    error = capsys.readouterr().err
+    assert str(tmp_path / NEEDS[data]) in error
+    assert "--data.download true" in error
+    assert "--data Digits" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.realdata
+def test_unlabelled_stl10_rows_never_reach_an_accuracy(data_root, tmp_path):
+    root = stl10_with_unlabeled(data_root, tmp_path)
+    data = STL10(root=root, seed=0)
+    pretrain = data.split("pretrain")
+    assert len(pretrain) == 600
+    assert int((~pretrain.labelled).sum()) == 100
+    queries, bank = data.val_dataloader()
+    assert bank.data.labelled.all()
+    assert queries.data.labelled.all()
+    assert len(bank.data) + len(queries.data) == 500
