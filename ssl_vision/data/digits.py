@@ -19,6 +19,8 @@ _VIEWS = Views(
     saturation=0.0,
     hue=0.0,
     grayscale=0.0,
+    blur=0.5,
+    sigma=(0.1, 1.5),
     mean=(0.3054, 0.3054, 0.3054),
     std=(0.3755, 0.3755, 0.3755),
 )

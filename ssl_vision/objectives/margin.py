@@ -7,7 +7,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ssl_vision.objectives.tiled import COLDEST, row_tiles, symmetric_tiles
+
 Pairs = Literal["both", "cross"]
+
+DENSE = 256
+"""Anchors up to which the similarities are kept as one matrix; beyond it they are computed in tiles."""
 
 _DEAD = 1e-12
 
@@ -77,7 +82,8 @@ def margin(z1: Tensor, z2: Tensor, temperature: Tensor | float, *, pairs: Pairs 
 
     with s the cosine similarity. DCL is d, InfoNCE is softplus(d), and the gradient-reduction factor of
     the MACL paper (its W, Eq. 3) is sigmoid(d). Computed as a log-sum-exp over the negatives alone:
-    1 − softmax never appears, so the gradient survives at small τ.
+    1 − softmax never appears, so the gradient survives at small τ. Beyond ``DENSE`` anchors nothing of size
+    N × N is kept (see ``ssl_vision.objectives.tiled``); a second derivative then is an error.
 
     Args:
         z1: (N, D) embeddings of view 1, any scale.
@@ -94,18 +100,34 @@ def margin(z1: Tensor, z2: Tensor, temperature: Tensor | float, *, pairs: Pairs 
             positive or not of a fitting shape, or an unknown ``pairs``.
     """
     check_views(z1, z2)
+    if pairs not in ("both", "cross"):
+        raise ValueError(f"pairs must be 'both' or 'cross', got {pairs!r}")
     with full_precision(z1.device):
         u1, u2 = unit(z1), unit(z2)
         tau = _per_anchor(temperature, u1)
         positive = (u1 * u2).sum(dim=-1).repeat(2)
+        if len(tau) <= DENSE or torch.compiler.is_compiling():
+            return _both(u1, u2, positive, tau) if pairs == "both" else _cross(u1, u2, positive, tau)
+        if pairs == "both" and _is_one_warm_number(temperature):
+            return symmetric_tiles(torch.cat([u1, u2]), positive, tau[0])
+        rows = torch.arange(len(u1), device=u1.device)[:, None]
         if pairs == "both":
-            return _both(torch.cat([u1, u2]), positive, tau)
-        if pairs == "cross":
-            return _cross(u1, u2, positive, tau)
-    raise ValueError(f"pairs must be 'both' or 'cross', got {pairs!r}")
+            u, excluded = torch.cat([u1, u2]), torch.cat([rows, rows + len(u1)], dim=1).repeat(2, 1)
+            return row_tiles(u, u, positive, tau, excluded)
+        halves = zip((u1, u2), (u2, u1), positive.chunk(2), tau.chunk(2), strict=True)
+        return torch.cat([row_tiles(a, k, p, t, rows) for a, k, p, t in halves])
 
 
-def _both(u: Tensor, positive: Tensor, tau: Tensor) -> Tensor:
+def _is_one_warm_number(temperature: Tensor | float) -> bool:
+    """Whether τ is a constant that suits ``symmetric_tiles``; an accelerator's tensor is not looked at."""
+    if not isinstance(temperature, Tensor):
+        return temperature >= COLDEST
+    constant = temperature.ndim == 0 and not temperature.requires_grad
+    return constant and temperature.device.type == "cpu" and float(temperature) >= COLDEST
+
+
+def _both(u1: Tensor, u2: Tensor, positive: Tensor, tau: Tensor) -> Tensor:
+    u = torch.cat([u1, u2])
     rows = torch.arange(len(u), device=u.device)
     own = rows[:, None] == rows
     partner = rows[:, None] == (rows + len(u) // 2) % len(u)

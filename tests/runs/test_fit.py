@@ -238,3 +238,10 @@ def test_a_wrong_key_in_a_file_is_named(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "dpeth" in error
     assert error.count("\n") == 1
+
+
+def test_a_logger_of_the_users_own_runs_beside_metrics_csv(tmp_path):
+    logger = ["--trainer.logger=CSVLogger", f"--trainer.logger.save_dir={tmp_path / 'mine'}"]
+    assert fit(tmp_path, *logger, "--trainer.max_epochs=1") == 0
+    assert list((tmp_path / "mine").rglob("metrics.csv"))
+    assert len(rows(tmp_path / "run")) == 4

@@ -1,0 +1,54 @@
+"""README's code and commands do what it says."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+from ssl_vision.main import main
+from ssl_vision.objectives import Contrastive, margin
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+COMMANDS = re.findall(r"^ssl-vision fit .*$", README, flags=re.MULTILINE)
+
+
+def test_objective_in_a_users_own_loop():
+    (block,) = [block for block in BLOCKS if "loss.backward()" in block]
+    z1 = torch.randn(8, 4, requires_grad=True)
+    exec(block, {"z1": z1, "z2": torch.randn(8, 4)})
+    assert z1.grad.abs().sum() > 0
+
+
+def test_the_objective_that_readme_adds_has_the_gradient_it_states():
+    (block,) = [block for block in BLOCKS if "HalfDecoupled" in block]
+    names = {}
+    exec(block, names)
+    objective = names["objective"]
+    z = torch.randn(8, 4, dtype=torch.float64, requires_grad=True)
+    other = torch.randn(8, 4, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(objective(z, other), z)
+    d = margin(z, other, 0.1)
+    (expected,) = torch.autograd.grad((d.sigmoid().sqrt().detach() * d).mean(), z)
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_every_preset_is_in_the_table():
+    table = {row[1] for row in re.finditer(r"^\| `(\w+)` \|", README, flags=re.MULTILINE)}
+    assert table == {cls.__name__ for cls in Contrastive.__subclasses__()}
+
+
+class Parsed(Exception):
+    """Ends a command once its options are accepted."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_options_of_every_command_are_accepted(command, monkeypatch):
+    def stop(self):
+        raise Parsed
+
+    monkeypatch.setattr("ssl_vision.runs.fit.RunCLI.before_instantiate_classes", stop)
+    with pytest.raises(Parsed):
+        main(shlex.split(command)[1:])
