@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from ssl_vision.objectives.gather import gather, is_distributed
 from ssl_vision.objectives.margin import Pairs, check_views, margin, positive_similarity
 from ssl_vision.objectives.temperature import TemperatureRule, as_rule
 from ssl_vision.objectives.weight import Anchors, Softmax, Weight
@@ -47,8 +48,11 @@ class Contrastive(nn.Module):
     def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
         """The loss of a batch.
 
+        With several processes the batch is that of all of them: negatives, alignment and value are those of
+        one process with the whole batch, and so is the gradient that DistributedDataParallel averages.
+
         Args:
-            z1: (N, D) embeddings of view 1, any scale, N ≥ 2.
+            z1: (N, D) embeddings of view 1, any scale, at least 2 images over all processes.
             z2: (N, D) embeddings of view 2.
 
         Returns:
@@ -57,7 +61,9 @@ class Contrastive(nn.Module):
         Raises:
             ValueError: naming the argument and the shape that cannot be used.
         """
-        check_views(z1, z2)
+        check_views(z1, z2, least=1)
+        if is_distributed():
+            z1, z2 = gather(torch.cat([z1, z2], dim=1)).chunk(2, dim=1)
         positive = positive_similarity(z1, z2)
         tau = self.temperature(positive.detach())
         d = margin(z1, z2, tau, pairs=self.pairs)

@@ -45,7 +45,7 @@ def unit(z: Tensor) -> Tensor:
     return z / torch.where(alive, norm, torch.ones_like(norm))
 
 
-def check_views(z1: Tensor, z2: Tensor) -> None:
+def check_views(z1: Tensor, z2: Tensor, *, least: int = 2) -> None:
     """Refuses what cannot be two views of one batch.
 
     NaN and infinity are looked for on the CPU only: on an accelerator the look would stop the device
@@ -61,7 +61,7 @@ def check_views(z1: Tensor, z2: Tensor) -> None:
             raise ValueError(f"{name} must have shape (N, D), got {tuple(z.shape)}")
     if z1.shape != z2.shape:
         raise ValueError(f"z1 and z2 must have one shape, got {tuple(z1.shape)} and {tuple(z2.shape)}")
-    if len(z1) < 2:
+    if len(z1) < least:
         raise ValueError(f"z1 of shape {tuple(z1.shape)} has no negatives: at least 2 images are needed")
     if z1.device.type == "cpu" and not torch.compiler.is_compiling():
         for name, z in (("z1", z1), ("z2", z2)):

@@ -1,0 +1,90 @@
+"""Gradients on 2 and 4 processes against one process with the whole batch, for every objective.
+
+Run as a script, this file is one of the processes.
+"""
+
+import subprocess
+import sys
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from ssl_vision import objectives as o
+
+OBJECTIVES = {
+    f"{c.__name__}-{pairs}": (c, pairs) for c in o.Contrastive.__subclasses__() for pairs in ("both", "cross")
+}
+SHARES = {2: [5, 7], 4: [4, 1, 3, 4]}  # images of each process: uneven, one with a single image
+TOTAL = 12
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 5))
+
+
+def batch():
+    g = torch.Generator().manual_seed(1)
+    x1 = torch.randn(TOTAL, 6, generator=g)
+    return x1, x1 + 0.5 * torch.randn(TOTAL, 6, generator=g)
+
+
+def build(name):
+    cls, pairs = OBJECTIVES[name]
+    if cls in (o.InfoNCE, o.DCL):  # with a parameter of its own, too
+        return cls(temperature=o.Learnable(0.2), pairs=pairs)
+    return cls(pairs=pairs)
+
+
+def one_process(name):
+    net, objective, (x1, x2) = network(), build(name), batch()
+    loss = objective(net(x1), net(x2))
+    loss.backward()
+    return loss.detach(), [p.grad for p in net.parameters()]
+
+
+def process(rank, world, rendezvous):
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=world)
+    start = sum(SHARES[world][:rank])
+    mine = slice(start, start + SHARES[world][rank])
+    for name in OBJECTIVES:
+        x1, x2 = (x[mine] for x in batch())
+        net, objective = DistributedDataParallel(network()), build(name)
+        loss = objective(*net(torch.cat([x1, x2])).chunk(2))
+        loss.backward()
+        expected_loss, expected = one_process_alone(name)
+        torch.testing.assert_close(loss.detach(), expected_loss, rtol=1e-5, atol=1e-6, msg=name)
+        got = torch.cat([p.grad.flatten() for p in net.parameters()])
+        want = torch.cat([g.flatten() for g in expected])
+        error = float((got - want).norm() / want.norm().clamp_min(1e-12))
+        assert error < 1e-5, f"{name}: relative gradient error {error}"
+        everywhere = [torch.zeros_like(loss) for _ in range(world)]
+        dist.all_gather(everywhere, loss.detach())
+        assert all(torch.equal(other, loss.detach()) for other in everywhere), name
+    dist.destroy_process_group()
+
+
+def one_process_alone(name):
+    """The reference, computed without the process group that is up."""
+    with mock.patch("ssl_vision.objectives.contrastive.is_distributed", return_value=False):
+        return one_process(name)
+
+
+@pytest.mark.parametrize("world", SHARES)
+def test_averaged_gradients_are_those_of_one_process(world, tmp_path):
+    rendezvous = f"file://{tmp_path}/rendezvous"
+    commands = [[sys.executable, __file__, str(rank), str(world), rendezvous] for rank in range(world)]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for command in commands
+    ]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * world, "\n".join(outputs)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    process(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
