@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100, read by torchvision."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torchvision import datasets
@@ -21,36 +21,11 @@ class CIFAR10(ImageData):
     Args:
         root: Folder that holds cifar-10-batches-py.
         views: How views are made.
-        batch_size: Images for each process and training step.
-        eval_batch_size: Images for each process and validation step.
-        val: Where validation's queries come from.
-        val_share: Share of train that is held out for val="train".
-        download: Fetch the data where it is missing.
-        seed: Seed of the batch order and the views; None takes torch's initial seed.
+        **options: Of `ImageData`.
     """
 
-    def __init__(
-        self,
-        *,
-        root: str | Path = "data",
-        views: Views = _VIEWS10,
-        batch_size: int = 256,
-        eval_batch_size: int = 512,
-        val: Literal["train", "test"] = "train",
-        val_share: float = 0.1,
-        download: bool = False,
-        seed: int | None = None,
-    ) -> None:
-        super().__init__(
-            root=root,
-            views=views,
-            batch_size=batch_size,
-            eval_batch_size=eval_batch_size,
-            val=val,
-            val_share=val_share,
-            download=download,
-            seed=seed,
-        )
+    def __init__(self, *, root: str | Path = "data", views: Views = _VIEWS10, **options: Any) -> None:
+        super().__init__(root=root, views=views, **options)
 
     def prepare_data(self) -> None:
         """Fetches the archive (163 MB) where `download` is set and the files are missing or damaged."""
@@ -70,36 +45,11 @@ class CIFAR100(ImageData):
     Args:
         root: Folder that holds cifar-100-python.
         views: How views are made.
-        batch_size: Images for each process and training step.
-        eval_batch_size: Images for each process and validation step.
-        val: Where validation's queries come from.
-        val_share: Share of train that is held out for val="train".
-        download: Fetch the data where it is missing.
-        seed: Seed of the batch order and the views; None takes torch's initial seed.
+        **options: Of `ImageData`.
     """
 
-    def __init__(
-        self,
-        *,
-        root: str | Path = "data",
-        views: Views = _VIEWS100,
-        batch_size: int = 256,
-        eval_batch_size: int = 512,
-        val: Literal["train", "test"] = "train",
-        val_share: float = 0.1,
-        download: bool = False,
-        seed: int | None = None,
-    ) -> None:
-        super().__init__(
-            root=root,
-            views=views,
-            batch_size=batch_size,
-            eval_batch_size=eval_batch_size,
-            val=val,
-            val_share=val_share,
-            download=download,
-            seed=seed,
-        )
+    def __init__(self, *, root: str | Path = "data", views: Views = _VIEWS100, **options: Any) -> None:
+        super().__init__(root=root, views=views, **options)
 
     def prepare_data(self) -> None:
         """Fetches the archive (161 MB) where `download` is set and the files are missing or damaged."""

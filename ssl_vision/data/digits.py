@@ -1,6 +1,6 @@
 """Handwritten digits that come with scikit-learn: real images without a download."""
 
-from typing import Literal
+from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
@@ -34,32 +34,11 @@ class Digits(ImageData):
 
     Args:
         views: How views are made.
-        batch_size: Images for each process and training step.
-        eval_batch_size: Images for each process and validation step.
-        val: Where validation's queries come from.
-        val_share: Share of train, its last rows, that is held out for val="train".
-        seed: Seed of the batch order and the views; None takes torch's initial seed.
+        **options: Of `ImageData`.
     """
 
-    def __init__(
-        self,
-        *,
-        views: Views = _VIEWS,
-        batch_size: int = 256,
-        eval_batch_size: int = 512,
-        val: Literal["train", "test"] = "train",
-        val_share: float = 0.1,
-        seed: int | None = None,
-    ) -> None:
-        super().__init__(
-            root="",
-            views=views,
-            batch_size=batch_size,
-            eval_batch_size=eval_batch_size,
-            val=val,
-            val_share=val_share,
-            seed=seed,
-        )
+    def __init__(self, *, views: Views = _VIEWS, **options: Any) -> None:
+        super().__init__(root="", views=views, **options)
 
     def read(self, split: Split) -> Images:
         """Scans 0..16 as uint8 round(255/16 v) in three equal channels."""

@@ -4,7 +4,7 @@ import os
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,11 +35,7 @@ class ImageFolder(ImageData):
         image_size: Side of the stored images, pixels.
         skip_corrupt: Leave out files that cannot be decoded, with a warning, instead of stopping.
         views: How views are made.
-        batch_size: Images for each process and training step.
-        eval_batch_size: Images for each process and validation step.
-        val: Where validation's queries come from.
-        val_share: Share of the labelled train images that is held out for val="train".
-        seed: Seed of the batch order and the views; None takes torch's initial seed.
+        **options: Of `ImageData`.
 
     Raises:
         InputError: image_size is below 1.
@@ -54,21 +50,9 @@ class ImageFolder(ImageData):
         image_size: int = 96,
         skip_corrupt: bool = False,
         views: Views = _VIEWS,
-        batch_size: int = 256,
-        eval_batch_size: int = 512,
-        val: Literal["train", "test"] = "train",
-        val_share: float = 0.1,
-        seed: int | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            root=root,
-            views=views,
-            batch_size=batch_size,
-            eval_batch_size=eval_batch_size,
-            val=val,
-            val_share=val_share,
-            seed=seed,
-        )
+        super().__init__(root=root, views=views, **options)
         if image_size < 1:
             raise InputError(f"image_size must be 1 or more, not {image_size}")
         self.train = train

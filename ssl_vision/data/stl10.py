@@ -1,7 +1,7 @@
 """STL-10, read from the official binary files that a split needs and from no other."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,13 +27,8 @@ class STL10(ImageData):
     Args:
         root: Folder that holds stl10_binary.
         views: How views are made.
-        batch_size: Images for each process and training step.
-        eval_batch_size: Images for each process and validation step.
-        val: Where validation's queries come from.
-        val_share: Share of train that is held out for val="train".
         unlabeled: False pretrains on train alone.
-        download: Fetch the data where it is missing.
-        seed: Seed of the batch order and the views; None takes torch's initial seed.
+        **options: Of `ImageData`.
     """
 
     def __init__(
@@ -41,24 +36,10 @@ class STL10(ImageData):
         *,
         root: str | Path = "data",
         views: Views = _VIEWS,
-        batch_size: int = 256,
-        eval_batch_size: int = 512,
-        val: Literal["train", "test"] = "train",
-        val_share: float = 0.1,
         unlabeled: bool = True,
-        download: bool = False,
-        seed: int | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            root=root,
-            views=views,
-            batch_size=batch_size,
-            eval_batch_size=eval_batch_size,
-            val=val,
-            val_share=val_share,
-            download=download,
-            seed=seed,
-        )
+        super().__init__(root=root, views=views, **options)
         self.unlabeled = unlabeled
 
     @property

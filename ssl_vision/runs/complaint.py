@@ -92,7 +92,13 @@ def _options(owner: str, head: str) -> list[str]:
         return []
     if dataclasses.is_dataclass(cls):
         return [field.name for field in dataclasses.fields(cls)]
-    return [name for name in inspect.signature(cls).parameters if name not in ("args", "kwargs")]
+    known: list[str] = []
+    for base in cls.__mro__:
+        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
+        known += [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in known]
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+            break
+    return known
 
 
 def _classes(keys: Sequence[str]) -> list[str]:
