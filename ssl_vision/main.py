@@ -61,6 +61,9 @@ def main(args: Sequence[str] | None = None) -> int:
         command = COMMANDS[name]
         module, function = command.function.split(":")
         getattr(importlib.import_module(module), function)([name, *rest] if command.passes_name else rest)
+    except KeyboardInterrupt:
+        print(f"ssl-vision {name}: interrupted; fit continues with --ckpt_path last", file=sys.stderr)
+        return 130
     except InputError as error:
         if os.environ.get("SSL_VISION_DEBUG"):
             raise

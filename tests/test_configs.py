@@ -1,6 +1,7 @@
 """Every file of configs/ through the real command line, on real images where they are at hand."""
 
 import csv
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import yaml
 from PIL import Image
 from settings import CONFIGS, TINY
 
+import ssl_vision.data
 from ssl_vision.data import STL10
 from ssl_vision.main import main
 
@@ -73,6 +75,42 @@ def test_every_config_trains(file, request, tmp_path):
     args = [f"--config={file}", *TINY, *where, *short, f"--runs_dir={tmp_path / 'runs'}", "--name=run"]
     assert main(["fit", *args]) == 0
     assert (tmp_path / "runs" / "run" / "checkpoints" / "last.ckpt").exists()
+
+
+@pytest.mark.parametrize(
+    "file", [f for f in FILES if data_of(f) != "Digits"], ids=lambda f: str(f.relative_to(CONFIGS))
+)
+def test_views_are_those_of_the_data_set(file, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", f"--config={file}", "--print_config"])
+    data = yaml.safe_load(capsys.readouterr().out)["data"]
+    cls = getattr(ssl_vision.data, data["class_path"].rsplit(".", 1)[-1])
+    options = {"root": "x"} if cls is ssl_vision.data.ImageFolder else {}
+    own = dataclasses.asdict(cls(**options).views)
+    assert data["init_args"]["views"] == {k: list(v) if isinstance(v, tuple) else v for k, v in own.items()}
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "stl10"])
+def test_the_pretraining_configs_are_the_papers_as_far_as_it_goes(name, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", f"--config={CONFIGS / 'pretrain' / name}.yaml", "--print_config"])
+    config = yaml.safe_load(capsys.readouterr().out)
+    model, data = config["model"]["init_args"], config["data"]["init_args"]
+    optimizer = model["optimizer"]
+    assert (optimizer["name"], optimizer["lr"], optimizer["weight_decay"]) == ("adam", 1e-3, 1e-6)
+    assert (optimizer["schedule"], config["trainer"]["max_epochs"], data["batch_size"]) == (
+        "constant",
+        200,
+        256,
+    )
+    assert (model["depth"], model["width"], model["stem"]) == (18, 64, "small")
+    assert model["objective"]["init_args"]["temperature"] == 0.1
+    views = data["views"]
+    assert views["size"] == (96 if name == "stl10" else 32)
+    assert views["scale"] == [0.08, 1.0]
+    assert [views[k] for k in ("brightness", "contrast", "saturation", "hue")] == [0.4, 0.4, 0.4, 0.1]
+    assert [views[k] for k in ("jitter", "grayscale", "hflip", "blur", "degrees")] == [0.8, 0.2, 0.5, 0, 0]
+    assert config["metrics"]["k"] == 200
 
 
 def test_configs_are_short():

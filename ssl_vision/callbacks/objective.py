@@ -19,7 +19,8 @@ class ObjectiveStatistics(pl.Callback):
     ) -> None:
         """Logs the statistics of the step."""
         objective = getattr(pl_module, "objective", None)
-        if not isinstance(objective, Contrastive) or trainer.global_step % trainer.log_every_n_steps:  # type: ignore[attr-defined]
+        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if not isinstance(objective, Contrastive) or not every or trainer.global_step % every:
             return
         for key, value in objective.statistics().items():
             pl_module.log(f"train/{key}", value, prog_bar=key == "temperature")

@@ -75,12 +75,12 @@ class RepresentationMetrics(pl.Callback):
         if trainer.sanity_checking:
             return
         if self._knn is not None:
-            pl_module.log("val/knn_top1", self._knn.compute(), prog_bar=True)
+            pl_module.log("val/knn_top1", self._knn.compute(), prog_bar=True, sync_dist=True)
         for name in Layers._fields:
             suffix = "" if name == "backbone" else f"_{name}"
             values: dict[str, Tensor] = self._representation[name].compute()
             values["alignment"] = self._alignment[name].compute()
             for key, value in values.items():
                 if not torch.isnan(value):
-                    pl_module.log(f"val/{key}{suffix}", value.float())
+                    pl_module.log(f"val/{key}{suffix}", value.float(), sync_dist=True)
         self._knn, self._representation, self._alignment = None, {}, {}

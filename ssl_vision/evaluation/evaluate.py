@@ -59,6 +59,10 @@ def run(args: Sequence[str]) -> None:
     data.prepare_data()
     protocol = Protocol(options.k, options.temperature, built.probe, checkpoint.epoch, seed)
     train, test = data.split("train"), data.split("test")
+    if not train.labelled.any() or not test.labelled.any():
+        raise InputError(
+            f"{type(data).__name__} has no labels in train or test: there is nothing to classify"
+        )
     rows = list(_trained_rows(trained_model(checkpoint).to(_device(options.device)), data, protocol))
     if options.baselines:
         untrained = untrained_model(checkpoint.config).to(_device(options.device))
@@ -142,9 +146,13 @@ def _accuracies(
         features, layer, "knn_top1", float(knn.compute()), "test", "train", k, protocol.temperature, epoch,
         protocol.seed,
     )  # fmt: skip
-    probe = linear_probe(
-        bank, train_labels, queries, test_labels, num_classes=classes, rule=protocol.probe, seed=protocol.seed
-    )
+    try:
+        probe = linear_probe(
+            bank, train_labels, queries, test_labels,
+            num_classes=classes, rule=protocol.probe, seed=protocol.seed, progress=len(bank) > 10_000,
+        )  # fmt: skip
+    except ValueError as error:
+        raise InputError(f"linear probe of {features} {layer}: {error}") from error
     yield Row(
         features, layer, "linear_top1", probe.test_top1, "test", "train", epoch=epoch, seed=protocol.seed
     )

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from lightly.models.utils import get_weight_decay_parameters
 from lightly.utils.lars import LARS
 from lightly.utils.scheduler import CosineWarmupScheduler
 from torch import nn
@@ -19,7 +18,7 @@ class OptimizerRule:
     The default is the MACL paper's: Adam at a constant 1e-3 with weight decay 1e-6 on every parameter.
 
     Args:
-        name: ``"lars"`` and ``"sgd"`` use ``momentum``; LARS keeps biases and BatchNorm out of its
+        name: ``"lars"`` and ``"sgd"`` use ``momentum``; LARS keeps biases, BatchNorm and scalars out of its
             adaptation and out of weight decay (Chen et al. 2020).
         lr: peak learning rate; it is not scaled with the batch size.
         weight_decay: L2 penalty (for ``"adamw"``: decoupled decay).
@@ -57,7 +56,8 @@ class OptimizerRule:
             return torch.optim.SGD(
                 parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay
             )
-        decayed, plain = get_weight_decay_parameters([module])
+        decayed = [parameter for parameter in parameters if parameter.ndim > 1]
+        plain = [parameter for parameter in parameters if parameter.ndim <= 1]
         lars: Optimizer = LARS(
             [{"params": decayed}, {"params": plain, "weight_decay": 0.0}],
             lr=self.lr,

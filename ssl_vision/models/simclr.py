@@ -1,5 +1,6 @@
 """SimCLR: one network, two views, one objective."""
 
+import math
 from typing import Any, Literal, NamedTuple
 
 import pytorch_lightning as pl
@@ -8,6 +9,7 @@ from lightly.models.modules.heads import ProjectionHead
 from torch import Tensor, nn
 
 from ssl_vision.data.images import Batch
+from ssl_vision.errors import InputError
 from ssl_vision.models.backbone import Backbone, Depth, Stem
 from ssl_vision.models.optimizer import OptimizerRule
 from ssl_vision.objectives import Contrastive, InfoNCE
@@ -47,7 +49,8 @@ class SimCLR(pl.LightningModule):
         hidden_dim: of the projection head.
         output_dim: of the embeddings.
         bn: ``"joint"`` sends both views through the network as one batch, ``"per_view"`` one after the
-            other, so that BatchNorm normalises each by itself (as lightly and solo-learn do).
+            other, so that BatchNorm normalises each by itself (as lightly and solo-learn do). With
+            several processes BatchNorm sees each one's share, unless ``trainer.sync_batchnorm`` is set.
         optimizer: optimizer and schedule.
         seed: of the initial weights; None takes the seed given to ``seed_everything``.
     """
@@ -83,7 +86,8 @@ class SimCLR(pl.LightningModule):
 
     def forward(self, images: Tensor) -> Layers:
         """The three representations of normalised images (N, 3, H, W)."""
-        features = self.backbone(images.contiguous(memory_format=torch.channels_last))
+        dtype = self.backbone.conv1.weight.dtype
+        features = self.backbone(images.to(dtype, memory_format=torch.channels_last))
         hidden = self.head.layers[:3](features)
         return Layers(features, hidden, self.head.layers[3:](hidden))
 
@@ -117,9 +121,9 @@ class SimCLR(pl.LightningModule):
         optimizer = self.optimizer_rule.optimizer(self)
         if self.optimizer_rule.schedule == "constant":
             return optimizer
-        steps = int(self.trainer.estimated_stepping_batches)
-        epochs = max(self.trainer.max_epochs or 1, 1)
-        scheduler = self.optimizer_rule.scheduler(
-            optimizer, steps=steps, steps_per_epoch=max(steps // epochs, 1)
-        )
+        steps = self.trainer.estimated_stepping_batches
+        if steps == math.inf:
+            raise InputError("optimizer.schedule 'cosine' needs an end: set trainer.max_epochs or max_steps")
+        per_epoch = math.ceil(self.trainer.num_training_batches / self.trainer.accumulate_grad_batches)
+        scheduler = self.optimizer_rule.scheduler(optimizer, steps=int(steps), steps_per_epoch=per_epoch)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

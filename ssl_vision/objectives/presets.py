@@ -121,20 +121,20 @@ class MACLc(Contrastive):
 
 
 class MACLICML(Contrastive):
-    """MACL as released with its ICML 2023 version: softplus(d) / sg W at τ₀ (1 + α (Ā − A₀)).
+    """MACL as released with its ICML 2023 version: softplus(d) / sg W at τ₀ (1 + β (Ā − A₀)).
 
     Args:
         temperature: τ₀.
-        alpha: α ≥ 0.
-        threshold: A₀; 0 gives MACL-b with β = α.
+        beta: β ≥ 0; the release calls it α.
+        threshold: A₀; 0 gives MACL-b.
         pairs: negative set.
     """
 
     def __init__(
-        self, *, temperature: float = 0.1, alpha: float = 0.5, threshold: float = 0.0, pairs: Pairs = "both"
+        self, *, temperature: float = 0.1, beta: float = 0.5, threshold: float = 0.0, pairs: Pairs = "both"
     ) -> None:
         super().__init__(
-            temperature=AlignmentLinear(temperature, alpha, threshold), weight=Reweighted(), pairs=pairs
+            temperature=AlignmentLinear(temperature, beta, threshold), weight=Reweighted(), pairs=pairs
         )
 
 

@@ -136,7 +136,7 @@ class AlignmentLinear(AlignmentRule):
     """τ_b = base · (1 + beta · (Ā − threshold)).
 
     With ``threshold`` 0 this is the MACL paper's Eq. 9, between base (1 − beta) and base (1 + beta); with
-    a threshold it is the form of MACL's ICML 2023 release, where beta is called α and the threshold A₀.
+    a threshold it is the form of MACL's ICML 2023 release, which calls beta α and the threshold A₀.
 
     Raises:
         ValueError: for beta < 0, or a smallest value, base · (1 − beta (1 + threshold)), below 0.001.
@@ -185,7 +185,9 @@ class Learnable(TemperatureRule):
 
     def forward(self, positive: Tensor) -> Tensor:
         """τ, a scalar through which the gradient flows."""
-        return self.log_temperature.clamp(math.log(self.minimum), math.log(self.maximum)).exp()
+        with torch.no_grad():  # the parameter itself: a clamp in the graph would leave it stuck outside
+            self.log_temperature.clamp_(math.log(self.minimum), math.log(self.maximum))
+        return self.log_temperature.exp()
 
 
 def as_rule(temperature: float | TemperatureRule) -> TemperatureRule:

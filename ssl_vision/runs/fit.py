@@ -12,7 +12,6 @@ import wandb
 import yaml
 from jsonargparse import Namespace
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import Logger, WandbLogger
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
@@ -26,6 +25,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.complaint import OneLineErrors, one_line
 from ssl_vision.runs.folder import RunFolder, derived_name, differences
+from ssl_vision.runs.last import LastCheckpoint
 from ssl_vision.runs.log import RunLog
 from ssl_vision.runs.record import RunRecord
 
@@ -34,9 +34,9 @@ _DEFAULTS = {
         "class_path": "ssl_vision.models.SimCLR",
         "init_args": {"objective": {"class_path": "ssl_vision.objectives.InfoNCE"}},
     },
-    "data": {"class_path": "ssl_vision.data.Digits"},
     "trainer.max_epochs": 200,
     "trainer.num_sanity_val_steps": 0,
+    "trainer.log_every_n_steps": 10,
     "trainer.enable_model_summary": False,
 }
 
@@ -107,22 +107,18 @@ class RunCLI(LightningCLI):
             raise InputError(f"--name {name}: a name, not a path; the folder is --runs_dir")
         self.folder = RunFolder(Path(config.runs_dir) / name)
         self.plain_config["name"] = name
-        if config.ckpt_path and config.overwrite:
-            raise InputError("--ckpt_path continues a run and --overwrite replaces it: give one of them")
+        if config.seed_everything is False:
+            raise InputError("--seed_everything false: a run without a seed cannot be compared or continued")
+        resume = config.ckpt_path is not None
         if config.ckpt_path == "last":
-            config.ckpt_path = str(self.folder.last) if self.folder.last.exists() else None
-            rank_zero_info(
-                f"continuing from {config.ckpt_path}"
-                if config.ckpt_path
-                else f"no checkpoint in {self.folder.checkpoints}: starting afresh"
-            )
-            resume = True
-        else:
-            resume = config.ckpt_path is not None
+            config.ckpt_path = self._last()
         if config.ckpt_path:
             self._refuse_other_config(config.ckpt_path)
-        if self.subcommand == "fit" and getattr(rank_zero_only, "rank", 0) == 0:
-            self.folder.check(self.plain_config, resume=resume, overwrite=config.overwrite)
+        if self.subcommand == "fit":
+            if resume and config.overwrite:
+                raise InputError("--ckpt_path continues a run and --overwrite replaces it: give one of them")
+            if getattr(rank_zero_only, "rank", 0) == 0:
+                self.folder.check(self.plain_config, resume=resume, overwrite=config.overwrite)
         self.wandb_mode = _wandb_mode(config.wandb)
 
     def _plain(self, config: Namespace) -> dict[str, Any]:
@@ -131,8 +127,24 @@ class RunCLI(LightningCLI):
         plain = yaml.safe_load(text)
         return {key: plain[key] for key in _RECORDED}
 
+    def _last(self) -> str | None:
+        """The run's last checkpoint; None where training has yet to write one."""
+        if self.folder.last.exists():
+            rank_zero_info(f"continuing from {self.folder.last}")
+            return str(self.folder.last)
+        if self.subcommand != "fit" or (
+            self.folder.checkpoints.is_dir() and any(self.folder.checkpoints.iterdir())
+        ):
+            raise InputError(f"{self.folder.last}: no such checkpoint")
+        rank_zero_info(f"no checkpoint in {self.folder.checkpoints}: starting afresh")
+        return None
+
     def _refuse_other_config(self, path: str) -> None:
+        """A continued run must be the same run; a measured network must be the same network."""
         other = differences(read_checkpoint(path).config, self.plain_config)
+        if self.subcommand != "fit":
+            trained = ("model.init_args.objective", "model.init_args.optimizer")
+            other = [key for key in other if key.startswith("model.") and not key.startswith(trained)]
         if other:
             raise InputError(f"{path} was made with another config ({'; '.join(other)})")
 
@@ -163,16 +175,7 @@ class RunCLI(LightningCLI):
                 )
             )
         record = RunRecord(self.folder, self.plain_config, fresh=config.ckpt_path is None)
-        own: list[pl.Callback] = [ObjectiveStatistics(), record]
-        if not any(isinstance(callback, ModelCheckpoint) for callback in config.trainer.callbacks or []):
-            own.append(
-                ModelCheckpoint(
-                    dirpath=self.folder.checkpoints,
-                    save_last=True,
-                    save_top_k=0,
-                    save_on_train_epoch_end=True,
-                )
-            )
+        own: list[pl.Callback] = [ObjectiveStatistics(), record, LastCheckpoint(self.folder.checkpoints)]
         self.trainer_defaults["callbacks"] = own
         return super().instantiate_trainer(logger=loggers, default_root_dir=str(self.folder.path), **kwargs)
 
@@ -199,6 +202,24 @@ def _wandb_mode(flag: bool | str) -> str | None:
     return mode
 
 
+def _with_data(args: Sequence[str]) -> list[str]:
+    """The digits before all else, where neither an option nor a config file names the data.
+
+    They cannot be the parser's default: the parser would hand the default's views to whatever class comes.
+    """
+    command, *rest = args
+    for i, arg in enumerate(rest):
+        name, _, value = arg.partition("=")
+        if name == "--data":
+            return list(args)
+        if name in ("-c", "--config"):
+            file = Path(value or (rest[i + 1] if i + 1 < len(rest) else ""))
+            content = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
+            if isinstance(content, dict) and "data" in content:
+                return list(args)
+    return [command, "--data=Digits", *rest]
+
+
 def run(args: Sequence[str]) -> None:
     """Runs ``fit`` or ``validate``, the first of ``args``, with the options that follow."""
     with warnings.catch_warnings():
@@ -210,7 +231,11 @@ def run(args: Sequence[str]) -> None:
         logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_about_the_run)
         logging.getLogger("lightning_fabric.utilities.seed").setLevel(logging.WARNING)
         try:
-            RunCLI(args)
+            RunCLI(_with_data(args))
+        except SystemExit as error:
+            if isinstance(error.__context__, KeyboardInterrupt):  # Lightning's way out of Ctrl-C
+                raise error.__context__ from None
+            raise
         finally:
             wandb.finish()  # else a second run of this process would be logged into the first
 

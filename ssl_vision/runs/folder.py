@@ -11,7 +11,8 @@ import yaml
 
 from ssl_vision.errors import InputError
 
-# Keys that say where to run and for how long, not what is computed: a continuation may change them.
+# Keys that say where to run and for how long, not what is computed: a continuation may change them. A folder
+# of one's own images is what is computed, and so is the length of a run whose schedule ends with it.
 _FREE = (
     "name",
     "runs_dir",
@@ -106,8 +107,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def derived_name(config: Mapping[str, Any]) -> str:
     """A name for a run that was given none: data, objective, seed, and a hash of all that matters."""
-    significant = _significant(config) | {"max_epochs": config.get("trainer", {}).get("max_epochs")}
-    digest = hashlib.sha256(json.dumps(significant, sort_keys=True, default=str).encode()).hexdigest()[:6]
+    significant = json.dumps(_significant(config), sort_keys=True, default=str)
+    digest = hashlib.sha256(significant.encode()).hexdigest()[:6]
     data = _class_name(config.get("data"))
     objective = _class_name((config.get("model") or {}).get("init_args", {}).get("objective"))
     return f"{data}-{objective}-s{config.get('seed_everything', 0)}-{digest}".lower()
@@ -118,10 +119,16 @@ def _class_name(spec: Any) -> str:
 
 
 def _significant(config: Mapping[str, Any]) -> dict[str, Any]:
+    flat = dict(_flat(config))
+    free = set(_FREE)
+    if str(flat.get("data.class_path", "")).endswith("ImageFolder"):
+        free.discard("data.init_args.root")
+    if flat.get("model.init_args.optimizer.schedule", "constant") != "constant":
+        free.discard("trainer.max_epochs")
     return {
         key: value
-        for key, value in _flat(config)
-        if value is not None and not any(key == free or key.startswith(free + ".") for free in _FREE)
+        for key, value in flat.items()
+        if value is not None and not any(key == name or key.startswith(name + ".") for name in free)
     }
 
 

@@ -87,3 +87,15 @@ def test_dense_path_compiles_whole():
     objective = o.MACL()
     compiled = torch.compile(objective, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(Z1, Z2), objective(Z1, Z2))
+
+
+def test_a_learnable_temperature_that_overshot_comes_back():
+    rule = o.Learnable(0.5, minimum=0.1, maximum=1.0)
+    with torch.no_grad():
+        rule.log_temperature.fill_(2.0)
+    optimizer = torch.optim.SGD(rule.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        rule(Z1[:, 0]).backward()  # pulls τ down
+        optimizer.step()
+    assert float(rule(Z1[:, 0]).detach()) < 0.9

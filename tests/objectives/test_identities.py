@@ -56,7 +56,7 @@ def test_dual_temperature_runs_from_infonce_to_a_share_of_dcl():
 
 def test_icml_form_with_zero_threshold_is_macl_b():
     z1, z2 = views()
-    assert relative(gradient(o.MACLICML(alpha=0.4), z1, z2), gradient(o.MACLb(beta=0.4), z1, z2)) < 1e-14
+    assert relative(gradient(o.MACLICML(beta=0.4), z1, z2), gradient(o.MACLb(beta=0.4), z1, z2)) < 1e-14
 
 
 def test_dclw_tends_to_dcl_and_its_weights_average_one():
@@ -90,7 +90,7 @@ def test_lightly_agrees_on_its_pair_set(temperature):
 
 def test_lightly_agrees_on_macl_in_its_icml_form():
     z1, z2 = views(n=24, dim=16)
-    ours = o.MACLICML(temperature=0.2, alpha=0.5, threshold=0.1)
+    ours = o.MACLICML(temperature=0.2, beta=0.5, threshold=0.1)
     theirs = MACLLoss(temperature=0.2, alpha=0.5, A_0=0.1)
     torch.testing.assert_close(ours(z1, z2), theirs(z1, z2), rtol=1e-5, atol=1e-5)
     assert relative(gradient(ours, z1, z2), gradient(theirs, z1, z2)) < 1e-4

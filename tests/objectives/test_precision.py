@@ -122,7 +122,7 @@ def test_bad_embeddings_are_refused_by_name_and_shape(which, z1, z2, words):
         (lambda: o.MACL(alpha=1e3), "base / alpha"),
         (lambda: o.MACLb(beta=1.0), "beta"),
         (lambda: o.MACLb(beta=-0.1), "beta"),
-        (lambda: o.MACLICML(alpha=0.7, threshold=0.5), "threshold"),
+        (lambda: o.MACLICML(beta=0.7, threshold=0.5), "threshold"),
         (lambda: o.LinearInEpoch(0.07, -1e-4), "slope"),
         (lambda: o.CosineInEpoch(0.1, 0.0), "end"),
         (lambda: o.CosineInEpoch(epochs=0), "epochs"),

@@ -2,6 +2,8 @@
 
 import csv
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from settings import CONFIGS, TINY
 from ssl_vision.main import main
 from ssl_vision.objectives import Contrastive
 from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.folder import derived_name
 
 
 def rows(run: Path) -> list[dict[str, str]]:
@@ -141,6 +144,72 @@ def test_a_folder_that_holds_a_run_is_never_overwritten_unasked(tmp_path, capsys
     assert config["model"]["init_args"]["optimizer"]["lr"] == 0.5
 
 
+def test_last_never_deletes_what_a_run_checkpointed(tmp_path, capsys):
+    assert fit(tmp_path, "--trainer.max_epochs=1") == 0
+    checkpoints = tmp_path / "run" / "checkpoints"
+    (checkpoints / "last.ckpt").rename(checkpoints / "best.ckpt")
+    assert fit(tmp_path, "--trainer.max_epochs=2", "--ckpt_path=last") == 2
+    assert "last.ckpt: no such checkpoint" in capsys.readouterr().err
+    assert (checkpoints / "best.ckpt").exists()
+
+
+def test_a_users_own_checkpoints_stand_beside_last(tmp_path):
+    own = ["--trainer.callbacks=ModelCheckpoint", f"--trainer.callbacks.dirpath={tmp_path / 'own'}"]
+    assert fit(tmp_path, *own, "--trainer.max_epochs=1") == 0
+    assert list((tmp_path / "own").glob("*.ckpt"))
+    assert fit(tmp_path, *own, "--trainer.max_epochs=2", "--ckpt_path=last") == 0
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["last.ckpt"]
+    assert read_checkpoint(tmp_path / "run").epoch == 2
+
+
+def test_a_checkpoint_holds_no_path_of_the_machine_that_wrote_it(tiny_run):
+    content = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
+    content["ssl_vision"]["config"] = content["ssl_vision"]["config"].replace(
+        f"runs_dir: {tiny_run.parent}", ""
+    )
+    assert str(tiny_run.parent) not in repr({k: v for k, v in content.items() if k != "state_dict"})
+
+
+def test_with_a_schedule_the_length_of_a_run_is_part_of_it(tmp_path, capsys):
+    cosine = ["--model.optimizer.schedule=cosine", "--trainer.max_epochs=1"]
+    assert fit(tmp_path, *cosine) == 0
+    assert fit(tmp_path, *cosine, "--trainer.max_epochs=2", "--ckpt_path=last") == 2
+    assert "trainer.max_epochs: 1 there, 2 here" in capsys.readouterr().err
+
+
+def test_a_longer_run_has_the_same_name_and_another_folder_of_images_has_not():
+    def config(root, epochs):
+        data = {"class_path": "ssl_vision.data.ImageFolder", "init_args": {"root": root}}
+        return {"data": data, "trainer": {"max_epochs": epochs}, "seed_everything": 0}
+
+    assert derived_name(config("a", 1)) == derived_name(config("a", 9)) != derived_name(config("b", 1))
+
+
+def test_interrupting_ends_with_130_and_the_way_to_continue(tmp_path, capsys, monkeypatch):
+    def interrupt(self, batch, batch_idx):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ssl_vision.models.SimCLR.training_step", interrupt)
+    assert fit(tmp_path) == 130
+    assert "--ckpt_path last" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
+def test_every_precision_trains(precision, tmp_path):
+    short = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=2", "--trainer.limit_val_batches=0"]
+    assert fit(tmp_path, *short, f"--trainer.precision={precision}") == 0
+
+
+def test_two_processes_train_one_run(tmp_path):
+    two = ["--trainer.devices=2", "--trainer.strategy=ddp", "--data.batch_size=32", "--trainer.max_epochs=1"]
+    command = [sys.executable, "-m", "ssl_vision", "fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, *two]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    table = rows(tmp_path / "run")
+    assert [int(row["step"]) for row in table] == list(range(4))
+    assert table[-1]["val/knn_top1"]
+
+
 def test_a_run_that_cannot_start_replaces_none(tmp_path, tiny_run):
     run = shutil.copytree(tiny_run, tmp_path / "run")
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
@@ -199,7 +268,19 @@ def test_validate_measures_a_checkpoint(tiny_run, capsys):
     assert before == {p: p.read_bytes() for p in tiny_run.rglob("*") if p.is_file()}
 
 
+def test_validate_measures_under_another_protocol_and_never_another_network(tiny_run, capsys):
+    args = [f"--config={tiny_run}/config.yaml", f"--runs_dir={tiny_run.parent}", "--ckpt_path=last"]
+    assert main(["validate", *args, "--name=tiny", "--data.val=test", "--metrics.k=9"]) == 0
+    assert "val/knn_top1" in capsys.readouterr().out
+    assert main(["validate", *args, "--name=tiny", "--model.width=8"]) == 2
+    assert "model.init_args.width: 4 there, 8 here" in capsys.readouterr().err
+    assert main(["validate", *args, "--name=absent"]) == 2
+    assert "no such checkpoint" in capsys.readouterr().err
+
+
 BAD = {
+    "--seed_everything=false": "--seed_everything false",
+    "--trainer.max_epochs=-1 --model.optimizer.schedule=cosine": "optimizer.schedule 'cosine' needs an end",
     "--model.objective=MCAL": "model.objective: no class named MCAL, did you mean 'MACL'?",
     "--model.objective.temprature=0.2": "no option 'temprature', did you mean 'temperature'?",
     "--model.widht=3": "SimCLR has no option 'widht', did you mean 'width'?",
@@ -221,9 +302,26 @@ BAD = {
 }
 
 
+def test_options_before_their_class_are_an_error_and_not_lost(tmp_path, capsys):
+    assert fit(tmp_path, "--model.objective.alpha=3", "--model.objective=MACL") == 2
+    assert "InfoNCE has no option 'alpha'; it has temperature, pairs" in capsys.readouterr().err
+
+
+def test_another_class_takes_the_options_it_has_and_no_others(tmp_path):
+    macl = f"--config={CONFIGS / 'objective/macl.yaml'}"
+    args = [macl, "--model.objective=DCL", "--trainer.max_epochs=1"]
+    assert fit(tmp_path, *args) == 0
+    objective = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["model"]["init_args"][
+        "objective"
+    ]
+    assert objective == {
+        "class_path": "ssl_vision.objectives.DCL", "init_args": {"temperature": 0.1, "pairs": "both"}
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("argument", BAD)
 def test_a_wrong_key_or_value_is_one_clear_line_and_exit_code_2(argument, tmp_path, capsys):
-    assert fit(tmp_path, argument) == 2
+    assert fit(tmp_path, *argument.split()) == 2
     error = capsys.readouterr().err
     assert BAD[argument] in error
     assert error.startswith("ssl-vision fit: ")
