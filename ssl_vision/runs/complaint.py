@@ -95,10 +95,10 @@ def _options(owner: str, head: str) -> list[str]:
     known: list[str] = []
     for base in cls.__mro__:
         parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
-        known += [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in known]
+        known += [p.name for p in parameters if p.kind is p.KEYWORD_ONLY or p.kind is p.POSITIONAL_OR_KEYWORD]
         if all(p.kind is not p.VAR_KEYWORD for p in parameters):
             break
-    return known
+    return list(dict.fromkeys(known))
 
 
 def _classes(keys: Sequence[str]) -> list[str]:

@@ -64,6 +64,7 @@ def process(rank, world, rendezvous):
         everywhere = [torch.zeros_like(loss) for _ in range(world)]
         dist.all_gather(everywhere, loss.detach())
         assert all(torch.equal(other, loss.detach()) for other in everywhere), name
+    dist.barrier()  # a process that leaves early aborts the others
     dist.destroy_process_group()
 
 

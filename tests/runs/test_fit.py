@@ -284,7 +284,7 @@ BAD = {
     "--model.objective=MCAL": "model.objective: no class named MCAL, did you mean 'MACL'?",
     "--model.objective.temprature=0.2": "no option 'temprature', did you mean 'temperature'?",
     "--model.widht=3": "SimCLR has no option 'widht', did you mean 'width'?",
-    "--data=Digit": "data: no class named Digit, did you mean 'Digits'?",
+    "--data=Digits": "--data.batch_size stands before the data's class: give the class first",
     "--data.batchsize=3": "did you mean 'batch_size'?",
     "--model.width=wide": "model.width: expected int, got wide",
     "--trainer.max_epoch=3": "Trainer has no option 'max_epoch', did you mean 'max_epochs'?",
@@ -300,6 +300,11 @@ BAD = {
     "--config=absent.yaml": "absent.yaml",
     "--name=a/b": "--name a/b",
 }
+
+
+def test_a_wrong_data_class_is_named_with_the_nearest(capsys):
+    assert main(["fit", "--data=Digit"]) == 2
+    assert capsys.readouterr().err == "ssl-vision fit: data: no class named Digit, did you mean 'Digits'?\n"
 
 
 def test_options_before_their_class_are_an_error_and_not_lost(tmp_path, capsys):
@@ -327,6 +332,16 @@ def test_a_wrong_key_or_value_is_one_clear_line_and_exit_code_2(argument, tmp_pa
     assert error.startswith("ssl-vision fit: ")
     assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("content", [b"model: [", b"- a\n- b\n", b"\xff\xfe\x00"])
+def test_a_file_that_is_no_config_is_one_line(content, tmp_path, capsys):
+    file = tmp_path / "broken.yaml"
+    file.write_bytes(content)
+    assert main(["fit", f"--config={file}", f"--runs_dir={tmp_path / 'runs'}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("ssl-vision fit: ")
+    assert error.count("\n") == 1
 
 
 def test_a_wrong_key_in_a_file_is_named(tmp_path, capsys):
