@@ -1,5 +1,6 @@
 """README's code and commands do what it says."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -10,7 +11,8 @@ import torch
 from ssl_vision.main import main
 from ssl_vision.objectives import Contrastive, margin
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 COMMANDS = re.findall(r"^ssl-vision fit .*$", README, flags=re.MULTILINE)
 
@@ -33,6 +35,24 @@ def test_the_objective_that_readme_adds_has_the_gradient_it_states():
     d = margin(z, other, 0.1)
     (expected,) = torch.autograd.grad((d.sigmoid().sqrt().detach() * d).mean(), z)
     torch.testing.assert_close(gradient, expected)
+
+
+def test_the_demos_table_is_the_one_that_the_benchmark_wrote():
+    record = json.loads((ROOT / "benchmarks" / "results" / "demo.json").read_text())
+    for features, name in (
+        ("trained", "trained backbone"),
+        ("untrained", "untrained backbone"),
+        ("pixels", "raw pixels"),
+    ):
+        layer = "raw" if features == "pixels" else "backbone"
+        cells = [
+            f"{100 * row['value']:.1f}"
+            for metric in ("knn_top1", "linear_top1")
+            for result in record["seeds"].values()
+            for row in result["rows"]
+            if (row["features"], row["layer"], row["metric"]) == (features, layer, metric)
+        ]
+        assert f"| {name} | {' | '.join(cells)} |" in README
 
 
 def test_every_preset_is_in_the_table():
