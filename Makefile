@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV ?= $(or $(VIRTUAL_ENV),.venv)
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint install install-test clean
+DATA ?= data
+
+.PHONY: demo test gpu lint install install-test clean
 
 demo: install  ## pretrain on the digits and print what was learned
 	$(BIN)/ssl-vision fit --config configs/pretrain/digits.yaml --name demo --overwrite true
@@ -11,6 +13,11 @@ demo: install  ## pretrain on the digits and print what was learned
 
 test: install-test lint  ## the whole test suite
 	$(BIN)/python -m pytest
+
+gpu:  ## on a machine with a GPU and DATA=folder of the official CIFAR-10: its tests, then the paper's runs
+	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python benchmarks/pretrain.py --config configs/pretrain/cifar10.yaml --seeds 1 \
+		--objectives InfoNCE DCL DualTemperature MACL MACLb --data.root $(DATA) --trainer.precision bf16-mixed
 
 lint: install-test
 	$(BIN)/ruff check .

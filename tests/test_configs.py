@@ -44,7 +44,7 @@ def options_for(data: str, request, tmp_path) -> list[str]:
     return [
         f"--data.root={root}",
         "--data.batch_size=4",
-        "--trainer.limit_val_batches=1",
+        "--trainer.limit_val_batches=2",
         "--data.views.size=16",
     ]
 
@@ -67,7 +67,7 @@ def data_of(file: Path) -> str:
 def test_every_config_trains(file, request, tmp_path):
     data = data_of(file)
     short = [
-        "--trainer.limit_train_batches=1",
+        "--trainer.limit_train_batches=2",
         "--trainer.max_epochs=1",
         "--trainer.check_val_every_n_epoch=1",
     ]

@@ -95,13 +95,12 @@ class Contrastive(nn.Module):
             return {}
         positive, tau, d = self._seen
         w = d.sigmoid()
-        low, middle, high = w.quantile(w.new_tensor([0.05, 0.5, 0.95])).unbind()
         return {
             "temperature": tau.mean(),
             "alignment": positive.mean(),
             "weight_mean": w.mean(),
-            "weight_q05": low,
-            "weight_q50": middle,
-            "weight_q95": high,
+            "weight_q05": w.quantile(0.05),
+            "weight_q50": w.quantile(0.5),
+            "weight_q95": w.quantile(0.95),
             "easy_share": (d < 0).to(d.dtype).mean(),
         }

@@ -44,6 +44,6 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     if not isinstance(content, dict) or CHECKPOINT_KEY not in content or "state_dict" not in content:
         raise InputError(f"{file}: was not written by ssl-vision fit")
     config = yaml.safe_load(content[CHECKPOINT_KEY]["config"])
-    # Lightning saves with the running epoch's number; at its end that many plus one are complete.
+    # "processed" counts epochs whose batches are all done; Lightning saves before it counts them "completed".
     progress = content["loops"]["fit_loop"]["epoch_progress"]["current"]
     return Checkpoint(file, config, int(progress["processed"]), content["state_dict"])

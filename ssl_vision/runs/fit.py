@@ -40,7 +40,6 @@ _DEFAULTS = {
     "trainer.enable_model_summary": False,
 }
 
-
 _RECORDED = ("name", "seed_everything", "model", "data", "trainer", "metrics", "runs_dir", "wandb")
 
 

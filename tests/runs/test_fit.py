@@ -227,7 +227,7 @@ def test_a_foreign_folder_is_left_alone(tmp_path, capsys):
 
 
 def test_unnamed_runs_get_names_that_tell_them_apart(tmp_path):
-    short = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=1"]
+    short = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=2"]
     for args in ([], ["--model.objective=DCL"], ["--model.objective.temperature=0.2"]):
         assert main(["fit", f"--runs_dir={tmp_path}", *TINY, *short, *args]) == 0
     names = sorted(p.name for p in tmp_path.iterdir())

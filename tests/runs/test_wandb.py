@@ -55,6 +55,6 @@ def test_without_a_key_online_logging_is_refused_before_anything_starts(tmp_path
 
 def test_wandb_mode_offline_needs_no_key(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    args = ["--name=run", "--wandb=true", *TINY, "--trainer.max_epochs=1", "--trainer.limit_train_batches=1"]
+    args = ["--name=run", "--wandb=true", *TINY, "--trainer.max_epochs=1", "--trainer.limit_train_batches=2"]
     assert main(["fit", f"--runs_dir={tmp_path}", *args]) == 0
     assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))

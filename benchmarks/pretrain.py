@@ -1,0 +1,100 @@
+"""Objectives and seeds of one pretraining config, each through the command line, as one table.
+
+    python benchmarks/pretrain.py                                  the demo's table in README
+    python benchmarks/pretrain.py --config configs/pretrain/cifar10.yaml \
+        --objectives InfoNCE DCL DualTemperature MACL MACLb --seeds 1 --data.root data
+
+Options that it does not know go to ``fit``. Prints a Markdown table and writes
+benchmarks/results/<config>.json: the rows of every evaluation with the command, the commit, the versions, the
+device and the seconds that each run took. Checkpoints are not kept.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).parent
+LINES = {
+    ("trained", "backbone"): "trained backbone",
+    ("untrained", "backbone"): "untrained backbone",
+    ("pixels", "raw"): "raw pixels",
+}
+
+
+def one_run(config: Path, objective: str | None, seed: int, options: list[str], runs: Path) -> dict:
+    """Trains and evaluates one objective with one seed."""
+    fit = ["fit", "--config", str(config), "--name", "run", "--runs_dir", str(runs)]
+    fit += ["--seed_everything", str(seed), "--trainer.enable_progress_bar", "false", *options]
+    fit += ["--model.objective", objective] if objective else []
+    program = [sys.executable, "-m", "ssl_vision"]
+    start = time.perf_counter()
+    subprocess.run([*program, *fit], check=True, stdout=sys.stderr)
+    trained = time.perf_counter()
+    subprocess.run([*program, "evaluate", str(runs / "run")], check=True, stdout=sys.stderr)
+    return {
+        "objective": objective or "as in the config",
+        "seed": seed,
+        "fit_seconds": round(trained - start, 1),
+        "seconds": round(time.perf_counter() - start, 1),
+        "rows": json.loads((runs / "run" / "evaluation.json").read_text()),
+    }
+
+
+def table(results: list[dict]) -> str:
+    """kNN and linear accuracy of every run, trained beside untrained and raw pixels."""
+    several = len({result["objective"] for result in results}) > 1
+    names = [(f"{r['objective']}, " if several else "") + f"seed {r['seed']}" for r in results]
+    head = [f"{metric}, {name}" for metric in ("kNN %", "linear %") for name in names]
+    lines = ["| | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
+    for (features, layer), name in LINES.items():
+        cells = [
+            f"{100 * row['value']:.1f}"
+            for metric in ("knn_top1", "linear_top1")
+            for result in results
+            for row in result["rows"]
+            if (row["features"], row["layer"], row["metric"]) == (features, layer, metric)
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Runs all, prints the table, writes the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--config", type=Path, default=HERE.parent / "configs" / "pretrain" / "digits.yaml")
+    parser.add_argument("--objectives", nargs="+", default=[None])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    chosen, options = parser.parse_known_args()
+    results = []
+    for objective in chosen.objectives:
+        for seed in range(chosen.seeds):
+            with tempfile.TemporaryDirectory() as runs:
+                results.append(one_run(chosen.config, objective, seed, options, Path(runs)))
+    commit = ["git", "rev-parse", "--short", "HEAD"]
+    record = {
+        "command": " ".join(["python", "benchmarks/pretrain.py", *sys.argv[1:]]),
+        "commit": subprocess.run(
+            commit, cwd=HERE, capture_output=True, text=True, check=False
+        ).stdout.strip(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "runs": results,
+    }
+    chosen.results.mkdir(parents=True, exist_ok=True)
+    (chosen.results / f"{chosen.config.stem}.json").write_text(json.dumps(record, indent=1) + "\n")
+    print(table(results))
+    print(f"\nseconds for fit and evaluate: {', '.join(str(result['seconds']) for result in results)}")
+
+
+if __name__ == "__main__":
+    main()

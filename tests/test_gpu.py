@@ -1,0 +1,67 @@
+"""What a CUDA device must give: the same numbers as the CPU, and a run from the command line."""
+
+import json
+
+import pytest
+import torch
+from settings import TINY
+
+from ssl_vision import objectives as o
+from ssl_vision.data import Digits, Views
+from ssl_vision.main import main
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+@pytest.mark.parametrize("tau", [0.1, 0.01])
+@pytest.mark.parametrize("n", [64, 400])
+@pytest.mark.parametrize("preset", o.Contrastive.__subclasses__(), ids=lambda c: c.__name__)
+def test_gradients_on_the_device_are_those_in_float64(preset, n, tau):
+    g = torch.Generator().manual_seed(0)
+    z1 = torch.randn(n, 64, generator=g, dtype=torch.float64)
+    z2 = z1 + 3 * torch.randn(n, 64, generator=g, dtype=torch.float64)
+
+    def gradient(device, dtype):
+        a, b = (z.to(device, dtype).requires_grad_() for z in (z1, z2))
+        return torch.cat(torch.autograd.grad(preset(temperature=tau)(a, b), (a, b))).cpu().double()
+
+    exact, single = gradient("cpu", torch.float64), gradient("cuda", torch.float32)
+    assert (single - exact).norm() / exact.norm() < (5e-5 if tau == 0.01 else 5e-6)
+
+
+@pytest.mark.parametrize("views", [Views(), Views(size=20, blur=0.5, degrees=15.0)], ids=["plain", "all"])
+def test_views_on_the_device_are_those_of_the_cpu(views):
+    g = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (64, 3, 32, 32), generator=g, dtype=torch.uint8)
+    rows = torch.arange(64)
+    here = views(images, rows, seed=3, epoch=5)
+    there = views(images.cuda(), rows.cuda(), seed=3, epoch=5).cpu()
+    torch.testing.assert_close(there, here, rtol=0, atol=1e-4)
+
+
+def test_a_step_does_not_wait_for_the_device():
+    data = Digits().split("train")
+    images, rows = data.images[:64].cuda(), torch.arange(64).cuda()
+    objective, views = o.MACL(), Digits().views
+    embed = torch.nn.Linear(3 * 16 * 16, 32).cuda()
+
+    def step():
+        objective(*embed(views(images, rows, seed=0, epoch=0).flatten(1)).chunk(2)).backward()
+        return objective.statistics()
+
+    step()  # caches are filled, kernels are chosen
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_fit_and_evaluate_on_the_device(tmp_path):
+    device = [arg for arg in TINY if "accelerator" not in arg] + ["--trainer.accelerator=gpu"]
+    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *device, "--trainer.devices=1"]) == 0
+    assert main(["evaluate", str(tmp_path / "run"), "--device=cuda"]) == 0
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())
