@@ -1,12 +1,9 @@
 """RankMe: how many dimensions a representation uses."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
-from ssl_vision.metrics.rows import check_features, joined
+from ssl_vision.metrics.rows import FeatureRows
 
 EPSILON = 1e-7
 
@@ -29,31 +26,14 @@ def rankme(features: Tensor) -> Tensor:
     return rank
 
 
-class RankMe(Metric):
+class RankMe(FeatureRows):
     """Effective rank of all rows given to it; see `rankme`.
 
     Args:
         kwargs: Options of `torchmetrics.Metric`.
     """
 
-    is_differentiable = False
     higher_is_better = True
-    full_state_update = False
-
-    features: list[Tensor]
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.add_state("features", default=[], dist_reduce_fx="cat")
-
-    def update(self, features: Tensor) -> None:
-        """Add (N, F) features.
-
-        Raises:
-            ValueError: Another shape.
-        """
-        check_features(features)
-        self.features.append(features.detach())
 
     def compute(self) -> Tensor:
         """Effective rank, a float64 scalar.
@@ -61,4 +41,4 @@ class RankMe(Metric):
         Raises:
             ValueError: There are no rows.
         """
-        return rankme(joined(self.features, "RankMe: no features to measure"))
+        return rankme(self.rows())

@@ -4,14 +4,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from ssl_vision.metrics.pairs import pair_statistics
 from ssl_vision.metrics.rank import rankme
-from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels, joined
+from ssl_vision.metrics.rows import UNLABELLED, LabelledRows
 
 
-class Representation(Metric):
+class Representation(LabelledRows):
     """Uniformity, tolerance, cosines, semantic sensitivity and RankMe of one layer, in one pass over pairs.
 
     See `pair_statistics` (features are L2-normalised) and `rankme` (features as they are).
@@ -21,19 +20,11 @@ class Representation(Metric):
         kwargs: Options of `torchmetrics.Metric`.
     """
 
-    is_differentiable = False
-    full_state_update = False
-
-    features: list[Tensor]
-    labels: list[Tensor]
-
     def __init__(self, t: float = 2.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not t > 0:
             raise ValueError(f"t: expected more than 0, got {t}")
         self.t = t
-        self.add_state("features", default=[], dist_reduce_fx="cat")
-        self.add_state("labels", default=[], dist_reduce_fx="cat")
 
     def update(self, features: Tensor, labels: Tensor | None = None) -> None:
         """Add (N, F) features, any scale, and (N,) integer labels; -1, or None for all rows, is "unlabelled".
@@ -41,12 +32,9 @@ class Representation(Metric):
         Raises:
             ValueError: Shapes or types do not fit.
         """
-        check_features(features)
         if labels is None:
             labels = torch.full((len(features),), UNLABELLED, device=features.device)
-        check_labels(labels, len(features))
-        self.features.append(features.detach())
-        self.labels.append(labels)
+        super().update(features, labels)
 
     def compute(self) -> dict[str, Tensor]:
         """Float64 scalars: uniformity, tolerance, same_cosine, different_cosine, sensitivity, rankme.
@@ -56,6 +44,5 @@ class Representation(Metric):
         Raises:
             ValueError: There are fewer than two rows, or a label is below -1.
         """
-        features = joined(self.features, "Representation: no features to measure")
-        labels = joined(self.labels, "Representation: no labels")
+        features, labels = self.rows()
         return {**pair_statistics(features, labels, t=self.t)._asdict(), "rankme": rankme(features)}

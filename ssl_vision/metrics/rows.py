@@ -1,9 +1,11 @@
 """Rows of features and their labels: what the metrics accept, keep and normalise."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torchmetrics import Metric
 
 UNLABELLED = -1
 
@@ -56,3 +58,77 @@ def unit_rows(features: Tensor) -> Tensor:
     length = scaled.norm(dim=1, keepdim=True)
     unit: Tensor = scaled / length.where(length > 0, 1.0)
     return unit.float()
+
+
+class FeatureRows(Metric):
+    """A metric that keeps all features it is given; `rows` are theirs over all batches and processes.
+
+    Args:
+        kwargs: Options of `torchmetrics.Metric`.
+    """
+
+    is_differentiable = False
+    full_state_update = False
+
+    features: list[Tensor]
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_state("features", default=[], dist_reduce_fx="cat")
+
+    def update(self, features: Tensor) -> None:
+        """Add (N, F) features, any scale.
+
+        Raises:
+            ValueError: Another shape.
+        """
+        check_features(features)
+        self.features.append(features.detach())
+
+    def rows(self) -> Tensor:
+        """(N, F), all features.
+
+        Raises:
+            ValueError: There are none.
+        """
+        return joined(self.features, f"{type(self).__name__}: no features to measure")
+
+
+class LabelledRows(Metric):
+    """A metric that keeps all features it is given, with their labels.
+
+    Args:
+        kwargs: Options of `torchmetrics.Metric`.
+    """
+
+    is_differentiable = False
+    full_state_update = False
+
+    features: list[Tensor]
+    labels: list[Tensor]
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_state("features", default=[], dist_reduce_fx="cat")
+        self.add_state("labels", default=[], dist_reduce_fx="cat")
+
+    def update(self, features: Tensor, labels: Tensor) -> None:
+        """Add (N, F) features, any scale, and their (N,) integer labels; -1 is "unlabelled" and ignored.
+
+        Raises:
+            ValueError: Shapes or types do not fit.
+        """
+        check_features(features)
+        check_labels(labels, len(features))
+        self.features.append(features.detach())
+        self.labels.append(labels)
+
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """(N, F), all features, and (N,), their labels.
+
+        Raises:
+            ValueError: There are none.
+        """
+        name = type(self).__name__
+        features = joined(self.features, f"{name}: no features to measure")
+        return features, joined(self.labels, f"{name}: no labels")

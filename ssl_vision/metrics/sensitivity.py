@@ -1,15 +1,12 @@
 """Semantic sensitivity: how far cosines tell classes apart."""
 
-from typing import Any
-
 from torch import Tensor
-from torchmetrics import Metric
 
 from ssl_vision.metrics.pairs import pair_statistics
-from ssl_vision.metrics.rows import check_features, check_labels, joined
+from ssl_vision.metrics.rows import LabelledRows
 
 
-class SemanticSensitivity(Metric):
+class SemanticSensitivity(LabelledRows):
     """Mean closeness of cosines to labels, S = E_{x≠y} exp(−(H_xy − f(x)·f(y))²) (MACL paper, Eq. 7).
 
     H_xy is 1 for two samples of one class and −1 otherwise; the mean is over all ordered pairs of labelled
@@ -22,28 +19,7 @@ class SemanticSensitivity(Metric):
         kwargs: Options of `torchmetrics.Metric`.
     """
 
-    is_differentiable = False
     higher_is_better = None
-    full_state_update = False
-
-    features: list[Tensor]
-    labels: list[Tensor]
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.add_state("features", default=[], dist_reduce_fx="cat")
-        self.add_state("labels", default=[], dist_reduce_fx="cat")
-
-    def update(self, features: Tensor, labels: Tensor) -> None:
-        """Add (N, F) features, any scale, and their (N,) integer labels; -1 is "unlabelled" and ignored.
-
-        Raises:
-            ValueError: Shapes or types do not fit.
-        """
-        check_features(features)
-        check_labels(labels, len(features))
-        self.features.append(features.detach())
-        self.labels.append(labels)
 
     def compute(self) -> Tensor:
         """S, a float64 scalar; NaN with fewer than two labelled rows.
@@ -51,5 +27,4 @@ class SemanticSensitivity(Metric):
         Raises:
             ValueError: There are fewer than two rows, or a label is below -1.
         """
-        features = joined(self.features, "SemanticSensitivity: no features to measure")
-        return pair_statistics(features, joined(self.labels, "SemanticSensitivity: no labels")).sensitivity
+        return pair_statistics(*self.rows()).sensitivity

@@ -3,9 +3,8 @@
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torchmetrics import Metric
 
-from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels, joined, unit_rows
+from ssl_vision.metrics.rows import UNLABELLED, LabelledRows, unit_rows
 
 
 class ClassCosines(NamedTuple):
@@ -49,7 +48,7 @@ def class_cosines(unit: Tensor, labels: Tensor) -> ClassCosines:
     )
 
 
-class Tolerance(Metric):
+class Tolerance(LabelledRows):
     """Mean cosine of same-class pairs, T = E_{x≠y}[f(x)·f(y) 1{same class}] (MACL paper, Eq. 6).
 
     The mean is over all ordered pairs x ≠ y of labelled rows, so T is at most the share of same-class
@@ -62,29 +61,11 @@ class Tolerance(Metric):
         kwargs: Options of `torchmetrics.Metric`.
     """
 
-    is_differentiable = False
     higher_is_better = True
-    full_state_update = False
-
-    features: list[Tensor]
-    labels: list[Tensor]
 
     def __init__(self, conditional: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.conditional = conditional
-        self.add_state("features", default=[], dist_reduce_fx="cat")
-        self.add_state("labels", default=[], dist_reduce_fx="cat")
-
-    def update(self, features: Tensor, labels: Tensor) -> None:
-        """Add (N, F) features, any scale, and their (N,) integer labels; -1 is "unlabelled" and ignored.
-
-        Raises:
-            ValueError: Shapes or types do not fit.
-        """
-        check_features(features)
-        check_labels(labels, len(features))
-        self.features.append(features.detach())
-        self.labels.append(labels)
 
     def compute(self) -> Tensor:
         """T, a float64 scalar.
@@ -92,6 +73,6 @@ class Tolerance(Metric):
         Raises:
             ValueError: There are no rows, or a label is below -1.
         """
-        features = joined(self.features, "Tolerance: no features to measure")
-        cosines = class_cosines(unit_rows(features), joined(self.labels, "Tolerance: no labels"))
+        features, labels = self.rows()
+        cosines = class_cosines(unit_rows(features), labels)
         return cosines.same_cosine if self.conditional else cosines.tolerance

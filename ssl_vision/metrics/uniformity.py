@@ -3,13 +3,12 @@
 from typing import Any
 
 from torch import Tensor
-from torchmetrics import Metric
 
 from ssl_vision.metrics.pairs import pair_statistics
-from ssl_vision.metrics.rows import check_features, joined
+from ssl_vision.metrics.rows import FeatureRows
 
 
-class Uniformity(Metric):
+class Uniformity(FeatureRows):
     """Log-mean Gaussian kernel over pairs, U = log E_{x≠y} exp(−t‖f(x) − f(y)‖²) (MACL paper, Eq. 5).
 
     Due to Wang & Isola 2020. Features are L2-normalised; the mean is over all pairs of different rows. In
@@ -20,27 +19,13 @@ class Uniformity(Metric):
         kwargs: Options of `torchmetrics.Metric`.
     """
 
-    is_differentiable = False
     higher_is_better = False
-    full_state_update = False
-
-    features: list[Tensor]
 
     def __init__(self, t: float = 2.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not t > 0:
             raise ValueError(f"t: expected more than 0, got {t}")
         self.t = t
-        self.add_state("features", default=[], dist_reduce_fx="cat")
-
-    def update(self, features: Tensor) -> None:
-        """Add (N, F) features, any scale.
-
-        Raises:
-            ValueError: Another shape.
-        """
-        check_features(features)
-        self.features.append(features.detach())
 
     def compute(self) -> Tensor:
         """U, a float64 scalar.
@@ -48,6 +33,4 @@ class Uniformity(Metric):
         Raises:
             ValueError: There are fewer than two rows.
         """
-        return pair_statistics(
-            joined(self.features, "Uniformity: no features to measure"), t=self.t
-        ).uniformity
+        return pair_statistics(self.rows(), t=self.t).uniformity

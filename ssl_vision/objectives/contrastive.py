@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_vision.objectives.gather import gather, is_distributed
-from ssl_vision.objectives.margin import Pairs, check_views, margin, positive_similarity
+from ssl_vision.objectives.margin import Pairs, check_views, unit, unit_margin
 from ssl_vision.objectives.temperature import TemperatureRule, as_rule
 from ssl_vision.objectives.weight import Anchors, Softmax, Weight
 
@@ -61,16 +61,17 @@ class Contrastive(nn.Module):
         Raises:
             ValueError: naming the argument and the shape that cannot be used.
         """
-        check_views(z1, z2, least=1)
+        check_views(z1, z2)
         if is_distributed():
             z1, z2 = gather(torch.cat([z1, z2], dim=1)).chunk(2, dim=1)
-        positive = positive_similarity(z1, z2)
+        u1, u2 = unit(z1), unit(z2)
+        positive = (u1 * u2).sum(dim=-1)
         tau = self.temperature(positive.detach())
-        d = margin(z1, z2, tau, pairs=self.pairs)
+        d = unit_margin(u1, u2, positive, tau, pairs=self.pairs)
 
         def margin_at(temperature: float) -> Tensor:
             with torch.no_grad():
-                return margin(z1, z2, temperature, pairs=self.pairs)
+                return unit_margin(u1, u2, positive, temperature, pairs=self.pairs)
 
         losses: Tensor = self.weight(
             Anchors(

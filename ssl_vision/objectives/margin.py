@@ -36,16 +36,17 @@ def unit(z: Tensor) -> Tensor:
     Returns:
         (N, D), float32 or float64.
     """
-    z = z if z.dtype == torch.float64 else z.float()
-    largest = z.detach().abs().amax(dim=-1, keepdim=True)
-    alive = largest > _DEAD
-    # Scale invariance makes dividing by a detached constant exact, and keeps the squares in range.
-    z = torch.where(alive, z / torch.where(alive, largest, torch.ones_like(largest)), torch.zeros_like(z))
-    norm = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
-    return z / torch.where(alive, norm, torch.ones_like(norm))
+    with full_precision(z.device):
+        z = z if z.dtype == torch.float64 else z.float()
+        largest = z.detach().abs().amax(dim=-1, keepdim=True)
+        alive = largest > _DEAD
+        # Scale invariance makes dividing by a detached constant exact, and keeps the squares in range.
+        z = torch.where(alive, z / torch.where(alive, largest, torch.ones_like(largest)), torch.zeros_like(z))
+        norm = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+        return z / torch.where(alive, norm, torch.ones_like(norm))
 
 
-def check_views(z1: Tensor, z2: Tensor, *, least: int = 2) -> None:
+def check_views(z1: Tensor, z2: Tensor) -> None:
     """Refuses what cannot be two views of one batch.
 
     NaN and infinity are looked for on the CPU only: on an accelerator the look would stop the device
@@ -61,8 +62,6 @@ def check_views(z1: Tensor, z2: Tensor, *, least: int = 2) -> None:
             raise ValueError(f"{name} must have shape (N, D), got {tuple(z.shape)}")
     if z1.shape != z2.shape:
         raise ValueError(f"z1 and z2 must have one shape, got {tuple(z1.shape)} and {tuple(z2.shape)}")
-    if len(z1) < least:
-        raise ValueError(f"z1 of shape {tuple(z1.shape)} has no negatives: at least 2 images are needed")
     if z1.device.type == "cpu" and not torch.compiler.is_compiling():
         for name, z in (("z1", z1), ("z2", z2)):
             if not torch.isfinite(z).all():
@@ -71,8 +70,7 @@ def check_views(z1: Tensor, z2: Tensor, *, least: int = 2) -> None:
 
 def positive_similarity(z1: Tensor, z2: Tensor) -> Tensor:
     """Cosine similarity s⁺_i = cos(z1_i, z2_i) of each positive pair, (N,), in [−1, 1]."""
-    with full_precision(z1.device):
-        return (unit(z1) * unit(z2)).sum(dim=-1)
+    return (unit(z1) * unit(z2)).sum(dim=-1)
 
 
 def margin(z1: Tensor, z2: Tensor, temperature: Tensor | float, *, pairs: Pairs = "both") -> Tensor:
@@ -100,12 +98,25 @@ def margin(z1: Tensor, z2: Tensor, temperature: Tensor | float, *, pairs: Pairs 
             positive or not of a fitting shape, or an unknown ``pairs``.
     """
     check_views(z1, z2)
+    u1, u2 = unit(z1), unit(z2)
+    return unit_margin(u1, u2, (u1 * u2).sum(dim=-1), temperature, pairs=pairs)
+
+
+def unit_margin(
+    u1: Tensor, u2: Tensor, positive: Tensor, temperature: Tensor | float, *, pairs: Pairs = "both"
+) -> Tensor:
+    """``margin`` of rows that are normalised already, with their positive similarities (N,).
+
+    Raises:
+        ValueError: for fewer than 2 rows, a temperature that does not fit, or an unknown ``pairs``.
+    """
     if pairs not in ("both", "cross"):
         raise ValueError(f"pairs must be 'both' or 'cross', got {pairs!r}")
-    with full_precision(z1.device):
-        u1, u2 = unit(z1), unit(z2)
+    if len(u1) < 2:
+        raise ValueError(f"z1 of shape {tuple(u1.shape)} has no negatives: at least 2 images are needed")
+    with full_precision(u1.device):
         tau = _per_anchor(temperature, u1)
-        positive = (u1 * u2).sum(dim=-1).repeat(2)
+        positive = positive.repeat(2)
         if len(tau) <= DENSE or torch.compiler.is_compiling():
             return _both(u1, u2, positive, tau) if pairs == "both" else _cross(u1, u2, positive, tau)
         if pairs == "both" and _is_one_warm_number(temperature):
