@@ -12,7 +12,7 @@ from ssl_vision.data.images import Batch
 from ssl_vision.errors import InputError
 from ssl_vision.models.backbone import Backbone, Depth, Stem
 from ssl_vision.models.optimizer import OptimizerRule
-from ssl_vision.objectives import Contrastive, InfoNCE
+from ssl_vision.objectives import Contrastive, InfoNCE, in_chunks
 
 _ADAM = OptimizerRule()
 
@@ -42,7 +42,8 @@ class SimCLR(pl.LightningModule):
 
     Args:
         objective: called with the two views' embeddings, each (N, ``output_dim``), gives the loss; one of
-            ``ssl_vision.objectives`` or any module of that form.
+            ``ssl_vision.objectives`` or any module of that form. Where its ``supervised`` is true it is
+            called with the labels, too.
         depth: of the ResNet.
         width: channels of its first stage.
         stem: ``"small"`` (3×3, no max-pool) or ``"imagenet"``.
@@ -51,8 +52,13 @@ class SimCLR(pl.LightningModule):
         bn: ``"joint"`` sends both views through the network as one batch, ``"per_view"`` one after the
             other, so that BatchNorm normalises each by itself (as lightly and solo-learn do). With
             several processes BatchNorm sees each one's share, unless ``trainer.sync_batchnorm`` is set.
+        chunk_size: images that the network sees at a time in training, for batches that do not fit into
+            memory; the objective sees the whole batch, BatchNorm a chunk. None: all at once.
         optimizer: optimizer and schedule.
         seed: of the initial weights; None takes the seed given to ``seed_everything``.
+
+    Raises:
+        InputError: chunk_size is below 1.
     """
 
     def __init__(
@@ -65,10 +71,13 @@ class SimCLR(pl.LightningModule):
         hidden_dim: int = 512,
         output_dim: int = 128,
         bn: Literal["joint", "per_view"] = "joint",
+        chunk_size: int | None = None,
         optimizer: OptimizerRule = _ADAM,
         seed: int | None = None,
     ) -> None:
         super().__init__()
+        if chunk_size is not None and chunk_size < 1:
+            raise InputError(f"chunk_size must be 1 or more, not {chunk_size}")
         self.save_hyperparameters(ignore=["objective", "optimizer"])
         self.objective = InfoNCE() if objective is None else objective
         with torch.random.fork_rng(devices=[]):
@@ -82,6 +91,7 @@ class SimCLR(pl.LightningModule):
             )
         self.to(memory_format=torch.channels_last)
         self.bn = bn
+        self.chunk_size = chunk_size
         self.optimizer_rule = optimizer
 
     def forward(self, images: Tensor) -> Layers:
@@ -101,13 +111,22 @@ class SimCLR(pl.LightningModule):
         views = batch.views
         if views is None:
             raise ValueError("the batch has no views: train SimCLR with a data module of ssl_vision.data")
-        if self.bn == "joint":
-            z1, z2 = self(views).projector.chunk(2)
+        if self.chunk_size is None:
+            z1, z2 = self._embed(views)
         else:
-            z1, z2 = (self(view).projector for view in views.chunk(2))
-        loss: Tensor = self.objective(z1, z2)
+            z1, z2 = in_chunks(
+                self, *views.chunk(2), size=self.chunk_size, call=lambda *pair: self._embed(torch.cat(pair))
+            )
+        labels = [batch.labels] if getattr(self.objective, "supervised", False) else []
+        loss: Tensor = self.objective(z1, z2, *labels)
         self.log("train/loss", loss, batch_size=len(z1), prog_bar=True)
         return loss
+
+    def _embed(self, views: Tensor) -> tuple[Tensor, ...]:
+        """Embeddings of the first views and of the second."""
+        if self.bn == "joint":
+            return torch.chunk(self(views).projector, 2)
+        return tuple(self(view).projector for view in views.chunk(2))
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Layers]:
         """The representations of a batch's plain images and, where it has them, of its two views."""

@@ -1,7 +1,8 @@
 """Objectives: two views' embeddings in, a loss out. Needs torch alone and works in any training loop."""
 
+from ssl_vision.objectives.chunks import in_chunks
 from ssl_vision.objectives.contrastive import Contrastive
-from ssl_vision.objectives.margin import Pairs, margin, positive_similarity, unit
+from ssl_vision.objectives.margin import margin, positive_similarity, unit
 from ssl_vision.objectives.presets import (
     DCL,
     DCLW,
@@ -15,6 +16,7 @@ from ssl_vision.objectives.presets import (
     MACLb,
     MACLc,
 )
+from ssl_vision.objectives.supervised import SupCon
 from ssl_vision.objectives.temperature import (
     AlignmentExponential,
     AlignmentLinear,
@@ -26,6 +28,7 @@ from ssl_vision.objectives.temperature import (
     PerAnchor,
     TemperatureRule,
 )
+from ssl_vision.objectives.tiled import Pairs
 from ssl_vision.objectives.weight import (
     Anchors,
     AtTemperature,
@@ -69,9 +72,11 @@ __all__ = [
     "Reweighted",
     "ReweightedByAlignment",
     "Softmax",
+    "SupCon",
     "TemperatureRule",
     "VonMisesFisher",
     "Weight",
+    "in_chunks",
     "margin",
     "positive_similarity",
     "unit",

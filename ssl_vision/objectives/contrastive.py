@@ -1,11 +1,14 @@
 """The contrastive objective: temperature rule × weight × pair set."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from ssl_vision.objectives.gather import gather, is_distributed
-from ssl_vision.objectives.margin import Pairs, check_views, unit, unit_margin
+from ssl_vision.objectives.margin import check_views, positives, unit, unit_margin
 from ssl_vision.objectives.temperature import TemperatureRule, as_rule
+from ssl_vision.objectives.tiled import Pairs
 from ssl_vision.objectives.weight import Anchors, Softmax, Weight
 
 
@@ -21,10 +24,17 @@ class Contrastive(nn.Module):
         temperature: τ, a number or a rule.
         weight: from margins to losses; the default is InfoNCE.
         pairs: ``"both"``, all other 2N − 2 embeddings are negatives, or ``"cross"``, the other view's N − 1.
+        gather: under a process group, take the embeddings of all processes as one batch; otherwise each
+            process has negatives of its own only, which is another objective for every number of processes.
+
+    Attributes:
+        supervised: Whether the objective is called with labels, too.
 
     Raises:
         ValueError: for a temperature that is or could become zero or negative, or unknown ``pairs``.
     """
+
+    supervised = False
 
     def __init__(
         self,
@@ -32,6 +42,7 @@ class Contrastive(nn.Module):
         temperature: float | TemperatureRule = 0.1,
         weight: Weight | None = None,
         pairs: Pairs = "both",
+        gather: bool = True,
     ) -> None:
         super().__init__()
         if pairs not in ("both", "cross"):
@@ -39,6 +50,7 @@ class Contrastive(nn.Module):
         self.temperature = as_rule(temperature)
         self.weight = Softmax() if weight is None else weight
         self.pairs: Pairs = pairs
+        self.gather = gather
         self._seen: tuple[Tensor, Tensor, Tensor] | None = None
 
     def set_epoch(self, epoch: int) -> None:
@@ -61,28 +73,37 @@ class Contrastive(nn.Module):
         Raises:
             ValueError: naming the argument and the shape that cannot be used.
         """
-        check_views(z1, z2)
-        if is_distributed():
-            z1, z2 = gather(torch.cat([z1, z2], dim=1)).chunk(2, dim=1)
-        u1, u2 = unit(z1), unit(z2)
-        positive = (u1 * u2).sum(dim=-1)
+        u = self._units(z1, z2)
+        positive = positives(u)
         tau = self.temperature(positive.detach())
-        d = unit_margin(u1, u2, positive, tau, pairs=self.pairs)
 
-        def margin_at(temperature: float) -> Tensor:
-            with torch.no_grad():
-                return unit_margin(u1, u2, positive, temperature, pairs=self.pairs)
+        def margin_at(temperature: Tensor | float) -> Tensor:
+            return unit_margin(u, positive, temperature, pairs=self.pairs)
 
-        losses: Tensor = self.weight(
-            Anchors(
-                margin=d,
-                positive=positive.repeat(2),
-                temperature=tau.repeat(2) if tau.ndim else tau,
-                margin_at=margin_at,
-            )
-        )
+        return self._losses(margin_at, positive.repeat(2), tau).mean()
+
+    def _units(self, z1: Tensor, z2: Tensor) -> Tensor:
+        """(2N, D) unit embeddings of the whole batch, those of view 1 first."""
+        check_views(z1, z2)
+        if self._gathers():
+            z1, z2 = gather(torch.cat([z1, z2], dim=1)).chunk(2, dim=1)
+        return unit(torch.cat([z1, z2]))
+
+    def _gathers(self) -> bool:
+        return self.gather and is_distributed()
+
+    def _losses(self, margin_at: Callable[[Tensor | float], Tensor], positive: Tensor, tau: Tensor) -> Tensor:
+        """(2N,) losses of anchors with the margins ``margin_at(tau)``, noted for ``statistics``."""
+        d = margin_at(tau)
         self._seen = (positive.detach(), tau.detach(), d.detach())
-        return losses.mean()
+        anchors = Anchors(
+            margin=d,
+            positive=positive,
+            temperature=tau.repeat(2) if tau.ndim else tau,
+            margin_at=torch.no_grad()(margin_at),
+        )
+        losses: Tensor = self.weight(anchors)
+        return losses
 
     def statistics(self) -> dict[str, Tensor]:
         """What the last call was like, as detached scalars on its device, without a synchronisation.

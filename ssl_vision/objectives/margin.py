@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ssl_vision.objectives.tiled import COLDEST, row_tiles, symmetric_tiles
-
-Pairs = Literal["both", "cross"]
+# FUSED
+from ssl_vision.objectives.tiled import COLDEST, Exclude, Pairs, own_image, tiled, tiled_warm
 
 DENSE = 256
 """Anchors up to which the similarities are kept as one matrix; beyond it they are computed in tiles."""
@@ -39,11 +37,10 @@ def unit(z: Tensor) -> Tensor:
     with full_precision(z.device):
         z = z if z.dtype == torch.float64 else z.float()
         largest = z.detach().abs().amax(dim=-1, keepdim=True)
-        alive = largest > _DEAD
         # Scale invariance makes dividing by a detached constant exact, and keeps the squares in range.
-        z = torch.where(alive, z / torch.where(alive, largest, torch.ones_like(largest)), torch.zeros_like(z))
+        z = z / torch.where(largest > _DEAD, largest, torch.inf)
         norm = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
-        return z / torch.where(alive, norm, torch.ones_like(norm))
+        return z / torch.where(norm > 0, norm, 1.0)
 
 
 def check_views(z1: Tensor, z2: Tensor) -> None:
@@ -64,7 +61,7 @@ def check_views(z1: Tensor, z2: Tensor) -> None:
         raise ValueError(f"z1 and z2 must have one shape, got {tuple(z1.shape)} and {tuple(z2.shape)}")
     if z1.device.type == "cpu" and not torch.compiler.is_compiling():
         for name, z in (("z1", z1), ("z2", z2)):
-            if not torch.isfinite(z).all():
+            if not torch.isfinite(z.detach().sum()) and not torch.isfinite(z).all():
                 raise ValueError(f"{name} of shape {tuple(z.shape)} holds NaN or infinity")
 
 
@@ -98,63 +95,75 @@ def margin(z1: Tensor, z2: Tensor, temperature: Tensor | float, *, pairs: Pairs 
             positive or not of a fitting shape, or an unknown ``pairs``.
     """
     check_views(z1, z2)
-    u1, u2 = unit(z1), unit(z2)
-    return unit_margin(u1, u2, (u1 * u2).sum(dim=-1), temperature, pairs=pairs)
+    u = unit(torch.cat([z1, z2]))
+    return unit_margin(u, positives(u), temperature, pairs=pairs)
 
 
-def unit_margin(
-    u1: Tensor, u2: Tensor, positive: Tensor, temperature: Tensor | float, *, pairs: Pairs = "both"
-) -> Tensor:
-    """``margin`` of rows that are normalised already, with their positive similarities (N,).
+def positives(u: Tensor) -> Tensor:
+    """Positive similarities s⁺, (N,), of unit rows (2N, D), those of view 1 first."""
+    u1, u2 = u.chunk(2)
+    return (u1 * u2).sum(dim=-1)
+
+
+def unit_margin(u: Tensor, positive: Tensor, temperature: Tensor | float, *, pairs: Pairs = "both") -> Tensor:
+    """``margin`` of rows (2N, D) that are normalised already, with their positive similarities (N,).
 
     Raises:
-        ValueError: for fewer than 2 rows, a temperature that does not fit, or an unknown ``pairs``.
+        ValueError: for fewer than 2 images, a temperature that does not fit, or an unknown ``pairs``.
     """
     if pairs not in ("both", "cross"):
         raise ValueError(f"pairs must be 'both' or 'cross', got {pairs!r}")
-    if len(u1) < 2:
-        raise ValueError(f"z1 of shape {tuple(u1.shape)} has no negatives: at least 2 images are needed")
-    with full_precision(u1.device):
-        tau = _per_anchor(temperature, u1)
+    if len(u) < 4:
+        raise ValueError(
+            f"z1 of shape {(len(u) // 2, u.shape[1])} has no negatives: at least 2 images are needed"
+        )
+    with full_precision(u.device):
+        tau = per_anchor(temperature, u)
         positive = positive.repeat(2)
-        if len(tau) <= DENSE or torch.compiler.is_compiling():
-            return _both(u1, u2, positive, tau) if pairs == "both" else _cross(u1, u2, positive, tau)
-        if pairs == "both" and _is_one_warm_number(temperature):
-            return symmetric_tiles(torch.cat([u1, u2]), positive, tau[0])
-        rows = torch.arange(len(u1), device=u1.device)[:, None]
-        if pairs == "both":
-            u, excluded = torch.cat([u1, u2]), torch.cat([rows, rows + len(u1)], dim=1).repeat(2, 1)
-            return row_tiles(u, u, positive, tau, excluded)
-        halves = zip((u1, u2), (u2, u1), positive.chunk(2), tau.chunk(2), strict=True)
-        return torch.cat([row_tiles(a, k, p, t, rows) for a, k, p, t in halves])
+        exclude = own_image(len(u) // 2)
+        if is_dense(u):
+            return dense(u, positive, tau, exclude, pairs=pairs)
+        if False:
+            pass
+        if _is_one_warm_number(temperature):
+            return tiled_warm(u, positive, float(temperature), exclude, pairs=pairs)
+        return tiled(u, positive, tau, exclude, pairs=pairs)
+
+
+def is_dense(u: Tensor) -> bool:
+    """Whether the similarities of these rows are kept as one matrix."""
+    return len(u) <= DENSE or torch.compiler.is_compiling()
+
+
+def dense(u: Tensor, shift: Tensor, tau: Tensor, exclude: Exclude, *, pairs: Pairs) -> Tensor:
+    """What ``ssl_vision.objectives.tiled.tiled`` computes, all at once and with any derivative."""
+    count, half = len(u), len(u) // 2
+    rows, columns = (
+        (slice(0, count), slice(0, count)) if pairs == "both" else (slice(0, half), slice(half, count))
+    )
+    similarity = u[rows] @ u[columns].T
+    counts = torch.zeros_like(similarity)
+    exclude(counts, rows, columns)
+    if pairs == "cross":
+        similarity, counts = torch.cat([similarity, similarity.T]), torch.cat([counts, counts.T])
+    return ((similarity - shift[:, None]) / tau[:, None] + counts).logsumexp(dim=1)
 
 
 def _is_one_warm_number(temperature: Tensor | float) -> bool:
-    """Whether τ is a constant that suits ``symmetric_tiles``; an accelerator's tensor is not looked at."""
+    """Whether τ is a constant that suits ``tiled_warm``; an accelerator's tensor is not looked at."""
     if not isinstance(temperature, Tensor):
         return temperature >= COLDEST
     constant = temperature.ndim == 0 and not temperature.requires_grad
     return constant and temperature.device.type == "cpu" and float(temperature) >= COLDEST
 
 
-def _both(u1: Tensor, u2: Tensor, positive: Tensor, tau: Tensor) -> Tensor:
-    u = torch.cat([u1, u2])
-    rows = torch.arange(len(u), device=u.device)
-    own = rows[:, None] == rows
-    partner = rows[:, None] == (rows + len(u) // 2) % len(u)
-    gap = (u @ u.T - positive[:, None]) / tau[:, None]
-    return gap.masked_fill(own | partner, -torch.inf).logsumexp(dim=1)
+def per_anchor(temperature: Tensor | float, u: Tensor) -> Tensor:
+    """τ of each of the 2N rows of ``u``, from a number, a scalar tensor, or one value for each image.
 
-
-def _cross(u1: Tensor, u2: Tensor, positive: Tensor, tau: Tensor) -> Tensor:
-    rows = torch.arange(len(u1), device=u1.device)
-    similarity = u1 @ u2.T
-    gap = (torch.cat([similarity, similarity.T]) - positive[:, None]) / tau[:, None]
-    return gap.masked_fill((rows[:, None] == rows).repeat(2, 1), -torch.inf).logsumexp(dim=1)
-
-
-def _per_anchor(temperature: Tensor | float, u: Tensor) -> Tensor:
-    count = len(u)
+    Raises:
+        ValueError: for a number that is not positive, or a shape that does not fit.
+    """
+    count = len(u) // 2
     if not isinstance(temperature, Tensor):
         if not temperature > 0:
             raise ValueError(f"temperature must be positive, got {temperature}")

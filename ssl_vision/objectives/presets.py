@@ -1,7 +1,11 @@
-"""The published objectives, by name: each a choice of temperature rule and weight."""
+"""The published objectives, by name: each a choice of temperature rule and weight.
+
+All take ``pairs`` and ``gather`` of ``Contrastive`` besides their own options.
+"""
+
+from typing import Any
 
 from ssl_vision.objectives.contrastive import Contrastive
-from ssl_vision.objectives.margin import Pairs
 from ssl_vision.objectives.temperature import AlignmentExponential, AlignmentLinear, TemperatureRule
 from ssl_vision.objectives.weight import (
     AtTemperature,
@@ -18,15 +22,15 @@ from ssl_vision.objectives.weight import (
 class InfoNCE(Contrastive):
     """InfoNCE, also NT-Xent: softplus(d) (MACL paper, Eq. 1; Chen et al. 2020, A Simple Framework)."""
 
-    def __init__(self, *, temperature: float | TemperatureRule = 0.1, pairs: Pairs = "both") -> None:
-        super().__init__(temperature=temperature, weight=Softmax(), pairs=pairs)
+    def __init__(self, *, temperature: float | TemperatureRule = 0.1, **options: Any) -> None:
+        super().__init__(temperature=temperature, weight=Softmax(), **options)
 
 
 class DCL(Contrastive):
     """Decoupled contrastive learning: d (Yeh et al. 2021)."""
 
-    def __init__(self, *, temperature: float | TemperatureRule = 0.1, pairs: Pairs = "both") -> None:
-        super().__init__(temperature=temperature, weight=Decoupled(), pairs=pairs)
+    def __init__(self, *, temperature: float | TemperatureRule = 0.1, **options: Any) -> None:
+        super().__init__(temperature=temperature, weight=Decoupled(), **options)
 
 
 class DCLW(Contrastive):
@@ -35,27 +39,27 @@ class DCLW(Contrastive):
     Args:
         temperature: τ.
         sigma: concentration σ of the weight; σ → ∞ gives DCL.
-        pairs: negative set.
+        **options: ``pairs`` and ``gather`` of ``Contrastive``.
     """
 
     def __init__(
-        self, *, temperature: float | TemperatureRule = 0.1, sigma: float = 0.5, pairs: Pairs = "both"
+        self, *, temperature: float | TemperatureRule = 0.1, sigma: float = 0.5, **options: Any
     ) -> None:
-        super().__init__(temperature=temperature, weight=VonMisesFisher(sigma), pairs=pairs)
+        super().__init__(temperature=temperature, weight=VonMisesFisher(sigma), **options)
 
 
 class DCLPlus(Contrastive):
     """DCL⁺, clipped decoupled loss: max(0, d), zero gradient for anchors with d < 0."""
 
-    def __init__(self, *, temperature: float | TemperatureRule = 0.1, pairs: Pairs = "both") -> None:
-        super().__init__(temperature=temperature, weight=Clipped(), pairs=pairs)
+    def __init__(self, *, temperature: float | TemperatureRule = 0.1, **options: Any) -> None:
+        super().__init__(temperature=temperature, weight=Clipped(), **options)
 
 
 class FlatNCE(Contrastive):
     """FlatNCE: exp(d − sg d), value 1, gradient ∇d (Chen et al. 2021)."""
 
-    def __init__(self, *, temperature: float | TemperatureRule = 0.1, pairs: Pairs = "both") -> None:
-        super().__init__(temperature=temperature, weight=Flat(), pairs=pairs)
+    def __init__(self, *, temperature: float | TemperatureRule = 0.1, **options: Any) -> None:
+        super().__init__(temperature=temperature, weight=Flat(), **options)
 
 
 class DualTemperature(Contrastive):
@@ -64,7 +68,7 @@ class DualTemperature(Contrastive):
     Args:
         temperature: τ_α, weighs the negatives of one anchor.
         outer_temperature: τ_β, weighs the anchors; equal to τ_α it gives InfoNCE.
-        pairs: negative set; the authors' code uses ``"cross"``.
+        **options: ``pairs`` and ``gather`` of ``Contrastive``.
     """
 
     def __init__(
@@ -72,9 +76,9 @@ class DualTemperature(Contrastive):
         *,
         temperature: float | TemperatureRule = 0.1,
         outer_temperature: float = 1.0,
-        pairs: Pairs = "both",
+        **options: Any,
     ) -> None:
-        super().__init__(temperature=temperature, weight=AtTemperature(outer_temperature), pairs=pairs)
+        super().__init__(temperature=temperature, weight=AtTemperature(outer_temperature), **options)
 
 
 class MACL(Contrastive):
@@ -83,13 +87,11 @@ class MACL(Contrastive):
     Args:
         temperature: τ₀.
         alpha: α ≥ 1.
-        pairs: negative set; the authors' code uses ``"cross"``.
+        **options: ``pairs`` and ``gather`` of ``Contrastive``.
     """
 
-    def __init__(self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: Pairs = "both") -> None:
-        super().__init__(
-            temperature=AlignmentExponential(temperature, alpha), weight=Reweighted(), pairs=pairs
-        )
+    def __init__(self, *, temperature: float = 0.1, alpha: float = 2.0, **options: Any) -> None:
+        super().__init__(temperature=AlignmentExponential(temperature, alpha), weight=Reweighted(), **options)
 
 
 class MACLb(Contrastive):
@@ -98,11 +100,11 @@ class MACLb(Contrastive):
     Args:
         temperature: τ₀.
         beta: 0 ≤ β < 1.
-        pairs: negative set.
+        **options: ``pairs`` and ``gather`` of ``Contrastive``.
     """
 
-    def __init__(self, *, temperature: float = 0.1, beta: float = 0.5, pairs: Pairs = "both") -> None:
-        super().__init__(temperature=AlignmentLinear(temperature, beta), weight=Reweighted(), pairs=pairs)
+    def __init__(self, *, temperature: float = 0.1, beta: float = 0.5, **options: Any) -> None:
+        super().__init__(temperature=AlignmentLinear(temperature, beta), weight=Reweighted(), **options)
 
 
 class MACLc(Contrastive):
@@ -111,12 +113,12 @@ class MACLc(Contrastive):
     Args:
         temperature: τ₀.
         alpha: α ≥ 1.
-        pairs: negative set.
+        **options: ``pairs`` and ``gather`` of ``Contrastive``.
     """
 
-    def __init__(self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: Pairs = "both") -> None:
+    def __init__(self, *, temperature: float = 0.1, alpha: float = 2.0, **options: Any) -> None:
         super().__init__(
-            temperature=AlignmentExponential(temperature, alpha), weight=ReweightedByAlignment(), pairs=pairs
+            temperature=AlignmentExponential(temperature, alpha), weight=ReweightedByAlignment(), **options
         )
 
 
@@ -127,14 +129,14 @@ class MACLICML(Contrastive):
         temperature: τ₀.
         beta: β ≥ 0; the release calls it α.
         threshold: A₀; 0 gives MACL-b.
-        pairs: negative set.
+        **options: ``pairs`` and ``gather`` of ``Contrastive``.
     """
 
     def __init__(
-        self, *, temperature: float = 0.1, beta: float = 0.5, threshold: float = 0.0, pairs: Pairs = "both"
+        self, *, temperature: float = 0.1, beta: float = 0.5, threshold: float = 0.0, **options: Any
     ) -> None:
         super().__init__(
-            temperature=AlignmentLinear(temperature, beta, threshold), weight=Reweighted(), pairs=pairs
+            temperature=AlignmentLinear(temperature, beta, threshold), weight=Reweighted(), **options
         )
 
 
@@ -144,8 +146,8 @@ class AdaptiveInfoNCE(Contrastive):
     Args:
         temperature: τ₀.
         alpha: α ≥ 1.
-        pairs: negative set.
+        **options: ``pairs`` and ``gather`` of ``Contrastive``.
     """
 
-    def __init__(self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: Pairs = "both") -> None:
-        super().__init__(temperature=AlignmentExponential(temperature, alpha), weight=Softmax(), pairs=pairs)
+    def __init__(self, *, temperature: float = 0.1, alpha: float = 2.0, **options: Any) -> None:
+        super().__init__(temperature=AlignmentExponential(temperature, alpha), weight=Softmax(), **options)

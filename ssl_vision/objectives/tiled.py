@@ -1,116 +1,155 @@
-"""The margin's log-sum-exp without an N × N matrix: memory grows with N · D, not with N².
+"""Log-sum-exps over pairs of embeddings without an N × N matrix: memory grows with N · D, not with N².
 
-Both functions go over the similarities in tiles, keep one number a row, and compute each tile again in
-the backward pass. They are exact; sums are taken in the same order at every call, so a second call gives the
-same bits.
+The similarities are symmetric, so a tile of them serves its rows and its columns: each pair is looked at once
+in the forward pass and once in the backward, which computes the tiles again. Sums are exact, and taken in the
+same order at every call, so a second call gives the same bits.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-TILE = 256
-"""Rows (and, where tiles are symmetric, columns) of a tile."""
+Pairs = Literal["both", "cross"]
+
+Exclude = Callable[[Tensor, slice, slice], None]
+"""Sets those entries of a tile (rows × columns of the similarities) to ``NEVER`` that do not count."""
+
+TILE = 384
+"""Rows and columns of a tile."""
+
+KEPT = 1024
+"""Anchors up to which the tiles are kept for the backward pass (2 MB in float32), not computed again."""
 
 COLDEST = 0.025
 """Smallest τ for which exp((s − 1)/τ) stays in float32's range for every cosine s."""
 
-
-def row_tiles(anchors: Tensor, keys: Tensor, positive: Tensor, tau: Tensor, excluded: Tensor) -> Tensor:
-    """log Σ_{j ∉ excluded(i)} exp((a_i · k_j − p_i) / τ_i) for each row i, at any τ_i > 0.
-
-    Each row is shifted by its own maximum. Differentiable in everything but ``excluded``, once.
-
-    Args:
-        anchors: (M, D) unit rows a.
-        keys: (K, D) unit rows k.
-        positive: (M,) p.
-        tau: (M,) τ.
-        excluded: (M, E) int64, the keys that are no negatives of each anchor.
-
-    Returns:
-        (M,).
-    """
-    d: Tensor = _RowTiles.apply(anchors, keys, positive, tau, excluded)
-    return d
+NEVER = -1e30
+"""Stands for −∞, without the NaN that −∞ − −∞ and 0 · −∞ would give."""
 
 
-def symmetric_tiles(u: Tensor, positive: Tensor, tau: Tensor) -> Tensor:
-    """log Σ_{j ∉ {i, partner of i}} exp((u_i · u_j − p_i) / τ) for each row i, at one τ ≥ ``COLDEST``.
+def own_image(half: int) -> Exclude:
+    """Excludes the anchor itself and its positive, the row ``half`` before or after it."""
 
-    The rows of both views are anchors and keys at once, so each pair of rows is looked at once, for half the
-    work of ``row_tiles``. The common shift 1/τ bounds every exponent. Differentiable in ``u`` and
-    ``positive``, once.
+    def exclude(tile: Tensor, rows: slice, columns: slice) -> None:
+        for offset in (-half, 0, half):
+            diagonal = rows.start - columns.start + offset
+            if -tile.shape[0] < diagonal < tile.shape[1]:
+                tile.diagonal(diagonal).fill_(NEVER)
+
+    return exclude
+
+
+def tiled(u: Tensor, shift: Tensor, tau: Tensor, exclude: Exclude, *, pairs: Pairs) -> Tensor:
+    """log Σ_j exp((u_i · u_j − c_i) / τ_i) over the j that ``exclude`` leaves, for each row i.
+
+    Each row is shifted by its own maximum, so any τ_i > 0 will do; where one number τ ≥ ``COLDEST`` serves
+    all rows, ``tiled_warm`` is faster. Differentiable in ``u``, ``shift`` and ``tau``, once.
 
     Args:
-        u: (2N, D) unit rows, those of view 1 first; the partner of row i is row i ± N.
-        positive: (2N,) p.
-        tau: scalar τ.
+        u: (2N, D) unit rows, those of view 1 first.
+        shift: (2N,) c.
+        tau: (2N,) τ.
+        exclude: which pairs do not count.
+        pairs: ``"both"``, j runs over all rows, or ``"cross"``, over those of the other view.
 
     Returns:
-        (2N,).
+        (2N,), −1e30 or less where no j is left.
     """
-    d: Tensor = _SymmetricTiles.apply(u, positive, tau)
-    return d
+    result: Tensor = _Cold.apply(u, shift, tau, exclude, pairs)
+    return result
 
 
-class _RowTiles(torch.autograd.Function):
+def tiled_warm(u: Tensor, shift: Tensor, tau: float, exclude: Exclude, *, pairs: Pairs) -> Tensor:
+    """``tiled`` at one number τ ≥ ``COLDEST``, where the common shift 1/τ bounds every exponent."""
+    result: Tensor = _Warm.apply(u, shift, tau, exclude, pairs)
+    return result
+
+
+class _Cold(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, anchors: Tensor, keys: Tensor, positive: Tensor, tau: Tensor, excluded: Tensor
+        ctx: Any, u: Tensor, shift: Tensor, tau: Tensor, exclude: Exclude, pairs: Pairs
     ) -> Tensor:
-        parts = zip(*_split(anchors, positive, tau, excluded), strict=True)
-        d = torch.cat([_gaps(a, keys, p, t, out).logsumexp(dim=1) for a, p, t, out in parts])
-        ctx.save_for_backward(anchors, keys, positive, tau, excluded, d)
+        peak, total = u.new_full((len(u),), -torch.inf), u.new_zeros(len(u))
+        work = _buffer(u)
+        kept = []
+        inverse = 1 / tau
+        for rows, columns, tile in _similarities(u, u, exclude, pairs):
+            gap = _gap(tile, shift[rows, None], inverse[rows, None], work)
+            _absorb(gap, peak[rows], total[rows], dim=1)
+            if rows != columns:
+                gap = _gap(tile, shift[columns], inverse[columns], work)
+                _absorb(gap, peak[columns], total[columns], dim=0)
+            if len(u) <= KEPT:
+                kept.append((rows, columns, tile))
+        ctx.kept, ctx.exclude, ctx.pairs = kept, exclude, pairs
+        d = peak + total.log()
+        ctx.save_for_backward(u, shift, tau, d)
         return d
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         _refuse_second_derivative()
-        anchors, keys, positive, tau, excluded, d = ctx.saved_tensors
-        scaled = gradient / tau
-        to_keys = torch.zeros_like(keys)
-        to_anchors, to_tau = [], []
-        parts = _split(anchors, positive, tau, excluded, d, scaled)
+        u, shift, tau, d = ctx.saved_tensors
+        inverse = 1 / tau
+        scaled = gradient * inverse
+        to_u, to_tau = torch.zeros_like(u), torch.zeros_like(tau)
+        ours, theirs, spare = _buffer(u), _buffer(u), _buffer(u)
+
+        def share(tile: Tensor, index: Any, out: Tensor, dim: int) -> Tensor:
+            """Part of each entry in the sum of its anchor, times the anchor's gradient."""
+            gap = _gap(tile, shift[index], inverse[index], out)
+            if ctx.needs_input_grad[2]:
+                part = torch.sub(gap, d[index], out=_shaped(spare, gap)).exp_().mul_(scaled[index])
+                to_tau[index].view(-1).sub_(part.mul_(gap).sum(dim=dim))
+            return gap.sub_(d[index]).exp_().mul_(scaled[index])
+
         with torch.autocast(device_type=gradient.device.type, enabled=False):
-            for a, p, t, out, total, scale in zip(*parts, strict=True):
-                gap = _gaps(a, keys, p, t, out)
-                share = (gap - total[:, None]).exp_().mul_(scale[:, None])
-                if ctx.needs_input_grad[3]:
-                    gap.scatter_(1, out, 0.0)  # their share is 0, and 0 · −∞ is not
-                    to_tau.append(-(share * gap).sum(dim=1))
-                to_anchors.append(share @ keys)
-                to_keys.addmm_(share.T, a)
-        return torch.cat(to_anchors), to_keys, -scaled, torch.cat(to_tau) if to_tau else None, None
+            for rows, columns, tile in ctx.kept or _similarities(u, u, ctx.exclude, ctx.pairs):
+                weight = share(tile, (rows, None), ours, 1)
+                if rows == columns:
+                    to_u[rows].addmm_(weight + weight.T, u[rows])
+                    continue
+                weight.add_(share(tile, columns, theirs, 0))
+                to_u[rows].addmm_(weight, u[columns])
+                to_u[columns].addmm_(weight.T, u[rows])
+        return to_u, -scaled, to_tau, None, None
 
 
-class _SymmetricTiles(torch.autograd.Function):
+class _Warm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, u: Tensor, positive: Tensor, tau: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        ctx: Any, u: Tensor, shift: Tensor, tau: float, exclude: Exclude, pairs: Pairs
+    ) -> Tensor:
         total = u.new_zeros(len(u))
-        for rows, columns, tile in _triangle(u, tau):
+        kept = []
+        for rows, columns, tile in _exponentials(u, tau, exclude, pairs):
             total[rows] += tile.sum(dim=1)
             if rows != columns:
                 total[columns] += tile.sum(dim=0)
-        ctx.save_for_backward(u, tau, total)
-        return total.log() + (1 - positive) / tau
+            if len(u) <= KEPT:
+                kept.append((rows, columns, tile))
+        ctx.kept, ctx.tau, ctx.exclude, ctx.pairs = kept, tau, exclude, pairs
+        ctx.save_for_backward(u, total)
+        return total.log() + (1 - shift) / tau
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         _refuse_second_derivative()
-        u, tau, total = ctx.saved_tensors
-        scaled = gradient / tau
+        u, total = ctx.saved_tensors
+        scaled = gradient / ctx.tau
         weight = scaled / total
         to_u = torch.zeros_like(u)
+        work = _buffer(u)
         with torch.autocast(device_type=gradient.device.type, enabled=False):
-            for rows, columns, tile in _triangle(u, tau):
-                tile.mul_(weight[rows, None] + weight[columns])
-                to_u[rows].addmm_(tile, u[columns])
+            for rows, columns, tile in ctx.kept or _exponentials(u, ctx.tau, ctx.exclude, ctx.pairs):
+                both = torch.add(weight[rows, None], weight[columns], out=_shaped(work, tile)).mul_(tile)
+                to_u[rows].addmm_(both, u[columns])
                 if rows != columns:
-                    to_u[columns].addmm_(tile.T, u[rows])
-        return to_u, -scaled, None
+                    to_u[columns].addmm_(both.T, u[rows])
+        return to_u, -scaled, None, None, None
 
 
 def _refuse_second_derivative() -> None:
@@ -118,26 +157,44 @@ def _refuse_second_derivative() -> None:
         raise RuntimeError("create_graph=True: the tiled margin has a first derivative only")
 
 
-def _split(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
-    return [tensor.split(TILE) for tensor in tensors]  # type: ignore[no-untyped-call]
+def _buffer(u: Tensor) -> Tensor:
+    return u.new_empty(TILE * TILE)
 
 
-def _gaps(anchors: Tensor, keys: Tensor, positive: Tensor, tau: Tensor, excluded: Tensor) -> Tensor:
-    gap = (anchors @ keys.T).sub_(positive[:, None]).div_(tau[:, None])
-    return gap.scatter_(1, excluded, -torch.inf)
+def _shaped(buffer: Tensor, like: Tensor) -> Tensor:
+    return buffer[: like.numel()].view(like.shape)
 
 
-def _triangle(u: Tensor, tau: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """(rows, columns, exp((s − 1)/τ)) of the tiles on and above the diagonal, non-negatives at 0."""
-    half = len(u) // 2
-    starts = range(0, len(u), TILE)
-    for top in starts:
-        rows = slice(top, min(top + TILE, len(u)))
-        for left in starts[top // TILE :]:
-            columns = slice(left, min(left + TILE, len(u)))
-            tile = (u[rows] @ u[columns].T).sub_(1).div_(tau).exp_()
-            for offset in (-half, 0, half):  # where the entries (i, i) and (i, partner of i) lie
-                diagonal = top - left + offset
-                if -tile.shape[0] < diagonal < tile.shape[1]:
-                    tile.diagonal(diagonal).zero_()
+def _gap(tile: Tensor, shift: Tensor, inverse: Tensor, out: Tensor) -> Tensor:
+    return torch.sub(tile, shift, out=_shaped(out, tile)).mul_(inverse)
+
+
+def _absorb(gap: Tensor, peak: Tensor, total: Tensor, *, dim: int) -> None:
+    """Adds a tile to the running Σ exp(gap − peak) of its anchors; overwrites ``gap``."""
+    higher = torch.maximum(peak, gap.amax(dim=dim))
+    total.mul_((peak - higher).exp_()).add_(gap.sub_(higher.unsqueeze(dim)).exp_().sum(dim=dim))
+    peak.copy_(higher)
+
+
+def _exponentials(
+    u: Tensor, tau: float, exclude: Exclude, pairs: Pairs
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    for rows, columns, tile in _similarities(u / tau, u, exclude, pairs):
+        yield rows, columns, tile.sub_(1 / tau).exp_()
+
+
+def _similarities(
+    u: Tensor, v: Tensor, exclude: Exclude, pairs: Pairs
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """(rows, columns, u · v) of tiles that hold each pair once; those beyond ``KEPT`` share their memory."""
+    count, half = len(u), len(u) // 2
+    buffer = _buffer(u)
+    for top in range(0, count if pairs == "both" else half, TILE):
+        bottom = min(top + TILE, count if pairs == "both" else half)
+        for left in range(top if pairs == "both" else half, count, TILE):
+            rows, columns = slice(top, bottom), slice(left, min(left + TILE, count))
+            shape = (rows.stop - rows.start, columns.stop - columns.start)
+            out = u.new_empty(shape) if count <= KEPT else buffer[: shape[0] * shape[1]].view(shape)
+            tile = torch.mm(u[rows], v[columns].T, out=out)
+            exclude(tile, rows, columns)
             yield rows, columns, tile

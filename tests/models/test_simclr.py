@@ -7,8 +7,9 @@ import pytorch_lightning as pl
 import torch
 
 from ssl_vision.data import Batch, Digits
+from ssl_vision.errors import InputError
 from ssl_vision.models import Layers, OptimizerRule, SimCLR
-from ssl_vision.objectives import DCL, InfoNCE, Learnable
+from ssl_vision.objectives import DCL, InfoNCE, Learnable, SupCon
 
 SMALL = {"width": 4, "hidden_dim": 16, "output_dim": 8}
 VIEWS = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -138,3 +139,37 @@ def test_a_checkpoint_written_from_python_rebuilds_the_network(tmp_path):
     again = SimCLR.load_from_checkpoint(tmp_path / "model.ckpt", objective=DCL())
     assert again.backbone.dim == 32
     torch.testing.assert_close(again.eval()(VIEWS).projector, model.eval()(VIEWS).projector)
+
+
+@pytest.mark.parametrize("bn", ["joint", "per_view"])
+@pytest.mark.parametrize("chunk_size", [3, 8, 100])
+def test_chunks_hold_both_views_and_the_objective_sees_all(bn, chunk_size):
+    """With BatchNorm fixed the gradients are those of the whole batch; one that fits in a chunk is whole."""
+
+    def gradients(chunk_size):
+        model = SimCLR(**SMALL, bn=bn, chunk_size=chunk_size, seed=0).double()
+        if fixed:
+            model.eval()
+        model.log = lambda *args, **kwargs: None
+        loss = model.training_step(BATCH._replace(views=VIEWS.double()), 0)
+        loss.backward()
+        return loss.detach(), [p.grad for p in model.parameters()]
+
+    fixed = chunk_size == 3
+    (loss, ours), (whole, want) = gradients(chunk_size), gradients(None)
+    torch.testing.assert_close(loss, whole)
+    for one, other in zip(ours, want, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-12)
+
+
+def test_an_objective_that_wants_labels_gets_them():
+    model = SimCLR(**SMALL, objective=SupCon(), seed=0)
+    model.log = lambda *args, **kwargs: None
+    labels = torch.tensor([0, 1, 0, 1, 2, -1, -1, 2])
+    loss = model.training_step(BATCH._replace(labels=labels), 0)
+    torch.testing.assert_close(loss, SupCon()(*model(VIEWS).projector.chunk(2), labels))
+
+
+def test_a_chunk_of_nothing_is_refused():
+    with pytest.raises(InputError, match="chunk_size must be 1 or more, not 0"):
+        SimCLR(**SMALL, chunk_size=0)

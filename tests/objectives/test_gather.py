@@ -32,6 +32,11 @@ def batch():
     return x1, x1 + 0.5 * torch.randn(TOTAL, 6, generator=g)
 
 
+def arguments(objective, rows):
+    """Labels for the objective that takes them: classes of 4 and of 2, and images without a label."""
+    return [torch.tensor([0, 1, 0, 2, 0, 1, 2, -1, 0, -1, 3, 3])[rows]] if objective.supervised else []
+
+
 def build(name):
     cls, pairs = OBJECTIVES[name]
     if cls in (o.InfoNCE, o.DCL):  # with a parameter of its own, too
@@ -41,7 +46,7 @@ def build(name):
 
 def one_process(name):
     net, objective, (x1, x2) = network(), build(name), batch()
-    loss = objective(net(x1), net(x2))
+    loss = objective(net(x1), net(x2), *arguments(objective, slice(None)))
     loss.backward()
     return loss.detach(), [p.grad for p in net.parameters()]
 
@@ -53,7 +58,7 @@ def process(rank, world, rendezvous):
     for name in OBJECTIVES:
         x1, x2 = (x[mine] for x in batch())
         net, objective = DistributedDataParallel(network()), build(name)
-        loss = objective(*net(torch.cat([x1, x2])).chunk(2))
+        loss = objective(*net(torch.cat([x1, x2])).chunk(2), *arguments(objective, mine))
         loss.backward()
         expected_loss, expected = one_process_alone(name)
         torch.testing.assert_close(loss.detach(), expected_loss, rtol=1e-5, atol=1e-6, msg=name)
@@ -61,6 +66,14 @@ def process(rank, world, rendezvous):
         want = torch.cat([g.flatten() for g in expected])
         error = float((got - want).norm() / want.norm().clamp_min(1e-12))
         assert error < 1e-5, f"{name}: relative gradient error {error}"
+        objective.gather = False
+        alone = (
+            objective(*(network()(x) for x in (x1, x2)), *arguments(objective, mine)) if len(x1) > 1 else 0
+        )
+        with mock.patch("ssl_vision.objectives.contrastive.is_distributed", return_value=False):
+            assert len(x1) == 1 or alone == build(name)(
+                *(network()(x) for x in (x1, x2)), *arguments(objective, mine)
+            )
         everywhere = [torch.zeros_like(loss) for _ in range(world)]
         dist.all_gather(everywhere, loss.detach())
         assert all(torch.equal(other, loss.detach()) for other in everywhere), name

@@ -9,15 +9,17 @@ import torch
 
 from ssl_vision import objectives as o
 from ssl_vision.objectives import tiled
-from ssl_vision.objectives.tiled import row_tiles, symmetric_tiles
+from ssl_vision.objectives.margin import dense
+from ssl_vision.objectives.tiled import own_image
 
 margin_module = importlib.import_module("ssl_vision.objectives.margin")
 
 
-@pytest.fixture(params=[3, 5, 256])
+@pytest.fixture(params=[(3, 0), (5, 0), (5, 1024), (256, 0), (256, 1024)], ids=str)
 def small_tiles(request, monkeypatch):
-    """Tiles that do not divide the batch, and one that holds it."""
-    monkeypatch.setattr(tiled, "TILE", request.param)
+    """Tiles that do not divide the batch, and one that holds it; computed again or kept."""
+    monkeypatch.setattr(tiled, "TILE", request.param[0])
+    monkeypatch.setattr(tiled, "KEPT", request.param[1])
 
 
 def views(n=8, dim=6, noise=0.5, dtype=torch.float64):
@@ -30,8 +32,8 @@ def views(n=8, dim=6, noise=0.5, dtype=torch.float64):
 
 def both_ways(compute, monkeypatch, leaves):
     results = []
-    for dense in (10**9, 0):
-        monkeypatch.setattr(margin_module, "DENSE", dense)
+    for size in (10**9, 0):
+        monkeypatch.setattr(margin_module, "DENSE", size)
         value = compute()
         results.append((value, *torch.autograd.grad((value * torch.arange(len(value))).sum(), leaves)))
     return results
@@ -63,15 +65,38 @@ def test_temperatures_that_carry_a_gradient(monkeypatch, pairs):
 
 
 @pytest.mark.usefixtures("small_tiles")
-def test_gradcheck():
+@pytest.mark.parametrize("pairs", ["both", "cross"])
+def test_gradcheck(pairs):
     g = torch.Generator().manual_seed(0)
     u = torch.randn(8, 4, generator=g, dtype=torch.float64).requires_grad_()
-    keys = torch.randn(6, 4, generator=g, dtype=torch.float64).requires_grad_()
     p = torch.rand(8, generator=g, dtype=torch.float64).requires_grad_()
     tau = (0.5 + torch.rand(8, generator=g, dtype=torch.float64)).requires_grad_()
-    excluded = torch.randint(0, 6, (8, 2), generator=g)
-    assert torch.autograd.gradcheck(lambda *args: row_tiles(*args, excluded), (u, keys, p, tau))
-    assert torch.autograd.gradcheck(lambda u, p: symmetric_tiles(u, p, tau[0].detach()), (u, p))
+    some = own_image(4)
+    assert torch.autograd.gradcheck(lambda *args: tiled.tiled(*args, some, pairs=pairs), (u, p, tau))
+    assert torch.autograd.gradcheck(lambda u, p: tiled.tiled_warm(u, p, 0.3, some, pairs=pairs), (u, p))
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("pairs", ["both", "cross"])
+def test_any_set_of_pairs_can_be_excluded(pairs):
+    """A row that is left with no pair gets a value below any other and harms no gradient."""
+    z1, z2 = views()
+    u = torch.cat([z1, z2])
+    counts = torch.rand(16, 16, generator=torch.Generator().manual_seed(1)) < 0.5
+    counts = counts & counts.T
+    counts[3] = counts[:, 3] = False
+
+    def exclude(tile, rows, columns):
+        tile[~counts[rows, columns]] = tiled.NEVER
+
+    shift, tau = u.detach().sum(1), torch.full((16,), 0.3, dtype=torch.float64)
+    small, want = (f(u, shift, tau, exclude, pairs=pairs) for f in (tiled.tiled, dense))
+    assert (small[3], want[3]) < (-1e29, -1e29)
+    empty = want < -1e29
+    torch.testing.assert_close(small[~empty], want[~empty], rtol=1e-10, atol=1e-10)
+    ours, exact = (torch.autograd.grad(d[~empty].sum(), (z1, z2)) for d in (small, want))
+    for one, other in zip(ours, exact, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
 def test_large_batches_are_tiled_and_give_the_same_bits_twice():
@@ -79,9 +104,8 @@ def test_large_batches_are_tiled_and_give_the_same_bits_twice():
     objective = o.MACL()
     first, second = (torch.autograd.grad(objective(z1, z2), (z1, z2)) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    name = o.margin(z1, z2, 0.1).grad_fn.name()
-    assert "SymmetricTiles" in name
-    assert "RowTiles" in o.margin(z1, z2, 0.01).grad_fn.name()
+    assert "Warm" in o.margin(z1, z2, 0.1).grad_fn.name()
+    assert "Cold" in o.margin(z1, z2, 0.01).grad_fn.name()
 
 
 @pytest.mark.parametrize("tau", [0.5, 0.1, 0.05, 0.03, 0.01])

@@ -1,0 +1,118 @@
+"""Several positives for each anchor: the images of its class."""
+
+import torch
+from torch import Tensor
+
+from ssl_vision.objectives.contrastive import Contrastive
+from ssl_vision.objectives.gather import gather
+from ssl_vision.objectives.margin import dense, full_precision, is_dense, per_anchor, positives
+from ssl_vision.objectives.tiled import NEVER, Exclude, tiled
+
+
+class SupCon(Contrastive):
+    """Supervised contrast: every image of the anchor's class is a positive (Khosla et al. 2020, Eq. 2).
+
+        L_i = −1/|P(i)| Σ_{p ∈ P(i)} log [ exp(s_ip/τ) / Σ_{a ≠ i} exp(s_ia/τ) ]
+
+    It is the margin once more. With d_i = log Σ_{Neg} exp(s/τ) − log Σ_{P(i)} exp(s/τ),
+
+        L_i = softplus(d_i) + [ log Σ_{P(i)} exp(s/τ) − mean_{P(i)} s/τ ]
+
+    where the bracket is ≥ log |P(i)|, and 0 for a single positive: with no two labels alike this is InfoNCE.
+    Any other ``weight`` takes the place of softplus (``Decoupled`` gives Σ over negatives alone). Rules of
+    temperature and ``statistics`` read the mean similarity of an anchor's positives.
+
+    An upper mark to compare self-supervised objectives with, not one of them: it is called with labels.
+
+    Args:
+        temperature: τ, a number or a rule.
+        weight: from margins to losses; the default is softplus.
+        pairs: ``"both"`` or ``"cross"``, where positives and negatives come from.
+        gather: as in ``Contrastive``.
+    """
+
+    supervised = True
+
+    def forward(self, z1: Tensor, z2: Tensor, labels: Tensor | None = None) -> Tensor:
+        """The loss of a batch.
+
+        Args:
+            z1: (N, D) embeddings of view 1.
+            z2: (N, D) embeddings of view 2.
+            labels: (N,) integers; a negative one means that the image has no label, and then its other view
+                is its one positive.
+
+        Returns:
+            A scalar.
+
+        Raises:
+            ValueError: without labels that fit, or as ``Contrastive`` does.
+        """
+        if labels is None or labels.shape != z1.shape[:1] or labels.is_floating_point():
+            got = "none" if labels is None else f"{labels.dtype} of shape {tuple(labels.shape)}"
+            raise ValueError(f"labels must be integers of shape ({len(z1)},), got {got}")
+        u = self._units(z1, z2)
+        if self._gathers():
+            labels = gather(labels[:, None])[:, 0]
+        count = len(labels)
+        if count < 2:
+            raise ValueError(f"z1 of shape {tuple(z1.shape)} has no negatives: at least 2 images are needed")
+        with full_precision(u.device):
+            labels = torch.where(labels < 0, -1 - torch.arange(count, device=u.device), labels)
+            own = positives(u).repeat(2)
+            surplus, number = self._surplus(u, own, labels)
+            mean = own + surplus
+            tau = self.temperature(mean.detach().view(2, count).mean(dim=0))
+            twice = labels.repeat(2)
+
+            def over(pairs: Exclude, temperature: Tensor | float) -> Tensor:
+                """Log-sum-exp of a set of pairs, with the other view's similarity as zero."""
+                compute = dense if is_dense(u) else tiled
+                return compute(u, own, per_anchor(temperature, u), pairs, pairs=self.pairs)
+
+            attraction = over(_positives_of(twice), tau)
+
+            def margin_at(temperature: Tensor | float) -> Tensor:
+                same = temperature is tau
+                return over(_negatives_of(twice), temperature) - (
+                    attraction if same else over(_positives_of(twice), temperature)
+                )
+
+            spread = torch.where(number > 1, attraction - surplus / per_anchor(tau, u), 0.0)
+            return (self._losses(margin_at, mean, tau) + spread).mean()
+
+    def _surplus(self, u: Tensor, own: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean similarity of each anchor's positives less that of its own other view; their number; (2N,)."""
+        group = _groups(labels)
+        views = u.chunk(2)
+        sums = [torch.zeros_like(view).index_add(0, group, view)[group] for view in views]
+        size = torch.zeros_like(labels).index_add(0, group, torch.ones_like(labels))[group].repeat(2)
+        others = torch.cat([sums[1] - views[1], sums[0] - views[0]])
+        if self.pairs == "both":
+            others = others + torch.cat([sums[0] - views[0], sums[1] - views[1]])
+            size = 2 * size - 1
+        return ((u * others).sum(dim=1) - (size - 1) * own) / size, size
+
+
+def _groups(labels: Tensor) -> Tensor:
+    """Labels numbered from 0, without looking at them: on a device nothing waits."""
+    ranked, order = labels.sort()
+    steps = torch.zeros_like(labels)
+    steps[1:] = (ranked[1:] != ranked[:-1]).to(labels.dtype)
+    return torch.empty_like(labels).scatter(0, order, steps.cumsum(0))
+
+
+def _negatives_of(labels: Tensor) -> Exclude:
+    def exclude(tile: Tensor, rows: slice, columns: slice) -> None:
+        tile.masked_fill_(labels[rows, None] == labels[columns], NEVER)
+
+    return exclude
+
+
+def _positives_of(labels: Tensor) -> Exclude:
+    def exclude(tile: Tensor, rows: slice, columns: slice) -> None:
+        tile.masked_fill_(labels[rows, None] != labels[columns], NEVER)
+        if rows == columns:
+            tile.diagonal().fill_(NEVER)
+
+    return exclude

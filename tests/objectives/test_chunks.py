@@ -1,0 +1,100 @@
+"""A batch in chunks: the gradients of the whole batch, in less memory."""
+
+import pytest
+import torch
+from torch import nn
+
+from ssl_vision.objectives import DCL, MACL, DualTemperature, InfoNCE, in_chunks
+
+
+def network(norm=None, dropout=0.0):
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 16), *([norm] if norm else []), nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, 5)]
+    return nn.Sequential(*layers).double()
+
+
+def batch(n=20):
+    g = torch.Generator().manual_seed(1)
+    x1 = torch.randn(n, 6, generator=g, dtype=torch.float64)
+    return x1, x1 + 0.5 * torch.randn(n, 6, generator=g, dtype=torch.float64)
+
+
+def gradients(net, loss):
+    net.zero_grad()
+    loss.backward()
+    return [p.grad.clone() for p in net.parameters()]
+
+
+@pytest.mark.parametrize("objective", [InfoNCE(), DCL(pairs="cross"), MACL(), DualTemperature()], ids=str)
+@pytest.mark.parametrize("size", [1, 7, 20, 99])
+def test_gradients_are_those_of_the_whole_batch(objective, size):
+    net, (x1, x2) = network(nn.LayerNorm(16)), batch()
+    whole = objective(net(x1), net(x2))
+    chunked = objective(in_chunks(net, x1, size=size), in_chunks(net, x2, size=size))
+    torch.testing.assert_close(chunked, whole, rtol=1e-12, atol=1e-12)
+    for ours, want in zip(gradients(net, chunked), gradients(net, whole), strict=True):
+        torch.testing.assert_close(ours, want, rtol=1e-9, atol=1e-12)
+
+
+def test_gradients_are_not_those_of_accumulated_small_batches():
+    net, (x1, x2) = network(), batch()
+    small = [InfoNCE()(net(a), net(b)) for a, b in zip(x1.split(5), x2.split(5), strict=True)]
+    chunked = InfoNCE()(in_chunks(net, x1, size=5), in_chunks(net, x2, size=5))
+    accumulated, ours = gradients(net, sum(small) / 4), gradients(net, chunked)
+    assert not torch.allclose(accumulated[0], ours[0], rtol=0.1)
+
+
+def test_batchnorm_sees_chunks_and_counts_each_once():
+    chunked, plain = (network(nn.BatchNorm1d(16)) for _ in range(2))
+    x1, x2 = batch()
+
+    def both(net, call):
+        return gradients(net, InfoNCE()(call(x1), call(x2)))
+
+    ours = both(chunked, lambda x: in_chunks(chunked, x, size=5))
+    want = both(plain, lambda x: torch.cat([plain(part) for part in x.split(5)]))
+    for one, other in zip(ours, want, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    for (name, one), other in zip(chunked.state_dict().items(), plain.state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+    assert (chunked[1].momentum, int(chunked[1].num_batches_tracked)) == (0.1, 8)
+
+
+def test_dropout_falls_alike_in_both_passes():
+    net, (x1, x2) = network(dropout=0.5), batch()
+    torch.manual_seed(3)
+    ours = gradients(net, InfoNCE()(in_chunks(net, x1, size=20), in_chunks(net, x2, size=20)))
+    torch.manual_seed(3)
+    want = gradients(net, InfoNCE()(net(x1), net(x2)))
+    for one, other in zip(ours, want, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_the_network_keeps_one_chunk_at_a_time():
+    net, (x1, _) = network(), batch(4096)
+    kept = 0
+
+    def count(tensor):
+        nonlocal kept
+        kept += tensor.numel()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        net(x1)
+        whole, kept = kept, 0
+        in_chunks(net, x1, size=64)
+    assert kept < whole / 4
+
+
+def test_several_inputs_and_outputs_and_a_method():
+    net, (x1, x2) = network(), batch()
+    z1, z2 = in_chunks(net, x1, x2, size=6, call=lambda a, b: (net(a), net(b)))
+    torch.testing.assert_close((z1, z2), (net(x1), net(x2)))
+
+
+def test_what_cannot_be_cut_is_refused():
+    net, (x1, x2) = network(), batch()
+    with pytest.raises(ValueError, match="size must be 1 or more, got 0"):
+        in_chunks(net, x1, size=0)
+    with pytest.raises(ValueError, match=r"one number of rows, got \[20, 3\]"):
+        in_chunks(net, x1, x2[:3], size=5)
