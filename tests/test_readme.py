@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ssl_vision.main import main
-from ssl_vision.objectives import Contrastive, margin
+from ssl_vision.objectives import Contrastive
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -18,23 +18,17 @@ COMMANDS = re.findall(r"^ssl-vision fit .*$", README, flags=re.MULTILINE)
 
 
 def test_objective_in_a_users_own_loop():
-    (block,) = [block for block in BLOCKS if "loss.backward()" in block]
+    (block,) = [block for block in BLOCKS if "objective.statistics" in block]
     z1 = torch.randn(8, 4, requires_grad=True)
     exec(block, {"z1": z1, "z2": torch.randn(8, 4)})
     assert z1.grad.abs().sum() > 0
 
 
-def test_the_objective_that_readme_adds_has_the_gradient_it_states():
-    (block,) = [block for block in BLOCKS if "HalfDecoupled" in block]
-    names = {}
-    exec(block, names)
-    objective = names["objective"]
-    z = torch.randn(8, 4, dtype=torch.float64, requires_grad=True)
-    other = torch.randn(8, 4, dtype=torch.float64)
-    (gradient,) = torch.autograd.grad(objective(z, other), z)
-    d = margin(z, other, 0.1)
-    (expected,) = torch.autograd.grad((d.sigmoid().sqrt().detach() * d).mean(), z)
-    torch.testing.assert_close(gradient, expected)
+def test_a_batch_in_chunks():
+    (block,) = [block for block in BLOCKS if "in_chunks" in block]
+    network = torch.nn.Linear(3, 4)
+    exec(block, {"network": network, "view1": torch.randn(99, 3), "view2": torch.randn(99, 3)})
+    assert network.weight.grad.abs().sum() > 0
 
 
 def test_the_demos_table_is_the_one_that_the_benchmark_wrote():
@@ -55,9 +49,8 @@ def test_the_demos_table_is_the_one_that_the_benchmark_wrote():
         assert f"| {name} | {' | '.join(cells)} |" in README
 
 
-def test_every_preset_is_in_the_table():
-    table = {row[1] for row in re.finditer(r"^\| `(\w+)` \|", README, flags=re.MULTILINE)}
-    assert table == {cls.__name__ for cls in Contrastive.__subclasses__()}
+def test_every_preset_is_named():
+    assert all(f"`{cls.__name__}`" in README for cls in Contrastive.__subclasses__())
 
 
 class Parsed(Exception):

@@ -1,0 +1,363 @@
+"""Objectives beside their peers: time, peak memory and the error of the gradient in float32.
+
+    python benchmarks/objectives.py                    the tables in README (about 25 minutes on one core)
+    python benchmarks/objectives.py --device cuda      on a GPU, where 2N = 131,072 is measured too
+    python benchmarks/objectives.py --sizes 512 2048   some batch sizes only
+
+Forward and backward at D = 128, all implementations of an objective in one process, alternating; the time is
+the median, the ratio that of medians. The error is ‖g − g₆₄‖ / ‖g₆₄‖ with g₆₄ the gradient of the same
+embeddings in float64. Prints Markdown tables and writes benchmarks/results/objectives.json.
+"""
+
+import argparse
+import ctypes
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from lightly import loss as lightly
+from provenance import provenance, save
+from pytorch_metric_learning import losses as pml
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from ssl_vision import objectives as o
+
+DIM = 128
+SIZES = (256, 512, 2048, 8192, 16384, 65536)
+TEMPERATURES = (1.0, 0.5, 0.1, 0.07, 0.05, 0.03, 0.01)
+SECONDS = 20.0
+"""Time for one implementation at one size, where a call takes less."""
+LARGEST = 16384
+"""2N up to which peers that keep all similarities are run."""
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def one_matmul(temperature: float) -> Loss:
+    """InfoNCE as the shortest torch code: one matrix, diagonal out, cross entropy."""
+
+    def loss(z1: Tensor, z2: Tensor) -> Tensor:
+        u = normalize(torch.cat([z1, z2]))
+        similarity = (u @ u.T / temperature).fill_diagonal_(-torch.inf)
+        return cross_entropy(similarity, torch.arange(len(u), device=u.device).roll(len(z1)))
+
+    return loss
+
+
+def published(temperature: float, outer: float | None = None) -> Loss:
+    """MACL at a fixed temperature, or dual temperature, with the weight as published, from 1 − softmax."""
+
+    def loss(z1: Tensor, z2: Tensor) -> Tensor:
+        u = normalize(torch.cat([z1, z2]))
+        similarity = u @ u.T
+        own = torch.eye(len(u), dtype=torch.bool, device=u.device)
+        target = torch.arange(len(u), device=u.device).roll(len(z1))
+
+        def probability(tau: float) -> Tensor:
+            return (similarity / tau).masked_fill(own, -torch.inf).softmax(1).gather(1, target[:, None])[:, 0]
+
+        p = probability(temperature)
+        weight = (1 if outer is None else 1 - probability(outer).detach()) / (1 - p.detach())
+        return -(weight * p.log()).mean()
+
+    return loss
+
+
+def pml_ntxent(temperature: float) -> Loss:
+    """pytorch-metric-learning's NTXentLoss, which compares every positive pair with every negative one."""
+    loss = pml.NTXentLoss(temperature=temperature)
+    return lambda z1, z2: loss(torch.cat([z1, z2]), torch.arange(len(z1), device=z1.device).repeat(2))
+
+
+def with_classes(loss: Callable[..., Tensor]) -> Loss:
+    """A supervised loss of ten classes."""
+    return lambda z1, z2: loss(z1, z2, torch.arange(len(z1), device=z1.device) % 10)
+
+
+def pml_supcon(z1: Tensor, z2: Tensor, labels: Tensor) -> Tensor:
+    """pytorch-metric-learning's SupConLoss."""
+    return pml.SupConLoss(temperature=0.2)(torch.cat([z1, z2]), labels.repeat(2))
+
+
+SPEED: dict[str, dict[str, Loss]] = {
+    "InfoNCE, τ = 0.2": {
+        "ssl_vision": o.InfoNCE(temperature=0.2),
+        "lightly": lightly.NTXentLoss(temperature=0.2),
+        "torch, one matmul": one_matmul(0.2),
+        "pytorch-metric-learning": pml_ntxent(0.2),
+    },
+    "InfoNCE, τ = 0.02": {
+        "ssl_vision": o.InfoNCE(temperature=0.02),
+        "lightly": lightly.NTXentLoss(temperature=0.02),
+    },
+    "DCL": {"ssl_vision": o.DCL(temperature=0.2), "lightly": lightly.DCLLoss(temperature=0.2)},
+    "DCLW": {"ssl_vision": o.DCLW(temperature=0.2), "lightly": lightly.DCLWLoss(temperature=0.2)},
+    "MACL": {
+        "ssl_vision": o.MACLICML(temperature=0.2),
+        "lightly": lightly.MACLLoss(temperature=0.2, alpha=0.5, A_0=0.0),
+    },
+    "dual temperature": {
+        "ssl_vision": o.DualTemperature(temperature=0.2),
+        "torch, as published": published(0.2, 1.0),
+    },
+    "SupCon, 10 classes": {
+        "ssl_vision": with_classes(o.SupCon(temperature=0.2)),
+        "pytorch-metric-learning": with_classes(pml_supcon),
+    },
+}
+LIMITS = {("InfoNCE, τ = 0.2", "pytorch-metric-learning"): 512}
+"""Peers with a smaller limit: the cubic one would take 34 GB in one tensor at 2N = 2,048."""
+
+EXACT: dict[str, Callable[[float], Loss]] = {
+    "InfoNCE": lambda tau: o.InfoNCE(temperature=tau),
+    "DCL": lambda tau: o.DCL(temperature=tau),
+    "MACL": lambda tau: o.MACL(temperature=tau, alpha=1.0),
+    "dual temperature": lambda tau: o.DualTemperature(temperature=tau),
+}
+PEERS: dict[tuple[str, str], Callable[[float], Loss]] = {
+    ("InfoNCE", "lightly"): lambda tau: lightly.NTXentLoss(temperature=tau),
+    ("InfoNCE", "pytorch-metric-learning"): pml_ntxent,
+    ("InfoNCE", "torch, one matmul"): one_matmul,
+    ("DCL", "lightly"): lambda tau: lightly.DCLLoss(temperature=tau),
+    ("MACL", "lightly"): lambda tau: lightly.MACLLoss(temperature=tau, alpha=0.0, A_0=0.0),
+    ("MACL", "torch, as published"): published,
+    ("dual temperature", "torch, as published"): lambda tau: published(tau, 1.0),
+}
+"""Objectives at a fixed temperature; exact is ours in float64, which tests hold against a double loop."""
+
+
+def views(n: int, noise: float, dim: int = DIM) -> tuple[Tensor, Tensor]:
+    """Embeddings of ``n`` images; the smaller the noise, the better separated the positives."""
+    g = torch.Generator().manual_seed(n)
+    z1 = torch.randn(n, dim, generator=g)
+    return z1, z1 + noise * torch.randn(n, dim, generator=g)
+
+
+def gradient(loss: Loss, z1: Tensor, z2: Tensor) -> Tensor:
+    """Of the loss, by both views, in float64."""
+    z1, z2 = z1.clone().requires_grad_(), z2.clone().requires_grad_()
+    return torch.cat(torch.autograd.grad(loss(z1, z2), (z1, z2))).double()
+
+
+def error(loss: Loss, z1: Tensor, z2: Tensor, exact: Loss | None = None) -> float | None:
+    """Relative gradient error in float32; None where float32 cannot hold the exact gradient."""
+    true = gradient(exact or loss, z1.double(), z2.double())
+    if true.norm() < 1e-30:
+        return None
+    return float((gradient(loss, z1, z2) - true).norm() / true.norm())
+
+
+def step(loss: Loss, z1: Tensor, z2: Tensor) -> None:
+    """Forward and backward."""
+    torch.autograd.grad(loss(z1, z2), (z1, z2))
+
+
+class Meter:
+    """Seconds, and peak bytes beyond what was held before, of a call."""
+
+    def __init__(self, device: str) -> None:
+        self.cuda = device == "cuda"
+
+    def seconds(self, call: Callable[[], Any]) -> float:
+        """Wall time until the device is done."""
+        start = time.perf_counter()
+        call()
+        if self.cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    def peak(self, call: Callable[[], Any]) -> int:
+        """Of the device's memory, or of the process's resident memory."""
+        gc.collect()
+        if self.cuda:
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            call()
+            return torch.cuda.max_memory_allocated() - before
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+        before = self._status("VmRSS")
+        call()
+        return self._status("VmHWM") - before
+
+    @staticmethod
+    def _status(field: str) -> int:
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith(field))
+
+
+def speed(sizes: list[int], device: str) -> list[dict[str, Any]]:
+    """A row for each objective, implementation and size."""
+    meter, rows = Meter(device), []
+    for size in sizes:
+        z1, z2 = (z.to(device).requires_grad_() for z in views(size // 2, 1.0))
+        for objective, implementations in SPEED.items():
+            calls = {
+                name: partial(step, loss, z1, z2)
+                for name, loss in implementations.items()
+                if name == "ssl_vision" or size <= LIMITS.get((objective, name), LARGEST)
+            }
+            if not calls:
+                continue
+            bytes_, times = {}, {name: [] for name in calls}
+            for name, call in calls.items():
+                call()
+                bytes_[name] = meter.peak(call)
+            first = {name: meter.seconds(call) for name, call in calls.items()}
+            rounds = int(min(50, max(3, SECONDS / max(first.values())))) if len(calls) > 1 else 1
+            for _ in range(rounds):
+                for name, call in calls.items():
+                    times[name].append(meter.seconds(call))
+            for name in calls:
+                row = {
+                    "objective": objective,
+                    "implementation": name,
+                    "size": size,
+                    "milliseconds": round(1e3 * statistics.median(times[name]), 3),
+                    "megabytes": round(bytes_[name] / 1e6, 1),
+                    "rounds": rounds,
+                }
+                print(row, file=sys.stderr, flush=True)
+                rows.append(row)
+    return rows
+
+
+def precision(device: str) -> list[dict[str, Any]]:
+    """Errors of implementations: 128 pairs, 128 dimensions, positives at cosine 0.96 and more."""
+    z1, z2 = (z.to(device) for z in views(128, 0.2))
+    named = {(objective, "ssl_vision"): make for objective, make in EXACT.items()} | PEERS
+    return [
+        {
+            "objective": objective,
+            "implementation": name,
+            "temperature": tau,
+            "error": error(make(tau), z1, z2, EXACT[objective](tau)),
+        }
+        for (objective, name), make in sorted(named.items(), key=lambda item: list(EXACT).index(item[0][0]))
+        for tau in TEMPERATURES
+    ]
+
+
+def sweep(device: str) -> list[dict[str, Any]]:
+    """The largest error of each preset over N (to 4,096 at three τ, to 128 at the others) and pair sets.
+
+    Collapsed: all embeddings the same but for noise of 1 %. bfloat16: random embeddings that are rounded to
+    bfloat16, as a network under autocast gives them, against those that are not.
+    """
+    rows = []
+    presets = [c for c in o.Contrastive.__subclasses__() if not c.supervised]
+    for kind in ("random", "separated", "collapsed", "bfloat16"):
+        for tau in TEMPERATURES:
+            worst: dict[str, float] = {}
+            large = kind in ("random", "separated") and tau in (0.1, 0.03, 0.01)
+            for n in (2, 3, 16, 128, 1024, 4096) if large else (2, 3, 16, 128):
+                z1, z2 = views(n, 0.03 if kind == "separated" else 1.0)
+                if kind == "collapsed":
+                    z1, z2 = 1 + 0.01 * z1, 1 + 0.01 * z2
+                z1, z2 = z1.to(device), z2.to(device)
+                for preset in presets:
+                    for pairs in ("both", "cross") if n <= 128 else ("both",):
+                        loss = preset(temperature=tau, pairs=pairs)
+                        if kind == "bfloat16":
+                            exact = gradient(loss, z1.double(), z2.double())
+                            rounded = gradient(loss, z1.bfloat16(), z2.bfloat16())
+                            found = float((rounded - exact).norm() / exact.norm())
+                        else:
+                            found = error(loss, z1, z2)
+                        if found is not None:
+                            worst[preset.__name__] = max(worst.get(preset.__name__, 0.0), found)
+            print(kind, tau, worst, file=sys.stderr, flush=True)
+            rows += [
+                {"preset": name, "temperature": tau, "kind": kind, "error": value}
+                for name, value in worst.items()
+            ]
+    return rows
+
+
+def speed_table(rows: list[dict[str, Any]]) -> str:
+    """Milliseconds and megabytes by size, with how many times as long and as much the peers take."""
+    sizes = sorted({row["size"] for row in rows})
+    lines = [
+        "| objective | | " + " | ".join(f"2N = {size:,}" for size in sizes) + " |",
+        "|---|---" + "|---" * len(sizes) + "|",
+    ]
+    found = {(row["objective"], row["implementation"], row["size"]): row for row in rows}
+    for objective, implementations in SPEED.items():
+        for name in implementations:
+            cells = []
+            for size in sizes:
+                row, ours = found.get((objective, name, size)), found.get((objective, "ssl_vision", size))
+                if row is None or ours is None:
+                    cells.append("–")
+                    continue
+                milliseconds, digits = row["milliseconds"], 1 if row["milliseconds"] < 100 else 0
+                cell = f"{milliseconds:,.{digits}f} ms, {row['megabytes']:,.0f} MB"
+                if name != "ssl_vision":
+                    cell += f" ({milliseconds / ours['milliseconds']:.1f} ×)"
+                cells.append(cell)
+            lines.append(f"| {objective} | {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _scientific(value: float | None) -> str:
+    return "–" if value is None else "NaN" if value != value else f"{value:.0e}".replace("e-0", "e-")
+
+
+def precision_table(rows: list[dict[str, Any]]) -> str:
+    """Errors by temperature."""
+    lines = [
+        "| relative gradient error at τ | | " + " | ".join(f"{tau:g}" for tau in TEMPERATURES) + " |",
+        "|---" * (len(TEMPERATURES) + 2) + "|",
+    ]
+    for objective, name in dict.fromkeys((row["objective"], row["implementation"]) for row in rows):
+        errors = [
+            row["error"] for row in rows if (row["objective"], row["implementation"]) == (objective, name)
+        ]
+        lines.append(f"| {objective} | {name} | " + " | ".join(map(_scientific, errors)) + " |")
+    return "\n".join(lines)
+
+
+def sweep_table(rows: list[dict[str, Any]]) -> str:
+    """The worst of all presets by temperature and kind of batch."""
+    lines = [
+        "| the worst of all objectives at τ | " + " | ".join(f"{tau:g}" for tau in TEMPERATURES) + " |",
+        "|---" * (len(TEMPERATURES) + 1) + "|",
+    ]
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        errors = [
+            max(row["error"] for row in rows if (row["kind"], row["temperature"]) == (kind, tau))
+            for tau in TEMPERATURES
+        ]
+        lines.append(f"| {kind} | " + " | ".join(map(_scientific, errors)) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures, prints the tables, writes the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--sizes", type=int, nargs="+")
+    parser.add_argument("--threads", type=int, default=1)
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    sizes = chosen.sizes or [*SIZES, *([131072] if chosen.device == "cuda" else [])]
+    record = provenance("lightly", "pytorch-metric-learning")
+    record |= {
+        "precision": precision(chosen.device),
+        "sweep": sweep(chosen.device),
+        "speed": speed(sizes, chosen.device),
+    }
+    save("objectives" if chosen.device == "cpu" else f"objectives_{chosen.device}", record)
+    print(speed_table(record["speed"]), precision_table(record["precision"]), sep="\n\n")
+    print("\n" + sweep_table(record["sweep"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Where a figure comes from: what every file in benchmarks/results/ says of itself."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def provenance(*packages: str) -> dict[str, Any]:
+    """Command, commit, device, threads, load and the versions of torch and ``packages``."""
+    commit = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    described = subprocess.run(commit, cwd=RESULTS.parent, capture_output=True, text=True, check=False)
+    return {
+        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "commit": described.stdout.strip(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "versions": {"torch": torch.__version__} | {package: version(package) for package in packages},
+    }
+
+
+def save(name: str, record: dict[str, Any]) -> None:
+    """Writes benchmarks/results/<name>.json."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")

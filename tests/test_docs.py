@@ -1,0 +1,80 @@
+"""docs/objectives.md says what the code does."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from ssl_vision import objectives as o
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = (DOCS / "objectives.md").read_text()
+
+
+def test_the_objective_that_the_page_adds_has_the_gradient_it_states():
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    names = {}
+    exec(block, names)
+    z = torch.randn(8, 4, dtype=torch.float64, requires_grad=True)
+    other = torch.randn(8, 4, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(names["objective"](z, other), z)
+    d = o.margin(z, other, 0.1)
+    (expected,) = torch.autograd.grad((d.sigmoid().sqrt().detach() * d).mean(), z)
+    torch.testing.assert_close(gradient, expected)
+
+
+@pytest.mark.parametrize(
+    ("heading", "base"),
+    [("objective", o.Contrastive), ("rule", o.TemperatureRule)],
+    ids=["objectives", "temperature rules"],
+)
+def test_every_class_is_in_its_table(heading, base):
+    table = re.search(rf"^\| {heading} \|.*?(?=\n\n)", PAGE, flags=re.MULTILINE | re.DOTALL)[0]
+    named = set(re.findall(r"^\| `(\w+)", table, flags=re.MULTILINE))
+    abstract = {"AlignmentRule"}
+    assert named == subclasses(base) - abstract
+
+
+def subclasses(base):
+    """Names of those defined in the package, at any depth."""
+    found = {cls for cls in base.__subclasses__() if cls.__module__.startswith("ssl_vision.")}
+    return {cls.__name__ for cls in found} | {name for cls in found for name in subclasses(cls)}
+
+
+def test_the_picture_shows_the_weights_of_the_table():
+    spec = importlib.util.spec_from_file_location("weights", DOCS / "weights.py")
+    picture = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(picture)
+    d = picture.margins()
+    positive = (torch.log(torch.tensor(510.0, dtype=d.dtype)) - d) * 0.1
+    outer = torch.sigmoid(torch.log(torch.tensor(510.0, dtype=d.dtype)) - positive)
+    for weight, expected in [
+        (o.Softmax(), d.sigmoid()),
+        (o.Clipped(), (d > 0).to(d.dtype)),
+        (o.Reweighted(), torch.ones_like(d)),
+        *((same, torch.ones_like(d)) for same in picture.SAME_AS_MACL),
+        (o.AtTemperature(1.0), outer),
+        (o.ReweightedByAlignment(), 2 - positive),
+    ]:
+        torch.testing.assert_close(picture.weight_on(weight, d), expected)
+    svg = (DOCS / "weights.svg").read_text()
+    assert all(name in svg for name in picture.CURVES)
+
+
+def test_one_seed_trains_macl_at_a_fixed_temperature_flatnce_and_dcl_alike():
+    def trained(objective):
+        torch.manual_seed(0)
+        net = torch.nn.Linear(6, 4).double()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(5):
+            x = torch.randn(12, 6, dtype=torch.float64)
+            optimizer.zero_grad()
+            objective(net(x), net(x + 0.1 * torch.randn_like(x))).backward()
+            optimizer.step()
+        return net.weight.detach()
+
+    dcl = trained(o.DCL())
+    torch.testing.assert_close(trained(o.MACL(alpha=1.0)), dcl, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(trained(o.FlatNCE()), dcl, rtol=1e-10, atol=1e-12)
