@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightly.loss import DCLLoss, DCLWLoss, MACLLoss, NTXentLoss
+from pytorch_metric_learning import losses as pml
 
 from ssl_vision import objectives as o
 
@@ -86,6 +87,19 @@ def test_lightly_agrees_on_its_pair_set(temperature):
     ]:
         torch.testing.assert_close(ours(z1, z2), theirs(z1, z2), rtol=1e-6, atol=1e-6)
         assert relative(gradient(ours, z1, z2), gradient(theirs, z1, z2)) < 1e-6
+
+
+@pytest.mark.parametrize("temperature", [0.5, 0.1])
+def test_pytorch_metric_learning_agrees_on_infonce(temperature):
+    z1, z2 = views(n=12, dim=16)
+    theirs = pml.NTXentLoss(temperature=temperature)
+
+    def labelled(a, b):
+        return theirs(torch.cat([a, b]), torch.arange(12).repeat(2))
+
+    ours = o.InfoNCE(temperature=temperature)
+    torch.testing.assert_close(ours(z1, z2), labelled(z1, z2), rtol=1e-6, atol=1e-6)
+    assert relative(gradient(ours, z1, z2), gradient(labelled, z1, z2)) < 1e-6
 
 
 def test_lightly_agrees_on_macl_in_its_icml_form():

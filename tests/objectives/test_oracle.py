@@ -86,7 +86,21 @@ PRESETS = {
     "MACLICML": (lambda p: o.MACLICML(threshold=0.3, pairs=p), linear(0.1, 0.5, 0.3), macl),
     "AdaptiveInfoNCE": (lambda p: o.AdaptiveInfoNCE(pairs=p), exponential(0.1, 2.0), infonce),
 }
+WEIGHTS = {
+    "Softmax": (o.Softmax, infonce),
+    "Decoupled": (o.Decoupled, dcl),
+    "Clipped": (o.Clipped, lambda d, s, t, at: torch.clamp(d, min=0)),
+    "Flat": (o.Flat, lambda d, s, t, at: torch.exp(d - d.detach())),
+    "Reweighted": (o.Reweighted, macl),
+    "ReweightedByAlignment": (o.ReweightedByAlignment, macl_c),
+    "AtTemperature": (lambda: o.AtTemperature(0.3), dual(0.3)),
+    "VonMisesFisher": (lambda: o.VonMisesFisher(0.4), dclw(0.4)),
+}
 RULES = {
+    "constant": (lambda: o.Constant(0.2), constant(0.2)),
+    "alignment_exponential": (lambda: o.AlignmentExponential(0.1, 2.0), exponential(0.1, 2.0)),
+    "alignment_linear": (lambda: o.AlignmentLinear(0.1, 0.5), linear(0.1, 0.5)),
+    "alignment_icml": (lambda: o.AlignmentLinear(0.1, 0.5, 0.3), linear(0.1, 0.5, 0.3)),
     "linear_in_epoch": (lambda: o.LinearInEpoch(0.07, 0.01), constant(0.07 + 0.01 * 3)),
     "cosine_in_epoch": (
         lambda: o.CosineInEpoch(0.1, 0.3, epochs=6),
@@ -132,12 +146,27 @@ def test_preset_equals_the_loop(name, pairs):
 
 @pytest.mark.parametrize("pairs", ["both", "cross"])
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(("objective", "loss_of"), [(o.InfoNCE, infonce), (o.DCL, dcl)])
-def test_any_objective_takes_any_rule(objective, loss_of, rule, pairs):
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_any_weight_takes_any_rule(weight, rule, pairs):
+    make_weight, loss_of = WEIGHTS[weight]
     make, taus_of = RULES[rule]
-    built = objective(temperature=make(), pairs=pairs)
+    built = o.Contrastive(temperature=make(), weight=make_weight(), pairs=pairs)
     built.set_epoch(3)
     assert_matches(built, taus_of, loss_of, pairs)
+
+
+def test_every_weight_and_rule_is_tested():
+    assert {type(make()) for make, _ in WEIGHTS.values()} == set(o.Weight.__subclasses__())
+    rules = {type(make()) for make, _ in RULES.values()}
+    assert rules == {
+        o.Constant,
+        o.LinearInEpoch,
+        o.CosineInEpoch,
+        o.AlignmentExponential,
+        o.AlignmentLinear,
+        o.PerAnchor,
+        o.Learnable,
+    }
 
 
 def test_every_preset_is_tested():
