@@ -46,15 +46,20 @@ class OptimizerRule:
             raise ValueError("optimizer.warmup_epochs needs optimizer.schedule 'cosine'")
 
     def optimizer(self, module: nn.Module) -> Optimizer:
-        """The optimizer over all parameters of ``module``."""
+        """The optimizer over all parameters of ``module``; on a GPU one kernel moves them all."""
         parameters = list(module.parameters())
+        fused = all(parameter.is_cuda for parameter in parameters) or None
         if self.name == "adam":
-            return torch.optim.Adam(parameters, lr=self.lr, weight_decay=self.weight_decay)
+            return torch.optim.Adam(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=fused)
         if self.name == "adamw":
-            return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay)
+            return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=fused)
         if self.name == "sgd":
             return torch.optim.SGD(
-                parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay
+                parameters,
+                lr=self.lr,
+                momentum=self.momentum,
+                weight_decay=self.weight_decay,
+                fused=fused,
             )
         decayed = [parameter for parameter in parameters if parameter.ndim > 1]
         plain = [parameter for parameter in parameters if parameter.ndim <= 1]

@@ -1,12 +1,8 @@
-"""The published objectives, by name: each a choice of temperature rule and weight.
-
-All take ``pairs`` and ``gather`` of ``Contrastive`` besides their own options.
-"""
-
-from typing import Any
+"""The published objectives, by name: each a choice of temperature rule and weight."""
 
 from ssl_vision.objectives.contrastive import Contrastive
 from ssl_vision.objectives.temperature import AlignmentExponential, AlignmentLinear, TemperatureRule
+from ssl_vision.objectives.tiled import Pairs
 from ssl_vision.objectives.weight import (
     AtTemperature,
     Clipped,
@@ -22,15 +18,19 @@ from ssl_vision.objectives.weight import (
 class InfoNCE(Contrastive):
     """InfoNCE, also NT-Xent: softplus(d) (MACL paper, Eq. 1; Chen et al. 2020, A Simple Framework)."""
 
-    def __init__(self, *, temperature: float | TemperatureRule = 0.1, **options: Any) -> None:
-        super().__init__(temperature=temperature, weight=Softmax(), **options)
+    def __init__(
+        self, *, temperature: float | TemperatureRule = 0.1, pairs: Pairs = "both", gather: bool = True
+    ) -> None:
+        super().__init__(temperature=temperature, weight=Softmax(), pairs=pairs, gather=gather)
 
 
 class DCL(Contrastive):
     """Decoupled contrastive learning: d (Yeh et al. 2021)."""
 
-    def __init__(self, *, temperature: float | TemperatureRule = 0.1, **options: Any) -> None:
-        super().__init__(temperature=temperature, weight=Decoupled(), **options)
+    def __init__(
+        self, *, temperature: float | TemperatureRule = 0.1, pairs: Pairs = "both", gather: bool = True
+    ) -> None:
+        super().__init__(temperature=temperature, weight=Decoupled(), pairs=pairs, gather=gather)
 
 
 class DCLW(Contrastive):
@@ -39,27 +39,37 @@ class DCLW(Contrastive):
     Args:
         temperature: τ.
         sigma: concentration σ of the weight; σ → ∞ gives DCL.
-        **options: ``pairs`` and ``gather`` of ``Contrastive``.
+        pairs: negative set, as in ``Contrastive``.
+        gather: across processes, as in ``Contrastive``.
     """
 
     def __init__(
-        self, *, temperature: float | TemperatureRule = 0.1, sigma: float = 0.5, **options: Any
+        self,
+        *,
+        temperature: float | TemperatureRule = 0.1,
+        sigma: float = 0.5,
+        pairs: Pairs = "both",
+        gather: bool = True,
     ) -> None:
-        super().__init__(temperature=temperature, weight=VonMisesFisher(sigma), **options)
+        super().__init__(temperature=temperature, weight=VonMisesFisher(sigma), pairs=pairs, gather=gather)
 
 
 class DCLPlus(Contrastive):
     """DCL⁺, clipped decoupled loss: max(0, d), zero gradient for anchors with d < 0."""
 
-    def __init__(self, *, temperature: float | TemperatureRule = 0.1, **options: Any) -> None:
-        super().__init__(temperature=temperature, weight=Clipped(), **options)
+    def __init__(
+        self, *, temperature: float | TemperatureRule = 0.1, pairs: Pairs = "both", gather: bool = True
+    ) -> None:
+        super().__init__(temperature=temperature, weight=Clipped(), pairs=pairs, gather=gather)
 
 
 class FlatNCE(Contrastive):
     """FlatNCE: exp(d − sg d), value 1, gradient ∇d (Chen et al. 2021)."""
 
-    def __init__(self, *, temperature: float | TemperatureRule = 0.1, **options: Any) -> None:
-        super().__init__(temperature=temperature, weight=Flat(), **options)
+    def __init__(
+        self, *, temperature: float | TemperatureRule = 0.1, pairs: Pairs = "both", gather: bool = True
+    ) -> None:
+        super().__init__(temperature=temperature, weight=Flat(), pairs=pairs, gather=gather)
 
 
 class DualTemperature(Contrastive):
@@ -68,7 +78,8 @@ class DualTemperature(Contrastive):
     Args:
         temperature: τ_α, weighs the negatives of one anchor.
         outer_temperature: τ_β, weighs the anchors; equal to τ_α it gives InfoNCE.
-        **options: ``pairs`` and ``gather`` of ``Contrastive``.
+        pairs: negative set, as in ``Contrastive``.
+        gather: across processes, as in ``Contrastive``.
     """
 
     def __init__(
@@ -76,9 +87,12 @@ class DualTemperature(Contrastive):
         *,
         temperature: float | TemperatureRule = 0.1,
         outer_temperature: float = 1.0,
-        **options: Any,
+        pairs: Pairs = "both",
+        gather: bool = True,
     ) -> None:
-        super().__init__(temperature=temperature, weight=AtTemperature(outer_temperature), **options)
+        super().__init__(
+            temperature=temperature, weight=AtTemperature(outer_temperature), pairs=pairs, gather=gather
+        )
 
 
 class MACL(Contrastive):
@@ -87,11 +101,19 @@ class MACL(Contrastive):
     Args:
         temperature: τ₀.
         alpha: α ≥ 1.
-        **options: ``pairs`` and ``gather`` of ``Contrastive``.
+        pairs: negative set, as in ``Contrastive``.
+        gather: across processes, as in ``Contrastive``.
     """
 
-    def __init__(self, *, temperature: float = 0.1, alpha: float = 2.0, **options: Any) -> None:
-        super().__init__(temperature=AlignmentExponential(temperature, alpha), weight=Reweighted(), **options)
+    def __init__(
+        self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: Pairs = "both", gather: bool = True
+    ) -> None:
+        super().__init__(
+            temperature=AlignmentExponential(temperature, alpha),
+            weight=Reweighted(),
+            pairs=pairs,
+            gather=gather,
+        )
 
 
 class MACLb(Contrastive):
@@ -100,11 +122,16 @@ class MACLb(Contrastive):
     Args:
         temperature: τ₀.
         beta: 0 ≤ β < 1.
-        **options: ``pairs`` and ``gather`` of ``Contrastive``.
+        pairs: negative set, as in ``Contrastive``.
+        gather: across processes, as in ``Contrastive``.
     """
 
-    def __init__(self, *, temperature: float = 0.1, beta: float = 0.5, **options: Any) -> None:
-        super().__init__(temperature=AlignmentLinear(temperature, beta), weight=Reweighted(), **options)
+    def __init__(
+        self, *, temperature: float = 0.1, beta: float = 0.5, pairs: Pairs = "both", gather: bool = True
+    ) -> None:
+        super().__init__(
+            temperature=AlignmentLinear(temperature, beta), weight=Reweighted(), pairs=pairs, gather=gather
+        )
 
 
 class MACLc(Contrastive):
@@ -113,12 +140,18 @@ class MACLc(Contrastive):
     Args:
         temperature: τ₀.
         alpha: α ≥ 1.
-        **options: ``pairs`` and ``gather`` of ``Contrastive``.
+        pairs: negative set, as in ``Contrastive``.
+        gather: across processes, as in ``Contrastive``.
     """
 
-    def __init__(self, *, temperature: float = 0.1, alpha: float = 2.0, **options: Any) -> None:
+    def __init__(
+        self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: Pairs = "both", gather: bool = True
+    ) -> None:
         super().__init__(
-            temperature=AlignmentExponential(temperature, alpha), weight=ReweightedByAlignment(), **options
+            temperature=AlignmentExponential(temperature, alpha),
+            weight=ReweightedByAlignment(),
+            pairs=pairs,
+            gather=gather,
         )
 
 
@@ -129,14 +162,24 @@ class MACLICML(Contrastive):
         temperature: τ₀.
         beta: β ≥ 0; the release calls it α.
         threshold: A₀; 0 gives MACL-b.
-        **options: ``pairs`` and ``gather`` of ``Contrastive``.
+        pairs: negative set, as in ``Contrastive``.
+        gather: across processes, as in ``Contrastive``.
     """
 
     def __init__(
-        self, *, temperature: float = 0.1, beta: float = 0.5, threshold: float = 0.0, **options: Any
+        self,
+        *,
+        temperature: float = 0.1,
+        beta: float = 0.5,
+        threshold: float = 0.0,
+        pairs: Pairs = "both",
+        gather: bool = True,
     ) -> None:
         super().__init__(
-            temperature=AlignmentLinear(temperature, beta, threshold), weight=Reweighted(), **options
+            temperature=AlignmentLinear(temperature, beta, threshold),
+            weight=Reweighted(),
+            pairs=pairs,
+            gather=gather,
         )
 
 
@@ -146,8 +189,13 @@ class AdaptiveInfoNCE(Contrastive):
     Args:
         temperature: τ₀.
         alpha: α ≥ 1.
-        **options: ``pairs`` and ``gather`` of ``Contrastive``.
+        pairs: negative set, as in ``Contrastive``.
+        gather: across processes, as in ``Contrastive``.
     """
 
-    def __init__(self, *, temperature: float = 0.1, alpha: float = 2.0, **options: Any) -> None:
-        super().__init__(temperature=AlignmentExponential(temperature, alpha), weight=Softmax(), **options)
+    def __init__(
+        self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: Pairs = "both", gather: bool = True
+    ) -> None:
+        super().__init__(
+            temperature=AlignmentExponential(temperature, alpha), weight=Softmax(), pairs=pairs, gather=gather
+        )

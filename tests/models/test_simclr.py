@@ -53,7 +53,6 @@ def test_joint_batchnorm_sees_both_views_and_per_view_each_alone():
     losses = {}
     for bn in ("joint", "per_view"):
         model = SimCLR(**SMALL, bn=bn, seed=0)
-        model.log = lambda *args, **kwargs: None
         losses[bn] = model.training_step(BATCH._replace(views=views), 0)
         if bn == "joint":
             expected = model.objective(*model(views).projector.chunk(2))
@@ -150,7 +149,6 @@ def test_chunks_hold_both_views_and_the_objective_sees_all(bn, chunk_size):
         model = SimCLR(**SMALL, bn=bn, chunk_size=chunk_size, seed=0).double()
         if fixed:
             model.eval()
-        model.log = lambda *args, **kwargs: None
         loss = model.training_step(BATCH._replace(views=VIEWS.double()), 0)
         loss.backward()
         return loss.detach(), [p.grad for p in model.parameters()]
@@ -164,7 +162,6 @@ def test_chunks_hold_both_views_and_the_objective_sees_all(bn, chunk_size):
 
 def test_an_objective_that_wants_labels_gets_them():
     model = SimCLR(**SMALL, objective=SupCon(), seed=0)
-    model.log = lambda *args, **kwargs: None
     labels = torch.tensor([0, 1, 0, 1, 2, -1, -1, 2])
     loss = model.training_step(BATCH._replace(labels=labels), 0)
     torch.testing.assert_close(loss, SupCon()(*model(VIEWS).projector.chunk(2), labels))
@@ -173,3 +170,74 @@ def test_an_objective_that_wants_labels_gets_them():
 def test_a_chunk_of_nothing_is_refused():
     with pytest.raises(InputError, match="chunk_size must be 1 or more, not 0"):
         SimCLR(**SMALL, chunk_size=0)
+
+
+def compiled_by(backend, monkeypatch):
+    """Lets ``compile_mode`` compile with a backend that needs no C++ compiler."""
+    compile_ = torch.nn.Module.compile
+
+    def other(self, *, mode, **options):
+        compile_(self, backend=backend, **options)
+
+    monkeypatch.setattr("ssl_vision.models.backbone.Backbone.compile", other)
+
+
+def short_fit(model, tmp_path, **options):
+    trainer = pl.Trainer(
+        max_epochs=3, limit_train_batches=4, limit_val_batches=2, accelerator="cpu", logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, num_sanity_val_steps=0,
+        default_root_dir=tmp_path, **options,
+    )  # fmt: skip
+    trainer.fit(model, Digits(batch_size=32))
+    return trainer
+
+
+def test_a_compiled_backbone_is_compiled_once_and_changes_nothing(tmp_path, monkeypatch):
+    compiled_by("eager", monkeypatch)
+    counters = torch._dynamo.utils.counters
+    torch._dynamo.reset()
+    counters.clear()
+    plain, compiled = (SimCLR(**SMALL, seed=0, compile_mode=mode) for mode in (None, "default"))
+    short_fit(plain, tmp_path)
+    assert not counters["stats"]
+    short_fit(compiled, tmp_path)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+    assert not [key for key in compiled.state_dict() if "_orig_mod" in key]
+    for (key, one), other in zip(plain.state_dict().items(), compiled.state_dict().values(), strict=True):
+        torch.testing.assert_close(other, one, msg=key)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_clipping_clips(tmp_path, precision):
+    norms = []
+
+    class Watch(pl.Callback):
+        def on_before_optimizer_step(self, trainer, module, optimizer):
+            norms.append(torch.cat([p.grad.flatten() for p in module.parameters()]).norm())
+
+    short_fit(SimCLR(**SMALL, seed=0), tmp_path, precision=precision, callbacks=[Watch()])
+    free = norms.copy()
+    norms.clear()
+    before = {}
+
+    class Step(pl.Callback):
+        def on_train_start(self, trainer, module):
+            before.update({key: value.clone() for key, value in module.named_parameters()})
+
+    rule = OptimizerRule(name="sgd", lr=1.0, momentum=0.0, weight_decay=0.0)
+    model = SimCLR(**SMALL, seed=0, optimizer=rule)
+    trainer = pl.Trainer(
+        max_steps=1, limit_val_batches=0, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, precision=precision, gradient_clip_val=1e-3, callbacks=[Step()],
+        default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.fit(model, Digits(batch_size=32))
+    moved = torch.cat([(p.detach() - before[key]).flatten() for key, p in model.named_parameters()]).norm()
+    assert float(free[0]) > 0.01
+    assert float(moved) == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_the_loss_is_logged_at_the_trainers_steps(tmp_path):
+    trainer = short_fit(SimCLR(**SMALL, seed=0), tmp_path, log_every_n_steps=12)
+    assert torch.isfinite(trainer.callback_metrics["train/loss"])
