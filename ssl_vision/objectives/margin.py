@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-# FUSED
+from ssl_vision.objectives import fused
 from ssl_vision.objectives.tiled import COLDEST, Exclude, Pairs, own_image, tiled, tiled_warm
 
 DENSE = 256
@@ -123,8 +123,11 @@ def unit_margin(u: Tensor, positive: Tensor, temperature: Tensor | float, *, pai
         exclude = own_image(len(u) // 2)
         if is_dense(u):
             return dense(u, positive, tau, exclude, pairs=pairs)
-        if False:
-            pass
+        if fused.available(u):
+            if pairs == "both":
+                return fused.fused_both(u, positive, tau)
+            u1, u2 = u.chunk(2)
+            return fused.fused_cross(u1, u2, positive[: len(u1)], tau)
         if _is_one_warm_number(temperature):
             return tiled_warm(u, positive, float(temperature), exclude, pairs=pairs)
         return tiled(u, positive, tau, exclude, pairs=pairs)

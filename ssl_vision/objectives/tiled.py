@@ -17,7 +17,10 @@ Exclude = Callable[[Tensor, slice, slice], None]
 """Sets those entries of a tile (rows × columns of the similarities) to ``NEVER`` that do not count."""
 
 TILE = 384
-"""Rows and columns of a tile."""
+"""Rows and columns of a tile on a CPU, where it stays in the cache."""
+
+LARGE_TILE = 2048
+"""The same elsewhere, where a launch costs as much as a million products."""
 
 KEPT = 1024
 """Anchors up to which the tiles are kept for the backward pass (2 MB in float32), not computed again."""
@@ -157,8 +160,12 @@ def _refuse_second_derivative() -> None:
         raise RuntimeError("create_graph=True: the tiled margin has a first derivative only")
 
 
+def _side(u: Tensor) -> int:
+    return TILE if u.device.type == "cpu" else LARGE_TILE
+
+
 def _buffer(u: Tensor) -> Tensor:
-    return u.new_empty(TILE * TILE)
+    return u.new_empty(_side(u) ** 2)
 
 
 def _shaped(buffer: Tensor, like: Tensor) -> Tensor:
@@ -188,11 +195,11 @@ def _similarities(
 ) -> Iterator[tuple[slice, slice, Tensor]]:
     """(rows, columns, u · v) of tiles that hold each pair once; those beyond ``KEPT`` share their memory."""
     count, half = len(u), len(u) // 2
-    buffer = _buffer(u)
-    for top in range(0, count if pairs == "both" else half, TILE):
-        bottom = min(top + TILE, count if pairs == "both" else half)
-        for left in range(top if pairs == "both" else half, count, TILE):
-            rows, columns = slice(top, bottom), slice(left, min(left + TILE, count))
+    buffer, side = _buffer(u), _side(u)
+    end = count if pairs == "both" else half
+    for top in range(0, end, side):
+        for left in range(top if pairs == "both" else half, count, side):
+            rows, columns = slice(top, min(top + side, end)), slice(left, min(left + side, count))
             shape = (rows.stop - rows.start, columns.stop - columns.start)
             out = u.new_empty(shape) if count <= KEPT else buffer[: shape[0] * shape[1]].view(shape)
             tile = torch.mm(u[rows], v[columns].T, out=out)

@@ -1,0 +1,235 @@
+"""The fused margin against its definition in float64: on Triton's interpreter, and on a device if present.
+
+Kernels are interpreted only if a variable says so before Triton is imported, hence one process of their own,
+for which this file is also the program.
+"""
+
+import os
+import subprocess
+import sys
+from itertools import product
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from ssl_vision.objectives import fused
+
+PATHS = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+class Case(NamedTuple):
+    pairs: str
+    n: int
+    dim: int
+    tau: float
+    batch: str = "random"
+    temperature: str = "each"
+
+    def __str__(self):
+        return "-".join(map(str, self))
+
+
+SHAPES = [
+    *((n, dim, "each") for n, dim in [(2, 3), (3, 24), (37, 64), (70, 128)]),
+    *((n, dim, "one") for n, dim in [(2, 128), (3, 64), (37, 24), (70, 3)]),
+]
+CASES = [
+    Case(pairs, n, dim, tau, batch, temperature)
+    for pairs in ("both", "cross")
+    for (n, dim, temperature), tau, batch in product(SHAPES, [1.0, 0.1, 0.03, 0.01], ["near", "random"])
+] + [
+    *(
+        Case(pairs, 20, 24, 0.03, batch)
+        for pairs in ("both", "cross")
+        for batch in ("equal", "zeros", "narrow")
+    ),
+    *(Case(pairs, 40, 24, 0.001, batch) for pairs in ("both", "cross") for batch in ("near", "random")),
+    Case("cross", 129, 16, 0.1),  # the last tile of the last anchor holds its own image alone
+    Case("both", 140, 200, 0.03),  # several blocks, the widest tiles
+    Case("both", 70, 24, 0.1, "random", "constant"),
+    Case("cross", 70, 24, 0.1, "random", "constant"),
+]
+TWICE = [case for case in CASES if case.n == 70]
+
+
+def leaves(case, dtype, device="cpu"):
+    """(u1, u2, positive, τ), the same float32 numbers in every dtype."""
+    g = torch.Generator().manual_seed(0)
+
+    def randn(*shape):
+        return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+    z1 = randn(case.n, case.dim)
+    if case.batch == "narrow":
+        z1 = 0.1 * z1 + randn(case.dim)
+    z2 = z1 + (3.0 if case.batch == "random" else 0.2) * randn(case.n, case.dim)
+    u1, u2 = normalize(z1), normalize(z2)
+    if case.batch == "equal":
+        u1[1::2], u2[3:] = u1[0], u1[0]
+    if case.batch == "zeros":
+        u1[::3], u2[::2] = 0, 0
+    positive = (u1 * u2).sum(dim=1)
+    each = case.tau * torch.linspace(1, 1.5, 2 * case.n, dtype=torch.float64)
+    tau = each if case.temperature == "each" else torch.tensor(case.tau, dtype=torch.float64)
+    found = [leaf.float().to(device, dtype).requires_grad_() for leaf in (u1, u2, positive, tau)]
+    found[3].requires_grad_(case.temperature != "constant")
+    return found
+
+
+def dense(u1, u2, positive, tau, pairs):
+    n = len(u1)
+    s = u1 @ u2.T
+    s = torch.cat([torch.cat([u1 @ u1.T, s], 1), torch.cat([s.T, u2 @ u2.T], 1)]) if pairs == "both" else s
+    s = s if pairs == "both" else torch.cat([s, s.T])
+    own = torch.eye(n, dtype=torch.bool, device=s.device).repeat(2, s.shape[1] // n)
+    gap = (s - positive.repeat(2)[:, None]) / tau[:, None]
+    return gap.masked_fill(own, -torch.inf).logsumexp(dim=1)
+
+
+def kernels(u1, u2, positive, tau, pairs):
+    if pairs == "both":
+        return fused.fused_both(torch.cat([u1, u2]), positive.repeat(2), tau)
+    return fused.fused_cross(u1, u2, positive, tau)
+
+
+def outcome(case, margin, dtype=torch.float32, device="cpu"):
+    """The margin, and the gradient of a weighted sum of it to each leaf that takes one."""
+    given = leaves(case, dtype, device)
+    *rows, tau = given
+    d = margin(*rows, tau if tau.ndim else tau.expand(2 * case.n), case.pairs)
+    weight = torch.linspace(0.5, 1, len(d), dtype=dtype, device=device)
+    gradients = torch.autograd.grad((d * weight).sum(), [leaf for leaf in given if leaf.requires_grad])
+    return [d.detach(), *gradients]
+
+
+def assert_exact(case, found, device="cpu"):
+    want = outcome(case, dense, torch.float64, device)
+    bounds = dict.fromkeys(("d", "u1", "u2", "positive", "tau"), 5e-6 if case.tau >= 0.03 else 5e-5)
+    if device == "cuda" and case.batch == "narrow":
+        # Tensor cores round sums towards zero, which shifts all similarities alike. Their shares do not see
+        # it; their small distances to the positive, of which these two are made, do.
+        bounds |= {"d": 1e-4, "tau": 1e-4}
+    assert len(found) == len(want)
+    for (name, bound), ours, exact in zip(bounds.items(), found, want, strict=False):
+        assert ours.shape == exact.shape
+        error = (ours - exact).norm() / exact.norm()
+        assert error < bound, f"{name}: {error:.1e}"
+
+
+def refusal(device="cpu"):
+    given = leaves(Case("both", 8, 4, 0.1), torch.float32, device)
+    with pytest.raises(RuntimeError, match="first derivative only"):
+        torch.autograd.grad(kernels(*given, "both").sum(), given[0], create_graph=True)
+    return True
+
+
+def program(path):
+    """What the interpreter finds, for the tests below to judge."""
+    results = {"first": [outcome(case, kernels) for case in CASES]}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        results["autocast"] = [outcome(case, kernels) for case in TWICE]
+    results["refused"] = refusal()
+    torch.save(results, path)
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory):
+    pytest.importorskip("triton")
+    path = tmp_path_factory.mktemp("fused") / "results.pt"
+    env = os.environ | PATHS | {"TRITON_INTERPRET": "1"}
+    subprocess.run([sys.executable, "-W", "ignore", __file__, str(path)], env=env, check=True)
+    return torch.load(path)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_interpreted_kernels_equal_the_definition(interpreted, case):
+    assert_exact(case, interpreted["first"][CASES.index(case)])
+
+
+def test_a_second_call_gives_the_same_bits_and_autocast_changes_none(interpreted):
+    for case, again in zip(TWICE, interpreted["autocast"], strict=True):
+        for one, two in zip(interpreted["first"][CASES.index(case)], again, strict=True):
+            assert torch.equal(one, two), case
+
+
+def test_a_second_derivative_is_an_error(interpreted):
+    assert interpreted["refused"]
+
+
+def test_kernels_compile_for_hopper_and_fit_its_shared_memory(tmp_path, monkeypatch):
+    """The compiler refuses things that the interpreter takes; it needs no device."""
+    triton = pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    launch = fused._launch(torch.empty(fused.BLOCK, 2, 128))
+    options = {name: launch.pop(name) for name in ("num_warps", "num_stages", "enable_fp_fusion")}
+    constants = launch | {"MEAN": True, "SCALE": fused.SCALE}
+    types = dict.fromkeys(("rate", "of_x", "of_y", "out"), "*fp32") | {"x": "*fp16", "y": "*fp16"}
+    types |= dict.fromkeys(("rows", "images", "width"), "i32") | dict.fromkeys(constants, "constexpr")
+    for kernel in (fused._sums_kernel, fused._gradient_kernel):
+        names = kernel.arg_names
+        source = ASTSource(
+            kernel,
+            {name: types[name] for name in names},
+            {name: constants[name] for name in names if name in constants},
+            {(k,): [["tt.divisibility", 16]] for k, name in enumerate(names) if types[name].startswith("*")},
+        )
+        compiled = triton.compile(source, GPUTarget("cuda", 90, 32), options)
+        assert compiled.metadata.shared <= fused.SHARED
+        assert "wgmma" in compiled.asm["ptx"]
+
+
+def test_without_triton_there_are_no_kernels_and_no_error():
+    code = """
+import sys
+sys.modules["triton"] = None
+import torch
+from ssl_vision.objectives import fused
+assert not fused.available(torch.zeros(4, 2))
+"""
+    subprocess.run([sys.executable, "-c", code], env=os.environ | PATHS, check=True)
+
+
+def test_rows_on_the_cpu_are_left_to_the_tiles():
+    assert not fused.available(torch.zeros(4, 2))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+class TestOnTheDevice:
+    @pytest.fixture(autouse=True)
+    def _large_enough(self):
+        if not fused.available(torch.zeros(4, 2, device="cuda")):
+            pytest.skip("too small a device")
+
+    @pytest.mark.parametrize("tau", [1.0, 0.1, 0.03, 0.01])
+    @pytest.mark.parametrize("batch", ["near", "random", "narrow"])
+    @pytest.mark.parametrize(("n", "dim"), [(2, 3), (37, 24), (400, 64), (400, 200), (4096, 128)])
+    @pytest.mark.parametrize("pairs", ["both", "cross"])
+    def test_equals_the_definition(self, pairs, n, dim, tau, batch):
+        case = Case(pairs, n, dim, tau, batch)
+        found = outcome(case, kernels, device="cuda")
+        assert_exact(case, found, "cuda")
+        again = outcome(case, kernels, device="cuda")
+        assert all(torch.equal(one, two) for one, two in zip(found, again, strict=True))
+
+    def test_a_second_derivative_is_an_error(self):
+        assert refusal("cuda")
+
+    @pytest.mark.parametrize("pairs", ["both", "cross"])
+    def test_memory_grows_with_the_rows_and_not_with_their_pairs(self, pairs):
+        """One matrix of 2N = 131,072 would be 64 GiB."""
+        given = leaves(Case(pairs, 65536, 128, 0.1), torch.float32, "cuda")
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        torch.autograd.grad(kernels(*given, pairs).sum(), given)
+        assert torch.cuda.max_memory_allocated() - before < 0.5e9
+
+
+if __name__ == "__main__":
+    program(sys.argv[1])
