@@ -2,22 +2,24 @@
 
 import os
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import quote
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
 from torch import Tensor
-from tqdm import tqdm
 
+from ssl_vision.data.cache import Cache, Cached, cache_place
+from ssl_vision.data.decoding import Square, corrupt, squares
 from ssl_vision.data.images import Images
 from ssl_vision.data.module import ImageData, Split
 from ssl_vision.data.views import Views
 from ssl_vision.errors import InputError
 
 _EXTENSIONS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+_IN_MEMORY = 2**30
 _VIEWS = Views(size=96, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
@@ -26,7 +28,8 @@ class ImageFolder(ImageData):
 
     Of root/train/cat/**/x.png the class is cat; root/train/x.png has no label. Where there is no root/train,
     all of root but root/test is used. Files are taken in the order of their names and decoded once to squares
-    of `image_size`: shorter side resized, centre cropped, RGB.
+    of `image_size`: shorter side resized, centre cropped, RGB. Squares above 1 GiB in all go to a file, from
+    which batches are read; it is made again when an image is changed, added or removed.
 
     Args:
         root: Folder of the images.
@@ -34,11 +37,14 @@ class ImageFolder(ImageData):
         test: Subfolder of the test split, with the same class folders.
         image_size: Side of the stored images, pixels.
         skip_corrupt: Leave out files that cannot be decoded, with a warning, instead of stopping.
+        cache: Whether squares are kept in a file: "auto" where they exceed 1 GiB, "always" or "never".
+        cache_dir: Folder of that file; None is root/.ssl_vision_cache, or the user's cache folder where root
+            cannot be written to.
         views: How views are made.
         **options: Of `ImageData`.
 
     Raises:
-        InputError: image_size is below 1.
+        InputError: image_size is below 1, or cache is none of the three.
     """
 
     def __init__(
@@ -49,16 +55,30 @@ class ImageFolder(ImageData):
         test: str = "test",
         image_size: int = 96,
         skip_corrupt: bool = False,
+        cache: Literal["auto", "always", "never"] = "auto",
+        cache_dir: str | Path | None = None,
         views: Views = _VIEWS,
         **options: Any,
     ) -> None:
         super().__init__(root=root, views=views, **options)
         if image_size < 1:
             raise InputError(f"image_size must be 1 or more, not {image_size}")
+        if cache not in ("auto", "always", "never"):
+            raise InputError(f"cache must be auto, always or never, not {cache}")
         self.train = train
         self.test = test
         self.image_size = image_size
         self.skip_corrupt = skip_corrupt
+        self.cache = cache
+        self.cache_dir = None if cache_dir is None else Path(cache_dir)
+
+    def prepare_data(self) -> None:
+        """Makes the cache where one is wanted, so that one process of a machine does it for all."""
+        for split in ("train", "test") if self.val == "test" else ("train",):
+            folder = self._folder(split)
+            names = self._names(split, folder)
+            if self._large(names):
+                self._cached(folder, names)
 
     def read(self, split: Split) -> Images:
         """Decodes a split; "pretrain" is train.
@@ -70,22 +90,24 @@ class ImageFolder(ImageData):
         if split == "pretrain":
             return self.split("train")
         folder = self._folder(split)
-        test = self.root / self.test
-        walk = os.walk(folder, followlinks=True)
-        paths = [Path(place, name) for place, _, names in walk for name in names]
-        paths = sorted(path for path in paths if path.suffix.lower() in _EXTENSIONS)
-        if split == "train" and test != folder:
-            paths = [path for path in paths if test not in path.parents]
-        if not paths:
-            raise InputError(f"no images in {folder}: looked for {' '.join(sorted(_EXTENSIONS))}")
-        images, paths = self._decode(paths)
-        names = [_class(path, folder) for path in paths]
-        classes = self.classes if split == "test" else tuple(sorted({*names} - {""}))
-        unknown = {*names} - {"", *classes}
+        names = self._names(split, folder)
+        file = None
+        if self._large(names):
+            file, skipped = self._cached(folder, names)
+            images = file.mapped()
+        else:
+            images, skipped = self._decoded(folder, names)
+        if skipped:
+            self._warn(folder, skipped, len(names))
+            unusable = set(skipped)
+            names = [name for name in names if name not in unusable]
+        labels = [_class(name) for name in names]
+        classes = self.classes if split == "test" else tuple(sorted({*labels} - {""}))
+        unknown = {*labels} - {"", *classes}
         if unknown:
             raise InputError(f"{folder / min(unknown)} is a class that the train split does not have")
         positions = {name: position for position, name in enumerate(classes)} | {"": -1}
-        return Images(images, torch.tensor([positions[name] for name in names]), classes)
+        return Images(images, torch.tensor([positions[name] for name in labels]), classes, file=file)
 
     def _folder(self, split: Split) -> Path:
         if not self.root.is_dir():
@@ -98,47 +120,61 @@ class ImageFolder(ImageData):
             raise InputError(f"no folder {folder} for the {split} split")
         return self.root
 
-    def _decode(self, paths: list[Path]) -> tuple[Tensor, list[Path]]:
-        """(N, 3, S, S) uint8 of the files that could be decoded, and those files."""
-        images = np.empty((len(paths), 3, self.image_size, self.image_size), dtype=np.uint8)
+    def _names(self, split: Split, folder: Path) -> list[str]:
+        """Paths of a split's image files within its folder."""
+        names = []
+        for place, folders, files in os.walk(folder, followlinks=True):
+            if split == "train":
+                folders[:] = [name for name in folders if Path(place, name) != self.root / self.test]
+            below = os.path.relpath(place, folder)
+            names += [
+                file if below == "." else os.path.join(below, file)
+                for file in files
+                if os.path.splitext(file)[1].lower() in _EXTENSIONS
+            ]
+        if not names:
+            raise InputError(f"no images in {folder}: looked for {' '.join(sorted(_EXTENSIONS))}")
+        return sorted(names, key=lambda name: name.split(os.sep))
 
-        def decode(row: int) -> bool:
-            try:
-                images[row] = _square(paths[row], self.image_size)
-            except Exception as error:  # damaged bytes make Pillow raise nearly anything
-                if self.skip_corrupt:
-                    return False
-                cause = " ".join(str(error).split())
-                raise InputError(
-                    f"{paths[row]} cannot be decoded ({cause}): remove it or set skip_corrupt"
-                ) from error
-            return True
+    def _large(self, names: list[str]) -> bool:
+        """Whether the squares go to a file."""
+        size = len(names) * 3 * self.image_size**2
+        return self.cache == "always" or (self.cache == "auto" and size > _IN_MEMORY)
 
-        pool = ThreadPoolExecutor()
-        try:
-            decoded = pool.map(decode, range(len(paths)))
-            done = list(tqdm(decoded, total=len(paths), desc="Decoding images", unit="img", disable=None))
-        finally:
-            pool.shutdown(cancel_futures=True)
-        corrupt = [path for path, good in zip(paths, done, strict=True) if not good]
-        if not corrupt:
-            return torch.from_numpy(images), paths
-        if len(corrupt) == len(paths):
-            raise InputError(f"none of the {len(paths)} images can be decoded, such as {paths[0]}")
-        first = ", ".join(map(str, corrupt[:3])) + (", ..." if len(corrupt) > 3 else "")
-        warnings.warn(f"skipped {len(corrupt)} of {len(paths)} images, not decodable: {first}", stacklevel=2)
-        return torch.from_numpy(images[done]), [path for path, good in zip(paths, done, strict=True) if good]
+    def _decoded(self, folder: Path, names: list[str]) -> tuple[Tensor, list[str]]:
+        """The images of the files that can be decoded, and the names of the others."""
+        images = np.empty((len(names), 3, self.image_size, self.image_size), dtype=np.uint8)
+        left = dict.fromkeys(names)
+        for row, (name, pixels) in enumerate(self._squares(folder, names)):
+            images[row] = pixels
+            del left[name]
+        return torch.from_numpy(images[: len(names) - len(left)]), list(left)
+
+    def _cached(self, folder: Path, names: list[str]) -> Cached:
+        """The same in a file, which is made where it is not there."""
+        place = cache_place(self.root, self.cache_dir)
+        label = "all" if folder == self.root else quote(os.path.relpath(folder, self.root), safe="")
+        cache = Cache(place, label, folder=folder, names=names, side=self.image_size)
+        cached = cache.read()
+        if cached is None:
+            cache.write(lambda: self._squares(folder, names))
+            cached = cache.read()
+        if cached is None:
+            raise InputError(f"{place} was changed while it was written to: start again")
+        if cached.skipped and not self.skip_corrupt:
+            raise corrupt(folder / cached.skipped[0], "as found when it was read")
+        return cached
+
+    def _squares(self, folder: Path, names: list[str]) -> Iterator[tuple[str, Square]]:
+        return squares(folder, names, side=self.image_size, skip_corrupt=self.skip_corrupt)
+
+    def _warn(self, folder: Path, skipped: list[str], count: int) -> None:
+        first = ", ".join(str(folder / name) for name in skipped[:3]) + (", ..." if len(skipped) > 3 else "")
+        message = f"skipped {len(skipped)} of {count} images, not decodable: {first}"
+        warnings.warn(message, stacklevel=3)
 
 
-def _class(path: Path, folder: Path) -> str:
-    """The subfolder of `folder` that `path` lies in, or nothing for a file right in it."""
-    parts = path.relative_to(folder).parts
-    return parts[0] if len(parts) > 1 else ""
-
-
-def _square(path: Path, side: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """(3, side, side): upright, shorter side resized (antialiased bilinear), centre cropped, RGB."""
-    with Image.open(path) as file:
-        image = ImageOps.exif_transpose(file).convert("RGB")
-    image = ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
-    return np.asarray(image).transpose(2, 0, 1)
+def _class(name: str) -> str:
+    """The subfolder that a file lies in, or nothing for a file right in the folder."""
+    first, _, rest = name.partition(os.sep)
+    return first if rest else ""

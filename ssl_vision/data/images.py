@@ -1,44 +1,64 @@
 """What a data set and a batch are."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ssl_vision.data.rowfile import RowFile
 from ssl_vision.errors import InputError
 
 
-@dataclass(frozen=True)
 class Images:
-    """Decoded images with their labels.
+    """Decoded images with their labels: all of a store, or some rows of it that share its memory.
 
-    Attributes:
-        images: (N, 3, H, W) uint8.
+    Args:
+        images: (M, 3, H, W) uint8, the store.
         labels: (N,) int64, the position of the class in `classes`; -1 means that the image has no label.
         classes: Names of the classes.
+        rows: (N,) int64, which rows of the store these are; None means all of them, and N = M.
+        file: Where the store is a file mapped into memory: that file, for reading some rows of it.
+
+    Attributes:
+        store: (M, 3, H, W) uint8.
+        labels: (N,) int64.
+        classes: Names of the classes.
+        rows: (N,) int64 or None.
+        file: A file or None.
 
     Raises:
         InputError: A shape, a dtype or a label does not fit this description.
     """
 
-    images: Tensor
-    labels: Tensor
-    classes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        images, labels = self.images, self.labels
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        classes: tuple[str, ...],
+        *,
+        rows: Tensor | None = None,
+        file: RowFile | None = None,
+    ) -> None:
+        count = images.shape[:1] if rows is None else rows.shape
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
             raise InputError(f"images must be uint8 (N, 3, H, W), not {images.dtype} {tuple(images.shape)}")
-        if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
-            raise InputError(
-                f"labels must be int64 ({len(images)},), not {labels.dtype} {tuple(labels.shape)}"
-            )
-        if len(labels) and (int(labels.min()) < -1 or int(labels.max()) >= len(self.classes)):
-            raise InputError(f"labels must lie in -1..{len(self.classes) - 1}, the positions of the classes")
+        if labels.dtype != torch.int64 or labels.shape != count:
+            raise InputError(f"labels must be int64 {tuple(count)}, not {labels.dtype} {tuple(labels.shape)}")
+        if len(labels) and (int(labels.min()) < -1 or int(labels.max()) >= len(classes)):
+            raise InputError(f"labels must lie in -1..{len(classes) - 1}, the positions of the classes")
+        self.store = images
+        self.labels = labels
+        self.classes = classes
+        self.rows = rows
+        self.file = file
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.labels)
+
+    @property
+    def images(self) -> Tensor:
+        """(N, 3, H, W) uint8: the store itself, or a copy of the rows where they are not all of it."""
+        return self.store if self.rows is None else self.store[self.rows]
 
     @property
     def labelled(self) -> Tensor:
@@ -46,8 +66,28 @@ class Images:
         return self.labels >= 0
 
     def select(self, indices: Tensor) -> "Images":
-        """The rows at `indices` ((M,) int64, or a (N,) bool mask), in that order, as a copy."""
-        return Images(self.images[indices], self.labels[indices], self.classes)
+        """The rows at `indices` ((M,) int64, or a (N,) bool mask), in that order; no pixel is copied."""
+        rows = torch.arange(len(self), device=self.store.device) if self.rows is None else self.rows
+        labels = self.labels[indices]
+        return Images(self.store, labels, self.classes, rows=rows[indices], file=self.file)
+
+    def at(self, indices: Tensor, *, pin: bool = False) -> Tensor:
+        """A copy of the images at `indices`; no other is read.
+
+        Args:
+            indices: (M,) int64 in 0..N-1, on the device of the images.
+            pin: Copy into page-locked memory, from where a CUDA device takes it without making anyone wait.
+
+        Returns:
+            (M, 3, H, W) uint8.
+        """
+        rows = indices if self.rows is None else self.rows[indices]
+        if self.file is not None:
+            return self.file.read(rows, pin=pin)
+        if not pin:
+            return self.store.index_select(0, rows)
+        batch = torch.empty((len(rows), *self.store.shape[1:]), dtype=torch.uint8, pin_memory=True)
+        return torch.index_select(self.store, 0, rows, out=batch)
 
 
 class Batch(NamedTuple):

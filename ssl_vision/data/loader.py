@@ -1,11 +1,12 @@
-"""Batches of images in memory, in an order that is a function of (seed, epoch) and not of the world size."""
+"""Batches of images, in an order that is a function of (seed, epoch) and not of the world size."""
 
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from itertools import islice, pairwise
 
 import torch
 from torch import Tensor
 
+from ssl_vision.data.ahead import ahead
 from ssl_vision.data.images import Batch, Images
 from ssl_vision.data.random import Stream, fold
 from ssl_vision.errors import InputError
@@ -49,6 +50,11 @@ class Batches:
     smaller one is dropped or shared out as evenly as can be; one of fewer rows than processes joins the batch
     before it, so that all processes make the same number of steps and none has an empty batch.
 
+    Images that live on a device are gathered there, and no step waits for it. Those read from a file, or sent
+    from the host to a CUDA device, are copied one batch ahead by a thread.
+
+    How far a pass has come is a state, the epoch and the step, that Lightning keeps in its checkpoints.
+
     Args:
         data: What to load.
         batch_size: Images for each process.
@@ -57,6 +63,9 @@ class Batches:
         seed: Seed of the order.
         rank: Number of this process.
         world_size: Number of processes.
+        device: Where the batches are used; None means where the images live.
+        finished: Says how many batches of the pass have been used up, so that a state kept in the middle of a
+            step does not count its batch; None counts what was given out.
 
     Attributes:
         sampler: The order; its set_epoch(epoch) chooses the epoch.
@@ -75,6 +84,8 @@ class Batches:
         seed: int,
         rank: int = 0,
         world_size: int = 1,
+        device: torch.device | None = None,
+        finished: Callable[[], int] | None = None,
     ) -> None:
         if batch_size < 1:
             raise InputError(f"batch_size must be 1 or more, not {batch_size}")
@@ -91,13 +102,45 @@ class Batches:
                 f"batch_size {batch_size} on {world_size} process(es) leaves no batch of {len(data)} images"
             )
         self._bounds = [*starts, starts[-1] + whole if drop_last else len(data)]
+        self._home = data.store.device
+        self._pin = device is not None and device.type == "cuda" and self._home.type == "cpu"
+        self._finished = finished
+        self._position = self._resumed = (0, 0)
 
     def __len__(self) -> int:
         """Number of batches in one pass."""
         return len(self._bounds) - 1
 
     def __iter__(self) -> Iterator[Batch]:
+        epoch = self.sampler.epoch
+        done = self._resumed[1] if self._resumed[0] == epoch else 0
+        self._resumed = (0, 0)
+        shares = islice(self._shares(), done, None)
+        streamed = self._pin or self.data.file is not None
+        for batch in ahead(self._batch, shares) if streamed else map(self._batch, shares):
+            done += 1
+            self._position = (epoch, done)
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """The epoch, and the number of its batches that are done with."""
+        epoch, step = self._position
+        return {"epoch": epoch, "step": step if self._finished is None else min(step, self._finished())}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Lets the next pass, where it is of the state's epoch, begin behind the state's batches."""
+        self._position = self._resumed = (state["epoch"], state["step"])
+
+    def _shares(self) -> Iterator[Tensor]:
+        """This process's rows of every global batch, where the images are."""
         rows = self.sampler.rows()
+        if self._home.type == "cuda":
+            rows = rows.pin_memory().to(self._home, non_blocking=True)
         for start, stop in pairwise(self._bounds):
-            share = rows[start:stop].tensor_split(self._world_size)[self._rank]
-            yield Batch(self.data.images[share], self.data.labels[share], share)
+            yield rows[start:stop].tensor_split(self._world_size)[self._rank]
+
+    def _batch(self, rows: Tensor) -> Batch:
+        labels = self.data.labels[rows]
+        if self._pin:
+            return Batch(self.data.at(rows, pin=True), labels.pin_memory(), rows.pin_memory())
+        return Batch(self.data.at(rows), labels, rows)

@@ -1,7 +1,7 @@
 """From a data set to the loaders and the views of a training run."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from ssl_vision.data.images import Batch, Images
 from ssl_vision.data.loader import Batches
 from ssl_vision.data.random import Stream, fold
+from ssl_vision.data.resident import Resident
 from ssl_vision.data.views import Views
 from ssl_vision.errors import InputError
 
@@ -35,6 +36,8 @@ class ImageData(pl.LightningDataModule):
         val_share: Share of the labelled train rows that is held out, in (0, 0.5].
         download: Fetch the data where it is missing.
         seed: Seed of the batch order and the views; None takes torch's initial seed.
+        resident: Largest share of a CUDA device's free memory that images may take, in [0, 1]. What does not
+            fit stays on the host, as everything does at 0; the batches are the same.
 
     Raises:
         InputError: A value is out of range.
@@ -51,6 +54,7 @@ class ImageData(pl.LightningDataModule):
         val_share: float = 0.1,
         download: bool = False,
         seed: int | None = None,
+        resident: float = 0.5,
     ) -> None:
         super().__init__()
         if batch_size < 1:
@@ -61,6 +65,8 @@ class ImageData(pl.LightningDataModule):
             raise InputError(f"val must be train or test, not {val}")
         if not 0 < val_share <= 0.5:
             raise InputError(f"val_share must lie in (0, 0.5], not {val_share}")
+        if not 0 <= resident <= 1:
+            raise InputError(f"resident must lie in [0, 1], not {resident}")
         self.root = Path(root)
         self.views = views
         self.batch_size = batch_size
@@ -69,6 +75,8 @@ class ImageData(pl.LightningDataModule):
         self.val_share = val_share
         self.download = download
         self.seed = torch.initial_seed() if seed is None else seed
+        self.resident = resident
+        self._resident = Resident(resident)
         self._splits: dict[Split, Images] = {}
 
     def __str__(self) -> str:
@@ -115,6 +123,10 @@ class ImageData(pl.LightningDataModule):
             if self.val == "test":
                 self.split("test")
 
+    def teardown(self, stage: str) -> None:
+        """Gives the device's memory back."""
+        self._resident.clear()
+
     def train_dataloader(self) -> Batches:
         """All images of the split "pretrain", in a new order every epoch, full batches only."""
         return self._batches(self.split("pretrain"), training=True)
@@ -156,12 +168,21 @@ class ImageData(pl.LightningDataModule):
         return batch._replace(images=self.views.plain(batch.images), views=views)
 
     def _batches(self, data: Images, *, training: bool) -> Batches:
+        trainer = self.trainer
+        device = trainer.strategy.root_device if trainer else torch.device("cpu")
         return Batches(
-            data,
+            self._resident.on(data, device),
             batch_size=self.batch_size if training else self.eval_batch_size,
             shuffle=training,
             drop_last=training,
             seed=self.seed,
-            rank=self.trainer.global_rank if self.trainer else 0,
-            world_size=self.trainer.world_size if self.trainer else 1,
+            rank=trainer.global_rank if trainer else 0,
+            world_size=trainer.world_size if trainer else 1,
+            device=device,
+            finished=self._finished if trainer else None,
         )
+
+    def _finished(self) -> int:
+        """How many batches of the epoch the trainer has trained on."""
+        progress: Any = self.trainer.fit_loop.epoch_loop.batch_progress  # type: ignore[union-attr]
+        return int(progress.current.processed)

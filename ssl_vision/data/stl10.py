@@ -17,6 +17,7 @@ from ssl_vision.errors import InputError
 _VIEWS = Views(size=96, mean=(0.4467, 0.4398, 0.4066), std=(0.2603, 0.2566, 0.2713))
 _SIDE = 96
 _BYTES = 3 * _SIDE**2
+_PART = 1000
 
 
 class STL10(ImageData):
@@ -59,6 +60,9 @@ class STL10(ImageData):
         """Decodes a split; "pretrain" is train followed by unlabeled, whose labels are -1."""
         if split == "pretrain" and not self.unlabeled:
             return self.split("train")
+        if split == "train" and self.unlabeled and "pretrain" in self._splits:
+            both = self.split("pretrain")
+            return both.select(both.labelled)
         part = "test" if split == "test" else "train"
         names = [f"{part}_X.bin"] + (["unlabeled_X.bin"] if split == "pretrain" else [])
         paths = [self._file(name) for name in names]
@@ -94,9 +98,10 @@ def _count(path: Path) -> int:
 def _pixels(paths: list[Path], counts: list[int]) -> Tensor:
     """(N, 3, 96, 96) uint8 of the files one after the other; the files store columns, not rows."""
     images = np.empty((sum(counts), 3, _SIDE, _SIDE), dtype=np.uint8)
-    start = 0
-    for path, count in zip(paths, counts, strict=True):
-        stored = np.memmap(path, dtype=np.uint8, mode="r", shape=(count, 3, _SIDE, _SIDE))
-        np.copyto(images[start : start + count], stored.transpose(0, 1, 3, 2))
-        start += count
+    free = iter(images)
+    for path in paths:
+        with path.open("rb") as file:
+            while stored := file.read(_PART * _BYTES):
+                for image in np.frombuffer(stored, dtype=np.uint8).reshape(-1, 3, _SIDE, _SIDE):
+                    np.copyto(next(free), image.transpose(0, 2, 1))
     return torch.from_numpy(images)

@@ -59,7 +59,7 @@ def _through(
     parts: list[Layers] = []
     order: tuple[Tensor, ...] = torch.arange(len(data)).split(batch_size)  # type: ignore[no-untyped-call]
     for rows in tqdm(order, desc=title, leave=False):
-        images, indices = data.images[rows].to(model.device), rows.to(model.device)
+        images, indices = data.at(rows).to(model.device), rows.to(model.device)
         parts.append(Layers(*(layer.float() for layer in model(prepare(images, indices)))))
     model.train(was_training)
     return Layers(*(torch.cat(layer) for layer in zip(*parts, strict=True)))

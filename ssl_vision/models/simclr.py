@@ -103,7 +103,8 @@ class SimCLR(pl.LightningModule):
 
     def forward(self, images: Tensor) -> Layers:
         """The three representations of normalised images (N, 3, H, W)."""
-        dtype = self.backbone.conv1.weight.dtype
+        autocast = torch.is_autocast_enabled(images.device.type)
+        dtype = images.dtype if autocast else self.backbone.conv1.weight.dtype
         compiled = self.training or self.compile_mode is None
         backbone = self.backbone if compiled else self.backbone.forward
         features = backbone(images.to(dtype, memory_format=torch.channels_last))

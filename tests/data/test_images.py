@@ -16,6 +16,17 @@ def test_select_takes_rows_in_the_order_asked():
     assert len(images) == 2
 
 
+def test_selections_share_the_store_and_compose():
+    images = Images(PIXELS, LABELS, ("a", "b"))
+    part = images.select(images.labelled).select(torch.tensor([2, -3]))
+    assert part.store is images.images is PIXELS
+    assert torch.equal(part.images, PIXELS[[3, 0]])
+    assert torch.equal(part.at(torch.tensor([1, 1, 0])), PIXELS[[0, 0, 3]])
+    assert part.labels.tolist() == [1, 1]
+    with pytest.raises(IndexError):
+        part.select(torch.tensor([2]))
+
+
 def test_labelled_masks_rows_without_label():
     images = Images(PIXELS, LABELS, ("a", "b"))
     assert images.labelled.tolist() == [True, False, True, True]

@@ -77,6 +77,30 @@ def test_evaluation_sees_each_row_once_in_lockstep(count, world_size):
         assert flat(shares[0]) == list(range(count))
 
 
+@pytest.mark.parametrize("step", [0, 1, 4, 6])
+def test_a_state_continues_the_pass_it_was_taken_from_and_no_other(step):
+    whole, batches, again = loader(50), loader(50), loader(50)
+    batches.sampler.set_epoch(3)
+    for _ in zip(range(step), batches, strict=False):
+        pass
+    assert batches.state_dict() == {"epoch": 3 if step else 0, "step": step}
+    again.load_state_dict(batches.state_dict())
+    assert len(again) == 6
+    assert indices(again, epoch=3) == indices(whole, epoch=3)[step:]
+    assert again.state_dict() == {"epoch": 3, "step": 6}
+    assert indices(again, epoch=3) == indices(whole, epoch=3)
+    again.load_state_dict(batches.state_dict())
+    assert indices(again, epoch=4) == indices(whole, epoch=4)
+
+
+def test_a_state_does_not_count_a_batch_that_is_not_finished():
+    finished = [0]
+    batches = loader(50, finished=lambda: finished[0])
+    for step, _ in enumerate(batches):
+        finished[0] = step
+        assert batches.state_dict() == {"epoch": 0, "step": step}
+
+
 @pytest.mark.parametrize("drop_last", [True, False])
 def test_length_is_the_number_of_batches(drop_last):
     batches = loader(50, drop_last=drop_last)

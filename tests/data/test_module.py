@@ -141,7 +141,8 @@ def test_loaders_take_the_share_of_their_process():
     shares = []
     for rank in (0, 1):
         data = Toy(batch_size=8)
-        data.trainer = SimpleNamespace(global_rank=rank, world_size=2)
+        strategy = SimpleNamespace(root_device=torch.device("cpu"))
+        data.trainer = SimpleNamespace(global_rank=rank, world_size=2, strategy=strategy)
         shares.append([batch.indices for batch in data.train_dataloader()])
     joined = [torch.cat(share).tolist() for share in zip(*shares, strict=True)]
     assert joined == [batch.indices.tolist() for batch in Toy().train_dataloader()]

@@ -53,6 +53,21 @@ def test_pretraining_sees_train_and_unlabeled(root):
     assert np.array_equal(images.images[4:].numpy(), expected)
 
 
+def test_train_is_kept_once_where_pretraining_was_read_before(root):
+    data = STL10(root=root)
+    pretrain, train = data.split("pretrain"), data.split("train")
+    assert train.store is pretrain.store
+    assert torch.equal(train.images, STL10(root=root).split("train").images)
+    assert train.labels.tolist() == [0, 9, 1, 1]
+    assert train.classes == pretrain.classes
+
+
+def test_files_are_read_in_parts(root, monkeypatch):
+    expected = STL10(root=root).split("pretrain").images
+    monkeypatch.setattr("ssl_vision.data.stl10._PART", 3)
+    assert torch.equal(STL10(root=root).split("pretrain").images, expected)
+
+
 def test_a_split_needs_its_own_files_only(root):
     for name in ("unlabeled_X.bin", "test_X.bin", "test_y.bin"):
         (root / "stl10_binary" / name).unlink()

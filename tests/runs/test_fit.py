@@ -320,7 +320,8 @@ def test_another_class_takes_the_options_it_has_and_no_others(tmp_path):
         "objective"
     ]
     assert objective == {
-        "class_path": "ssl_vision.objectives.DCL", "init_args": {"temperature": 0.1, "pairs": "both", "gather": True}
+        "class_path": "ssl_vision.objectives.DCL",
+        "init_args": {"temperature": 0.1, "pairs": "both", "gather": True},
     }  # fmt: skip
 
 

@@ -1,0 +1,220 @@
+"""One pretraining step: where its time goes, what Lightning adds, and how much of the device it uses.
+
+    python benchmarks/step.py                                           on the CPU
+    python benchmarks/step.py --device cuda --compile_mode default      on a GPU
+    python benchmarks/step.py --width 16 --batch 64 --steps 10          a smaller network
+
+A ResNet-18 with the small-image stem on random images that live on the device. The parts are timed one after
+the other in a plain loop; the same step then runs undivided in that loop and under Lightning's Trainer with
+what ``ssl-vision fit`` adds. Medians over ``--rounds`` of ``--steps`` steps. Writes
+benchmarks/results/step_<device>.json.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from provenance import provenance, save
+from torch.utils.flop_counter import FlopCounterMode
+
+from ssl_vision.callbacks import ObjectiveStatistics
+from ssl_vision.data import Batch, ImageData, Images, Views
+from ssl_vision.models import SimCLR
+
+PARTS = ("views", "forward", "objective", "backward", "optimizer")
+
+
+class RandomImages(ImageData):
+    """Noise, for timing."""
+
+    def __init__(self, *, count: int, size: int, batch_size: int) -> None:
+        super().__init__(root=".", views=Views(size=size), batch_size=batch_size)
+        g = torch.Generator().manual_seed(0)
+        pixels = torch.randint(0, 256, (count, 3, size, size), generator=g, dtype=torch.uint8)
+        self.images = Images(pixels, torch.zeros(count, dtype=torch.int64), ("noise",))
+
+    def read(self, split: str) -> Images:
+        """The same images for every split."""
+        return self.images
+
+
+class Marks(pl.Callback):
+    """When each step of a Trainer ended."""
+
+    def __init__(self, wait: Callable[[], None], warm: int, steps: int) -> None:
+        self.wait, self.warm, self.steps = wait, warm, steps
+        self.seconds: list[float] = []
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
+        """Reads the clock after the warm-up and after each round."""
+        if trainer.global_step >= self.warm and (trainer.global_step - self.warm) % self.steps == 0:
+            self.wait()
+            self.seconds.append(time.perf_counter())
+
+
+class Bench:
+    """A model, a batch and a clock on one device."""
+
+    def __init__(self, chosen: argparse.Namespace) -> None:
+        self.chosen, self.device = chosen, torch.device(chosen.device)
+        self.wait = torch.cuda.synchronize if self.device.type == "cuda" else lambda: None
+        self.data = RandomImages(count=4 * chosen.batch, size=chosen.size, batch_size=chosen.batch)
+        self.rows = torch.arange(chosen.batch, device=self.device)
+        self.pixels = self.data.images.images[: chosen.batch].to(self.device)
+        self.views = Views(size=chosen.size, compile=chosen.compile_mode is not None)
+        self.count = 0
+
+    def model(self) -> SimCLR:
+        """A fresh network on the device."""
+        model = SimCLR(width=self.chosen.width, stem=self.chosen.stem, compile_mode=self.chosen.compile_mode)
+        return model.to(self.device)
+
+    def autocast(self) -> Any:
+        """bfloat16, or nothing."""
+        if self.chosen.precision == "32-true":
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def made(self) -> torch.Tensor:
+        """New views of the batch."""
+        self.count += 1
+        dtype = torch.float32 if self.chosen.precision == "32-true" else torch.bfloat16
+        return self.views(
+            self.pixels, self.rows, seed=0, epoch=self.count, dtype=dtype, memory_format=torch.channels_last
+        )
+
+    def parts(self) -> dict[str, float]:
+        """Seconds of each part of a step, the device drained in between."""
+        model = self.model()
+        model.setup("fit")
+        optimizer = model.optimizer_rule.optimizer(model)
+        seconds: dict[str, list[float]] = {part: [] for part in PARTS}
+        for step in range(self.chosen.warm + self.chosen.rounds * self.chosen.steps):
+            marks = []
+
+            def mark(marks: list[float] = marks) -> None:
+                self.wait()
+                marks.append(time.perf_counter())
+
+            mark()
+            views = self.made()
+            mark()
+            with self.autocast():
+                z1, z2 = model(views).projector.chunk(2)
+                mark()
+                loss = model.objective(z1, z2)
+            mark()
+            loss.backward()
+            mark()
+            optimizer.step()
+            optimizer.zero_grad()
+            mark()
+            if step >= self.chosen.warm:
+                for part, start, stop in zip(PARTS, marks[:-1], marks[1:], strict=True):
+                    seconds[part].append(stop - start)
+        return {part: statistics.median(values) for part, values in seconds.items()}
+
+    def bare(self) -> Callable[[int], float]:
+        """A plain loop: seconds a step over so many steps."""
+        model = self.model()
+        model.setup("fit")
+        optimizer = model.optimizer_rule.optimizer(model)
+
+        def run(steps: int) -> float:
+            self.wait()
+            start = time.perf_counter()
+            for _ in range(steps):
+                batch = Batch(self.pixels, self.rows, self.rows, self.made())
+                with self.autocast():
+                    loss = model.training_step(batch, 0)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            self.wait()
+            return (time.perf_counter() - start) / steps
+
+        return run
+
+    def lightning(self) -> list[float]:
+        """Seconds a step under the Trainer, one value a round."""
+        marks = Marks(self.wait, self.chosen.warm, self.chosen.steps)
+        self.data.views = self.views
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = pl.Trainer(
+                max_steps=self.chosen.warm + self.chosen.rounds * self.chosen.steps,
+                accelerator="gpu" if self.device.type == "cuda" else "cpu",
+                devices=1,
+                precision=self.chosen.precision,
+                limit_val_batches=0,
+                log_every_n_steps=10,
+                enable_progress_bar=False,
+                enable_checkpointing=False,
+                enable_model_summary=False,
+                logger=False,
+                callbacks=[ObjectiveStatistics(), marks],
+                default_root_dir=folder,
+            )
+            trainer.fit(self.model(), self.data)
+        return [(b - a) / self.chosen.steps for a, b in zip(marks.seconds, marks.seconds[1:], strict=False)]
+
+    def flops(self) -> float:
+        """Floating-point operations of a step, forward and backward of both views."""
+        model = SimCLR(width=self.chosen.width, stem=self.chosen.stem)
+        few = torch.zeros(4, 3, self.chosen.size, self.chosen.size)
+        with FlopCounterMode(display=False) as counter:
+            model(few).projector.sum().backward()
+        return counter.get_total_flops() / len(few) * 2 * self.chosen.batch
+
+
+def main() -> None:
+    """Measures, prints the tables, writes the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--size", type=int, default=32)
+    parser.add_argument("--stem", default="small", choices=["small", "imagenet"])
+    parser.add_argument("--precision", default="bf16-mixed", choices=["bf16-mixed", "32-true"])
+    parser.add_argument("--compile_mode", choices=["default", "reduce-overhead", "max-autotune"])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm", type=int, default=3)
+    parser.add_argument("--peak", type=float, default=790.0, help="of the device, TFLOP/s in bfloat16")
+    chosen = parser.parse_args()
+    warnings.filterwarnings("ignore", module="pytorch_lightning")
+    bench = Bench(chosen)
+    parts = bench.parts()
+    loop = bench.bare()
+    loop(chosen.warm)
+    bare = [loop(chosen.steps) for _ in range(chosen.rounds)]
+    trained = bench.lightning()
+    step, under = statistics.median(bare), statistics.median(trained)
+    rate = bench.flops() / step / 1e12
+    record = provenance("pytorch-lightning", "torchvision") | {
+        "options": vars(chosen),
+        "parts_ms": {part: round(1e3 * value, 3) for part, value in parts.items()},
+        "bare_ms": round(1e3 * step, 3),
+        "lightning_ms": round(1e3 * under, 3),
+        "tflops": round(rate, 3),
+    }
+    save(f"step_{chosen.device}", record)
+    whole = sum(parts.values())
+    print("| part | ms | share |\n|---|---|---|")
+    for part, value in parts.items():
+        print(f"| {part} | {1e3 * value:.2f} | {100 * value / whole:.1f} % |")
+    print(f"| the step, undivided | {1e3 * step:.2f} | |")
+    print(f"| the same under Lightning | {1e3 * under:.2f} | {under / step:.3f} × |")
+    print(
+        f"\n{rate:.2f} TFLOP/s" + (f", {100 * rate / chosen.peak:.0f} % of peak" * (chosen.device != "cpu"))
+    )
+
+
+if __name__ == "__main__":
+    main()

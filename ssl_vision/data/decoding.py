@@ -1,0 +1,64 @@
+"""Image files to squares of pixels."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+from tqdm import tqdm
+
+from ssl_vision.data.ahead import ahead
+from ssl_vision.errors import InputError
+
+Square = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
+
+
+def squares(folder: Path, names: list[str], *, side: int, skip_corrupt: bool) -> Iterator[tuple[str, Square]]:
+    """Decodes files on all cores, holding a few images at a time, whatever their number.
+
+    Args:
+        folder: Where the files lie.
+        names: Their paths within it.
+        side: Of the squares, pixels.
+        skip_corrupt: Leave out files that cannot be decoded.
+
+    Yields:
+        The name and the (3, side, side) pixels of each file, in order.
+
+    Raises:
+        InputError: A file cannot be decoded and `skip_corrupt` is not set, or none can.
+    """
+
+    def decode(name: str) -> Square | Exception:
+        try:
+            return _square(folder / name, side)
+        except Exception as error:  # damaged bytes make Pillow raise nearly anything
+            return error
+
+    workers = os.cpu_count() or 1
+    made = ahead(decode, names, workers=workers, depth=8 * workers)
+    progress = tqdm(made, total=len(names), desc="Decoding images", unit="img", disable=None)
+    empty = True
+    for name, pixels in zip(names, progress, strict=True):
+        if not isinstance(pixels, Exception):
+            empty = False
+            yield name, pixels
+        elif not skip_corrupt:
+            raise corrupt(folder / name, pixels) from pixels
+    if empty:
+        raise InputError(f"none of the {len(names)} images can be decoded, such as {folder / names[0]}")
+
+
+def corrupt(path: Path, cause: object) -> InputError:
+    """The error for a file that cannot be decoded."""
+    reason = " ".join(str(cause).split())
+    return InputError(f"{path} cannot be decoded ({reason}): remove it or set skip_corrupt")
+
+
+def _square(path: Path, side: int) -> Square:
+    """(3, side, side): upright, shorter side resized (antialiased bilinear), centre cropped, RGB."""
+    with Image.open(path) as file:
+        image = ImageOps.exif_transpose(file).convert("RGB")
+    image = ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
+    return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))

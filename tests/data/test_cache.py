@@ -1,0 +1,217 @@
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ssl_vision.data import ImageFolder
+from ssl_vision.data import folder as module
+from ssl_vision.errors import InputError
+
+
+def save(path, seed):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (14, 11, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    for number in range(300):
+        save(tmp_path / "photos" / "train" / f"c{number % 3}" / f"{number:03}.jpg", number)
+    for number in range(20):
+        save(tmp_path / "photos" / "test" / f"c{number % 3}" / f"{number:03}.png", 1000 + number)
+    return tmp_path / "photos"
+
+
+def folder(root, **options):
+    return ImageFolder(
+        root=root, **{"image_size": 8, "cache": "always", "batch_size": 32, "seed": 1} | options
+    )
+
+
+def files(root):
+    return sorted(path.name for path in (root / ".ssl_vision_cache").iterdir() if path.suffix != ".lock")
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The names of the files that were decoded, in order."""
+    names = []
+
+    def watched(folder, wanted, **options):
+        names.extend(wanted)
+        return original(folder, wanted, **options)
+
+    original = module.squares
+    monkeypatch.setattr(module, "squares", watched)
+    return names
+
+
+def test_the_file_gives_the_batches_that_memory_gives(photos):
+    ours, theirs = folder(photos, val="test"), folder(photos, val="test", cache="never")
+    for split in ("pretrain", "test"):
+        cached, plain = ours.split(split), theirs.split(split)
+        assert cached.file is not None
+        assert plain.file is None
+        assert torch.equal(cached.images, plain.images)
+        assert torch.equal(cached.labels, plain.labels)
+        assert cached.classes == plain.classes
+    pairs = [(ours.train_dataloader(), theirs.train_dataloader())]
+    pairs += zip(ours.val_dataloader(), theirs.val_dataloader(), strict=True)
+    for left, right in pairs:
+        for one, other in zip(left, right, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(one[:3], other[:3], strict=True))
+
+
+def test_images_are_decoded_once(photos, decoded):
+    first = folder(photos).split("train")
+    assert len(decoded) == 300
+    again = folder(photos).split("train")
+    assert len(decoded) == 300
+    assert torch.equal(first.images, again.images)
+
+
+def test_preparing_makes_what_setting_up_reads(photos, decoded):
+    folder(photos, val="test").prepare_data()
+    assert len(decoded) == 320
+    folder(photos, val="test").setup("fit")
+    assert len(decoded) == 320
+
+
+@pytest.mark.parametrize("change", ["touched", "added", "removed", "resized"])
+def test_a_change_is_noticed_and_replaces_the_old_file(photos, decoded, change):
+    folder(photos).split("train")
+    before = files(photos)
+    path = photos / "train" / "c0" / "000.jpg"
+    if change == "touched":
+        os.utime(path, ns=(1, 1))
+    elif change == "added":
+        save(photos / "train" / "c0" / "999.jpg", 999)
+    elif change == "removed":
+        path.unlink()
+    else:
+        save(path, 5555)
+    changed = folder(photos).split("train")
+    assert len(decoded) > 550
+    assert torch.equal(changed.images, folder(photos, cache="never").split("train").images)
+    assert len(files(photos)) == len(before) == 2
+    assert files(photos) != before
+
+
+def test_caches_of_other_splits_and_sizes_stay(photos):
+    for options in ({}, {"image_size": 9}, {"train": "train/c0"}, {"train": "."}):
+        folder(photos, val="test", **options).prepare_data()
+    assert len(files(photos)) == 2 * 6
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_by_itself_only_much_is_kept_in_a_file(photos, monkeypatch, large):
+    size = 300 * 3 * 8 * 8
+    monkeypatch.setattr(module, "_IN_MEMORY", size - 1 if large else size)
+    data = folder(photos, cache="auto")
+    data.prepare_data()
+    assert (data.split("train").file is not None) == large
+    assert (photos / ".ssl_vision_cache").exists() == large
+
+
+def test_corrupt_files_are_remembered(photos, decoded):
+    for name in ("train/c0/001.jpg", "train/c2/zzz.jpg"):
+        (photos / name).write_bytes(b"no image")
+    with pytest.raises(InputError, match=r"001\.jpg cannot be decoded \(cannot identify .* skip_corrupt"):
+        folder(photos).split("train")
+    assert files(photos) == []
+    for count in (602, 602):
+        with pytest.warns(UserWarning, match=r"skipped 2 of 302 images.*001\.jpg, .*zzz\.jpg$"):
+            cached = folder(photos, skip_corrupt=True).split("train")
+        assert len(decoded) <= count + 2
+        assert len(cached) == 300
+    with pytest.warns(UserWarning, match="skipped 2"):
+        plain = folder(photos, skip_corrupt=True, cache="never").split("train")
+    assert torch.equal(cached.images, plain.images)
+    assert torch.equal(cached.labels, plain.labels)
+    with pytest.raises(InputError, match=r"001\.jpg cannot be decoded .* skip_corrupt"):
+        folder(photos).split("train")
+
+
+def test_nothing_but_corrupt_files_is_refused(tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"")
+    with pytest.raises(InputError, match=r"none of the 1 images .*bad\.png"):
+        folder(tmp_path, skip_corrupt=True).split("train")
+
+
+KILLED = """
+import os, signal, sys
+from ssl_vision.data import ImageFolder, decoding
+original = decoding._square
+def square(path, side):
+    if path.name == "200.jpg":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(path, side)
+decoding._square = square
+ImageFolder(root=sys.argv[1], image_size=8, cache="always").split("train")
+"""
+
+
+def test_a_killed_process_leaves_no_half_cache(photos):
+    done = subprocess.run([sys.executable, "-c", KILLED, str(photos)], capture_output=True, check=False)
+    assert done.returncode < 0, done.stderr
+    assert files(photos) == ["train-8.partial"]
+    cached = folder(photos).split("train")
+    assert torch.equal(cached.images, folder(photos, cache="never").split("train").images)
+    assert [name.rpartition(".")[2] for name in files(photos)] == ["json", "uint8"]
+
+
+def test_of_several_at_a_time_one_decodes(photos, decoded):
+    results = []
+    threads = [
+        threading.Thread(target=lambda: results.append(folder(photos).split("train"))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(decoded) == 300
+    assert all(torch.equal(result.images, results[0].images) for result in results)
+
+
+def test_a_damaged_cache_is_made_again(photos, decoded):
+    folder(photos).split("train")
+    index, pixels = (photos / ".ssl_vision_cache" / name for name in files(photos))
+    for file, content in ((pixels, b"short"), (index, b"{"), (index, b"{}")):
+        file.write_bytes(content)
+        assert len(folder(photos).split("train")) == 300
+    assert len(decoded) == 4 * 300
+
+
+def test_the_place_can_be_chosen(photos, tmp_path):
+    folder(photos, cache_dir=tmp_path / "fast").prepare_data()
+    assert not (photos / ".ssl_vision_cache").exists()
+    (place,) = (tmp_path / "fast").iterdir()
+    assert place.name.startswith("photos-")
+
+
+def test_where_the_root_cannot_be_written_to_the_users_cache_is_used(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_: False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    folder(photos).prepare_data()
+    assert list((tmp_path / "home" / "ssl_vision").glob("photos-*/train-8-*.uint8"))
+
+
+def test_a_place_that_cannot_hold_it_is_named(photos, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"file/photos-.* cannot hold decoded images .*: set cache_dir"):
+        folder(photos, cache_dir=tmp_path / "file").prepare_data()
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    with pytest.raises(InputError, match=r"has room for 0\.0 of 0\.0 GB .*set cache_dir, or cache never"):
+        folder(photos).prepare_data()
+
+
+def test_another_word_for_cache_is_refused(photos):
+    with pytest.raises(InputError, match="cache must be auto, always or never, not maybe"):
+        folder(photos, cache="maybe")

@@ -1,0 +1,65 @@
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+from ssl_vision.data import Digits
+from ssl_vision.models import SimCLR
+
+EPOCH = 5
+
+
+class Watch(pl.Callback):
+    """Notes which batches were trained on, and stops in the middle of one."""
+
+    def __init__(self, crash=None):
+        self.seen = []
+        self.crash = crash
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if trainer.global_step == self.crash:
+            raise RuntimeError
+        self.seen.append((trainer.current_epoch, batch_idx, batch.indices.tolist()))
+
+
+def fit(folder, *callbacks, ckpt_path=None, crash=None, **options):
+    watch = Watch(crash)
+    options = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False} | options
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_epochs=2,
+        default_root_dir=folder,
+        enable_checkpointing=bool(callbacks),
+        callbacks=[*callbacks, watch],
+        limit_val_batches=1,
+        num_sanity_val_steps=0,
+        **options,
+    )
+    model = SimCLR(width=2, hidden_dim=8, output_dim=4, seed=0)
+    trainer.fit(model, datamodule=Digits(batch_size=256, eval_batch_size=64, seed=1), ckpt_path=ckpt_path)
+    return {key: value.clone() for key, value in model.state_dict().items()}, watch.seen
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return fit(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.mark.parametrize("step", [1, 3, EPOCH, EPOCH + 2])
+def test_a_run_stopped_at_any_step_continues_to_the_bit(step, tmp_path, whole):
+    keep = ModelCheckpoint(dirpath=tmp_path, filename="kept", every_n_train_steps=step, save_top_k=-1)
+    fit(tmp_path, keep, max_steps=step)
+    weights, seen = fit(tmp_path, ckpt_path=tmp_path / "kept.ckpt")
+    assert seen == whole[1][step:]
+    assert all(torch.equal(weights[key], whole[0][key]) for key in whole[0])
+
+
+@pytest.mark.parametrize("step", [2, EPOCH + 1])
+def test_a_batch_that_a_crash_interrupted_is_trained_on_again(step, tmp_path, whole):
+    keep = ModelCheckpoint(dirpath=tmp_path, save_on_exception=True, every_n_epochs=9)
+    with pytest.raises(RuntimeError):
+        fit(tmp_path, keep, crash=step)
+    (path,) = tmp_path.glob("*.ckpt")
+    weights, seen = fit(tmp_path, ckpt_path=path)
+    assert seen == whole[1][step:]
+    assert all(torch.equal(weights[key], whole[0][key]) for key in whole[0])
