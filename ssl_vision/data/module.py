@@ -16,6 +16,9 @@ from ssl_vision.errors import InputError
 
 Split = Literal["pretrain", "train", "test"]
 
+_DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+"""What autocast makes of the views anyway."""
+
 QUERIES, BANK = 0, 1
 """Which validation loader is which."""
 
@@ -159,8 +162,15 @@ class ImageData(pl.LightningDataModule):
         queries (the first validation loader) two views that are the same at every epoch.
         """
         if self.trainer is not None and self.trainer.training:
-            epoch = self.trainer.current_epoch
-            return batch._replace(views=self.views(batch.images, batch.indices, seed=self.seed, epoch=epoch))
+            made = self.views(
+                batch.images,
+                batch.indices,
+                seed=self.seed,
+                epoch=self.trainer.current_epoch,
+                dtype=_DTYPES.get(self.trainer.precision, torch.float32),
+                memory_format=torch.channels_last,
+            )
+            return batch._replace(views=made)
         views: Tensor | None = None
         if dataloader_idx == QUERIES:
             seed = fold(self.seed, Stream.QUERIES)

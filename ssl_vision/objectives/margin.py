@@ -9,7 +9,7 @@ from torch import Tensor
 from ssl_vision.objectives import fused
 from ssl_vision.objectives.tiled import COLDEST, Exclude, Pairs, own_image, tiled, tiled_warm
 
-DENSE = 256
+DENSE = 128
 """Anchors up to which the similarities are kept as one matrix; beyond it they are computed in tiles."""
 
 _DEAD = 1e-12
