@@ -19,6 +19,7 @@ gpu:  ## on a machine with a GPU and DATA=folder of the official CIFAR-10: its t
 	$(BIN)/python benchmarks/objectives.py --device cuda
 	$(BIN)/python benchmarks/views.py --device cuda
 	$(BIN)/python benchmarks/step.py --device cuda --compile_mode default
+	$(BIN)/python benchmarks/sharing.py --device cuda --compile_mode default
 	$(BIN)/python benchmarks/epoch.py --device cuda --compile_mode default --images 50000 --data $(DATA)
 	$(BIN)/python benchmarks/pretrain.py --config configs/pretrain/cifar10.yaml --seeds 1 \
 		--objectives InfoNCE DCL DualTemperature MACL MACLb --data.root $(DATA) --trainer.precision bf16-mixed
