@@ -15,10 +15,12 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 
+PRESETS = [cls for cls in o.Contrastive.__subclasses__() if not cls.supervised]
+
 
 @pytest.mark.parametrize("tau", [0.1, 0.01])
 @pytest.mark.parametrize("n", [64, 400])
-@pytest.mark.parametrize("preset", o.Contrastive.__subclasses__(), ids=lambda c: c.__name__)
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda c: c.__name__)
 def test_gradients_on_the_device_are_those_in_float64(preset, n, tau):
     g = torch.Generator().manual_seed(0)
     z1 = torch.randn(n, 64, generator=g, dtype=torch.float64)
@@ -40,6 +42,66 @@ def test_views_on_the_device_are_those_of_the_cpu(views):
     here = views(images, rows, seed=3, epoch=5)
     there = views(images.cuda(), rows.cuda(), seed=3, epoch=5).cpu()
     torch.testing.assert_close(there, here, rtol=0, atol=1e-4)
+
+
+VIEWS = {"size": 24, "blur": 0.5, "degrees": 10.0, "solarize": 0.1}
+
+
+def made(views, **options):
+    g = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (256, 3, 32, 32), generator=g, dtype=torch.uint8).cuda()
+    return views(images, torch.arange(256, device="cuda"), seed=3, epoch=5, **options)
+
+
+@pytest.mark.parametrize("options", [{"size": 24}, {"size": 24, "blur": 0.5}], ids=["plain", "blur"])
+def test_compiled_views_are_the_eager_ones(options):
+    torch.testing.assert_close(
+        made(Views(**options, compile=True)), made(Views(**options)), rtol=0, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_views_come_in_bfloat16_and_channels_last(compile):
+    options = {"dtype": torch.bfloat16, "memory_format": torch.channels_last}
+    half, full = made(Views(compile=compile), **options), made(Views(compile=compile))
+    assert half.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(half.float(), full, rtol=2**-7, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["highest", "medium"])
+def test_views_do_not_take_part_in_reduced_matrix_precision(precision):
+    exact = made(Views(blur=0.5))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        with torch.autocast("cuda", torch.bfloat16):
+            assert torch.equal(made(Views(blur=0.5)), exact)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_views_do_not_wait_for_the_device(compile):
+    g = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (64, 3, 32, 32), generator=g, dtype=torch.uint8).cuda()
+    rows = torch.arange(64, device="cuda")
+    views = Views(**VIEWS, compile=compile)
+    views(images, rows, seed=0, epoch=0)  # kernels are chosen or compiled
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        views(images, rows, seed=0, epoch=0)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_compiled_views_launch_few_kernels():
+    def launches(views):
+        made(views)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            made(views)
+        return sum(event.count for event in profile.key_averages() if not event.key.startswith("Mem"))
+
+    assert launches(Views(compile=True)) < launches(Views()) / 4
 
 
 def test_a_step_does_not_wait_for_the_device():

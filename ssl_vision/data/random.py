@@ -47,8 +47,26 @@ def uniforms(ids: Tensor, *, key: tuple[int, ...], count: int) -> Tensor:
     Returns:
         (N, count) float32.
     """
-    columns = torch.arange(1, count + 1, device=ids.device) * _signed(_GOLDEN)
-    bits = _mix(_mix(ids + fold(*key)).unsqueeze(1) + columns)
+    return numbers(states(ids, key), count=count)
+
+
+def states(ids: Tensor, *keys: tuple[int, ...]) -> Tensor:
+    """id + fold(key) mod 2**64: all that the numbers of an id depend on.
+
+    Args:
+        ids: (N,) int64.
+        *keys: K keys.
+
+    Returns:
+        (N · K,) int64: the first id under all keys, then the next.
+    """
+    return torch.stack([ids + fold(*key) for key in keys], dim=1).flatten()
+
+
+def numbers(states: Tensor, *, count: int) -> Tensor:
+    """(N, count) float32: the `uniforms` of (N,) `states`."""
+    columns = torch.arange(1, count + 1, device=states.device) * _signed(_GOLDEN)
+    bits = _mix(_mix(states).unsqueeze(1) + columns)
     return _shifted(bits, 40).to(torch.float32) * 2.0**-24
 
 

@@ -1,60 +1,26 @@
 """Two random views of every image of a batch, made at once on the images' device."""
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ssl_vision.data.colour import gray, jitter
-from ssl_vision.data.random import Stream, uniforms
-from ssl_vision.data.resampling import gaussian, rotate, separable, triangle
+from ssl_vision.data.parameters import ViewParameters, draw
+from ssl_vision.data.random import Stream, states
+from ssl_vision.data.rendering import Look, plan, render
 from ssl_vision.errors import InputError
-
-_TRIES = 10
-_CACHED = 2**19
-
-
-class ViewParameters(NamedTuple):
-    """What happens to each image of a batch, one row an image. All are (N,) but order and factors, (N, 4).
-
-    Attributes:
-        top: First row of the crop box, int64.
-        left: First column of the crop box, int64.
-        height: Rows of the crop box, int64.
-        width: Columns of the crop box, int64.
-        angle: Rotation before the crop, degrees counter-clockwise.
-        flip: Mirror left and right, bool.
-        jitter: Apply the colour jitter, bool.
-        order: Order of brightness 0, contrast 1, saturation 2, hue 3, int64.
-        factors: Strengths, by operation: three blend factors and the turn of hue.
-        grayscale: Drop the colour, bool.
-        blur: Apply the Gaussian blur, bool.
-        sigma: Standard deviation of the blur, pixels of the view.
-    """
-
-    top: Tensor
-    left: Tensor
-    height: Tensor
-    width: Tensor
-    angle: Tensor
-    flip: Tensor
-    jitter: Tensor
-    order: Tensor
-    factors: Tensor
-    grayscale: Tensor
-    blur: Tensor
-    sigma: Tensor
 
 
 @dataclass(frozen=True)
 class Views:
     """Random views with the distributions and semantics of torchvision's transforms on float tensors.
 
-    Order: rotation, random resized crop, flip, colour jitter, grayscale, blur, normalisation. A view is a
-    pure function of (seed, epoch, index of the image, view): the rest of the batch does not matter.
+    Order: rotation, random resized crop, flip, colour jitter, grayscale, blur, solarization, normalisation.
+    A view is a pure function of (seed, epoch, index of the image, view), whatever else is in the batch.
 
     Args:
         size: Side of a view, pixels.
@@ -70,8 +36,12 @@ class Views:
         grayscale: Probability of dropping the colour.
         blur: Probability of a Gaussian blur over about a tenth of the view.
         sigma: Smallest and largest standard deviation of the blur, pixels.
+        solarize: Probability of inverting the values of `threshold` or more.
+        threshold: In [0, 1].
         mean: Means of the channels, of pixels in [0, 1].
         std: Standard deviations of the channels.
+        compile: Compile the making of views for the images' device: some seconds for the first batch, then
+            faster; equal but for rounding. On a CPU it takes a C++ compiler.
 
     Raises:
         InputError: A value is out of range.
@@ -90,8 +60,11 @@ class Views:
     grayscale: float = 0.2
     blur: float = 0.0
     sigma: tuple[float, float] = (0.1, 2.0)
+    solarize: float = 0.0
+    threshold: float = 0.5
     mean: tuple[float, float, float] = (0.4914, 0.4822, 0.4465)
     std: tuple[float, float, float] = (0.2023, 0.1994, 0.2010)
+    compile: bool = False
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -103,7 +76,7 @@ class Views:
                 raise InputError(f"views.{name} must be (low, high) with {bounds}, not {(low, high)}")
         limits = {"degrees": 180.0, "hue": 0.5}
         limits |= dict.fromkeys(("brightness", "contrast", "saturation"), math.inf)
-        limits |= dict.fromkeys(("hflip", "jitter", "grayscale", "blur"), 1.0)
+        limits |= dict.fromkeys(("hflip", "jitter", "grayscale", "blur", "solarize", "threshold"), 1.0)
         for name, top in limits.items():
             value = getattr(self, name)
             if not 0 <= value <= top or value == math.inf:
@@ -120,7 +93,16 @@ class Views:
         """Taps of the blur: size // 10, made odd, at least 3."""
         return max(3, self.size // 10 | 1)
 
-    def __call__(self, images: Tensor, indices: Tensor, *, seed: int, epoch: int) -> Tensor:
+    def __call__(
+        self,
+        images: Tensor,
+        indices: Tensor,
+        *,
+        seed: int,
+        epoch: int,
+        dtype: torch.dtype = torch.float32,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> Tensor:
         """Two independent views of every image.
 
         Args:
@@ -128,16 +110,16 @@ class Views:
             indices: (N,) int64 on the same device: what tells one image from another.
             seed: Any integer.
             epoch: Any integer; each gives new views.
+            dtype: Of the views; what comes before is computed in float32.
+            memory_format: Of the views.
 
         Returns:
-            (2N, 3, size, size) float32: all first views, then all second views.
+            (2N, 3, size, size): all first views, then all second views.
         """
-        height, width = images.shape[-2:]
-        both = [
-            self.parameters(indices, seed=seed, epoch=epoch, view=view, height=height, width=width)
-            for view in (0, 1)
-        ]
-        return torch.cat([self.render(images, parameters) for parameters in both])
+        starts = states(indices, *((seed, Stream.VIEWS, epoch, view) for view in (0, 1)))
+        make = _compiled() if self.compile and images.device.type != "cpu" else Views._made
+        with torch.inference_mode(False), torch.no_grad():  # one mode, or every other would compile anew
+            return make(self, images, starts, dtype, memory_format)
 
     def plain(self, images: Tensor) -> Tensor:
         """Whole images, resized (antialiased bilinear) and normalised: the input of evaluation.
@@ -154,7 +136,14 @@ class Views:
         return self._normalised(pixels)
 
     def parameters(
-        self, indices: Tensor, *, seed: int, epoch: int, view: int, height: int, width: int
+        self,
+        indices: Tensor,
+        *,
+        seed: int,
+        epoch: int,
+        height: int,
+        width: int,
+        views: tuple[int, ...] = (0, 1),
     ) -> ViewParameters:
         """Draws what happens to each image.
 
@@ -162,101 +151,47 @@ class Views:
             indices: (N,) int64.
             seed: Any integer.
             epoch: Any integer.
-            view: 0 or 1.
             height: Rows of the images.
             width: Columns of the images.
+            views: Which views of every image.
 
         Returns:
-            Parameters on the device of `indices`.
+            One row for each view of the first image, then of the next, on the device of `indices`.
         """
-        drawn = uniforms(indices, key=(seed, Stream.VIEWS, epoch, view), count=2 * _TRIES + 16)
-        boxes, order, single = drawn[:, : 2 * _TRIES + 2], drawn[:, -14:-10], drawn[:, -10:]
-        angle, flip, jitter, brightness, contrast, saturation, hue, grayscale, blur, sigma = single.unbind(1)
-        top, left, rows, columns = self._boxes(boxes, height=height, width=width)
-        strengths = (
-            _between(max(0.0, 1.0 - self.brightness), 1.0 + self.brightness, brightness),
-            _between(max(0.0, 1.0 - self.contrast), 1.0 + self.contrast, contrast),
-            _between(max(0.0, 1.0 - self.saturation), 1.0 + self.saturation, saturation),
-            _between(-self.hue, self.hue, hue),
-        )
-        return ViewParameters(
-            top=top,
-            left=left,
-            height=rows,
-            width=columns,
-            angle=_between(-self.degrees, self.degrees, angle),
-            flip=flip < self.hflip,
-            jitter=jitter < self.jitter,
-            order=order.argsort(dim=1),
-            factors=torch.stack(strengths, dim=1),
-            grayscale=grayscale < self.grayscale,
-            blur=blur < self.blur,
-            sigma=_between(*self.sigma, sigma),
-        )
+        starts = states(indices, *((seed, Stream.VIEWS, epoch, view) for view in views))
+        return draw(self, starts, height=height, width=width)
 
-    def render(self, images: Tensor, parameters: ViewParameters) -> Tensor:
+    def _made(
+        self, images: Tensor, starts: Tensor, dtype: torch.dtype, memory_format: torch.memory_format
+    ) -> Tensor:
+        height, width = images.shape[-2:]
+        p = draw(self, starts, height=height, width=width)
+        return self.render(images, p, dtype=dtype, memory_format=memory_format)
+
+    def render(
+        self,
+        images: Tensor,
+        parameters: ViewParameters,
+        *,
+        dtype: torch.dtype = torch.float32,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> Tensor:
         """Applies the parameters; operations that these options never apply are skipped.
 
         Args:
-            images: (N, 3, H, W) uint8.
-            parameters: One row for each image.
+            images: (M, 3, H, W) uint8.
+            parameters: N = M · V rows, row n for a view of image n // V.
+            dtype: Of the result.
+            memory_format: Of the result.
 
         Returns:
-            (N, 3, size, size) float32, normalised.
+            (N, 3, size, size), normalised: all first views, then all second views.
         """
-        step = len(images)
-        if images.device.type == "cpu":  # parts that stay in the cache
-            height, width = images.shape[-2:]
-            step = max(1, _CACHED // (3 * max(height * width, self.size**2)))
-        views = []
-        for start in range(0, len(images), step):
-            part = slice(start, start + step)
-            views.append(self._render(images[part], ViewParameters(*(field[part] for field in parameters))))
-        return torch.cat(views)
-
-    def _boxes(self, drawn: Tensor, *, height: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Top, left, rows and columns, each (N,) int64, from (N, 2 tries + 2) uniforms.
-
-        The first try whose box fits, at a uniform place, or else the largest central box within `ratio`.
-        """
-        area = height * width * _between(*self.scale, drawn[:, :_TRIES])
-        low, high = map(math.log, self.ratio)
-        aspect = _between(low, high, drawn[:, _TRIES : 2 * _TRIES]).exp()
-        rows, columns = (area / aspect).sqrt().round(), (area * aspect).sqrt().round()
-        fits = (rows > 0) & (rows <= height) & (columns > 0) & (columns <= width)
-        first = fits.long().argmax(dim=1, keepdim=True)
-        nearest = min(max(width / height, self.ratio[0]), self.ratio[1])
-        whole = (min(height, round(width / nearest)), min(width, round(height * nearest)))
-        found = fits.any(dim=1)
-
-        def place(lengths: Tensor, uniform: Tensor, *, source: int, whole: int) -> tuple[Tensor, Tensor]:
-            length = torch.where(found, lengths.gather(1, first).squeeze(1), float(whole))
-            start = torch.where(found, uniform * (source - length + 1), float((source - whole) // 2))
-            return start.long(), length.long()
-
-        top, rows = place(rows, drawn[:, -2], source=height, whole=whole[0])
-        left, columns = place(columns, drawn[:, -1], source=width, whole=whole[1])
-        return top, left, rows, columns
-
-    def _render(self, images: Tensor, parameters: ViewParameters) -> Tensor:
         height, width = images.shape[-2:]
-        p, size = parameters, self.size
-        pixels = images.float().div_(255.0)
-        if self.degrees > 0:
-            pixels = rotate(pixels, p.angle)
-        rows = triangle(p.top, p.height, torch.zeros_like(p.flip), source=height, size=size)
-        columns = triangle(p.left, p.width, p.flip, source=width, size=size)
-        pixels = separable(pixels, rows, columns)
-        if self.jitter > 0 and max(self.brightness, self.contrast, self.saturation, self.hue) > 0:
-            still = (torch.arange(4, device=images.device) < 3).float()
-            factors = torch.where(p.jitter.unsqueeze(1), p.factors, still)
-            pixels = jitter(pixels, p.order, factors, hue=self.hue > 0)
-        if self.grayscale > 0:
-            pixels = torch.where(p.grayscale.view(-1, 1, 1, 1), gray(pixels), pixels)
-        if self.blur > 0:
-            weights = gaussian(p.sigma, kernel=self.kernel, size=size)
-            pixels = torch.where(p.blur.view(-1, 1, 1, 1), separable(pixels, weights, weights), pixels)
-        return self._normalised(pixels)
+        steps = plan(self, parameters, height=height, width=width)
+        look = Look(self.mean, self.std, self.threshold)
+        compiled = self.compile and images.device.type == "cpu"
+        return render(images, steps, look, dtype=dtype, memory_format=memory_format, compiled=compiled)
 
     def _normalised(self, pixels: Tensor) -> Tensor:
         """(pixels - mean) / std in place, by numbers: the upload of a tensor would wait for the device."""
@@ -265,5 +200,6 @@ class Views:
         return pixels
 
 
-def _between(low: float, high: float, uniform: Tensor) -> Tensor:
-    return low + (high - low) * uniform
+@functools.cache
+def _compiled() -> Callable[[Views, Tensor, Tensor, torch.dtype, torch.memory_format], Tensor]:
+    return torch.compile(Views._made)

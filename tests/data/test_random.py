@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from ssl_vision.data.random import fold, uniforms
+from ssl_vision.data.random import fold, numbers, states, uniforms
 
 WORD = 2**64
 KEY = (3, 1, 4)
@@ -54,6 +54,13 @@ def test_a_row_depends_on_its_id_alone():
     drawn = uniforms(ids, key=KEY, count=5)
     assert torch.equal(uniforms(ids[rows], key=KEY, count=5), drawn[rows])
     assert torch.equal(uniforms(ids, key=KEY, count=2), drawn[:, :2])
+
+
+def test_several_keys_draw_what_each_draws_alone():
+    ids = torch.tensor([5, -1, 2**62])
+    drawn = numbers(states(ids, (1, 2), (1, 3)), count=4).view(3, 2, 4)
+    for view, key in enumerate(((1, 2), (1, 3))):
+        assert torch.equal(drawn[:, view], uniforms(ids, key=key, count=4))
 
 
 def test_numbers_are_24_bit_floats_in_the_half_open_interval():

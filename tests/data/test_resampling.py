@@ -3,23 +3,37 @@ import torch
 from torch.nn import functional as F
 from torchvision.transforms.v2 import functional as tv
 
-from ssl_vision.data.resampling import gaussian, rotate, separable, triangle
+from ssl_vision.data.resampling import Taps, gaussian, rotate, separable, triangle
 
 PIXELS = torch.rand(4, 3, 17, 23, generator=torch.Generator().manual_seed(0))
 OFF = torch.zeros(4, dtype=torch.bool)
 
 
-def test_separable_is_two_matrix_products():
+def dense(taps, source):
+    """(N, T, source) matrices of the same weights."""
+    return torch.zeros(*taps.weight.shape[:2], source).scatter_add_(2, taps.pixel, taps.weight)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_separable_is_two_matrix_products(views):
     generator = torch.Generator().manual_seed(1)
-    rows, columns = torch.rand(4, 5, 17, generator=generator), torch.rand(4, 6, 23, generator=generator)
-    expected = torch.einsum("nsh,nchw,ntw->ncst", rows.double(), PIXELS.double(), columns.double())
+
+    def taps(source, size):
+        shape = (4 * views, size, 3)
+        pixel = torch.randint(0, source, shape, generator=generator)
+        return Taps(pixel, torch.rand(shape, generator=generator))
+
+    rows, columns = taps(17, 5), taps(23, 6)
+    images = PIXELS.repeat_interleave(views, dim=0).double()
+    matrices = dense(rows, 17).double(), dense(columns, 23).double()
+    expected = torch.einsum("nsh,nchw,ntw->ncst", matrices[0], images, matrices[1])
     assert torch.allclose(separable(PIXELS, rows, columns).double(), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("size", [1, 5, 9, 32])
 def test_triangle_resizes_an_interval_like_torch(size):
     start, length = torch.tensor([0, 3, 20, 11]), torch.tensor([23, 8, 3, 1])
-    weights = triangle(start, length, OFF, source=23, size=size)
+    weights = dense(triangle(start, length, OFF, source=23, size=size), 23)
     for row in range(4):
         line = PIXELS[row, :, :1, start[row] : start[row] + length[row]]
         expected = F.interpolate(line[None], size=(1, size), mode="bilinear", antialias=True)[0, :, 0]
@@ -27,7 +41,7 @@ def test_triangle_resizes_an_interval_like_torch(size):
 
 
 def test_triangle_weighs_nothing_outside_the_interval():
-    weights = triangle(torch.tensor([5]), torch.tensor([4]), OFF[:1], source=23, size=8)
+    weights = dense(triangle(torch.tensor([5]), torch.tensor([4]), OFF[:1], source=23, size=8), 23)
     assert weights[:, :, :5].abs().max() == 0
     assert weights[:, :, 9:].abs().max() == 0
     assert torch.allclose(weights.sum(2), torch.ones(1, 8))
@@ -36,15 +50,33 @@ def test_triangle_weighs_nothing_outside_the_interval():
 def test_triangle_reversed_mirrors_the_result():
     start, length = torch.tensor([3]), torch.tensor([9])
     forward = triangle(start, length, OFF[:1], source=23, size=8)
-    assert torch.equal(triangle(start, length, ~OFF[:1], source=23, size=8), forward.flip(1))
+    backward = triangle(start, length, ~OFF[:1], source=23, size=8)
+    assert all(torch.equal(taps, mirrored.flip(1)) for taps, mirrored in zip(backward, forward, strict=True))
+
+
+@pytest.mark.parametrize("source", [20, 28, 33, 96])
+def test_enlarging_takes_two_taps_and_shrinking_enough(source):
+    length = torch.arange(1, source + 1)
+    for size in (source // 3, source // 2, source - 1, source, source + 5):
+        taps = triangle(
+            torch.zeros_like(length), length, torch.zeros_like(length).bool(), source=source, size=size
+        )
+        assert (taps.weight.shape[2] == 2) == (size >= source)
+        # Every pixel within the filter's half-width, whatever it takes to find them.
+        scale = (length / size).double().view(-1, 1, 1)
+        centre = scale * (torch.arange(size).view(-1, 1) + 0.5)
+        expected = 1 - (torch.arange(source) + 0.5 - centre).abs() / scale.clamp(min=1)
+        expected = expected.clamp(min=0) * (torch.arange(source) < length.view(-1, 1, 1))
+        expected /= expected.sum(dim=2, keepdim=True)
+        assert (dense(taps, source) - expected).abs().max() < 2e-5
 
 
 @pytest.mark.parametrize(("size", "kernel"), [(2, 3), (17, 3), (17, 9), (17, 23)])
 def test_gaussian_blurs_like_torchvision(size, kernel):
     sigma = torch.tensor([0.1, 0.5, 1.3, 2.0])
-    weights = gaussian(sigma, kernel=kernel, size=size)
+    taps = gaussian(sigma, kernel=kernel, size=size)
     pixels = PIXELS[:, :, :size, :size]
-    blurred = separable(pixels, weights, weights)
+    blurred = separable(pixels, taps, taps)
     for row in range(4):
         expected = tv.gaussian_blur(pixels[row], [kernel, kernel], [float(sigma[row])])
         assert (blurred[row] - expected).abs().max() < 2e-6

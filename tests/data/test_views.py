@@ -1,20 +1,24 @@
 import math
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms import ColorJitter, RandomResizedCrop
 from torchvision.transforms.v2 import functional as tv
 
+from ssl_vision.data.random import states
 from ssl_vision.data.views import Views
 from ssl_vision.errors import InputError
 
 RAW = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
 STILL = {"hflip": 0.0, "jitter": 0.0, "grayscale": 0.0}
 OPERATIONS = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)
-DRAWS = 5000
+DRAWS = 20_000
+COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
 
 def pixels(count, height=32, width=32):
@@ -22,9 +26,9 @@ def pixels(count, height=32, width=32):
     return torch.randint(0, 256, (count, 3, height, width), generator=generator, dtype=torch.uint8)
 
 
-def draw(views, count=DRAWS, *, height=200, width=150, **key):
-    key = {"seed": 0, "epoch": 0, "view": 0} | key
-    return views.parameters(torch.arange(count), height=height, width=width, **key)
+def draw(options, count=DRAWS, *, height=200, width=150, **key):
+    key = {"seed": 0, "epoch": 0, "views": (0,)} | key
+    return options.parameters(torch.arange(count), height=height, width=width, **key)
 
 
 def reference(views, image, parameters, row):
@@ -40,6 +44,7 @@ def reference(views, image, parameters, row):
             image = OPERATIONS[operation](image, p.factors[operation])
     image = tv.rgb_to_grayscale(image, 3) if p.grayscale else image
     image = tv.gaussian_blur(image, [views.kernel] * 2, [p.sigma] * 2) if p.blur else image
+    image = tv.solarize(image, views.threshold) if p.solarize else image
     return tv.normalize(image, list(views.mean), list(views.std))
 
 
@@ -54,9 +59,10 @@ def reference(views, image, parameters, row):
         STILL | {"jitter": 1.0, "brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "hue": 0.5},
         STILL | {"grayscale": 0.5},
         STILL | {"blur": 0.5},
-        {"blur": 0.5},
+        STILL | {"solarize": 0.5, "threshold": 0.0},
+        {"blur": 0.5, "solarize": 0.5, "threshold": 0.0},
     ],
-    ids=["crop", "flip", "jitter", "blends", "hue", "grayscale", "blur", "all"],
+    ids=["crop", "flip", "jitter", "blends", "hue", "grayscale", "blur", "solarize", "all"],
 )
 def test_a_view_is_torchvisions(options, height, width, size):
     views = Views(size=size, **RAW, **options)
@@ -74,6 +80,20 @@ def test_a_rotated_and_normalised_view_is_torchvisions():
     rendered = views.render(images, parameters)
     for row, image in enumerate(images):
         assert (rendered[row] - reference(views, image, parameters, row)).abs().max() < 1e-4
+
+
+def test_a_solarized_view_is_torchvisions():
+    views = Views(size=16, solarize=0.5, threshold=0.4, **RAW)
+    images = pixels(24, 20, 20)
+    parameters = draw(views, 24, height=20, width=20)
+    rendered = views.render(images, parameters)
+    before = parameters._replace(solarize=torch.zeros(24, dtype=torch.bool))
+    for row, image in enumerate(images):
+        clear = (
+            reference(views, image, before, row) - 0.4
+        ).abs() > 2e-6  # which side is not rounding's choice
+        assert clear.float().mean() > 0.99
+        assert ((rendered[row] - reference(views, image, parameters, row)).abs() * clear).max() < 2e-6
 
 
 @pytest.mark.parametrize(("size", "kernel"), [(16, 3), (32, 3), (64, 7), (96, 9), (224, 23)])
@@ -141,23 +161,24 @@ def test_factors_and_orders_are_distributed_like_torchvisions():
 
 
 def test_rates_angles_and_sigmas_are_as_asked():
-    views = Views(degrees=20.0, hflip=0.3, jitter=0.8, grayscale=0.2, blur=0.6, sigma=(0.5, 1.5))
-    p = draw(views)
-    rates = {"hflip": p.flip, "jitter": p.jitter, "grayscale": p.grayscale, "blur": p.blur}
-    for name, applied in rates.items():
-        assert stats.binomtest(int(applied.sum()), DRAWS, getattr(views, name)).pvalue > 1e-3, name
+    rates = {"hflip": 0.3, "jitter": 0.8, "grayscale": 0.2, "blur": 0.6, "solarize": 0.1}
+    p = draw(Views(degrees=20.0, sigma=(0.5, 1.5), **rates))
+    drawn = p._asdict() | {"hflip": p.flip}
+    for name, rate in rates.items():
+        assert stats.binomtest(int(drawn[name].sum()), DRAWS, rate).pvalue > 1e-3, name
     assert stats.kstest(p.angle.numpy(), stats.uniform(-20, 40).cdf).pvalue > 1e-3
     assert stats.kstest(p.sigma.numpy(), stats.uniform(0.5, 1.0).cdf).pvalue > 1e-3
 
 
 def test_parameters_are_independent_of_each_other_and_of_the_other_view():
-    views = Views(degrees=9.0, blur=0.5)
+    views = Views(degrees=9.0, blur=0.5, solarize=0.5)
     columns = []
-    for p in (draw(views), draw(views, view=1)):
+    for p in (draw(views), draw(views, views=(1,))):
         columns += [p.height * p.width, p.angle, p.flip, p.jitter, p.grayscale, p.blur, p.sigma, *p.factors.T]
+        columns += [p.solarize]
         columns += [p.order[:, 0] == operation for operation in range(3)]
     correlation = np.corrcoef(torch.stack([column.float() for column in columns]).numpy())
-    for start in (11, 25):  # one order has one first operation
+    for start in (12, 27):  # one order has one first operation
         correlation[start : start + 3, start : start + 3] = np.eye(3)
     assert np.abs(correlation - np.eye(len(columns))).max() < 5 / math.sqrt(DRAWS)
 
@@ -203,11 +224,73 @@ def test_a_view_without_any_change_is_the_plain_image():
     assert (twice - views.plain(images).repeat(2, 1, 1, 1)).abs().max() < 1e-5
 
 
-def test_values_never_reach_the_host():
-    with FakeTensorMode():  # refuses .item(), nonzero() and the like
-        images = torch.empty(4, 3, 40, 40, dtype=torch.uint8)
-        views = Views(blur=0.5, degrees=5.0)(images, torch.arange(4), seed=0, epoch=0)
-    assert views.shape == (8, 3, 32, 32)
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_values_never_reach_the_host(device):
+    views = Views(blur=0.5, degrees=5.0, solarize=0.5)
+    with FakeTensorMode():  # refuses .item(), nonzero(), a mixture of devices and the like
+        images = torch.empty(4, 3, 40, 40, dtype=torch.uint8, device=device)
+        made = views(images, torch.arange(4, device=device), seed=0, epoch=0)
+    assert made.shape == (8, 3, 32, 32)
+    assert made.device.type == device
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_views_come_in_any_dtype_and_memory_format(dtype, memory_format):
+    images, indices = pixels(5), torch.arange(5)
+    views = Views(size=16)
+    made = views(images, indices, seed=0, epoch=0, dtype=dtype, memory_format=memory_format)
+    assert made.is_contiguous(memory_format=memory_format)
+    assert torch.equal(made, views(images, indices, seed=0, epoch=0).to(dtype))
+
+
+def test_autocast_does_not_reach_the_pixels():
+    images, indices = pixels(5), torch.arange(5)
+    with torch.autocast("cpu", torch.bfloat16):
+        within = Views(blur=0.5)(images, indices, seed=0, epoch=0)
+    assert torch.equal(within, Views(blur=0.5)(images, indices, seed=0, epoch=0))
+
+
+def test_both_views_in_one_call_are_those_made_apart():
+    views = Views(blur=0.5, solarize=0.1)
+    images, indices = pixels(100), torch.arange(100)
+    both = views(images, indices, seed=3, epoch=4).chunk(2)
+    for number, view in enumerate(both):
+        p = draw(views, 100, height=32, width=32, seed=3, epoch=4, views=(number,))
+        assert (views.render(images, p) - view).abs().max() < 1e-6
+
+
+@COMPILER
+def test_compiled_views_are_the_eager_ones_and_compile_once():
+    options = RAW | {"size": 24, "blur": 0.5}
+    eager, compiled = Views(**options), Views(compile=True, **options)
+    torch._dynamo.reset()
+    counters.clear()
+    for count in (128, 70, 1, 64, 300):  # full parts, a last part, less than a part
+        images, indices = pixels(count), torch.arange(count)
+        for epoch, mode in ((0, torch.enable_grad), (1, torch.no_grad), (2, torch.inference_mode)):
+            with mode():
+                made = compiled(images, indices, seed=1, epoch=epoch)
+            expected = eager(images, indices, seed=1, epoch=epoch)
+            assert (made - expected).abs().max() < 2e-6
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+    options = {"dtype": torch.bfloat16, "memory_format": torch.channels_last}
+    made = compiled(images, indices, seed=1, epoch=2, **options)
+    assert made.is_contiguous(memory_format=torch.channels_last)
+    assert torch.allclose(made.float(), expected, rtol=2**-7, atol=1e-5)
+
+
+def test_what_a_device_compiles_is_the_eager_function_in_two_graphs():
+    views = Views(size=16)
+    torch._dynamo.reset()
+    counters.clear()
+    whole = torch.compile(Views._made, backend="eager", fullgraph=True)
+    for count in (64, 48, 17):  # one size, then any size
+        starts = states(torch.arange(count), (0,), (1,))
+        given = views, pixels(count), starts, torch.bfloat16, torch.channels_last
+        assert torch.allclose(whole(*given).float(), Views._made(*given).float(), rtol=2**-7, atol=1e-5)
+    assert counters["stats"]["unique_graphs"] == 2
 
 
 @pytest.mark.parametrize(
@@ -226,6 +309,8 @@ def test_values_never_reach_the_host():
         ("jitter", -0.1),
         ("grayscale", math.nan),
         ("blur", 2.0),
+        ("solarize", 1.5),
+        ("threshold", -0.5),
         ("brightness", -0.1),
         ("contrast", math.inf),
         ("saturation", math.nan),

@@ -1,0 +1,218 @@
+"""Two views of every image of a batch: this package beside lightly, torchvision and kornia, in one process.
+
+    python benchmarks/views.py                        32 and 96 pixels on a CPU, one thread
+    python benchmarks/views.py --device cuda --batch 256 1024
+
+All make SimCLR's views for small images: crops of 0.08 to 1 of the area, flips, colour jitter of 0.4, 0.4,
+0.4 and 0.1 with probability 0.8, grayscale with probability 0.2, normalisation; from uint8 images in memory
+to one batch on the device. The variants take turns, round by round, so that what else runs on the machine
+slows all alike. The first call of a compiled variant compiles, and reads nothing that an earlier run kept.
+Prints Markdown tables and writes benchmarks/results/views.json, or views_cuda.json.
+"""
+
+import argparse
+import importlib.util
+import os
+import platform
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch._inductor.config
+from lightly.transforms import SimCLRTransform
+from PIL import Image
+from provenance import provenance, save
+from torch import Tensor
+from torch.nn import functional as F
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from ssl_vision.data import Views
+
+BASE = "lightly, PIL"
+MEAN, STD = Views.mean, Views.std
+JITTER = (0.4, 0.4, 0.4, 0.1)
+
+
+def make_images(count: int, size: int) -> Tensor:
+    """(count, 3, size, size) uint8: smooth colours."""
+    noise = torch.rand(count, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    return F.interpolate(noise, size=(size, size), mode="bicubic").clamp(0, 1).mul(255).byte()
+
+
+def variants(images: Tensor, size: int, device: torch.device) -> dict[str, Callable[[], Tensor]]:
+    """Functions that make the (2N, 3, size, size) views of a batch."""
+    pil = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
+    there, indices = images.to(device), torch.arange(len(images), device=device)
+    lightly = SimCLRTransform(
+        input_size=size,
+        cj_strength=0.5,  # of (0.8, 0.8, 0.8, 0.2)
+        gaussian_blur=0.0,
+        normalize={"mean": list(MEAN), "std": list(STD)},
+    )
+    old = v1.Compose(
+        [
+            v1.RandomResizedCrop(size),
+            v1.RandomHorizontalFlip(),
+            v1.RandomApply([v1.ColorJitter(*JITTER)], p=0.8),
+            v1.RandomGrayscale(0.2),
+            v1.ToTensor(),
+            v1.Normalize(MEAN, STD),
+        ]
+    )
+    new = v2.Compose(
+        [
+            v2.RandomResizedCrop(size),
+            v2.RandomHorizontalFlip(),
+            v2.RandomApply([v2.ColorJitter(*JITTER)], p=0.8),
+            v2.RandomGrayscale(0.2),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
+        ]
+    )
+
+    def batch(pairs: Iterable[Sequence[Tensor]]) -> Tensor:
+        return torch.stack([view for views in zip(*pairs, strict=True) for view in views]).to(device)
+
+    def one_by_one(transform: Callable, source: list) -> Tensor:
+        return batch((transform(image), transform(image)) for image in source)
+
+    def by_lightly() -> Tensor:
+        return batch(map(lightly, pil))
+
+    def ours(views: Views, **options) -> Tensor:
+        return views(there, indices, seed=0, epoch=0, **options)
+
+    half = {"dtype": torch.bfloat16, "memory_format": torch.channels_last}
+    found = {
+        BASE: by_lightly,
+        "torchvision v1, PIL": partial(one_by_one, old, pil),
+        "torchvision v2, uint8 tensors": partial(one_by_one, new, list(images)),
+        "ssl_vision": partial(ours, Views(size=size)),
+        "ssl_vision, bf16 channels_last": partial(ours, Views(size=size), **half),
+        "ssl_vision compiled": partial(ours, Views(size=size, compile=True)),
+        "ssl_vision compiled, bf16 channels_last": partial(ours, Views(size=size, compile=True), **half),
+    }
+    if importlib.util.find_spec("kornia"):
+        for name, mode in (("kornia", "slice"), ("kornia, crop by resampling", "resample")):
+            found[name] = kornia(there, size, mode)
+    return found
+
+
+def kornia(images: Tensor, size: int, mode: str) -> Callable[[], Tensor]:
+    """Two calls of one pipeline for the whole batch."""
+    from kornia import augmentation as k
+
+    pipeline = torch.nn.Sequential(
+        k.RandomResizedCrop((size, size), scale=(0.08, 1.0), cropping_mode=mode),
+        k.RandomHorizontalFlip(),
+        k.ColorJitter(*JITTER, p=0.8),
+        k.RandomGrayscale(p=0.2),
+        k.Normalize(torch.tensor(MEAN), torch.tensor(STD)),
+    ).to(images.device)
+
+    def make() -> Tensor:
+        pixels = images.float() / 255
+        return torch.cat((pipeline(pixels), pipeline(pixels)))
+
+    return make
+
+
+def timed(make: Callable[[], Tensor], device: torch.device) -> float:
+    """Seconds of one call, the device's work included."""
+    start = time.perf_counter()
+    make()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def measure(size: int, batch: int, rounds: int, device: torch.device) -> list[dict]:
+    """A row for each variant: microseconds an image, both views, and the factor to lightly."""
+    made = variants(make_images(batch, size), size, device)
+    first = {name: timed(make, device) for name, make in made.items()}
+    times: dict[str, list[float]] = {name: [] for name in made}
+    for _ in range(rounds):
+        for name, make in made.items():
+            times[name].append(timed(make, device) / batch * 1e6)
+    rows = []
+    for name, values in times.items():
+        low, median, high = statistics.quantiles(values, n=4)
+        rows.append(
+            {
+                "size": size,
+                "batch": batch,
+                "name": name,
+                "us_per_image": {
+                    "median": round(median, 1),
+                    "quartiles": [round(low, 1), round(high, 1)],
+                    "minimum": round(min(values), 1),
+                },
+                "times_lightly": {
+                    "median": round(statistics.median(times[BASE]) / median, 2),
+                    "minimum": round(min(times[BASE]) / min(values), 2),
+                },
+                "first_call_seconds": round(first[name], 1),
+            }
+        )
+    return rows
+
+
+def table(rows: list[dict]) -> str:
+    """The rows in Markdown."""
+    lines = [
+        "| | µs an image | quartiles | minimum | × lightly | by minima | first call, s |",
+        "|---" * 7 + "|",
+    ]
+    for row in rows:
+        time, factor = row["us_per_image"], row["times_lightly"]
+        low, high = time["quartiles"]
+        lines.append(
+            f"| {row['name']} | {time['median']:.0f} | {low:.0f} to {high:.0f} | {time['minimum']:.0f} "
+            f"| {factor['median']:.1f} | {factor['minimum']:.1f} | {row['first_call_seconds']:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures all sizes and batches, prints the tables, writes the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    parser.add_argument("--size", type=int, nargs="+", default=[32, 96])
+    parser.add_argument("--batch", type=int, nargs="+", default=[256])
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--threads", type=int, default=1)
+    chosen = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(chosen.threads)
+    torch._inductor.config.force_disable_caches = True
+    peers = ["lightly", "torchvision", "pillow", "kornia"]
+    skipped = [] if importlib.util.find_spec("kornia") else [peers.pop()]
+    record = provenance(*peers) | {"processor": processor(), "skipped": skipped}
+    print("\n".join(f"{key}: {value}" for key, value in record.items()))
+    record["rows"] = []
+    for size in chosen.size:
+        for batch in chosen.batch:
+            rows = measure(size, batch, chosen.rounds, chosen.device)
+            record["rows"] += rows
+            print(f"\n{size} pixels, {batch} images\n\n{table(rows)}", flush=True)
+    record["load_after"] = round(os.getloadavg()[0], 2)
+    print(f"\nload after: {record['load_after']}")
+    save("views" if chosen.device.type == "cpu" else f"views_{chosen.device.type}", record)
+
+
+def processor() -> str:
+    """Name of the CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
+
+
+if __name__ == "__main__":
+    main()
