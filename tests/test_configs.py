@@ -72,7 +72,11 @@ def test_every_config_trains(file, request, tmp_path):
         "--trainer.check_val_every_n_epoch=1",
     ]
     if file.stem == "cifar10_speedrun":  # meant for a GPU
-        short += ["--trainer.precision=32-true", "--model.compile_mode=null", "--model.optimizer.warmup_epochs=0"]
+        short += [
+            "--trainer.precision=32-true",
+            "--model.compile_mode=null",
+            "--model.optimizer.warmup_epochs=0",
+        ]
     where = options_for(data, request, tmp_path)
     args = [f"--config={file}", *TINY, *where, *short, f"--runs_dir={tmp_path / 'runs'}", "--name=run"]
     assert main(["fit", *args]) == 0
