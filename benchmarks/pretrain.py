@@ -11,14 +11,13 @@ device and the seconds that each run took. Checkpoints are not kept.
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-import torch
+from provenance import provenance, save
 
 HERE = Path(__file__).parent
 LINES = {
@@ -71,27 +70,13 @@ def main() -> None:
     parser.add_argument("--config", type=Path, default=HERE.parent / "configs" / "pretrain" / "digits.yaml")
     parser.add_argument("--objectives", nargs="+", default=[None])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--results", type=Path, default=HERE / "results")
     chosen, options = parser.parse_known_args()
     results = []
     for objective in chosen.objectives:
         for seed in range(chosen.seeds):
             with tempfile.TemporaryDirectory() as runs:
                 results.append(one_run(chosen.config, objective, seed, options, Path(runs)))
-    commit = ["git", "rev-parse", "--short", "HEAD"]
-    record = {
-        "command": " ".join(["python", "benchmarks/pretrain.py", *sys.argv[1:]]),
-        "commit": subprocess.run(
-            commit, cwd=HERE, capture_output=True, text=True, check=False
-        ).stdout.strip(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "runs": results,
-    }
-    chosen.results.mkdir(parents=True, exist_ok=True)
-    (chosen.results / f"{chosen.config.stem}.json").write_text(json.dumps(record, indent=1) + "\n")
+    save(chosen.config.stem, provenance("pytorch-lightning") | {"runs": results})
     print(table(results))
     print(f"\nseconds for fit and evaluate: {', '.join(str(result['seconds']) for result in results)}")
 

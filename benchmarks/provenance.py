@@ -15,18 +15,28 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def provenance(*packages: str) -> dict[str, Any]:
-    """Command, commit, device, threads, load and the versions of torch and ``packages``."""
+    """Command, commit, device, processor, threads, load and versions of torch and ``packages``."""
     commit = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
     described = subprocess.run(commit, cwd=RESULTS.parent, capture_output=True, text=True, check=False)
     return {
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
         "commit": described.stdout.strip(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "processor": _processor(),
         "threads": torch.get_num_threads(),
         "load": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "versions": {"torch": torch.__version__} | {package: version(package) for package in packages},
     }
+
+
+def _processor() -> str:
+    """Name of the CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
 
 
 def save(name: str, record: dict[str, Any]) -> None:

@@ -13,13 +13,11 @@ Prints Markdown tables and writes benchmarks/results/views.json, or views_cuda.j
 import argparse
 import importlib.util
 import os
-import platform
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch._inductor.config
@@ -192,7 +190,7 @@ def main() -> None:
     torch._inductor.config.force_disable_caches = True
     peers = ["lightly", "torchvision", "pillow", "kornia"]
     skipped = [] if importlib.util.find_spec("kornia") else [peers.pop()]
-    record = provenance(*peers) | {"processor": processor(), "skipped": skipped}
+    record = provenance(*peers) | {"skipped": skipped}
     print("\n".join(f"{key}: {value}" for key, value in record.items()))
     record["rows"] = []
     for size in chosen.size:
@@ -203,15 +201,6 @@ def main() -> None:
     record["load_after"] = round(os.getloadavg()[0], 2)
     print(f"\nload after: {record['load_after']}")
     save("views" if chosen.device.type == "cpu" else f"views_{chosen.device.type}", record)
-
-
-def processor() -> str:
-    """Name of the CPU."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":
