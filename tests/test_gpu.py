@@ -3,12 +3,15 @@
 import json
 
 import pytest
+import pytorch_lightning as pl
 import torch
 from settings import TINY
 
 from ssl_vision import objectives as o
+from ssl_vision.callbacks import ObjectiveStatistics
 from ssl_vision.data import Digits, Views
 from ssl_vision.main import main
+from ssl_vision.models import OptimizerRule, SimCLR
 
 pytestmark = [
     pytest.mark.gpu,
@@ -120,6 +123,33 @@ def test_a_step_does_not_wait_for_the_device():
         step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+class Strict(pl.Callback):
+    """Makes any wait for the device an error, from the third step on."""
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if batch_idx >= 2:
+            torch.cuda.set_sync_debug_mode("error")
+
+    def on_train_batch_end(self, *args):
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_a_step_under_lightning_does_not_wait_for_the_device(tmp_path, name, precision):
+    model = SimCLR(width=8, objective=o.MACL(), optimizer=OptimizerRule(name=name))
+    trainer = pl.Trainer(
+        max_epochs=1, limit_val_batches=0, accelerator="gpu", devices=1, precision=precision, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, callbacks=[Strict(), ObjectiveStatistics()],
+        default_root_dir=tmp_path,
+    )  # fmt: skip
+    try:
+        trainer.fit(model, Digits(batch_size=64))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert trainer.optimizers[0].param_groups[0]["fused"]
 
 
 def test_fit_and_evaluate_on_the_device(tmp_path):

@@ -12,6 +12,7 @@ import wandb
 import yaml
 from jsonargparse import Namespace
 from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.callbacks import ProgressBar, TQDMProgressBar
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import Logger, WandbLogger
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
@@ -175,6 +176,12 @@ class RunCLI(LightningCLI):
             )
         record = RunRecord(self.folder, self.plain_config, fresh=config.ckpt_path is None)
         own: list[pl.Callback] = [ObjectiveStatistics(), record, LastCheckpoint(self.folder.checkpoints)]
+        theirs = config.trainer.callbacks
+        theirs = theirs if isinstance(theirs, list) else [theirs]
+        shown = config.trainer.enable_progress_bar is not False
+        if shown and not any(isinstance(callback, ProgressBar) for callback in theirs):
+            # a bar that is drawn waits for the device, so it is drawn when something new is logged
+            own.append(TQDMProgressBar(refresh_rate=max(1, config.trainer.log_every_n_steps)))
         self.trainer_defaults["callbacks"] = own
         return super().instantiate_trainer(logger=loggers, default_root_dir=str(self.folder.path), **kwargs)
 

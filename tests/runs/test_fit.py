@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from pytorch_lightning.callbacks import TQDMProgressBar
 from settings import CONFIGS, TINY
 
 from ssl_vision.main import main
@@ -359,3 +360,22 @@ def test_a_logger_of_the_users_own_runs_beside_metrics_csv(tmp_path):
     assert fit(tmp_path, *logger, "--trainer.max_epochs=1") == 0
     assert list((tmp_path / "mine").rglob("metrics.csv"))
     assert len(rows(tmp_path / "run")) == 4
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_progress_bar_is_drawn_when_something_is_logged(own, tmp_path, monkeypatch):
+    seen = []
+
+    def note(self):
+        bars = [c for c in self.trainer.callbacks if isinstance(c, TQDMProgressBar)]
+        seen.append([bar.refresh_rate for bar in bars])
+
+    monkeypatch.setattr("ssl_vision.models.SimCLR.on_train_epoch_start", note)
+    bar = ["--trainer.callbacks+=TQDMProgressBar", "--trainer.callbacks.refresh_rate=7"] if own else []
+    options = [
+        "--trainer.enable_progress_bar=true",
+        "--trainer.log_every_n_steps=3",
+        "--trainer.max_epochs=1",
+    ]
+    assert fit(tmp_path, *options, *bar) == 0
+    assert seen == [[7 if own else 3]]
