@@ -207,11 +207,12 @@ def speed(sizes: list[int], device: str) -> list[dict[str, Any]]:
             if not calls:
                 continue
             bytes_, times = {}, {name: [] for name in calls}
-            for name, call in calls.items():
-                call()
-                bytes_[name] = meter.peak(call)
             first = {name: meter.seconds(call) for name, call in calls.items()}
-            rounds = int(min(50, max(3, SECONDS / max(first.values())))) if len(calls) > 1 else 1
+            for name, call in calls.items():
+                bytes_[name] = meter.peak(call)
+            rounds = int(min(50, max(2, SECONDS / max(first.values()))))
+            if size > LARGEST:
+                times, rounds = {name: [value] for name, value in first.items()}, 0
             for _ in range(rounds):
                 for name, call in calls.items():
                     times[name].append(meter.seconds(call))
