@@ -230,6 +230,17 @@ def ours(chosen: argparse.Namespace) -> Callable[[], float]:
     return epoch
 
 
+def table(record: dict[str, Any]) -> str:
+    """Medians, with how many times as long as this package."""
+    medians = {name: statistics.median(values) for name, values in record["seconds"].items()}
+    lines = ["| | s an epoch | beside ssl_vision |", "|---|---|---|"]
+    lines += [
+        f"| {name} | {value:.2f} | {value / medians['ssl_vision']:.2f} × |" for name, value in medians.items()
+    ]
+    lines += [f"| {name} | not installed | |" for name in record["skipped"]]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measures, prints the table, writes the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -261,18 +272,13 @@ def main() -> None:
             print(f"{name}: {value:.2f} s", file=sys.stderr, flush=True)
             if turn:  # the first epoch warms up, compiles and starts workers
                 seconds[name].append(value)
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
     record = provenance("lightly", "torchvision", "pytorch-lightning") | {
         "options": {key: value for key, value in vars(chosen).items() if key != "data"},
         "skipped": skipped,
         "seconds": {name: [round(value, 3) for value in values] for name, values in seconds.items()},
     }
     save(f"epoch_{chosen.device}", record)
-    print("| | s an epoch | beside ssl_vision |\n|---|---|---|")
-    for name, value in medians.items():
-        print(f"| {name} | {value:.2f} | {value / medians['ssl_vision']:.2f} × |")
-    for name in skipped:
-        print(f"\n{name} is not installed: left out")
+    print(table(record))
 
 
 if __name__ == "__main__":

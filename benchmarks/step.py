@@ -173,6 +173,21 @@ class Bench:
         return counter.get_total_flops() / len(few) * 2 * self.chosen.batch
 
 
+def table(record: dict[str, Any]) -> str:
+    """The parts with their shares, the step, and the rate."""
+    parts, step, options = record["parts_ms"], record["bare_ms"], record["options"]
+    lines = ["| part | ms | share |", "|---|---|---|"]
+    lines += [f"| {part} | {ms:.1f} | {100 * ms / sum(parts.values()):.1f} % |" for part, ms in parts.items()]
+    lines.append(f"| the step, undivided | {step:.1f} | |")
+    lines.append(
+        f"| the same under Lightning | {record['lightning_ms']:.1f} | {record['lightning_ms'] / step:.3f} × |"
+    )
+    rate = f"{record['tflops']:.2f} TFLOP/s"
+    if options["device"] != "cpu":
+        rate += f", {100 * record['tflops'] / options['peak']:.0f} % of the peak"
+    return "\n".join([*lines, f"| arithmetic | {rate} | |"])
+
+
 def main() -> None:
     """Measures, prints the tables, writes the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -205,15 +220,7 @@ def main() -> None:
         "tflops": round(rate, 3),
     }
     save(f"step_{chosen.device}", record)
-    whole = sum(parts.values())
-    print("| part | ms | share |\n|---|---|---|")
-    for part, value in parts.items():
-        print(f"| {part} | {1e3 * value:.2f} | {100 * value / whole:.1f} % |")
-    print(f"| the step, undivided | {1e3 * step:.2f} | |")
-    print(f"| the same under Lightning | {1e3 * under:.2f} | {under / step:.3f} × |")
-    print(
-        f"\n{rate:.2f} TFLOP/s" + (f", {100 * rate / chosen.peak:.0f} % of peak" * (chosen.device != "cpu"))
-    )
+    print(table(record))
 
 
 if __name__ == "__main__":
