@@ -1,5 +1,6 @@
 """README's code and commands do what it says."""
 
+import importlib
 import json
 import re
 import shlex
@@ -47,6 +48,32 @@ def test_the_demos_table_is_the_one_that_the_benchmark_wrote():
             if (row["features"], row["layer"], row["metric"]) == (features, layer, metric)
         ]
         assert f"| {name} | {' | '.join(cells)} |" in README
+
+
+TABLES = {
+    "objectives": lambda script, record: [
+        script.speed_table(record["speed"]),
+        script.precision_table(record["precision"]),
+        script.sweep_table(record["sweep"]),
+    ],
+    "views": lambda script, record: [
+        script.table([row for row in record["rows"] if row["size"] == size]) for size in (32, 96)
+    ],
+    "step": lambda script, record: [script.table(record)],
+    "epoch": lambda script, record: [script.table(record)],
+    "guard": lambda script, record: [script.table(record)],
+}
+FILES = {"step": "step_cpu", "epoch": "epoch_cpu", "guard": "guard_digits"}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_is_the_one_that_its_benchmark_wrote(name, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    script = importlib.import_module(name)
+    record = json.loads((ROOT / "benchmarks" / "results" / f"{FILES.get(name, name)}.json").read_text())
+    for table in TABLES[name](script, record):
+        assert table in README
+    assert "dirty" not in record["commit"]
 
 
 def test_every_preset_is_named():

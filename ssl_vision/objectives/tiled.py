@@ -36,7 +36,7 @@ _TWO = 1 / math.log(2)
 """e^x = 2^(x · _TWO); exp2 takes a third of exp's time on a CPU."""
 
 _SMALLEST = -100.0
-"""2^−100 is nothing beside the largest term, 1, and keeps products out of the denormal numbers, which are slow."""
+"""2^−100 is nothing beside the largest term, 1, and keeps products out of the slow denormal numbers."""
 
 
 def own_image(half: int) -> Exclude:
