@@ -39,7 +39,7 @@ def test_help_and_version_do_not_import_torch():
 def test_an_unknown_command_is_one_line_and_exit_code_2():
     result = run("pretrain")
     assert result.returncode == 2
-    assert result.stderr == "ssl-vision pretrain: no command 'pretrain'; there are fit, validate, evaluate\n"
+    assert result.stderr == f"ssl-vision pretrain: no command 'pretrain'; there are {', '.join(COMMANDS)}\n"
 
 
 def test_help_of_a_command_names_its_options():
@@ -56,3 +56,16 @@ def test_help_of_a_command_names_its_options():
     ):
         assert option in result.stdout
     assert "--k" in run("evaluate", "--help").stdout
+
+
+@pytest.mark.parametrize(("command", "option"), [("export", "--format"), ("embed", "--layer")])
+def test_help_of_the_commands_that_need_a_file_asks_for_none(command, option, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([command, "--help"])
+    assert end.value.code == 0
+    assert option in capsys.readouterr().out
+
+
+def test_the_package_alone_imports_no_torch():
+    code = "import sys, ssl_vision; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -1,0 +1,134 @@
+"""The model card: what a backbone was trained on, how good it is and how it is loaded."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.backbones import Pretrained
+from ssl_vision.runs.checkpoint import Checkpoint
+
+# Options of the data that say where and how fast, not what.
+_ELSEWHERE = {
+    "cache", "cache_dir", "compile", "download", "eval_batch_size", "resident", "root", "val", "val_share",
+}  # fmt: skip
+
+_STEMS = {
+    "small": "3×3 first convolution of stride 1, no max-pool",
+    "imagenet": "7×7 first convolution of stride 2, max-pool",
+}
+
+
+def card(
+    checkpoint: Checkpoint,
+    given: Pretrained,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    snippet: str,
+    checked: str,
+    versions: Mapping[str, str],
+) -> str:
+    """The Markdown text.
+
+    Args:
+        checkpoint: where the backbone comes from.
+        given: the backbone.
+        rows: of its evaluation; none where there was no evaluation.
+        snippet: Python that loads it.
+        checked: what came of loading it.
+        versions: of the libraries, by their names.
+    """
+    config, about = checkpoint.config, given.description
+    model, data = config["model"]["init_args"], config["data"]
+    objective, dataset = _name(model.get("objective")), _name(data)
+    kept = {key: value for key, value in data["init_args"].items() if key not in (*_ELSEWHERE, "views")}
+    views = {k: v for k, v in data["init_args"]["views"].items() if k not in (*_ELSEWHERE, "mean", "std")}
+    of = f" of {config['trainer']['max_epochs']}" if (config.get("trainer") or {}).get("max_epochs") else ""
+    optimizer = dict(model.get("optimizer") or {})
+    size = sum(parameter.numel() for parameter in given.backbone.parameters())
+    facts = {
+        "architecture": f"ResNet-{about.depth}, width {about.width}, {_STEMS[about.stem]}; "
+        f"{size:,} parameters, {given.backbone.dim} features",
+        "input": f"float32 (N, 3, {about.size}, {about.size}), RGB in [0, 1] less {_plain(about.mean)}, "
+        f"divided by {_plain(about.std)}",
+        "data": f"{dataset} ({_plain(kept)})",
+        "views": _plain(views),
+        "objective": _plain(model.get("objective") or "InfoNCE"),
+        "projection head": f"{model.get('hidden_dim')} hidden, {model.get('output_dim')} out, not included",
+        "optimizer": f"{optimizer.pop('name', 'unknown')} ({_plain(optimizer)})",
+        "epochs": f"{checkpoint.epoch}{of}",
+        "seed": str(config.get("seed_everything")),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+    }
+    return "\n".join(
+        [
+            f"# ResNet-{about.depth} pretrained on {dataset} with {objective}, without labels",
+            "",
+            "| | |",
+            "|---|---|",
+            *(f"| {name} | {value} |" for name, value in facts.items()),
+            "",
+            "## Load",
+            "",
+            "```python",
+            snippet,
+            "```",
+            "",
+            checked,
+            "",
+            "## Evaluation",
+            "",
+            *_evaluation(rows),
+            "",
+        ]
+    )
+
+
+def evaluation_rows(file: Path, *, epoch: int) -> list[dict[str, Any]]:
+    """Rows of an ``evaluation.json`` that say how good the backbone of an epoch is, with the baselines' rows.
+
+    Raises:
+        InputError: it is not what ``ssl-vision evaluate`` writes.
+    """
+    if not file.is_file():
+        return []
+    try:
+        rows = [dict(row) for row in json.loads(file.read_text(encoding="utf-8"))]
+        ours = [row for row in rows if row["features"] == "trained" and row["epoch"] == epoch]
+        others = [row for row in rows if row["features"] != "trained"]
+        shown = [row for row in ours if row["layer"] == "backbone"]
+        _evaluation(shown + others)
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{file}: not written by ssl-vision evaluate") from error
+    return shown + others if shown else []
+
+
+def _evaluation(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not rows:
+        return ["None of this checkpoint was found beside it; `ssl-vision evaluate` makes one."]
+    named = ("features", "layer", "metric", "value")
+    lines = ["| features | layer | metric | value | protocol |", "|---|---|---|---|---|"]
+    for row in rows:
+        protocol = _plain({key: value for key, value in row.items() if key not in named})
+        cells = (row["features"], row["layer"], row["metric"], f"{row['value']:.4f}", protocol)
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _name(spec: Any) -> str:
+    return str(spec["class_path"]).rsplit(".", 1)[-1] if isinstance(spec, Mapping) else "InfoNCE"
+
+
+def _plain(value: Any) -> str:
+    """A value of a config on one line; a class as its name and options, and nothing for what is not set."""
+    if isinstance(value, Mapping) and "class_path" in value:
+        options = _plain(value.get("init_args") or {})
+        return f"{_name(value)} ({options})" if options else _name(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items() if item is not None)
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(map(_plain, value))})"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,170 @@
+"""``ssl-vision embed``: the features of a folder's images, as a file."""
+
+import itertools
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ssl_vision.data.decoding import Square, squares
+from ssl_vision.data.folder import _EXTENSIONS
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.backbones import SUFFIX, Description, pretrained, read_backbone
+from ssl_vision.evaluation.feature_files import Features, writer
+from ssl_vision.evaluation.output import completed
+from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.complaint import OneLineErrors
+
+LayerName = Literal["backbone", "hidden", "projector"]
+
+
+class Network(NamedTuple):
+    """What makes features: one layer of a network, and the images that it takes."""
+
+    module: nn.Module
+    layer: LayerName
+    description: Description
+
+    def __call__(self, squares: Tensor) -> Tensor:
+        """Float32 features (N, F) of decoded images (N, 3, side, side), uint8 on the network's device."""
+        images = self.description.views.plain(squares).to(memory_format=torch.channels_last)
+        out = self.module(images)
+        features: Tensor = out if isinstance(out, Tensor) else getattr(out, self.layer)
+        return features.float()
+
+
+def run(args: Sequence[str]) -> None:
+    """Writes the features of all images below a folder, in the order of their names, and these names.
+
+    Images are decoded, resized and normalised as for the evaluation of the network.
+
+    Raises:
+        InputError: a folder, a network or an output that cannot be used, or an image that cannot be decoded.
+    """
+    parser = OneLineErrors(prog="ssl-vision embed", description=run.__doc__)
+    parser.add_argument("images", type=str, help="Folder of the images, at any depth.")
+    parser.add_argument(
+        "--backbone", type=str, required=True, help="An exported .safetensors, a run folder or a checkpoint."
+    )
+    parser.add_argument(
+        "--output", type=str, required=True, help="The file to write: .npz (features, names) or .parquet."
+    )
+    parser.add_argument(
+        "--layer", type=LayerName, default="backbone", help="Where to read; exported files have the backbone."
+    )
+    parser.add_argument("--batch_size", type=int, default=256, help="Images that the network sees at a time.")
+    parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument(
+        "--skip_corrupt", type=bool, default=False, help="Leave out files that cannot be decoded."
+    )
+    options = parser.parse_args(list(args))
+    if options.batch_size < 1:
+        raise InputError(f"--batch_size must be 1 or more, not {options.batch_size}")
+    folder, output, device = Path(options.images), Path(options.output), _device(options.device)
+    write = writer(output)
+    names = image_names(folder)
+    network = open_network(options.backbone, options.layer)
+    network.module.to(device)
+    with completed(output) as partial:
+        features, done = embed_files(
+            network, folder, names,
+            batch_size=options.batch_size, device=device, skip_corrupt=options.skip_corrupt,
+        )  # fmt: skip
+        write(partial, features, done)
+    print(f"{len(features)} images, {features.shape[1]} features each, written to {output}")
+
+
+def image_names(folder: Path) -> list[str]:
+    """Paths of the image files below a folder, within it, in order.
+
+    Raises:
+        InputError: there is no such folder, or no image in it.
+    """
+    if not folder.is_dir():
+        raise InputError(f"no folder {folder}")
+    names = [
+        os.path.relpath(os.path.join(place, file), folder)
+        for place, _, files in os.walk(folder, followlinks=True)
+        for file in files
+        if os.path.splitext(file)[1].lower() in _EXTENSIONS
+    ]
+    if not names:
+        raise InputError(f"no images in {folder}: looked for {' '.join(sorted(_EXTENSIONS))}")
+    return sorted(names, key=lambda name: name.split(os.sep))
+
+
+def open_network(path: str | Path, layer: LayerName) -> Network:
+    """The network in an exported file, a run folder or a checkpoint, on the CPU in evaluation mode.
+
+    Raises:
+        InputError: it is none of these, or does not have the layer.
+    """
+    path = Path(path)
+    if path.suffix != SUFFIX:
+        whole, (_, description) = pretrained(read_checkpoint(path))
+        return Network(whole if layer != "backbone" else whole.backbone, layer, description)
+    if layer != "backbone":
+        raise InputError(f"{path} has the backbone only: --layer {layer} takes a run or a checkpoint")
+    backbone, description = read_backbone(path)
+    return Network(backbone.to(memory_format=torch.channels_last), layer, description)
+
+
+@torch.inference_mode()
+def embed_files(
+    network: Network,
+    folder: Path,
+    names: list[str],
+    *,
+    batch_size: int,
+    device: torch.device,
+    skip_corrupt: bool,
+) -> tuple[Features, list[str]]:
+    """Features of image files, a batch in memory at a time.
+
+    Args:
+        network: on the device.
+        folder: where the files lie.
+        names: their paths within it.
+        batch_size: images at a time.
+        device: of the network.
+        skip_corrupt: leave out files that cannot be decoded, with a warning, instead of stopping.
+
+    Returns:
+        Float32 (N, F) and the N names of the files that could be decoded, in order.
+
+    Raises:
+        InputError: a file cannot be decoded and `skip_corrupt` is not set, or none can.
+    """
+    side = network.description.decoded_size
+    features: Features = np.empty((0, 0), dtype=np.float32)
+    done: list[str] = []
+    for batch, pixels in _batches(squares(folder, names, side=side, skip_corrupt=skip_corrupt), batch_size):
+        made = network(pixels.to(device)).cpu().numpy()
+        if not done:
+            features = np.empty((len(names), made.shape[1]), dtype=np.float32)
+        features[len(done) : len(done) + len(made)] = made
+        done += batch
+    if len(done) < len(names):
+        kept = set(done)
+        skipped = ", ".join(str(folder / name) for name in names if name not in kept)
+        warnings.warn(
+            f"skipped {len(names) - len(done)} of {len(names)} images, not decodable: {skipped}", stacklevel=3
+        )
+    return features[: len(done)], done
+
+
+def _batches(made: Iterator[tuple[str, Square]], size: int) -> Iterator[tuple[list[str], Tensor]]:
+    while batch := list(itertools.islice(made, size)):
+        yield [name for name, _ in batch], torch.from_numpy(np.stack([pixels for _, pixels in batch]))
+
+
+def _device(name: str) -> torch.device:
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise InputError("--device cuda: there is no CUDA device")
+    return torch.device(("cuda" if available else "cpu") if name == "auto" else name)

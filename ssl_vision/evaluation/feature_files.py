@@ -1,0 +1,46 @@
+"""Features and the names of their images, in a file."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.optional import needed
+
+Features = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+Write = Callable[[Path, Features, list[str]], None]
+
+
+def writer(path: Path) -> Write:
+    """What writes features (N, F) and N file names in the form that the path's ending asks for.
+
+    ``.npz`` has the arrays ``features`` and ``names``; ``.parquet`` a row for each image with ``name`` and
+    ``features``, a list of F numbers.
+
+    Raises:
+        InputError: another ending, or pyarrow is wanted and not installed.
+    """
+    if path.suffix == ".npz":
+        return _write_npz
+    if path.suffix == ".parquet":
+        needed("pyarrow", extra="parquet")
+        return _write_parquet
+    raise InputError(f"--output {path} must end with .npz or .parquet")
+
+
+def _write_npz(path: Path, features: Features, names: list[str]) -> None:
+    np.savez(path, features=features, names=np.array([_text(name) for name in names]))
+
+
+def _write_parquet(path: Path, features: Features, names: list[str]) -> None:
+    arrow, parquet = needed("pyarrow", extra="parquet"), needed("pyarrow.parquet", extra="parquet")
+    lists = arrow.FixedSizeListArray.from_arrays(arrow.array(features.reshape(-1)), features.shape[1])
+    named = arrow.array([_text(name) for name in names])
+    parquet.write_table(arrow.table({"name": named, "features": lists}), path)
+
+
+def _text(name: str) -> str:
+    """The name with ``/`` between folders; bytes that are no text, as a file name may have, are marked."""
+    return os.fsencode(name).decode("utf-8", errors="replace").replace(os.sep, "/")

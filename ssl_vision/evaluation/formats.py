@@ -1,0 +1,201 @@
+"""The forms in which a backbone leaves: written, loaded in the library that they are for, and explained."""
+
+import importlib
+import json
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torchvision
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.backbones import SUFFIX, Description, Pretrained, read_backbone, write_backbone
+from ssl_vision.evaluation.optional import needed
+
+Network = Callable[[Tensor], Tensor]
+"""Normalised images (N, 3, size, size) to features (N, F)."""
+
+_PROTOBUF_LIMIT = 2**31
+
+
+class Format(NamedTuple):
+    """How a backbone is written, and how it is loaded without this package."""
+
+    suffix: str
+    library: str
+    """What loads it, as it is imported."""
+    write: Callable[[Path, Pretrained], None]
+    load: Callable[[Path, Description], Network]
+    snippet: Callable[[str, Description], str]
+    """Python that loads the file of that name as ``backbone``."""
+
+
+class Difference(NamedTuple):
+    """What a loaded file's features are beside those of the backbone that was written."""
+
+    largest: float
+    """The largest absolute difference."""
+    feature: float
+    """The largest absolute feature."""
+
+    @property
+    def negligible(self) -> bool:
+        """Below 1e-5, or this share of the largest feature where that is above 1: float32 has no more."""
+        return self.largest < 1e-5 * max(1.0, self.feature)
+
+
+def difference(file: Path, form: Format, given: Pretrained) -> Difference:
+    """Compares on random images, eight at a time and one alone."""
+    size = given.description.size
+    noise = torch.randint(256, (8, 3, size, size), generator=torch.Generator().manual_seed(0))
+    images = given.description.views.plain(noise.to(torch.uint8))
+    network = form.load(file, given.description)
+    with torch.inference_mode():
+        ours = torch.cat([given.backbone(images), given.backbone(images[:1])])
+        theirs = torch.cat([network(images), network(images[:1])])
+    apart = (theirs - ours).abs().max() if theirs.shape == ours.shape else math.inf
+    return Difference(float(apart), float(ours.abs().max()))
+
+
+def _write_described(path: Path, given: Pretrained) -> None:
+    write_backbone(path, given.backbone, given.description)
+
+
+def _load_described(path: Path, description: Description) -> Network:
+    return read_backbone(path).backbone
+
+
+def _describe_described(name: str, description: Description) -> str:
+    return f"from ssl_vision import load_backbone\n\nbackbone = load_backbone({json.dumps(name)})"
+
+
+def _write_plain(path: Path, given: Pretrained) -> None:
+    width = given.description.width
+    if width != 64:
+        raise InputError(
+            f"torchvision and timm have ResNets of width 64 only, this one is {width} wide: "
+            "export it as onnx or safetensors"
+        )
+    write_backbone(path, given.backbone)
+
+
+def _load_torchvision(path: Path, description: Description) -> Network:
+    return _filled(getattr(torchvision.models, f"resnet{description.depth}")(), path, description)
+
+
+def _load_timm(path: Path, description: Description) -> Network:
+    timm: Any = importlib.import_module("timm")
+    return _filled(timm.create_model(f"resnet{description.depth}", num_classes=0), path, description)
+
+
+def _filled(network: Any, path: Path, description: Description) -> Network:
+    if description.stem == "small":
+        network.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+        network.maxpool = nn.Identity()
+    network.fc = nn.Identity()
+    network.load_state_dict(load_file(path))
+    filled: Network = network.eval()
+    return filled
+
+
+def _describe_torchvision(name: str, description: Description) -> str:
+    make = f"torchvision.models.resnet{description.depth}()"
+    return _loading("torchvision", make, name, description, remove_classifier=True)
+
+
+def _describe_timm(name: str, description: Description) -> str:
+    make = f'timm.create_model("resnet{description.depth}", num_classes=0)'
+    return _loading("timm", make, name, description, remove_classifier=False)
+
+
+def _loading(library: str, make: str, name: str, description: Description, *, remove_classifier: bool) -> str:
+    small = description.stem == "small"
+    lines = [f"import {library}"]
+    if small or remove_classifier:
+        lines = [*sorted((f"import {library}", "import torch"))]
+    lines += ["from safetensors.torch import load_file", "", f"backbone = {make}"]
+    if small:  # neither library has an option for it: timm's stem_type and replace_stem_pool make others
+        lines.append("backbone.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)")
+        lines.append("backbone.maxpool = torch.nn.Identity()")
+    if remove_classifier:
+        lines.append("backbone.fc = torch.nn.Identity()")
+    lines += [f"backbone.load_state_dict(load_file({json.dumps(name)}))", "backbone.eval()"]
+    return "\n".join(lines)
+
+
+def _write_onnx(path: Path, given: Pretrained) -> None:
+    for name in ("onnx", "onnxscript"):
+        needed(name, extra="onnx")
+    if 4 * sum(tensor.numel() for tensor in given.backbone.parameters()) >= _PROTOBUF_LIMIT:
+        raise InputError("an ONNX file holds 2 GiB, this backbone is larger: export it as safetensors")
+    images = torch.zeros(2, 3, given.description.size, given.description.size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            given.backbone,
+            (images,),
+            input_names=["images"],
+            output_names=["features"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamo=True,
+            verbose=False,
+        )
+    if program is None:
+        raise RuntimeError("torch.onnx.export gave no program")
+    model = program.model_proto
+    _anonymise(model)
+    path.write_bytes(model.SerializeToString())
+
+
+def _anonymise(model: Any) -> None:
+    """Removes where in whose source each node comes from."""
+    graph = model.graph
+    for part in (
+        model,
+        graph,
+        *graph.node,
+        *graph.input,
+        *graph.output,
+        *graph.value_info,
+        *graph.initializer,
+    ):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+
+
+def _load_onnx(path: Path, description: Description) -> Network:
+    runtime: Any = importlib.import_module("onnxruntime")
+    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    def network(images: Tensor) -> Tensor:
+        (features,) = session.run(None, {"images": images.numpy()})
+        return torch.from_numpy(features)
+
+    return network
+
+
+def _describe_onnx(name: str, description: Description) -> str:
+    return "\n".join(
+        [
+            "import onnxruntime",
+            "",
+            f"session = onnxruntime.InferenceSession({json.dumps(name)})",
+            "",
+            "",
+            "def backbone(images):  # float32 (N, 3, H, W), NumPy",
+            '    return session.run(None, {"images": images})[0]',
+        ]
+    )
+
+
+FORMATS = {
+    "safetensors": Format(SUFFIX, "ssl_vision", _write_described, _load_described, _describe_described),
+    "torchvision": Format(SUFFIX, "torchvision", _write_plain, _load_torchvision, _describe_torchvision),
+    "timm": Format(SUFFIX, "timm", _write_plain, _load_timm, _describe_timm),
+    "onnx": Format(".onnx", "onnxruntime", _write_onnx, _load_onnx, _describe_onnx),
+}

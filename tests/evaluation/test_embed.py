@@ -1,0 +1,134 @@
+"""``ssl-vision embed``: a folder's images as features, in order, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from ssl_vision.data import ImageFolder
+from ssl_vision.evaluation.backbones import pretrained
+from ssl_vision.evaluation.features import embed
+from ssl_vision.main import main
+from ssl_vision.runs.checkpoint import read_checkpoint
+
+NAMES = ["a/2.png", "a/deep/1.JPG", "b.png", "test/z.png", "ü.png"]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    random = np.random.default_rng(0)
+    for number, name in enumerate(reversed(NAMES)):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(256, size=(20 + number, 30, 3), dtype=np.uint8)).save(folder / name)
+    (folder / "a" / "notes.txt").write_text("no image")
+    return folder
+
+
+def embedded(images, backbone, output, *args):
+    assert main(["embed", str(images), f"--backbone={backbone}", f"--output={output}", *args]) == 0
+    with np.load(output) as file:
+        return file["features"], file["names"].tolist()
+
+
+@pytest.mark.parametrize("layer", ["backbone", "hidden", "projector"])
+def test_the_features_are_those_of_evaluation(images, tiny_run, tmp_path, layer):
+    features, names = embedded(
+        images, tiny_run, tmp_path / "new" / "f.npz", f"--layer={layer}", "--batch_size=2"
+    )
+    assert names == NAMES
+    model, (_, description) = pretrained(read_checkpoint(tiny_run))
+    split = ImageFolder(root=images, train=".", test="none", image_size=16, cache="never").split("train")
+    expected = getattr(embed(model, split, description.views), layer)
+    assert features.dtype == np.float32
+    torch.testing.assert_close(torch.from_numpy(features), expected, atol=1e-5, rtol=0)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["f.npz"]
+
+
+def test_an_exported_backbone_gives_the_same_and_parquet_holds_it(images, tiny_run, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "it.safetensors"
+    assert main(["export", str(tiny_run), "--output", str(file)]) == 0
+    expected, _ = embedded(images, tiny_run, tmp_path / "f.npz")
+    args = [f"--backbone={file}", f"--output={tmp_path / 'f.parquet'}"]
+    assert main(["embed", str(images), *args]) == 0
+    table = parquet.read_table(tmp_path / "f.parquet")
+    assert table["name"].to_pylist() == NAMES
+    features = np.array(table["features"].to_pylist(), dtype=np.float32)
+    np.testing.assert_allclose(features, expected, atol=1e-5, rtol=0)
+
+
+def test_files_are_decoded_to_the_size_that_the_run_decoded_them_to(tiny_run, tmp_path):
+    checkpoint = read_checkpoint(tiny_run)
+    config = yaml.safe_load(yaml.safe_dump(checkpoint.config))
+    config["data"]["init_args"]["image_size"] = 24
+    _, (_, description) = pretrained(checkpoint._replace(config=config))
+    assert (description.decoded_size, description.size) == (24, 16)
+
+
+def test_corrupt_files_stop_it_or_are_left_out_by_name(images, tiny_run, tmp_path, capsys):
+    for name in NAMES[:3]:
+        (tmp_path / "i" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "i" / name).write_bytes((images / name).read_bytes())
+    (tmp_path / "i" / "a" / "3.png").write_bytes(b"no image")
+    args = [str(tmp_path / "i"), f"--backbone={tiny_run}", f"--output={tmp_path / 'f.npz'}"]
+    assert main(["embed", *args]) == 2
+    error = capsys.readouterr().err
+    assert f"{tmp_path / 'i' / 'a' / '3.png'} cannot be decoded" in error
+    assert "skip_corrupt" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["i"]
+    with pytest.warns(UserWarning, match=r"skipped 1 of 4 images, not decodable: .*a/3\.png"):
+        features, names = embedded(tmp_path / "i", tiny_run, tmp_path / "f.npz", "--skip_corrupt=true")
+    assert names == NAMES[:3]
+    assert features.shape == (3, 32)
+    assert np.isfinite(features).all()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--backbone=RUN"], "images"),
+        (["IMAGES", "--output=f.npz"], "backbone"),
+        (["IMAGES", "--backbone=RUN"], "output"),
+        (["absent", "--backbone=RUN", "--output=f.npz"], "no folder absent"),
+        (["RUN", "--backbone=RUN", "--output=f.npz"], "no images in"),
+        (["IMAGES", "--backbone=absent", "--output=f.npz"], "absent: no such checkpoint"),
+        (["IMAGES", "--backbone=RUN", "--output=f.csv"], "must end with .npz or .parquet"),
+        (["IMAGES", "--backbone=RUN", "--output=f.npz", "--batch_size=0"], "batch_size"),
+        (["IMAGES", "--backbone=RUN", "--output=f.npz", "--layer=conv1"], "layer"),
+        (["IMAGES", "--backbone=x.safetensors", "--output=f.npz", "--layer=hidden"], "has the backbone only"),
+        (["IMAGES", "--backbone=RUN", "--output=RUN/config.yaml/f.npz"], "cannot be written"),
+    ],
+)
+def test_what_cannot_be_embedded_is_one_line(images, tiny_run, capsys, args, words):
+    places = {"RUN": str(tiny_run), "IMAGES": str(images)}
+    for name, place in places.items():
+        args = [arg.replace(name, place) for arg in args]
+    assert main(["embed", *args]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_an_absent_device_is_one_line(images, tiny_run, capsys):
+    args = [f"--backbone={tiny_run}", "--output=f.npz", "--device=cuda"]
+    assert main(["embed", str(images), *args]) == 2
+    assert capsys.readouterr().err == "ssl-vision embed: --device cuda: there is no CUDA device\n"
+
+
+def test_parquet_without_pyarrow_names_the_extra(images, tiny_run, monkeypatch, capsys):
+    monkeypatch.setattr("ssl_vision.evaluation.optional.installed", lambda name: False)
+    assert main(["embed", str(images), f"--backbone={tiny_run}", "--output=f.parquet"]) == 2
+    assert "pip install 'ssl_vision[parquet]'" in capsys.readouterr().err
+
+
+def test_a_name_that_is_no_text_is_marked(images, tiny_run, tmp_path):
+    (tmp_path / "i").mkdir()
+    try:
+        (tmp_path / "i" / "\udcff.png").write_bytes((images / NAMES[0]).read_bytes())
+    except OSError:
+        pytest.skip("the file system takes no such name")
+    _, names = embedded(tmp_path / "i", tiny_run, tmp_path / "f.npz")
+    assert names == ["\N{REPLACEMENT CHARACTER}.png"]

@@ -1,0 +1,267 @@
+"""``ssl-vision export`` and ``load_backbone``: the same features elsewhere, and what is refused."""
+
+import json
+import pickle
+import re
+import shutil
+import sys
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+import ssl_vision
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation import export, formats
+from ssl_vision.evaluation.backbones import pretrained
+from ssl_vision.evaluation.rebuild import untrained_model
+from ssl_vision.main import main
+from ssl_vision.runs.checkpoint import read_checkpoint
+
+X = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_run, tmp_path_factory):
+    """Makes a checkpoint of another architecture, with BatchNorm statistics that are not the initial ones."""
+
+    def make(**architecture):
+        content = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
+        config = yaml.safe_load(content["ssl_vision"]["config"])
+        config["model"]["init_args"] |= architecture
+        model = untrained_model(config)
+        with torch.no_grad():
+            model(torch.randn(16, 3, 16, 16))
+        content["ssl_vision"]["config"] = yaml.safe_dump(config)
+        content["state_dict"] = model.state_dict()
+        path = tmp_path_factory.mktemp("checkpoint") / "model.ckpt"
+        torch.save(content, path)
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="module", params=["small", "imagenet"])
+def of_width_64(request, checkpoint):
+    return checkpoint(width=64, stem=request.param)
+
+
+def exported(checkpoint, form, folder, capsys):
+    """The file of an export, what its card's Python loads from it, and the card."""
+    file = folder / f"it{formats.FORMATS[form].suffix}"
+    assert main(["export", str(checkpoint), "--format", form, "--output", str(file)]) == 0
+    assert "Checked: with" in capsys.readouterr().out
+    card = file.with_name(file.name + ".md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    return file, code, card
+
+
+@pytest.mark.parametrize("form", ["torchvision", "timm"])
+def test_the_cards_python_gives_the_same_features(form, of_width_64, tmp_path, monkeypatch, capsys):
+    pytest.importorskip(form)
+    expected = ssl_vision.load_backbone(of_width_64)(X)
+    file, code, _ = exported(of_width_64, form, tmp_path, capsys)
+    assert b"ssl_vision" not in file.read_bytes()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "ssl_vision", None)
+    names = {}
+    exec(code, names)
+    torch.testing.assert_close(names["backbone"](X), expected, atol=1e-5, rtol=0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [file.name, f"{file.name}.md"]
+
+
+def test_onnx_gives_the_same_features_for_any_batch(tiny_run, tmp_path, monkeypatch, capsys):
+    for library in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(library)
+    expected = ssl_vision.load_backbone(tiny_run)(X).detach()
+    file, code, card = exported(tiny_run, "onnx", tmp_path, capsys)
+    assert not re.search(rb"ssl_vision|site-packages|\.py", file.read_bytes())
+    assert "less (0.3054, 0.3054, 0.3054), divided by (0.3755, 0.3755, 0.3755)" in card
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(code, names)
+    for count in (1, 5):
+        features = torch.from_numpy(names["backbone"](X[:count].numpy()))
+        torch.testing.assert_close(features, expected[:count], atol=1e-5, rtol=0)
+
+
+def test_load_backbone_takes_a_run_a_checkpoint_and_an_export(tiny_run, tmp_path, monkeypatch, capsys):
+    model, (_, description) = pretrained(read_checkpoint(tiny_run))
+    file, code, _ = exported(tiny_run, "safetensors", tmp_path, capsys)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(code, names)
+    state = torch.random.get_rng_state()
+    for path in (tiny_run, str(tiny_run / "checkpoints" / "last.ckpt"), file):
+        backbone = ssl_vision.load_backbone(path)
+        assert not backbone.training
+        torch.testing.assert_close(backbone(X), model(X).backbone, atol=1e-5, rtol=0)
+        backbone.train()(X).sum().backward()  # it can be trained further
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.equal(names["backbone"](X), ssl_vision.load_backbone(file)(X))
+    assert (description.depth, description.width, description.stem) == (18, 4, "small")
+    assert (description.size, description.decoded_size, description.mean) == (16, 16, (0.3054,) * 3)
+
+
+def test_the_default_file_lies_in_the_run_folder(tiny_run, tmp_path, capsys):
+    run = shutil.copytree(tiny_run, tmp_path / "tiny")
+    assert main(["export", str(run)]) == 0
+    assert f"written to {run / 'backbone.safetensors'} (0.2 MB)" in capsys.readouterr().out
+    assert (run / "backbone.safetensors.md").is_file()
+    assert (run / "backbone.safetensors").stat().st_mode & 0o777 == (
+        run / "config.yaml"
+    ).stat().st_mode & 0o777
+
+
+def test_the_card_says_what_it_is_and_how_good(tiny_run, tmp_path, capsys):
+    run = shutil.copytree(tiny_run, tmp_path / "tiny")
+    row = {
+        "features": "trained",
+        "layer": "backbone",
+        "metric": "knn_top1",
+        "value": 0.75,
+        "k": 5,
+        "epoch": 2,
+    }
+    rows = [row, row | {"layer": "hidden"}, row | {"features": "pixels", "layer": "raw", "epoch": 0}]
+    (run / "evaluation.json").write_text(json.dumps(rows))
+    _, _, card = exported(run, "safetensors", tmp_path, capsys)
+    for words in (
+        "# ResNet-18 pretrained on Digits with MACL, without labels",
+        "| objective | MACL (temperature 0.1, alpha 3, pairs both, gather true) |",
+        "| data | Digits (batch_size 64) |",
+        "| optimizer | adam (lr 0.001, ",
+        "| epochs | 2 of 2 |",
+        "| seed | 0 |",
+        "| trained | backbone | knn_top1 | 0.7500 | k 5, epoch 2 |",
+        "| pixels | raw | knn_top1 | 0.7500 |",
+        f"ssl_vision {ssl_vision.__version__}, torch {torch.__version__.partition('+')[0]}",
+    ):
+        assert words in card
+    assert "| hidden |" not in card
+    assert str(tmp_path) not in card
+
+
+def test_the_card_does_not_show_another_epochs_evaluation(tiny_run, tmp_path, capsys):
+    run = shutil.copytree(tiny_run, tmp_path / "tiny")
+    row = {"features": "trained", "layer": "backbone", "metric": "knn_top1", "value": 0.75, "epoch": 1}
+    (run / "evaluation.json").write_text(json.dumps([row]))
+    _, _, card = exported(run, "safetensors", tmp_path, capsys)
+    assert "0.7500" not in card
+    assert "None of this checkpoint was found" in card
+
+
+@pytest.mark.parametrize("columns", [32, 31])
+def test_a_file_with_other_features_is_not_kept(columns, tiny_run, tmp_path, monkeypatch, capsys):
+    def load(path, description):
+        return lambda images: torch.zeros(len(images), columns)
+
+    wrong = formats.FORMATS["safetensors"]._replace(load=load)
+    monkeypatch.setitem(formats.FORMATS, "safetensors", wrong)
+    assert main(["export", str(tiny_run), "--output", str(tmp_path / "it.safetensors")]) == 2
+    assert "other features" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unchecked_file_is_called_so(tiny_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(export, "installed", lambda library: False)
+    file = tmp_path / "it.safetensors"
+    assert main(["export", str(tiny_run), "--output", str(file)]) == 0
+    assert "Not checked: ssl_vision is not installed" in capsys.readouterr().out
+    assert "Not checked" in file.with_name("it.safetensors.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([], "checkpoint"),
+        (["absent.ckpt"], "absent.ckpt: no such checkpoint"),
+        (["RUN", "--format=keras"], "keras"),
+        (["RUN", "--format=torchvision"], "width 64 only, this one is 4 wide"),
+        (["RUN", "--format=timm"], "width 64 only"),
+        (["RUN", "--output=it.pt"], "must end with .safetensors"),
+        (["RUN", "--output=RUN/x.safetensors"], "is a folder"),
+        (["RUN", "--colour=red"], "colour"),
+    ],
+)
+def test_what_cannot_be_exported_is_one_line_and_leaves_nothing(tiny_run, tmp_path, capsys, args, words):
+    run = shutil.copytree(tiny_run, tmp_path / "tiny")
+    (run / "x.safetensors").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["export", *(arg.replace("RUN", str(run)) for arg in args)]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_onnx_without_its_libraries_names_the_extra(tiny_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("ssl_vision.evaluation.optional.installed", lambda name: False)
+    assert main(["export", str(tiny_run), "--format=onnx", f"--output={tmp_path / 'it.onnx'}"]) == 2
+    assert capsys.readouterr().err == (
+        "ssl-vision export: onnx is not installed: pip install 'ssl_vision[onnx]'\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def right(tiny_run, tmp_path_factory):
+    file = tmp_path_factory.mktemp("right") / "right.safetensors"
+    assert main(["export", str(tiny_run), "--output", str(file)]) == 0
+    return file
+
+
+def changed(file, path, **about):
+    """A copy of an export with other words about it, or with none."""
+    known = {"depth": "18", "width": "4", "stem": '"small"', "size": "16", "decoded_size": "16"}
+    known |= {"mean": "[0, 0, 0]", "std": "[1, 1, 1]", "version": '"1"'}
+    save_file(load_file(file), path, {key: value for key, value in (known | about).items() if value})
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda file, path: None, "no such file"),
+        (lambda file, path: path.write_bytes(b""), "not a readable safetensors file"),
+        (lambda file, path: path.write_bytes(pickle.dumps(print)), "not a readable safetensors file"),
+        (lambda file, path: path.write_bytes(file.read_bytes()[:-9]), "not a readable safetensors file"),
+        (lambda file, path: changed(file, path, depth=None), "was not written by ssl-vision export"),
+        (lambda file, path: changed(file, path, width="8"), "size mismatch"),
+        (lambda file, path: changed(file, path, width='"8"'), "not supported"),
+        (lambda file, path: changed(file, path, depth="19"), "depth must be one of"),
+        (lambda file, path: changed(file, path, mean="{"), "Expecting"),
+        (lambda file, path: changed(file, path, mean="[0]"), "views.mean"),
+    ],
+)
+def test_files_that_are_no_export_are_refused_in_one_line(right, tmp_path, write, words):
+    path = tmp_path / "wrong.safetensors"
+    write(right, path)
+    with pytest.raises(InputError, match=re.escape(words)) as error:
+        ssl_vision.load_backbone(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda config: config["model"].update(class_path="my.Model"), "No module named 'my'"),
+        (lambda config: config["model"]["init_args"].update(width=0), "width must be at least 1"),
+        (lambda config: config["data"]["init_args"].pop("views"), "not a ResNet trained on views"),
+        (lambda config: config.pop("model"), "not a ResNet trained on views"),
+    ],
+)
+def test_a_config_that_describes_no_backbone_is_refused_in_one_line(tiny_run, change, words):
+    checkpoint = read_checkpoint(tiny_run)
+    change(checkpoint.config)
+    with pytest.raises(InputError, match=words) as error:
+        pretrained(checkpoint)
+    assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_that_is_none_is_refused(tmp_path):
+    (tmp_path / "x.ckpt").write_bytes(pickle.dumps(print, protocol=2))
+    with pytest.raises(InputError, match="refused"):
+        ssl_vision.load_backbone(tmp_path / "x.ckpt")
+    with pytest.raises(AttributeError, match="load_backbones"):
+        ssl_vision.load_backbones  # noqa: B018
