@@ -18,7 +18,8 @@ from ssl_vision.data.module import ImageData, Split
 from ssl_vision.data.views import Views
 from ssl_vision.errors import InputError
 
-_EXTENSIONS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+EXTENSIONS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+"""Files with these endings, whatever their case, are images."""
 _IN_MEMORY = 2**30
 _VIEWS = Views(size=96, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
@@ -130,10 +131,10 @@ class ImageFolder(ImageData):
             names += [
                 file if below == "." else os.path.join(below, file)
                 for file in files
-                if os.path.splitext(file)[1].lower() in _EXTENSIONS
+                if os.path.splitext(file)[1].lower() in EXTENSIONS
             ]
         if not names:
-            raise InputError(f"no images in {folder}: looked for {' '.join(sorted(_EXTENSIONS))}")
+            raise InputError(f"no images in {folder}: looked for {' '.join(sorted(EXTENSIONS))}")
         return sorted(names, key=lambda name: name.split(os.sep))
 
     def _large(self, names: list[str]) -> bool:

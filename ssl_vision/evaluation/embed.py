@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_vision.data.decoding import Square, squares
-from ssl_vision.data.folder import _EXTENSIONS
+from ssl_vision.data.folder import EXTENSIONS
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.backbones import SUFFIX, Description, pretrained, read_backbone
 from ssl_vision.evaluation.feature_files import Features, writer
@@ -91,10 +91,10 @@ def image_names(folder: Path) -> list[str]:
         os.path.relpath(os.path.join(place, file), folder)
         for place, _, files in os.walk(folder, followlinks=True)
         for file in files
-        if os.path.splitext(file)[1].lower() in _EXTENSIONS
+        if os.path.splitext(file)[1].lower() in EXTENSIONS
     ]
     if not names:
-        raise InputError(f"no images in {folder}: looked for {' '.join(sorted(_EXTENSIONS))}")
+        raise InputError(f"no images in {folder}: looked for {' '.join(sorted(EXTENSIONS))}")
     return sorted(names, key=lambda name: name.split(os.sep))
 
 
