@@ -1,39 +1,34 @@
-"""``ssl-vision evaluate``: kNN, linear probe and representation metrics of a checkpoint, as one table."""
+"""``ssl-vision evaluate``: accuracies and representation metrics of a checkpoint under named protocols."""
 
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
-from torch import Tensor
 
-from ssl_vision.data import ImageData, Images
+from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.features import embed, embed_views
-from ssl_vision.evaluation.probe import ProbeRule, linear_probe
+from ssl_vision.evaluation.cache import FeatureCache
+from ssl_vision.evaluation.embedded import Embedded, Splits
+from ssl_vision.evaluation.measure import Representations, measured
+from ssl_vision.evaluation.probe import ProbeRule
+from ssl_vision.evaluation.protocol import KNN, Geometry, Linear, Protocol, read_protocol, shipped
 from ssl_vision.evaluation.rebuild import trained_model, untrained_model
 from ssl_vision.evaluation.table import Row, render
-from ssl_vision.metrics import Alignment, KNNAccuracy, Representation
-from ssl_vision.models import Layers, SimCLR
+from ssl_vision.models import Layers
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.complaint import OneLineErrors, one_line
 from ssl_vision.runs.folder import RunFolder
 
-
-class Protocol(NamedTuple):
-    """How accuracies are measured: the bank is the labelled train split, the queries are the test split."""
-
-    k: int
-    temperature: float
-    probe: ProbeRule
-    epoch: int
-    seed: int
+_DEFAULT = "macl"
+_FEATURES = "features"
 
 
 def run(args: Sequence[str]) -> None:
-    """Evaluates a checkpoint and prints the table; writes ``evaluation.json`` into the run folder.
+    """Evaluates a checkpoint and prints the tables; writes ``evaluation.json`` into the run folder.
 
     Model and data come from the checkpoint alone; options change the protocol, and ``--data.…`` the data.
 
@@ -49,56 +44,120 @@ def run(args: Sequence[str]) -> None:
     if checkpoint is None:
         return
     seed = checkpoint.config["seed_everything"]
-    if options.k < 1 or not options.temperature > 0:
-        raise InputError(f"--k {options.k} and --temperature {options.temperature} must be positive")
     try:
         built = parser.instantiate(options)
     except ValueError as error:
         raise InputError(one_line(str(error))) from error
+    protocols = _protocols(built, checkpoint.config.get("metrics") or {})
     data: ImageData = built.data
     data.prepare_data()
-    protocol = Protocol(options.k, options.temperature, built.probe, checkpoint.epoch, seed)
-    train, test = data.split("train"), data.split("test")
+    splits = Splits(data)
+    train, test = splits.images["train"], splits.images["test"]
     if not train.labelled.any() or not test.labelled.any():
         raise InputError(
             f"{type(data).__name__} has no labels in train or test: there is nothing to classify"
         )
-    rows = list(_trained_rows(trained_model(checkpoint).to(_device(options.device)), data, protocol))
+    folder = _beside(checkpoint)
+    cache = FeatureCache(folder.path / _FEATURES if options.cache else None)
+    device = _device(options.device)
+    trained = Embedded(
+        trained_model(checkpoint).to(device), checkpoint.config, splits,
+        layers=Layers._fields, cache=cache, seed=seed,
+    )  # fmt: skip
+    untrained = None
     if options.baselines:
-        untrained = untrained_model(checkpoint.config).to(_device(options.device))
-        bank, queries = (embed(untrained, split, data.views).backbone for split in (train, test))
-        rows += _accuracies("untrained", "backbone", bank, queries, train, test, protocol)
-        bank, queries = (split.images.flatten(1).float() / 255 for split in (train, test))
-        rows += _accuracies("pixels", "raw", bank, queries, train, test, protocol)
-    output = Path(options.output) if options.output else _beside(checkpoint)
-    output.write_text(json.dumps([row.as_dict() for row in rows], indent=1), encoding="utf-8")
+        untrained = Embedded(
+            untrained_model(checkpoint.config).to(device), checkpoint.config, splits,
+            layers=("backbone",), cache=cache, seed=seed,
+        )  # fmt: skip
+    rows: dict[str, list[Row]] = {}
+    for protocol in protocols:
+        rows[protocol.name] = [
+            row
+            for found in _representations(protocol, trained, untrained, checkpoint.epoch)
+            for row in measured(protocol, found, splits, seed=seed)
+        ]
+    output = Path(options.output) if options.output else folder.evaluation_file
+    every = [row.as_dict() for found in rows.values() for row in found]
+    output.write_text(json.dumps(every, indent=1), encoding="utf-8")
     print(
         f"{type(data).__name__}: test split ({len(test)} images) against the train split ({len(train)}), "
-        f"epoch {protocol.epoch}, seed {seed}\n"
-        f"kNN: cosine, k = {min(protocol.k, len(train))}, T = {protocol.temperature:g}. "
-        f"linear: {protocol.probe.epochs} epochs of SGD {protocol.probe.lr:g} on frozen features."
+        f"epoch {checkpoint.epoch}, seed {seed}"
     )
-    print(render(rows))
+    for protocol in protocols:
+        print(f"{protocol.name}. {_described(protocol, len(train))}")
+        print(render(rows[protocol.name]))
     print(f"written to {output}")
 
 
 def _parser(checkpoint: Checkpoint | None) -> OneLineErrors:
-    config = checkpoint.config if checkpoint else {}
-    measured = config.get("metrics") or {}
     parser = OneLineErrors(prog="ssl-vision evaluate", description=run.__doc__)
     parser.add_argument("checkpoint", nargs="?", help="A checkpoint file, or a run folder for its last one.")
-    parser.add_argument("--k", type=int, default=measured.get("k", 200), help="Neighbours that vote.")
     parser.add_argument(
-        "--temperature", type=float, default=measured.get("temperature", 0.1), help="T of the vote."
+        "--protocol",
+        action="append",
+        type=str,
+        help=f"One of {', '.join(shipped())}, a .yaml file of your own, or all; may be repeated.",
     )
-    parser.add_class_arguments(ProbeRule, "probe")
+    parser.add_argument(
+        "--k",
+        type=int | None,
+        default=None,
+        help=f"Neighbours that vote in {_DEFAULT}; without --protocol, the run's metrics.k by default.",
+    )
+    parser.add_argument(
+        "--temperature", type=float | None, default=None, help="T of the vote, likewise metrics.temperature."
+    )
+    parser.add_class_arguments(ProbeRule, "probe", help=f"The linear layer of {_DEFAULT}.")
     parser.add_argument("--baselines", type=bool, default=True, help="Add the untrained network and pixels.")
+    parser.add_argument(
+        "--cache", type=bool, default=True, help="Keep features beside the checkpoint, for the next time."
+    )
     parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--output", type=str | None, default=None, help="JSON file; else in the run folder.")
     parser.add_subclass_arguments(pl.LightningDataModule, "data", required=checkpoint is not None)
     if checkpoint:
-        parser.set_defaults({"data": config["data"]})
+        parser.set_defaults({"data": checkpoint.config["data"]})
     return parser
+
+
+def _protocols(options: Any, metrics: dict[str, Any]) -> list[Protocol]:
+    """What was asked for; the options, and the run's own k and T, change the default one.
+
+    Raises:
+        InputError: no such protocol, two of one name, or an option without the protocol that it changes.
+    """
+    names = options.protocol or [_DEFAULT]
+    protocols = [read_protocol(name) for name in dict.fromkeys(_expanded(names))]
+    if len({protocol.name for protocol in protocols}) < len(protocols):
+        raise InputError(f"--protocol: two of {', '.join(names)} have one name")
+    change = {name: getattr(options, name) for name in ("k", "temperature")}
+    if not options.protocol:
+        change = {name: metrics.get(name) if value is None else value for name, value in change.items()}
+    change = {name: value for name, value in change.items() if value is not None}
+    other_probe = options.probe != ProbeRule()
+    if _DEFAULT not in (protocol.name for protocol in protocols):
+        if change or other_probe:
+            raise InputError(f"--k, --temperature and --probe change the protocol {_DEFAULT} only")
+        return protocols
+    try:
+        return [_changed(p, change, options.probe) if p.name == _DEFAULT else p for p in protocols]
+    except ValueError as error:
+        raise InputError(f"--{error}") from error
+
+
+def _expanded(names: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        yield from shipped() if name == "all" else [name]
+
+
+def _changed(protocol: Protocol, change: dict[str, Any], probe: ProbeRule) -> Protocol:
+    def new(measurement: Any) -> Any:
+        if isinstance(measurement, KNN):
+            return dataclasses.replace(measurement, **change)
+        return Linear(**dataclasses.asdict(probe)) if isinstance(measurement, Linear) else measurement
+
+    return protocol._replace(measurements=tuple(map(new, protocol.measurements)))
 
 
 def _device(name: str) -> torch.device:
@@ -107,52 +166,41 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _beside(checkpoint: Checkpoint) -> Path:
-    """The run folder's evaluation.json; that of the checkpoint's own folder where it lies outside a run."""
+def _beside(checkpoint: Checkpoint) -> RunFolder:
+    """The run folder; the checkpoint's own folder where it lies outside a run."""
     run = RunFolder(checkpoint.path.parent.parent)
-    return (run if run.config_file.exists() else RunFolder(checkpoint.path.parent)).evaluation_file
+    return run if run.config_file.exists() else RunFolder(checkpoint.path.parent)
 
 
-def _trained_rows(model: SimCLR, data: ImageData, protocol: Protocol) -> Iterator[Row]:
-    train, test = data.split("train"), data.split("test")
-    bank = embed(model, train, data.views, title="embed train")
-    queries = embed(model, test, data.views, title="embed test")
-    first, second = embed_views(model, test, data.views, seed=protocol.seed)
-    for layer in Layers._fields:
-        yield from _accuracies(
-            "trained", layer, getattr(bank, layer), getattr(queries, layer), train, test, protocol
-        )
-        representation, alignment = Representation(), Alignment()
-        representation.update(getattr(queries, layer).cpu(), test.labels)
-        alignment.update(getattr(first, layer).cpu(), getattr(second, layer).cpu())
-        values = representation.compute() | {"alignment": alignment.compute()}
-        for metric, value in values.items():
-            yield Row(
-                "trained", layer, metric, float(value), "test", epoch=protocol.epoch, seed=protocol.seed
-            )
+def _representations(
+    protocol: Protocol, trained: Embedded, untrained: Embedded | None, epoch: int
+) -> Iterator[Representations]:
+    geometry = any(isinstance(measurement, Geometry) for measurement in protocol.measurements)
+    pairs = trained.pairs("test", Layers._fields) if geometry else {}
+    augmented = {
+        each: trained.augmented(protocol.layers, each.views, plainer=each.augmentation == "crop")
+        for each in protocol.measurements
+        if isinstance(each, Linear) and each.augmentation != "none"
+    }
+    for layer in protocol.layers:
+        bank, queries = trained.plain("train", layer), trained.plain("test", layer)
+        own = {measurement: by_layer[layer] for measurement, by_layer in augmented.items()}
+        yield Representations("trained", layer, bank, queries, pairs.get(layer), own, epoch)
+    if untrained is None:
+        return
+    bank, queries = untrained.plain("train", "backbone"), untrained.plain("test", "backbone")
+    yield Representations("untrained", "backbone", bank, queries)
+    images = untrained.splits.images
+    bank, queries = (images[split].images.flatten(1).float() / 255 for split in ("train", "test"))
+    yield Representations("pixels", "raw", bank, queries)
 
 
-def _accuracies(
-    features: str, layer: str, bank: Tensor, queries: Tensor, train: Images, test: Images, protocol: Protocol
-) -> Iterator[Row]:
-    epoch = protocol.epoch if features == "trained" else 0
-    classes = len(train.classes)
-    train_labels, test_labels = train.labels.to(bank.device), test.labels.to(bank.device)
-    knn = KNNAccuracy(num_classes=classes, k=protocol.k, temperature=protocol.temperature).to(bank.device)
-    knn.update(bank, train_labels, "bank")
-    knn.update(queries, test_labels, "query")
-    k = min(protocol.k, int(train.labelled.sum()))
-    yield Row(
-        features, layer, "knn_top1", float(knn.compute()), "test", "train", k, protocol.temperature, epoch,
-        protocol.seed,
-    )  # fmt: skip
-    try:
-        probe = linear_probe(
-            bank, train_labels, queries, test_labels,
-            num_classes=classes, rule=protocol.probe, seed=protocol.seed, progress=len(bank) > 10_000,
-        )  # fmt: skip
-    except ValueError as error:
-        raise InputError(f"linear probe of {features} {layer}: {error}") from error
-    yield Row(
-        features, layer, "linear_top1", probe.test_top1, "test", "train", epoch=epoch, seed=protocol.seed
-    )
+def _described(protocol: Protocol, count: int) -> str:
+    """The measurements in words, with a k that does not exceed the rows there are."""
+    shown = [
+        dataclasses.replace(measurement, k=min(measurement.k, count))
+        if isinstance(measurement, KNN)
+        else measurement
+        for measurement in protocol.measurements
+    ]
+    return ". ".join(filter(None, map(str, shown))) + "."

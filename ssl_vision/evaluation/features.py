@@ -33,13 +33,20 @@ def embed(
 
 
 def embed_views(
-    model: SimCLR, data: Images, views: Views, *, seed: int, batch_size: int = 512, title: str = "embed views"
+    model: SimCLR,
+    data: Images,
+    views: Views,
+    *,
+    seed: int,
+    epoch: int = VIEW_EPOCH,
+    batch_size: int = 512,
+    title: str = "embed views",
 ) -> tuple[Layers, Layers]:
-    """The representations of two random views of each image, a function of ``seed`` and the image."""
+    """The representations of two random views of each image, by ``seed``, ``epoch`` and the image alone."""
 
     def prepare(images: Tensor, indices: Tensor) -> Tensor:
         # (2n, …) with the views one after the other becomes (2n, …) with the views of an image together.
-        made = views(images, indices, seed=seed, epoch=VIEW_EPOCH)
+        made = views(images, indices, seed=seed, epoch=epoch)
         return torch.stack(made.chunk(2), dim=1).flatten(0, 1)
 
     both = _through(model, data, prepare, batch_size, title)

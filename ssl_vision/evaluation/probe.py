@@ -1,14 +1,22 @@
 """The linear probe: how well a linear layer reads classes from frozen features."""
 
+import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ssl_vision.metrics.precision import full_precision
 from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels
+
+Schedule = Literal["constant", "cosine"]
+Optimizer = Literal["sgd", "nesterov", "adam"]
+
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8
+"""Adam's, as everywhere."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,9 @@ class ProbeRule:
     momentum: float = 0.9
     weight_decay: float = 0.0
     batch_size: int = 256
+    schedule: Schedule = "constant"
+    optimizer: Optimizer = "sgd"
+    """``adam`` has its usual coefficients and makes nothing of ``momentum``."""
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -32,6 +43,8 @@ class ProbeRule:
             ("momentum", 0 <= self.momentum < 1),
             ("weight_decay", self.weight_decay >= 0),
             ("batch_size", self.batch_size >= 1),
+            ("schedule", self.schedule in ("constant", "cosine")),
+            ("optimizer", self.optimizer in ("sgd", "nesterov", "adam")),
         ):
             if not allowed:
                 raise ValueError(f"{name}: out of range, got {getattr(self, name)}")
@@ -51,7 +64,7 @@ class ProbeResult(NamedTuple):
 
 
 def linear_probe(
-    train_features: Tensor,
+    train_features: Tensor | Sequence[Tensor],
     train_labels: Tensor,
     test_features: Tensor,
     test_labels: Tensor,
@@ -61,16 +74,18 @@ def linear_probe(
     seed: int = 0,
     progress: bool = False,
 ) -> ProbeResult:
-    """Test accuracy of a linear layer trained on frozen features by softmax cross-entropy and SGD.
+    """Test accuracy of a linear layer trained on frozen features by softmax cross-entropy.
 
-    The protocol of the MACL paper's linear evaluation, at a constant learning rate. Features are used as
-    they are, neither normalised nor standardised, as float32. Weight and bias start at zero: the problem is
-    convex, and so only the order of the rows is random. That order is reshuffled each epoch by a generator
-    seeded with ``seed``; the last batch may be smaller. The step is written out, G = (softmax(XWᵀ + b) −
-    Y)ᵀX / B, and is that of `torch.optim.SGD`.
+    The protocol of the MACL paper's linear evaluation; the learning rate is constant, or `scale_at` each
+    step. Features are used as they are, neither normalised nor standardised, as float32. Weight and bias
+    start at zero: the problem is convex, and so only the order of the rows is random. That order is
+    reshuffled each epoch by a generator seeded with ``seed``; the last batch may be smaller. The step is
+    written out, G = (softmax(XWᵀ + b) − Y)ᵀX / B, and is that of `torch.optim.SGD`, with Nesterov's
+    momentum or not, or of `torch.optim.Adam`.
 
     Args:
-        train_features: (N, F).
+        train_features: (N, F), or several of them, of as many views of each image: epoch e trains on the
+            e-th, and starts again with the first when they are used up.
         train_labels: (N,) integers, 0 to num_classes − 1; rows labelled -1 are ignored.
         test_features: (M, F).
         test_labels: (M,), likewise.
@@ -83,22 +98,31 @@ def linear_probe(
         ValueError: Shapes, types or devices do not fit, a value is not finite, a label is out of range, a
             split has no labelled row, or training diverged.
     """
-    x, y = _labelled_rows(train_features, train_labels, num_classes, "train")
-    test_x, test_y = _labelled_rows(test_features, test_labels, num_classes, "test")
-    if x.shape[1] != test_x.shape[1] or x.device != test_x.device:
+    views = [train_features] if isinstance(train_features, Tensor) else list(train_features)
+    if not views:
+        raise ValueError("train_features: there are none")
+    xs = [labelled_rows(view, train_labels, num_classes, "train") for view in views]
+    x, y = xs[0]
+    test_x, test_y = labelled_rows(test_features, test_labels, num_classes, "test")
+    if any(view.shape[1] != test_x.shape[1] or view.device != test_x.device for view, _ in xs):
         raise ValueError(
-            f"train_features {tuple(train_features.shape)} on {x.device}, "
+            f"train_features {tuple(views[0].shape)} on {x.device}, "
             f"test_features {tuple(test_features.shape)} on {test_x.device}: "
             "expected as many columns, on one device"
         )
     with full_precision(x.device):
-        weight, bias = _train(x, y, num_classes, rule, seed, progress)
+        weight, bias = _train([view for view, _ in xs], y, num_classes, rule, seed, progress)
         if not (weight.isfinite().all() and bias.isfinite().all()):
             raise ValueError(f"lr: training diverged at {rule.lr}; lower it, or scale the features down")
         return ProbeResult(_top1(test_x, test_y, weight, bias), _top1(x, y, weight, bias), weight, bias)
 
 
-def _labelled_rows(features: Tensor, labels: Tensor, num_classes: int, split: str) -> tuple[Tensor, Tensor]:
+def scale_at(schedule: Schedule, step: int, steps: int) -> float:
+    """What the learning rate is multiplied with: 1, or (1 + cos(π step / steps)) / 2 for a cosine."""
+    return 1.0 if schedule == "constant" else (1 + math.cos(math.pi * step / steps)) / 2
+
+
+def labelled_rows(features: Tensor, labels: Tensor, num_classes: int, split: str) -> tuple[Tensor, Tensor]:
     """The split's labelled rows, (n, F) float32 and (n,) int64, checked."""
     check_features(features, f"{split}_features")
     check_labels(labels, len(features), f"{split}_labels")
@@ -117,27 +141,49 @@ def _labelled_rows(features: Tensor, labels: Tensor, num_classes: int, split: st
 
 
 def _train(
-    x: Tensor, y: Tensor, num_classes: int, rule: ProbeRule, seed: int, progress: bool
+    views: Sequence[Tensor], y: Tensor, num_classes: int, rule: ProbeRule, seed: int, progress: bool
 ) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device sees one order
+    x = views[0]
     weight, bias = x.new_zeros(num_classes, x.shape[1]), x.new_zeros(num_classes)
     momenta = (torch.zeros_like(weight), torch.zeros_like(bias))
+    squares = (torch.zeros_like(weight), torch.zeros_like(bias))
+    steps, step = rule.epochs * math.ceil(len(x) / rule.batch_size), 0
     for epoch in range(1, rule.epochs + 1):
+        x = views[(epoch - 1) % len(views)]
         order = torch.randperm(len(x), generator=generator).to(x.device)
         for batch in torch.split(order, rule.batch_size):
             rows = x.index_select(0, batch)
             error = torch.addmm(bias, rows, weight.T).softmax(dim=1)
             error.scatter_add_(1, y[batch, None], error.new_full((len(batch), 1), -1.0)).div_(len(batch))
+            lr = rule.lr * scale_at(rule.schedule, step, steps)
             gradients = (error.T @ rows, error.sum(dim=0))
-            for parameter, momentum, gradient in zip((weight, bias), momenta, gradients, strict=True):
+            for parameter, momentum, square, gradient in zip(
+                (weight, bias), momenta, squares, gradients, strict=True
+            ):
                 if rule.weight_decay:
                     gradient.add_(parameter, alpha=rule.weight_decay)
+                if rule.optimizer == "adam":
+                    _adam(parameter, momentum, square, gradient, lr, step + 1)
+                    continue
                 momentum.mul_(rule.momentum).add_(gradient)
-                parameter.sub_(momentum, alpha=rule.lr)
+                if rule.optimizer == "nesterov":
+                    parameter.sub_(gradient.add_(momentum, alpha=rule.momentum), alpha=lr)
+                else:
+                    parameter.sub_(momentum, alpha=lr)
+            step += 1
         if progress and epoch % max(1, rule.epochs // 10) == 0:
             top1 = _top1(x, y, weight, bias)
             print(f"linear probe: epoch {epoch}/{rule.epochs}, train top-1 {top1:.4f}", file=sys.stderr)
     return weight, bias
+
+
+def _adam(parameter: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, lr: float, step: int) -> None:
+    """Step number ``step``, from 1, of `torch.optim.Adam`."""
+    mean.lerp_(gradient, 1 - _BETAS[0])
+    square.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
+    root = (square / (1 - _BETAS[1] ** step)).sqrt_().add_(_EPSILON)
+    parameter.addcdiv_(mean, root, value=-lr / (1 - _BETAS[0] ** step))
 
 
 def _top1(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> float:

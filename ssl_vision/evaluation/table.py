@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 COLUMNS = {
     "knn_top1": ("kNN %", 100),
     "linear_top1": ("linear %", 100),
+    "grid_top1": ("grid %", 100),
+    "logistic_top1": ("logistic %", 100),
     "alignment": ("alignment", 1),
     "uniformity": ("uniformity", 1),
     "tolerance": ("tolerance", 1),
@@ -14,6 +16,16 @@ COLUMNS = {
     "sensitivity": ("sensitivity", 1),
     "rankme": ("RankMe", 1),
 }
+
+VARIANTS = {
+    "k": "k={}",
+    "distance": "{}",
+    "vote": "{}",
+    "temperature": "T={}",
+    "augmentation": "{}",
+    "labels": "{} labels",
+}
+"""What tells two columns of one metric apart, and how a heading says it."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,17 @@ class Row:
     temperature: float | None = None
     epoch: int = 0
     seed: int = 0
+    protocol: str | None = None
+    distance: str | None = None
+    """By which neighbours are near."""
+    vote: str | None = None
+    """``weighted`` or ``majority``."""
+    augmentation: str = "none"
+    """Of the images whose features were taken; for a linear layer, of those that it was trained on."""
+    labels: str | None = None
+    """Share of the labelled train images that a linear layer was trained on."""
+    lr: float | None = None
+    weight_decay: float | None = None
 
     def as_dict(self) -> dict[str, str | float | int]:
         """The fields that apply."""
@@ -42,14 +65,23 @@ class Row:
 
 
 def render(rows: Sequence[Row]) -> str:
-    """A table with a line for each (features, layer) and a column for each metric that was measured."""
-    shown = [metric for metric in COLUMNS if any(row.metric == metric for row in rows)]
-    cells = {(row.features, row.layer, row.metric): row.value for row in rows}
+    """A table with a line for each (features, layer) and a column for each metric that was measured.
+
+    A metric that was measured in several ways has a column for each, headed by what tells them apart.
+    """
+    order = list(COLUMNS)
+    columns = sorted(
+        dict.fromkeys(_column(row) for row in rows if row.metric in order),
+        key=lambda column: order.index(column[0]),
+    )
+    cells = {(row.features, row.layer, _column(row)): row.value for row in rows}
     names = list(dict.fromkeys((row.features, row.layer) for row in rows))
-    lines = [["", *(COLUMNS[metric][0] for metric in shown)]]
+    lines = [["", *(_heading(column, columns) for column in columns)]]
     for features, layer in names:
-        values = [cells.get((features, layer, metric)) for metric in shown]
-        lines.append([_name(features, layer), *map(_cell, values, shown)])
+        values = [cells.get((features, layer, column)) for column in columns]
+        lines.append(
+            [_name(features, layer), *(_cell(v, c[0]) for v, c in zip(values, columns, strict=True))]
+        )
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
         "  ".join(
@@ -58,6 +90,25 @@ def render(rows: Sequence[Row]) -> str:
         )
         for line in lines
     )
+
+
+def _column(row: Row) -> tuple[str, ...]:
+    """The metric, and the variant of it as one text a field."""
+    return (row.metric, *(_text(getattr(row, field)) for field in VARIANTS))
+
+
+def _heading(column: tuple[str, ...], columns: Sequence[tuple[str, ...]]) -> str:
+    same = [other for other in columns if other[0] == column[0]]
+    told = [
+        text.format(column[i])
+        for i, text in enumerate(VARIANTS.values(), 1)
+        if column[i] not in ("", "none") and len({other[i] for other in same}) > 1
+    ]
+    return " ".join([COLUMNS[column[0]][0], *told])
+
+
+def _text(value: float | str | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:g}"
 
 
 def _name(features: str, layer: str) -> str:

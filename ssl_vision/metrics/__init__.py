@@ -1,27 +1,45 @@
-"""How good a representation is: neighbours, alignment, uniformity, tolerance, semantic sensitivity, rank."""
+"""How good a representation is: neighbours, retrieval, pairs of samples, rank, class means."""
 
 from ssl_vision.metrics.alignment import Alignment
-from ssl_vision.metrics.knn import KNNAccuracy, vote
+from ssl_vision.metrics.class_means import ClassMeans, class_means
+from ssl_vision.metrics.effective_rank import effective_rank
+from ssl_vision.metrics.knn import KNNAccuracy
+from ssl_vision.metrics.knn_table import KNNScore, knn_table
+from ssl_vision.metrics.lidar import LiDAR, lidar
 from ssl_vision.metrics.neighbours import Neighbours, faiss_kind, nearest
 from ssl_vision.metrics.pairs import PairStatistics, pair_statistics
-from ssl_vision.metrics.rank import RankMe
+from ssl_vision.metrics.rank import RankMe, rankme
 from ssl_vision.metrics.representation import Representation
+from ssl_vision.metrics.retrieval import Retrieval, retrieval
 from ssl_vision.metrics.sensitivity import SemanticSensitivity
+from ssl_vision.metrics.spread import feature_std
 from ssl_vision.metrics.tolerance import Tolerance
 from ssl_vision.metrics.uniformity import Uniformity
+from ssl_vision.metrics.vote import vote
 
 __all__ = [
     "Alignment",
+    "ClassMeans",
     "KNNAccuracy",
+    "KNNScore",
+    "LiDAR",
     "Neighbours",
     "PairStatistics",
     "RankMe",
     "Representation",
+    "Retrieval",
     "SemanticSensitivity",
     "Tolerance",
     "Uniformity",
+    "class_means",
+    "effective_rank",
     "faiss_kind",
+    "feature_std",
+    "knn_table",
+    "lidar",
     "nearest",
     "pair_statistics",
+    "rankme",
+    "retrieval",
     "vote",
 ]

@@ -1,55 +1,16 @@
 """Weighted k-nearest-neighbour classification."""
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from ssl_vision.metrics.neighbours import Neighbours, nearest
+from ssl_vision.metrics.knn_table import KNNScore, knn_table
+from ssl_vision.metrics.neighbours import nearest
 from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels, joined
-
-
-def vote(
-    neighbours: Neighbours, labels: Tensor, num_classes: int, *, k: int, temperature: float | None = 0.1
-) -> Tensor:
-    """Class scores of each query, score_c = Σ_{j ≤ k, label_j = c} exp((s_j − s_1)/T).
-
-    The vote of Wu et al. 2018 ("NPID"), whose weight is exp(s_j/T); dividing by the weight of the best
-    neighbour changes no order and neither overflows nor underflows at any T. The first k of the neighbours
-    vote, so that one search serves every k and T.
-
-    Args:
-        neighbours: Result of `nearest`, of at least k neighbours.
-        labels: (N,) labels of the bank, 0 to num_classes − 1.
-        num_classes: Number of classes C.
-        k: Neighbours that vote.
-        temperature: T > 0 of the weight; None counts every vote as 1.
-
-    Returns:
-        (Q, C) float32, not negative.
-
-    Raises:
-        ValueError: k, temperature or a label is out of range, or there are fewer labels than bank rows.
-    """
-    if not 1 <= k <= neighbours.index.shape[1]:
-        raise ValueError(f"k: expected 1 to {neighbours.index.shape[1]}, the neighbours found, got {k}")
-    if temperature is not None and not temperature > 0:
-        raise ValueError(f"temperature: expected more than 0, or None, got {temperature}")
-    check_labels(labels, len(labels))
-    _check_range(labels, num_classes, "labels")
-    if neighbours.index.numel() and neighbours.index.max() >= len(labels):
-        raise ValueError(
-            f"labels: {len(labels)}, but the bank has at least {int(neighbours.index.max()) + 1} rows"
-        )
-    similarity = neighbours.similarity[:, :k]
-    if temperature is None:
-        weight = torch.ones_like(similarity)
-    else:
-        weight = ((similarity - similarity[:, :1]) / temperature).exp()
-    scores = similarity.new_zeros(len(similarity), num_classes)
-    return scores.scatter_add_(1, labels[neighbours.index[:, :k]].long(), weight)
+from ssl_vision.metrics.vote import check_range, place, vote
 
 
 class KNNAccuracy(Metric):
@@ -118,26 +79,30 @@ class KNNAccuracy(Metric):
         Raises:
             ValueError: No labelled row in the bank or among the queries, or a label out of range.
         """
-        missing = "KNNAccuracy: no labelled row with split={!r}"
-        bank = joined(self.bank_features, missing.format("bank"))
-        queries = joined(self.query_features, missing.format("query"))
-        truth = joined(self.query_labels, missing.format("query")).long()
-        _check_range(truth, self.num_classes, "labels of the queries")
+        queries, truth, bank, labels = self._rows()
+        check_range(truth, self.num_classes, "labels of the queries")
         k = min(self.k, len(bank))
         if k < self.k and not self._warned:
             self._warned = True
             warnings.warn(f"KNNAccuracy: k={self.k}, but the bank has {k} rows; k={k} is used", stacklevel=2)
-        labels = joined(self.bank_labels, missing.format("bank"))
         scores = vote(nearest(queries, bank, k), labels, self.num_classes, k=k, temperature=self.temperature)
-        own = scores.gather(1, truth[:, None])
-        lower = torch.arange(self.num_classes, device=truth.device) < truth[:, None]
-        better = (scores > own) | ((scores == own) & lower)
-        return (better.sum(dim=1) < self.top).double().mean()
+        return (place(scores, truth) < self.top).double().mean()
 
+    def table(self, ks: Sequence[int], temperatures: Sequence[float | None]) -> list[KNNScore]:
+        """Accuracies at every k and temperature over the same rows, of all processes; see `knn_table`.
 
-def _check_range(labels: Tensor, num_classes: int, name: str) -> None:
-    if len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
-        raise ValueError(
-            f"{name}: expected 0 to {num_classes - 1} for num_classes={num_classes}, "
-            f"got {int(labels.min())} to {int(labels.max())}"
-        )
+        Raises:
+            ValueError: As ``compute``, or k or temperature is out of range.
+        """
+        with self.sync_context(dist_sync_fn=self.dist_sync_fn):
+            rows = self._rows()
+        return knn_table(*rows, num_classes=self.num_classes, ks=ks, temperatures=temperatures)
+
+    def _rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Queries, their labels, the bank, its labels."""
+        missing = "KNNAccuracy: no labelled row with split={!r}"
+        bank = joined(self.bank_features, missing.format("bank"))
+        labels = joined(self.bank_labels, missing.format("bank"))
+        queries = joined(self.query_features, missing.format("query"))
+        truth = joined(self.query_labels, missing.format("query")).long()
+        return queries, truth, bank, labels

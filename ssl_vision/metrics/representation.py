@@ -5,9 +5,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssl_vision.metrics.class_means import class_means
+from ssl_vision.metrics.effective_rank import effective_rank
 from ssl_vision.metrics.pairs import pair_statistics
 from ssl_vision.metrics.rank import rankme
+from ssl_vision.metrics.retrieval import retrieval
 from ssl_vision.metrics.rows import UNLABELLED, LabelledRows
+from ssl_vision.metrics.spread import feature_std
+
+RECALL_AT = (1, 5, 10)
 
 
 class Representation(LabelledRows):
@@ -17,14 +23,16 @@ class Representation(LabelledRows):
 
     Args:
         t: Sharpness of the uniformity kernel.
+        extended: Add effective rank, feature standard deviation, geometry of class means and retrieval; see
+            `effective_rank`, `feature_std`, `class_means` and `retrieval`.
         kwargs: Options of `torchmetrics.Metric`.
     """
 
-    def __init__(self, t: float = 2.0, **kwargs: Any) -> None:
+    def __init__(self, t: float = 2.0, *, extended: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not t > 0:
             raise ValueError(f"t: expected more than 0, got {t}")
-        self.t = t
+        self.t, self.extended = t, extended
 
     def update(self, features: Tensor, labels: Tensor | None = None) -> None:
         """Add (N, F) features, any scale, and (N,) integer labels; -1, or None for all rows, is "unlabelled".
@@ -39,10 +47,17 @@ class Representation(LabelledRows):
     def compute(self) -> dict[str, Tensor]:
         """Float64 scalars: uniformity, tolerance, same_cosine, different_cosine, sensitivity, rankme.
 
-        Those that need labels are NaN without a labelled pair.
+        With ``extended``, too: effective_rank, feature_std, nc1, nc2_norms, nc2_angles, map, recall@1,
+        recall@5, recall@10. Those that need labels are NaN without a labelled pair.
 
         Raises:
             ValueError: There are fewer than two rows, or a label is below -1.
         """
         features, labels = self.rows()
-        return {**pair_statistics(features, labels, t=self.t)._asdict(), "rankme": rankme(features)}
+        values = {**pair_statistics(features, labels, t=self.t)._asdict(), "rankme": rankme(features)}
+        if self.extended:
+            found = retrieval(features, labels, ks=RECALL_AT)
+            values |= {"effective_rank": effective_rank(features), "feature_std": feature_std(features)}
+            values |= class_means(features, labels)._asdict() | {"map": found.mean_average_precision}
+            values |= {f"recall@{k}": value for k, value in zip(RECALL_AT, found.recall, strict=True)}
+        return values

@@ -53,10 +53,10 @@ def unit_rows(features: Tensor) -> Tensor:
     Rows are first divided by their largest entry, so that no length overflows or underflows.
     """
     wide = features if features.dtype == torch.float64 else features.float()
-    largest = wide.abs().amax(dim=1, keepdim=True)
+    largest = torch.linalg.vector_norm(wide, torch.inf, dim=1, keepdim=True)
     scaled = wide / largest.where(largest > 0, 1.0)
-    length = scaled.norm(dim=1, keepdim=True)
-    unit: Tensor = scaled / length.where(length > 0, 1.0)
+    length = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
+    unit: Tensor = scaled.div_(length.where(length > 0, 1.0))
     return unit.float()
 
 

@@ -37,7 +37,8 @@ def test_every_row_says_how_it_came_about(evaluated):
     assert 0 < value < 1
     assert knn == {
         "features": "trained", "layer": "backbone", "metric": "knn_top1", "split": "test", "bank": "train",
-        "k": 5, "temperature": 0.1, "epoch": 2, "seed": 0,
+        "k": 5, "temperature": 0.1, "epoch": 2, "seed": 0, "protocol": "macl", "distance": "cosine",
+        "vote": "weighted", "augmentation": "none",
     }  # fmt: skip
     assert {(r["features"], r["layer"]) for r in rows if r["metric"] == "linear_top1"} == {
         ("trained", "backbone"), ("trained", "hidden"), ("trained", "projector"),

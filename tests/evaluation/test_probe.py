@@ -19,21 +19,32 @@ def blobs(seed, n=300, spread=0.2, classes=4, width=6):
         ProbeRule(epochs=5, batch_size=32),
         ProbeRule(epochs=3, lr=0.3, momentum=0.0, batch_size=1000),
         ProbeRule(epochs=4, lr=0.1, momentum=0.5, weight_decay=0.05, batch_size=7),
+        ProbeRule(epochs=4, lr=0.1, weight_decay=0.05, batch_size=32, optimizer="nesterov"),
+        ProbeRule(epochs=4, lr=0.01, weight_decay=0.05, batch_size=32, optimizer="adam"),
+        ProbeRule(epochs=4, lr=0.01, batch_size=30, optimizer="adam", schedule="cosine"),
     ],
 )
-def test_equals_autograd_and_torch_sgd(rule):
+def test_equals_autograd_and_torchs_optimizers(rule):
     (x, y), (test_x, test_y) = blobs(0, spread=2.0), blobs(1, spread=2.0)
     found = linear_probe(x, y, test_x, test_y, num_classes=4, rule=rule, seed=3)
     layer = torch.nn.Linear(6, 4)
     for parameter in layer.parameters():
         torch.nn.init.zeros_(parameter)
-    sgd = torch.optim.SGD(layer.parameters(), rule.lr, momentum=rule.momentum, weight_decay=rule.weight_decay)
+    decay = {"lr": rule.lr, "weight_decay": rule.weight_decay}
+    if rule.optimizer == "adam":
+        optimizer = torch.optim.Adam(layer.parameters(), **decay)
+    else:
+        nesterov = rule.optimizer == "nesterov"
+        optimizer = torch.optim.SGD(layer.parameters(), **decay, momentum=rule.momentum, nesterov=nesterov)
+    steps = rule.epochs * -(-len(x) // rule.batch_size) if rule.schedule == "cosine" else 10**12
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     generator = torch.Generator().manual_seed(3)
     for _ in range(rule.epochs):
         for batch in torch.randperm(len(x), generator=generator).split(rule.batch_size):
-            sgd.zero_grad()
+            optimizer.zero_grad()
             torch.nn.CrossEntropyLoss()(layer(x[batch]), y[batch]).backward()
-            sgd.step()
+            optimizer.step()
+            schedule.step()
     torch.testing.assert_close(found.weight, layer.weight.detach(), atol=2e-6, rtol=1e-5)
     torch.testing.assert_close(found.bias, layer.bias.detach(), atol=2e-6, rtol=1e-5)
     right = [int(layer(row).argmax()) == int(label) for row, label in zip(test_x, test_y, strict=True)]
@@ -90,6 +101,29 @@ def test_unlabelled_rows_are_ignored():
     assert plain[:2] == more[:2]
 
 
+def test_several_views_take_turns():
+    (x, y), test = blobs(0, spread=2.0), blobs(1, spread=2.0)
+    other = x + 0.5
+    rule = ProbeRule(epochs=1, batch_size=300, momentum=0.0)
+    once = linear_probe([x, other], y, *test, num_classes=4, rule=rule)
+    assert torch.equal(once.weight, linear_probe(x, y, *test, num_classes=4, rule=rule).weight)
+    rule = ProbeRule(epochs=3, batch_size=300, momentum=0.0)
+    thrice = linear_probe([x, other], y, *test, num_classes=4, rule=rule)
+    layer = torch.nn.Linear(6, 4)
+    for parameter in layer.parameters():
+        torch.nn.init.zeros_(parameter)
+    sgd = torch.optim.SGD(layer.parameters(), rule.lr)
+    for view in (x, other, x):
+        sgd.zero_grad()
+        torch.nn.CrossEntropyLoss()(layer(view), y).backward()
+        sgd.step()
+    torch.testing.assert_close(thrice.weight, layer.weight.detach(), atol=2e-6, rtol=1e-5)
+    with pytest.raises(ValueError, match="train_features: there are none"):
+        linear_probe([], y, *test, num_classes=4)
+    with pytest.raises(ValueError, match="columns"):
+        linear_probe([x, other[:, :5]], y, *test, num_classes=4)
+
+
 def test_features_stay_as_they_are():
     (x, y), test = blobs(0), blobs(1)
     x.requires_grad_()
@@ -136,7 +170,16 @@ def test_refuses(change, message):
 
 
 @pytest.mark.parametrize(
-    "option", [{"epochs": 0}, {"lr": 0.0}, {"momentum": 1.0}, {"weight_decay": -1.0}, {"batch_size": 0}]
+    "option",
+    [
+        {"optimizer": "lars"},
+        {"schedule": "step"},
+        {"epochs": 0},
+        {"lr": 0.0},
+        {"momentum": 1.0},
+        {"weight_decay": -1.0},
+        {"batch_size": 0},
+    ],
 )
 def test_rule_refuses(option):
     with pytest.raises(ValueError, match=next(iter(option))):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ssl_vision.metrics import Alignment, KNNAccuracy, Representation
+from ssl_vision.metrics import Alignment, KNNAccuracy, LiDAR, Representation
 
 SHARDS = (slice(0, 23), slice(23, 60))
 
@@ -20,15 +20,17 @@ def measure(rows):
     features = torch.randn(4, 6, generator=g)[labels] + torch.randn(60, 6, generator=g)
     other, truth = features + torch.randn(60, 6, generator=g), labels.clone()
     truth[SHARDS[0]] = -1
-    alignment, representation = Alignment(), Representation()
+    alignment, representation, lidar = Alignment(), Representation(extended=True), LiDAR()
     knn = KNNAccuracy(num_classes=4, k=9)
     for part in torch.arange(60)[rows].split(8):
         alignment.update(features[part], other[part])
+        lidar.update(features[part], other[part])
         representation.update(features[part], labels[part])
         knn.update(features[part], labels[part], "bank")
         knn.update(other[part], truth[part], "query")
-    values = {"alignment": alignment.compute(), "knn": knn.compute(), **representation.compute()}
-    return {name: value.item() for name, value in values.items()}
+    values = {"alignment": alignment.compute(), "lidar": lidar.compute(), **representation.compute()}
+    table = {f"knn, k = {s.k}, T = {s.temperature}": s.top1 for s in knn.table((1, 9), (0.1, None))}
+    return {name: value.item() for name, value in values.items()} | table | {"knn": knn.compute().item()}
 
 
 def test_two_processes_equal_one(tmp_path):

@@ -84,8 +84,66 @@ def test_scale_does_not_matter(backend, scale):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_no_queries(backend):
-    found = nearest(torch.zeros(0, 3), torch.ones(4, 3), 2, backend=backend)
+@pytest.mark.parametrize("k", [1, 5, 40])
+@pytest.mark.parametrize(("scale", "offset"), [(1.0, 0.0), (1e20, 0.0), (1e-20, 0.0), (1.0, 30.0)])
+def test_euclidean_equals_brute_force(backend, k, scale, offset, small_tiles):
+    g = torch.Generator().manual_seed(k)
+    queries = (torch.randn(11, 6, generator=g) + offset) * scale
+    bank = (torch.randn(40, 6, generator=g) + offset) * scale
+    queries[3] = bank[7]
+    queries[4] = bank[8] * (1 + 1e-5)
+    found = nearest(queries, bank, k, backend=backend, metric="euclidean")
+    distance = torch.tensor([[float((q - b).norm()) for b in bank.double()] for q in queries.double()])
+    index = torch.tensor([sorted(range(40), key=row.__getitem__)[:k] for row in distance.tolist()])
+    assert torch.equal(found.index, index)
+    torch.testing.assert_close(found.similarity, -distance.gather(1, index).float(), rtol=1e-5, atol=0)
+    assert found.similarity[3, 0] == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("k", [1, 3, 8, 30, 60])
+def test_equal_distances_are_ordered_by_index(backend, k, small_tiles):
+    g = torch.Generator().manual_seed(0)
+    queries = torch.randint(0, 2, (9, 4), generator=g).float()
+    bank = torch.randint(0, 2, (60, 4), generator=g).float()
+    queries, bank = torch.cat((queries, 1 - queries)), torch.cat((bank, 1 - bank))  # centred, all is exact
+    found = nearest(queries, bank, k, backend=backend, metric="euclidean")
+    square = (queries[:, None] - bank).square().sum(dim=2)
+    values, index = square.sort(dim=1, stable=True)
+    assert torch.equal(found.index, index[:, :k])
+    assert torch.equal(found.similarity, -values[:, :k].sqrt())
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.uint8])
+def test_features_of_any_type(metric, dtype):
+    g = torch.Generator().manual_seed(0)
+    queries, bank = (torch.randint(0, 50, (n, 6), generator=g).to(dtype) for n in (9, 30))
+    found = nearest(queries, bank, 4, metric=metric)
+    expected = nearest(queries.float(), bank.float(), 4, metric=metric)
+    assert torch.equal(found.index, expected.index)
+    torch.testing.assert_close(found.similarity, expected.similarity)
+    assert found.similarity.dtype == torch.float32
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("dtype", "step"), [(torch.float16, 2e-3), (torch.bfloat16, 1e-2)])
+def test_half_precision_is_an_exact_search_of_rounded_rows(backend, dtype, step, small_tiles):
+    g = torch.Generator().manual_seed(0)
+    queries, bank = torch.randn(11, 6, generator=g), torch.randn(40, 6, generator=g)
+    found = nearest(queries, bank, 5, backend=backend, dtype=dtype)
+    rounded = [torch.nn.functional.normalize(rows).to(dtype).double() for rows in (queries, bank)]
+    similarity, index = (rounded[0] @ rounded[1].T).sort(dim=1, descending=True)
+    assert torch.equal(found.index, index[:, :5])
+    torch.testing.assert_close(found.similarity.double(), similarity[:, :5], atol=1e-6, rtol=0)
+    exact = nearest(queries, bank, 5, backend=backend).similarity
+    assert 0 < (found.similarity - exact).abs().max() < step
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_queries(backend, metric):
+    found = nearest(torch.zeros(0, 3), torch.ones(4, 3), 2, backend=backend, metric=metric)
     assert found.similarity.shape == found.index.shape == (0, 2)
 
 
@@ -118,6 +176,15 @@ def test_low_precision_around_it_changes_nothing(backend):
         (torch.full((2, 3), torch.nan), torch.ones(4, 3), 1, {}, "queries: .*finite"),
         (torch.ones(2, 3), torch.full((4, 3), torch.inf), 1, {}, "bank: .*finite"),
         (torch.ones(2, 3), torch.ones(4, 3), 1, {"backend": "annoy"}, "annoy"),
+        (torch.ones(2, 3), torch.ones(4, 3), 1, {"metric": "dot"}, "metric: .*dot"),
+        (torch.ones(2, 3), torch.ones(4, 3), 1, {"dtype": torch.int8}, "dtype: .*int8"),
+        (
+            torch.ones(2, 3),
+            torch.ones(4, 3),
+            1,
+            {"metric": "euclidean", "dtype": torch.float16},
+            "dtype: .*euclidean.*float16",
+        ),
     ],
 )
 def test_refuses(queries, bank, k, options, message):
@@ -157,6 +224,19 @@ def test_cuda_equals_cpu():
     queries, bank = torch.randn(300, 16, generator=g), torch.randn(1000, 16, generator=g)
     here, there = nearest(queries, bank, 20, backend="torch"), nearest(queries.cuda(), bank.cuda(), 20)
     torch.testing.assert_close(there.similarity.cpu(), here.similarity, atol=1e-6, rtol=0)
+    assert (there.index.cpu() == here.index).float().mean() > 0.99
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(
+    "options", [{"metric": "euclidean"}, {"dtype": torch.float16}, {"dtype": torch.bfloat16}]
+)
+def test_cuda_equals_cpu_under_every_option(options):
+    g = torch.Generator().manual_seed(0)
+    queries, bank = torch.randn(300, 16, generator=g), torch.randn(1000, 16, generator=g)
+    here, there = nearest(queries, bank, 20, **options), nearest(queries.cuda(), bank.cuda(), 20, **options)
+    torch.testing.assert_close(there.similarity.cpu(), here.similarity, atol=1e-5, rtol=0)
     assert (there.index.cpu() == here.index).float().mean() > 0.99
 
 

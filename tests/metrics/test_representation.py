@@ -1,7 +1,17 @@
 import pytest
 import torch
 
-from ssl_vision.metrics import RankMe, Representation, SemanticSensitivity, Tolerance, Uniformity
+from ssl_vision.metrics import (
+    RankMe,
+    Representation,
+    SemanticSensitivity,
+    Tolerance,
+    Uniformity,
+    class_means,
+    effective_rank,
+    feature_std,
+    retrieval,
+)
 from ssl_vision.metrics.tolerance import class_cosines
 
 FEATURES = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)) + 0.5
@@ -26,6 +36,30 @@ def test_equals_the_metrics_one_by_one():
     expected = {name: part.compute().item() for name, part in parts.items()}
     expected["different_cosine"] = class_cosines(unit, LABELS).different_cosine.item()
     assert {name: value.item() for name, value in found.items()} == pytest.approx(expected, abs=1e-6)
+
+
+def test_extended_adds_the_functions_values():
+    whole, plain = Representation(extended=True), Representation()
+    for rows, labels in zip(FEATURES.split(9), LABELS.split(9), strict=True):
+        whole.update(rows, labels)
+        plain.update(rows, labels)
+    found = retrieval(FEATURES, LABELS, ks=(1, 5, 10))
+    expected = {
+        **plain.compute(),
+        "effective_rank": effective_rank(FEATURES),
+        "feature_std": feature_std(FEATURES),
+        **class_means(FEATURES, LABELS)._asdict(),
+        "map": found.mean_average_precision,
+        **{f"recall@{k}": value for k, value in zip((1, 5, 10), found.recall, strict=True)},
+    }
+    assert whole.compute() == expected
+    unlabelled = Representation(extended=True)
+    unlabelled.update(FEATURES)
+    missing = {name for name, value in unlabelled.compute().items() if value.isnan()}
+    assert missing == {
+        "tolerance", "same_cosine", "different_cosine", "sensitivity", "nc1", "nc2_norms", "nc2_angles",
+        "map", "recall@1", "recall@5", "recall@10",
+    }  # fmt: skip
 
 
 def test_without_labels_the_label_statistics_are_nan():

@@ -1,0 +1,191 @@
+"""kNN beside lightly's knn_predict: time and peak memory; what half precision loses.
+
+    python benchmarks/knn.py                       the table in README (about 5 minutes on one core)
+    python benchmarks/knn.py --device cuda         on a GPU
+
+50,000 × 512 features, 10,000 queries, 10 classes, k = 200, T = 0.1: from features of any length to classes,
+all in one process, alternating; the time is the median, the ratio that of medians; CPU time is the process's
+own, which other work on the machine disturbs less. Memory is the peak beyond what was held before. Then the
+same search in half precision: what share of neighbours, predictions and accuracy it changes. Prints two
+Markdown tables and writes benchmarks/results/knn.json.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightly.utils.benchmarking import knn_predict
+from objectives import Meter
+from provenance import provenance, save
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from ssl_vision.metrics import faiss_kind, knn_table, nearest, vote
+
+BANK, QUERIES, DIM, CLASSES, K, TEMPERATURE = 50_000, 10_000, 512, 10, 200, 0.1
+BATCH = 512
+"""Of lightly's second row: queries in one call, as its validation steps have."""
+KS, TEMPERATURES = (1, 5, 10, 20, 50, 100, 200), (0.05, 0.07, 0.1, 0.5, None)
+HALVES = (torch.float16, torch.bfloat16)
+
+Predict = Callable[[], Tensor]
+
+
+def features(seed: int, rows: int, device: str) -> tuple[Tensor, Tensor]:
+    """Overlapping classes: random rows, moved a little by a centre for each class."""
+    centres = torch.randn(CLASSES, DIM, generator=torch.Generator().manual_seed(0))
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(CLASSES, (rows,), generator=g)
+    return (0.15 * centres[labels] + torch.randn(rows, DIM, generator=g)).to(device), labels.to(device)
+
+
+def implementations(queries: Tensor, bank: Tensor, labels: Tensor) -> dict[str, Predict]:
+    """Each from features to (Q,) predicted classes."""
+
+    def ours(backend: Any) -> Tensor:
+        found = nearest(queries, bank, K, backend=backend)
+        return vote(found, labels, CLASSES, k=K, temperature=TEMPERATURE).argmax(dim=1)
+
+    def lightly(batch: int) -> Tensor:
+        rows = normalize(bank).T
+        parts = (
+            knn_predict(part, rows, labels, CLASSES, K, TEMPERATURE)[:, 0]
+            for part in normalize(queries).split(batch)
+        )
+        return torch.cat(list(parts))
+
+    calls: dict[str, Predict] = {"ssl_vision, torch": lambda: ours("torch")}
+    if faiss_kind() != "none":
+        calls = {"ssl_vision, FAISS": lambda: ours("faiss")} | calls
+    return calls | {
+        "lightly, one call": lambda: lightly(QUERIES),
+        f"lightly, {BATCH} queries a call": lambda: lightly(BATCH),
+    }
+
+
+def speed(calls: dict[str, Predict], truth: Tensor, rounds: int, device: str) -> list[dict[str, Any]]:
+    """A row for each implementation."""
+    meter = Meter(device)
+    predicted: dict[str, Tensor] = {}
+
+    def first(name: str) -> None:
+        predicted[name] = calls[name]()
+
+    peak = {name: meter.peak(lambda name=name: first(name)) for name in calls}
+    print(peak, file=sys.stderr, flush=True)
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    work: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            before = time.process_time()
+            times[name].append(meter.seconds(call))
+            work[name].append(time.process_time() - before)
+        print({name: round(values[-1], 2) for name, values in times.items()}, file=sys.stderr, flush=True)
+    peer = predicted["lightly, one call"]
+    return [
+        {
+            "implementation": name,
+            "seconds": round(statistics.median(times[name]), 3),
+            "cpu_seconds": round(statistics.median(work[name]), 3),
+            "megabytes": round(peak[name] / 1e6, 1),
+            "accuracy": round((predicted[name] == truth).double().mean().item(), 4),
+            "as_lightly": (predicted[name] == peer).double().mean().item(),
+            "rounds": rounds,
+        }
+        for name in calls
+    ]
+
+
+def every_k(queries: Tensor, truth: Tensor, bank: Tensor, labels: Tensor, device: str) -> dict[str, Any]:
+    """One search for all k and temperatures."""
+    options = {"num_classes": CLASSES, "ks": KS, "temperatures": TEMPERATURES}
+    seconds = Meter(device).seconds(lambda: knn_table(queries, truth, bank, labels, **options))
+    return {"accuracies": len(KS) * len(TEMPERATURES), "seconds": round(seconds, 3)}
+
+
+def half(queries: Tensor, truth: Tensor, bank: Tensor, labels: Tensor, device: str) -> list[dict[str, Any]]:
+    """What rounding rows to half precision changes, against float32."""
+    found = {
+        dtype: nearest(queries, bank, K, backend="auto" if device == "cuda" else "torch", dtype=dtype)
+        for dtype in (torch.float32, *HALVES)
+    }
+    exact = found[torch.float32]
+    chosen = {
+        dtype: vote(one, labels, CLASSES, k=K, temperature=TEMPERATURE).argmax(dim=1)
+        for dtype, one in found.items()
+    }
+    base = (chosen[torch.float32] == truth).double().mean().item()
+    rows = []
+    for dtype in HALVES:
+        both = torch.cat((exact.index, found[dtype].index), dim=1).sort(dim=1).values
+        shared = (both[:, 1:] == both[:, :-1]).double().sum(dim=1).mean().item() / K
+        rows.append(
+            {
+                "dtype": str(dtype).removeprefix("torch."),
+                "similarity_error": (exact.similarity - found[dtype].similarity).abs().max().item(),
+                "neighbours_changed": 1 - shared,
+                "predictions_changed": (chosen[dtype] != chosen[torch.float32]).double().mean().item(),
+                "accuracy_change": (chosen[dtype] == truth).double().mean().item() - base,
+            }
+        )
+    return rows
+
+
+def table(record: dict[str, Any]) -> str:
+    """Markdown: time and memory, with lightly's against ours; then half precision."""
+    ours = record["speed"][0]
+    lines = [
+        "| 10,000 queries, k = 200 | time | CPU time | peak memory | accuracy |",
+        "|---|---|---|---|---|",
+    ]
+    for row in record["speed"]:
+        cells = []
+        for field, unit in (("seconds", "s"), ("cpu_seconds", "s"), ("megabytes", "MB")):
+            ratio = "" if row is ours else f" ({row[field] / ours[field]:.2f} ×)"
+            cells.append(f"{row[field]:,.{0 if unit == 'MB' else 2}f} {unit}{ratio}")
+        lines.append(f"| {row['implementation']} | {' | '.join(cells)} | {100 * row['accuracy']:.2f} % |")
+    every = record["every_k"]
+    lines.append(f"| ssl_vision, {every['accuracies']} pairs of k and T | {every['seconds']:.2f} s | | | |")
+    lines += [
+        "",
+        "| rows rounded to | neighbours changed | predictions changed | accuracy |",
+        "|---|---|---|---|",
+    ]
+    for row in record["half"]:
+        lines.append(
+            f"| {row['dtype']} | {100 * row['neighbours_changed']:.2f} % "
+            f"| {100 * row['predictions_changed']:.2f} % | {100 * row['accuracy_change']:+.2f} points |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures, prints the table, writes the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    packages = ["lightly"]
+    if faiss_kind() != "none":
+        import faiss
+
+        faiss.omp_set_num_threads(chosen.threads)
+    bank, labels = features(1, BANK, chosen.device)
+    queries, truth = features(2, QUERIES, chosen.device)
+    record = provenance(*packages) | {"faiss": faiss_kind()}
+    calls = implementations(queries, bank, labels)
+    record["speed"] = speed(calls, truth, chosen.rounds, chosen.device)
+    record["every_k"] = every_k(queries, truth, bank, labels, chosen.device)
+    record["half"] = half(queries, truth, bank, labels, chosen.device)
+    save("knn" if chosen.device == "cpu" else f"knn_{chosen.device}", record)
+    print(table(record))
+
+
+if __name__ == "__main__":
+    main()

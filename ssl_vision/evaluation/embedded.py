@@ -1,0 +1,143 @@
+"""A network's features of a data set's splits, each made once, or taken from the cache."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssl_vision.data import ImageData, Images, Views
+from ssl_vision.data.module import Split
+from ssl_vision.evaluation.cache import (
+    FeatureCache,
+    Features,
+    digest_of_images,
+    digest_of_network,
+    digest_of_views,
+)
+from ssl_vision.evaluation.features import VIEW_EPOCH, embed, embed_views
+from ssl_vision.evaluation.subset import Labels, few
+from ssl_vision.models import SimCLR
+
+
+class Splits:
+    """The splits that are evaluated, and what tells their images from others'.
+
+    Args:
+        data: where the images are.
+    """
+
+    def __init__(self, data: ImageData) -> None:
+        self.data, self.views = type(data).__name__, data.views
+        self.images: dict[Split, Images] = {name: data.split(name) for name in ("train", "test")}
+        self._digests: dict[Split, str] = {}
+        self._labels: dict[Labels, Tensor] = {}
+
+    def train_labels(self, share: Labels = "all") -> Tensor:
+        """(N,) labels of the train split, -1 outside the share that is used."""
+        if share not in self._labels:
+            self._labels[share] = few(self.images["train"].labels, share, self.data)
+        return self._labels[share]
+
+    def digest(self, name: Split) -> str:
+        """Of the split's pixels, computed once."""
+        if name not in self._digests:
+            self._digests[name] = digest_of_images(self.images[name])
+        return self._digests[name]
+
+
+class Embedded:
+    """What a network makes of the splits.
+
+    Args:
+        model: on the device where the work is done.
+        config: of the run, which describes the network.
+        splits: the images.
+        layers: which representations are kept.
+        cache: where they are kept from one evaluation to the next.
+        seed: of random views.
+    """
+
+    def __init__(
+        self,
+        model: SimCLR,
+        config: Mapping[str, Any],
+        splits: Splits,
+        *,
+        layers: tuple[str, ...],
+        cache: FeatureCache,
+        seed: int,
+    ) -> None:
+        self.model, self.splits, self.layers, self.cache, self.seed = model, splits, layers, cache, seed
+        self._network = digest_of_network(model.state_dict(), config) if cache.folder else ""
+        self._plain: dict[Split, Features] = {}
+
+    def plain(self, split: Split, layer: str) -> Tensor:
+        """(N, F) features of the un-augmented images, on the model's device."""
+        if split not in self._plain:
+            images, views = self.splits.images[split], self.splits.views
+
+            def make() -> Features:
+                made = embed(self.model, images, views, title=f"embed {split}")._asdict()
+                return {name: made[name] for name in self.layers}
+
+            what = ("plain", digest_of_views(views, plain=True))
+            self._plain[split] = self._kept(split, split, what, self.layers, make)
+        return self._plain[split][layer]
+
+    def pairs(
+        self, split: Split, layers: tuple[str, ...], *, views: Views | None = None, epoch: int = VIEW_EPOCH
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """By layer, (N, F) features of one random view of each image and of another.
+
+        Args:
+            split: whose images.
+            layers: which representations.
+            views: how they are made; None takes those of pretraining.
+            epoch: each gives other views.
+        """
+        images, made_by = self.splits.images[split], views or self.splits.views
+
+        def make() -> Features:
+            title = f"embed views of {split}"
+            both = embed_views(self.model, images, made_by, seed=self.seed, epoch=epoch, title=title)
+            first, second = (found._asdict() for found in both)
+            return {name: torch.stack((first[name], second[name])) for name in layers}
+
+        what = ("views", digest_of_views(made_by, plain=False), str(self.seed), str(epoch))
+        kept = self._kept(f"{split}-views", split, what, layers, make)
+        return {name: (pair[0], pair[1]) for name, pair in kept.items()}
+
+    def augmented(self, layers: tuple[str, ...], count: int, *, plainer: bool) -> dict[str, list[Tensor]]:
+        """By layer, ``count`` times (N, F) features of random views of the train images.
+
+        Args:
+            layers: which representations.
+            count: views of each image.
+            plainer: only crop and flip, out of all that pretraining does.
+        """
+        views = self.splits.views
+        if plainer:
+            none: dict[str, Any] = dict.fromkeys(("degrees", "jitter", "grayscale", "blur", "solarize"), 0.0)
+            views = dataclasses.replace(views, **none)
+        found: dict[str, list[Tensor]] = {name: [] for name in layers}
+        for number in range(math.ceil(count / 2)):
+            pairs = self.pairs("train", layers, views=views, epoch=VIEW_EPOCH + 1 + number)
+            for name in layers:
+                found[name] += pairs[name][: count - 2 * number]
+        return found
+
+    def _kept(
+        self,
+        title: str,
+        split: Split,
+        what: tuple[str, ...],
+        layers: tuple[str, ...],
+        make: Callable[[], Features],
+    ) -> Features:
+        if self.cache.folder is None:
+            return make()
+        kept = self.cache.get(title, (self._network, self.splits.digest(split), *what), layers, make)
+        return {name: features.to(self.model.device) for name, features in kept.items()}

@@ -1,0 +1,173 @@
+"""The probe grid: linear layers at every learning rate and weight decay, trained at once."""
+
+import math
+import sys
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ssl_vision.evaluation.probe import Schedule, labelled_rows, scale_at
+from ssl_vision.evaluation.stratified import stratified
+from ssl_vision.metrics.precision import full_precision
+
+_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class GridRule:
+    """How the grid is trained and chosen from; the learning rates are DINOv2's.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    lrs: tuple[float, ...] = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1)
+    weight_decays: tuple[float, ...] = (0.0,)
+    epochs: int = 100
+    momentum: float = 0.9
+    batch_size: int = 256
+    schedule: Schedule = "cosine"
+    held_out: float = 0.1
+    """Share of each class of train that makes the choice, and is not trained on."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("lrs", bool(self.lrs) and all(lr > 0 for lr in self.lrs)),
+            ("weight_decays", bool(self.weight_decays) and all(decay >= 0 for decay in self.weight_decays)),
+            ("epochs", self.epochs >= 1),
+            ("momentum", 0 <= self.momentum < 1),
+            ("batch_size", self.batch_size >= 1),
+            ("schedule", self.schedule in ("constant", "cosine")),
+            ("held_out", 0 < self.held_out < 1),
+        ):
+            if not allowed:
+                raise ValueError(f"{name}: out of range, got {getattr(self, name)}")
+
+    @property
+    def members(self) -> list[tuple[float, float]]:
+        """(learning rate, weight decay) of each member, the decay changing fastest."""
+        return list(product(self.lrs, self.weight_decays))
+
+
+class GridResult(NamedTuple):
+    """The member of the grid that was chosen, and what it was chosen by."""
+
+    test_top1: float
+    """Share of labelled test rows that the chosen member classifies right, in [0, 1]."""
+    lr: float
+    weight_decay: float
+    held_out_top1: Tensor
+    """(G,) float64, of every member in the order of `GridRule.members`; -1 where training diverged."""
+
+
+def grid_probe(
+    train_features: Tensor,
+    train_labels: Tensor,
+    test_features: Tensor,
+    test_labels: Tensor,
+    *,
+    num_classes: int,
+    rule: GridRule = GridRule(),
+    seed: int = 0,
+    progress: bool = False,
+) -> GridResult:
+    """Test accuracy of the linear layer that is best on a held-out part of train, out of a grid of them.
+
+    The idea is DINOv2's (Oquab et al. 2023): every learning rate at once. The held-out part is
+    `stratified`; the best member there is chosen, of equals the first; only its test accuracy is computed,
+    so that the test split has no part in the choice. The chosen layer is not trained again with the
+    held-out rows.
+
+    Args:
+        train_features: (N, F).
+        train_labels: (N,) integers, 0 to num_classes − 1; rows labelled -1 are ignored.
+        test_features: (M, F).
+        test_labels: (M,), likewise.
+        num_classes: Number of classes C.
+        rule: The grid, and how it is trained.
+        seed: Of the held-out rows and of the order of rows.
+        progress: Write a line to stderr every tenth of the training.
+
+    Raises:
+        ValueError: Shapes, types or devices do not fit, a value is not finite, a label is out of range, a
+            split has no labelled row, no row is left to train on, or every member diverged.
+    """
+    x, y = labelled_rows(train_features, train_labels, num_classes, "train")
+    test_x, test_y = labelled_rows(test_features, test_labels, num_classes, "test")
+    if x.shape[1] != test_x.shape[1] or x.device != test_x.device:
+        raise ValueError(
+            f"train_features {tuple(train_features.shape)} on {x.device}, "
+            f"test_features {tuple(test_features.shape)} on {test_x.device}: "
+            "expected as many columns, on one device"
+        )
+    held = stratified(y, rule.held_out, seed=seed).to(x.device)
+    if held.all():
+        raise ValueError(f"train_labels: {len(y)} labelled rows are too few to hold some out")
+    with full_precision(x.device):
+        weight, bias = train_grid(x[~held], y[~held], num_classes, rule, seed=seed, progress=progress)
+        finite = weight.isfinite().all(dim=(1, 2)) & bias.isfinite().all(dim=1)  # type: ignore[call-overload]
+        top1 = _top1(x[held], y[held], weight, bias).where(finite, -1.0)
+        if not finite.any():
+            raise ValueError(f"lrs: training diverged at all of {rule.lrs}; lower them")
+        best = int((top1 == top1.max()).nonzero()[0])
+        lr, decay = rule.members[best]
+        test = _top1(test_x, test_y, weight[best : best + 1], bias[best : best + 1])
+    return GridResult(float(test), lr, decay, top1.cpu())
+
+
+def train_grid(
+    x: Tensor, y: Tensor, num_classes: int, rule: GridRule, *, seed: int, progress: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Weights (G, C, F) and biases (G, C) of all members, each as `linear_probe` trains it alone.
+
+    All members see the same rows at each step, so that a step is one product of (B, F) with (F, G·C) for
+    the scores and one of (G·C, B) with (B, F) for the gradients.
+
+    Args:
+        x: (N, F) float32.
+        y: (N,) int64, 0 to num_classes − 1.
+        num_classes: Number of classes C.
+        rule: The grid.
+        seed: Of the order of rows.
+        progress: Write a line to stderr every tenth of the training.
+    """
+    # Class by class, the members of one next to each other: a softmax over dim 1 is several times faster so.
+    lrs, decays = x.new_tensor(rule.members).repeat(num_classes, 1).T.unsqueeze(-1)
+    width = len(rule.members) * num_classes
+    weight, bias = x.new_zeros(width, x.shape[1]), x.new_zeros(width, 1)
+    momenta = (torch.zeros_like(weight), torch.zeros_like(bias))
+    generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device sees one order
+    steps, step = rule.epochs * math.ceil(len(x) / rule.batch_size), 0
+    for epoch in range(1, rule.epochs + 1):
+        order = torch.randperm(len(x), generator=generator).to(x.device)
+        for batch in torch.split(order, rule.batch_size):
+            rows = x.index_select(0, batch)
+            scores = torch.addmm(bias.T, rows, weight.T).view(len(batch), num_classes, -1)
+            error = scores.softmax(dim=1)
+            own = y[batch, None, None].expand(-1, 1, len(rule.members))
+            error.scatter_add_(1, own, error.new_full((1, 1, 1), -1.0).expand(own.shape))
+            error = error.div_(len(batch)).view(len(batch), width)
+            momenta[0].addmm_(error.T, rows, beta=rule.momentum)
+            momenta[1].mul_(rule.momentum).add_(error.sum(dim=0)[:, None])
+            rate = lrs * scale_at(rule.schedule, step, steps)
+            for parameter, momentum in zip((weight, bias), momenta, strict=True):
+                if any(rule.weight_decays):
+                    momentum.addcmul_(decays, parameter)
+                parameter.addcmul_(rate, momentum, value=-1)
+            step += 1
+        if progress and epoch % max(1, rule.epochs // 10) == 0:
+            print(f"probe grid of {len(rule.members)}: epoch {epoch}/{rule.epochs}", file=sys.stderr)
+    members = (num_classes, len(rule.members), -1)
+    return weight.view(members).transpose(0, 1), bias.view(members[:2]).T
+
+
+def _top1(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """(G,) float64, each member's share of right rows."""
+    right = torch.zeros(len(weight), dtype=torch.float64, device=x.device)
+    for rows, truth in zip(x.split(_ROWS), y.split(_ROWS), strict=True):  # type: ignore[no-untyped-call]
+        scores = torch.addmm(bias.flatten(), rows, weight.flatten(0, 1).T).view(len(rows), *bias.shape)
+        right += (scores.argmax(dim=2) == truth[:, None]).sum(dim=0)
+    return right / len(y)

@@ -1,0 +1,220 @@
+"""Protocols: lists of measurements in small files, those of the literature and one's own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import yaml
+
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.grid import GridRule
+from ssl_vision.evaluation.probe import ProbeRule
+from ssl_vision.evaluation.subset import SHARES, Labels
+from ssl_vision.models import Layers
+from ssl_vision.runs.complaint import OneLineErrors, one_line
+
+_SHIPPED = files("ssl_vision.evaluation") / "protocols"
+
+
+@dataclass(frozen=True)
+class KNN:
+    """Neighbours' votes: the bank is the labelled train split.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    k: int = 200
+    distance: Literal["cosine", "euclidean"] = "cosine"
+    vote: Literal["weighted", "majority"] = "weighted"
+    """``weighted`` counts a neighbour as exp(s/T), s the cosine or −distance; ``majority`` each as 1."""
+    temperature: float = 0.1
+    """T of the weighted vote."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("k", self.k >= 1),
+            ("distance", self.distance in ("cosine", "euclidean")),
+            ("vote", self.vote in ("weighted", "majority")),
+            ("temperature", self.temperature > 0),
+        ):
+            if not allowed:
+                raise ValueError(f"{name}: out of range, got {getattr(self, name)}")
+
+    def __str__(self) -> str:
+        votes = f"T = {self.temperature:g}" if self.vote == "weighted" else "majority vote"
+        return f"kNN: {self.distance}, k = {self.k}, {votes}"
+
+
+@dataclass(frozen=True)
+class Linear(ProbeRule):
+    """A linear layer by a fixed rule.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    labels: Labels = "all"
+    """How many of the train images have their labels."""
+    augmentation: Literal["none", "crop", "pretraining"] = "none"
+    """Views that it is trained on: the run's own, or of these only crop and flip."""
+    views: int = 10
+    """Random views of each image, where there is augmentation; the epochs take them in turn."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, allowed in (
+            ("labels", self.labels in ("all", *SHARES)),
+            ("augmentation", self.augmentation in ("none", "crop", "pretraining")),
+            ("views", self.views >= 1),
+        ):
+            if not allowed:
+                raise ValueError(f"{name}: out of range, got {getattr(self, name)}")
+
+    def __str__(self) -> str:
+        name = {"sgd": "SGD", "nesterov": "Nesterov's SGD", "adam": "Adam"}[self.optimizer]
+        views = "" if self.augmentation == "none" else f" of {self.views} views ({self.augmentation})"
+        text = f"linear: {self.epochs} epochs of {name} {self.lr:g} on frozen features{views}"
+        return text + _labels(self.labels)
+
+
+@dataclass(frozen=True)
+class Grid(GridRule):
+    """A linear layer by the best rule of a grid, chosen on a held-out part of train.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    labels: Labels = "all"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.labels not in ("all", *SHARES):
+            raise ValueError(f"labels: out of range, got {self.labels}")
+
+    def __str__(self) -> str:
+        return (
+            f"grid: {self.epochs} epochs of SGD, the best of {len(self.members)} on "
+            f"{100 * self.held_out:g} % held out of train{_labels(self.labels)}"
+        )
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """Logistic regression on standardised features.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    c: float = 1.0
+    max_iter: int = 1000
+    labels: Labels = "all"
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("c", self.c > 0),
+            ("max_iter", self.max_iter >= 1),
+            ("labels", self.labels in ("all", *SHARES)),
+        ):
+            if not allowed:
+                raise ValueError(f"{name}: out of range, got {getattr(self, name)}")
+
+    def __str__(self) -> str:
+        return f"logistic: L-BFGS on standardised features, C = {self.c:g}{_labels(self.labels)}"
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Alignment, uniformity, tolerance, cosines, sensitivity and RankMe of the test split; no baselines."""
+
+    def __str__(self) -> str:
+        return ""
+
+
+Measurement = KNN | Linear | Grid | Logistic | Geometry
+
+KINDS: dict[str, type[Measurement]] = {
+    "knn": KNN,
+    "linear": Linear,
+    "grid": Grid,
+    "logistic": Logistic,
+    "geometry": Geometry,
+}
+
+
+class Protocol(NamedTuple):
+    """What is measured: the bank is the labelled train split, the queries are the test split."""
+
+    name: str
+    layers: tuple[str, ...]
+    measurements: tuple[Measurement, ...]
+
+
+def _labels(labels: Labels) -> str:
+    return "" if labels == "all" else f", with {labels} of the labels"
+
+
+def shipped() -> list[str]:
+    """Names of the protocols that come with the package."""
+    return sorted(
+        file.name.removesuffix(".yaml") for file in _SHIPPED.iterdir() if file.name.endswith(".yaml")
+    )
+
+
+def read_protocol(name: str) -> Protocol:
+    """A protocol of the package by its name, or of a user's own file by its path.
+
+    The file holds ``layers``, a list, and ``measurements``, a list whose items have one key, the kind,
+    and the options of that kind, as in ``- knn: {k: 20, temperature: 0.07}``.
+
+    Raises:
+        InputError: no such protocol, or a file that is none.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"protocol {name}: not readable ({type(error).__name__})") from error
+    elif name in shipped():
+        text = (_SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")
+    else:
+        raise InputError(
+            f"no protocol '{name}'; there are {', '.join(shipped())}, all, and your own .yaml file"
+        )
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"protocol {name}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, Mapping) or content.keys() - {"layers", "measurements"}:
+        raise InputError(f"protocol {name}: expected the keys layers and measurements")
+    layers, items = content.get("layers", ["backbone"]), content.get("measurements")
+    if not isinstance(layers, list) or not layers or not set(layers) <= set(Layers._fields):
+        raise InputError(
+            f"protocol {name}: layers must be a list out of {', '.join(Layers._fields)}, not {layers}"
+        )
+    if not isinstance(items, list) or not items:
+        raise InputError(f"protocol {name}: measurements must be a list")
+    measurements = tuple(
+        _measurement(item, f"protocol {name}: measurement {i}") for i, item in enumerate(items, 1)
+    )
+    return Protocol(path.stem, tuple(layers), measurements)
+
+
+def _measurement(item: Any, where: str) -> Measurement:
+    if not isinstance(item, Mapping) or len(item) != 1 or next(iter(item)) not in KINDS:
+        raise InputError(f"{where}: expected one of {', '.join(KINDS)} with its options, not {item}")
+    ((kind, options),) = item.items()
+    if not isinstance(options or {}, Mapping):
+        raise InputError(f"{where}: expected options of {kind} by name, not {options}")
+    parser = OneLineErrors()
+    parser.add_class_arguments(KINDS[kind], kind)
+    try:
+        made: Measurement = parser.instantiate(parser.parse_object({kind: options or {}}))[kind]
+    except (InputError, ValueError) as error:
+        raise InputError(f"{where}: {one_line(str(error))}") from error
+    return made

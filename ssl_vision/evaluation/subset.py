@@ -1,0 +1,63 @@
+"""Few labels: the same 1 % and 10 % of the train images for everyone, from files of the package."""
+
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ssl_vision.data import CIFAR10
+from ssl_vision.evaluation.stratified import stratified
+
+Labels = Literal["all", "1%", "10%"]
+
+SHARES = {"1%": 0.01, "10%": 0.1}
+SEED = 0
+_SHIPPED = files("ssl_vision.evaluation") / "subsets"
+
+
+def few(labels: Tensor, share: Labels, data: str) -> Tensor:
+    """(N,) the labels of a train split, -1 outside the subset.
+
+    The rows are those of the package's file where there is one for the data set; otherwise `stratified`
+    chooses them with seed 0, as it did for the files.
+
+    Args:
+        labels: (N,) int64 of the whole train split.
+        share: how many are kept.
+        data: name of the data set's class.
+
+    Raises:
+        ValueError: the file is for a train split of another size.
+    """
+    if share == "all":
+        return labels
+    file = _SHIPPED / _name(data, share)
+    if file.is_file():
+        rows = torch.tensor([int(word) for word in file.read_text(encoding="utf-8").split()])
+        if int(rows.max()) >= len(labels):
+            raise ValueError(f"labels {share}: the subset is of a larger train split than {len(labels)} rows")
+        keep = torch.zeros(len(labels), dtype=torch.bool)
+        keep[rows] = True
+    else:
+        keep = stratified(labels, SHARES[share], seed=SEED)
+    return labels.where(keep.to(labels.device), -1)
+
+
+def write(folder: Path, root: Path) -> None:
+    """Writes the subsets of CIFAR-10, whose official files are below ``root``, ten rows a line in order."""
+    labels = CIFAR10(root=root).split("train").labels
+    for share in SHARES:
+        rows = stratified(labels, SHARES[share], seed=SEED).nonzero()[:, 0].tolist()
+        lines = [" ".join(map(str, rows[start : start + 10])) for start in range(0, len(rows), 10)]
+        (folder / _name("CIFAR10", share)).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _name(data: str, share: str) -> str:
+    return f"{data.lower()}_{share.removesuffix('%')}_percent.txt"
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), Path(sys.argv[2]))

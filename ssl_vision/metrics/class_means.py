@@ -1,0 +1,71 @@
+"""Geometry of class means: how near features are to neural collapse."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels
+
+
+class ClassMeans(NamedTuple):
+    """Measures of neural collapse (Papyan, Han & Donoho 2020), each 0 at the collapse; float64 scalars."""
+
+    nc1: Tensor
+    """tr(Σ_W Σ_B⁺)/C: spread within classes over that between them."""
+    nc2_norms: Tensor
+    """Standard deviation over mean of the norms ‖m_c‖ of centred class means: 0 where they are equal."""
+    nc2_angles: Tensor
+    """Mean of |cos(m_c, m_c') + 1/(C − 1)| over pairs c ≠ c': 0 for the angles of a simplex."""
+
+
+def class_means(features: Tensor, labels: Tensor) -> ClassMeans:
+    """Variability collapse (NC1) and convergence of class means to a simplex (NC2).
+
+    With μ_c the mean of class c, m_c = μ_c − mean_c μ_c and C classes that have rows,
+    Σ_B = mean_c m_c m_cᵀ and Σ_W = mean_c mean_{x in c} (x − μ_c)(x − μ_c)ᵀ: each class counts alike, which
+    for classes of one size is the paper's definition. Σ_B⁺ is the pseudo-inverse. Features are used as they
+    are. A centred mean of zero has cosine 0 to every other. In float64, O(N F C) time.
+
+    Args:
+        features: (N, F).
+        labels: (N,) integers; rows labelled -1 are left out.
+
+    Returns:
+        The measures; all NaN with fewer than two classes, with equal class means, or where labelled
+        features are not finite.
+
+    Raises:
+        ValueError: Shapes or types do not fit, or a label is below -1.
+    """
+    check_features(features)
+    check_labels(labels, len(features))
+    if len(labels) and labels.min() < UNLABELLED:
+        raise ValueError(f"labels: expected -1 (unlabelled) or more, got {int(labels.min())}")
+    labelled = labels != UNLABELLED
+    rows = features[labelled].double()
+    classes, member, sizes = labels[labelled].unique(return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
+    nan = rows.new_full((), torch.nan)
+    if len(classes) < 2 or not rows.isfinite().all():
+        return ClassMeans(nan, nan, nan)
+    # rounding of sums must not pass for a difference of means: start from the first row
+    rows = rows - rows[0]
+    means = rows.new_zeros(len(classes), rows.shape[1]).index_add_(0, member, rows) / sizes[:, None]
+    centred = means - means.mean(dim=0)
+    _, values, directions = torch.linalg.svd(centred, full_matrices=False)
+    scale = torch.maximum(values[0], rows.norm(dim=1).max())
+    kept = values > scale * max(centred.shape) * torch.finfo(torch.float64).eps
+    if not kept.any():
+        return ClassMeans(nan, nan, nan)
+    # tr(Σ_W Σ_B⁺) = C Σ_k v_kᵀ Σ_W v_k / s_k², with centred = U diag(s) Vᵀ
+    within = ((rows - means[member]) @ directions[kept].T).square()
+    within = (within / sizes[member, None]).sum(dim=0) / len(classes)
+    norms = centred.norm(dim=1)
+    unit = centred / norms.where(norms > 0, 1.0)[:, None]
+    others = ~torch.eye(len(classes), dtype=torch.bool, device=rows.device)
+    angles = (unit @ unit.T)[others] + 1 / (len(classes) - 1)
+    return ClassMeans(
+        nc1=(within / values[kept].square()).sum(),
+        nc2_norms=norms.std(correction=0) / norms.mean(),
+        nc2_angles=angles.abs().mean(),
+    )

@@ -1,0 +1,88 @@
+"""Retrieval: whether the rows most similar to a row are of its class."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ssl_vision.metrics.precision import full_precision
+from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels, unit_rows
+
+
+class Retrieval(NamedTuple):
+    """Means over queries that have another row of their class; float64, in [0, 1], NaN without a query."""
+
+    mean_average_precision: Tensor
+    """Mean over queries of AP = (1/P) Σ_i i/r_i, r_i the rank of the i-th of P rows of the query's class."""
+    recall: Tensor
+    """(len(ks),): share of queries with a row of their class among the first K, for each K asked for."""
+
+
+def retrieval(
+    features: Tensor, labels: Tensor, *, ks: Sequence[int] = (1, 5, 10), tile: int = 256
+) -> Retrieval:
+    """Mean average precision and recall@K of cosine search, each labelled row against all others.
+
+    Exact: every query ranks all other labelled rows, by float32 cosines. Among equal cosines, rows of other
+    classes come first, so that ties never help, a collapse scores lowest and the order of rows does not
+    matter. recall@K is that of metric learning (Jégou et al. 2011; Oh Song et al. 2016); a K past the last
+    row means all rows. Time is O(N² (F + log N)), memory O(N F + tile N).
+
+    Args:
+        features: (N, F), any scale; zero rows have cosine 0 to all.
+        labels: (N,) integers; rows labelled -1 are left out.
+        ks: Each at least 1.
+        tile: Queries at a time.
+
+    Returns:
+        The means; NaN also where labelled features are not finite.
+
+    Raises:
+        ValueError: Shapes or types do not fit, K < 1, tile < 1, or a label is below -1.
+    """
+    check_features(features)
+    check_labels(labels, len(features))
+    if len(labels) and labels.min() < UNLABELLED:
+        raise ValueError(f"labels: expected -1 (unlabelled) or more, got {int(labels.min())}")
+    if any(k < 1 for k in ks):
+        raise ValueError(f"ks: expected at least 1, got {list(ks)}")
+    if tile < 1:
+        raise ValueError(f"tile: expected at least 1, got {tile}")
+    labelled = labels != UNLABELLED
+    known, rows = labels[labelled], features[labelled]
+    precision = torch.zeros((), dtype=torch.float64, device=rows.device)
+    hits, queries = precision.new_zeros(len(ks)), precision.clone()
+    if not rows.isfinite().all():
+        return Retrieval(precision + torch.nan, hits + torch.nan)
+    with full_precision(rows.device):
+        unit = unit_rows(rows)
+        for start in range(0, len(unit), tile):
+            part = slice(start, start + tile)
+            own = torch.arange(len(unit), device=unit.device)[part]
+            relevant = _ranked(unit[part] @ unit.T, known[part, None] != known, own)
+            number = relevant.sum(dim=1)
+            query, rank = relevant.nonzero(as_tuple=True)
+            nth = torch.arange(len(query), device=unit.device) - (number.cumsum(0) - number)[query]
+            average = number.double().where(number > 0, 1.0).reciprocal()
+            precision += ((nth + 1) / (rank + 1).double() * average[query]).sum()
+            hits += torch.stack([relevant[:, :k].any(dim=1).sum() for k in ks]) if ks else 0
+            queries += (number > 0).sum()
+    return Retrieval(precision / queries, hits / queries)
+
+
+def _ranked(cosine: Tensor, other: Tensor, own: Tensor) -> Tensor:
+    """(q, N) booleans, "is of the query's class", best cosine first; the query itself last and False.
+
+    The bits of a float are ordered as integers are, and those of a cosine leave one bit free, which takes
+    ``other``: one sort of int32 without indices, which NumPy does at several times the speed of torch.
+    """
+    own = own[:, None]
+    bits = cosine.scatter_(1, own, -1.5).add_(0.0).view(torch.int32)  # adding 0 makes −0 equal to 0
+    order = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    key = order.mul_(2).add_(other.scatter_(1, own, True)).neg_()
+    if key.device.type == "cpu":
+        key.numpy().sort(axis=1)
+    else:
+        key = key.sort(dim=1).values
+    return (key & 1) == 0

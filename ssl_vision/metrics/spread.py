@@ -1,0 +1,29 @@
+"""Feature standard deviation: how far features spread in each dimension."""
+
+import torch
+from torch import Tensor
+
+from ssl_vision.metrics.rows import check_features, unit_rows
+
+
+def feature_std(features: Tensor) -> Tensor:
+    """√F · mean_d std_n(x_nd/‖x_n‖): 1 for an isotropic spread, 0 for a collapse (SimSiam: Chen & He 2021).
+
+    The standard deviation of L2-normalised features over the rows, divided by N, not N − 1; SimSiam's Figure
+    2 shows it without the factor √F. In [0, 1], because variances add up to 1 − ‖mean‖².
+
+    Args:
+        features: (N, F), any scale; zero rows stay zero.
+
+    Returns:
+        A float64 scalar; NaN for features that are not finite, or none.
+
+    Raises:
+        ValueError: Another shape.
+    """
+    check_features(features)
+    if len(features) == 0 or not features.isfinite().all():
+        return features.new_full((), torch.nan, dtype=torch.float64)
+    deviation = unit_rows(features).double().std(dim=0, correction=0)
+    scaled: Tensor = deviation.mean() * features.shape[1] ** 0.5
+    return scaled

@@ -1,0 +1,136 @@
+"""The feature cache: what is kept, when it is used, and what makes it be made anew."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+import torch
+
+import ssl_vision.evaluation.embedded as embedded
+from ssl_vision.data import Digits, Images
+from ssl_vision.evaluation.cache import FeatureCache, digest_of_images, digest_of_network, digest_of_views
+from ssl_vision.main import main
+
+FAST = ["--probe.epochs=1", "--baselines=true"]
+
+
+@pytest.fixture
+def run(tiny_run, tmp_path):
+    return shutil.copytree(tiny_run, tmp_path / "tiny")
+
+
+def files(run):
+    return sorted(file.name for file in (run / "features").iterdir())
+
+
+def forbid_embedding(monkeypatch):
+    def fail(*args, **kwargs):
+        raise AssertionError("embedded")
+
+    monkeypatch.setattr(embedded, "embed", fail)
+    monkeypatch.setattr(embedded, "embed_views", fail)
+
+
+def test_the_second_evaluation_embeds_nothing_and_finds_the_same(run, monkeypatch):
+    assert main(["evaluate", str(run), *FAST]) == 0
+    first, kept = (run / "evaluation.json").read_text(), files(run)
+    assert [name.rsplit("-", 1)[0] for name in kept] == ["test", "test", "test-views", "train", "train"]
+    (run / "evaluation.json").unlink()
+    forbid_embedding(monkeypatch)
+    assert main(["evaluate", str(run), *FAST]) == 0
+    assert (run / "evaluation.json").read_text() == first
+    assert main(["evaluate", str(run), "--protocol=lightly", "--protocol=solo"]) == 0
+    assert files(run) == kept
+
+
+def test_without_a_cache_nothing_is_kept_and_the_numbers_are_the_same(run):
+    assert main(["evaluate", str(run), *FAST, "--cache=false"]) == 0
+    assert not (run / "features").exists()
+    without = (run / "evaluation.json").read_text()
+    assert main(["evaluate", str(run), *FAST]) == 0
+    assert (run / "evaluation.json").read_text() == without
+
+
+def test_another_checkpoint_is_embedded_anew(run):
+    assert main(["evaluate", str(run), *FAST]) == 0
+    before, kept = json.loads((run / "evaluation.json").read_text()), files(run)
+    file = run / "checkpoints" / "last.ckpt"
+    content = torch.load(file, weights_only=True)
+    content["state_dict"]["backbone.conv1.weight"][0] *= -1
+    torch.save(content, file)
+    assert main(["evaluate", str(run), *FAST]) == 0
+    assert len(set(files(run)) - set(kept)) == 3  # the untrained network is what it was
+    assert json.loads((run / "evaluation.json").read_text()) != before
+
+
+def test_other_images_are_embedded_anew_and_other_random_views_only_as_such(run):
+    assert main(["evaluate", str(run), *FAST, "--baselines=false"]) == 0
+    kept = files(run)
+    assert main(["evaluate", str(run), *FAST, "--baselines=false", "--data.views.size=8"]) == 0
+    assert len(files(run)) == 2 * len(kept)
+    assert main(["evaluate", str(run), *FAST, "--baselines=false", "--data.views.blur=0.2"]) == 0
+    assert len(files(run)) == 2 * len(kept) + 1
+
+
+@pytest.mark.parametrize("content", [b"", b"junk"])
+def test_a_damaged_file_is_made_again(run, capsys, content):
+    assert main(["evaluate", str(run), *FAST]) == 0
+    first = (run / "evaluation.json").read_text()
+    damaged = run / "features" / files(run)[0]
+    damaged.write_bytes(content)
+    assert main(["evaluate", str(run), *FAST]) == 0
+    assert f"{damaged}: not readable" in capsys.readouterr().err
+    assert (run / "evaluation.json").read_text() == first
+    assert torch.load(damaged, weights_only=True).keys() >= {"backbone"}
+
+
+def test_a_checkpoint_outside_a_run_has_its_features_beside_it(run, tmp_path):
+    (tmp_path / "alone").mkdir()
+    file = shutil.copy(run / "checkpoints" / "last.ckpt", tmp_path / "alone" / "model.ckpt")
+    assert main(["evaluate", str(file), *FAST, "--baselines=false"]) == 0
+    assert len(list((tmp_path / "alone" / "features").iterdir())) == 3
+
+
+def test_where_nothing_can_be_written_that_is_said_and_nothing_is_left(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    cache, made = FeatureCache(tmp_path / "file"), {"a": torch.ones(2, 3)}
+    assert cache.get("train", ("x",), ("a",), lambda: made) is made
+    assert "features not kept" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_every_part_changes_the_key(tmp_path):
+    cache = FeatureCache(tmp_path)
+    for parts, layers in ((("x",), ("a",)), (("y",), ("a",)), (("x", "y"), ("a",)), (("x",), ("a", "b"))):
+        cache.get("train", parts, layers, lambda: {"a": torch.ones(1), "b": torch.ones(1)})
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_digests_see_content_and_nothing_else():
+    config = {"model": {"init_args": {"stem": "small"}}}
+    state = {"w": torch.ones(2, 3), "n": torch.tensor(3)}
+    digests = {
+        digest_of_network(other, made)
+        for other, made in (
+            (state, config),
+            (dict(reversed(state.items())), config),
+            ({**state, "w": torch.ones(3, 2)}, config),
+            ({**state, "n": torch.tensor(4)}, config),
+            (state, {"model": {"init_args": {"stem": "imagenet"}}}),
+        )
+    }
+    assert len(digests) == 4
+    train = Digits().split("train")
+    rows = torch.arange(len(train))
+    assert digest_of_images(train) == digest_of_images(train.select(rows))
+    assert digest_of_images(train) != digest_of_images(train.select(rows.flip(0)))
+    changed = train.images.clone()
+    changed[-1, 0, 0, 0] += 1
+    assert digest_of_images(train) != digest_of_images(Images(changed, train.labels, train.classes))
+    views = Digits().views
+    blurred = dataclasses.replace(views, blur=0.1)
+    compiled = dataclasses.replace(views, compile=True)
+    assert digest_of_views(views, plain=True) == digest_of_views(blurred, plain=True)
+    assert digest_of_views(views, plain=False) != digest_of_views(blurred, plain=False)
+    assert digest_of_views(views, plain=False) == digest_of_views(compiled, plain=False)

@@ -1,0 +1,123 @@
+import dataclasses
+
+import pytest
+import torch
+
+from ssl_vision.evaluation.grid import GridRule, grid_probe, train_grid
+from ssl_vision.evaluation.probe import ProbeRule, linear_probe
+from ssl_vision.evaluation.stratified import stratified
+
+
+def blobs(seed, n=300, spread=2.0, classes=4, width=6):
+    centres = torch.eye(classes, width) * 3
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (n,), generator=g)
+    return centres[labels] + spread * torch.randn(n, width, generator=g), labels
+
+
+RULE = GridRule(lrs=(0.001, 0.03, 0.3), weight_decays=(0.0, 0.05), epochs=4, batch_size=32)
+TRAIN, TEST = blobs(0), blobs(1)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+@pytest.mark.parametrize("decays", [(0.0,), (0.0, 0.05)])
+def test_each_member_is_the_probe_trained_alone(schedule, decays):
+    rule = dataclasses.replace(RULE, schedule=schedule, weight_decays=decays)
+    weight, bias = train_grid(*TRAIN, 4, rule, seed=3)
+    assert weight.shape == (len(rule.members), 4, 6)
+    for member, (lr, decay) in enumerate(rule.members):
+        alone = ProbeRule(epochs=4, lr=lr, weight_decay=decay, batch_size=32, schedule=schedule)
+        expected = linear_probe(*TRAIN, *TEST, num_classes=4, rule=alone, seed=3)
+        torch.testing.assert_close(weight[member], expected.weight, atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(bias[member], expected.bias, atol=2e-6, rtol=1e-5)
+
+
+def test_the_choice_is_the_best_on_the_held_out_rows_and_its_test_accuracy_is_reported():
+    found = grid_probe(*TRAIN, *TEST, num_classes=4, rule=RULE, seed=3)
+    (x, y), held = TRAIN, stratified(TRAIN[1], RULE.held_out, seed=3)
+    results = []
+    for lr, decay in RULE.members:
+        alone = ProbeRule(epochs=4, lr=lr, weight_decay=decay, batch_size=32, schedule="cosine")
+        chosen_on = linear_probe(x[~held], y[~held], x[held], y[held], num_classes=4, rule=alone, seed=3)
+        reported = linear_probe(x[~held], y[~held], *TEST, num_classes=4, rule=alone, seed=3)
+        results.append((chosen_on.test_top1, reported.test_top1, lr, decay))
+    best = max(range(len(results)), key=lambda member: results[member][0])
+    assert found.held_out_top1.tolist() == pytest.approx([result[0] for result in results])
+    assert found[:3] == pytest.approx(results[best][1:])
+    assert len({result[0] for result in results}) > 1
+
+
+def test_the_test_split_has_no_part_in_the_choice():
+    found = grid_probe(*TRAIN, *TEST, num_classes=4, rule=RULE)
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(0))
+    shuffled = grid_probe(*TRAIN, TEST[0], TEST[1][order], num_classes=4, rule=RULE)
+    other = grid_probe(*TRAIN, *blobs(7, spread=9.0), num_classes=4, rule=RULE)
+    assert found[1:3] == shuffled[1:3] == other[1:3]
+    assert torch.equal(found.held_out_top1, shuffled.held_out_top1)
+    assert found.test_top1 > shuffled.test_top1 + 0.2
+
+
+def test_one_seed_one_result():
+    first = grid_probe(*TRAIN, *TEST, num_classes=4, rule=RULE, seed=1)
+    torch.rand(5)  # the global generator has no part in it
+    again = grid_probe(*TRAIN, *TEST, num_classes=4, rule=RULE, seed=1)
+    assert first[:3] == again[:3]
+    assert torch.equal(first.held_out_top1, again.held_out_top1)
+
+
+def test_a_member_that_diverges_is_not_chosen():
+    x, y = TRAIN[0] * 1e15, TRAIN[1]
+    rule = GridRule(lrs=(1e30, 1e-31), epochs=2)
+    found = grid_probe(x, y, x, y, num_classes=4, rule=rule)
+    assert found.lr == 1e-31
+    assert found.held_out_top1[0] == -1
+    with pytest.raises(ValueError, match="lrs: training diverged"):
+        grid_probe(x, y, x, y, num_classes=4, rule=GridRule(lrs=(1e30,), epochs=2))
+
+
+def test_unlabelled_rows_are_ignored():
+    plain = grid_probe(*TRAIN, *TEST, num_classes=4, rule=RULE)
+    junk, unlabelled = torch.full((50, 6), torch.nan), torch.full((50,), -1)
+    more = grid_probe(
+        torch.cat((junk, TRAIN[0])), torch.cat((unlabelled, TRAIN[1])), *TEST, num_classes=4, rule=RULE
+    )
+    assert plain[:3] == more[:3]
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.5])
+def test_stratified_takes_its_share_of_every_class(share):
+    labels = torch.tensor([0] * 100 + [1] * 50 + [-1] * 30 + [2] * 2 + [3])
+    taken = stratified(labels, share, seed=0)
+    assert not taken[labels == -1].any()
+    for label, count in ((0, 100), (1, 50)):
+        assert int(taken[labels == label].sum()) == max(1, round(share * count))
+    assert int(taken[labels == 2].sum()) == int(taken[labels == 3].sum()) == 1
+    assert torch.equal(taken, stratified(labels, share, seed=0))
+    assert not torch.equal(taken, stratified(labels, share, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"test_features": TEST[0][:, :5]}, "columns"),
+        ({"train_labels": TRAIN[1] + 4}, "train_labels"),
+        ({"train_features": TRAIN[0][:1], "train_labels": TRAIN[1][:1]}, "too few to hold some out"),
+    ],
+)
+def test_refuses(change, message):
+    names = ("train_features", "train_labels", "test_features", "test_labels")
+    data = dict(zip(names, (*TRAIN, *TEST), strict=True))
+    with pytest.raises(ValueError, match=message):
+        grid_probe(**{**data, **change}, num_classes=4)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"lrs": ()}, {"lrs": (0.0,)}, {"weight_decays": (-1.0,)}, {"epochs": 0}, {"momentum": 1.0},
+        {"batch_size": 0}, {"held_out": 1.0}, {"schedule": "step"},
+    ],
+)  # fmt: skip
+def test_rule_refuses(option):
+    with pytest.raises(ValueError, match=next(iter(option))):
+        GridRule(**option)

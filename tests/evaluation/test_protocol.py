@@ -1,0 +1,217 @@
+"""Protocols: the shipped ones, one's own, and what is refused."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import ssl_vision.evaluation.measure as measure
+from ssl_vision.data import Digits
+from ssl_vision.evaluation.cache import FeatureCache
+from ssl_vision.evaluation.embedded import Embedded, Splits
+from ssl_vision.evaluation.features import embed
+from ssl_vision.evaluation.protocol import KNN, Linear, read_protocol, shipped
+from ssl_vision.evaluation.rebuild import trained_model
+from ssl_vision.main import main
+from ssl_vision.metrics import KNNAccuracy
+from ssl_vision.runs.checkpoint import read_checkpoint
+
+FOLDER = Path(measure.__file__).parent / "protocols"
+
+
+@pytest.fixture(scope="module")
+def run(tiny_run, tmp_path_factory):
+    return shutil.copytree(tiny_run, tmp_path_factory.mktemp("protocols") / "tiny")
+
+
+@pytest.fixture
+def brief(monkeypatch):
+    """One epoch, whatever a protocol says."""
+
+    def brief(probe):
+        return lambda *args, rule, **options: probe(
+            *args, rule=dataclasses.replace(rule, epochs=1), **options
+        )
+
+    for name in ("linear_probe", "grid_probe"):
+        monkeypatch.setattr(measure, name, brief(getattr(measure, name)))
+
+
+def rows_of(run, *args):
+    assert main(["evaluate", str(run), "--baselines=false", *args]) == 0
+    return json.loads((run / "evaluation.json").read_text())
+
+
+def test_the_published_numbers():
+    assert {"macl", "lightly", "solo", "dkobak", "dinov2"} <= set(shipped())
+    found = {name: read_protocol(name).measurements for name in shipped()}
+    assert found["macl"][:2] == (KNN(k=200), Linear(epochs=100, lr=0.02, momentum=0.9, weight_decay=0.0))
+    assert found["lightly"] == (KNN(k=200, temperature=0.1),)
+    assert found["solo"] == (KNN(k=20, temperature=0.07),)
+    assert found["dkobak"][0] == KNN(k=10, vote="majority")
+    assert [each.k for each in found["dinov2"] if isinstance(each, KNN)] == [10, 20, 100, 200]
+    assert len(found["dinov2"][-1].members) == 13
+
+
+def test_files_are_short_and_say_where_they_come_from():
+    for file in FOLDER.glob("*.yaml"):
+        lines = file.read_text().splitlines()
+        assert lines[0].startswith("# ")
+        assert len(lines) <= 20
+
+
+def test_rows_carry_their_protocol(run, brief, capsys):
+    rows = rows_of(run, "--protocol=solo", "--protocol=dkobak")  # dkobak has more than kNN
+    keys = ("protocol", "layer", "k", "temperature", "distance", "vote", "augmentation", "epoch", "seed")
+    found = [tuple(row.get(key) for key in keys) for row in rows if row["metric"] == "knn_top1"]
+    assert found == [
+        ("solo", "backbone", 20, 0.07, "cosine", "weighted", "none", 2, 0),
+        ("dkobak", "backbone", 10, None, "cosine", "majority", "none", 2, 0),
+        ("dkobak", "backbone", 10, None, "euclidean", "majority", "none", 2, 0),
+    ]
+    printed = capsys.readouterr().out
+    assert "solo. kNN: cosine, k = 20, T = 0.07." in printed
+    assert "dkobak. kNN: cosine, k = 10, majority vote." in printed
+
+
+def test_a_protocol_of_ones_own(run, tmp_path, capsys):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "layers: [projector]\nmeasurements:\n- knn: {k: 3, vote: majority}\n- knn: {k: 7, temperature: 0.5}\n"
+        "- grid: {lrs: [1e-2, 1], epochs: 2}\n- logistic:\n"
+    )
+    rows = rows_of(run, f"--protocol={file}")
+    assert {(row["protocol"], row["layer"]) for row in rows} == {("mine", "projector")}
+    assert [row["metric"] for row in rows] == ["knn_top1", "knn_top1", "grid_top1", "logistic_top1"]
+    assert rows[2]["lr"] in (0.01, 1.0)
+    assert rows[2]["weight_decay"] == 0
+    printed = capsys.readouterr()
+    assert f"grid of trained projector: the best rate, {rows[2]['lr']:g}, is at the grid's end" in printed.err
+    heading = next(line for line in printed.out.splitlines() if "kNN %" in line)
+    assert [cell.strip() for cell in heading.split("  ") if cell] == [
+        "kNN % k=3 majority",
+        "kNN % k=7 weighted T=0.5",
+        "grid %",
+        "logistic %",
+    ]
+    model, data = trained_model(read_checkpoint(run)), Digits()
+    for row, k, temperature in ((rows[0], 3, None), (rows[1], 7, 0.5)):
+        knn = KNNAccuracy(num_classes=10, k=k, temperature=temperature)
+        for split, role in (("train", "bank"), ("test", "query")):
+            images = data.split(split)
+            knn.update(embed(model, images, data.views).projector, images.labels, role)
+        assert row["value"] == pytest.approx(float(knn.compute()))
+
+
+def test_all_measures_every_protocol_of_the_package(run, brief):
+    rows = rows_of(run, "--protocol=all")
+    assert list(dict.fromkeys(row["protocol"] for row in rows)) == shipped()
+
+
+def test_augmented_views_and_few_labels(run, tmp_path, brief):
+    (tmp_path / "mine.yaml").write_text(
+        "measurements: [linear: {augmentation: crop, views: 3}, "
+        "linear: {augmentation: pretraining, views: 2}, linear: {}, linear: {labels: 1%}, "
+        "logistic: {labels: 10%}, grid: {labels: 10%, lrs: [0.1]}]"
+    )
+    assert main(["evaluate", str(run), f"--protocol={tmp_path / 'mine.yaml'}"]) == 0
+    rows = json.loads((run / "evaluation.json").read_text())
+    trained, pixels = ([row for row in rows if row["features"] == name] for name in ("trained", "pixels"))
+    assert [(row["metric"], row["augmentation"], row.get("labels")) for row in trained] == [
+        ("linear_top1", "crop, 3 views", None),
+        ("linear_top1", "pretraining, 2 views", None),
+        ("linear_top1", "none", None),
+        ("linear_top1", "none", "1%"),
+        ("logistic_top1", "none", "10%"),
+        ("grid_top1", "none", "10%"),
+    ]
+    assert len(pixels) == 4  # of which there are no views
+    assert len({row["value"] for row in trained}) > 3
+
+
+def test_augmented_features_are_those_of_the_views(run):
+    checkpoint, data = read_checkpoint(run), Digits()
+    model, splits = trained_model(checkpoint), Splits(data)
+    embedded = Embedded(
+        model, checkpoint.config, splits, layers=("backbone",), cache=FeatureCache(None), seed=5
+    )
+    found = embedded.augmented(("backbone",), 3, plainer=True)["backbone"]
+    assert len(found) == 3
+    plainer = dataclasses.replace(data.views, degrees=0.0, jitter=0.0, grayscale=0.0, blur=0.0)
+    train = data.split("train")
+    some = torch.arange(100, 120)
+    with torch.inference_mode():
+        for epoch, views in ((1, found[:2]), (2, found[2:])):
+            made = plainer(train.images[some], some, seed=5, epoch=epoch).chunk(2)
+            for own, image in zip(views, made, strict=False):
+                torch.testing.assert_close(own[some], model.eval()(image).backbone, atol=1e-4, rtol=1e-4)
+    assert not torch.equal(found[0], found[1])
+
+
+def test_options_change_the_default_protocol_only(run):
+    default = rows_of(run, "--probe.epochs=1")
+    assert [row["k"] for row in default if "k" in row] == [5] * 3  # the run's own
+    named = rows_of(run, "--protocol=macl", "--protocol=lightly", "--temperature=0.5", "--probe.epochs=1")
+    found = [(row["protocol"], row["k"], row["temperature"]) for row in named if "k" in row]
+    assert found == [("macl", 200, 0.5)] * 3 + [("lightly", 200, 0.1)]
+
+
+def test_the_macl_file_says_what_the_defaults_are():
+    (rule,) = [each for each in read_protocol("macl").measurements if isinstance(each, Linear)]
+    assert dataclasses.asdict(rule) == dataclasses.asdict(Linear())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("- 3", "expected the keys layers and measurements"),
+        ("measurements: [", "measurements: ["),
+        ("measures: []", "expected the keys"),
+        ("layers: [head]\nmeasurements: [knn: ]", "layers must be a list out of backbone, hidden, projector"),
+        ("measurements: []", "measurements must be a list"),
+        ("measurements: [knn]", "measurement 1: expected one of knn, linear, grid"),
+        ("measurements: [knn: {}, knnn: {}]", "measurement 2: expected one of"),
+        ("measurements: [knn: {kk: 3}]", "kk"),
+        ("measurements: [knn: {k: 0}]", "k: out of range"),
+        ("measurements: [knn: {k: many}]", "expected int"),
+        ("measurements: [knn: {vote: loud}]", "expected one of 'weighted', 'majority'"),
+        ("measurements: [knn: 3]", "measurement 1"),
+        ("measurements: [grid: {lrs: []}]", "lrs"),
+    ],
+)
+def test_files_that_are_no_protocol_are_refused_in_one_line(run, tmp_path, capsys, text, words):
+    (tmp_path / "mine.yaml").write_text(text)
+    assert main(["evaluate", str(run), f"--protocol={tmp_path / 'mine.yaml'}"]) == 2
+    error = capsys.readouterr().err
+    assert words in error or words == text
+    assert f"protocol {tmp_path / 'mine.yaml'}" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (
+            ["--protocol=lightli"],
+            "no protocol 'lightli'; there are check, dinov2, dkobak, few_labels, lightly, macl, solo",
+        ),
+        (["--protocol=absent.yaml"], "absent.yaml: not readable"),
+        (["--protocol=solo", "--k=3"], "change the protocol macl only"),
+        (["--protocol=solo", "--probe.epochs=3"], "change the protocol macl only"),
+        (["--temperature=0"], "temperature"),
+    ],
+)
+def test_wrong_options_end_in_one_line(run, capsys, args, words):
+    assert main(["evaluate", str(run), *args]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_a_probe_that_diverges_is_one_line(run, tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text("measurements: [linear: {lr: 1e38, epochs: 2}]")
+    assert main(["evaluate", str(run), f"--protocol={tmp_path / 'mine.yaml'}"]) == 2
+    assert "linear of trained backbone: lr: training diverged" in capsys.readouterr().err.splitlines()[-1]

@@ -1,0 +1,99 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from ssl_vision.metrics import class_means
+
+
+def by_loops(features, labels):
+    x, y = features.double().numpy(), labels.numpy()
+    classes = [c for c in sorted(set(y.tolist())) if c >= 0]
+    means = {c: x[y == c].mean(axis=0) for c in classes}
+    grand = sum(means.values()) / len(classes)
+    d = x.shape[1]
+    within, between = np.zeros((d, d)), np.zeros((d, d))
+    for c in classes:
+        between += np.outer(means[c] - grand, means[c] - grand) / len(classes)
+        for row in x[y == c]:
+            within += np.outer(row - means[c], row - means[c]) / ((y == c).sum() * len(classes))
+    nc1 = np.trace(within @ np.linalg.pinv(between, rcond=1e-10, hermitian=True)) / len(classes)
+    norms = np.array([np.linalg.norm(means[c] - grand) for c in classes])
+    angles = []
+    for a in classes:
+        for b in classes:
+            if a != b:
+                left, right = means[a] - grand, means[b] - grand
+                cosine = left @ right / (np.linalg.norm(left) * np.linalg.norm(right))
+                angles.append(abs(cosine + 1 / (len(classes) - 1)))
+    return nc1, norms.std() / norms.mean(), sum(angles) / len(angles)
+
+
+def values(found):
+    assert all(value.dtype == torch.float64 and value.ndim == 0 for value in found)
+    return [value.item() for value in found]
+
+
+@pytest.mark.parametrize(("classes", "d"), [(2, 6), (4, 6), (9, 6), (4, 2)])
+def test_equals_loops_with_uneven_classes_and_unlabelled_rows(classes, d):
+    g = torch.Generator().manual_seed(classes)
+    labels = torch.randint(-1, classes, (80,), generator=g)
+    features = torch.randn(classes + 1, d, generator=g)[labels] + torch.randn(80, d, generator=g) + 3
+    assert values(class_means(features, labels)) == pytest.approx(
+        by_loops(features, labels), rel=1e-8, abs=1e-12
+    )
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_collapse_is_zero_anywhere(classes):
+    labels = torch.arange(5 * classes) % classes
+    simplex = torch.eye(classes)[labels]
+    for features in (simplex, simplex * 7 - 3):
+        assert values(class_means(features, labels * 2)) == pytest.approx([0, 0, 0], abs=1e-12)
+
+
+def test_by_hand():
+    # centred means (1, 0), (−1, 0), (0, 0); each class ±½ along both axes, but Σ_B⁺ sees the first alone
+    means = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0]])
+    offsets = torch.tensor([[0.5, 0.5], [0.5, -0.5], [-0.5, 0.5], [-0.5, -0.5]])
+    features = (means[:, None] + offsets).flatten(0, 1)
+    nc1, norms, angles = values(class_means(features, torch.arange(3).repeat_interleave(4)))
+    assert nc1 == pytest.approx(0.25 / (2 / 3) / 3)
+    assert norms == pytest.approx(math.sqrt(2 / 9) / (2 / 3))
+    assert angles == pytest.approx((2 * 0.5 + 4 * 0.5) / 6)  # cosines −1 and 0, the simplex has −½
+
+
+def test_invariances():
+    g = torch.Generator().manual_seed(0)
+    labels = torch.arange(60) % 5
+    features = torch.randn(60, 6, generator=g, dtype=torch.float64) + torch.eye(6).double()[labels]
+    plain = values(class_means(features, labels))
+    rotation = torch.linalg.qr(torch.randn(6, 6, generator=g, dtype=torch.float64)).Q
+    for other in (features @ rotation, features * 1e-6, features + 100):
+        assert values(class_means(other, labels)) == pytest.approx(plain, rel=1e-9)
+    assert values(class_means(features.flip(0), 9 - labels.flip(0))) == pytest.approx(plain, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("features", "labels"),
+    [
+        (torch.randn(6, 3), torch.zeros(6, dtype=torch.long)),  # one class
+        (torch.randn(6, 3), torch.tensor([-1] * 6)),
+        (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)),
+        (torch.full((6, 3), 0.1), torch.arange(6) % 2),  # a collapse
+        (torch.tensor([[0.1], [-0.1], [0.3], [-0.3]]), torch.tensor([0, 0, 1, 1])),  # equal means
+        (torch.full((6, 3), torch.nan), torch.arange(6) % 2),
+    ],
+)
+def test_without_a_value(features, labels):
+    assert all(value.isnan() for value in class_means(features, labels))
+
+
+def test_refuses():
+    with pytest.raises(ValueError, match=r"\(3,\)"):
+        class_means(torch.zeros(3), torch.zeros(3, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"labels: expected \(3,\)"):
+        class_means(torch.zeros(3, 2), torch.zeros(2, dtype=torch.long))
+    with pytest.raises(ValueError, match="-2"):
+        class_means(torch.zeros(3, 2), torch.tensor([0, -2, 1]))

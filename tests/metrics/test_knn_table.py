@@ -1,0 +1,165 @@
+import math
+
+import pytest
+import torch
+
+from ssl_vision.metrics import KNNAccuracy, KNNScore, faiss_kind, knn_table, nearest, vote
+from ssl_vision.metrics import knn_table as public
+from ssl_vision.metrics.vote import votes
+
+BACKENDS = [
+    "torch",
+    pytest.param("faiss", marks=pytest.mark.skipif(faiss_kind() == "none", reason="no FAISS")),
+]
+CLASSES, KS, TEMPERATURES = 7, (50, 1, 7), (0.05, 0.5, None)
+
+
+def clusters(seed, n, spread=1.5):
+    centres = torch.randn(CLASSES, 8, generator=torch.Generator().manual_seed(99))
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(-1, CLASSES, (n,), generator=g)
+    return centres[labels] + spread * torch.randn(n, 8, generator=g), labels
+
+
+def by_loops(queries, truth, bank, labels, k, temperature, metric, classes=CLASSES):
+    """Top-1 and top-5 of the labelled queries, one query at a time in float64."""
+    hits, number = {1: 0, 5: 0}, 0
+    rows = [(row.double(), label) for row, label in zip(bank, labels.tolist(), strict=True) if label >= 0]
+    for query, target in zip(queries.double(), truth.tolist(), strict=True):
+        if target < 0:
+            continue
+        number += 1
+        found = []
+        for row, label in rows:
+            cosine = float(query @ row / (query.norm() * row.norm()))
+            found.append((cosine if metric == "cosine" else -float((query - row).norm()), label))
+        best = sorted(found, key=lambda pair: -pair[0])[:k]
+        score = [0.0] * classes
+        for similarity, label in best:
+            score[label] += 1.0 if temperature is None else math.exp((similarity - best[0][0]) / temperature)
+        order = sorted(range(classes), key=lambda c: -score[c])
+        for top in hits:
+            hits[top] += target in order[:top]
+    return hits[1] / number, hits[5] / number
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_equals_loops_for_every_k_temperature_and_vote(backend, metric):
+    (bank, labels), (queries, truth) = clusters(0, 90), clusters(1, 30)
+    assert (labels == -1).any()
+    assert (truth == -1).any()
+    found = knn_table(
+        queries, truth, bank, labels, num_classes=CLASSES, ks=KS, temperatures=TEMPERATURES, metric=metric,
+        backend=backend,
+    )  # fmt: skip
+    expected = [
+        KNNScore(k, t, *by_loops(queries, truth, bank, labels, k, t, metric))
+        for t in TEMPERATURES
+        for k in KS
+    ]
+    assert [(score.k, score.temperature) for score in found] == [(e.k, e.temperature) for e in expected]
+    for score, one in zip(found, expected, strict=True):
+        assert (score.top1, score.top5) == pytest.approx((one.top1, one.top5), abs=1e-12)
+    assert len({score.top1 for score in found}) > 2
+
+
+@pytest.mark.parametrize("temperature", [0.02, 0.1, None])
+def test_scores_of_all_k_are_those_of_each(temperature):
+    (bank, _), (queries, _) = clusters(0, 90), clusters(1, 30)
+    labels = torch.arange(90) % CLASSES
+    found = nearest(queries, bank, 60)
+    every = votes(found, labels, CLASSES, ks=(1, 5, 5, 60), temperature=temperature)
+    for k, scores in zip((1, 5, 5, 60), every, strict=True):
+        torch.testing.assert_close(scores, vote(found, labels, CLASSES, k=k, temperature=temperature))
+    with pytest.raises(ValueError, match=r"increasing.*\[5, 1\]"):
+        votes(found, labels, CLASSES, ks=(5, 1))
+
+
+def test_one_search_serves_all(monkeypatch):
+    asked = []
+    module = __import__("sys").modules[public.__module__]
+    monkeypatch.setattr(module, "nearest", lambda q, b, k, **o: asked.append(k) or nearest(q, b, k, **o))
+    bank, labels = clusters(0, 90)
+    knn_table(bank, labels, bank, labels, num_classes=CLASSES, ks=KS, temperatures=TEMPERATURES)
+    assert asked == [50]
+
+
+def test_a_small_bank_votes_as_a_whole_with_one_warning():
+    (bank, labels), (queries, truth) = clusters(0, 30), clusters(1, 20)
+    options = {"num_classes": CLASSES, "temperatures": (0.1,)}
+    labelled = int((labels >= 0).sum())
+    with pytest.warns(UserWarning, match=f"k=500, but the bank has {labelled} rows") as caught:
+        table = knn_table(queries, truth, bank, labels, ks=(200, 3, 500), **options)
+    assert len(caught) == 1
+    assert [score.k for score in table] == [labelled, 3, labelled]
+    assert table[0] == table[2] == knn_table(queries, truth, bank, labels, ks=(labelled,), **options)[0]
+
+
+@pytest.mark.parametrize(("classes", "known"), [(2, False), (4, False), (5, True), (12, True)])
+def test_top5_needs_five_classes(classes, known):
+    rows, labels = torch.eye(4), torch.tensor([0, 1, 0, 1])
+    for score in knn_table(rows, labels, rows, labels, num_classes=classes, ks=(1,)):
+        assert score.top1 == 1.0
+        assert score.top5 == (1.0 if known else None)
+
+
+def test_ties():
+    """Of equal neighbours the first, of equal classes the lowest."""
+    bank, labels = torch.tensor([[1.0, 0.0]] * 3), torch.tensor([2, 1, 0])
+    queries, truth = torch.tensor([[2.0, 0.0]] * 3), torch.tensor([0, 1, 2])
+    for metric in ("cosine", "euclidean"):
+        table = knn_table(
+            queries, truth, bank, labels, num_classes=3, ks=(1, 2, 3), temperatures=(None, 0.1), metric=metric
+        )
+        # k = 1: class 2 alone; k = 2: 1 and 2 are equal; k = 3: all are equal. One query of each class.
+        assert [score.top1 for score in table] == [pytest.approx(1 / 3)] * 6
+        for k, winner in ((1, 2), (2, 1), (3, 0)):
+            own = truth == winner
+            options = {"num_classes": 3, "ks": (k,), "metric": metric}
+            assert {s.top1 for s in knn_table(queries[own], truth[own], bank, labels, **options)} == {1.0}
+
+
+def test_half_precision_moves_little():
+    (bank, labels), (queries, truth) = clusters(0, 400), clusters(1, 200)
+    exact = knn_table(queries, truth, bank, labels, num_classes=CLASSES, ks=(20,))
+    for dtype, room in ((torch.float16, 0.01), (torch.bfloat16, 0.03)):
+        half = knn_table(queries, truth, bank, labels, num_classes=CLASSES, ks=(20,), dtype=dtype)
+        for one, other in zip(exact, half, strict=True):
+            assert one.top1 == pytest.approx(other.top1, abs=room)
+
+
+def test_the_metric_gives_the_table_of_its_rows():
+    (bank, labels), (queries, truth) = clusters(0, 90), clusters(1, 30)
+    metric = KNNAccuracy(num_classes=CLASSES, k=7, temperature=0.5)
+    for part in torch.arange(90).split(40):
+        metric.update(bank[part], labels[part], "bank")
+    metric.update(queries, truth, "query")
+    table = metric.table(KS, TEMPERATURES)
+    expected = knn_table(queries, truth, bank, labels, num_classes=CLASSES, ks=KS, temperatures=TEMPERATURES)
+    assert table == expected
+    assert metric.compute().item() == next(s.top1 for s in table if (s.k, s.temperature) == (7, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ks": ()}, r"ks: .*\[\]"),
+        ({"ks": (3, 0)}, r"ks: .*\[3, 0\]"),
+        ({"temperatures": (0.0,)}, r"temperature: .*0\.0"),
+        ({"num_classes": 2}, "labels of the queries: expected 0 to 1.*2"),
+        ({"truth": torch.tensor([-1, -1, -1])}, "labels of the queries: none of the 3"),
+        ({"labels": torch.tensor([-1, -1, -1])}, "labels of the bank: none of the 3"),
+        ({"labels": torch.tensor([0, 5, 1])}, "labels: expected 0 to 2.*5"),
+        ({"labels": torch.tensor([0, 1])}, r"labels of the bank: expected \(3,\)"),
+        ({"bank": torch.ones(3)}, r"bank: .*\(3,\)"),
+        ({"metric": "manhattan"}, "metric: .*manhattan"),
+    ],
+)
+def test_refuses(change, message):
+    given = {
+        "queries": torch.eye(3), "truth": torch.arange(3), "bank": torch.eye(3), "labels": torch.arange(3),
+        "num_classes": 3, "ks": (1,),
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=message):
+        knn_table(**(given | change))

@@ -1,0 +1,123 @@
+import math
+
+import pytest
+import torch
+
+from ssl_vision.metrics import nearest, retrieval
+
+KS = (1, 2, 5, 100)
+
+
+def by_loops(features, labels, ks=KS):
+    rows = []
+    for row, label in zip(features.double().tolist(), labels.tolist(), strict=True):
+        length = math.sqrt(sum(v * v for v in row)) or 1.0
+        if label >= 0:
+            rows.append(([v / length for v in row], label))
+    precisions, hits = [], {k: [] for k in ks}
+    for i, (query, own) in enumerate(rows):
+        others = []
+        for j, (row, label) in enumerate(rows):
+            if i != j:
+                cosine = sum(a * b for a, b in zip(query, row, strict=True))
+                others.append((-round(cosine, 9), label == own))
+        others.sort()  # at equal cosines False, another class, comes first
+        ranks = [rank for rank, (_, same) in enumerate(others, 1) if same]
+        if ranks:
+            precisions.append(sum(i / rank for i, rank in enumerate(ranks, 1)) / len(ranks))
+            for k in ks:
+                hits[k].append(ranks[0] <= k)
+    if not precisions:
+        return [math.nan] * (1 + len(ks))
+    return [sum(v) / len(precisions) for v in (precisions, *hits.values())]
+
+
+def values(found):
+    assert found.mean_average_precision.dtype == found.recall.dtype == torch.float64
+    return pytest.approx([found.mean_average_precision.item(), *found.recall.tolist()], abs=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("tile", [1, 7, 256])
+@pytest.mark.parametrize("classes", [1, 3, 20])
+def test_equals_loops(classes, tile):
+    g = torch.Generator().manual_seed(classes)
+    labels = torch.randint(-1, classes, (50,), generator=g)
+    features = torch.randn(50, 6, generator=g) * 10
+    features[4] = 0.0
+    assert by_loops(features, labels) == values(retrieval(features, labels, ks=KS, tile=tile))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ties_never_help_whatever_the_order(seed):
+    g = torch.Generator().manual_seed(seed)
+    # ±1 rows of length 2: every cosine is a multiple of 1/2, exact in float32, and ties abound
+    features = torch.randint(0, 2, (30, 4), generator=g).float() * 2 - 1
+    labels = torch.randint(0, 3, (30,), generator=g)
+    found = retrieval(features, labels, ks=KS)
+    assert by_loops(features, labels) == values(found)
+    order = torch.randperm(30, generator=g)
+    again = retrieval(features[order], labels[order], ks=KS)
+    assert [found.mean_average_precision.item(), *found.recall.tolist()] == values(again)
+
+
+def test_limits():
+    labels = torch.arange(40) % 4
+    perfect = retrieval(torch.eye(4)[labels], labels, ks=(1,))
+    assert values(perfect) == [1, 1]
+    collapsed = retrieval(torch.ones(40, 3), labels, ks=(1, 30, 31))
+    assert collapsed.mean_average_precision.item() == pytest.approx(
+        sum(i / (30 + i) for i in range(1, 10)) / 9
+    )
+    assert collapsed.recall.tolist() == [0, 0, 1]
+
+
+def test_recall_at_one_is_the_nearest_neighbours_accuracy():
+    g = torch.Generator().manual_seed(0)
+    features, labels = torch.randn(60, 5, generator=g), torch.randint(3, (60,), generator=g)
+    second = nearest(features, features, 2).index[:, 1]
+    expected = (labels[second] == labels).double().mean().item()
+    assert retrieval(features, labels, ks=(1,)).recall.item() == pytest.approx(expected)
+
+
+def test_a_sign_of_zero_is_no_difference():
+    features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-0.0, -1.0], [-1.0, 0.0]])
+    labels = torch.tensor([0, 1, 0, 1])
+    assert by_loops(features, labels) == values(retrieval(features, labels, ks=KS))
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2, 3], [-1, -1, -1, -1], [-1, 0, -1, 1]])
+def test_without_a_query_all_is_nan(labels):
+    found = retrieval(torch.eye(4), torch.tensor(labels), ks=(1, 5))
+    assert found.mean_average_precision.isnan()
+    assert found.recall.isnan().all()
+    assert retrieval(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)).mean_average_precision.isnan()
+
+
+def test_not_finite_in_not_finite_out():
+    found = retrieval(torch.tensor([[1.0], [torch.nan]]), torch.tensor([0, 0]))
+    assert found.mean_average_precision.isnan()
+    assert found.recall.isnan().all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_equals_cpu():
+    g = torch.Generator().manual_seed(0)
+    features, labels = torch.randn(500, 16, generator=g), torch.randint(5, (500,), generator=g)
+    here, there = retrieval(features, labels), retrieval(features.cuda(), labels.cuda())
+    assert there.mean_average_precision.item() == pytest.approx(here.mean_average_precision.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "options", "message"),
+    [
+        (torch.ones(3), torch.zeros(3, dtype=torch.long), {}, r"features: .*\(3,\)"),
+        (torch.ones(3, 2), torch.zeros(2, dtype=torch.long), {}, r"labels: expected \(3,\)"),
+        (torch.ones(3, 2), torch.tensor([0, -2, 1]), {}, "-2"),
+        (torch.ones(3, 2), torch.tensor([0, 0, 1]), {"ks": (1, 0)}, r"ks: .*\[1, 0\]"),
+        (torch.ones(3, 2), torch.tensor([0, 0, 1]), {"tile": 0}, "tile: .*0"),
+    ],
+)
+def test_refuses(features, labels, options, message):
+    with pytest.raises(ValueError, match=message):
+        retrieval(features, labels, **options)
