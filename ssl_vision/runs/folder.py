@@ -32,7 +32,7 @@ _FREE = (
 
 
 class RunFolder:
-    """``runs/<name>/`` with config.yaml, metrics.csv, checkpoints/ and evaluation.json.
+    """``runs/<name>/`` with config.yaml, metrics.csv, checkpoints/, evaluation.json, features/ and exports.
 
     Args:
         path: the folder; it need not exist.
@@ -81,10 +81,12 @@ class RunFolder:
             )
 
     def clear(self) -> None:
-        """Deletes what a run wrote here, and nothing else."""
-        for file in (self.config_file, self.metrics_file, self.evaluation_file):
+        """Deletes what a run and its evaluation and exports wrote here, and nothing else."""
+        exports = self.path.glob("backbone*")
+        for file in (self.config_file, self.metrics_file, self.evaluation_file, *exports):
             file.unlink(missing_ok=True)
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        for folder in (self.checkpoints, self.path / "features"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Writes config.yaml."""

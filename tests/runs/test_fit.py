@@ -140,7 +140,12 @@ def test_a_folder_that_holds_a_run_is_never_overwritten_unasked(tmp_path, capsys
     assert "--ckpt_path last" in capsys.readouterr().err
     assert fit(tmp_path, short, "--model.optimizer.lr=0.5") == 2
     assert "model.init_args.optimizer.lr: 0.001 there, 0.5 here" in capsys.readouterr().err
+    (tmp_path / "run" / "features").mkdir()
+    (tmp_path / "run" / "backbone.safetensors").touch()
+    (tmp_path / "run" / "notes.txt").touch()
     assert fit(tmp_path, short, "--model.optimizer.lr=0.5", "--overwrite=true") == 0
+    left = {file.name for file in (tmp_path / "run").iterdir()}
+    assert left == {"config.yaml", "metrics.csv", "checkpoints", "notes.txt"}
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert config["model"]["init_args"]["optimizer"]["lr"] == 0.5
 
