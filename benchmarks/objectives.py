@@ -6,12 +6,14 @@
 
 Forward and backward at D = 128, all implementations of an objective in one process, alternating; the time is
 the median, the ratio that of medians. The error is ‖g − g₆₄‖ / ‖g₆₄‖ with g₆₄ the gradient of the same
-embeddings in float64. Prints Markdown tables and writes benchmarks/results/objectives.json.
+embeddings in float64. Prints Markdown tables and writes benchmarks/results/objectives.json, of which
+``--parts`` measures some anew.
 """
 
 import argparse
 import ctypes
 import gc
+import json
 import statistics
 import sys
 import time
@@ -21,7 +23,7 @@ from typing import Any
 
 import torch
 from lightly import loss as lightly
-from provenance import provenance, save
+from provenance import RESULTS, provenance, save
 from pytorch_metric_learning import losses as pml
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
@@ -31,7 +33,7 @@ from ssl_vision import objectives as o
 DIM = 128
 SIZES = (256, 512, 2048, 8192, 16384, 65536)
 TEMPERATURES = (1.0, 0.5, 0.1, 0.07, 0.05, 0.03, 0.01)
-SECONDS = 20.0
+SECONDS = 10.0
 """Time for one implementation at one size, where a call takes less."""
 LARGEST = 16384
 """2N up to which peers that keep all similarities are run."""
@@ -90,6 +92,9 @@ SPEED: dict[str, dict[str, Loss]] = {
         "ssl_vision": o.InfoNCE(temperature=0.2),
         "lightly": lightly.NTXentLoss(temperature=0.2),
         "torch, one matmul": one_matmul(0.2),
+    },
+    "InfoNCE, its cubic peer": {
+        "ssl_vision": o.InfoNCE(temperature=0.2),
         "pytorch-metric-learning": pml_ntxent(0.2),
     },
     "InfoNCE, τ = 0.02": {
@@ -111,8 +116,14 @@ SPEED: dict[str, dict[str, Loss]] = {
         "pytorch-metric-learning": with_classes(pml_supcon),
     },
 }
-LIMITS = {("InfoNCE, τ = 0.2", "pytorch-metric-learning"): 512}
-"""Peers with a smaller limit: the cubic one would take 34 GB in one tensor at 2N = 2,048."""
+LIMITS = {
+    "InfoNCE, its cubic peer": 512,
+    "DCL": LARGEST,
+    "DCLW": LARGEST,
+    "MACL": LARGEST,
+    "dual temperature": LARGEST,
+}
+"""Objectives with a smaller limit. The cubic peer would take 34 GB in one tensor at 2N = 2,048."""
 
 EXACT: dict[str, Callable[[float], Loss]] = {
     "InfoNCE": lambda tau: o.InfoNCE(temperature=tau),
@@ -199,13 +210,13 @@ def speed(sizes: list[int], device: str) -> list[dict[str, Any]]:
     for size in sizes:
         z1, z2 = (z.to(device).requires_grad_() for z in views(size // 2, 1.0))
         for objective, implementations in SPEED.items():
+            if size > LIMITS.get(objective, size):
+                continue
             calls = {
                 name: partial(step, loss, z1, z2)
                 for name, loss in implementations.items()
-                if name == "ssl_vision" or size <= LIMITS.get((objective, name), LARGEST)
+                if size <= LARGEST or name == "ssl_vision"
             }
-            if not calls:
-                continue
             bytes_, times = {}, {name: [] for name in calls}
             first = {name: meter.seconds(call) for name, call in calls.items()}
             for name, call in calls.items():
@@ -340,24 +351,28 @@ def sweep_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+PARTS = {"precision": precision, "sweep": sweep}
+TABLES = {"speed": speed_table, "precision": precision_table, "sweep": sweep_table}
+
+
 def main() -> None:
     """Measures, prints the tables, writes the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--sizes", type=int, nargs="+")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--parts", nargs="+", default=list(TABLES), choices=list(TABLES))
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     sizes = chosen.sizes or [*SIZES, *([131072] if chosen.device == "cuda" else [])]
-    record = provenance("lightly", "pytorch-metric-learning")
-    record |= {
-        "precision": precision(chosen.device),
-        "sweep": sweep(chosen.device),
-        "speed": speed(sizes, chosen.device),
-    }
-    save("objectives" if chosen.device == "cpu" else f"objectives_{chosen.device}", record)
-    print(speed_table(record["speed"]), precision_table(record["precision"]), sep="\n\n")
-    print("\n" + sweep_table(record["sweep"]))
+    file = "objectives" if chosen.device == "cpu" else f"objectives_{chosen.device}"
+    record = json.loads((RESULTS / f"{file}.json").read_text()) if (RESULTS / f"{file}.json").exists() else {}
+    for part in chosen.parts:
+        origin = provenance("lightly", "pytorch-metric-learning")
+        rows = speed(sizes, chosen.device) if part == "speed" else PARTS[part](chosen.device)
+        record[part] = origin | {"rows": rows}
+        save(file, record)
+        print(TABLES[part](rows), end="\n\n", flush=True)
 
 
 if __name__ == "__main__":
