@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from ssl_vision import objectives as o
+from ssl_vision.evaluation.protocol import read_protocol, shipped
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "objectives.md").read_text()
+README = (DOCS.parent / "README.md").read_text()
 
 
 def test_the_objective_that_the_page_adds_has_the_gradient_it_states():
@@ -78,3 +80,15 @@ def test_one_seed_trains_macl_at_a_fixed_temperature_flatnce_and_dcl_alike():
     dcl = trained(o.DCL())
     torch.testing.assert_close(trained(o.MACL(alpha=1.0)), dcl, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(trained(o.FlatNCE()), dcl, rtol=1e-10, atol=1e-12)
+
+
+def test_the_protocol_that_the_evaluation_page_writes_is_read(tmp_path):
+    page = (DOCS / "evaluation.md").read_text()
+    (block,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "mine.yaml").write_text(block)
+    read = read_protocol(str(tmp_path / "mine.yaml"))
+    assert len(read.measurements) == 4
+
+
+def test_every_protocol_is_in_readme():
+    assert set(re.findall(r"^\| `(\w+)`", README, flags=re.MULTILINE)) >= set(shipped())

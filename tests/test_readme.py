@@ -59,9 +59,8 @@ TABLES = {
     ],
     "step": lambda script, record: [script.table(record)],
     "epoch": lambda script, record: [script.table(record)],
-    "guard": lambda script, record: [script.table(record)],
 }
-FILES = {"step": "step_cpu", "epoch": "epoch_cpu", "guard": "guard_digits"}
+FILES = {"step": "step_cpu", "epoch": "epoch_cpu"}
 
 
 @pytest.mark.parametrize("name", TABLES)
