@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ssl_vision.evaluation.backbones import load_backbone
+    from ssl_vision.export.backbones import load_backbone
 
 __version__ = "0.1.0"
 
@@ -15,6 +15,6 @@ if not TYPE_CHECKING:
         """Imports what is asked for: ``import ssl_vision`` alone imports no torch."""
         if name != "load_backbone":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from ssl_vision.evaluation.backbones import load_backbone
+        from ssl_vision.export.backbones import load_backbone
 
         return load_backbone

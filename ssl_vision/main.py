@@ -24,8 +24,8 @@ COMMANDS = {
     "evaluate": Command(
         "ssl_vision.evaluation.evaluate:run", False, "kNN, linear probe and metrics as a table"
     ),
-    "embed": Command("ssl_vision.evaluation.embed:run", False, "features of a folder's images as a file"),
-    "export": Command("ssl_vision.evaluation.export:run", False, "a backbone for other libraries"),
+    "embed": Command("ssl_vision.export.embed:run", False, "features of a folder's images as a file"),
+    "export": Command("ssl_vision.export.export:run", False, "a backbone for other libraries"),
 }
 
 

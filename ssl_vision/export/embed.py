@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from ssl_vision.data.decoding import Square, squares
 from ssl_vision.data.folder import EXTENSIONS
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.backbones import SUFFIX, Description, pretrained, read_backbone
-from ssl_vision.evaluation.feature_files import Features, writer
-from ssl_vision.evaluation.output import completed
+from ssl_vision.export.backbones import SUFFIX, Description, pretrained, read_backbone
+from ssl_vision.export.feature_files import Features, writer
+from ssl_vision.export.output import completed
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.complaint import OneLineErrors
 

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.backbones import SUFFIX, Description, Pretrained, read_backbone, write_backbone
-from ssl_vision.evaluation.optional import needed
+from ssl_vision.export.backbones import SUFFIX, Description, Pretrained, read_backbone, write_backbone
+from ssl_vision.export.optional import needed
 
 Network = Callable[[Tensor], Tensor]
 """Normalised images (N, 3, size, size) to features (N, F)."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.backbones import Pretrained
+from ssl_vision.export.backbones import Pretrained
 from ssl_vision.runs.checkpoint import Checkpoint
 
 # Options of the data that say where and how fast, not what.

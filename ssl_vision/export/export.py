@@ -7,11 +7,11 @@ from typing import Literal
 
 from ssl_vision import __version__
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.backbones import Pretrained, pretrained
-from ssl_vision.evaluation.card import card, evaluation_rows
-from ssl_vision.evaluation.formats import FORMATS, Format, difference
-from ssl_vision.evaluation.optional import installed
-from ssl_vision.evaluation.output import completed
+from ssl_vision.export.backbones import Pretrained, pretrained
+from ssl_vision.export.card import card, evaluation_rows
+from ssl_vision.export.formats import FORMATS, Format, difference
+from ssl_vision.export.optional import installed
+from ssl_vision.export.output import completed
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.complaint import OneLineErrors
 from ssl_vision.runs.folder import RunFolder
