@@ -16,11 +16,10 @@ RESULTS = Path(__file__).parent / "results"
 
 def provenance(*packages: str) -> dict[str, Any]:
     """Command, commit, device, processor, threads, load and versions of torch and ``packages``."""
-    commit = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-    described = subprocess.run(commit, cwd=RESULTS.parent, capture_output=True, text=True, check=False)
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", f":!{RESULTS}")
     return {
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
-        "commit": described.stdout.strip(),
+        "commit": _git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else ""),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "processor": _processor(),
         "threads": torch.get_num_threads(),
@@ -28,6 +27,12 @@ def provenance(*packages: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {"torch": torch.__version__} | {package: version(package) for package in packages},
     }
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    done = subprocess.run(command, cwd=RESULTS.parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def _processor() -> str:
