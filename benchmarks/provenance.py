@@ -18,7 +18,7 @@ def provenance(*packages: str) -> dict[str, Any]:
     """Command, commit, device, processor, threads, load and versions of torch and ``packages``."""
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", f":!{RESULTS}")
     return {
-        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_plain, sys.argv[1:])]),
         "commit": _git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else ""),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "processor": _processor(),
@@ -27,6 +27,11 @@ def provenance(*packages: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {"torch": torch.__version__} | {package: version(package) for package in packages},
     }
+
+
+def _plain(argument: str) -> str:
+    """An argument without the folders of this machine."""
+    return Path(argument).name if Path(argument).is_absolute() else argument
 
 
 def _git(*arguments: str) -> str:
