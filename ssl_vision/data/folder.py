@@ -123,19 +123,7 @@ class ImageFolder(ImageData):
 
     def _names(self, split: Split, folder: Path) -> list[str]:
         """Paths of a split's image files within its folder."""
-        names = []
-        for place, folders, files in os.walk(folder, followlinks=True):
-            if split == "train":
-                folders[:] = [name for name in folders if Path(place, name) != self.root / self.test]
-            below = os.path.relpath(place, folder)
-            names += [
-                file if below == "." else os.path.join(below, file)
-                for file in files
-                if os.path.splitext(file)[1].lower() in EXTENSIONS
-            ]
-        if not names:
-            raise InputError(f"no images in {folder}: looked for {' '.join(sorted(EXTENSIONS))}")
-        return sorted(names, key=lambda name: name.split(os.sep))
+        return image_names(folder, but=self.root / self.test if split == "train" else None)
 
     def _large(self, names: list[str]) -> bool:
         """Whether the squares go to a file."""
@@ -173,6 +161,32 @@ class ImageFolder(ImageData):
         first = ", ".join(str(folder / name) for name in skipped[:3]) + (", ..." if len(skipped) > 3 else "")
         message = f"skipped {len(skipped)} of {count} images, not decodable: {first}"
         warnings.warn(message, stacklevel=3)
+
+
+def image_names(folder: Path, *, but: Path | None = None) -> list[str]:
+    """Paths of the image files below a folder, within it, in the order of their names.
+
+    Args:
+        folder: Where to look, at any depth.
+        but: A folder below it that is left out.
+
+    Raises:
+        InputError: There is no such folder, or no image in it.
+    """
+    if not folder.is_dir():
+        raise InputError(f"no folder {folder}")
+    names = []
+    for place, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if Path(place, name) != but]
+        below = os.path.relpath(place, folder)
+        names += [
+            file if below == "." else os.path.join(below, file)
+            for file in files
+            if os.path.splitext(file)[1].lower() in EXTENSIONS
+        ]
+    if not names:
+        raise InputError(f"no images in {folder}: looked for {' '.join(sorted(EXTENSIONS))}")
+    return sorted(names, key=lambda name: name.split(os.sep))
 
 
 def _class(name: str) -> str:

@@ -1,12 +1,9 @@
 """The feature cache: what a network made of a split's images, kept in a file named by its content."""
 
-import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import sys
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,8 @@ import torch
 from torch import Tensor
 
 from ssl_vision.data import Images, Views
+from ssl_vision.errors import InputError
+from ssl_vision.runs.output import completed
 
 _FORMAT = 1
 """Part of every key: to be raised when the same network makes other features of the same images."""
@@ -57,10 +56,10 @@ class FeatureCache:
     mentioned on stderr.
 
     Args:
-        folder: where the files lie; None keeps nothing.
+        folder: where the files lie.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def get(
@@ -74,8 +73,6 @@ class FeatureCache:
             layers: which of them are wanted.
             make: makes them.
         """
-        if self.folder is None:
-            return make()
         key = hashlib.sha256(json.dumps([_FORMAT, parts, layers]).encode()).hexdigest()[:24]
         file = self.folder / f"{title}-{key}.pt"
         try:
@@ -91,13 +88,8 @@ class FeatureCache:
         return made
 
     def _write(self, file: Path, features: Features) -> None:
-        part = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}")
         try:
-            file.parent.mkdir(exist_ok=True)
-            torch.save(features, part)
-            os.replace(part, file)
-        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-            print(f"{file}: features not kept ({error})", file=sys.stderr)
-        finally:
-            with contextlib.suppress(OSError):
-                part.unlink()
+            with completed(file) as part:
+                torch.save(features, part)
+        except (InputError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+            print(f"features not kept: {error}", file=sys.stderr)

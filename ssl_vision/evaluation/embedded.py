@@ -56,7 +56,7 @@ class Embedded:
         config: of the run, which describes the network.
         splits: the images.
         layers: which representations are kept.
-        cache: where they are kept from one evaluation to the next.
+        cache: where they are kept from one evaluation to the next; None keeps nothing.
         seed: of random views.
     """
 
@@ -67,11 +67,11 @@ class Embedded:
         splits: Splits,
         *,
         layers: tuple[str, ...],
-        cache: FeatureCache,
+        cache: FeatureCache | None,
         seed: int,
     ) -> None:
         self.model, self.splits, self.layers, self.cache, self.seed = model, splits, layers, cache, seed
-        self._network = digest_of_network(model.state_dict(), config) if cache.folder else ""
+        self._network = digest_of_network(model.state_dict(), config) if cache else ""
         self._plain: dict[Split, Features] = {}
 
     def plain(self, split: Split, layer: str) -> Tensor:
@@ -137,7 +137,7 @@ class Embedded:
         layers: tuple[str, ...],
         make: Callable[[], Features],
     ) -> Features:
-        if self.cache.folder is None:
+        if self.cache is None:
             return make()
         kept = self.cache.get(title, (self._network, self.splits.digest(split), *what), layers, make)
         return {name: features.to(self.model.device) for name, features in kept.items()}

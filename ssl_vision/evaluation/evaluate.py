@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytorch_lightning as pl
-import torch
 
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.cache import FeatureCache
 from ssl_vision.evaluation.embedded import Embedded, Splits
+from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.measure import Representations, measured
 from ssl_vision.evaluation.probe import ProbeRule
 from ssl_vision.evaluation.protocol import KNN, Geometry, Linear, Protocol, read_protocol, shipped
@@ -22,6 +22,7 @@ from ssl_vision.models import Layers
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.complaint import OneLineErrors, one_line
 from ssl_vision.runs.folder import RunFolder
+from ssl_vision.runs.output import completed
 
 _DEFAULT = "macl"
 _FEATURES = "features"
@@ -58,8 +59,8 @@ def run(args: Sequence[str]) -> None:
             f"{type(data).__name__} has no labels in train or test: there is nothing to classify"
         )
     folder = _beside(checkpoint)
-    cache = FeatureCache(folder.path / _FEATURES if options.cache else None)
-    device = _device(options.device)
+    cache = FeatureCache(folder.path / _FEATURES) if options.cache else None
+    device = chosen_device(options.device)
     trained = Embedded(
         trained_model(checkpoint).to(device), checkpoint.config, splits,
         layers=Layers._fields, cache=cache, seed=seed,
@@ -79,7 +80,8 @@ def run(args: Sequence[str]) -> None:
         ]
     output = Path(options.output) if options.output else folder.evaluation_file
     every = [row.as_dict() for found in rows.values() for row in found]
-    output.write_text(json.dumps(every, indent=1), encoding="utf-8")
+    with completed(output) as partial:
+        partial.write_text(json.dumps(every, indent=1), encoding="utf-8")
     print(
         f"{type(data).__name__}: test split ({len(test)} images) against the train split ({len(train)}), "
         f"epoch {checkpoint.epoch}, seed {seed}"
@@ -158,12 +160,6 @@ def _changed(protocol: Protocol, change: dict[str, Any], probe: ProbeRule) -> Pr
         return Linear(**dataclasses.asdict(probe)) if isinstance(measurement, Linear) else measurement
 
     return protocol._replace(measurements=tuple(map(new, protocol.measurements)))
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
 
 
 def _beside(checkpoint: Checkpoint) -> RunFolder:

@@ -7,6 +7,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ssl_vision.data import Images, Views
+from ssl_vision.errors import InputError
 from ssl_vision.models import Layers, SimCLR
 
 VIEW_EPOCH = 0
@@ -70,3 +71,15 @@ def _through(
         parts.append(Layers(*(layer.float() for layer in model(prepare(images, indices)))))
     model.train(was_training)
     return Layers(*(torch.cat(layer) for layer in zip(*parts, strict=True)))
+
+
+def chosen_device(name: str) -> torch.device:
+    """``cpu``, ``cuda``, or with ``auto`` the better of those that there are.
+
+    Raises:
+        InputError: ``cuda`` where there is none.
+    """
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise InputError("--device cuda: there is no CUDA device")
+    return torch.device(("cuda" if available else "cpu") if name == "auto" else name)

@@ -147,9 +147,9 @@ def _values(measurement: Measurement, found: Representations, splits: Splits, se
         case Logistic(c=c, max_iter=max_iter):
             top1 = logistic_top1(bank, c=c, max_iter=max_iter, **options)
             yield Value("logistic_top1", top1, _about(measurement))
-        case Geometry():
+        case Geometry(extended=extended):
             if found.pair is not None:
-                representation, alignment = Representation(), Alignment()
+                representation, alignment = Representation(extended=extended), Alignment()
                 representation.update(queries.cpu(), splits.images["test"].labels)
                 alignment.update(*(view.cpu() for view in found.pair))
                 for metric, value in representation.compute().items():

@@ -129,7 +129,13 @@ class Logistic:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Alignment, uniformity, tolerance, cosines, sensitivity and RankMe of the test split; no baselines."""
+    """Alignment, uniformity, tolerance, cosines, sensitivity and RankMe of the test split; no baselines.
+
+    Args:
+        extended: with effective rank, feature standard deviation, class means and retrieval.
+    """
+
+    extended: bool = False
 
     def __str__(self) -> str:
         return ""

@@ -1,7 +1,6 @@
 """``ssl-vision embed``: the features of a folder's images, as a file."""
 
 import itertools
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from ssl_vision.data.decoding import Square, squares
-from ssl_vision.data.folder import EXTENSIONS
+from ssl_vision.data.folder import image_names
 from ssl_vision.errors import InputError
+from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.export.backbones import SUFFIX, Description, pretrained, read_backbone
 from ssl_vision.export.feature_files import Features, writer
-from ssl_vision.export.output import completed
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.complaint import OneLineErrors
+from ssl_vision.runs.output import completed
 
 LayerName = Literal["backbone", "hidden", "projector"]
 
@@ -65,7 +65,7 @@ def run(args: Sequence[str]) -> None:
     options = parser.parse_args(list(args))
     if options.batch_size < 1:
         raise InputError(f"--batch_size must be 1 or more, not {options.batch_size}")
-    folder, output, device = Path(options.images), Path(options.output), _device(options.device)
+    folder, output, device = Path(options.images), Path(options.output), chosen_device(options.device)
     write = writer(output)
     names = image_names(folder)
     network = open_network(options.backbone, options.layer)
@@ -77,25 +77,6 @@ def run(args: Sequence[str]) -> None:
         )  # fmt: skip
         write(partial, features, done)
     print(f"{len(features)} images, {features.shape[1]} features each, written to {output}")
-
-
-def image_names(folder: Path) -> list[str]:
-    """Paths of the image files below a folder, within it, in order.
-
-    Raises:
-        InputError: there is no such folder, or no image in it.
-    """
-    if not folder.is_dir():
-        raise InputError(f"no folder {folder}")
-    names = [
-        os.path.relpath(os.path.join(place, file), folder)
-        for place, _, files in os.walk(folder, followlinks=True)
-        for file in files
-        if os.path.splitext(file)[1].lower() in EXTENSIONS
-    ]
-    if not names:
-        raise InputError(f"no images in {folder}: looked for {' '.join(sorted(EXTENSIONS))}")
-    return sorted(names, key=lambda name: name.split(os.sep))
 
 
 def open_network(path: str | Path, layer: LayerName) -> Network:
@@ -161,10 +142,3 @@ def embed_files(
 def _batches(made: Iterator[tuple[str, Square]], size: int) -> Iterator[tuple[list[str], Tensor]]:
     while batch := list(itertools.islice(made, size)):
         yield [name for name, _ in batch], torch.from_numpy(np.stack([pixels for _, pixels in batch]))
-
-
-def _device(name: str) -> torch.device:
-    available = torch.cuda.is_available()
-    if name == "cuda" and not available:
-        raise InputError("--device cuda: there is no CUDA device")
-    return torch.device(("cuda" if available else "cpu") if name == "auto" else name)

@@ -11,10 +11,10 @@ from ssl_vision.export.backbones import Pretrained, pretrained
 from ssl_vision.export.card import card, evaluation_rows
 from ssl_vision.export.formats import FORMATS, Format, difference
 from ssl_vision.export.optional import installed
-from ssl_vision.export.output import completed
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.complaint import OneLineErrors
 from ssl_vision.runs.folder import RunFolder
+from ssl_vision.runs.output import completed
 
 FormatName = Literal["safetensors", "torchvision", "timm", "onnx"]
 

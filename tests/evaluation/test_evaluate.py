@@ -177,3 +177,19 @@ def test_a_checkpoint_of_another_architecture_is_refused(tiny_run, tmp_path, cap
     error = capsys.readouterr().err
     assert "size mismatch" in error
     assert error.count("\n") == 1
+
+
+def test_extended_geometry_is_in_the_rows(tiny_run, tmp_path):
+    mine, rows = tmp_path / "mine.yaml", tmp_path / "rows.json"
+    mine.write_text("measurements:\n  - geometry: {extended: true}\n")
+    options = [f"--protocol={mine}", "--baselines=false", "--cache=false", f"--output={rows}"]
+    assert main(["evaluate", str(tiny_run), *options]) == 0
+    values = {row["metric"]: row["value"] for row in json.loads(rows.read_text())}
+    assert {"alignment", "rankme", "effective_rank", "feature_std", "nc1", "map", "recall@10"} <= set(values)
+    assert 0 < values["map"] <= values["recall@10"] <= 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_one_line(tiny_run, capsys):
+    assert main(["evaluate", str(tiny_run), "--device=cuda"]) == 2
+    assert "there is no CUDA device" in capsys.readouterr().err

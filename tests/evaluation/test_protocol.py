@@ -10,7 +10,6 @@ import torch
 
 import ssl_vision.evaluation.measure as measure
 from ssl_vision.data import Digits
-from ssl_vision.evaluation.cache import FeatureCache
 from ssl_vision.evaluation.embedded import Embedded, Splits
 from ssl_vision.evaluation.features import embed
 from ssl_vision.evaluation.protocol import KNN, Linear, read_protocol, shipped
@@ -135,9 +134,7 @@ def test_augmented_views_and_few_labels(run, tmp_path, brief):
 def test_augmented_features_are_those_of_the_views(run):
     checkpoint, data = read_checkpoint(run), Digits()
     model, splits = trained_model(checkpoint), Splits(data)
-    embedded = Embedded(
-        model, checkpoint.config, splits, layers=("backbone",), cache=FeatureCache(None), seed=5
-    )
+    embedded = Embedded(model, checkpoint.config, splits, layers=("backbone",), cache=None, seed=5)
     found = embedded.augmented(("backbone",), 3, plainer=True)["backbone"]
     assert len(found) == 3
     plainer = dataclasses.replace(data.views, degrees=0.0, jitter=0.0, grayscale=0.0, blur=0.0)
