@@ -71,9 +71,12 @@ class Bench:
         self.views = Views(size=chosen.size, compile=chosen.compile_mode is not None)
         self.count = 0
 
-    def model(self) -> SimCLR:
+    def model(self, *, cuda_graph: bool = False) -> SimCLR:
         """A fresh network on the device."""
-        model = SimCLR(width=self.chosen.width, stem=self.chosen.stem, compile_mode=self.chosen.compile_mode)
+        chosen = self.chosen
+        model = SimCLR(
+            width=chosen.width, stem=chosen.stem, compile_mode=chosen.compile_mode, cuda_graph=cuda_graph
+        )
         return model.to(self.device)
 
     def autocast(self) -> Any:
@@ -142,7 +145,7 @@ class Bench:
 
         return run
 
-    def lightning(self) -> list[float]:
+    def lightning(self, *, cuda_graph: bool = False) -> list[float]:
         """Seconds a step under the Trainer, one value a round."""
         marks = Marks(self.wait, self.chosen.warm, self.chosen.steps)
         self.data.views = self.views
@@ -161,7 +164,7 @@ class Bench:
                 callbacks=[ObjectiveStatistics(), marks],
                 default_root_dir=folder,
             )
-            trainer.fit(self.model(), self.data)
+            trainer.fit(self.model(cuda_graph=cuda_graph), self.data)
         return [(b - a) / self.chosen.steps for a, b in zip(marks.seconds, marks.seconds[1:], strict=False)]
 
     def flops(self) -> float:
@@ -182,6 +185,8 @@ def table(record: dict[str, Any]) -> str:
     lines.append(
         f"| the same under Lightning | {record['lightning_ms']:.1f} | {record['lightning_ms'] / step:.3f} × |"
     )
+    if "graph_ms" in record:
+        lines.append(f"| under Lightning, as one CUDA graph | {record['graph_ms']:.1f} | |")
     rate = f"{record['tflops']:.2f} TFLOP/s"
     if options["device"] != "cpu":
         rate += f", {100 * record['tflops'] / options['peak']:.0f} % of the peak"
@@ -219,6 +224,8 @@ def main() -> None:
         "lightning_ms": round(1e3 * under, 3),
         "tflops": round(rate, 3),
     }
+    if chosen.device == "cuda" and chosen.compile_mode in (None, "default"):
+        record["graph_ms"] = round(1e3 * statistics.median(bench.lightning(cuda_graph=True)), 3)
     save(f"step_{chosen.device}", record)
     print(table(record))
 

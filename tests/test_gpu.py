@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 
+TINY_NETWORK = {"width": 4, "hidden_dim": 16, "output_dim": 8, "seed": 0}
 PRESETS = [cls for cls in o.Contrastive.__subclasses__() if not cls.supervised]
 
 
@@ -157,3 +158,42 @@ def test_fit_and_evaluate_on_the_device(tmp_path):
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *device, "--trainer.devices=1"]) == 0
     assert main(["evaluate", str(tmp_path / "run"), "--device=cuda"]) == 0
     assert json.loads((tmp_path / "run" / "evaluation.json").read_text())
+
+
+@pytest.mark.parametrize("compile_mode", [None, "default"])
+def test_a_recorded_run_is_the_plain_run(tmp_path, compile_mode):
+    def fitted(cuda_graph):
+        model = SimCLR(
+            **TINY_NETWORK,
+            objective=o.InfoNCE(temperature=o.CosineInEpoch(0.1, 0.5, epochs=3)),
+            compile_mode=compile_mode,
+            cuda_graph=cuda_graph,
+            optimizer=OptimizerRule(name="sgd", lr=0.1, schedule="cosine", warmup_epochs=1),
+        )
+        trainer = pl.Trainer(
+            accelerator="gpu", devices=1, max_epochs=3, limit_train_batches=4, limit_val_batches=0,
+            log_every_n_steps=1, logger=False, enable_progress_bar=False, default_root_dir=tmp_path,
+            callbacks=[ObjectiveStatistics()],
+        )  # fmt: skip
+        trainer.fit(model, Digits(batch_size=32, seed=0))
+        return model.cpu().state_dict(), trainer
+
+    plain, one = fitted(False)
+    recorded, other = fitted(True)
+    assert other.global_step == one.global_step == 12
+    for key, value in plain.items():
+        torch.testing.assert_close(recorded[key], value, rtol=1e-3, atol=1e-4)
+    for key, value in one.logged_metrics.items():
+        assert float(other.logged_metrics[key]) == pytest.approx(float(value), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_every_optimizer_can_be_recorded(tmp_path, name):
+    model = SimCLR(**TINY_NETWORK, cuda_graph=True, optimizer=OptimizerRule(name=name))
+    before = model.backbone.conv1.weight.clone()
+    pl.Trainer(
+        accelerator="gpu", devices=1, max_steps=8, limit_val_batches=0, precision="bf16-mixed",
+        logger=False, enable_progress_bar=False, default_root_dir=tmp_path,
+    ).fit(model, Digits(batch_size=32, seed=0))  # fmt: skip
+    assert torch.isfinite(model.backbone.conv1.weight).all()
+    assert not torch.equal(model.backbone.conv1.weight.cpu(), before)

@@ -45,14 +45,23 @@ class OptimizerRule:
         if self.warmup_epochs and self.schedule == "constant":
             raise ValueError("optimizer.warmup_epochs needs optimizer.schedule 'cosine'")
 
-    def optimizer(self, module: nn.Module) -> Optimizer:
-        """The optimizer over all parameters of ``module``; on a GPU one kernel moves them all."""
+    def optimizer(self, module: nn.Module, *, capturable: bool = False) -> Optimizer:
+        """The optimizer over all parameters of ``module``; on a GPU one kernel moves them all.
+
+        Args:
+            module: on the device where it is trained.
+            capturable: its step can be part of a CUDA graph.
+        """
         parameters = list(module.parameters())
         fused = all(parameter.is_cuda for parameter in parameters) or None
         if self.name == "adam":
-            return torch.optim.Adam(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=fused)
+            return torch.optim.Adam(
+                parameters, lr=self.lr, weight_decay=self.weight_decay, fused=fused, capturable=capturable
+            )
         if self.name == "adamw":
-            return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=fused)
+            return torch.optim.AdamW(
+                parameters, lr=self.lr, weight_decay=self.weight_decay, fused=fused, capturable=capturable
+            )
         if self.name == "sgd":
             return torch.optim.SGD(
                 parameters,

@@ -12,6 +12,7 @@ from ssl_vision.data.images import Batch
 from ssl_vision.errors import InputError
 from ssl_vision.models.backbone import Backbone, Depth, Stem
 from ssl_vision.models.optimizer import OptimizerRule
+from ssl_vision.models.recorded import RecordedStep, whole_step
 from ssl_vision.objectives import Contrastive, InfoNCE, in_chunks
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
@@ -59,11 +60,14 @@ class SimCLR(pl.LightningModule):
         compile_mode: None, or the mode in which ``torch.compile`` compiles the backbone for training:
             ``"default"``, ``"reduce-overhead"`` (CUDA graphs, for small batches) or ``"max-autotune"``. It
             costs a minute at the start; on a CPU it gains nothing. Validation runs uncompiled.
+        cuda_graph: launch forward, loss, backward and update as one CUDA graph, for batches so small that
+            the device waits for launches. One CUDA device, float32 or bfloat16, an optimizer other than
+            LARS; no clipping, no accumulation, no chunks, and no hook between the step's parts.
         optimizer: optimizer and schedule.
         seed: of the initial weights; None takes the seed given to ``seed_everything``.
 
     Raises:
-        InputError: chunk_size is below 1.
+        InputError: chunk_size is below 1; in training, cuda_graph with what it does not go with.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class SimCLR(pl.LightningModule):
         bn: Literal["joint", "per_view"] = "joint",
         chunk_size: int | None = None,
         compile_mode: CompileMode | None = None,
+        cuda_graph: bool = False,
         optimizer: OptimizerRule = _ADAM,
         seed: int | None = None,
     ) -> None:
@@ -100,6 +105,9 @@ class SimCLR(pl.LightningModule):
         self.chunk_size = chunk_size
         self.compile_mode = compile_mode
         self.optimizer_rule = optimizer
+        self.cuda_graph = cuda_graph
+        self.automatic_optimization = not cuda_graph
+        self._recorded: RecordedStep | None = None
 
     def forward(self, images: Tensor) -> Layers:
         """The three representations of normalised images (N, 3, H, W)."""
@@ -113,27 +121,58 @@ class SimCLR(pl.LightningModule):
 
     def setup(self, stage: str) -> None:
         """Compiles the backbone in place, which leaves the names of its parameters alone."""
+        if stage == "fit" and self.cuda_graph:
+            self._check_graph()
         if stage == "fit" and self.compile_mode is not None:
             self.backbone.compile(mode=self.compile_mode, fullgraph=True, dynamic=False)
 
+    def on_train_start(self) -> None:
+        """Prepares the recording of a step."""
+        if not self.cuda_graph:
+            return
+        optimizer: Any = self.optimizers(use_pl_optimizer=False)
+        for group in optimizer.param_groups:  # as tensors, so that the schedule reaches the recording
+            group["lr"] = torch.tensor(float(group["lr"]), device=self.device)
+        self._recorded = RecordedStep(whole_step(self._loss, optimizer))
+
     def on_train_epoch_start(self) -> None:
         """Tells the objective which epoch is running."""
-        if isinstance(self.objective, Contrastive):
+        if not isinstance(self.objective, Contrastive):
+            return
+        if self._recorded is None:
             self.objective.set_epoch(self.current_epoch)
+            return
+        positive = torch.linspace(-1, 1, 5, device=self.device)
+        before = self.objective.temperature(positive)
+        self.objective.set_epoch(self.current_epoch)
+        if not torch.equal(self.objective.temperature(positive), before):
+            self._recorded.forget()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The objective's loss on both views of a batch."""
         views = batch.views
         if views is None:
             raise ValueError("the batch has no views: train SimCLR with a data module of ssl_vision.data")
+        if self._recorded is None:
+            return self._loss(views, batch.labels)
+        loss = self._recorded(views, batch.labels)
+        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+        progress.increment_ready()
+        progress.increment_completed()
+        schedule: Any = self.lr_schedulers()
+        if schedule is not None:
+            schedule.step()
+        return loss
+
+    def _loss(self, views: Tensor, labels: Tensor) -> Tensor:
         if self.chunk_size is None:
             z1, z2 = self._embed(views)
         else:
             z1, z2 = in_chunks(
                 self, *views.chunk(2), size=self.chunk_size, call=lambda *pair: self._embed(torch.cat(pair))
             )
-        labels = [batch.labels] if getattr(self.objective, "supervised", False) else []
-        loss: Tensor = self.objective(z1, z2, *labels)
+        given = [labels] if getattr(self.objective, "supervised", False) else []
+        loss: Tensor = self.objective(z1, z2, *given)
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
@@ -141,6 +180,21 @@ class SimCLR(pl.LightningModule):
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.trainer.global_step % every == 0:
             self.log("train/loss", outputs["loss"], batch_size=len(batch.images), prog_bar=True)
+
+    def _check_graph(self) -> None:
+        trainer, rule = self.trainer, self.optimizer_rule
+        for wrong, what in (
+            (trainer.strategy.root_device.type != "cuda", "a CPU"),
+            (trainer.world_size > 1, f"{trainer.world_size} processes"),
+            (trainer.precision not in ("32-true", "bf16-mixed"), f"trainer.precision {trainer.precision}"),
+            (trainer.gradient_clip_val is not None, "trainer.gradient_clip_val"),
+            (trainer.accumulate_grad_batches > 1, "trainer.accumulate_grad_batches"),
+            (self.chunk_size is not None, "model.chunk_size"),
+            (self.compile_mode not in (None, "default"), f"model.compile_mode {self.compile_mode}"),
+            (rule.name == "lars", "optimizer.name lars"),
+        ):
+            if wrong:
+                raise InputError(f"model.cuda_graph does not go with {what}")
 
     def _embed(self, views: Tensor) -> tuple[Tensor, ...]:
         """Embeddings of the first views and of the second."""
@@ -157,7 +211,7 @@ class SimCLR(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Optimizer and schedule, as ``optimizer`` says."""
-        optimizer = self.optimizer_rule.optimizer(self)
+        optimizer = self.optimizer_rule.optimizer(self, capturable=self.cuda_graph)
         if self.optimizer_rule.schedule == "constant":
             return optimizer
         steps = self.trainer.estimated_stepping_batches

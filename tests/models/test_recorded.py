@@ -1,0 +1,138 @@
+"""A step that is replayed is the same training, launched otherwise; recording itself needs a CUDA device."""
+
+from types import SimpleNamespace
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from ssl_vision import objectives as o
+from ssl_vision.data import Digits
+from ssl_vision.errors import InputError
+from ssl_vision.models import OptimizerRule, SimCLR
+from ssl_vision.models.recorded import RecordedStep
+
+SMALL = {"width": 4, "hidden_dim": 16, "output_dim": 8, "seed": 0}
+
+
+@pytest.fixture
+def recordings(monkeypatch):
+    """Recording on a CPU: a replay runs the step on the fixed inputs again. Counts the recordings."""
+    made = []
+
+    def record(self):
+        made.append(self)
+        self._output = torch.zeros(())
+
+        def replay():
+            self._output.copy_(self._step(*self._inputs))
+
+        return replay
+
+    monkeypatch.setattr(RecordedStep, "_record", record)
+    monkeypatch.setattr(RecordedStep, "_beside", lambda self, inputs: self._step(*inputs))
+    monkeypatch.setattr(SimCLR, "_check_graph", lambda self: None)
+    return made
+
+
+class StopAfter(pl.Callback):
+    def __init__(self, epochs):
+        self.epochs = epochs
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        if trainer.current_epoch + 1 == self.epochs:
+            trainer.should_stop = True
+
+
+def fitted(tmp_path, *, cuda_graph, objective=None, stop=None, ckpt_path=None):
+    model = SimCLR(
+        **SMALL,
+        objective=objective or o.MACL(),
+        cuda_graph=cuda_graph,
+        optimizer=OptimizerRule(name="sgd", lr=0.1, schedule="cosine", warmup_epochs=1),
+    )
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_epochs=3,
+        callbacks=[StopAfter(stop)],
+        limit_train_batches=3,
+        limit_val_batches=0,
+        log_every_n_steps=1,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(model, Digits(batch_size=32, seed=0), ckpt_path=ckpt_path, weights_only=True)
+    return model, trainer
+
+
+def close(replayed, plain):
+    """Equal but for the learning rate's rounding to float32."""
+    for key, value in plain.state_dict().items():
+        torch.testing.assert_close(replayed.state_dict()[key], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_replayed_run_is_the_plain_run(tmp_path, recordings):
+    plain, one = fitted(tmp_path, cuda_graph=False)
+    replayed, other = fitted(tmp_path, cuda_graph=True)
+    assert len(recordings) == 1
+    assert other.global_step == one.global_step == 9
+    close(replayed, plain)
+    losses = [float(trainer.logged_metrics["train/loss"]) for trainer in (one, other)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    rates = [float(trainer.optimizers[0].param_groups[0]["lr"]) for trainer in (one, other)]
+    assert rates[1] == pytest.approx(rates[0], rel=1e-6)
+
+
+def test_a_temperature_that_follows_the_epoch_is_recorded_anew(tmp_path, recordings):
+    plain, replayed = (
+        fitted(
+            tmp_path,
+            cuda_graph=graph,
+            objective=o.InfoNCE(temperature=o.CosineInEpoch(0.1, 0.5, epochs=3)),
+        )[0]
+        for graph in (False, True)
+    )
+    assert len(recordings) == 2  # the first epoch is all warm-up
+    close(replayed, plain)
+
+
+def test_a_run_of_it_continues_from_its_checkpoint(tmp_path, recordings):
+    def run(folder, stop, **options):
+        return fitted(folder, cuda_graph=True, stop=stop, **options)
+
+    whole, _ = run(tmp_path / "whole", 3)
+    _, trainer = run(tmp_path / "part", 2)
+    trainer.save_checkpoint(tmp_path / "two.ckpt")
+    continued, trainer = run(tmp_path / "rest", 3, ckpt_path=tmp_path / "two.ckpt")
+    assert trainer.global_step == 9
+    close(continued, whole)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "model", "what"),
+    [
+        ({}, {}, "a CPU"),
+        ({"gradient_clip_val": 1.0}, {}, "trainer.gradient_clip_val"),
+        ({"accumulate_grad_batches": 2}, {}, "trainer.accumulate_grad_batches"),
+        ({"precision": "16-mixed"}, {}, "trainer.precision 16-mixed"),
+        ({"world_size": 2}, {}, "2 processes"),
+        ({}, {"chunk_size": 8}, "model.chunk_size"),
+        ({}, {"compile_mode": "reduce-overhead"}, "model.compile_mode reduce-overhead"),
+        ({}, {"optimizer": OptimizerRule(name="lars")}, "optimizer.name lars"),
+    ],
+)
+def test_what_it_does_not_go_with_is_refused(trainer, model, what):
+    chosen = SimCLR(**SMALL, cuda_graph=True, **model)
+    device = torch.device("cpu" if what == "a CPU" else "cuda")
+    usual = {
+        "world_size": 1,
+        "precision": "bf16-mixed",
+        "gradient_clip_val": None,
+        "accumulate_grad_batches": 1,
+        "strategy": SimpleNamespace(root_device=device),
+    }
+    chosen._trainer = SimpleNamespace(**(usual | trainer))
+    with pytest.raises(InputError, match=f"cuda_graph does not go with {what}"):
+        chosen.setup("fit")
