@@ -66,9 +66,14 @@ class SimCLR(pl.LightningModule):
         optimizer: optimizer and schedule.
         seed: of the initial weights; None takes the seed given to ``seed_everything``.
 
+    Attributes:
+        features: Each view's (N, F) backbone features in the last training step, without a gradient.
+
     Raises:
         InputError: chunk_size is below 1; in training, cuda_graph with what it does not go with.
     """
+
+    features: tuple[Tensor, Tensor]
 
     def __init__(
         self,
@@ -166,11 +171,12 @@ class SimCLR(pl.LightningModule):
 
     def _loss(self, views: Tensor, labels: Tensor) -> Tensor:
         if self.chunk_size is None:
-            z1, z2 = self._embed(views)
+            z1, z2, h1, h2 = self._embed(views)
         else:
-            z1, z2 = in_chunks(
+            z1, z2, h1, h2 = in_chunks(
                 self, *views.chunk(2), size=self.chunk_size, call=lambda *pair: self._embed(torch.cat(pair))
             )
+        self.features = (h1, h2)
         given = [labels] if getattr(self.objective, "supervised", False) else []
         loss: Tensor = self.objective(z1, z2, *given)
         return loss
@@ -197,10 +203,11 @@ class SimCLR(pl.LightningModule):
                 raise InputError(f"model.cuda_graph does not go with {what}")
 
     def _embed(self, views: Tensor) -> tuple[Tensor, ...]:
-        """Embeddings of the first views and of the second."""
-        if self.bn == "joint":
-            return torch.chunk(self(views).projector, 2)
-        return tuple(self(view).projector for view in views.chunk(2))
+        """Embeddings of the first views and of the second, then their features, which carry no gradient."""
+        parts = [self(views)] if self.bn == "joint" else [self(view) for view in views.chunk(2)]
+        projector = torch.cat([part.projector for part in parts])
+        features = torch.cat([part.backbone.detach() for part in parts])
+        return *projector.chunk(2), *features.chunk(2)
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Layers]:
         """The representations of a batch's plain images and, where it has them, of its two views."""

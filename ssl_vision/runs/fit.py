@@ -21,7 +21,7 @@ from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 import ssl_vision.data
 import ssl_vision.models
 import ssl_vision.objectives  # noqa: F401
-from ssl_vision.callbacks import ObjectiveStatistics, RepresentationMetrics
+from ssl_vision.callbacks import ObjectiveStatistics, OnlineProbe, RepresentationMetrics, Times
 from ssl_vision.errors import InputError
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.complaint import OneLineErrors, one_line
@@ -41,7 +41,17 @@ _DEFAULTS = {
     "trainer.enable_model_summary": False,
 }
 
-_RECORDED = ("name", "seed_everything", "model", "data", "trainer", "metrics", "runs_dir", "wandb")
+_RECORDED = (
+    "name",
+    "seed_everything",
+    "model",
+    "data",
+    "trainer",
+    "metrics",
+    "online_probe",
+    "runs_dir",
+    "wandb",
+)
 
 
 class _Parser(OneLineErrors, LightningArgumentParser):
@@ -93,6 +103,9 @@ class RunCLI(LightningCLI):
             help="Mirror the run to Weights & Biases: true, false or offline.",
         )
         parser.add_lightning_class_args(RepresentationMetrics, "metrics")
+        parser.add_argument(
+            "--online_probe", type=bool, default=False, help="Train a linear layer along with the backbone."
+        )
         parser.set_defaults(_DEFAULTS)
 
     def _parse_ckpt_path(self) -> None:
@@ -175,7 +188,9 @@ class RunCLI(LightningCLI):
                 )
             )
         record = RunRecord(self.folder, self.plain_config, fresh=config.ckpt_path is None)
-        own: list[pl.Callback] = [ObjectiveStatistics(), record, LastCheckpoint(self.folder.checkpoints)]
+        own: list[pl.Callback] = [Times(), ObjectiveStatistics()]
+        own += [OnlineProbe()] if config.online_probe else []
+        own += [record, LastCheckpoint(self.folder.checkpoints)]
         theirs = config.trainer.callbacks
         theirs = theirs if isinstance(theirs, list) else [theirs]
         shown = config.trainer.enable_progress_bar is not False

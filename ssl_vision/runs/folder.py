@@ -32,7 +32,7 @@ _FREE = (
 
 
 class RunFolder:
-    """``runs/<name>/`` with config.yaml, metrics.csv, checkpoints/, evaluation.json, features/ and exports.
+    """``runs/<name>/``: config.yaml, metrics.csv, times.csv, checkpoints/; evaluations, exports.
 
     Args:
         path: the folder; it need not exist.
@@ -42,6 +42,7 @@ class RunFolder:
         self.path = Path(path)
         self.config_file = self.path / "config.yaml"
         self.metrics_file = self.path / "metrics.csv"
+        self.times_file = self.path / "times.csv"
         self.evaluation_file = self.path / "evaluation.json"
         self.checkpoints = self.path / "checkpoints"
         self.last = self.checkpoints / "last.ckpt"
@@ -83,7 +84,8 @@ class RunFolder:
     def clear(self) -> None:
         """Deletes what a run and its evaluation and exports wrote here, and nothing else."""
         exports = self.path.glob("backbone*")
-        for file in (self.config_file, self.metrics_file, self.evaluation_file, *exports):
+        logs = (self.metrics_file, self.times_file)
+        for file in (self.config_file, *logs, self.evaluation_file, *exports):
             file.unlink(missing_ok=True)
         for folder in (self.checkpoints, self.path / "features"):
             shutil.rmtree(folder, ignore_errors=True)

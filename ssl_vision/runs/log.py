@@ -1,7 +1,8 @@
-"""metrics.csv: every logged number of a run, one row a step, whatever else logs."""
+"""metrics.csv and times.csv: every logged number of a run, one row a step, whatever else logs."""
 
 import csv
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,22 +12,26 @@ from pytorch_lightning.utilities import rank_zero_only
 
 Row = dict[str, str]
 
+_TIME = "time/"
+"""What a name of a duration begins with."""
+
 
 class RunLog(Logger):
     """Writes ``metrics.csv`` with the columns ``step``, ``epoch`` and one for each metric.
 
-    Each row is on disk when ``log_metrics`` returns. A new metric widens the table; what was logged
-    before stays. Numbers of one step that come in several calls share a row.
+    Numbers named ``time/…`` go to ``times.csv`` beside it, so that two runs of one seed have equal metrics.
+    Each row is on disk when ``log_metrics`` returns; where the disk cannot take it, a warning says so and
+    the row is kept for the next time.
 
     Args:
-        path: the CSV file; rows that it holds already are kept until ``keep_until`` drops them.
+        path: the CSV file of metrics; rows that it holds already are kept until ``keep_until`` drops them.
     """
 
     def __init__(self, path: str | Path) -> None:
         super().__init__()
         self._path = Path(path)
-        self._columns: list[str] = ["step", "epoch"]
-        self._rows: list[Row] = []
+        self._metrics = _Table(self._path)
+        self._times = _Table(self._path.with_name("times.csv"))
 
     @property
     def name(self) -> str:
@@ -55,27 +60,57 @@ class RunLog(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Adds a row, or completes the last one if it is of the same step."""
-        row = {"step": str(step)} | {key: _text(value) for key, value in metrics.items()}
-        new = [key for key in row if key not in self._columns]
-        self._columns += sorted(new)
-        if self._rows and self._rows[-1]["step"] == row["step"]:
-            self._rows[-1] |= row
-            self._rewrite()
-            return
-        self._rows.append(row)
-        if new or not self._path.exists():
-            self._rewrite()
-            return
-        with self._path.open("a", newline="", encoding="utf-8") as file:
-            csv.DictWriter(file, self._columns).writerow(row)
+        values = {key: _text(value) for key, value in metrics.items()}
+        place = {"step": str(step)} | {key: values[key] for key in ("epoch",) if key in values}
+        times = {key: value for key, value in values.items() if key.startswith(_TIME)}
+        others = {key: value for key, value in values.items() if key not in times and key not in place}
+        if times:
+            self._times.add(place | times)
+        if others:
+            self._metrics.add(place | others)
 
     @rank_zero_only
     def keep_until(self, step: int) -> None:
-        """Keeps the file's rows of steps before ``step`` and drops the rest.
+        """Keeps the rows of steps before ``step`` that the files hold, and drops the rest.
 
         A continued run calls this with the step that it continues from, a fresh one with 0, so that each
         step stands once in the file.
         """
+        self._metrics.keep_until(step)
+        self._times.keep_until(step)
+
+
+class _Table:
+    """A CSV file that grows by rows and, where a new name comes, by columns."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._columns: list[str] = ["step", "epoch"]
+        self._rows: list[Row] = []
+        self._behind = False
+
+    def add(self, row: Row) -> None:
+        new = [key for key in row if key not in self._columns]
+        self._columns += sorted(new)
+        same = bool(self._rows) and self._rows[-1]["step"] == row["step"]
+        if same:
+            self._rows[-1] |= row
+        else:
+            self._rows.append(row)
+        try:
+            if same or new or self._behind or not self._path.exists():
+                self._rewrite()
+            else:
+                with self._path.open("a", newline="", encoding="utf-8") as file:
+                    csv.DictWriter(file, self._columns).writerow(row)
+        except OSError as error:
+            if not self._behind:
+                warnings.warn(
+                    f"{self._path} cannot be written ({error.strerror}); trying again", stacklevel=2
+                )
+            self._behind = True
+
+    def keep_until(self, step: int) -> None:
         if self._path.exists():
             with self._path.open(newline="", encoding="utf-8") as file:
                 reader = csv.DictReader(file)
@@ -92,6 +127,7 @@ class RunLog(Logger):
             writer.writeheader()
             writer.writerows(self._rows)
         os.replace(partial, self._path)
+        self._behind = False
 
 
 def _text(value: float) -> str:

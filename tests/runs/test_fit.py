@@ -28,7 +28,7 @@ def fit(runs: Path, *args: str, name: str = "run") -> int:
 
 
 def test_a_run_folder_holds_config_metrics_and_checkpoint(tiny_run):
-    assert {p.name for p in tiny_run.iterdir()} == {"config.yaml", "metrics.csv", "checkpoints"}
+    assert {p.name for p in tiny_run.iterdir()} == {"config.yaml", "metrics.csv", "times.csv", "checkpoints"}
     assert [p.name for p in (tiny_run / "checkpoints").iterdir()] == ["last.ckpt"]
     config = yaml.safe_load((tiny_run / "config.yaml").read_text())
     objective = config["model"]["init_args"]["objective"]
@@ -51,6 +51,15 @@ def test_metrics_csv_has_every_step_once_with_the_documented_names(tiny_run):
         measured = [float(row[f"val/{name}"]) for row in table if row[f"val/{name}"]]
         assert len(measured) == 2, name
     assert {"val/alignment_hidden", "val/sensitivity_projector", "val/same_cosine"} <= set(table[0])
+
+
+def test_times_csv_says_what_each_epoch_took(tiny_run):
+    with (tiny_run / "times.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [row["epoch"] for row in table] == ["0", "1"]
+    for row in table:
+        assert float(row["time/train_seconds"]) > 0
+        assert float(row["time/val_seconds"]) > 0
 
 
 def test_the_checkpoint_reads_with_weights_only_and_carries_the_config(tiny_run):
@@ -145,7 +154,7 @@ def test_a_folder_that_holds_a_run_is_never_overwritten_unasked(tmp_path, capsys
     (tmp_path / "run" / "notes.txt").touch()
     assert fit(tmp_path, short, "--model.optimizer.lr=0.5", "--overwrite=true") == 0
     left = {file.name for file in (tmp_path / "run").iterdir()}
-    assert left == {"config.yaml", "metrics.csv", "checkpoints", "notes.txt"}
+    assert left == {"config.yaml", "metrics.csv", "times.csv", "checkpoints", "notes.txt"}
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert config["model"]["init_args"]["optimizer"]["lr"] == 0.5
 
