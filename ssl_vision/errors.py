@@ -1,4 +1,4 @@
-"""The one exception that means: what the user gave is wrong."""
+"""What the command line tells apart: wrong input and an interruption, from all that is a fault."""
 
 
 class InputError(ValueError):
@@ -6,3 +6,15 @@ class InputError(ValueError):
 
     The command line prints the message and ends with exit code 2; no traceback is shown.
     """
+
+
+class Interrupted(BaseException):
+    """A signal ended a run whose state is saved. The exit code is 128 + its number, as a shell has it.
+
+    Args:
+        signal: its number.
+    """
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(signal)
+        self.signal = signal

@@ -11,11 +11,12 @@ import pytorch_lightning as pl
 import wandb
 import yaml
 from jsonargparse import Namespace
+from jsonargparse.typing import PositiveInt
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import ProgressBar, TQDMProgressBar
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import Logger, WandbLogger
-from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 
 # Importing the classes makes their short names known to the command line.
 import ssl_vision.data
@@ -29,6 +30,7 @@ from ssl_vision.runs.folder import RunFolder, derived_name, differences
 from ssl_vision.runs.last import LastCheckpoint
 from ssl_vision.runs.log import RunLog
 from ssl_vision.runs.record import RunRecord
+from ssl_vision.runs.writing import WholeFiles
 
 _DEFAULTS = {
     "model": {
@@ -97,6 +99,18 @@ class RunCLI(LightningCLI):
         parser.add_argument("--runs_dir", type=str, default="runs", help="Where run folders are kept.")
         parser.add_argument("--overwrite", type=bool, default=False, help="Replace a run of this name.")
         parser.add_argument(
+            "--save_every_n_steps",
+            type=PositiveInt | None,
+            default=None,
+            help="Save last.ckpt at every n-th step, too, and not only at the ends of epochs.",
+        )
+        parser.add_argument(
+            "--spare_dir",
+            type=str | None,
+            default=None,
+            help="Takes the last checkpoint if the run folder's disk cannot.",
+        )
+        parser.add_argument(
             "--wandb",
             type=bool | Literal["offline"],
             default=False,
@@ -122,6 +136,8 @@ class RunCLI(LightningCLI):
         self.plain_config["name"] = name
         if config.seed_everything is False:
             raise InputError("--seed_everything false: a run without a seed cannot be compared or continued")
+        if config.ckpt_path is None and self.subcommand == "fit" and _requeued():
+            config.ckpt_path = "last"
         resume = config.ckpt_path is not None
         if config.ckpt_path == "last":
             config.ckpt_path = self._last()
@@ -141,10 +157,19 @@ class RunCLI(LightningCLI):
         return {key: plain[key] for key in _RECORDED}
 
     def _last(self) -> str | None:
-        """The run's last checkpoint; None where training has yet to write one."""
-        if self.folder.last.exists():
-            rank_zero_info(f"continuing from {self.folder.last}")
-            return str(self.folder.last)
+        """The run's last checkpoint that can be read; None where training has yet to write one."""
+        found = [file for file in (self.folder.last, self.folder.previous) if file.exists()]
+        while found:
+            file = found.pop(0)
+            try:
+                read_checkpoint(file)
+            except InputError as error:
+                if not found:
+                    raise
+                rank_zero_warn(f"{error}: taking the one before it, {found[0]}")
+                continue
+            rank_zero_info(f"continuing from {file}")
+            return str(file)
         if self.subcommand != "fit" or (
             self.folder.checkpoints.is_dir() and any(self.folder.checkpoints.iterdir())
         ):
@@ -190,7 +215,9 @@ class RunCLI(LightningCLI):
         record = RunRecord(self.folder, self.plain_config, fresh=config.ckpt_path is None)
         own: list[pl.Callback] = [Times(), ObjectiveStatistics()]
         own += [OnlineProbe()] if config.online_probe else []
-        own += [record, LastCheckpoint(self.folder.checkpoints)]
+        files = WholeFiles(self.folder.last, self.folder.previous)
+        spare = Path(config.spare_dir) if config.spare_dir else None
+        own += [record, LastCheckpoint(files, every_n_steps=config.save_every_n_steps, spare=spare)]
         theirs = config.trainer.callbacks
         theirs = theirs if isinstance(theirs, list) else [theirs]
         shown = config.trainer.enable_progress_bar is not False
@@ -198,7 +225,11 @@ class RunCLI(LightningCLI):
             # a bar that is drawn waits for the device, so it is drawn when something new is logged
             own.append(TQDMProgressBar(refresh_rate=max(1, config.trainer.log_every_n_steps)))
         self.trainer_defaults["callbacks"] = own
-        return super().instantiate_trainer(logger=loggers, default_root_dir=str(self.folder.path), **kwargs)
+        plugins = config.trainer.plugins
+        plugins = [*(plugins if isinstance(plugins, list) else [plugins] if plugins else []), files]
+        return super().instantiate_trainer(
+            logger=loggers, plugins=plugins, default_root_dir=str(self.folder.path), **kwargs
+        )
 
     @staticmethod
     def _made(path: Path) -> Path:
@@ -208,6 +239,11 @@ class RunCLI(LightningCLI):
     def after_fit(self) -> None:
         """Says where everything was written."""
         rank_zero_info(f"{self.trainer.current_epoch} epochs done, all written to {self.folder.path}")
+
+
+def _requeued() -> bool:
+    """Whether SLURM starts this job again, by the same command as the first time."""
+    return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
 
 
 def _wandb_mode(flag: bool | str) -> str | None:

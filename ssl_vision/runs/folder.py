@@ -16,6 +16,8 @@ from ssl_vision.errors import InputError
 _FREE = (
     "name",
     "runs_dir",
+    "save_every_n_steps",
+    "spare_dir",
     "wandb",
     "data.init_args.cache",
     "data.init_args.cache_dir",
@@ -27,6 +29,7 @@ _FREE = (
     "trainer.enable_progress_bar",
     "trainer.logger",
     "trainer.max_epochs",
+    "trainer.max_steps",
     "trainer.max_time",
 )
 
@@ -46,6 +49,7 @@ class RunFolder:
         self.evaluation_file = self.path / "evaluation.json"
         self.checkpoints = self.path / "checkpoints"
         self.last = self.checkpoints / "last.ckpt"
+        self.previous = self.checkpoints / "previous-last.ckpt"
 
     def config(self) -> dict[str, Any]:
         """The config that the folder's run was started with."""
@@ -131,7 +135,7 @@ def _significant(config: Mapping[str, Any]) -> dict[str, Any]:
     if str(flat.get("data.class_path", "")).endswith("ImageFolder"):
         free.discard("data.init_args.root")
     if flat.get("model.init_args.optimizer.schedule", "constant") != "constant":
-        free.discard("trainer.max_epochs")
+        free -= {"trainer.max_epochs", "trainer.max_steps"}
     return {
         key: value
         for key, value in flat.items()

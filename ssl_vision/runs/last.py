@@ -1,32 +1,133 @@
 """The checkpoint that a run continues from."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
-from pytorch_lightning.callbacks import ModelCheckpoint
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Checkpoint
+
+from ssl_vision.runs.interruption import Interruption
+from ssl_vision.runs.writing import WholeFiles
 
 
-class LastCheckpoint(ModelCheckpoint):
-    """Keeps ``last.ckpt`` of the last completed epoch, beside whatever else the user checkpoints.
+class LastCheckpoint(Checkpoint):
+    """Keeps ``last.ckpt``: of the last completed epoch, of every n-th step, and of where a run was stopped.
 
-    It has no state of its own: no path of the machine that wrote it goes into a checkpoint.
+    It saves where Lightning takes a run up again exactly: between two steps, at the end of an epoch, and at
+    the beginning of a validation, to which a run stopped in its midst goes back. It has no state of its
+    own: no path of the machine that wrote it goes into a checkpoint.
 
     Args:
-        folder: where ``last.ckpt`` lies.
+        files: writes it.
+        every_n_steps: steps between two saves, besides those at the ends of epochs; None for none.
+        spare: folder for the last checkpoint of a run whose own folder cannot take it.
     """
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(
-            dirpath=folder,
-            save_last=True,
-            save_top_k=0,
-            save_on_train_epoch_end=True,
-            enable_version_counter=False,
-        )
+    def __init__(self, files: WholeFiles, *, every_n_steps: int | None, spare: Path | None) -> None:
+        self.files = files
+        self.every_n_steps = every_n_steps
+        self.spare = spare
+        self.interruption = Interruption()
+        self._signal = 0
+        self._cut = False
+        self._before_validation: dict[str, Any] | None = None
 
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Clears away what a killed run left, and begins to listen to signals."""
+        if trainer.is_global_zero:
+            self.files.remove_partial()
+        self.interruption.listen(trainer)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Nothing."""
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """All of the epoch before is on disk."""
+        self._settle()
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """All of the step before is on disk."""
+        self._settle()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Saves where a step is the n-th, or the last one for now."""
+        self._signal = self._signal or self.interruption.agreed(trainer)
+        last_of_epoch = batch_idx + 1 >= trainer.num_training_batches
+        if last_of_epoch or (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        step = trainer.global_step
+        self._cut = trainer.should_stop or step == trainer.max_steps
+        if self._signal or self._cut or (self.every_n_steps and step % self.every_n_steps == 0):
+            self._save(trainer)
+
+    def on_validation_batch_start(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Notes the place to go back to."""
+        if not trainer.sanity_checking and batch_idx == dataloader_idx == 0:
+            self._before_validation = copy.deepcopy(trainer.fit_loop.state_dict())
+            # a batch begun and not done: where Lightning goes back into a validation, here to its first batch
+            progress = self._before_validation["epoch_loop.val_loop.batch_progress"]["total"]
+            progress["started"] = progress["ready"]
+
+    def on_validation_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Saves and ends where a signal came."""
+        if trainer.sanity_checking:
+            return
+        self._signal = self._signal or self.interruption.agreed(trainer)
+        if self._signal:
+            self._save(trainer)
+            self._settle()
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The place before validation is behind."""
+        self._before_validation = None
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """In the midst of a validation: the progress of before it."""
+        if self._before_validation is not None:
+            checkpoint["loops"]["fit_loop"] = self._before_validation
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Saves, unless the epoch was cut and is saved as far as it came."""
+        if not self._cut:
+            self._save(trainer)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The last checkpoint gets its name, or the run fails."""
+        self.interruption.stop_listening()
+        self.files.commit()
+        self.files.finish(self.spare)
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """What is complete gets its name."""
+        self.interruption.stop_listening()
+        self.files.commit()
+
+    def _save(self, trainer: pl.Trainer) -> None:
+        trainer.save_checkpoint(self.files.last)
+
+    def _settle(self) -> None:
+        """Names what was saved, then does what a signal asked for."""
+        self.files.commit()
+        number, self._signal = self._signal, 0
+        self.interruption.act(number)

@@ -29,7 +29,7 @@ def fit(runs: Path, *args: str, name: str = "run") -> int:
 
 def test_a_run_folder_holds_config_metrics_and_checkpoint(tiny_run):
     assert {p.name for p in tiny_run.iterdir()} == {"config.yaml", "metrics.csv", "times.csv", "checkpoints"}
-    assert [p.name for p in (tiny_run / "checkpoints").iterdir()] == ["last.ckpt"]
+    assert {p.name for p in (tiny_run / "checkpoints").iterdir()} == {"last.ckpt", "previous-last.ckpt"}
     config = yaml.safe_load((tiny_run / "config.yaml").read_text())
     objective = config["model"]["init_args"]["objective"]
     assert objective["class_path"] == "ssl_vision.objectives.MACL"

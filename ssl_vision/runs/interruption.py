@@ -1,0 +1,76 @@
+"""Ctrl-C, SIGTERM and a scheduler's signal, answered between two steps."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+
+from ssl_vision.errors import Interrupted
+
+_ENDS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruption:
+    """Notes signals while a run trains, for it to act on where its state is whole.
+
+    A second Ctrl-C does not wait. Where Lightning requeues a SLURM job on a signal, its handler, which saves
+    where the signal finds it, is called between two steps instead.
+    """
+
+    def __init__(self) -> None:
+        self._received = 0
+        self._before: dict[int, Any] = {}
+        self._requeue: dict[int, Callable[[int, None], None]] = {}
+
+    def listen(self, trainer: pl.Trainer) -> None:
+        """From now on signals are noted."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        environment: Any = getattr(trainer.strategy, "cluster_environment", None)
+        requeue = getattr(environment, "requeue_signal", None) if _requeues(environment) else None
+        if requeue is not None and callable(signal.getsignal(requeue)):
+            self._requeue[requeue] = signal.getsignal(requeue)  # type: ignore[assignment]
+        for number in (*_ENDS, *self._requeue):
+            self._before[number] = signal.signal(number, self._note)
+
+    def stop_listening(self) -> None:
+        """Signals do again what they did before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def agreed(self, trainer: pl.Trainer) -> int:
+        """The signal that any process has received since the last call, or 0."""
+        number, self._received = self._received, 0
+        if trainer.world_size > 1:
+            flag = torch.tensor(number, device=trainer.strategy.root_device)
+            number = int(trainer.strategy.reduce(flag, reduce_op="max"))  # type: ignore[arg-type]
+        return number
+
+    def act(self, number: int) -> None:
+        """Requeues the job or ends the run; the run's state is saved.
+
+        Raises:
+            Interrupted: the run ends.
+        """
+        if number in self._requeue:
+            self._requeue[number](number, None)
+        elif number:
+            raise Interrupted(number)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self._received == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._received = number
+        if number in _ENDS:
+            name = signal.Signals(number).name
+            os.write(2, f"\n{name}: saving and ending after this step\n".encode())
+
+
+def _requeues(environment: Any) -> bool:
+    return bool(getattr(environment, "auto_requeue", False))

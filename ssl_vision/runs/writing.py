@@ -1,0 +1,122 @@
+"""Checkpoint files that are whole or not there."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
+
+
+class WholeFiles(TorchCheckpointIO):
+    """Writes a checkpoint beside its place and gives it its name when it is complete and on the disk.
+
+    A process killed or a disk filled at any moment leaves the file that was there before. What cannot be
+    written is a warning, and training goes on.
+
+    One file, ``last``, waits for ``commit`` before it gets its name, so that what belongs to it, the rows
+    of metrics.csv, is on disk first; the one it replaces stays beside it as ``previous``.
+
+    Args:
+        last: that file.
+        previous: where the one before it is kept.
+    """
+
+    def __init__(self, last: Path, previous: Path) -> None:
+        self.last, self.previous = last, previous
+        self._complete: Path | None = None
+        self._unwritten: tuple[dict[str, Any], OSError] | None = None
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """Writes the file, or warns."""
+        target = Path(path)
+        try:
+            partial = _written(checkpoint, target)
+            if target == self.last:
+                self._complete, self._unwritten = partial, None
+            else:
+                _named(partial, target)
+        except OSError as error:
+            warnings.warn(f"{target} cannot be written ({error.strerror}): training goes on", stacklevel=2)
+            if target == self.last:
+                self._unwritten = (checkpoint, error)
+
+    def commit(self) -> None:
+        """Gives ``last`` its name, where a new one waits."""
+        if self._complete is None:
+            return
+        partial, self._complete = self._complete, None
+        if self.last.exists():
+            self.previous.unlink(missing_ok=True)
+            try:
+                os.link(self.last, self.previous)
+            except OSError:  # a file system without links
+                os.replace(self.last, self.previous)
+        _named(partial, self.last)
+
+    def finish(self, spare: Path | None) -> None:
+        """Tries once more to write a ``last`` that could not be written.
+
+        Args:
+            spare: a folder that takes it if its own place still cannot.
+
+        Raises:
+            OSError: the own place cannot take it; the message says whether ``spare`` did.
+        """
+        if self._unwritten is None:
+            return
+        checkpoint, _ = self._unwritten
+        try:
+            self._complete, self._unwritten = _written(checkpoint, self.last), None
+            self.commit()
+        except OSError as error:
+            lost = f"{self.last} cannot be written ({error.strerror})"
+            if spare is None:
+                raise OSError(f"{lost}: the end of the run is lost, give --spare_dir another disk") from error
+            try:
+                _named(_written(checkpoint, spare / self.last.name), spare / self.last.name)
+            except OSError as other:
+                raise OSError(
+                    f"{lost}, nor can {spare} ({other.strerror}): the end of the run is lost"
+                ) from other
+            raise OSError(f"{lost}: it is at {spare / self.last.name}") from error
+
+    def remove_partial(self) -> None:
+        """Removes what a process that was killed left of a checkpoint that it wrote."""
+        for file in self.last.parent.glob(".*.partial"):
+            file.unlink(missing_ok=True)
+
+
+def _written(checkpoint: dict[str, Any], target: Path) -> Path:
+    """The checkpoint in a file beside ``target``, on the disk.
+
+    Raises:
+        OSError: it cannot be written; nothing is left of it.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            torch.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException as error:
+        partial.unlink(missing_ok=True)
+        cause = error.__context__
+        if isinstance(error, RuntimeError) and isinstance(cause, OSError):  # torch's words for a full disk
+            raise cause from None
+        raise
+    return partial
+
+
+def _named(partial: Path, target: Path) -> None:
+    """Gives a complete file its name, for good."""
+    os.replace(partial, target)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
