@@ -77,7 +77,7 @@ def test_every_preset_is_named():
     assert all(f"`{cls.__name__}`" in README for cls in Contrastive.__subclasses__())
 
 
-class Parsed(Exception):
+class Parsed(BaseException):
     """Ends a command once its options are accepted."""
 
 

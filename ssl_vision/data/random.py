@@ -20,6 +20,7 @@ class Stream(IntEnum):
     ORDER = 1
     VIEWS = 2
     QUERIES = 3
+    CORRUPTIONS = 4
 
 
 def fold(*parts: int) -> int:

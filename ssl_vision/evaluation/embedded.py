@@ -1,6 +1,5 @@
 """A network's features of a data set's splits, each made once, or taken from the cache."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.data import ImageData, Images, Views
+from ssl_vision.data.corruptions import Corruption
 from ssl_vision.data.module import Split
 from ssl_vision.evaluation.cache import (
     FeatureCache,
@@ -17,7 +17,7 @@ from ssl_vision.evaluation.cache import (
     digest_of_network,
     digest_of_views,
 )
-from ssl_vision.evaluation.features import VIEW_EPOCH, embed, embed_views
+from ssl_vision.evaluation.features import VIEW_EPOCH, crop_and_flip, embed, embed_corrupted, embed_views
 from ssl_vision.evaluation.subset import Labels, few
 from ssl_vision.models import SimCLR
 
@@ -41,11 +41,34 @@ class Splits:
             self._labels[share] = few(self.images["train"].labels, share, self.data)
         return self._labels[share]
 
+    def labelled_train(self, share: Labels) -> Images:
+        """The train split with the labels of `train_labels`."""
+        train = self.images["train"]
+        return Images(train.store, self.train_labels(share), train.classes, rows=train.rows, file=train.file)
+
     def digest(self, name: Split) -> str:
         """Of the split's pixels, computed once."""
         if name not in self._digests:
             self._digests[name] = digest_of_images(self.images[name])
         return self._digests[name]
+
+
+class Pixels:
+    """The images themselves as features; a split's are made when they are first asked for.
+
+    Args:
+        splits: the images.
+    """
+
+    def __init__(self, splits: Splits) -> None:
+        self.splits = splits
+        self._made: dict[Split, Tensor] = {}
+
+    def plain(self, split: Split, layer: str) -> Tensor:
+        """(N, 3 · H · W) values in [0, 1]; there is one layer, whatever its name."""
+        if split not in self._made:
+            self._made[split] = self.splits.images[split].images.flatten(1).float().div_(255)
+        return self._made[split]
 
 
 class Embedded:
@@ -73,6 +96,11 @@ class Embedded:
         self.model, self.splits, self.layers, self.cache, self.seed = model, splits, layers, cache, seed
         self._network = digest_of_network(model.state_dict(), config) if cache else ""
         self._plain: dict[Split, Features] = {}
+        self._other: dict[tuple[str, ...], Features] = {}
+
+    def forget(self) -> None:
+        """Frees all but the features of un-augmented images."""
+        self._other.clear()
 
     def plain(self, split: Split, layer: str) -> Tensor:
         """(N, F) features of the un-augmented images, on the model's device."""
@@ -86,6 +114,27 @@ class Embedded:
             what = ("plain", digest_of_views(views, plain=True))
             self._plain[split] = self._kept(split, split, what, self.layers, make)
         return self._plain[split][layer]
+
+    def corrupted(self, layers: tuple[str, ...], corruption: Corruption, severity: int) -> Features:
+        """By layer, (N, F) features of the test images under a corruption.
+
+        Args:
+            layers: which representations.
+            corruption: of `corrupt`.
+            severity: likewise.
+        """
+        images, views, seed = self.splits.images["test"], self.splits.views, self.seed
+        title = f"test-{corruption}-{severity}"
+
+        def make() -> Features:
+            made = embed_corrupted(
+                self.model, images, views, corruption=corruption, severity=severity, seed=seed,
+                title=f"embed {title}",
+            )._asdict()  # fmt: skip
+            return {name: made[name] for name in layers}
+
+        what = ("corrupted", corruption, str(severity), str(seed), digest_of_views(views, plain=True))
+        return self._remembered(title, "test", what, layers, make)
 
     def pairs(
         self, split: Split, layers: tuple[str, ...], *, views: Views | None = None, epoch: int = VIEW_EPOCH
@@ -107,8 +156,34 @@ class Embedded:
             return {name: torch.stack((first[name], second[name])) for name in layers}
 
         what = ("views", digest_of_views(made_by, plain=False), str(self.seed), str(epoch))
-        kept = self._kept(f"{split}-views", split, what, layers, make)
+        kept = self._remembered(f"{split}-views", split, what, layers, make)
         return {name: (pair[0], pair[1]) for name, pair in kept.items()}
+
+    def many(self, layers: tuple[str, ...], *, images: int, views: int) -> Features:
+        """By layer, (n, V, F) features of V random views of n test images, evenly spaced in the split.
+
+        Args:
+            layers: which representations.
+            images: n, unless there are fewer.
+            views: V.
+        """
+        test, made_by, seed = self.splits.images["test"], self.splits.views, self.seed
+        count = min(images, len(test))
+        some = test.select(torch.arange(count) * len(test) // count)
+
+        def make() -> Features:
+            found: dict[str, list[Tensor]] = {name: [] for name in layers}
+            for number in range(math.ceil(views / 2)):
+                title = f"embed views {2 * number + 1} and {2 * number + 2} of {views}"
+                both = embed_views(
+                    self.model, some, made_by, seed=seed, epoch=VIEW_EPOCH + number, title=title
+                )
+                for name in layers:
+                    found[name] += [getattr(each, name) for each in both]
+            return {name: torch.stack(found[name][:views], dim=1) for name in layers}
+
+        what = ("many", digest_of_views(made_by, plain=False), str(seed), str(count), str(views))
+        return self._remembered("test-many-views", "test", what, layers, make)
 
     def augmented(self, layers: tuple[str, ...], count: int, *, plainer: bool) -> dict[str, list[Tensor]]:
         """By layer, ``count`` times (N, F) features of random views of the train images.
@@ -118,16 +193,27 @@ class Embedded:
             count: views of each image.
             plainer: only crop and flip, out of all that pretraining does.
         """
-        views = self.splits.views
-        if plainer:
-            none: dict[str, Any] = dict.fromkeys(("degrees", "jitter", "grayscale", "blur", "solarize"), 0.0)
-            views = dataclasses.replace(views, **none)
+        views = crop_and_flip(self.splits.views) if plainer else self.splits.views
         found: dict[str, list[Tensor]] = {name: [] for name in layers}
         for number in range(math.ceil(count / 2)):
             pairs = self.pairs("train", layers, views=views, epoch=VIEW_EPOCH + 1 + number)
             for name in layers:
                 found[name] += pairs[name][: count - 2 * number]
         return found
+
+    def _remembered(
+        self,
+        title: str,
+        split: Split,
+        what: tuple[str, ...],
+        layers: tuple[str, ...],
+        make: Callable[[], Features],
+    ) -> Features:
+        """Those of `_kept`, held for other layers of the same protocol."""
+        key = (split, *what, *layers)
+        if key not in self._other:
+            self._other[key] = self._kept(title, split, what, layers, make)
+        return self._other[key]
 
     def _kept(
         self,

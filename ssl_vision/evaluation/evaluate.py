@@ -11,11 +11,11 @@ import pytorch_lightning as pl
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.cache import FeatureCache
-from ssl_vision.evaluation.embedded import Embedded, Splits
+from ssl_vision.evaluation.embedded import Embedded, Pixels, Splits
 from ssl_vision.evaluation.features import chosen_device
-from ssl_vision.evaluation.measure import Representations, measured
+from ssl_vision.evaluation.measure import Source, measured
 from ssl_vision.evaluation.probe import ProbeRule
-from ssl_vision.evaluation.protocol import KNN, Geometry, Linear, Protocol, read_protocol, shipped
+from ssl_vision.evaluation.protocol import KNN, Linear, Protocol, read_protocol, shipped
 from ssl_vision.evaluation.rebuild import trained_model, untrained_model
 from ssl_vision.evaluation.table import Row, render
 from ssl_vision.models import Layers
@@ -32,9 +32,12 @@ def run(args: Sequence[str]) -> None:
     """Evaluates a checkpoint and prints the tables; writes ``evaluation.json`` into the run folder.
 
     Model and data come from the checkpoint alone; options change the protocol, and ``--data.…`` the data.
+    Another data set, ``--data CLASS``, is brought to the size and the normalisation of the run unless
+    ``--data.views.…`` says otherwise, and written to ``evaluation_CLASS.json``. A measurement that fails is
+    named on stderr and left out.
 
     Raises:
-        InputError: a checkpoint that cannot be used, absent data, or a wrong option.
+        InputError: a checkpoint that cannot be used, absent data, a wrong option, or nothing to be measured.
     """
     named = bool(args) and not args[0].startswith("-")
     if not named and not {"-h", "--help"} & set(args):
@@ -71,15 +74,19 @@ def run(args: Sequence[str]) -> None:
             untrained_model(checkpoint.config).to(device), checkpoint.config, splits,
             layers=("backbone",), cache=cache, seed=seed,
         )  # fmt: skip
-    rows: dict[str, list[Row]] = {}
+    pixels, rows = Pixels(splits), dict[str, list[Row]]()
     for protocol in protocols:
         rows[protocol.name] = [
             row
-            for found in _representations(protocol, trained, untrained, checkpoint.epoch)
-            for row in measured(protocol, found, splits, seed=seed)
+            for source in _sources(protocol, trained, untrained, pixels, checkpoint.epoch)
+            for row in measured(protocol, source, splits, seed=seed)
         ]
-    output = Path(options.output) if options.output else folder.evaluation_file
+        for embedded in filter(None, (trained, untrained)):
+            embedded.forget()
     every = [row.as_dict() for found in rows.values() for row in found]
+    if not every:
+        raise InputError("nothing could be measured: the lines above say why")
+    output = Path(options.output) if options.output else _output(folder, checkpoint, splits.data)
     with completed(output) as partial:
         partial.write_text(json.dumps(every, indent=1), encoding="utf-8")
     print(
@@ -88,7 +95,7 @@ def run(args: Sequence[str]) -> None:
     )
     for protocol in protocols:
         print(f"{protocol.name}. {_described(protocol, len(train))}")
-        print(render(rows[protocol.name]))
+        print(render(rows[protocol.name]) or "nothing could be measured")
     print(f"written to {output}")
 
 
@@ -168,27 +175,21 @@ def _beside(checkpoint: Checkpoint) -> RunFolder:
     return run if run.config_file.exists() else RunFolder(checkpoint.path.parent)
 
 
-def _representations(
-    protocol: Protocol, trained: Embedded, untrained: Embedded | None, epoch: int
-) -> Iterator[Representations]:
-    geometry = any(isinstance(measurement, Geometry) for measurement in protocol.measurements)
-    pairs = trained.pairs("test", Layers._fields) if geometry else {}
-    augmented = {
-        each: trained.augmented(protocol.layers, each.views, plainer=each.augmentation == "crop")
-        for each in protocol.measurements
-        if isinstance(each, Linear) and each.augmentation != "none"
-    }
+def _sources(
+    protocol: Protocol, trained: Embedded, untrained: Embedded | None, pixels: Pixels, epoch: int
+) -> Iterator[Source]:
     for layer in protocol.layers:
-        bank, queries = trained.plain("train", layer), trained.plain("test", layer)
-        own = {measurement: by_layer[layer] for measurement, by_layer in augmented.items()}
-        yield Representations("trained", layer, bank, queries, pairs.get(layer), own, epoch)
-    if untrained is None:
-        return
-    bank, queries = untrained.plain("train", "backbone"), untrained.plain("test", "backbone")
-    yield Representations("untrained", "backbone", bank, queries)
-    images = untrained.splits.images
-    bank, queries = (images[split].images.flatten(1).float() / 255 for split in ("train", "test"))
-    yield Representations("pixels", "raw", bank, queries)
+        yield Source("trained", layer, trained, protocol.layers, epoch)
+    if untrained is not None:
+        yield Source("untrained", "backbone", untrained)
+        yield Source("pixels", "raw", pixels)
+
+
+def _output(folder: RunFolder, checkpoint: Checkpoint, data: str) -> Path:
+    """The run's ``evaluation.json``; for another data set than the run's, a file named after it."""
+    own = str(checkpoint.config["data"]["class_path"]).rsplit(".", 1)[-1]
+    file = folder.evaluation_file
+    return file if data == own else file.with_stem(f"{file.stem}_{data.lower()}")
 
 
 def _described(protocol: Protocol, count: int) -> str:

@@ -1,12 +1,16 @@
 """Features: what a network makes of a split's images, computed once."""
 
+import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from tqdm.auto import tqdm
 
 from ssl_vision.data import Images, Views
+from ssl_vision.data.corruptions import Corruption, corrupt
 from ssl_vision.errors import InputError
 from ssl_vision.models import Layers, SimCLR
 
@@ -52,6 +56,38 @@ def embed_views(
 
     both = _through(model, data, prepare, batch_size, title)
     return Layers(*(layer[::2] for layer in both)), Layers(*(layer[1::2] for layer in both))
+
+
+def embed_corrupted(
+    model: SimCLR,
+    data: Images,
+    views: Views,
+    *,
+    corruption: Corruption,
+    severity: int,
+    seed: int,
+    batch_size: int = 512,
+    title: str = "embed corrupted",
+) -> Layers:
+    """The representations of images that are resized as for `embed`, as bytes, and then corrupted.
+
+    So a corruption acts on the pixels that the network sees, whatever the size of the files.
+    """
+
+    def prepare(images: Tensor, indices: Tensor) -> Tensor:
+        if images.shape[-2:] != (views.size, views.size):
+            size = (views.size, views.size)
+            resized = F.interpolate(images.float(), size=size, mode="bilinear", antialias=True)
+            images = resized.round_().clamp_(0, 255).to(torch.uint8)
+        return views.plain(corrupt(images, indices, corruption=corruption, severity=severity, seed=seed))
+
+    return _through(model, data, prepare, batch_size, title)
+
+
+def crop_and_flip(views: Views) -> Views:
+    """The same views with nothing but crop and flip left of them."""
+    none: dict[str, Any] = dict.fromkeys(("degrees", "jitter", "grayscale", "blur", "solarize"), 0.0)
+    return dataclasses.replace(views, **none)
 
 
 @torch.inference_mode()

@@ -1,21 +1,33 @@
 """From features to rows: each kind of measurement on one representation."""
 
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from ssl_vision.errors import InputError
-from ssl_vision.evaluation.embedded import Splits
+from ssl_vision.evaluation.embedded import Embedded, Pixels, Splits
+from ssl_vision.evaluation.finetune import finetuned_top1
 from ssl_vision.evaluation.grid import grid_probe
 from ssl_vision.evaluation.logistic import logistic_top1
-from ssl_vision.evaluation.probe import linear_probe
-from ssl_vision.evaluation.protocol import KNN, Geometry, Grid, Linear, Logistic, Measurement, Protocol
+from ssl_vision.evaluation.probe import labelled_rows, linear_probe, top1
+from ssl_vision.evaluation.protocol import (
+    KNN,
+    Corruptions,
+    FineTune,
+    Geometry,
+    Grid,
+    Linear,
+    Logistic,
+    Measurement,
+    Protocol,
+)
 from ssl_vision.evaluation.table import Row
-from ssl_vision.metrics import Alignment, KNNScore, Representation, knn_table
+from ssl_vision.metrics import Alignment, KNNScore, Representation, knn_table, lidar
+from ssl_vision.metrics.precision import full_precision
 
 _LONG = 10_000
 """Rows from which on training says how far it is."""
@@ -30,60 +42,68 @@ class Value(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Representations:
-    """One layer's features of both splits.
+class Source:
+    """Where one representation of the splits comes from.
 
     Args:
         features: whose; see `Row.features`.
         layer: which layer.
-        bank: (N, F) of the train split.
-        queries: (M, F) of the test split.
-        pair: (M, F) each, of two random views of the test images; None where they are not measured.
-        augmented: (N, F) each, of random views of the train images, for every measurement that wants them;
-            one that does not find them here is left out.
+        made: makes the features.
+        layers: those that are measured, embedded together.
         epoch: how long the network was trained.
     """
 
     features: str
     layer: str
-    bank: Tensor
-    queries: Tensor
-    pair: tuple[Tensor, Tensor] | None = None
-    augmented: Mapping[Linear, list[Tensor]] = field(default_factory=dict)
+    made: Embedded | Pixels
+    layers: tuple[str, ...] = ("backbone",)
     epoch: int = 0
 
+    @property
+    def bank(self) -> Tensor:
+        """(N, F) of the train split."""
+        return self.made.plain("train", self.layer)
 
-def measured(protocol: Protocol, found: Representations, splits: Splits, *, seed: int) -> Iterator[Row]:
+    @property
+    def queries(self) -> Tensor:
+        """(M, F) of the test split."""
+        return self.made.plain("test", self.layer)
+
+
+def measured(protocol: Protocol, source: Source, splits: Splits, *, seed: int) -> Iterator[Row]:
     """The rows of a protocol's measurements of one representation.
+
+    A measurement that the features do not allow, as where training diverges, is named on stderr with the
+    reason and left out.
 
     Args:
         protocol: what to measure.
-        found: on what.
+        source: on what. Geometry and training on views are the trained network's alone, corruptions and
+            fine-tuning the networks'.
         splits: whose labels are known, and are to be found.
-        seed: of the order of rows in training, and of what is held out.
-
-    Raises:
-        InputError: the features do not allow it, as where training diverges.
+        seed: of the order of rows in training, of what is held out, and of the noise.
     """
     scores: dict[KNN, KNNScore] = {}
     for measurement in protocol.measurements:
         try:
             if isinstance(measurement, KNN):
-                scores = scores or _neighbours_votes(protocol, found, splits)
-                values = [_vote(measurement, scores[measurement])]
+                scores = scores or _neighbours_votes(protocol, source, splits)
+                values = [_vote("knn_top1", measurement, scores[measurement])]
             else:
-                values = list(_values(measurement, found, splits, seed))
-        except ValueError as error:
-            kind = type(measurement).__name__.lower()
-            raise InputError(f"{kind} of {found.features} {found.layer}: {error}") from error
+                values = list(_values(measurement, source, splits, seed))
+        except (ValueError, torch.OutOfMemoryError) as error:
+            kind, reason = type(measurement).__name__.lower(), " ".join(str(error).split())
+            where = f"{protocol.name}: {kind} of {source.features} {source.layer}"
+            print(f"{where} is left out: {reason}", file=sys.stderr)
+            continue
         for metric, value, about in values:
             yield Row(
-                found.features, found.layer, metric, value, "test", epoch=found.epoch, seed=seed,
-                protocol=protocol.name, **about,
+                source.features, source.layer, metric, value, "test", epoch=source.epoch, seed=seed,
+                data=splits.data, protocol=protocol.name, **about,
             )  # fmt: skip
 
 
-def _neighbours_votes(protocol: Protocol, found: Representations, splits: Splits) -> dict[KNN, KNNScore]:
+def _neighbours_votes(protocol: Protocol, source: Source, splits: Splits) -> dict[KNN, KNNScore]:
     """The score of each of the protocol's kNN measurements, from one search for each distance."""
     wanted = [measurement for measurement in protocol.measurements if isinstance(measurement, KNN)]
     scores: dict[KNN, KNNScore] = {}
@@ -92,8 +112,8 @@ def _neighbours_votes(protocol: Protocol, found: Representations, splits: Splits
         ks = list(dict.fromkeys(measurement.k for measurement in group))
         temperatures = list(dict.fromkeys(map(_temperature, group)))
         table = knn_table(
-            found.queries, splits.images["test"].labels.to(found.queries.device),
-            found.bank, splits.images["train"].labels.to(found.bank.device),
+            source.queries, splits.images["test"].labels.to(source.queries.device),
+            source.bank, splits.images["train"].labels.to(source.bank.device),
             num_classes=len(splits.images["train"].classes), ks=ks, temperatures=temperatures,
             metric=distance,
         )  # fmt: skip
@@ -106,56 +126,122 @@ def _temperature(measurement: KNN) -> float | None:
     return measurement.temperature if measurement.vote == "weighted" else None
 
 
-def _vote(measurement: KNN, score: KNNScore) -> Value:
+def _vote(metric: str, measurement: KNN, score: KNNScore) -> Value:
     about = {
         "bank": "train", "k": score.k, "temperature": score.temperature,
         "distance": measurement.distance, "vote": measurement.vote,
     }  # fmt: skip
-    return Value("knn_top1", score.top1, about)
+    return Value(metric, score.top1, about)
 
 
-def _values(measurement: Measurement, found: Representations, splits: Splits, seed: int) -> Iterator[Value]:
-    bank, queries = found.bank, found.queries
-    labels = splits.train_labels(getattr(measurement, "labels", "all"))
-    options: dict[str, Any] = {
-        "train_labels": labels.to(bank.device),
-        "test_features": queries,
-        "test_labels": splits.images["test"].labels.to(bank.device),
-        "num_classes": len(splits.images["train"].classes),
-    }
-    trained: dict[str, Any] = {**options, "seed": seed, "progress": int((labels >= 0).sum()) > _LONG}
+def _values(measurement: Measurement, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
+    network = source.made if isinstance(source.made, Embedded) else None
+    match measurement:
+        case Geometry():
+            if network and source.features == "trained":
+                yield from _geometry(measurement, source, network, splits)
+        case Corruptions():
+            if network:
+                yield from _corruptions(measurement, source, network, splits, seed)
+        case FineTune():
+            if network and source.layer == "backbone":
+                top1 = finetuned_top1(
+                    network.model, splits.labelled_train(measurement.labels), splits.images["test"],
+                    splits.views, rule=measurement, seed=seed,
+                )  # fmt: skip
+                about = _about(measurement) | {"augmentation": measurement.augmentation}
+                about |= {"lr": measurement.lr, "weight_decay": measurement.weight_decay}
+                yield Value("finetune_top1", top1, about)
+        case Linear() | Grid() | Logistic():
+            yield from _trained(measurement, source, network, splits, seed)
+
+
+def _trained(
+    measurement: Linear | Grid | Logistic,
+    source: Source,
+    network: Embedded | None,
+    splits: Splits,
+    seed: int,
+) -> Iterator[Value]:
+    """Top-1 of a linear layer, by one of the ways to train it."""
+    bank = source.bank
+    options = _options(splits.train_labels(measurement.labels), source, splits)
+    progress = int((options["train_labels"] >= 0).sum()) > _LONG
     match measurement:
         case Linear(augmentation=augmentation):
-            if augmentation != "none" and measurement not in found.augmented:
-                return
-            views = [bank] if augmentation == "none" else found.augmented[measurement]
-            probe = linear_probe(views, rule=measurement, **trained)
-            how = augmentation if augmentation == "none" else f"{augmentation}, {len(views)} views"
+            views, how = [bank], "none"
+            if augmentation != "none":
+                if network is None or source.features != "trained":
+                    return
+                plainer = augmentation == "crop"
+                views = network.augmented(source.layers, measurement.views, plainer=plainer)[source.layer]
+                how = f"{augmentation}, {len(views)} views"
+            probe = linear_probe(views, rule=measurement, seed=seed, progress=progress, **options)
             about = _about(measurement) | {"augmentation": how}
-            yield Value(
-                "linear_top1",
-                probe.test_top1,
-                about | {"lr": measurement.lr, "weight_decay": measurement.weight_decay},
-            )
+            about |= {"lr": measurement.lr, "weight_decay": measurement.weight_decay}
+            yield Value("linear_top1", probe.test_top1, about)
         case Grid():
-            best = grid_probe(bank, rule=measurement, **trained)
+            best = grid_probe(bank, rule=measurement, seed=seed, progress=progress, **options)
             chosen = {"lr": best.lr, "weight_decay": best.weight_decay}
             if len(measurement.lrs) > 1 and best.lr in (min(measurement.lrs), max(measurement.lrs)):
-                where = f"grid of {found.features} {found.layer}"
+                where = f"grid of {source.features} {source.layer}"
                 print(f"{where}: the best rate, {best.lr:g}, is at the grid's end", file=sys.stderr)
             yield Value("grid_top1", best.test_top1, _about(measurement) | chosen)
         case Logistic(c=c, max_iter=max_iter):
-            top1 = logistic_top1(bank, c=c, max_iter=max_iter, **options)
-            yield Value("logistic_top1", top1, _about(measurement))
-        case Geometry(extended=extended):
-            if found.pair is not None:
-                representation, alignment = Representation(extended=extended), Alignment()
-                representation.update(queries.cpu(), splits.images["test"].labels)
-                alignment.update(*(view.cpu() for view in found.pair))
-                for metric, value in representation.compute().items():
-                    yield Value(metric, float(value), {})
-                yield Value("alignment", float(alignment.compute()), {"augmentation": "pretraining"})
+            found = logistic_top1(bank, c=c, max_iter=max_iter, **options)
+            yield Value("logistic_top1", found, _about(measurement))
 
 
-def _about(measurement: Linear | Grid | Logistic) -> dict[str, Any]:
+def _options(train_labels: Tensor, source: Source, splits: Splits) -> dict[str, Any]:
+    """What every way to train a linear layer is told."""
+    queries = source.queries
+    return {
+        "train_labels": train_labels.to(queries.device),
+        "test_features": queries,
+        "test_labels": splits.images["test"].labels.to(queries.device),
+        "num_classes": len(splits.images["train"].classes),
+    }
+
+
+def _geometry(measurement: Geometry, source: Source, network: Embedded, splits: Splits) -> Iterator[Value]:
+    representation, alignment = Representation(extended=measurement.extended), Alignment()
+    representation.update(source.queries.cpu(), splits.images["test"].labels)
+    alignment.update(*(view.cpu() for view in network.pairs("test", network.layers)[source.layer]))
+    for metric, value in representation.compute().items():
+        yield Value(metric, float(value), {})
+    yield Value("alignment", float(alignment.compute()), {"augmentation": "pretraining"})
+    if measurement.extended:
+        images, views = measurement.lidar_images, measurement.lidar_views
+        found = network.many(source.layers, images=images, views=views)[source.layer]
+        how = f"pretraining, {views} views of {len(found)} images"
+        yield Value("lidar", float(lidar(found.cpu())), {"augmentation": how})
+
+
+def _corruptions(
+    measurement: Corruptions, source: Source, network: Embedded, splits: Splits, seed: int
+) -> Iterator[Value]:
+    """Both accuracies on clean test images, as severity 0, and on all corrupted ones."""
+    options = _options(splits.train_labels(), source, splits)
+    labels, truth = options["train_labels"], options["test_labels"]
+    rule, knn = measurement.linear, measurement.knn
+    probe = linear_probe(source.bank, rule=rule, seed=seed, progress=len(labels) > _LONG, **options)
+    for corruption, severity in [(None, 0), *product(measurement.corruptions, measurement.severities)]:
+        queries = source.queries
+        if corruption is not None:
+            queries = network.corrupted(source.layers, corruption, severity)[source.layer]
+        (score,) = knn_table(
+            queries, truth, source.bank, labels, num_classes=options["num_classes"], ks=[knn.k],
+            temperatures=[_temperature(knn)], metric=knn.distance,
+        )  # fmt: skip
+        x, y = labelled_rows(queries, truth, options["num_classes"], "test")
+        with full_precision(x.device):
+            right = top1(x, y, probe.weight, probe.bias)
+        how = {"corruption": corruption or "none", "severity": severity}
+        vote = _vote("corrupted_knn_top1", knn, score)
+        yield vote._replace(about=vote.about | how)
+        about = {"bank": "train", "lr": rule.lr, "weight_decay": rule.weight_decay}
+        yield Value("corrupted_linear_top1", right, about | how)
+
+
+def _about(measurement: Linear | Grid | Logistic | FineTune) -> dict[str, Any]:
     return {"bank": "train", "labels": None if measurement.labels == "all" else measurement.labels}

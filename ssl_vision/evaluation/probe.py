@@ -114,7 +114,7 @@ def linear_probe(
         weight, bias = _train([view for view, _ in xs], y, num_classes, rule, seed, progress)
         if not (weight.isfinite().all() and bias.isfinite().all()):
             raise ValueError(f"lr: training diverged at {rule.lr}; lower it, or scale the features down")
-        return ProbeResult(_top1(test_x, test_y, weight, bias), _top1(x, y, weight, bias), weight, bias)
+        return ProbeResult(top1(test_x, test_y, weight, bias), top1(x, y, weight, bias), weight, bias)
 
 
 def scale_at(schedule: Schedule, step: int, steps: int) -> float:
@@ -173,8 +173,8 @@ def _train(
                     parameter.sub_(momentum, alpha=lr)
             step += 1
         if progress and epoch % max(1, rule.epochs // 10) == 0:
-            top1 = _top1(x, y, weight, bias)
-            print(f"linear probe: epoch {epoch}/{rule.epochs}, train top-1 {top1:.4f}", file=sys.stderr)
+            right = top1(x, y, weight, bias)
+            print(f"linear probe: epoch {epoch}/{rule.epochs}, train top-1 {right:.4f}", file=sys.stderr)
     return weight, bias
 
 
@@ -186,5 +186,6 @@ def _adam(parameter: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, lr:
     parameter.addcdiv_(mean, root, value=-lr / (1 - _BETAS[0] ** step))
 
 
-def _top1(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> float:
+def top1(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> float:
+    """Share of rows x (n, F) that weight (C, F) and bias (C,) classify as y (n,) says."""
     return (torch.addmm(bias, x, weight.T).argmax(dim=1) == y).double().mean().item()

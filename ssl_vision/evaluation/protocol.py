@@ -1,14 +1,17 @@
 """Protocols: lists of measurements in small files, those of the literature and one's own."""
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import yaml
 
+from ssl_vision.data.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from ssl_vision.errors import InputError
+from ssl_vision.evaluation.finetune import FineTuneRule
 from ssl_vision.evaluation.grid import GridRule
 from ssl_vision.evaluation.probe import ProbeRule
 from ssl_vision.evaluation.subset import SHARES, Labels
@@ -131,17 +134,77 @@ class Logistic:
 class Geometry:
     """Alignment, uniformity, tolerance, cosines, sensitivity and RankMe of the test split; no baselines.
 
-    Args:
-        extended: with effective rank, feature standard deviation, class means and retrieval.
+    Raises:
+        ValueError: A value is out of range.
     """
 
     extended: bool = False
+    """With effective rank, feature standard deviation, class means, retrieval and LiDAR."""
+    lidar_images: int = 1000
+    """Images of the test split whose LiDAR is taken, evenly spaced; LiDAR's paper has 1,000."""
+    lidar_views: int = 50
+    """Views of each; the paper has 50. The network sees images times views."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("lidar_images", 2), ("lidar_views", 2)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: out of range, got {getattr(self, name)}")
 
     def __str__(self) -> str:
         return ""
 
 
-Measurement = KNN | Linear | Grid | Logistic | Geometry
+@dataclass(frozen=True)
+class Corruptions:
+    """Top-1 of the test images under each corruption and severity, with what clean train images taught.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    corruptions: tuple[Corruption, ...] = CORRUPTIONS
+    severities: tuple[int, ...] = SEVERITIES
+    knn: KNN = KNN()
+    linear: ProbeRule = field(default_factory=ProbeRule)
+
+    def __post_init__(self) -> None:
+        for name, known in (("corruptions", CORRUPTIONS), ("severities", SEVERITIES)):
+            given = getattr(self, name)
+            if not given or len(set(given)) < len(given) or not set(given) <= set(known):
+                raise ValueError(f"{name}: expected some of {known}, each once, got {given}")
+
+    def __str__(self) -> str:
+        severities = ", ".join(map(str, self.severities))
+        return (
+            f"corruptions: train images clean, test images at severities {severities} (means); {self.knn}; "
+            f"{Linear(**dataclasses.asdict(self.linear))}"
+        )
+
+
+@dataclass(frozen=True)
+class FineTune(FineTuneRule):
+    """The backbone and a linear layer, trained end to end.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    labels: Labels = "all"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.labels not in ("all", *SHARES):
+            raise ValueError(f"labels: out of range, got {self.labels}")
+
+    def __str__(self) -> str:
+        views = {"none": "plain images", "crop": "crops", "pretraining": "the run's views"}[self.augmentation]
+        return (
+            f"fine-tuned: {self.epochs} epochs of Nesterov's SGD {self.lr:g}, cosine, on {views}"
+            f"{_labels(self.labels)}"
+        )
+
+
+Measurement = KNN | Linear | Grid | Logistic | Geometry | Corruptions | FineTune
 
 KINDS: dict[str, type[Measurement]] = {
     "knn": KNN,
@@ -149,6 +212,8 @@ KINDS: dict[str, type[Measurement]] = {
     "grid": Grid,
     "logistic": Logistic,
     "geometry": Geometry,
+    "corruptions": Corruptions,
+    "finetune": FineTune,
 }
 
 
@@ -208,6 +273,8 @@ def read_protocol(name: str) -> Protocol:
     measurements = tuple(
         _measurement(item, f"protocol {name}: measurement {i}") for i, item in enumerate(items, 1)
     )
+    if "backbone" not in layers and any(isinstance(each, FineTune) for each in measurements):
+        raise InputError(f"protocol {name}: finetune is of the backbone, which layers must name")
     return Protocol(path.stem, tuple(layers), measurements)
 
 

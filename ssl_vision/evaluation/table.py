@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 
 COLUMNS = {
     "knn_top1": ("kNN %", 100),
     "linear_top1": ("linear %", 100),
     "grid_top1": ("grid %", 100),
     "logistic_top1": ("logistic %", 100),
+    "finetune_top1": ("fine-tuned %", 100),
     "alignment": ("alignment", 1),
     "uniformity": ("uniformity", 1),
     "tolerance": ("tolerance", 1),
@@ -16,6 +18,9 @@ COLUMNS = {
     "sensitivity": ("sensitivity", 1),
     "rankme": ("RankMe", 1),
 }
+
+CORRUPTED = {"corrupted_knn_top1": "kNN", "corrupted_linear_top1": "linear"}
+"""Metrics with a value for each corruption and severity."""
 
 VARIANTS = {
     "k": "k={}",
@@ -58,6 +63,12 @@ class Row:
     """Share of the labelled train images that a linear layer was trained on."""
     lr: float | None = None
     weight_decay: float | None = None
+    data: str | None = None
+    """Class of the data set."""
+    corruption: str | None = None
+    """Of the images that are classified; ``none`` for those that the corrupted ones are compared with."""
+    severity: int | None = None
+    """1 to 5, 0 for ``none``."""
 
     def as_dict(self) -> dict[str, str | float | int]:
         """The fields that apply."""
@@ -67,21 +78,47 @@ class Row:
 def render(rows: Sequence[Row]) -> str:
     """A table with a line for each (features, layer) and a column for each metric that was measured.
 
-    A metric that was measured in several ways has a column for each, headed by what tells them apart.
+    A metric that was measured in several ways has a column for each, headed by what tells them apart. Values
+    under corruptions are in a table of their own, as means over the severities.
     """
+    return "\n".join(_aligned(lines) for lines in (_metrics(rows), _corruptions(rows)) if len(lines) > 1)
+
+
+def _metrics(rows: Sequence[Row]) -> list[list[str]]:
     order = list(COLUMNS)
-    columns = sorted(
-        dict.fromkeys(_column(row) for row in rows if row.metric in order),
-        key=lambda column: order.index(column[0]),
-    )
+    rows = [row for row in rows if row.metric in order]
+    columns = sorted(dict.fromkeys(map(_column, rows)), key=lambda column: order.index(column[0]))
     cells = {(row.features, row.layer, _column(row)): row.value for row in rows}
     names = list(dict.fromkeys((row.features, row.layer) for row in rows))
-    lines = [["", *(_heading(column, columns) for column in columns)]]
+    lines = [["", *(_heading(COLUMNS[column[0]][0], column, columns) for column in columns)]]
     for features, layer in names:
         values = [cells.get((features, layer, column)) for column in columns]
         lines.append(
             [_name(features, layer), *(_cell(v, c[0]) for v, c in zip(values, columns, strict=True))]
         )
+    return lines
+
+
+def _corruptions(rows: Sequence[Row]) -> list[list[str]]:
+    """A line for each accuracy: clean, the mean of each corruption, and the mean of all."""
+    rows = [row for row in rows if row.metric in CORRUPTED]
+    columns = list(dict.fromkeys(map(_column, rows)))
+    corruptions = list(dict.fromkeys(row.corruption for row in rows if row.severity))
+    found: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
+    for row in rows:
+        found.setdefault((_name(row.features, row.layer), _column(row)), []).append(row)
+    lines = [["top-1 %", "clean", *map(str, corruptions), "mean"]]
+    for (name, column), own in found.items():
+        groups = [
+            [row for row in own if row.corruption == corruption] for corruption in ("none", *corruptions)
+        ]
+        groups.append([row for row in own if row.severity])
+        means = [f"{100 * fmean(row.value for row in group):.2f}" if group else "" for group in groups]
+        lines.append([f"{name}, {_heading(CORRUPTED[column[0]], column, columns)}", *means])
+    return lines
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
         "  ".join(
@@ -97,14 +134,14 @@ def _column(row: Row) -> tuple[str, ...]:
     return (row.metric, *(_text(getattr(row, field)) for field in VARIANTS))
 
 
-def _heading(column: tuple[str, ...], columns: Sequence[tuple[str, ...]]) -> str:
+def _heading(name: str, column: tuple[str, ...], columns: Sequence[tuple[str, ...]]) -> str:
     same = [other for other in columns if other[0] == column[0]]
     told = [
         text.format(column[i])
         for i, text in enumerate(VARIANTS.values(), 1)
         if column[i] not in ("", "none") and len({other[i] for other in same}) > 1
     ]
-    return " ".join([COLUMNS[column[0]][0], *told])
+    return " ".join([name, *told])
 
 
 def _text(value: float | str | None) -> str:

@@ -94,7 +94,7 @@ def evaluation_rows(file: Path, *, epoch: int) -> list[dict[str, Any]]:
     if not file.is_file():
         return []
     try:
-        rows = [dict(row) for row in json.loads(file.read_text(encoding="utf-8"))]
+        rows = [dict(row) for row in json.loads(file.read_text(encoding="utf-8")) if "corruption" not in row]
         ours = [row for row in rows if row["features"] == "trained" and row["epoch"] == epoch]
         others = [row for row in rows if row["features"] != "trained"]
         shown = [row for row in ours if row["layer"] == "backbone"]
@@ -121,7 +121,10 @@ def _name(spec: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A value of a config on one line; a class as its name and options, and nothing for what is not set."""
+    """A value of a config on one line; a class as its name and options, and nothing for what is not set.
+
+    Of a path from a root or a home, which is another's elsewhere, only the last name.
+    """
     if isinstance(value, Mapping) and "class_path" in value:
         options = _plain(value.get("init_args") or {})
         return f"{_name(value)} ({options})" if options else _name(value)
@@ -131,4 +134,6 @@ def _plain(value: Any) -> str:
         return f"({', '.join(map(_plain, value))})"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, str) and value.startswith(("/", "~")):
+        return Path(value).name
     return f"{value:g}" if isinstance(value, float) else str(value)

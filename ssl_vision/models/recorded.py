@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ssl_vision.models.finite import not_finite, skips_on_device
+
 
 class RecordedStep:
     """Runs a step a few times as it is, records it, and from then on replays the recording.
@@ -84,6 +86,8 @@ def whole_step(loss: Callable[..., Tensor], optimizer: Optimizer) -> Callable[..
             value = loss(*inputs)
         with torch.autocast(device, enabled=False):
             value.backward()  # type: ignore[no-untyped-call]
+            if skips_on_device(optimizer):
+                optimizer.found_inf = not_finite(optimizer)  # type: ignore[attr-defined]
             optimizer.step()
         return value.detach()
 

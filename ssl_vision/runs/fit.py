@@ -22,7 +22,7 @@ from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zer
 import ssl_vision.data
 import ssl_vision.models
 import ssl_vision.objectives  # noqa: F401
-from ssl_vision.callbacks import ObjectiveStatistics, OnlineProbe, RepresentationMetrics, Times
+from ssl_vision.callbacks import FiniteSteps, ObjectiveStatistics, OnlineProbe, RepresentationMetrics, Times
 from ssl_vision.errors import InputError
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.complaint import OneLineErrors, one_line
@@ -51,7 +51,9 @@ _RECORDED = (
     "trainer",
     "metrics",
     "online_probe",
+    "patience",
     "runs_dir",
+    "save_every_n_steps",
     "wandb",
 )
 
@@ -73,17 +75,21 @@ class RunCLI(LightningCLI):
     wandb_mode: str | None
 
     def __init__(self, args: Sequence[str]) -> None:
-        super().__init__(
-            pl.LightningModule,
-            pl.LightningDataModule,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            seed_everything_default=0,
-            save_config_callback=None,
-            auto_configure_optimizers=False,
-            parser_class=_Parser,
-            args=list(args),
-        )
+        try:
+            super().__init__(
+                pl.LightningModule,
+                pl.LightningDataModule,
+                subclass_mode_model=True,
+                subclass_mode_data=True,
+                seed_everything_default=0,
+                save_config_callback=None,
+                auto_configure_optimizers=False,
+                parser_class=_Parser,
+                args=list(args),
+            )
+        finally:
+            if hasattr(self, "folder"):
+                self.folder.lock.release()
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -98,6 +104,12 @@ class RunCLI(LightningCLI):
         )
         parser.add_argument("--runs_dir", type=str, default="runs", help="Where run folders are kept.")
         parser.add_argument("--overwrite", type=bool, default=False, help="Replace a run of this name.")
+        parser.add_argument(
+            "--patience",
+            type=PositiveInt,
+            default=10,
+            help="Steps in a row with a loss or gradient that is not finite before the run ends.",
+        )
         parser.add_argument(
             "--save_every_n_steps",
             type=PositiveInt | None,
@@ -213,7 +225,7 @@ class RunCLI(LightningCLI):
                 )
             )
         record = RunRecord(self.folder, self.plain_config, fresh=config.ckpt_path is None)
-        own: list[pl.Callback] = [Times(), ObjectiveStatistics()]
+        own: list[pl.Callback] = [Times(), ObjectiveStatistics(), FiniteSteps(config.patience)]
         own += [OnlineProbe()] if config.online_probe else []
         files = WholeFiles(self.folder.last, self.folder.previous)
         spare = Path(config.spare_dir) if config.spare_dir else None

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from ssl_vision.errors import InputError
+from ssl_vision.runs.lock import Lock
 
 # Keys that say where to run and for how long, not what is computed: a continuation may change them. A folder
 # of one's own images is what is computed, and so is the length of a run whose schedule ends with it.
@@ -17,7 +18,6 @@ _FREE = (
     "name",
     "runs_dir",
     "save_every_n_steps",
-    "spare_dir",
     "wandb",
     "data.init_args.cache",
     "data.init_args.cache_dir",
@@ -47,6 +47,7 @@ class RunFolder:
         self.metrics_file = self.path / "metrics.csv"
         self.times_file = self.path / "times.csv"
         self.evaluation_file = self.path / "evaluation.json"
+        self.lock = Lock(self.path / ".lock")
         self.checkpoints = self.path / "checkpoints"
         self.last = self.checkpoints / "last.ckpt"
         self.previous = self.checkpoints / "previous-last.ckpt"
@@ -65,10 +66,11 @@ class RunFolder:
             overwrite: a run that the folder holds may be replaced.
 
         Raises:
-            InputError: the folder holds another run, or this one already, or something else.
+            InputError: the folder holds another run, or this one already, or something else, or is in use.
         """
+        self.lock.check()
         if not self.config_file.exists():
-            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            if self.path.exists() and (not self.path.is_dir() or set(self.path.iterdir()) - {self.lock.path}):
                 raise InputError(f"{self.path} exists and is not a run folder: give the run another --name")
             return
         if overwrite:
@@ -87,7 +89,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Deletes what a run and its evaluation and exports wrote here, and nothing else."""
-        exports = self.path.glob("backbone*")
+        exports = [*self.path.glob("backbone*"), *self.path.glob("evaluation_*.json")]
         logs = (self.metrics_file, self.times_file)
         for file in (self.config_file, *logs, self.evaluation_file, *exports):
             file.unlink(missing_ok=True)

@@ -33,9 +33,13 @@ class RunRecord(pl.Callback):
         """Makes the folder this run's.
 
         Not before training starts: a run that cannot start leaves no folder behind and replaces none.
+
+        Raises:
+            InputError: another process has made it its own meanwhile.
         """
         if not trainer.is_global_zero:
             return
+        self.folder.lock.take()
         if self.fresh:
             self.folder.clear()
         self.folder.write_config(self.config)

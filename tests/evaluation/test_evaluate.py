@@ -7,12 +7,12 @@ import shutil
 import pytest
 import torch
 
-from ssl_vision.data import Digits
-from ssl_vision.evaluation.features import embed
+from ssl_vision.data import Digits, Images
+from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.evaluation.probe import linear_probe
 from ssl_vision.evaluation.rebuild import trained_model, untrained_model
 from ssl_vision.main import main
-from ssl_vision.metrics import KNNAccuracy
+from ssl_vision.metrics import KNNAccuracy, lidar
 from ssl_vision.models import SimCLR
 from ssl_vision.runs.checkpoint import read_checkpoint
 
@@ -38,7 +38,7 @@ def test_every_row_says_how_it_came_about(evaluated):
     assert knn == {
         "features": "trained", "layer": "backbone", "metric": "knn_top1", "split": "test", "bank": "train",
         "k": 5, "temperature": 0.1, "epoch": 2, "seed": 0, "protocol": "macl", "distance": "cosine",
-        "vote": "weighted", "augmentation": "none",
+        "vote": "weighted", "augmentation": "none", "data": "Digits",
     }  # fmt: skip
     assert {(r["features"], r["layer"]) for r in rows if r["metric"] == "linear_top1"} == {
         ("trained", "backbone"), ("trained", "hidden"), ("trained", "projector"),
@@ -181,12 +181,83 @@ def test_a_checkpoint_of_another_architecture_is_refused(tiny_run, tmp_path, cap
 
 def test_extended_geometry_is_in_the_rows(tiny_run, tmp_path):
     mine, rows = tmp_path / "mine.yaml", tmp_path / "rows.json"
-    mine.write_text("measurements:\n  - geometry: {extended: true}\n")
+    mine.write_text("measurements:\n  - geometry: {extended: true, lidar_images: 90, lidar_views: 5}\n")
     options = [f"--protocol={mine}", "--baselines=false", "--cache=false", f"--output={rows}"]
     assert main(["evaluate", str(tiny_run), *options]) == 0
-    values = {row["metric"]: row["value"] for row in json.loads(rows.read_text())}
+    found = {row["metric"]: row for row in json.loads(rows.read_text())}
+    values = {metric: row["value"] for metric, row in found.items()}
     assert {"alignment", "rankme", "effective_rank", "feature_std", "nc1", "map", "recall@10"} <= set(values)
     assert 0 < values["map"] <= values["recall@10"] <= 1
+    model, data = trained_model(read_checkpoint(tiny_run)), Digits()
+    test, every = data.split("test"), torch.arange(0, 360, 4)
+    views = [
+        view
+        for epoch in range(3)
+        for view in embed_views(model, test.select(every), data.views, seed=0, epoch=epoch)
+    ]
+    expected = lidar(torch.stack([view.backbone for view in views[:5]], dim=1))
+    assert values["lidar"] == pytest.approx(float(expected), rel=1e-4)
+    assert found["lidar"]["augmentation"] == "pretraining, 5 views of 90 images"
+
+
+def test_pixels_are_made_once_and_only_for_a_measurement_of_them(tiny_run, tmp_path, monkeypatch):
+    made = []
+    images = Images.images.fget
+
+    def counted(self):
+        made.append(len(self))
+        return images(self)
+
+    monkeypatch.setattr(Images, "images", property(counted))
+    for number, text in enumerate(("geometry: {}", "knn: {k: 5}", "logistic: {labels: 10%}")):
+        (tmp_path / f"{number}.yaml").write_text(f"measurements: [{text}]")
+    names = [f"--protocol={tmp_path / f'{number}.yaml'}" for number in range(3)]
+    options = ["--cache=false", f"--output={tmp_path / 'rows.json'}"]
+    assert main(["evaluate", str(tiny_run), names[0], *options]) == 0
+    assert made == []
+    assert main(["evaluate", str(tiny_run), *names, *options]) == 0
+    assert sorted(made) == [360, 1437]
+    rows, data = json.loads((tmp_path / "rows.json").read_text()), Digits()
+    knn = KNNAccuracy(num_classes=10, k=5)
+    for split, role in (("train", "bank"), ("test", "query")):
+        knn.update(data.split(split).store.flatten(1) / 255, data.split(split).labels, role)
+    assert found(rows, "pixels", "raw", "knn_top1")["value"] == pytest.approx(float(knn.compute()))
+
+
+def test_one_measurement_that_fails_is_left_out_of_the_rest(tiny_run, tmp_path, capsys):
+    mine, output = tmp_path / "mine.yaml", tmp_path / "rows.json"
+    mine.write_text(
+        "measurements: [knn: {k: 3}, linear: {lr: 1e38, epochs: 2}, finetune: {lr: 1e30, epochs: 1}, "
+        "logistic: {}]"
+    )
+    options = ["--baselines=false", f"--output={output}", "--cache=false"]
+    assert main(["evaluate", str(tiny_run), f"--protocol={mine}", *options]) == 0
+    printed = capsys.readouterr()
+    lines = [line for line in printed.err.replace("\r", "\n").splitlines() if "left out" in line]
+    assert lines == [
+        "mine: linear of trained backbone is left out: lr: training diverged at 1e+38; lower it, or scale "
+        "the features down",
+        "mine: finetune of trained backbone is left out: lr: fine-tuning diverged at 1e+30; lower it",
+    ]
+    rows = json.loads(output.read_text())
+    assert [row["metric"] for row in rows] == ["knn_top1", "logistic_top1"]
+    heading = next(line for line in printed.out.splitlines() if "kNN %" in line)
+    assert "logistic %" in heading
+    assert "linear %" not in heading
+
+
+def test_nothing_measured_at_all_is_an_error(tiny_run, tmp_path, capsys):
+    mine, output = tmp_path / "mine.yaml", tmp_path / "rows.json"
+    mine.write_text("measurements: [linear: {lr: 1e38, epochs: 2}]")
+    options = [f"--output={output}", "--cache=false"]
+    assert main(["evaluate", str(tiny_run), f"--protocol={mine}", *options]) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert [line.split(" is left out")[0] for line in lines] == [
+        f"mine: linear of {name}" for name in ("trained backbone", "untrained backbone", "pixels raw")
+    ]
+    assert not output.exists()
+    assert main(["evaluate", str(tiny_run), f"--protocol={mine}", "--protocol=solo", *options]) == 0
+    assert "nothing could be measured" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -28,7 +28,13 @@ def fit(runs: Path, *args: str, name: str = "run") -> int:
 
 
 def test_a_run_folder_holds_config_metrics_and_checkpoint(tiny_run):
-    assert {p.name for p in tiny_run.iterdir()} == {"config.yaml", "metrics.csv", "times.csv", "checkpoints"}
+    assert {p.name for p in tiny_run.iterdir()} == {
+        ".lock",
+        "config.yaml",
+        "metrics.csv",
+        "times.csv",
+        "checkpoints",
+    }
     assert {p.name for p in (tiny_run / "checkpoints").iterdir()} == {"last.ckpt", "previous-last.ckpt"}
     config = yaml.safe_load((tiny_run / "config.yaml").read_text())
     objective = config["model"]["init_args"]["objective"]
@@ -154,7 +160,7 @@ def test_a_folder_that_holds_a_run_is_never_overwritten_unasked(tmp_path, capsys
     (tmp_path / "run" / "notes.txt").touch()
     assert fit(tmp_path, short, "--model.optimizer.lr=0.5", "--overwrite=true") == 0
     left = {file.name for file in (tmp_path / "run").iterdir()}
-    assert left == {"config.yaml", "metrics.csv", "times.csv", "checkpoints", "notes.txt"}
+    assert left == {".lock", "config.yaml", "metrics.csv", "times.csv", "checkpoints", "notes.txt"}
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert config["model"]["init_args"]["optimizer"]["lr"] == 0.5
 

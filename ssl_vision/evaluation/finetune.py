@@ -1,0 +1,148 @@
+"""Fine-tuning: how well the whole network, from its pretrained weights on, learns the classes."""
+
+import copy
+import math
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from tqdm.auto import tqdm
+
+from ssl_vision.data import Images, Views
+from ssl_vision.evaluation.features import crop_and_flip
+from ssl_vision.evaluation.probe import Schedule, scale_at
+from ssl_vision.models import SimCLR
+
+_TEST_BATCH = 512
+
+Augmentation = Literal["none", "crop", "pretraining"]
+
+
+@dataclass(frozen=True)
+class FineTuneRule:
+    """How the network is trained, by SGD with Nesterov's momentum on softmax cross-entropy.
+
+    The defaults are SimCLR's for few labels (Chen et al. 2020, B.5: 0.05 × batch size / 256, momentum 0.9, no
+    weight decay, crop and flip, 30 epochs for 10 % of the labels); the batch there is 4,096, and the schedule
+    is this package's.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    epochs: int = 30
+    lr: float = 0.05
+    """Of the whole network; it is not scaled with the batch size."""
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    batch_size: int = 256
+    schedule: Schedule = "cosine"
+    augmentation: Augmentation = "crop"
+    """The run's views, or of these only crop and flip, or plain images."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("epochs", self.epochs >= 1),
+            ("lr", self.lr > 0),
+            ("momentum", 0 < self.momentum < 1),
+            ("weight_decay", self.weight_decay >= 0),
+            ("batch_size", self.batch_size >= 2),
+            ("schedule", self.schedule in ("constant", "cosine")),
+            ("augmentation", self.augmentation in ("none", "crop", "pretraining")),
+        ):
+            if not allowed:
+                raise ValueError(f"{name}: out of range, got {getattr(self, name)}")
+
+
+def finetuned_top1(
+    model: SimCLR, train: Images, test: Images, views: Views, *, rule: FineTuneRule, seed: int
+) -> float:
+    """Test accuracy, in [0, 1], of a copy of the backbone and a linear layer trained end to end.
+
+    The layer starts at zero. An epoch takes all labelled train images in an order by ``seed`` and epoch, in
+    the fewest batches of at most ``batch_size``, as equal as can be; an image is a view by ``seed``, epoch
+    and the image alone; the learning rate is `scale_at` each step. The last epoch is what is tested. On CUDA
+    the training is autocast to bfloat16. A function of its arguments alone, on CUDA but for rounding.
+
+    Args:
+        model: on the device where the work is done; it stays as it is.
+        train: its labelled images are trained on.
+        test: its labelled images are classified, un-augmented.
+        views: those of pretraining, which say how images are brought to the network, too.
+        rule: how it is trained.
+        seed: of the order and the views.
+
+    Raises:
+        ValueError: fewer than two train images, or no test image, has a label, or training diverged.
+    """
+    device = model.device
+    labelled, queries = (split.labelled.nonzero()[:, 0] for split in (train, test))
+    if len(labelled) < 2 or not len(queries):
+        raise ValueError(f"labels: expected 2 in train and 1 in test, got {len(labelled)} and {len(queries)}")
+    network = nn.Sequential(copy.deepcopy(model.backbone), nn.Linear(model.backbone.dim, len(train.classes)))
+    for parameter in network[1].parameters():
+        nn.init.zeros_(parameter)
+    network.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(
+        network.parameters(),
+        lr=rule.lr,
+        momentum=rule.momentum,
+        weight_decay=rule.weight_decay,
+        nesterov=True,
+    )
+    per_epoch = math.ceil(len(labelled) / rule.batch_size)
+    steps, step = rule.epochs * per_epoch, 0
+    generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device sees one order
+    with tqdm(total=steps, desc="fine-tune", leave=False) as progress:
+        for epoch in range(rule.epochs):
+            order = labelled[torch.randperm(len(labelled), generator=generator)]
+            for rows in order.tensor_split(per_epoch):
+                images = _seen(train, rows, views, rule.augmentation, device, seed, epoch)
+                with _autocast(device):
+                    scores = network(images)
+                loss = F.cross_entropy(scores.float(), train.labels[rows].to(device))
+                for group in optimizer.param_groups:
+                    group["lr"] = rule.lr * scale_at(rule.schedule, step, steps)
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                step += 1
+                progress.update()
+            if not all(parameter.isfinite().all() for parameter in network.parameters()):
+                raise ValueError(f"lr: fine-tuning diverged at {rule.lr}; lower it")
+    return _top1(network.eval(), test, queries, views, device)
+
+
+def _seen(
+    data: Images,
+    rows: Tensor,
+    views: Views,
+    augmentation: Augmentation,
+    device: torch.device,
+    seed: int,
+    epoch: int,
+) -> Tensor:
+    """The first view of each image, (N, 3, size, size) float32."""
+    images = data.at(rows).to(device)
+    if augmentation == "none":
+        return views.plain(images).to(memory_format=torch.channels_last)
+    height, width = images.shape[-2:]
+    kept = views if augmentation == "pretraining" else crop_and_flip(views)
+    drawn = kept.parameters(rows.to(device), seed=seed, epoch=epoch, height=height, width=width, views=(0,))
+    return kept.render(images, drawn, memory_format=torch.channels_last)
+
+
+@torch.inference_mode()
+def _top1(network: nn.Module, test: Images, queries: Tensor, views: Views, device: torch.device) -> float:
+    right = 0
+    for rows in queries.split(_TEST_BATCH):  # type: ignore[no-untyped-call]
+        images = views.plain(test.at(rows).to(device)).to(memory_format=torch.channels_last)
+        right += int((network(images).argmax(dim=1) == test.labels[rows].to(device)).sum())
+    return right / len(queries)
+
+
+def _autocast(device: torch.device) -> AbstractContextManager[Any]:
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")

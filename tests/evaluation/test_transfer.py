@@ -1,0 +1,80 @@
+"""A backbone on another data set than its own."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from PIL import Image
+from settings import TINY
+
+from ssl_vision.data import Digits, ImageFolder
+from ssl_vision.evaluation.features import embed
+from ssl_vision.evaluation.rebuild import trained_model
+from ssl_vision.main import main
+from ssl_vision.metrics import KNNAccuracy
+from ssl_vision.runs.checkpoint import read_checkpoint
+
+KNN = "measurements: [knn: {k: 5}]"
+
+
+@pytest.fixture
+def run(tiny_run, tmp_path):
+    return shutil.copytree(tiny_run, tmp_path / "tiny")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Images of 24 x 30 pixels in two classes."""
+    generator = torch.Generator().manual_seed(0)
+    for split, count in (("train", 12), ("test", 6)):
+        for number in range(2 * count):
+            bright = 60 * (number % 2)
+            pixels = torch.randint(bright, bright + 190, (24, 30, 3), generator=generator, dtype=torch.uint8)
+            path = tmp_path / "folder" / split / "ab"[number % 2] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.numpy()).save(path)
+    return tmp_path / "folder"
+
+
+@pytest.mark.parametrize(("options", "size"), [([], 16), (["--data.views.size=12"], 12)])
+def test_another_data_set_comes_at_the_size_and_normalisation_of_the_run(
+    run, folder, tmp_path, options, size
+):
+    before = sorted(path.name for path in run.iterdir())
+    (tmp_path / "mine.yaml").write_text(KNN)
+    args = ["--baselines=false", "--cache=false", f"--protocol={tmp_path / 'mine.yaml'}"]
+    other = ["--data=ImageFolder", f"--data.root={folder}", "--data.image_size=24", *options]
+    assert main(["evaluate", str(run), *args, *other]) == 0
+    assert sorted(path.name for path in run.iterdir()) == sorted([*before, "evaluation_imagefolder.json"])
+    (row,) = json.loads((run / "evaluation_imagefolder.json").read_text())
+    assert row["data"] == "ImageFolder"
+    own = Digits().views
+    data, model = ImageFolder(root=folder, image_size=24), trained_model(read_checkpoint(run))
+    views = type(own)(size=size, mean=own.mean, std=own.std)
+    knn = KNNAccuracy(num_classes=2, k=5)
+    for split, role in (("train", "bank"), ("test", "query")):
+        images = data.split(split)
+        knn.update(embed(model, images, views).backbone, images.labels, role)
+    assert row["value"] == pytest.approx(float(knn.compute()))
+
+
+def test_the_runs_own_data_goes_to_its_own_file(run, tmp_path):
+    (tmp_path / "mine.yaml").write_text(KNN)
+    args = ["--baselines=false", "--cache=false", f"--protocol={tmp_path / 'mine.yaml'}", "--data=Digits"]
+    assert main(["evaluate", str(run), *args]) == 0
+    assert [row["data"] for row in json.loads((run / "evaluation.json").read_text())] == ["Digits"]
+
+
+@pytest.mark.realdata
+def test_a_backbone_of_cifar10_on_other_data(data_root, tmp_path, capsys):
+    args = [f"--runs_dir={tmp_path}", "--name=c", "--data=CIFAR10", f"--data.root={data_root}", *TINY]
+    assert main(["fit", *args, "--trainer.limit_train_batches=2", "--trainer.max_epochs=1"]) == 0
+    (tmp_path / "mine.yaml").write_text(KNN)
+    for data, classes in (("CIFAR100", 100), ("STL10", 10), ("Digits", 10)):
+        options = ["--baselines=false", f"--protocol={tmp_path / 'mine.yaml'}", f"--data={data}"]
+        assert main(["evaluate", str(tmp_path / "c"), *options]) == 0
+        assert f"{data}: test split" in capsys.readouterr().out
+        (row,) = json.loads((tmp_path / "c" / f"evaluation_{data.lower()}.json").read_text())
+        assert row["data"] == data
+        assert row["value"] > 1.5 / classes

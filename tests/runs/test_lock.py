@@ -1,0 +1,65 @@
+"""Two runs into one folder: the second stops, and a dead one leaves no claim."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from settings import TINY
+
+from ssl_vision.errors import InputError
+from ssl_vision.main import main
+from ssl_vision.runs.lock import Lock
+
+HOLD = "import sys, time; from ssl_vision.runs.lock import Lock; from pathlib import Path; "
+HOLD += "lock = Lock(Path(sys.argv[1])); lock.take(); print('taken', flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Another process that has the folder tmp_path / "run"."""
+    args = [sys.executable, "-c", HOLD, str(tmp_path / "run" / ".lock")]
+    with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "taken\n"
+        yield process
+        process.kill()
+
+
+def test_a_folder_in_use_is_not_taken_and_says_by_whom(tmp_path, other):
+    with pytest.raises(InputError, match=f"run is being trained by process {other.pid} on "):
+        Lock(tmp_path / "run" / ".lock").take()
+
+
+def test_a_killed_process_has_no_claim(tmp_path, other):
+    other.send_signal(signal.SIGKILL)
+    other.wait()
+    lock = Lock(tmp_path / "run" / ".lock")
+    lock.check()
+    lock.take()
+    assert lock.path.read_text().startswith(f"process {os.getpid()} on ")
+    lock.release()
+
+
+def test_a_second_run_into_a_folder_stops_with_a_line(tmp_path, other, capsys):
+    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY]) == 2
+    error = capsys.readouterr().err
+    assert f"is being trained by process {other.pid}" in error
+    assert error.count("\n") == 1
+    assert [file.name for file in (tmp_path / "run").iterdir()] == [".lock"]
+
+
+def test_one_that_comes_between_is_refused_before_anything_is_replaced(tmp_path, monkeypatch, capsys):
+    """Both have looked before either took the folder."""
+    monkeypatch.setattr(Lock, "check", lambda self: None)
+    first = Lock(tmp_path / "run" / ".lock")
+    first.take()
+    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", "--overwrite=true", *TINY]) == 2
+    assert "is being trained by process" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "config.yaml").exists()
+    first.release()
+
+
+def test_a_run_gives_its_folder_back(tmp_path, capsys):
+    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--trainer.max_epochs=1"]) == 0
+    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--ckpt_path=last"]) == 0
