@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 TINY_NETWORK = {"width": 4, "hidden_dim": 16, "output_dim": 8, "seed": 0}
-PRESETS = [cls for cls in o.Contrastive.__subclasses__() if not cls.supervised]
+PRESETS = [cls for cls in o.Contrastive.__subclasses__() if not cls.supervised] + [o.ArcCon]
 
 
 @pytest.mark.parametrize("tau", [0.1, 0.01])
@@ -36,6 +36,21 @@ def test_gradients_on_the_device_are_those_in_float64(preset, n, tau):
 
     exact, single = gradient("cpu", torch.float64), gradient("cuda", torch.float32)
     assert (single - exact).norm() / exact.norm() < (5e-5 if tau == 0.01 else 5e-6)
+
+
+@pytest.mark.parametrize("cls", [*o.TwoViews.__subclasses__()], ids=lambda c: c.__name__)
+def test_the_other_objectives_have_the_cpus_gradients(cls):
+    g = torch.Generator().manual_seed(0)
+    z1 = torch.randn(64, 32, generator=g, dtype=torch.float64)
+    z2 = z1 + torch.randn(64, 32, generator=g, dtype=torch.float64)
+    objective = o.MET() if cls is o.HardestTriplet else cls()
+
+    def gradient(device, dtype):
+        a, b = (z.to(device, dtype).requires_grad_() for z in (z1, z2))
+        return torch.cat(torch.autograd.grad(objective(a, b), (a, b))).cpu().double()
+
+    exact, single = gradient("cpu", torch.float64), gradient("cuda", torch.float32)
+    assert (single - exact).norm() / exact.norm() < 1e-4
 
 
 @pytest.mark.parametrize("views", [Views(), Views(size=20, blur=0.5, degrees=15.0)], ids=["plain", "all"])

@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 
 from ssl_vision.data import Batch
 from ssl_vision.models.finite import not_finite, skips_on_device
-from ssl_vision.objectives import Contrastive
 
 
 class FiniteSteps(pl.Callback):
@@ -84,9 +83,9 @@ class FiniteSteps(pl.Callback):
         indices = batch.indices.tolist()
         images = ", ".join(map(str, indices[:8])) + (", …" if len(indices) > 8 else "")
         where = f"at step {trainer.global_step} the loss or a gradient is not finite (images {images}"
-        objective = getattr(pl_module, "objective", None)
-        if isinstance(objective, Contrastive):
-            where += f"; temperature {float(objective.statistics()['temperature']):g}"
+        statistics = getattr(getattr(pl_module, "objective", None), "statistics", dict)()
+        if "temperature" in statistics:
+            where += f"; temperature {float(statistics['temperature']):g}"
         where += ")"
         if row < self.patience:
             warnings.warn(f"{where}: the update is skipped, {self.skipped} so far", stacklevel=2)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
 from ssl_vision.data import BANK, QUERIES, Batch
@@ -22,15 +23,19 @@ class RepresentationMetrics(pl.Callback):
 
     ``trainer.check_val_every_n_epoch`` says how often; ``data.val`` says which images.
 
+    A representation that has collapsed, whose features are all but one direction, is a warning and
+    ``val/collapsed`` 1 on the progress bar: RankMe of the backbone or the projector lies below a floor.
+
     Args:
         k: neighbours of the kNN vote; a bank with fewer images is used whole.
         temperature: T of the vote's weight exp(similarity / T).
+        rank_floor: RankMe below which features count as collapsed; 1 is a single direction.
     """
 
-    def __init__(self, k: int = 200, temperature: float = 0.1) -> None:
+    def __init__(self, k: int = 200, temperature: float = 0.1, rank_floor: float = 1.5) -> None:
         if k < 1 or not temperature > 0:
             raise ValueError(f"k and temperature must be positive, got k={k} and temperature={temperature}")
-        self.k, self.temperature = k, temperature
+        self.k, self.temperature, self.rank_floor = k, temperature, rank_floor
         self._knn: KNNAccuracy | None = None
         self._representation: dict[str, Representation] = {}
         self._alignment: dict[str, Alignment] = {}
@@ -76,11 +81,18 @@ class RepresentationMetrics(pl.Callback):
             return
         if self._knn is not None:
             pl_module.log("val/knn_top1", self._knn.compute(), prog_bar=True, sync_dist=True)
+        ranks: dict[str, float] = {}
         for name in Layers._fields:
             suffix = "" if name == "backbone" else f"_{name}"
             values: dict[str, Tensor] = self._representation[name].compute()
             values["alignment"] = self._alignment[name].compute()
+            ranks[name] = float(values["rankme"])
             for key, value in values.items():
                 if not torch.isnan(value):
                     pl_module.log(f"val/{key}{suffix}", value.float(), sync_dist=True)
+        low = [name for name in ("backbone", "projector") if ranks[name] < self.rank_floor]
+        if low:
+            found = ", ".join(f"{ranks[name]:.2f} of the {name}" for name in low)
+            rank_zero_warn(f"collapsed: RankMe is {found}, below {self.rank_floor:g}")
+            pl_module.log("val/collapsed", 1.0, prog_bar=True)
         self._knn, self._representation, self._alignment = None, {}, {}

@@ -2,7 +2,27 @@
 
 from ssl_vision.objectives.chunks import in_chunks
 from ssl_vision.objectives.contrastive import Contrastive
+from ssl_vision.objectives.dissipation import MAT, MET, MPT, ArcCon, HardestTriplet
 from ssl_vision.objectives.margin import margin, positive_similarity, unit
+from ssl_vision.objectives.modified import ModifiedBarlowTwins, ModifiedMHE, ModifiedMHS, ModifiedVICReg
+from ssl_vision.objectives.paradigm import (
+    AngularRatio,
+    Block,
+    ConstantRatio,
+    Gate,
+    HardestNegative,
+    HingeGate,
+    NegativeWeight,
+    OpenGate,
+    Ratio,
+    SigmoidGate,
+    SlopeRatio,
+    SoftmaxOverNegatives,
+    SoftmaxOverPairs,
+    StepGate,
+    UnifiedGradient,
+    WithinViewGate,
+)
 from ssl_vision.objectives.presets import (
     DCL,
     DCLW,
@@ -16,6 +36,7 @@ from ssl_vision.objectives.presets import (
     MACLb,
     MACLc,
 )
+from ssl_vision.objectives.redundancy import BarlowTwins, SphericalBarlowTwins, SphericalVICReg, VICReg
 from ssl_vision.objectives.supervised import SupCon
 from ssl_vision.objectives.temperature import (
     AlignmentExponential,
@@ -29,6 +50,8 @@ from ssl_vision.objectives.temperature import (
     TemperatureRule,
 )
 from ssl_vision.objectives.tiled import Pairs
+from ssl_vision.objectives.two_views import TwoViews
+from ssl_vision.objectives.uniformity import MHE, MHS, AlignmentUniformity
 from ssl_vision.objectives.weight import (
     Anchors,
     AtTemperature,
@@ -47,14 +70,25 @@ __all__ = [
     "DCLW",
     "MACL",
     "MACLICML",
+    "MAT",
+    "MET",
+    "MHE",
+    "MHS",
+    "MPT",
     "AdaptiveInfoNCE",
     "AlignmentExponential",
     "AlignmentLinear",
     "AlignmentRule",
+    "AlignmentUniformity",
     "Anchors",
+    "AngularRatio",
+    "ArcCon",
     "AtTemperature",
+    "BarlowTwins",
+    "Block",
     "Clipped",
     "Constant",
+    "ConstantRatio",
     "Contrastive",
     "CosineInEpoch",
     "DCLPlus",
@@ -62,20 +96,42 @@ __all__ = [
     "DualTemperature",
     "Flat",
     "FlatNCE",
+    "Gate",
+    "HardestNegative",
+    "HardestTriplet",
+    "HingeGate",
     "InfoNCE",
     "Learnable",
     "LinearInEpoch",
     "MACLb",
     "MACLc",
+    "ModifiedBarlowTwins",
+    "ModifiedMHE",
+    "ModifiedMHS",
+    "ModifiedVICReg",
+    "NegativeWeight",
+    "OpenGate",
     "Pairs",
     "PerAnchor",
+    "Ratio",
     "Reweighted",
     "ReweightedByAlignment",
+    "SigmoidGate",
+    "SlopeRatio",
     "Softmax",
+    "SoftmaxOverNegatives",
+    "SoftmaxOverPairs",
+    "SphericalBarlowTwins",
+    "SphericalVICReg",
+    "StepGate",
     "SupCon",
     "TemperatureRule",
+    "TwoViews",
+    "UnifiedGradient",
+    "VICReg",
     "VonMisesFisher",
     "Weight",
+    "WithinViewGate",
     "in_chunks",
     "margin",
     "positive_similarity",

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ssl_vision.objectives.gather import gather, is_distributed
-from ssl_vision.objectives.margin import check_views, positives, unit, unit_margin
+from ssl_vision.objectives.gather import whole_batch
+from ssl_vision.objectives.margin import positives, unit, unit_margin
 from ssl_vision.objectives.temperature import TemperatureRule, as_rule
-from ssl_vision.objectives.tiled import Pairs
+from ssl_vision.objectives.tiled import Pairs, check_pairs
 from ssl_vision.objectives.weight import Anchors, Softmax, Weight
 
 
@@ -45,8 +45,7 @@ class Contrastive(nn.Module):
         gather: bool = True,
     ) -> None:
         super().__init__()
-        if pairs not in ("both", "cross"):
-            raise ValueError(f"pairs must be 'both' or 'cross', got {pairs!r}")
+        check_pairs(pairs)
         self.temperature = as_rule(temperature)
         self.weight = Softmax() if weight is None else weight
         self.pairs: Pairs = pairs
@@ -84,13 +83,7 @@ class Contrastive(nn.Module):
 
     def _units(self, z1: Tensor, z2: Tensor) -> Tensor:
         """(2N, D) unit embeddings of the whole batch, those of view 1 first."""
-        check_views(z1, z2)
-        if self._gathers():
-            z1, z2 = gather(torch.cat([z1, z2], dim=1)).chunk(2, dim=1)
-        return unit(torch.cat([z1, z2]))
-
-    def _gathers(self) -> bool:
-        return self.gather and is_distributed()
+        return unit(torch.cat(whole_batch(z1, z2, gathers=self.gather)))
 
     def _losses(self, margin_at: Callable[[Tensor | float], Tensor], positive: Tensor, tau: Tensor) -> Tensor:
         """(2N,) losses of anchors with the margins ``margin_at(tau)``, noted for ``statistics``."""

@@ -4,10 +4,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ssl_vision.objectives.margin import check_views
+
 
 def is_distributed() -> bool:
     """Whether a process group of more than one process is up."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def whole_batch(z1: Tensor, z2: Tensor, *, gathers: bool) -> tuple[Tensor, Tensor]:
+    """Both views' embeddings, checked; those of all processes if ``gathers`` and there are several.
+
+    Raises:
+        ValueError: as ``check_views`` does, or for fewer than 2 images over all processes.
+    """
+    check_views(z1, z2)
+    if gathers and is_distributed():
+        z1, z2 = gather(torch.cat([z1, z2], dim=1)).chunk(2, dim=1)
+    if len(z1) < 2:
+        raise ValueError(f"z1 of shape {tuple(z1.shape)} has no negatives: at least 2 images are needed")
+    return z1, z2
 
 
 def gather(z: Tensor) -> Tensor:

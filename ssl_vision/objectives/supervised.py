@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.objectives.contrastive import Contrastive
-from ssl_vision.objectives.gather import gather
+from ssl_vision.objectives.gather import gather, is_distributed
 from ssl_vision.objectives.margin import dense, full_precision, is_dense, per_anchor, positives
 from ssl_vision.objectives.tiled import NEVER, Exclude, tiled
 
@@ -52,11 +52,9 @@ class SupCon(Contrastive):
             got = "none" if labels is None else f"{labels.dtype} of shape {tuple(labels.shape)}"
             raise ValueError(f"labels must be integers of shape ({len(z1)},), got {got}")
         u = self._units(z1, z2)
-        if self._gathers():
+        if self.gather and is_distributed():
             labels = gather(labels[:, None])[:, 0]
         count = len(labels)
-        if count < 2:
-            raise ValueError(f"z1 of shape {tuple(z1.shape)} has no negatives: at least 2 images are needed")
         with full_precision(u.device):
             labels = torch.where(labels < 0, -1 - torch.arange(count, device=u.device), labels)
             own = positives(u).repeat(2)

@@ -1,4 +1,4 @@
-"""Log-sum-exps over pairs of embeddings without an N × N matrix: memory grows with N · D, not with N².
+"""Log-sum-exps and maxima over pairs of embeddings without an N × N matrix: memory grows with N · D, not N².
 
 The similarities are symmetric, so a tile of them serves its rows and its columns: each pair is looked at once
 in the forward pass and once in the backward, which computes the tiles again. Sums are exact, and taken in the
@@ -39,6 +39,16 @@ _SMALLEST = -100.0
 """2^−100 is nothing beside the largest term, 1, and keeps products out of the slow denormal numbers."""
 
 
+def check_pairs(pairs: str) -> None:
+    """Refuses what is not one of ``Pairs``.
+
+    Raises:
+        ValueError: naming it.
+    """
+    if pairs not in ("both", "cross"):
+        raise ValueError(f"pairs must be 'both' or 'cross', got {pairs!r}")
+
+
 def own_image(half: int) -> Exclude:
     """Excludes the anchor itself and its positive, the row ``half`` before or after it."""
 
@@ -49,6 +59,36 @@ def own_image(half: int) -> Exclude:
                 tile.diagonal(diagonal).fill_(NEVER)
 
     return exclude
+
+
+def itself(tile: Tensor, rows: slice, columns: slice) -> None:
+    """Excludes the anchor only."""
+    if rows == columns:
+        tile.diagonal().fill_(NEVER)
+
+
+@torch.no_grad()
+def hardest(u: Tensor, exclude: Exclude, *, pairs: Pairs) -> Tensor:
+    """Index of the row most similar to each row among those that ``exclude`` leaves, (2N,) of int64.
+
+    Args:
+        u: (2N, D) unit rows, those of view 1 first.
+        exclude: which pairs do not count.
+        pairs: as in ``tiled``.
+    """
+    best, index = u.new_full((len(u),), -torch.inf), torch.zeros(len(u), dtype=torch.long, device=u.device)
+
+    def absorb(tile: Tensor, anchors: slice, keys: slice, dim: int) -> None:
+        largest, where = tile.max(dim=dim)
+        higher = largest > best[anchors]
+        best[anchors] = torch.where(higher, largest, best[anchors])
+        index[anchors] = torch.where(higher, where + keys.start, index[anchors])
+
+    for rows, columns, tile in _similarities(u, u, exclude, pairs):
+        absorb(tile, rows, columns, 1)
+        if rows != columns:
+            absorb(tile, columns, rows, 0)
+    return index
 
 
 def tiled(u: Tensor, shift: Tensor, tau: Tensor, exclude: Exclude, *, pairs: Pairs) -> Tensor:

@@ -73,3 +73,19 @@ def test_images_without_labels_are_measured_as_far_as_they_go(tmp_path):
 def test_impossible_options_are_refused(options):
     with pytest.raises(ValueError, match="must be positive"):
         RepresentationMetrics(**options)
+
+
+def test_a_collapsed_representation_is_a_warning():
+    data, model = Digits(seed=0), SimCLR(**SMALL)
+    assert not any("val/collapsed" in logged for logged in validate(model, data))
+    with torch.no_grad():  # all images at almost the same place
+        model.backbone.layer4[1].bn2.weight.zero_()
+        model.backbone.layer4[1].bn2.bias.fill_(1e3)
+    trainer = pl.Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        callbacks=[RepresentationMetrics(k=7)],
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match=r"collapsed: RankMe is 1\.\d\d of the backbone.*, below 1\.5"):
+        logged = trainer.validate(model, data, verbose=False)
+    assert logged[0]["val/collapsed"] == 1
+    assert logged[0]["val/rankme"] < 1.5

@@ -14,8 +14,23 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ssl_vision import objectives as o
 
-OBJECTIVES = {
-    f"{c.__name__}-{pairs}": (c, pairs) for c in o.Contrastive.__subclasses__() for pairs in ("both", "cross")
+WITH_PAIRS = [*o.Contrastive.__subclasses__(), o.ArcCon, o.MPT, o.MET, o.MAT, o.UnifiedGradient]
+OBJECTIVES = {f"{c.__name__}-{p}": (c, {"pairs": p}) for c in WITH_PAIRS for p in ("both", "cross")}
+OBJECTIVES["AlignmentUniformity-within"] = (o.AlignmentUniformity, {"pairs": "within"})
+OBJECTIVES |= {
+    c.__name__: (c, {})
+    for c in (
+        o.MHE,
+        o.MHS,
+        o.BarlowTwins,
+        o.SphericalBarlowTwins,
+        o.VICReg,
+        o.SphericalVICReg,
+        o.ModifiedMHE,
+        o.ModifiedMHS,
+        o.ModifiedBarlowTwins,
+        o.ModifiedVICReg,
+    )
 }
 SHARES = {2: [5, 7], 4: [4, 1, 3, 4]}  # images of each process: uneven, one with a single image
 TOTAL = 12
@@ -34,14 +49,15 @@ def batch():
 
 def arguments(objective, rows):
     """Labels for the objective that takes them: classes of 4 and of 2, and images without a label."""
-    return [torch.tensor([0, 1, 0, 2, 0, 1, 2, -1, 0, -1, 3, 3])[rows]] if objective.supervised else []
+    labels = torch.tensor([0, 1, 0, 2, 0, 1, 2, -1, 0, -1, 3, 3])
+    return [labels[rows]] if isinstance(objective, o.SupCon) else []
 
 
 def build(name):
-    cls, pairs = OBJECTIVES[name]
+    cls, options = OBJECTIVES[name]
     if cls in (o.InfoNCE, o.DCL):  # with a parameter of its own, too
-        return cls(temperature=o.Learnable(0.2), pairs=pairs)
-    return cls(pairs=pairs)
+        options = {"temperature": o.Learnable(0.2), **options}
+    return cls(**options)
 
 
 def one_process(name):
@@ -70,7 +86,7 @@ def process(rank, world, rendezvous):
         alone = (
             objective(*(network()(x) for x in (x1, x2)), *arguments(objective, mine)) if len(x1) > 1 else 0
         )
-        with mock.patch("ssl_vision.objectives.contrastive.is_distributed", return_value=False):
+        with mock.patch("torch.distributed.is_initialized", return_value=False):
             assert len(x1) == 1 or alone == build(name)(
                 *(network()(x) for x in (x1, x2)), *arguments(objective, mine)
             )
@@ -83,7 +99,7 @@ def process(rank, world, rendezvous):
 
 def one_process_alone(name):
     """The reference, computed without the process group that is up."""
-    with mock.patch("ssl_vision.objectives.contrastive.is_distributed", return_value=False):
+    with mock.patch("torch.distributed.is_initialized", return_value=False):
         return one_process(name)
 
 

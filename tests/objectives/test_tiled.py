@@ -99,6 +99,19 @@ def test_any_set_of_pairs_can_be_excluded(pairs):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("n", [2, 3, 7, 8])
+@pytest.mark.parametrize("pairs", ["both", "cross"])
+def test_hardest_is_the_most_similar_row_of_each(n, pairs):
+    u = torch.nn.functional.normalize(torch.cat(views(n))).detach()
+    similarity, number = u @ u.T, torch.arange(2 * n)
+    excluded = number[:, None] % n == number % n
+    if pairs == "cross":
+        excluded |= (number[:, None] < n) == (number < n)
+    want = similarity.masked_fill(excluded, -2).argmax(1)
+    assert torch.equal(tiled.hardest(u, own_image(n), pairs=pairs), want)
+
+
 def test_large_batches_are_tiled_and_give_the_same_bits_twice():
     z1, z2 = views(300, 16, dtype=torch.float32)
     objective = o.MACL()
@@ -136,7 +149,8 @@ def test_a_second_derivative_is_an_error_and_not_a_wrong_number():
         torch.autograd.grad(o.DCL()(z1, z2), z1, create_graph=True)
 
 
-def test_no_matrix_of_all_pairs_is_kept():
+@pytest.mark.parametrize("objective", [o.DCL(), o.MAT()], ids=["DCL", "MAT"])
+def test_no_matrix_of_all_pairs_is_kept(objective):
     """2N = 16,384 would need 1 GiB a matrix; the peak of both passes stays below a tenth of that."""
 
     def resident():
@@ -144,7 +158,7 @@ def test_no_matrix_of_all_pairs_is_kept():
             return int(file.read().split()[1]) * 4096
 
     z1, z2 = views(8192, 64, dtype=torch.float32)
-    o.DCL()(*views(600, 64, dtype=torch.float32)).backward()
+    objective(*views(600, 64, dtype=torch.float32)).backward()
     before, peak, done = resident(), 0, threading.Event()
 
     def watch():
@@ -155,7 +169,7 @@ def test_no_matrix_of_all_pairs_is_kept():
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    torch.autograd.grad(o.DCL()(z1, z2), (z1, z2))
+    torch.autograd.grad(objective(z1, z2), (z1, z2))
     done.set()
     watcher.join()
     assert peak - before < 110e6

@@ -1,6 +1,7 @@
 """``ssl-vision fit`` and ``validate`` as a person uses them, in process and on the digits."""
 
 import csv
+import math
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pytorch_lightning.callbacks import TQDMProgressBar
 from settings import CONFIGS, TINY
 
 from ssl_vision.main import main
-from ssl_vision.objectives import Contrastive
+from ssl_vision.objectives import Contrastive, TwoViews
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.folder import derived_name
 
@@ -79,7 +80,7 @@ def test_every_objective_config_trains_on_the_digits(file, tmp_path):
     assert fit(tmp_path, f"--config={file}", "--trainer.max_epochs=1", "--trainer.limit_train_batches=2") == 0
     losses = [float(row["train/loss"]) for row in rows(tmp_path / "run")]
     assert len(losses) == 2
-    assert all(abs(loss) < 100 for loss in losses)
+    assert all(map(math.isfinite, losses))
 
 
 def test_every_preset_has_a_config():
@@ -87,7 +88,13 @@ def test_every_preset_has_a_config():
         yaml.safe_load(file.read_text())["model"]["init_args"]["objective"]["class_path"]
         for file in CONFIGS.glob("objective/*.yaml")
     }
-    assert named == {cls.__name__ for cls in Contrastive.__subclasses__()}
+    assert named == (names_below(Contrastive) | names_below(TwoViews)) - {"HardestTriplet"}
+
+
+def names_below(base: type) -> set[str]:
+    """Names of the package's subclasses, at any depth."""
+    found = [cls for cls in base.__subclasses__() if cls.__module__.startswith("ssl_vision.")]
+    return {cls.__name__ for cls in found}.union(*map(names_below, found))
 
 
 def test_objectives_differ_and_everything_else_is_the_same(tmp_path):
@@ -179,7 +186,8 @@ def test_a_users_own_checkpoints_stand_beside_last(tmp_path):
     assert fit(tmp_path, *own, "--trainer.max_epochs=1") == 0
     assert list((tmp_path / "own").glob("*.ckpt"))
     assert fit(tmp_path, *own, "--trainer.max_epochs=2", "--ckpt_path=last") == 0
-    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["last.ckpt"]
+    lasts = {"last.ckpt", "previous-last.ckpt"}
+    assert {p.name for p in (tmp_path / "run" / "checkpoints").iterdir()} == lasts
     assert read_checkpoint(tmp_path / "run").epoch == 2
 
 

@@ -1,0 +1,151 @@
+"""Gradient dissipation: objectives that let go of an anchor whose negatives are far enough away.
+
+InfoNCE does it softly, by its W; ``DCLPlus`` clips DCL at 0; here are the hinges on the hardest negative and
+the angular margin. On the inadequacy of optimizing alignment and uniformity in contrastive learning of
+sentence representations ("the gradient-dissipation paper") and its released code.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ssl_vision.objectives.distance import Metric, angle, distance
+from ssl_vision.objectives.margin import full_precision, positives, unit, unit_margin
+from ssl_vision.objectives.presets import InfoNCE
+from ssl_vision.objectives.temperature import TemperatureRule
+from ssl_vision.objectives.tiled import Pairs, check_pairs, hardest, own_image
+from ssl_vision.objectives.two_views import TwoViews
+
+
+class HardestTriplet(TwoViews):
+    """Mean over the 2N anchors of a hinge on the hardest negative.
+
+        L = 1/(2N) Σ_i max(0, dist(i, positive) − min_j dist(i, j) + m)
+
+    The hardest negative is that of each anchor. The gradient flows through anchor, positive and negative,
+    and is exactly zero for an anchor outside the margin. Memory grows with N · D at any N.
+
+    Statistics: ``active_share``, the share of anchors inside the margin.
+
+    Args:
+        metric: dist, ``"product"`` (1 − s), ``"euclidean"`` (δ) or ``"angle"`` (θ, in radians).
+        margin: m > 0, in the metric's unit.
+        pairs: negative set, as in ``Contrastive``.
+        gather: across processes, as in ``Contrastive``.
+
+    Raises:
+        ValueError: for a margin that is not positive, or an unknown ``metric`` or ``pairs``.
+    """
+
+    def __init__(self, *, metric: Metric, margin: float, pairs: Pairs = "both", gather: bool = True) -> None:
+        super().__init__(gather=gather)
+        if not 0 < margin < math.inf:
+            raise ValueError(f"margin must be positive, got {margin}")
+        check_pairs(pairs)
+        self.distance = distance(metric)
+        self.margin = margin
+        self.pairs: Pairs = pairs
+
+    def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
+        """The mean hinge."""
+        u = unit(torch.cat([z1, z2]))
+        nearest = hardest(u, own_image(len(u) // 2), pairs=self.pairs)
+        to_positive = self.distance.between(*u.chunk(2)).repeat(2)
+        losses = F.relu(to_positive - self.distance.between(u, u[nearest]) + self.margin)
+        self.note(alignment=positives(u).mean(), active_share=(losses > 0).to(u.dtype).mean())
+        return losses.mean()
+
+
+class MPT(HardestTriplet):
+    """Margin-product triplet: max(0, s⁻ − s⁺ + m), s the cosine.
+
+    At m = τ log K, K the number of negatives, InfoNCE ≤ MPT/τ + log 2; 0.23 is about that for τ = 0.05 and
+    K = 127.
+
+    Args:
+        margin: m; 0.23 is the unified-gradient paper's, 0.09 the gradient-dissipation paper's.
+        pairs: negative set, as in ``Contrastive``.
+        gather: across processes, as in ``Contrastive``.
+    """
+
+    def __init__(self, *, margin: float = 0.23, pairs: Pairs = "both", gather: bool = True) -> None:
+        super().__init__(metric="product", margin=margin, pairs=pairs, gather=gather)
+
+
+class MET(HardestTriplet):
+    """Margin-Euclidean triplet: max(0, δ⁺ − δ⁻ + m), δ = ‖·−·‖ on unit vectors.
+
+    Args:
+        margin: m.
+        pairs: negative set, as in ``Contrastive``.
+        gather: across processes, as in ``Contrastive``.
+    """
+
+    def __init__(self, *, margin: float = 0.45, pairs: Pairs = "both", gather: bool = True) -> None:
+        super().__init__(metric="euclidean", margin=margin, pairs=pairs, gather=gather)
+
+
+class MAT(HardestTriplet):
+    """Margin-angle triplet: max(0, θ⁺ − θ⁻ + mπ), θ the angle.
+
+    Args:
+        margin: m, a share of π.
+        pairs: negative set, as in ``Contrastive``.
+        gather: across processes, as in ``Contrastive``.
+    """
+
+    def __init__(self, *, margin: float = 0.15, pairs: Pairs = "both", gather: bool = True) -> None:
+        super().__init__(metric="angle", margin=margin * math.pi, pairs=pairs, gather=gather)
+
+
+class ArcCon(InfoNCE):
+    """InfoNCE with an angular margin: cos(θ⁺ + u) takes the place of s⁺ (Zhang et al. 2022, ArcCSE).
+
+    The positive pulls sin(θ⁺ + u)/sin θ⁺ times as hard. The formula is used as printed: beyond θ⁺ = π − u,
+    where cos(θ⁺ + u) rises again, it pushes.
+
+    Args:
+        temperature: τ, a number or a rule.
+        angle: u in degrees, in [0, 90]; 0 gives InfoNCE.
+        pairs: negative set, as in ``Contrastive``.
+        gather: across processes, as in ``Contrastive``.
+
+    Raises:
+        ValueError: for an angle outside [0, 90], or as ``Contrastive`` does.
+    """
+
+    def __init__(
+        self,
+        *,
+        temperature: float | TemperatureRule = 0.1,
+        angle: float = 10.0,
+        pairs: Pairs = "both",
+        gather: bool = True,
+    ) -> None:
+        super().__init__(temperature=temperature, pairs=pairs, gather=gather)
+        check_angle(angle)
+        self.angle = math.radians(angle)
+
+    def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
+        """The loss of a batch, as in ``Contrastive``."""
+        u = self._units(z1, z2)
+        with full_precision(u.device):
+            turned = torch.cos(angle(*u.chunk(2)) + self.angle)
+        positive = positives(u.detach())
+
+        def margin_at(temperature: Tensor | float) -> Tensor:
+            return unit_margin(u, turned, temperature, pairs=self.pairs)
+
+        return self._losses(margin_at, positive.repeat(2), self.temperature(positive)).mean()
+
+
+def check_angle(degrees: float) -> None:
+    """Refuses an angular margin outside [0, 90] degrees.
+
+    Raises:
+        ValueError: naming the value.
+    """
+    if not 0 <= degrees <= 90:
+        raise ValueError(f"angle must be in [0, 90] degrees, got {degrees}")

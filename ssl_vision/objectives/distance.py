@@ -1,0 +1,78 @@
+"""Three distances on the unit sphere: product, Euclidean, angle.
+
+The latter two are taken from differences of rows, not from cosines, so that nearly equal rows keep their
+digits. No gradient is longer than 1, and it is 0, not infinite, where two rows coincide.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Metric = Literal["product", "euclidean", "angle"]
+
+
+class Distance(NamedTuple):
+    """A distance as a function of two unit vectors, and its slope."""
+
+    between: Callable[[Tensor, Tensor], Tensor]
+    """(…, D), (…, D) → (…)."""
+    slope: Callable[[Tensor, Tensor], Tensor]
+    """−∂distance/∂s, s the cosine; lengths below √ε count as √ε, ε the dtype's resolution."""
+
+
+def chord(a: Tensor, b: Tensor) -> Tensor:
+    """δ = ‖a − b‖ = √(2 − 2s)."""
+    length: Tensor = torch.linalg.vector_norm(a - b, dim=-1)
+    return length
+
+
+def angle(a: Tensor, b: Tensor) -> Tensor:
+    """θ = arccos s in [0, π]; π/2 for two rows of zeros, whose cosine counts as 0."""
+    across, along = chord(a, b), torch.linalg.vector_norm(a + b, dim=-1)
+    across = torch.where(across + along > 0, across, 1.0)
+    return 2 * torch.atan2(across, along)
+
+
+def sine(a: Tensor, b: Tensor) -> Tensor:
+    """sin θ, at least √ε."""
+    return _at_least_root(chord(a, b) * torch.linalg.vector_norm(a + b, dim=-1) / 2)
+
+
+def _at_least_root(length: Tensor) -> Tensor:
+    return length.clamp(min=torch.finfo(length.dtype).eps ** 0.5)
+
+
+def distance(metric: Metric) -> Distance:
+    """1 − s with slope 1, δ with slope 1/δ, or θ with slope 1/sin θ.
+
+    Raises:
+        ValueError: for an unknown metric.
+    """
+    if metric not in _DISTANCES:
+        raise ValueError(f"metric must be one of {', '.join(_DISTANCES)}, got {metric!r}")
+    return _DISTANCES[metric]
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    return 1 - (a * b).sum(dim=-1)
+
+
+def _slope_of_product(a: Tensor, b: Tensor) -> Tensor:
+    return a.new_ones(a.shape[:-1])
+
+
+def _slope_of_chord(a: Tensor, b: Tensor) -> Tensor:
+    return 1 / _at_least_root(chord(a, b))
+
+
+def _slope_of_angle(a: Tensor, b: Tensor) -> Tensor:
+    return 1 / sine(a, b)
+
+
+_DISTANCES: dict[str, Distance] = {
+    "product": Distance(_product, _slope_of_product),
+    "euclidean": Distance(chord, _slope_of_chord),
+    "angle": Distance(angle, _slope_of_angle),
+}

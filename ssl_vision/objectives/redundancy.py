@@ -1,0 +1,170 @@
+"""Redundancy reduction: no negatives; the dimensions of the embedding, not the images, are kept apart."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ssl_vision.objectives.margin import unit
+from ssl_vision.objectives.two_views import TwoViews
+from ssl_vision.objectives.uniformity import check_weight
+
+
+class BarlowTwins(TwoViews):
+    """Barlow Twins: the views' correlation matrix is drawn to the identity (Zbontar et al. 2021, Eq. 1).
+
+        L = Σ_d (1 − C_dd)² + λ Σ_{d≠d'} C_dd'²,    C = x̂ᵀŷ/N
+
+    with every dimension of x and y centred and divided by √(variance + ε) over the batch.
+
+    Statistics: ``invariance`` and ``redundancy``, the two sums without λ.
+
+    Args:
+        weight: λ ≥ 0.
+        epsilon: ε > 0; 1e-5, that of BatchNorm, is the authors'.
+        gather: across processes, as in ``Contrastive``: means, variances and C are those of the whole batch.
+
+    Raises:
+        ValueError: for a negative weight, or an epsilon that is not positive.
+    """
+
+    def __init__(self, *, weight: float = 0.005, epsilon: float = 1e-5, gather: bool = True) -> None:
+        super().__init__(gather=gather)
+        check_weight("weight", weight)
+        _check_epsilon(epsilon)
+        self.weight, self.epsilon = weight, epsilon
+
+    def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
+        """Invariance plus redundancy."""
+        return self._of(*(_standardised(z, self.epsilon) for z in (z1, z2)))
+
+    def _of(self, x: Tensor, y: Tensor) -> Tensor:
+        correlation = x.T @ y / len(x)
+        invariance = (1 - correlation.diagonal()).square().sum()
+        redundancy = _off_diagonal(correlation).square().sum()
+        self.note(alignment=F.cosine_similarity(x, y).mean(), invariance=invariance, redundancy=redundancy)
+        return invariance + self.weight * redundancy
+
+
+class SphericalBarlowTwins(BarlowTwins):
+    """Barlow Twins on unit vectors, C = eᵀe′/N without centring or scaling of dimensions.
+
+    The form that the unified-gradient paper analyses: for an anchor e_i negative j weighs 2λ e′_i · e′_j/N².
+    The value depends on the basis: a rotation of both views changes it.
+
+    Args:
+        weight: λ ≥ 0.
+        gather: across processes, as in ``Contrastive``.
+
+    Raises:
+        ValueError: for a negative weight.
+    """
+
+    def __init__(self, *, weight: float = 30.0, gather: bool = True) -> None:
+        super().__init__(weight=weight, gather=gather)
+
+    def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
+        """Invariance plus redundancy."""
+        return self._of(unit(z1), unit(z2))
+
+
+class VICReg(TwoViews):
+    """Variance, invariance and covariance regularisation (Bardes et al. 2022).
+
+        L = λ mean (x − y)² + μ/2 Σ_views mean_d max(0, 1 − √(var_d + ε)) + ν/D Σ_views Σ_{d≠d'} cov_dd'²
+
+    with variances and covariances over the N embeddings of a view, divided by N − 1. The ½ of the second term
+    is the authors' code's; the paper has none. Embeddings are taken as they are: their scale matters.
+
+    Statistics: ``invariance``, ``variance`` and ``covariance``, the three terms without their weights.
+
+    Args:
+        invariance_weight: λ ≥ 0.
+        variance_weight: μ ≥ 0.
+        covariance_weight: ν ≥ 0.
+        epsilon: ε > 0.
+        gather: across processes, as in ``Contrastive``: all three terms are those of the whole batch.
+
+    Raises:
+        ValueError: for a negative weight, or an epsilon that is not positive.
+    """
+
+    def __init__(
+        self,
+        *,
+        invariance_weight: float = 25.0,
+        variance_weight: float = 25.0,
+        covariance_weight: float = 1.0,
+        epsilon: float = 1e-4,
+        gather: bool = True,
+    ) -> None:
+        super().__init__(gather=gather)
+        check_weight("invariance_weight", invariance_weight)
+        check_weight("variance_weight", variance_weight)
+        check_weight("covariance_weight", covariance_weight)
+        _check_epsilon(epsilon)
+        self.invariance_weight, self.variance_weight = invariance_weight, variance_weight
+        self.covariance_weight, self.epsilon = covariance_weight, epsilon
+
+    def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
+        """The three terms."""
+        invariance = (z1 - z2).square().mean()
+        variance, covariance = z1.new_zeros(()), z1.new_zeros(())
+        for z in (z1, z2):
+            centred = z - z.mean(dim=0)
+            matrix = centred.T @ centred / (len(z) - 1)
+            variance = variance + F.relu(1 - (matrix.diagonal() + self.epsilon).sqrt()).mean() / 2
+            covariance = covariance + _off_diagonal(matrix).square().sum() / z.shape[1]
+        self.note(
+            alignment=F.cosine_similarity(z1, z2).mean(),
+            invariance=invariance,
+            variance=variance,
+            covariance=covariance,
+        )
+        return (
+            self.invariance_weight * invariance
+            + self.variance_weight * variance
+            + self.covariance_weight * covariance
+        )
+
+
+class SphericalVICReg(TwoViews):
+    """VICReg on unit vectors, as the unified-gradient paper analyses it: neither variance term nor centring.
+
+        L = mean_i ‖e_i − e′_i‖² + λ/2 (‖eᵀe/N‖² + ‖e′ᵀe′/N‖²)
+
+    For an anchor e_i negative j of its own view weighs 2λ e_i · e_j/N².
+
+    Statistics: ``covariance``, its sum without λ.
+
+    Args:
+        weight: λ ≥ 0.
+        gather: across processes, as in ``Contrastive``.
+
+    Raises:
+        ValueError: for a negative weight.
+    """
+
+    def __init__(self, *, weight: float = 30.0, gather: bool = True) -> None:
+        super().__init__(gather=gather)
+        check_weight("weight", weight)
+        self.weight = weight
+
+    def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
+        """Alignment plus covariance."""
+        x, y = unit(z1), unit(z2)
+        covariance = ((x.T @ x).square().sum() + (y.T @ y).square().sum()) / (2 * len(x) ** 2)
+        self.note(alignment=(x * y).sum(dim=1).mean(), covariance=covariance)
+        return (x - y).square().sum(dim=1).mean() + self.weight * covariance
+
+
+def _check_epsilon(epsilon: float) -> None:
+    if not epsilon > 0:
+        raise ValueError(f"epsilon must be positive, got {epsilon}")
+
+
+def _standardised(z: Tensor, epsilon: float) -> Tensor:
+    centred = z - z.mean(dim=0)
+    return centred / (centred.square().mean(dim=0) + epsilon).sqrt()
+
+
+def _off_diagonal(square: Tensor) -> Tensor:
+    return square - square.diagonal().diag_embed()

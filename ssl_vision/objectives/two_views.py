@@ -1,0 +1,52 @@
+"""What the objectives without a margin d share: the batch they see and what they tell of it."""
+
+import torch
+from torch import Tensor, nn
+
+from ssl_vision.objectives.gather import whole_batch
+from ssl_vision.objectives.margin import full_precision
+
+
+class TwoViews(nn.Module):
+    """A loss of the whole batch's two views; a subclass says which in ``loss``.
+
+    Args:
+        gather: across processes, as in ``Contrastive``.
+    """
+
+    def __init__(self, *, gather: bool) -> None:
+        super().__init__()
+        self.gather = gather
+        self._seen: dict[str, Tensor] = {}
+
+    def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
+        """The loss of a batch; with several processes value and gradient are those of one that has it whole.
+
+        Args:
+            z1: (N, D) embeddings of view 1, at least 2 images over all processes.
+            z2: (N, D) embeddings of view 2.
+
+        Returns:
+            A scalar, float32 (float64 for float64 input), whatever the surrounding autocast.
+
+        Raises:
+            ValueError: naming the argument and the shape that cannot be used.
+        """
+        whole = whole_batch(z1, z2, gathers=self.gather)
+        with full_precision(z1.device):
+            return self.loss(*(z if z.dtype == torch.float64 else z.float() for z in whole))
+
+    def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
+        """The loss of the whole batch's (N, D) embeddings, in float32 or float64; calls ``note``."""
+        raise NotImplementedError
+
+    def note(self, **seen: Tensor) -> None:
+        """Keeps scalars of this call for ``statistics``, detached."""
+        self._seen = {name: value.detach() for name, value in seen.items()}
+
+    def statistics(self) -> dict[str, Tensor]:
+        """What the last call was like, as detached scalars on its device, without a synchronisation.
+
+        ``alignment``, mean s⁺, and what the class names under Statistics. Empty before the first call.
+        """
+        return dict(self._seen)

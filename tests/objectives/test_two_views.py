@@ -1,0 +1,516 @@
+"""Objectives that are not made from the margin d: double loops in float64, peers, and what each promises."""
+
+import importlib
+import math
+import pickle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightly.loss import BarlowTwinsLoss, VICRegLoss
+
+from ssl_vision import objectives as o
+from ssl_vision.objectives.two_views import TwoViews
+
+margin_module = importlib.import_module("ssl_vision.objectives.margin")
+
+N, D = 7, 5
+
+
+def batch(aligned=0.5, seed=0, n=N, dim=D):
+    g = torch.Generator().manual_seed(seed)
+    z1 = torch.randn(n, dim, generator=g, dtype=torch.float64)
+    z2 = aligned * z1 + (1 - aligned) * torch.randn(n, dim, generator=g, dtype=torch.float64)
+    return z1.requires_grad_(), (3 * z2).requires_grad_()
+
+
+def units(z1, z2):
+    return [z / z.norm(dim=1, keepdim=True) for z in (z1, z2)]
+
+
+def keys(v, i, pairs, n):
+    """(view, image) of the negatives of image i in view v."""
+    views = {"both": (v, 1 - v), "cross": (1 - v,), "within": (v,)}[pairs]
+    return [(w, j) for w in views for j in range(n) if j != i]
+
+
+def triplet(between, margin):
+    def loss(z1, z2, pairs):
+        e, losses = units(z1, z2), []
+        for v in (0, 1):
+            for i in range(len(z1)):
+                nearest = min(
+                    (between(e[v][i], e[w][j]) for w, j in keys(v, i, pairs, len(z1))), key=torch.Tensor.item
+                )
+                losses.append(torch.clamp(between(e[v][i], e[1 - v][i]) - nearest + margin, min=0))
+        return torch.stack(losses).mean()
+
+    return loss
+
+
+def arccon(tau, degrees):
+    def loss(z1, z2, pairs):
+        e, losses = units(z1, z2), []
+        for v in (0, 1):
+            for i in range(len(z1)):
+                target = torch.cos(torch.acos(e[v][i] @ e[1 - v][i]) + degrees * math.pi / 180) / tau
+                negatives = [e[v][i] @ e[w][j] / tau for w, j in keys(v, i, pairs, len(z1))]
+                losses.append(torch.logsumexp(torch.stack([target, *negatives]), 0) - target)
+        return torch.stack(losses).mean()
+
+    return loss
+
+
+def alignment_uniformity(a, b, alpha, t):
+    def loss(z1, z2, pairs):
+        e, n = units(z1, z2), len(z1)
+        alignment = torch.stack([(x - y).norm() ** alpha for x, y in zip(*e, strict=True)]).mean()
+        kernels = [
+            [
+                torch.exp(-t * (e[v][i] - e[w][j]).square().sum())
+                for i in range(n)
+                for w, j in keys(v, i, pairs, n)
+            ]
+            for v in (0, 1)
+        ]
+        if pairs == "within":
+            uniformity = sum(torch.stack(view).mean().log() for view in kernels) / 2
+        else:
+            uniformity = torch.stack(kernels[0] + kernels[1]).mean().log()
+        return a * alignment + b * uniformity
+
+    return loss
+
+
+def mhe(z1, z2, weight=10.0):
+    e, n = units(z1, z2), len(z1)
+    energy = sum(torch.log(sum(torch.exp(x[j] @ x[k]) for j in range(n) for k in range(j))) for x in e)
+    return (2 - 2 * (e[0] * e[1]).sum(1)).mean() + weight * energy
+
+
+def mhs(z1, z2, weight=1.0):
+    e, n = units(z1, z2), len(z1)
+    distances = [
+        min(((e[v][i] - e[1 - v][j].detach()).norm() for j in range(n) if j != i), key=torch.Tensor.item)
+        for v in (0, 1)
+        for i in range(n)
+    ]
+    return (2 - 2 * (e[0] * e[1]).sum(1)).mean() - weight * sum(distances) / n
+
+
+def barlow(x, y, weight):
+    n, dim = x.shape
+    total = 0
+    for a in range(dim):
+        for b in range(dim):
+            c = sum(x[i, a] * y[i, b] for i in range(n)) / n
+            total = total + ((1 - c) ** 2 if a == b else weight * c**2)
+    return total
+
+
+def standardised(z):
+    return torch.stack([(c - c.mean()) / torch.sqrt(((c - c.mean()) ** 2).mean() + 1e-5) for c in z.T], 1)
+
+
+def vicreg(z1, z2):
+    invariance = sum((z1[i, d] - z2[i, d]) ** 2 for i in range(N) for d in range(D)) / (N * D)
+    variance = covariance = 0
+    for z in (z1, z2):
+        for a in range(D):
+            for b in range(D):
+                cov = sum((z[i, a] - z[:, a].mean()) * (z[i, b] - z[:, b].mean()) for i in range(N)) / (N - 1)
+                if a == b:
+                    variance = variance + torch.clamp(1 - torch.sqrt(cov + 1e-4), min=0) / D / 2
+                else:
+                    covariance = covariance + cov**2 / D
+    return 25 * invariance + 25 * variance + covariance
+
+
+def spherical_vicreg(z1, z2, weight=30.0):
+    e = units(z1, z2)
+    grams = sum((x[i] @ x[j]) ** 2 for x in e for i in range(N) for j in range(N)) / N**2
+    return (2 - 2 * (e[0] * e[1]).sum(1)).mean() + weight / 2 * grams
+
+
+def euclid(a, b):
+    return (a - b).norm()
+
+
+def angle(a, b):
+    return torch.acos(a @ b)
+
+
+WITH_PAIRS = {
+    "MPT": (o.MPT, triplet(lambda a, b: -(a @ b), 0.23)),
+    "MET": (o.MET, triplet(euclid, 0.45)),
+    "MAT": (o.MAT, triplet(angle, 0.15 * math.pi)),
+    "ArcCon": (lambda pairs: o.ArcCon(angle=20, pairs=pairs), arccon(0.1, 20)),
+    "ArcCon at 0°": (lambda pairs: o.ArcCon(angle=0, pairs=pairs), arccon(0.1, 0)),
+    "AlignmentUniformity": (o.AlignmentUniformity, alignment_uniformity(1, 1, 2, 2)),
+    "AlignmentUniformity with options": (
+        lambda pairs: o.AlignmentUniformity(
+            alignment_weight=0.3, uniformity_weight=0.7, alpha=1.5, t=6.0, pairs=pairs
+        ),
+        alignment_uniformity(0.3, 0.7, 1.5, 6),
+    ),
+}
+WITHOUT_PAIRS = {
+    "MHE": (o.MHE, mhe),
+    "MHS": (o.MHS, mhs),
+    "BarlowTwins": (o.BarlowTwins, lambda a, b: barlow(standardised(a), standardised(b), 0.005)),
+    "SphericalBarlowTwins": (o.SphericalBarlowTwins, lambda a, b: barlow(*units(a, b), 30)),
+    "VICReg": (o.VICReg, vicreg),
+    "SphericalVICReg": (o.SphericalVICReg, spherical_vicreg),
+}
+MODIFIED = [o.ModifiedMHE, o.ModifiedMHS, o.ModifiedBarlowTwins, o.ModifiedVICReg]
+ALL = [o.MPT, o.MET, o.MAT, o.ArcCon, o.AlignmentUniformity, o.UnifiedGradient, *MODIFIED]
+ALL += [make for make, _ in WITHOUT_PAIRS.values()]
+UNSCALED = (o.BarlowTwins, o.VICReg)
+"""Those that do not normalise the embeddings."""
+
+
+def assert_same(ours, theirs, z1, z2):
+    torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
+    for got, want in zip(*(torch.autograd.grad(x, (z1, z2)) for x in (ours, theirs)), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("aligned", [0.2, 0.8])
+@pytest.mark.parametrize("pairs", ["both", "cross"])
+@pytest.mark.parametrize("name", WITH_PAIRS)
+def test_objective_equals_the_loop(name, pairs, aligned):
+    make, loop = WITH_PAIRS[name]
+    z1, z2 = batch(aligned)
+    assert_same(make(pairs=pairs)(z1, z2), loop(z1, z2, pairs), z1, z2)
+
+
+@pytest.mark.parametrize("name", ["AlignmentUniformity", "AlignmentUniformity with options"])
+def test_uniformity_within_each_view_equals_the_loop(name):
+    make, loop = WITH_PAIRS[name]
+    z1, z2 = batch()
+    assert_same(make(pairs="within")(z1, z2), loop(z1, z2, "within"), z1, z2)
+
+
+@pytest.mark.parametrize("name", WITHOUT_PAIRS)
+def test_objective_without_pairs_equals_the_loop(name):
+    make, loop = WITHOUT_PAIRS[name]
+    z1, z2 = batch()
+    assert_same(make()(z1, z2), loop(z1, z2), z1, z2)
+
+
+def subclasses(base):
+    found = {cls for cls in base.__subclasses__() if cls.__module__.startswith("ssl_vision.")}
+    return found | {deeper for cls in found for deeper in subclasses(cls)}
+
+
+def test_every_objective_is_tested():
+    assert subclasses(TwoViews) | {o.ArcCon} == {*ALL, o.HardestTriplet}
+
+
+@pytest.mark.parametrize(("n", "dim"), [(16, 6), (5, 12)])
+def test_lightly_agrees_on_barlow_twins_and_vicreg(n, dim):
+    z1, z2 = batch(n=n, dim=dim)
+    for ours, theirs in [(o.BarlowTwins(), BarlowTwinsLoss()), (o.VICReg(), VICRegLoss())]:
+        assert_same(ours(z1, z2), theirs(z1, z2), z1, z2)
+
+
+def tangential(objective, e1, e2):
+    """Gradient on unit rows of view 1, which the objective normalises and so projects."""
+    e1, e2 = (e.detach().requires_grad_() for e in (e1, e2))
+    return torch.autograd.grad(objective(e1, e2), e1)[0]
+
+
+def test_gradients_are_those_of_the_unified_papers_table():
+    """Its last column: weight of each negative, and the positive's pull, on the anchors of view 1."""
+    e, p = (x.detach() for x in units(*batch()))
+    similarity, others = e @ e.T, p @ p.T
+    off = ~torch.eye(N, dtype=torch.bool)
+    exponential = similarity.exp() * off
+    apart = torch.where(off, torch.cdist(e, p), torch.inf)
+    nearest = apart.argmin(1)
+    pushes = {
+        o.MHE: 10 * exponential / (exponential.sum() / 2) @ e,
+        o.MHS: p[nearest] / (N * apart.amin(1))[:, None],
+        o.SphericalBarlowTwins: 2 * 30 * (others * off) / N**2 @ e,
+        o.SphericalVICReg: 2 * 30 * (similarity * off) / N**2 @ e,
+    }
+    correlation = (e * p).sum(0) / N
+    for which, push in pushes.items():
+        per_dimension = 1 - (1 - 30) * correlation if which is o.SphericalBarlowTwins else 1
+        want = push - 2 / N * per_dimension * p
+        want = want - (want * e).sum(1, keepdim=True) * e
+        torch.testing.assert_close(tangential(which(), e, p), want, rtol=1e-10, atol=1e-12)
+
+
+def test_mhe_has_the_gradient_of_alignment_and_uniformity():
+    z1, z2 = batch()
+    uniformity = o.AlignmentUniformity(uniformity_weight=2 * 10, t=0.5)
+    for ours, theirs in zip(
+        *(torch.autograd.grad(f(z1, z2), (z1, z2)) for f in (o.MHE(), uniformity)), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(3, 12),
+    dim=st.integers(2, 9),
+    aligned=st.floats(0, 1),
+    tau=st.floats(0.01, 1),
+    pairs=st.sampled_from(["both", "cross"]),
+    seed=st.integers(0, 99),
+)
+def test_dissipating_objectives_bound_infonce(n, dim, aligned, tau, pairs, seed):
+    """InfoNCE ≤ DCL⁺ + log 2, and ≤ MPT/τ + log 2 at m = τ log K."""
+    z1, z2 = (z.detach() for z in batch(aligned, seed, n, dim))
+    infonce = float(o.InfoNCE(temperature=tau, pairs=pairs)(z1, z2))
+    assert infonce <= float(o.DCLPlus(temperature=tau, pairs=pairs)(z1, z2)) + math.log(2) + 1e-9
+    negatives = (n - 1) * (2 if pairs == "both" else 1)
+    triplet = o.MPT(margin=tau * math.log(negatives), pairs=pairs)
+    assert infonce <= float(triplet(z1, z2)) / tau + math.log(2) + 1e-9
+
+
+@pytest.mark.parametrize("pairs", ["both", "cross"])
+@pytest.mark.parametrize(
+    "which", [o.MPT, o.MET, o.MAT, lambda pairs: o.UnifiedGradient(weight=o.HardestNegative(), pairs=pairs)]
+)
+def test_gradient_is_exactly_zero_outside_the_margin(which, pairs):
+    """Images 0 to 2 stand alone; 3 and 4 are close to each other and to nothing else."""
+    z1 = torch.eye(6)[:5]
+    z1[4] = z1[3] + 0.3 * torch.eye(6)[5]
+    z2 = z1 + 0.01 * torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+    z1.requires_grad_()
+    z2.requires_grad_()
+    objective = which(pairs=pairs)
+    first, second = torch.autograd.grad(objective(z1, z2), (z1, z2))
+    for gradient in (first, second):
+        assert not gradient[:3].any()
+        assert gradient[3:].any(dim=1).all()
+    torch.testing.assert_close(objective.statistics()["active_share"], torch.tensor(0.4))
+
+
+@pytest.mark.parametrize("length", [1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 0.0])
+@pytest.mark.parametrize(
+    "objective",
+    [
+        o.MET(margin=3),
+        o.MAT(margin=1),
+        o.ArcCon(),
+        *(
+            o.UnifiedGradient(gate=o.OpenGate(), weight=o.HardestNegative(metric), ratio=o.SlopeRatio(metric))
+            for metric in ("euclidean", "angle")
+        ),
+        o.UnifiedGradient(gate=o.SigmoidGate(0.1, 10), ratio=o.AngularRatio(10)),
+    ],
+    ids=["MET", "MAT", "ArcCon", "parts of MET", "parts of MAT", "parts of ArcCon"],
+)
+def test_views_that_nearly_coincide_pull_with_their_whole_strength(objective, length):
+    """At a distance of 0.001 no clamp silences them, at 0 nothing is infinite."""
+    z = torch.nn.functional.normalize(torch.randn(8, 16, generator=torch.Generator().manual_seed(0)), dim=1)
+    aside = torch.zeros(8, 16)
+    aside[:, 0] = length
+    near = z + aside
+
+    def gradient(dtype):
+        a, b = z.to(dtype).requires_grad_(), near.to(dtype).requires_grad_()
+        return torch.cat(torch.autograd.grad(objective(a, b), (a, b))).double()
+
+    single, exact = gradient(torch.float32), gradient(torch.float64)
+    assert torch.isfinite(single).all()
+    if length >= 1e-3:
+        assert (single - exact).norm() / exact.norm() < 1e-3
+    assert single.norm(dim=1).max() < 1
+
+
+@pytest.mark.parametrize("metric", ["product", "euclidean", "angle"])
+def test_hinge_takes_any_metric_and_margin(metric):
+    z1, z2 = batch()
+    between = {"product": lambda a, b: 1 - a @ b, "euclidean": euclid, "angle": angle}[metric]
+    ours = o.HardestTriplet(metric=metric, margin=0.7, pairs="cross")
+    assert_same(ours(z1, z2), triplet(between, 0.7)(z1, z2, "cross"), z1, z2)
+
+
+BEYOND_TILES = [
+    o.MPT,
+    o.MET,
+    o.MAT,
+    o.ArcCon,
+    o.AlignmentUniformity,
+    o.MHE,
+    o.MHS,
+    o.UnifiedGradient,
+    *MODIFIED,
+]
+
+
+def gradients(objective, z1, z2, dtype=torch.float64, autocast=None):
+    z1, z2 = (z.detach().to(dtype).requires_grad_() for z in (z1, z2))
+    with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
+        loss = objective(z1, z2)
+    return torch.cat([g.double() for g in torch.autograd.grad(loss, (z1, z2))])
+
+
+@pytest.mark.parametrize("which", BEYOND_TILES, ids=lambda c: c.__name__)
+def test_tiles_and_blocks_change_nothing(monkeypatch, which):
+    z1, z2 = batch(0.6, n=11, dim=4)
+    whole = gradients(which(), z1, z2)
+    monkeypatch.setattr(margin_module, "DENSE", 0)
+    monkeypatch.setattr("ssl_vision.objectives.tiled.TILE", 3)
+    monkeypatch.setattr("ssl_vision.objectives.paradigm.BLOCK", 4)
+    torch.testing.assert_close(gradients(which(), z1, z2), whole, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [4, 17, 100])
+@pytest.mark.parametrize("aligned", [0.97, 0.5])
+@pytest.mark.parametrize("which", ALL, ids=lambda c: c.__name__)
+def test_float32_gradient_equals_float64(which, aligned, n):
+    z1, z2 = (z.float() for z in batch(aligned, n=n, dim=32))
+    exact, single = gradients(which(), z1, z2), gradients(which(), z1, z2, torch.float32)
+    if exact.norm() < 1e-30:
+        assert single.norm() < 1e-30
+    else:
+        assert (single - exact).norm() / exact.norm() < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("which", ALL, ids=lambda c: c.__name__)
+def test_autocast_does_not_lower_the_precision_inside(which, dtype):
+    z1, z2 = (z.float() for z in batch(0.6, n=12, dim=8))
+    inside = gradients(which(), z1, z2, torch.float32, autocast=dtype)
+    assert torch.equal(inside, gradients(which(), z1, z2, torch.float32))
+    assert which()(z1.to(dtype), z2.to(dtype)).dtype == torch.float32
+    assert which()(z1.double(), z2.double()).dtype == torch.float64
+
+
+CASES = {
+    "collapsed": torch.ones(8, 4),
+    "zeros": torch.zeros(8, 4),
+    "one zero row": torch.cat([torch.zeros(1, 4), torch.randn(7, 4)]),
+    "huge": torch.full((8, 4), 3e38),
+    "tiny": torch.full((8, 4), 1e-40),
+    "duplicates": torch.randn(4, 4).repeat(2, 1),
+    "opposite": torch.cat([torch.ones(4, 4), -torch.ones(4, 4)]),
+}
+
+
+@pytest.mark.parametrize("which", ALL, ids=lambda c: c.__name__)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("flipped", [False, True])
+def test_every_finite_input_gives_finite_value_and_gradient(case, which, flipped):
+    if case == "huge" and which in UNSCALED:
+        return  # squares of embeddings that are taken as they are leave the float range
+    z1 = CASES[case].clone().requires_grad_()
+    z2 = (CASES[case].flip(0) if flipped else CASES[case]).clone().requires_grad_()
+    loss = which()(z1, z2)
+    loss.backward()
+    for value in (loss, z1.grad, z2.grad):
+        assert torch.isfinite(value).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n=st.integers(2, 9),
+    dim=st.integers(2, 9),
+    scale=st.floats(1e-3, 1e3),
+    which=st.sampled_from(ALL),
+    seed=st.integers(0, 99),
+)
+def test_value_ignores_order_scale_rotation_and_which_view_comes_first(n, dim, scale, which, seed):
+    z1, z2 = (z.detach() for z in batch(0.6, seed, n, dim))
+    objective = which()
+    value = objective(z1, z2)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    same = [objective(z1[order], z2[order]), objective(z2, z1)]
+    if which not in UNSCALED:
+        same.append(objective(scale * z1, z2 / scale))
+    if which not in (o.BarlowTwins, o.SphericalBarlowTwins, o.VICReg):  # per dimension
+        rotation = torch.linalg.qr(torch.randn(dim, dim, dtype=z1.dtype)).Q
+        same.append(objective(z1 @ rotation, z2 @ rotation))
+    for other in same:
+        torch.testing.assert_close(other, value, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("which", ALL, ids=lambda c: c.__name__)
+def test_a_pickled_objective_is_the_same(which):
+    z1, z2 = batch()
+    assert pickle.loads(pickle.dumps(which()))(z1, z2) == which()(z1, z2)
+
+
+@pytest.mark.parametrize("which", ALL, ids=lambda c: c.__name__)
+def test_statistics_are_of_the_last_call_and_detached(which):
+    objective = which()
+    assert objective.statistics() == {}
+    z1, z2 = batch(0.3)
+    objective(*batch(0.9))
+    objective(z1, z2)
+    seen = objective.statistics()
+    e = units(z1, z2) if which is not o.BarlowTwins else units(standardised(z1), standardised(z2))
+    torch.testing.assert_close(seen["alignment"], (e[0] * e[1]).sum(1).mean().detach())
+    assert not any(value.requires_grad or value.ndim for value in seen.values())
+
+
+def test_terms_in_the_statistics_make_up_the_loss():
+    z1, z2 = batch()
+    for objective, weights in [
+        (o.BarlowTwins(), {"invariance": 1, "redundancy": 0.005}),
+        (o.SphericalBarlowTwins(), {"invariance": 1, "redundancy": 30}),
+        (o.VICReg(), {"invariance": 25, "variance": 25, "covariance": 1}),
+    ]:
+        loss, seen = objective(z1, z2).detach(), objective.statistics()
+        torch.testing.assert_close(sum(w * seen[name] for name, w in weights.items()), loss)
+    aligned = 2 - 2 * (torch.stack(units(z1, z2)).prod(0)).sum(1).mean().detach()
+    for objective, weights in [
+        (o.AlignmentUniformity(), {"uniformity": 1}),
+        (o.MHE(), {"energy": 20}),
+        (o.MHS(), {"separation": -2}),
+        (o.SphericalVICReg(), {"covariance": 30}),
+    ]:
+        loss, seen = objective(z1, z2).detach(), objective.statistics()
+        torch.testing.assert_close(aligned + sum(w * seen[name] for name, w in weights.items()), loss)
+
+
+@pytest.mark.parametrize("which", ALL, ids=lambda c: c.__name__)
+def test_bad_embeddings_are_refused_by_name_and_shape(which):
+    z = torch.randn(4, 3)
+    for z1, z2, words in [
+        (z, z[:3], r"z1 and z2 .*\(4, 3\) and \(3, 3\)"),
+        (z[:1], z[:1], r"z1 of shape \(1, 3\) .*at least 2 images"),
+        (z.long(), z, "z1 must be floating point"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            which()(z1, z2)
+
+
+@pytest.mark.parametrize("n", [8, 200])
+@pytest.mark.parametrize("which", ALL, ids=lambda c: c.__name__)
+def test_what_is_not_finite_shows_in_the_loss(which, n):
+    for value in (math.nan, math.inf):
+        z1, z2 = (z.detach() for z in batch(n=n))
+        z2[3, 1] = value
+        assert not torch.isfinite(which()(z1, z2))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: o.MPT(margin=0.0), "margin must be positive, got 0.0"),
+        (lambda: o.MET(margin=math.nan), "margin must be positive, got nan"),
+        (lambda: o.MAT(pairs="all"), "pairs must be 'both' or 'cross', got 'all'"),
+        (lambda: o.HardestTriplet(metric="cosine", margin=1), "metric must be one of .*'cosine'"),
+        (lambda: o.ArcCon(angle=91), "angle must be in"),
+        (lambda: o.ArcCon(temperature=0.0), "temperature"),
+        (lambda: o.AlignmentUniformity(pairs="all"), "'within', 'both' or 'cross', got 'all'"),
+        (lambda: o.AlignmentUniformity(alpha=0.5), "alpha must be at least 1"),
+        (lambda: o.AlignmentUniformity(t=0.0), "t must be positive"),
+        (lambda: o.AlignmentUniformity(uniformity_weight=-1.0), "uniformity_weight must not be negative"),
+        (lambda: o.MHE(weight=-1.0), "weight must not be negative"),
+        (lambda: o.MHS(weight=math.inf), "weight must not be negative or infinite, got inf"),
+        (lambda: o.BarlowTwins(epsilon=0.0), "epsilon must be positive"),
+        (lambda: o.VICReg(variance_weight=-1.0), "variance_weight"),
+        (lambda: o.SphericalVICReg(weight=-1.0), "weight"),
+    ],
+)
+def test_parameters_that_cannot_work_are_refused_by_name(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()

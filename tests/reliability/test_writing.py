@@ -1,0 +1,196 @@
+"""A checkpoint is whole or not there; what cannot be written ends no run before its end."""
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from settings import TINY
+
+from ssl_vision.main import main
+from ssl_vision.runs import writing
+from ssl_vision.runs.folder import RunFolder
+from ssl_vision.runs.writing import WholeFiles
+
+
+def fit(runs, *args):
+    return main(["fit", f"--runs_dir={runs}", "--name=run", *TINY, *args])
+
+
+def files_of(folder: Path) -> WholeFiles:
+    return WholeFiles(folder / "last.ckpt", folder / "previous-last.ckpt")
+
+
+def read(file: Path) -> int:
+    return torch.load(file, weights_only=True)["n"]
+
+
+def names(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir()}
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """Makes some of the calls of torch.save (counted from 1) find a full disk, after half of the file."""
+
+    def arrange(calls):
+        save, seen = torch.save, []
+
+        def failing(content, file):
+            seen.append(1)
+            if len(seen) in calls:
+                file.write(b"half of it")
+                raise OSError(errno.ENOSPC, "No space left on device")
+            save(content, file)
+
+        monkeypatch.setattr(writing.torch, "save", failing)
+
+    return arrange
+
+
+def test_last_has_its_name_from_the_commit_on_and_the_one_before_stays(tmp_path):
+    files = files_of(tmp_path)
+    for n in (1, 2, 3):
+        files.save_checkpoint({"n": n}, files.last)
+        assert not files.last.exists() if n == 1 else read(files.last) == n - 1
+        files.commit()
+        assert read(files.last) == n
+    assert read(files.previous) == 2
+    files.commit()
+    assert read(files.last) == 3
+    files.save_checkpoint({"n": 7}, tmp_path / "epoch=1.ckpt")
+    assert read(tmp_path / "epoch=1.ckpt") == 7
+    assert names(tmp_path) == {"last.ckpt", "previous-last.ckpt", "epoch=1.ckpt"}
+
+
+def test_without_hard_links_the_one_before_stays_too(tmp_path, monkeypatch):
+    def refused(*args):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    files = files_of(tmp_path)
+    for n in (1, 2):
+        files.save_checkpoint({"n": n}, files.last)
+        files.commit()
+    assert (read(files.last), read(files.previous)) == (2, 1)
+
+
+def test_a_full_disk_leaves_the_old_file_and_the_next_save_tries_again(tmp_path, full):
+    files = files_of(tmp_path)
+    full({2})
+    files.save_checkpoint({"n": 1}, files.last)
+    files.commit()
+    with pytest.warns(
+        UserWarning, match=r"last.ckpt cannot be written \(No space left on device\): training goes on"
+    ):
+        files.save_checkpoint({"n": 2}, files.last)
+    files.commit()
+    assert read(files.last) == 1
+    assert names(tmp_path) == {"last.ckpt"}
+    files.save_checkpoint({"n": 3}, files.last)
+    files.commit()
+    files.finish(None)
+    assert read(files.last) == 3
+
+
+def test_torchs_own_words_for_a_full_disk_are_understood(tmp_path):
+    """torch.save turns them into a RuntimeError of its own."""
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], capture_output=True
+    ).returncode:
+        pytest.skip("a small file system needs root")
+    try:
+        files = files_of(small)
+        files.save_checkpoint({"n": 1}, files.last)
+        files.commit()
+        with pytest.warns(UserWarning, match="No space left on device"):
+            files.save_checkpoint({"n": 2, "much": torch.zeros(2**20)}, files.last)
+        files.commit()
+        assert read(files.last) == 1
+        assert names(small) == {"last.ckpt"}
+        with pytest.raises(OSError, match="the end of the run is lost, give --spare_dir"):
+            files.finish(None)
+        with pytest.raises(OSError, match=f"it is at {tmp_path}/spare/last.ckpt"):
+            files.finish(tmp_path / "spare")
+        assert read(tmp_path / "spare" / "last.ckpt") == 2
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def test_a_run_lives_through_a_full_disk(tmp_path, full):
+    full({1})
+    with pytest.warns(UserWarning, match="cannot be written"):
+        assert fit(tmp_path) == 0
+    assert names(tmp_path / "run" / "checkpoints") == {"last.ckpt"}
+    assert torch.load(RunFolder(tmp_path / "run").last, weights_only=True)["global_step"] == 8
+
+
+def test_a_run_whose_last_checkpoint_is_lost_fails_with_a_line(tmp_path, full, capsys):
+    full({2, 3})
+    with pytest.warns(UserWarning, match="cannot be written"):
+        assert fit(tmp_path) == 1
+    error = capsys.readouterr().err
+    assert "the end of the run is lost, give --spare_dir another disk" in error
+    assert "Traceback" not in error
+    assert torch.load(RunFolder(tmp_path / "run").last, weights_only=True)["global_step"] == 4
+
+
+def test_a_spare_folder_takes_it(tmp_path, full, capsys):
+    full({2, 3})
+    with pytest.warns(UserWarning, match="cannot be written"):
+        assert fit(tmp_path, f"--spare_dir={tmp_path}/spare") == 1
+    spare = tmp_path / "spare" / "last.ckpt"
+    assert f"it is at {spare}" in capsys.readouterr().err
+    assert fit(tmp_path, f"--ckpt_path={spare}", "--trainer.max_epochs=3") == 0
+    assert torch.load(RunFolder(tmp_path / "run").last, weights_only=True)["global_step"] == 12
+
+
+def test_one_that_vanished_comes_back_with_the_next_save(tmp_path):
+    files = files_of(tmp_path / "gone")
+    files.save_checkpoint({"n": 1}, files.last)
+    files.commit()
+    for file in (tmp_path / "gone").iterdir():
+        file.unlink()
+    (tmp_path / "gone").rmdir()
+    files.save_checkpoint({"n": 2}, files.last)
+    files.commit()
+    assert read(files.last) == 2
+
+
+KILLED = """
+import sys, torch
+from pathlib import Path
+from ssl_vision.runs.writing import WholeFiles
+folder = Path(sys.argv[1])
+files = WholeFiles(folder / "last.ckpt", folder / "previous-last.ckpt")
+files.remove_partial()
+print("ready", flush=True)
+for n in range(1, 100000):
+    files.save_checkpoint({"n": n, "much": torch.full((2_000_000,), float(n))}, files.last)
+    files.commit()
+"""
+
+
+def test_a_process_killed_while_it_saves_leaves_a_whole_file(tmp_path):
+    environment = {**os.environ, "TMPDIR": "/dev/shm"}
+    highest = 0
+    for kill in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-c", KILLED, tmp_path], stdout=subprocess.PIPE, env=environment
+        ) as process:
+            process.stdout.readline()
+            time.sleep(0.15 + 0.073 * kill)
+            process.kill()
+        for file in (tmp_path / "last.ckpt", tmp_path / "previous-last.ckpt"):
+            if file.exists():
+                content = torch.load(file, weights_only=True)
+                assert (content["much"] == content["n"]).all()
+                highest = max(highest, content["n"])
+        assert len(list(tmp_path.glob(".*.partial"))) <= 1
+    assert highest > 1
