@@ -182,9 +182,7 @@ class RunCLI(LightningCLI):
                 continue
             rank_zero_info(f"continuing from {file}")
             return str(file)
-        if self.subcommand != "fit" or (
-            self.folder.checkpoints.is_dir() and any(self.folder.checkpoints.iterdir())
-        ):
+        if self.subcommand != "fit" or any(self.folder.checkpoints.glob("*.ckpt")):
             raise InputError(f"{self.folder.last}: no such checkpoint")
         rank_zero_info(f"no checkpoint in {self.folder.checkpoints}: starting afresh")
         return None

@@ -11,6 +11,7 @@ import yaml
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.lock import Lock
+from ssl_vision.runs.output import completed
 
 # Keys that say where to run and for how long, not what is computed: a continuation may change them. A folder
 # of one's own images is what is computed, and so is the length of a run whose schedule ends with it.
@@ -98,8 +99,8 @@ class RunFolder:
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Writes config.yaml."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.config_file.write_text(as_yaml(config), encoding="utf-8")
+        with completed(self.config_file) as partial:
+            partial.write_text(as_yaml(config), encoding="utf-8")
 
 
 def as_yaml(config: Mapping[str, Any]) -> str:

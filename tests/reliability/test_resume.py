@@ -3,10 +3,13 @@
 import csv
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
-import torch
+from equal import difference_of_runs, everything
 from settings import TINY
 
 from ssl_vision.main import main
@@ -20,34 +23,6 @@ LONGER = ["--trainer.max_epochs=3", "--online_probe=true", "--data.eval_batch_si
 
 def fit(runs: Path, *args: str, name: str = "run") -> int:
     return main(["fit", f"--runs_dir={runs}", f"--name={name}", *TINY, *STATEFUL, *LONGER, *args])
-
-
-def everything(run: Path) -> dict:
-    return torch.load(RunFolder(run).last, weights_only=True)
-
-
-def same(one, other, path=""):
-    """Equal to the bit, whatever is nested."""
-    assert type(one) is type(other), path
-    if isinstance(one, dict):
-        assert one.keys() == other.keys(), path
-        for key in one:
-            same(one[key], other[key], f"{path}.{key}")
-    elif isinstance(one, list | tuple):
-        assert len(one) == len(other), path
-        for i, pair in enumerate(zip(one, other, strict=True)):
-            same(*pair, f"{path}[{i}]")
-    elif isinstance(one, torch.Tensor):
-        assert torch.equal(one, other), path
-    else:
-        assert one == other, path
-
-
-def same_run(one: Path, other: Path) -> None:
-    first, second = everything(one), everything(other)
-    for key in ("state_dict", "optimizer_states", "lr_schedulers", "callbacks", "epoch", "global_step"):
-        same(first[key], second[key], key)
-    assert (one / "metrics.csv").read_text() == (other / "metrics.csv").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +76,7 @@ def test_a_signal_saves_and_ends_and_the_run_continues(
     assert "saved; continue with --ckpt_path last" in error
     assert "Traceback" not in error
     assert fit(tmp_path, "--ckpt_path=last") == 0
-    same_run(tmp_path / "run", whole)
+    assert not difference_of_runs(tmp_path / "run", whole)
 
 
 def test_signals_do_again_what_they_did_before(tmp_path, whole):
@@ -115,7 +90,7 @@ def test_a_run_cut_by_max_steps_continues(tmp_path, whole, steps):
     assert fit(tmp_path, f"--trainer.max_steps={steps}") == 0
     assert everything(tmp_path / "run")["global_step"] == steps
     assert fit(tmp_path, "--ckpt_path=last") == 0
-    same_run(tmp_path / "run", whole)
+    assert not difference_of_runs(tmp_path / "run", whole)
 
 
 def test_accumulated_gradients_are_never_cut(tmp_path, monkeypatch, stopped_at):
@@ -126,7 +101,7 @@ def test_accumulated_gradients_are_never_cut(tmp_path, monkeypatch, stopped_at):
         assert fit(tmp_path, *args) == 143
         monkeypatch.undo()
     assert fit(tmp_path, *args, "--ckpt_path=last") == 0
-    same_run(tmp_path / "run", tmp_path / "whole")
+    assert not difference_of_runs(tmp_path / "run", tmp_path / "whole")
 
 
 @pytest.mark.parametrize("batch", [2, 3, 6, 11])
@@ -151,7 +126,7 @@ def test_a_process_that_dies_continues_from_the_nth_step(tmp_path, whole, monkey
     saved = everything(tmp_path / "run")["global_step"] if RunFolder(tmp_path / "run").last.exists() else 0
     assert saved == max(batch - 1 - (batch - 1) % 2, (batch - 1) // 4 * 4)
     assert fit(tmp_path, "--ckpt_path=last", "--save_every_n_steps=2") == 0
-    same_run(tmp_path / "run", whole)
+    assert not difference_of_runs(tmp_path / "run", whole)
 
 
 def test_an_unreadable_last_gives_way_to_the_one_before(tmp_path, whole, recwarn):
@@ -160,7 +135,7 @@ def test_an_unreadable_last_gives_way_to_the_one_before(tmp_path, whole, recwarn
     last.write_bytes(last.read_bytes()[:-1000])
     assert fit(tmp_path, "--ckpt_path=last") == 0
     assert any("taking the one before it" in str(warning.message) for warning in recwarn)
-    same_run(tmp_path / "run", whole)
+    assert not difference_of_runs(tmp_path / "run", whole)
     with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
         assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(12))
 
@@ -169,5 +144,61 @@ def test_a_requeued_job_continues_by_the_same_command(tmp_path, whole, monkeypat
     assert fit(tmp_path, "--trainer.max_epochs=1") == 0
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert fit(tmp_path) == 0
-    same_run(tmp_path / "run", whole)
+    assert not difference_of_runs(tmp_path / "run", whole)
     assert read_checkpoint(tmp_path / "run").epoch == 3
+
+
+TWO = ["--trainer.devices=2", "--trainer.strategy=ddp", "--data.batch_size=32"]
+
+
+def start(runs: Path, *args: str) -> subprocess.Popen:
+    """A run in a process, and a process group, of its own."""
+    command = [sys.executable, "-m", "ssl_vision", "fit", f"--runs_dir={runs}", "--name=run"]
+    options = [*TINY, *STATEFUL, *LONGER, *TWO, *args]
+    return subprocess.Popen([*command, *options], start_new_session=True, stderr=subprocess.PIPE, text=True)
+
+
+def gone(group: int) -> bool:
+    """Whether the last process of a group ends within a minute."""
+    for _ in range(600):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_two_processes_end_together_and_continue(tmp_path):
+    """The signal reaches the first alone; both save and end, and both continue."""
+    with start(tmp_path / "whole") as whole:
+        assert whole.wait(timeout=200) == 0
+    with start(tmp_path / "cut") as cut:
+        rows = tmp_path / "cut" / "run" / "metrics.csv"
+        while not rows.exists() or rows.read_text().count("\n") < 3:
+            assert cut.poll() is None
+            time.sleep(0.01)
+        cut.send_signal(signal.SIGTERM)
+        assert cut.wait(timeout=200) == 143
+        assert "saved; continue with" in cut.stderr.read()
+    assert gone(cut.pid)
+    assert 2 <= everything(tmp_path / "cut" / "run")["global_step"] < 12
+    with start(tmp_path / "cut", "--ckpt_path=last") as rest:
+        assert rest.wait(timeout=200) == 0
+    assert not difference_of_runs(tmp_path / "cut" / "run", tmp_path / "whole" / "run")
+
+
+def test_one_killed_while_it_wrote_its_first_checkpoint_starts_afresh(tmp_path, whole, monkeypatch):
+    class Death(BaseException):
+        pass
+
+    def dying(self):
+        raise Death
+
+    monkeypatch.setattr("ssl_vision.runs.writing.WholeFiles.commit", dying)
+    with pytest.raises(Death):
+        fit(tmp_path)
+    monkeypatch.undo()
+    assert [file.suffix for file in RunFolder(tmp_path / "run").checkpoints.iterdir()] == [".partial"]
+    assert fit(tmp_path, "--ckpt_path=last") == 0
+    assert not difference_of_runs(tmp_path / "run", whole)
