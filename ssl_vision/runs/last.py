@@ -37,6 +37,10 @@ class LastCheckpoint(Checkpoint):
         """Clears away what a killed run left, and begins to listen to signals."""
         if trainer.is_global_zero:
             self.files.remove_partial()
+            for file in Path(trainer.default_root_dir).glob(
+                "hpc_ckpt_*.ckpt"
+            ):  # a requeue's, which last.ckpt equals
+                file.unlink()
         self.interruption.listen(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

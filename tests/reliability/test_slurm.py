@@ -1,0 +1,50 @@
+"""A SLURM job that is told to make room: it saves between two steps, is requeued, and goes on."""
+
+import os
+import signal
+
+import pytest
+from equal import difference_of_runs, everything
+from settings import TINY
+
+from ssl_vision.main import main
+from ssl_vision.models import SimCLR
+
+
+def fit(runs, name="run"):
+    return main(["fit", f"--runs_dir={runs}", f"--name={name}", *TINY, "--trainer.limit_train_batches=6"])
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """A job of one task, and a scontrol that notes what it is asked and ends the job, as SLURM does."""
+    asked = tmp_path / "asked"
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.parent.mkdir()
+    scontrol.write_text(f'#!/bin/sh\necho "$@" >> {asked}\nkill -TERM $PPID\n')
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{scontrol.parent}{os.pathsep}{os.environ['PATH']}")
+    job = {"JOB_ID": 7, "JOB_NAME": "train", "NTASKS": 1, "LOCALID": 0, "NODEID": 0, "PROCID": 0}
+    for key, value in job.items():
+        monkeypatch.setenv(f"SLURM_{key}", str(value))
+    return asked
+
+
+def test_a_requeued_job_continues_to_the_same_end(tmp_path, monkeypatch, slurm):
+    assert fit(tmp_path, "whole") == 0
+    step, calls = SimCLR.training_step, []
+
+    def warned(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(SimCLR, "training_step", warned)
+    assert fit(tmp_path) == 128 + signal.SIGTERM
+    assert slurm.read_text() == "requeue 7\n"
+    assert everything(tmp_path / "run")["global_step"] in (3, 4)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert fit(tmp_path) == 0
+    assert not difference_of_runs(tmp_path / "run", tmp_path / "whole")
+    assert not list((tmp_path / "run").glob("hpc_*"))
