@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 DATA ?= data
 
-.PHONY: demo test gpu lint install install-test clean
+.PHONY: demo test torture audit gpu lint install install-test clean
 
 demo: install  ## pretrain on the digits and print what was learned
 	$(BIN)/ssl-vision fit --config configs/pretrain/digits.yaml --name demo --overwrite true
@@ -13,6 +13,12 @@ demo: install  ## pretrain on the digits and print what was learned
 
 test: install-test lint  ## the whole test suite
 	$(BIN)/python -m pytest
+
+torture: install-test  ## two thousand configs with one thing wrong: the long form of a test
+	SSL_VISION_FUZZ=2000 $(BIN)/python -m pytest tests/reliability/test_fuzz.py --hypothesis-show-statistics
+
+audit: install-test  ## known vulnerabilities of the installed libraries, asked of PyPI
+	$(BIN)/pip-audit --skip-editable
 
 gpu:  ## on a machine with a GPU and DATA=folder of the official CIFAR-10: its tests, benchmarks, the paper's runs
 	$(BIN)/python -m pytest -m gpu

@@ -3,10 +3,12 @@
 import importlib
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from ssl_vision import __version__
+from ssl_vision.errors import InputError
 from ssl_vision.main import COMMANDS, main
 
 
@@ -40,6 +42,55 @@ def test_an_unknown_command_is_one_line_and_exit_code_2():
     result = run("pretrain")
     assert result.returncode == 2
     assert result.stderr == f"ssl-vision pretrain: no command 'pretrain'; there are {', '.join(COMMANDS)}\n"
+
+
+@pytest.fixture
+def faulty(monkeypatch):
+    """A command whose function fails."""
+    monkeypatch.setitem(COMMANDS, "fit", COMMANDS["fit"]._replace(function="test_main_fault:run"))
+
+    def with_error(error):
+        def run(args):
+            assert "--debug" not in args
+            raise error
+
+        monkeypatch.setitem(sys.modules, "test_main_fault", SimpleNamespace(run=run))
+
+    return with_error
+
+
+def test_a_fault_is_one_line_and_exit_code_1(faulty, capsys):
+    faulty(KeyError("of\nmany lines"))
+    assert main(["fit"]) == 1
+    assert (
+        capsys.readouterr().err
+        == "ssl-vision fit: fault: KeyError: 'of\\nmany lines' (--debug shows where)\n"
+    )
+    faulty(RuntimeError("\nfirst\nsecond"))
+    assert main(["fit"]) == 1
+    assert capsys.readouterr().err == "ssl-vision fit: fault: RuntimeError: first (--debug shows where)\n"
+
+
+def test_wrong_input_is_one_line_whatever_is_in_it(faulty, capsys):
+    faulty(InputError("a\nb" + "c" * 5000))
+    assert main(["fit"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("ssl-vision fit: a bccc")
+    assert error.endswith("c ...\n")
+    assert len(error) < 1100
+
+
+@pytest.mark.parametrize("code", [1, 2])
+@pytest.mark.parametrize("way", ["before", "after", "environment"])
+def test_debug_shows_the_traceback_of_every_error(way, code, faulty, capsys, monkeypatch):
+    faulty(InputError("x") if code == 2 else RuntimeError("x"))
+    if way == "environment":
+        monkeypatch.setenv("SSL_VISION_DEBUG", "1")
+    args = {"before": ["--debug", "fit"], "after": ["fit", "--a=b", "--debug"], "environment": ["fit"]}[way]
+    assert main(args) == code
+    error = capsys.readouterr().err
+    assert error.startswith("Traceback")
+    assert error.splitlines()[-1].startswith("ssl-vision fit: ")
 
 
 def test_help_of_a_command_names_its_options():

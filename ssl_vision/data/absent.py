@@ -1,5 +1,6 @@
 """What is said where an official data set is not on disk or cannot be fetched."""
 
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ def fetching(name: str, path: Path) -> Iterator[None]:
     """Turns a failure to download `name` to `path` into an InputError that names both and the cause."""
     try:
         yield
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, EOFError, tarfile.TarError) as error:
         cause = " ".join(str(error).split())
         raise InputError(
             f"{name} could not be fetched to {path} ({cause}): "

@@ -61,12 +61,14 @@ class Cache:
         """The images; None where there is no complete cache of the files as they are now."""
         try:
             index = json.loads(self._index.read_text(encoding="utf-8"))
-            if index["version"] != _VERSION:
+            absent = set(index["skipped"])
+            skipped = [name for name in self.names if name in absent]
+            count = len(self.names) - len(skipped)
+            if index["version"] != _VERSION or index["images"] != count:
                 return None
-            file = RowFile(self._pixels, (index["images"], 3, self.side, self.side))
-        except (OSError, ValueError, KeyError):
+            return Cached(RowFile(self._pixels, (count, 3, self.side, self.side)), skipped)
+        except (OSError, ValueError, KeyError, TypeError):
             return None
-        return Cached(file, index["skipped"])
 
     def write(self, decode: Callable[[], Iterable[tuple[str, Square]]]) -> None:
         """Makes the cache, image by image, unless another process has just done so.

@@ -14,20 +14,20 @@ from ssl_vision.errors import InputError
 Square = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 
-def squares(folder: Path, names: list[str], *, side: int, skip_corrupt: bool) -> Iterator[tuple[str, Square]]:
+def squares(folder: Path, names: list[str], *, side: int, strict: bool) -> Iterator[tuple[str, Square]]:
     """Decodes files on all cores, holding a few images at a time, whatever their number.
 
     Args:
         folder: Where the files lie.
         names: Their paths within it.
         side: Of the squares, pixels.
-        skip_corrupt: Leave out files that cannot be decoded.
+        strict: Stop at a file that cannot be decoded, instead of leaving it out.
 
     Yields:
         The name and the (3, side, side) pixels of each file, in order.
 
     Raises:
-        InputError: A file cannot be decoded and `skip_corrupt` is not set, or none can.
+        InputError: A file cannot be decoded and `strict` is set, or none can.
     """
 
     def decode(name: str) -> Square | Exception:
@@ -44,7 +44,7 @@ def squares(folder: Path, names: list[str], *, side: int, skip_corrupt: bool) ->
         if not isinstance(pixels, Exception):
             empty = False
             yield name, pixels
-        elif not skip_corrupt:
+        elif strict:
             raise corrupt(folder / name, pixels) from pixels
     if empty:
         raise InputError(f"none of the {len(names)} images can be decoded, such as {folder / names[0]}")
@@ -53,12 +53,27 @@ def squares(folder: Path, names: list[str], *, side: int, skip_corrupt: bool) ->
 def corrupt(path: Path, cause: object) -> InputError:
     """The error for a file that cannot be decoded."""
     reason = " ".join(str(cause).split())
-    return InputError(f"{path} cannot be decoded ({reason}): remove it or set skip_corrupt")
+    return InputError(f"{path} cannot be decoded ({reason}): remove it, or set strict false to leave it out")
 
 
 def _square(path: Path, side: int) -> Square:
-    """(3, side, side): upright, shorter side resized (antialiased bilinear), centre cropped, RGB."""
+    """(3, side, side): shorter side resized (antialiased bilinear), centre cropped, RGB.
+
+    Upright as EXIF says; of an animation its first frame, of 16 bits a channel the upper 8, without
+    transparency. What Pillow takes for a decompression bomb (179 million pixels) is not decoded.
+    """
+    if not path.is_file():
+        raise OSError("not a regular file")
     with Image.open(path) as file:
-        image = ImageOps.exif_transpose(file).convert("RGB")
+        image = _rgb(ImageOps.exif_transpose(file))
     image = ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """The image with 8 bits a channel; Pillow by itself makes nearly all of 16-bit grey white."""
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
+    if image.mode == "P":
+        image = image.convert("RGBA")  # straight to RGB would warn of transparency
+    return image.convert("RGB")

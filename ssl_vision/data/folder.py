@@ -4,7 +4,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 from urllib.parse import quote
 
 import numpy as np
@@ -29,20 +29,26 @@ class ImageFolder(ImageData):
 
     Of root/train/cat/**/x.png the class is cat; root/train/x.png has no label. Where there is no root/train,
     all of root but root/test is used. Files are taken in the order of their names and decoded once to squares
-    of `image_size`: shorter side resized, centre cropped, RGB. Squares above 1 GiB in all go to a file, from
-    which batches are read; it is made again when an image is changed, added or removed.
+    of `image_size`: upright as EXIF says, shorter side resized, centre cropped, RGB; of an animation the
+    first frame, of 16 bits a channel the upper 8, without transparency. Squares above 1 GiB in all go to a
+    file, from which batches are read; it is made again when an image is changed, added or removed.
+
+    Links are followed, but not into a folder that they lie in.
 
     Args:
         root: Folder of the images.
         train: Subfolder to pretrain on; root itself where there is no folder "train".
         test: Subfolder of the test split, with the same class folders.
         image_size: Side of the stored images, pixels.
-        skip_corrupt: Leave out files that cannot be decoded, with a warning, instead of stopping.
+        strict: Stop at a file that cannot be decoded, instead of leaving it out with a warning.
         cache: Whether squares are kept in a file: "auto" where they exceed 1 GiB, "always" or "never".
         cache_dir: Folder of that file; None is root/.ssl_vision_cache, or the user's cache folder where root
             cannot be written to.
         views: How views are made.
         **options: Of `ImageData`.
+
+    Attributes:
+        skipped: Paths within root of the files, in the splits read so far, that cannot be decoded.
 
     Raises:
         InputError: image_size is below 1, or cache is none of the three.
@@ -55,7 +61,7 @@ class ImageFolder(ImageData):
         train: str = "train",
         test: str = "test",
         image_size: int = 96,
-        skip_corrupt: bool = False,
+        strict: bool = False,
         cache: Literal["auto", "always", "never"] = "auto",
         cache_dir: str | Path | None = None,
         views: Views = _VIEWS,
@@ -69,17 +75,25 @@ class ImageFolder(ImageData):
         self.train = train
         self.test = test
         self.image_size = image_size
-        self.skip_corrupt = skip_corrupt
+        self.strict = strict
         self.cache = cache
-        self.cache_dir = None if cache_dir is None else Path(cache_dir)
+        self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
+        self.skipped: tuple[str, ...] = ()
 
     def prepare_data(self) -> None:
-        """Makes the cache where one is wanted, so that one process of a machine does it for all."""
-        for split in ("train", "test") if self.val == "test" else ("train",):
-            folder = self._folder(split)
-            names = self._names(split, folder)
-            if self._large(names):
-                self._cached(folder, names)
+        """Makes the cache where one is wanted, so that one process of a machine does it for all.
+
+        Where other processes wait for this one, what is wrong with the images is said by `setup`, in all.
+        """
+        try:
+            for split in ("train", "test") if self.val == "test" else ("train",):
+                folder = self._folder(split)
+                names = self._names(split, folder)
+                if self._large(names):
+                    self._cached(folder, names)
+        except InputError:
+            if self.trainer is None or self.trainer.world_size == 1:
+                raise
 
     def read(self, split: Split) -> Images:
         """Decodes a split; "pretrain" is train.
@@ -100,6 +114,7 @@ class ImageFolder(ImageData):
             images, skipped = self._decoded(folder, names)
         if skipped:
             self._warn(folder, skipped, len(names))
+            self.skipped += tuple(os.path.relpath(folder / name, self.root) for name in skipped)
             unusable = set(skipped)
             names = [name for name in names if name not in unusable]
         labels = [_class(name) for name in names]
@@ -150,12 +165,12 @@ class ImageFolder(ImageData):
             cached = cache.read()
         if cached is None:
             raise InputError(f"{place} was changed while it was written to: start again")
-        if cached.skipped and not self.skip_corrupt:
+        if cached.skipped and self.strict:
             raise corrupt(folder / cached.skipped[0], "as found when it was read")
         return cached
 
     def _squares(self, folder: Path, names: list[str]) -> Iterator[tuple[str, Square]]:
-        return squares(folder, names, side=self.image_size, skip_corrupt=self.skip_corrupt)
+        return squares(folder, names, side=self.image_size, strict=self.strict)
 
     def _warn(self, folder: Path, skipped: list[str], count: int) -> None:
         first = ", ".join(str(folder / name) for name in skipped[:3]) + (", ..." if len(skipped) > 3 else "")
@@ -171,13 +186,17 @@ def image_names(folder: Path, *, but: Path | None = None) -> list[str]:
         but: A folder below it that is left out.
 
     Raises:
-        InputError: There is no such folder, or no image in it.
+        InputError: There is no such folder, or no image in it, or a folder that cannot be read.
     """
     if not folder.is_dir():
         raise InputError(f"no folder {folder}")
     names = []
-    for place, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if Path(place, name) != but]
+    above = {str(folder): {_identity(folder)}}
+    for place, folders, files in os.walk(folder, followlinks=True, onerror=_unreadable):
+        around = above.pop(place)
+        inside = {name: _identity(path) for name in folders if (path := Path(place, name)) != but}
+        folders[:] = [name for name, identity in inside.items() if identity not in around]
+        above |= {os.path.join(place, name): around | {inside[name]} for name in folders}
         below = os.path.relpath(place, folder)
         names += [
             file if below == "." else os.path.join(below, file)
@@ -187,6 +206,16 @@ def image_names(folder: Path, *, but: Path | None = None) -> list[str]:
     if not names:
         raise InputError(f"no images in {folder}: looked for {' '.join(sorted(EXTENSIONS))}")
     return sorted(names, key=lambda name: name.split(os.sep))
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """What tells a folder from others, by whatever path it is reached."""
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def _unreadable(error: OSError) -> NoReturn:
+    raise InputError(f"{error.filename} cannot be read ({error.strerror})") from error
 
 
 def _class(name: str) -> str:

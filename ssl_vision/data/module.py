@@ -1,5 +1,6 @@
 """From a data set to the loaders and the views of a training run."""
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,7 @@ class ImageData(pl.LightningDataModule):
     whose labels are known, and queries, whose labels are to be found.
 
     Args:
-        root: Folder of the data sets.
+        root: Folder of the data sets; ~ is the user's home.
         views: How views are made.
         batch_size: Images for each process and training step.
         eval_batch_size: Images for each process and validation step.
@@ -70,7 +71,7 @@ class ImageData(pl.LightningDataModule):
             raise InputError(f"val_share must lie in (0, 0.5], not {val_share}")
         if not 0 <= resident <= 1:
             raise InputError(f"resident must lie in [0, 1], not {resident}")
-        self.root = Path(root)
+        self.root = Path(os.path.expanduser(root))
         self.views = views
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
@@ -131,28 +132,39 @@ class ImageData(pl.LightningDataModule):
         self._resident.clear()
 
     def train_dataloader(self) -> Batches:
-        """All images of the split "pretrain", in a new order every epoch, full batches only."""
+        """All images of the split "pretrain", in a new order every epoch, full batches only.
+
+        Raises:
+            InputError: All processes together see less than two images at a time.
+        """
+        if self.batch_size * (self.trainer.world_size if self.trainer else 1) < 2:
+            raise InputError("batch_size 1 leaves an image no other to tell it from: it must be 2 or more")
         return self._batches(self.split("pretrain"), training=True)
 
     def val_dataloader(self) -> list[Batches]:
         """[queries, bank], of labelled images; without any label [queries], held out of all train rows.
 
         Raises:
-            InputError: The bank or the queries are empty.
+            InputError: The bank is empty, or there are fewer than two queries.
         """
         train = self.split("train")
         known = train.select(train.labelled)
         if not len(known):
-            return [self._batches(train.select(self.heldout(len(train))), training=False)]
+            queries = train.select(self.heldout(len(train)))
+            if len(queries) < 2:
+                some = f"{len(queries)} of {len(train)}"
+                raise InputError(f"val_share {self.val_share} leaves {some} images as queries: 2 are needed")
+            return [self._batches(queries, training=False)]
         if self.val == "test":
             test = self.split("test")
             queries, bank = test.select(test.labelled), known
         else:
             held = self.heldout(len(known))
             queries, bank = known.select(held), known.select(~held)
-        if not len(queries) or not len(bank):
+        if len(queries) < 2 or not len(bank):
             source = "the test split" if self.val == "test" else f"val_share {self.val_share}"
-            raise InputError(f"{source} leaves {len(queries)} queries and {len(bank)} labelled bank images")
+            left = f"{len(queries)} queries and {len(bank)} labelled bank images"
+            raise InputError(f"{source} leaves {left}: 2 and 1 are needed")
         return [self._batches(queries, training=False), self._batches(bank, training=False)]
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:

@@ -59,9 +59,7 @@ def run(args: Sequence[str]) -> None:
     )
     parser.add_argument("--batch_size", type=int, default=256, help="Images that the network sees at a time.")
     parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
-    parser.add_argument(
-        "--skip_corrupt", type=bool, default=False, help="Leave out files that cannot be decoded."
-    )
+    parser.add_argument("--strict", type=bool, default=False, help="Stop at a file that cannot be decoded.")
     options = parser.parse_args(list(args))
     if options.batch_size < 1:
         raise InputError(f"--batch_size must be 1 or more, not {options.batch_size}")
@@ -73,7 +71,7 @@ def run(args: Sequence[str]) -> None:
     with completed(output) as partial:
         features, done = embed_files(
             network, folder, names,
-            batch_size=options.batch_size, device=device, skip_corrupt=options.skip_corrupt,
+            batch_size=options.batch_size, device=device, strict=options.strict,
         )  # fmt: skip
         write(partial, features, done)
     print(f"{len(features)} images, {features.shape[1]} features each, written to {output}")
@@ -103,7 +101,7 @@ def embed_files(
     *,
     batch_size: int,
     device: torch.device,
-    skip_corrupt: bool,
+    strict: bool,
 ) -> tuple[Features, list[str]]:
     """Features of image files, a batch in memory at a time.
 
@@ -113,18 +111,18 @@ def embed_files(
         names: their paths within it.
         batch_size: images at a time.
         device: of the network.
-        skip_corrupt: leave out files that cannot be decoded, with a warning, instead of stopping.
+        strict: stop at a file that cannot be decoded, instead of leaving it out with a warning.
 
     Returns:
         Float32 (N, F) and the N names of the files that could be decoded, in order.
 
     Raises:
-        InputError: a file cannot be decoded and `skip_corrupt` is not set, or none can.
+        InputError: a file cannot be decoded and `strict` is set, or none can.
     """
     side = network.description.decoded_size
     features: Features = np.empty((0, 0), dtype=np.float32)
     done: list[str] = []
-    for batch, pixels in _batches(squares(folder, names, side=side, skip_corrupt=skip_corrupt), batch_size):
+    for batch, pixels in _batches(squares(folder, names, side=side, strict=strict), batch_size):
         made = network(pixels.to(device)).cpu().numpy()
         if not done:
             features = np.empty((len(names), made.shape[1]), dtype=np.float32)

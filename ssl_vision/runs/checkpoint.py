@@ -1,12 +1,15 @@
 """Reading a checkpoint that ``ssl-vision fit`` wrote."""
 
 import pickle
+import warnings
+import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import yaml
 
+from ssl_vision import __version__
 from ssl_vision.errors import InputError
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.record import CHECKPOINT_KEY
@@ -26,24 +29,57 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     """Reads a checkpoint file, or the last checkpoint of a run folder.
 
     Only tensors and plain values are read; a file that holds anything else, such as a pickle that would
-    run code, is refused.
+    run code, is refused. So is one whose bytes are not those that were written.
 
     Raises:
-        InputError: absent, unreadable, refused, or not written by ``ssl-vision fit``.
+        InputError: absent, damaged, refused, not written by ``ssl-vision fit``, or by a later version than
+            this one: one whose major or minor number is higher.
     """
     path = Path(path)
     file = RunFolder(path).last if path.is_dir() else path
     if not file.is_file():
         raise InputError(f"{file}: no such checkpoint")
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        _check_bytes(file)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the pickle protocol of what is refused anyway
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InputError(f"{file}: refused, it holds more than tensors and plain values") from error
+    except InputError:
+        raise
     except Exception as error:
         raise InputError(f"{file}: not a readable checkpoint ({type(error).__name__})") from error
-    if not isinstance(content, dict) or CHECKPOINT_KEY not in content or "state_dict" not in content:
-        raise InputError(f"{file}: was not written by ssl-vision fit")
-    config = yaml.safe_load(content[CHECKPOINT_KEY]["config"])
-    # "processed" counts epochs whose batches are all done; Lightning saves before it counts them "completed".
-    progress = content["loops"]["fit_loop"]["epoch_progress"]["current"]
-    return Checkpoint(file, config, int(progress["processed"]), content["state_dict"])
+    try:
+        version, text = content[CHECKPOINT_KEY]["version"], content[CHECKPOINT_KEY]["config"]
+        if _release(version) > _release(__version__):
+            raise InputError(f"{file}: written by ssl_vision {version}, this is {__version__}: update it")
+        config, state = yaml.safe_load(text), content["state_dict"]
+        # "processed" counts epochs whose batches are all done; Lightning saves before it counts "completed".
+        progress = content["loops"]["fit_loop"]["epoch_progress"]["current"]
+        if not isinstance(config, dict) or not all(map(torch.is_tensor, state.values())):
+            raise TypeError
+        return Checkpoint(file, config, int(progress["processed"]), state)
+    except InputError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{file}: was not written by ssl-vision fit") from error
+
+
+def _check_bytes(file: Path) -> None:
+    """Compares the parts of a zip archive with their CRC-32, which torch does not.
+
+    A compressed part is refused: torch writes none, and a small one may hold any number of bytes.
+    """
+    if not zipfile.is_zipfile(file):
+        return
+    with zipfile.ZipFile(file) as archive:
+        if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+            raise InputError(f"{file}: refused, it is compressed")
+        if damaged := archive.testzip():
+            raise InputError(f"{file}: damaged, the checksum of {damaged} is another")
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Major and minor number."""
+    return tuple(map(int, version.split(".")[:2]))

@@ -6,16 +6,20 @@ import importlib
 import inspect
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser
+import yaml
+from jsonargparse import ActionSubCommands, ArgumentParser, Namespace
 
 from ssl_vision.errors import InputError
 
 _NOISE = re.compile(
     r"^(Does not validate|Subtypes:|Errors?:?$|Given value|Expected a <class 'NoneType'>|Expected a path but)"
 )
+_MOST_VALUES = 10_000
+"""In a config file; shipped ones have some twenty."""
 
 
 class OneLineErrors(ArgumentParser):
@@ -31,14 +35,72 @@ class OneLineErrors(ArgumentParser):
         """Raises the complaint."""
         if not self.exit_on_error:  # a parser within the parser: its complaint becomes part of the whole
             super().error(message, ex)
-        raise InputError(one_line(message)) from ex
+        raise InputError(one_line(message, options=list(_destinations(self)))) from ex
+
+    def parse_path(self, *args: Any, **kwargs: Any) -> Namespace:
+        """Reads a config file.
+
+        Raises:
+            InputError: it is no YAML, no table of keys, holds itself, or has a value in a section's place.
+        """
+        path = Path(args[0])
+        content = _read(path)
+        for group in {option.partition(".")[0] for option in _destinations(self) if "." in option}:
+            if not isinstance(content.get(group, {}), (dict, str)):
+                raise InputError(f"{path}: {group}: expected keys and values, got {content[group]}")
+        parsed: Namespace = super().parse_path(*args, **kwargs)
+        return parsed
 
 
-def one_line(message: str) -> str:
+def _destinations(parser: ArgumentParser) -> Iterator[str]:
+    """Names of a parser's options and of its subcommands'."""
+    for action in parser._actions:
+        yield action.dest
+        for command in action.choices.values() if isinstance(action, ActionSubCommands) else ():
+            yield from _destinations(command)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The content of a config file that the parser would describe without its name, or never be done with."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise InputError(f"{path}{line}: {error.problem}") from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: not a YAML file ({type(error).__name__})") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: not a table of keys and values")
+    for number, value in enumerate(_values(content)):
+        if number == _MOST_VALUES:
+            raise InputError(f"{path}: holds itself, or more than {_MOST_VALUES} values")
+        if isinstance(value, str) and "\0" in value:
+            raise InputError(f"{path}: {value!r} holds a null byte")
+    return content
+
+
+def _values(content: Any) -> Iterator[Any]:
+    """All values of a tree, those of an alias wherever it stands: without end where it holds itself."""
+    open_branches = [iter([content])]
+    while open_branches:
+        for value in open_branches[-1]:
+            yield value
+            if isinstance(value, (dict, list)):
+                open_branches.append(iter(value.values() if isinstance(value, dict) else value))
+                break
+        else:
+            open_branches.pop()
+
+
+def one_line(message: str, *, options: Sequence[str] = ()) -> str:
     """The complaint in a jsonargparse error, as one line.
 
     The parser reports a tree: each union member it tried, each class it entered. What a person needs is
     the path of keys, the innermost complaint and, for a name that is not accepted, the nearest that is.
+
+    Args:
+        message: of the error.
+        options: the parser's.
     """
     lines = [line.strip().removeprefix("- ").strip() for line in message.splitlines()]
     keys: list[str] = []
@@ -57,9 +119,10 @@ def one_line(message: str) -> str:
         return " ".join(line for line in lines if line)
     path = ".".join(keys)
     if match := re.match(r"Option '([^']+)' is not accepted", complaint):
-        return f"{path}: {_unknown_option(match[1], owner)}"
-    if match := re.match(r"[Uu]nrecognized arguments: --([^=\s]+)", complaint):
-        return f"{'.'.join([*keys, match[1]])}: {_unknown_option(match[1], owner)}"
+        return f"{path}: {_unknown_option(match[1], owner, options)}"
+    unknown = r"(?:[Uu]nrecognized arguments: --|Subcommand '\w+' does not accept option ')([^=\s']+)"
+    if match := re.match(unknown, complaint):
+        return f"{'.'.join([*keys, match[1]])}: {_unknown_option(match[1], owner, options)}"
     if match := re.match(r"Expected a dot import path string: (\S+)", complaint):
         complaint = f"no class named {match[1]}{_suggestion(match[1], _classes(keys))}"
     if complaint.startswith("Expected a ") and "Got value" not in complaint and given:
@@ -71,11 +134,15 @@ def one_line(message: str) -> str:
     return f"{path}: {complaint}" if path else complaint
 
 
-def _unknown_option(name: str, owner: str) -> str:
+def _unknown_option(name: str, owner: str, options: Sequence[str]) -> str:
     head, _, last = name.rpartition(".")
-    if not owner and head == "trainer":
-        owner, head = "pytorch_lightning.Trainer", ""
     known = _options(owner, head)
+    if not owner:
+        split = [option.rpartition(".") for option in options]
+        known = list(dict.fromkeys(own for where, _, own in split if where == head))
+        if not known:  # nothing has options of that name
+            last, known = name, list(options)
+        owner, head = ("Trainer", "") if head == "trainer" else ("", head)
     whose = owner.rsplit(".", 1)[-1] + (f"'s {head}" if head else "") if owner else "there"
     verb = "has no" if owner else "is no"
     return f"{whose} {verb} option '{last if owner else name}'{_suggestion(last, known)}"

@@ -122,26 +122,28 @@ def test_by_itself_only_much_is_kept_in_a_file(photos, monkeypatch, large):
 def test_corrupt_files_are_remembered(photos, decoded):
     for name in ("train/c0/001.jpg", "train/c2/zzz.jpg"):
         (photos / name).write_bytes(b"no image")
-    with pytest.raises(InputError, match=r"001\.jpg cannot be decoded \(cannot identify .* skip_corrupt"):
-        folder(photos).split("train")
+    with pytest.raises(InputError, match=r"001\.jpg cannot be decoded \(cannot identify .* strict false"):
+        folder(photos, strict=True).split("train")
     assert files(photos) == []
     for count in (602, 602):
+        data = folder(photos)
         with pytest.warns(UserWarning, match=r"skipped 2 of 302 images.*001\.jpg, .*zzz\.jpg$"):
-            cached = folder(photos, skip_corrupt=True).split("train")
+            cached = data.split("train")
+        assert data.skipped == ("train/c0/001.jpg", "train/c2/zzz.jpg")
         assert len(decoded) <= count + 2
         assert len(cached) == 300
     with pytest.warns(UserWarning, match="skipped 2"):
-        plain = folder(photos, skip_corrupt=True, cache="never").split("train")
+        plain = folder(photos, cache="never").split("train")
     assert torch.equal(cached.images, plain.images)
     assert torch.equal(cached.labels, plain.labels)
-    with pytest.raises(InputError, match=r"001\.jpg cannot be decoded .* skip_corrupt"):
-        folder(photos).split("train")
+    with pytest.raises(InputError, match=r"001\.jpg cannot be decoded .* strict false"):
+        folder(photos, strict=True).split("train")
 
 
 def test_nothing_but_corrupt_files_is_refused(tmp_path):
     (tmp_path / "bad.png").write_bytes(b"")
     with pytest.raises(InputError, match=r"none of the 1 images .*bad\.png"):
-        folder(tmp_path, skip_corrupt=True).split("train")
+        folder(tmp_path).split("train")
 
 
 KILLED = """

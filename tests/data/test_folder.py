@@ -1,9 +1,11 @@
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torchvision.transforms.functional import center_crop, pil_to_tensor, resize
 
 from ssl_vision.data import ImageFolder
+from ssl_vision.data.folder import image_names
 from ssl_vision.errors import InputError
 
 
@@ -75,15 +77,103 @@ def test_photos_are_turned_upright(tmp_path):
     assert stored[:, 6:].min() == 255
 
 
+def centre(path):
+    """What is stored of the one image in a folder: its middle."""
+    return folder(path, image_size=8, strict=True).split("train").images[0, :, 4, 4].tolist()
+
+
+def red(mode, size=(12, 12)):
+    """A picture of (200, 0, 0), as near as the mode comes to it."""
+    return Image.new("RGB", size, (200, 0, 0)).convert(mode)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("name", "image", "options", "expected"),
+    [
+        ("rgba.png", red("RGBA"), {}, [200, 0, 0]),
+        ("palette.png", red("P"), {}, [204, 0, 0]),  # the nearest of the web palette
+        ("transparent.png", red("P"), {"transparency": bytes(256)}, [204, 0, 0]),
+        ("cmyk.jpg", red("CMYK"), {"quality": 100}, [200, 0, 0]),
+        ("grey.png", red("L"), {}, [60, 60, 60]),
+        ("bits.png", Image.new("1", (12, 12), 1), {}, [255, 255, 255]),
+        ("one.png", red("RGB", (1, 1)), {}, [200, 0, 0]),
+        ("line.png", red("RGB", (5000, 1)), {}, [200, 0, 0]),
+        (
+            "animated.gif",
+            red("RGB"),
+            {"save_all": True, "append_images": [Image.new("RGB", (12, 12))] * 3},
+            [200, 0, 0],
+        ),
+        (
+            "animated.webp",
+            red("RGB"),
+            {"save_all": True, "lossless": True, "append_images": [Image.new("RGB", (12, 12))]},
+            [200, 0, 0],
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "." in value else "",
+)
+def test_pictures_of_every_kind_become_rgb(name, image, options, expected, tmp_path):
+    image.save(tmp_path / name, **options)
+    assert centre(tmp_path) == pytest.approx(expected, abs=2)
+
+
+@pytest.mark.parametrize("kind", ["png", "tif", "pgm"])
+@pytest.mark.parametrize("value", [0, 255, 256, 0x1234, 0x8000, 0xFFFF])
+def test_of_sixteen_bits_the_upper_eight_are_kept(kind, value, tmp_path):
+    pixels = np.full((12, 12), value, dtype=np.uint16)
+    if kind == "pgm":
+        (tmp_path / "x.pgm").write_bytes(b"P5 12 12 65535\n" + pixels.astype(">u2").tobytes())
+    else:
+        Image.fromarray(pixels).save(tmp_path / f"x.{kind}")
+    assert centre(tmp_path) == [value >> 8] * 3
+
+
+def test_links_are_followed_but_not_around(tmp_path):
+    for name in ("root/a/1.png", "root/b/2.png", "elsewhere/3.png"):
+        save(tmp_path / name)
+    root = tmp_path / "root"
+    for name, target in (
+        ("a/up", ".."),
+        ("a/self", "."),
+        ("a/other", "../b"),
+        ("b/other", "../a"),
+        ("c", "../elsewhere"),
+    ):
+        (root / name).symlink_to(target)
+    train = folder(root, strict=True).split("train")
+    assert image_names(root) == ["a/1.png", "a/other/2.png", "b/2.png", "b/other/1.png", "c/3.png"]
+    assert train.labels.tolist() == [0, 0, 1, 1, 2]
+
+
+def test_classes_of_no_image_and_of_one_and_names_of_every_script(tmp_path):
+    for name in ("ünï/ä b.png", "图/图.png", "图/ё.png"):
+        save(tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    train = folder(tmp_path, strict=True).split("train")
+    assert train.classes == ("ünï", "图")
+    assert train.labels.tolist() == [0, 1, 1]
+
+
+def test_a_root_in_the_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    save(tmp_path / "images" / "a" / "1.png")
+    assert len(folder("~/images", cache="always", cache_dir="~/fast").split("train")) == 1
+    assert list((tmp_path / "fast").rglob("*.uint8"))
+
+
 def test_a_corrupt_file_stops_or_is_skipped_with_one_warning(labelled):
     for name in ("bad1.png", "bad2.jpg"):
         (labelled / "train" / "ant" / name).write_bytes(b"\x89PNG not an image")
-    with pytest.raises(InputError, match=r"bad1\.png cannot be decoded .* skip_corrupt") as caught:
-        folder(labelled).split("train")
+    with pytest.raises(InputError, match=r"bad1\.png cannot be decoded .* set strict false") as caught:
+        folder(labelled, strict=True).split("train")
     assert "\n" not in str(caught.value)
+    data = folder(labelled)
     with pytest.warns(UserWarning, match=r"skipped 2 of 6 images.*bad1\.png, .*bad2\.jpg$") as warned:
-        train = folder(labelled, skip_corrupt=True).split("train")
+        train = data.split("train")
     assert len(warned) == 1
+    assert data.skipped == ("train/ant/bad1.png", "train/ant/bad2.jpg")
     assert train.labels.tolist() == [0, 1, 1, -1]
     assert train.images[[0, 2, 3], 0, 4, 4].tolist() == [100, 0, 150]
 
@@ -91,7 +181,7 @@ def test_a_corrupt_file_stops_or_is_skipped_with_one_warning(labelled):
 def test_nothing_but_corrupt_files_is_refused(tmp_path):
     (tmp_path / "bad.png").write_bytes(b"")
     with pytest.raises(InputError, match=r"none of the 1 images .*bad\.png"):
-        folder(tmp_path, skip_corrupt=True).split("train")
+        folder(tmp_path).split("train")
 
 
 def test_wrong_folders_are_refused_by_name(labelled, tmp_path):

@@ -73,13 +73,13 @@ def test_corrupt_files_stop_it_or_are_left_out_by_name(images, tiny_run, tmp_pat
         (tmp_path / "i" / name).write_bytes((images / name).read_bytes())
     (tmp_path / "i" / "a" / "3.png").write_bytes(b"no image")
     args = [str(tmp_path / "i"), f"--backbone={tiny_run}", f"--output={tmp_path / 'f.npz'}"]
-    assert main(["embed", *args]) == 2
+    assert main(["embed", *args, "--strict=true"]) == 2
     error = capsys.readouterr().err
     assert f"{tmp_path / 'i' / 'a' / '3.png'} cannot be decoded" in error
-    assert "skip_corrupt" in error
+    assert "strict" in error
     assert [path.name for path in tmp_path.iterdir()] == ["i"]
     with pytest.warns(UserWarning, match=r"skipped 1 of 4 images, not decodable: .*a/3\.png"):
-        features, names = embedded(tmp_path / "i", tiny_run, tmp_path / "f.npz", "--skip_corrupt=true")
+        features, names = embedded(tmp_path / "i", tiny_run, tmp_path / "f.npz")
     assert names == NAMES[:3]
     assert features.shape == (3, 32)
     assert np.isfinite(features).all()

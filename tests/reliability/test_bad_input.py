@@ -1,0 +1,686 @@
+"""Wrong input of every kind, through the command line: one line that names it, an exit code, no traces.
+
+Lines are counted as a person sees them: all that reaches stderr, blank lines and Python's warnings left out.
+"""
+
+import os
+import re
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from PIL import Image
+from settings import TINY
+
+from ssl_vision import __version__
+from ssl_vision.main import main
+
+FOLDER = "--data=ImageFolder --data.root={here}/images --data.batch_size=4 --data.views.size=16"
+FOLDER += " --data.image_size=16"
+
+
+class Case(NamedTuple):
+    """A situation, what is typed in it, and the answer."""
+
+    name: str
+    typed: str
+    """With {here} for the folder of the test, and {run} for that of a finished run."""
+    line: str
+    """A regular expression that the line on stderr matches behind ``ssl-vision COMMAND: ``."""
+    make: Callable[[Path, Path], object] = lambda here, run: None
+
+
+def image(path: Path, *, mode: str = "RGB", size: tuple[int, int] = (20, 24), **options) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, 100).save(path, **options)
+    return path
+
+
+def images(here: Path, *names: str) -> Path:
+    for name in names or [f"{label}/{number}.png" for label in "ab" for number in range(12)]:
+        image(here / "images" / name)
+    return here / "images"
+
+
+def with_file(name: str, content: bytes) -> Callable[[Path, Path], object]:
+    """Good images, and one file among them."""
+    return lambda here, run: (images(here) / name).write_bytes(content)
+
+
+def written(name: str, content: bytes) -> Callable[[Path, Path], object]:
+    return lambda here, run: (here / name).write_bytes(content)
+
+
+def changed(change: Callable[[dict], object]) -> Callable[[Path, Path], object]:
+    """here/other.ckpt: the finished run's checkpoint with another content."""
+
+    def make(here: Path, run: Path) -> None:
+        content = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+        change(content)
+        torch.save(content, here / "other.ckpt")
+
+    return make
+
+
+def reduced(here: Path, run: Path) -> None:
+    content = (run / "checkpoints" / "last.ckpt").read_bytes()
+    (here / "other.ckpt").write_bytes(content[: len(content) // 2])
+
+
+def flipped(here: Path, run: Path) -> None:
+    content = bytearray((run / "checkpoints" / "last.ckpt").read_bytes())
+    weights = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    content[content.index(weights["head.layers.0.weight"].numpy().tobytes()) + 7] ^= 64
+    (here / "other.ckpt").write_bytes(content)
+
+
+def bomb() -> bytes:
+    """A PNG of 30000 x 30000 pixels in some 100 bytes."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
+
+    header = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 0, 0, 0, 0)
+    data = zlib.compress(bytes(1000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def corrupt(name: str, content: bytes, reason: str) -> Case:
+    """A file among good images that stops a strict run."""
+    return Case(
+        name,
+        f"fit {FOLDER} --data.strict=true",
+        rf"{{here}}/images/a/x\.png cannot be decoded \({reason}.*\): remove it, or set strict false .*",
+        with_file("a/x.png", content),
+    )
+
+
+def cifar(here: Path, *, archive: bytes = b"", batch: bytes = b"") -> None:
+    (here / "cifar-10-batches-py").mkdir()
+    (here / "cifar-10-batches-py" / "data_batch_1").write_bytes(batch)
+    (here / "cifar-10-python.tar.gz").write_bytes(archive)
+
+
+def stl10(here: Path, **files: bytes) -> None:
+    (here / "stl10_binary").mkdir()
+    content = {"train_X": bytes(27648), "train_y": b"\1", "unlabeled_X": bytes(27648)} | files
+    for name, value in content.items():
+        (here / "stl10_binary" / f"{name}.bin").write_bytes(value)
+    (here / "stl10_binary" / "class_names.txt").write_text("\n".join("abcdefghij"))
+
+
+GROWING = b"".join(
+    b"a%d: &a%d [%s]\n" % (n, n, b", ".join([b"*a%d" % (n - 1) if n else b"x"] * 9)) for n in range(20)
+)
+
+KEYS = [
+    Case("no command of that name", "fti", r"no command 'fti'; there are fit, validate, .*"),
+    Case(
+        "a wrong key", "fit --model.widht=3", r"model: SimCLR has no option 'widht', did you mean 'width'\?"
+    ),
+    Case(
+        "a wrong key of the objective",
+        "fit --model.objective.temprature=1",
+        r".*did you mean 'temperature'\?",
+    ),
+    Case(
+        "a wrong key of the data",
+        "fit --data.batchsize=3",
+        r"data: Digits has no option 'batchsize', did you mean 'batch_size'\?",
+    ),
+    Case(
+        "a wrong key of the views", "fit --data.views.sise=3", r"data\.views\.sise: .*did you mean 'size'\?"
+    ),
+    Case("a wrong key of the optimizer", "fit --model.optimizer.rl=3", r"model\.optimizer\.rl: .*'rl'.*"),
+    Case(
+        "a wrong key of the trainer",
+        "fit --trainer.max_epoch=3",
+        r".*Trainer has no option 'max_epoch', did you mean 'max_epochs'\?",
+    ),
+    Case(
+        "a wrong key of the metrics",
+        "fit --metrics.kk=3",
+        r"metrics\.kk: there is no option 'metrics\.kk', did you mean 'k'\?",
+    ),
+    Case(
+        "a wrong key at the top",
+        "fit --learning_rate=3",
+        r"learning_rate: there is no option 'learning_rate'.*",
+    ),
+    Case("an abbreviated key", "fit --model.wid=3", r"model: SimCLR has no option 'wid'.*'width'\?"),
+    Case("zero workers", "fit --data.num_workers=0", r"data: Digits has no option 'num_workers'.*"),
+    Case(
+        "a wrong class",
+        "fit --model.objective=MCAL",
+        r"model\.objective: no class named MCAL, did you mean 'MACL'\?",
+    ),
+    Case("a wrong class of data", "fit --data=Digit", r"data: no class named Digit, did you mean 'Digits'\?"),
+    Case(
+        "a wrong section in a file",
+        "fit --config={here}/c.yaml",
+        r"metrix\.k: there is no option 'metrix\.k', did you mean 'metrics\.k'\?",
+        written("c.yaml", b"metrix: {k: 3}"),
+    ),
+    Case(
+        "a wrong key of the metrics in a file",
+        "fit --config={here}/c.yaml",
+        r"metrics\.kk: .*did you mean 'k'\?",
+        written("c.yaml", b"metrics: {kk: 3}"),
+    ),
+    Case(
+        "a wrong key of a probe", "evaluate {run} --probe.epoch=3", r"probe\.epoch: .*did you mean 'epochs'\?"
+    ),
+    Case(
+        "a wrong key in a file",
+        "fit --config={here}/c.yaml",
+        r"model: SimCLR has no option 'dpeth', did you mean 'depth'\?",
+        written("c.yaml", b"model: {class_path: SimCLR, init_args: {dpeth: 18}}"),
+    ),
+    Case(
+        "a file that is no YAML",
+        "fit --config={here}/c.yaml",
+        r"{here}/c\.yaml, line 2: .*",
+        written("c.yaml", b"data: Digits\nmodel: ["),
+    ),
+    Case(
+        "a file that is a list",
+        "fit --config={here}/c.yaml",
+        r"{here}/c\.yaml: not a table of keys and values",
+        written("c.yaml", b"- a\n- b\n"),
+    ),
+    Case(
+        "a file that is no text",
+        "fit --config={here}/c.yaml",
+        r"{here}/c\.yaml is no text file",
+        written("c.yaml", b"\xff\xfe\x00"),
+    ),
+    Case(
+        "a number for a section",
+        "fit --config={here}/c.yaml",
+        r"{here}/c\.yaml: metrics: expected keys and values, got 3",
+        written("c.yaml", b"metrics: 3"),
+    ),
+    Case(
+        "a null byte",
+        "fit --config={here}/c.yaml",
+        r"{here}/c\.yaml: 'a\\x00b' holds a null byte",
+        written("c.yaml", b'trainer: "a\\0b"'),
+    ),
+    Case(
+        "a file that asks for code",
+        "fit --config={here}/c.yaml",
+        r"{here}/c\.yaml, line 1: could not determine a constructor for the tag .*os\.system'",
+        written("c.yaml", b"data: !!python/object/apply:os.system [x]"),
+    ),
+    Case(
+        "a file that grows without end",
+        "fit --config={here}/c.yaml",
+        r"{here}/c\.yaml: holds itself, or more than 10000 values",
+        written("c.yaml", GROWING),
+    ),
+    Case(
+        "a file that holds itself",
+        "fit --config={here}/c.yaml",
+        r"{here}/c\.yaml: holds itself, or more than 10000 values",
+        written("c.yaml", b"data: &a {class_path: Digits, init_args: *a}"),
+    ),
+    Case("an absent file", "fit --config={here}/c.yaml", r"config: File does not exist: '{here}/c\.yaml'"),
+]
+
+VALUES = [
+    Case("a word for a number", "fit --model.width=wide", r"model\.width: expected int, got wide"),
+    Case("a number with a comma", "fit --model.width=2.5", r"model\.width: expected int, got 2\.5"),
+    Case("a list for a number", "fit --data.batch_size=[1]", r"data\.batch_size: expected int, got \[1\]"),
+    Case(
+        "a word that is none of some",
+        "fit --model.objective.pairs=all",
+        r"model\.objective\.pairs: expected one of 'both', 'cross', got all",
+    ),
+    Case(
+        "a depth that is none",
+        "fit --model.depth=19",
+        r"model\.depth: expected one of 18, 34, 50, 101, got 19",
+    ),
+    Case(
+        "a stem that is none",
+        "fit --model.stem=big",
+        r"model\.stem: expected one of 'small', 'imagenet', got big",
+    ),
+    Case("temperature 0", "fit --model.objective.temperature=0", r".*temperature must be .*0"),
+    Case("temperature below 0", "fit --model.objective.temperature=-0.1", r".*temperature must be .*-0\.1"),
+    Case(
+        "temperature nan",
+        "fit --model.objective.temperature=nan",
+        r"model\.objective\.temperature: expected float, got nan",
+    ),
+    Case("a learning rate below 0", "fit --model.optimizer.lr=-1", r".*optimizer\.lr must .*-1.*"),
+    Case(
+        "a learning rate nan",
+        "fit --model.optimizer.lr=nan",
+        r"model\.optimizer\.lr: expected float, got nan",
+    ),
+    Case("a width of 0", "fit --model.width=0", r".*width must be at least 1, got 0"),
+    Case(
+        "a warm-up without a schedule",
+        "fit --model.optimizer.warmup_epochs=1",
+        r".*warmup_epochs needs .*'cosine'",
+    ),
+    Case(
+        "a schedule without an end",
+        "fit --trainer.max_epochs=-1 --model.optimizer.schedule=cosine",
+        r"optimizer\.schedule 'cosine' needs an end: .*",
+    ),
+    Case("a share above 1", "fit --data.views.hflip=2", r".*views\.hflip.*2.*"),
+    Case(
+        "half of the images and more held out",
+        "fit --data.val_share=0.9",
+        r".*val_share must lie in \(0, 0\.5\], not 0\.9",
+    ),
+    Case(
+        "a share that holds none out",
+        "fit --data.val_share=1e-9",
+        r"val_share 1e-09 leaves 0 queries and 1437 labelled bank images: .*",
+    ),
+    Case("an accelerator that is none", "fit --trainer.accelerator=gpuu", r".*gpuu.*"),
+    Case("a precision that is none", "fit --trainer.precision=12", r".*precision.*12.*"),
+    Case("no seed", "fit --seed_everything=false", r"--seed_everything false: .*"),
+    Case("a path for a name", "fit --name=a/b", r"--name a/b: a name, not a path; .*"),
+    Case("batches of 0", "fit --data.batch_size=0", r".*batch_size must be 1 or more, not 0"),
+    Case("batches of 1", "fit --data.batch_size=1", r"batch_size 1 leaves .*"),
+    Case(
+        "a batch larger than the data set",
+        "fit --data.batch_size=5000",
+        r"batch_size 5000 on 1 process\(es\) leaves no batch of 1437 images",
+    ),
+    Case(
+        "a full batch that few images do not fill",
+        f"fit {FOLDER} --data.batch_size=25",
+        r"batch_size 25 on 1 process\(es\) leaves no batch of 24 images",
+        lambda here, run: images(here),
+    ),
+    Case(
+        "validation batches of 0",
+        "fit --data.eval_batch_size=0",
+        r".*eval_batch_size must be 1 or more, not 0",
+    ),
+    Case("k of 0", "fit --metrics.k=0", r"k and temperature must be positive, got k=0 .*"),
+    Case("k of 0 in an evaluation", "evaluate {run} --k=0", r"--k: out of range, got 0"),
+    Case("an absent protocol", "evaluate {run} --protocol=none", r".*none.*"),
+    Case(
+        "the data's options before the data",
+        "fit --data.batch_size=4 --data=Digits",
+        r"--data\.batch_size stands before the data's class: .*",
+    ),
+    Case(
+        "a continuation that replaces",
+        "fit --ckpt_path=last --overwrite=true",
+        r"--ckpt_path continues a run and --overwrite replaces it: .*",
+    ),
+]
+
+DATA = [
+    Case("absent images", f"fit {FOLDER}", r"no folder {here}/images"),
+    Case("a file for a folder", f"fit {FOLDER}", r"no folder {here}/images", written("images", b"")),
+    Case(
+        "no images",
+        f"fit {FOLDER}",
+        r"no images in {here}/images: looked for .*",
+        lambda here, run: (here / "images").mkdir(),
+    ),
+    Case(
+        "an absent test split",
+        f"fit {FOLDER} --data.val=test",
+        r"no folder {here}/images/test for the test split",
+        lambda here, run: images(here),
+    ),
+    Case(
+        "a class that is in test only",
+        f"fit {FOLDER} --data.val=test",
+        r"{here}/images/test/z is a class that the train split does not have",
+        lambda here, run: images(here, "train/a/1.png", "train/b/1.png", "test/z/1.png"),
+    ),
+    Case(
+        "none but corrupt images",
+        f"fit {FOLDER}",
+        r"none of the 2 images can be decoded, such as {here}/images/x\.jpg",
+        lambda here, run: [
+            (images(here, "t/1.png"), (here / "images" / "t" / "1.png").unlink()),
+            with_only(here, "x.jpg", "y.png"),
+        ],
+    ),
+    corrupt("a zero-byte file", b"", "cannot identify image file"),
+    corrupt("a text file named as an image", b"hello, world\n", "cannot identify image file"),
+    corrupt("a header alone", b"\x89PNG\r\n\x1a\n", ""),
+    corrupt("a decompression bomb", bomb(), r"Image size \(900000000 pixels\) exceeds limit"),
+    Case(
+        "a truncated photo",
+        f"fit {FOLDER} --data.strict=true",
+        r"{here}/images/a/x\.jpg cannot be decoded \(.*truncated.*",
+        lambda here, run: truncated(images(here) / "a" / "x.jpg"),
+    ),
+    Case(
+        "a pipe named as an image",
+        f"fit {FOLDER} --data.strict=true",
+        r"{here}/images/a/x\.png cannot be decoded \(not a regular file\): .*",
+        lambda here, run: os.mkfifo(images(here) / "a" / "x.png"),
+    ),
+    Case(
+        "a link to itself",
+        f"fit {FOLDER} --data.strict=true",
+        r"{here}/images/a/x\.png cannot be decoded \(.*",
+        lambda here, run: (images(here) / "a" / "x.png").symlink_to("x.png"),
+    ),
+    Case(
+        "a corrupt file of a name that is not ASCII",
+        f"fit {FOLDER} --data.strict=true",
+        r"{here}/images/a/ü 图\.png cannot be decoded .*",
+        with_file("a/ü 图.png", b""),
+    ),
+    Case(
+        "a corrupt file to embed",
+        "embed {here}/images --backbone={run} --output={here}/f.npz --strict=true",
+        r"{here}/images/a/x\.png cannot be decoded .*",
+        with_file("a/x.png", b"no image"),
+    ),
+    Case(
+        "squares of side 0",
+        f"fit {FOLDER} --data.image_size=0",
+        r".*image_size must be 1 or more, not 0",
+        lambda here, run: images(here),
+    ),
+    Case(
+        "a cache where there is a file",
+        f"fit {FOLDER} --data.cache=always --data.cache_dir={{here}}/f",
+        r"{here}/f/images-.* cannot hold decoded images \(.*\): set cache_dir",
+        lambda here, run: (images(here), (here / "f").touch()),
+    ),
+    Case(
+        "no labels where a probe needs them",
+        "evaluate {run} --data=ImageFolder --data.root={here}/images --data.image_size=16",
+        r"ImageFolder has no labels in train or test: .*",
+        lambda here, run: images(here, *(f"{part}/{n}.png" for part in ("train", "test") for n in range(4))),
+    ),
+    Case(
+        "one query",
+        f"fit {FOLDER}",
+        r"val_share 0\.1 leaves 1 queries and 11 labelled bank images: 2 and 1 are needed",
+        lambda here, run: images(here, *(f"a/{number}.png" for number in range(12))),
+    ),
+    Case(
+        "one query without a label",
+        f"fit {FOLDER}",
+        r"val_share 0\.1 leaves 1 of 12 images as queries: 2 are needed",
+        lambda here, run: images(here, *(f"{number}.png" for number in range(12))),
+    ),
+    Case(
+        "absent CIFAR-10",
+        "fit --data=CIFAR10 --data.root={here}",
+        r"CIFAR-10 is missing or damaged at {here}/cifar-10-batches-py: fetch it with .*",
+    ),
+    Case(
+        "absent CIFAR-100",
+        "fit --data=CIFAR100 --data.root={here}",
+        r"CIFAR-100 is missing or damaged at {here}/cifar-100-python: .*",
+    ),
+    Case(
+        "absent STL-10",
+        "fit --data=STL10 --data.root={here}",
+        r"STL-10 is missing or damaged at {here}/stl10_binary/train_X\.bin: .*",
+    ),
+    Case(
+        "CIFAR-10 with another MD5 sum",
+        "fit --data=CIFAR10 --data.root={here}",
+        r"CIFAR-10 is missing or damaged at {here}/cifar-10-batches-py: .*",
+        lambda here, run: cifar(here, batch=b"other"),
+    ),
+    Case(
+        "a truncated archive of CIFAR-10",
+        "fit --data=CIFAR10 --data.root={here} --data.download=true",
+        r"CIFAR-10 could not be fetched to {here}/cifar-10-batches-py \(.*\): check the connection, .*",
+        lambda here, run: cifar(here, archive=b"\x1f\x8b"),
+    ),
+    Case(
+        "half of STL-10",
+        "fit --data=STL10 --data.root={here}",
+        r"{here}/stl10_binary/train_X\.bin is damaged: its size must be .*",
+        lambda here, run: stl10(here, train_X=bytes(20000)),
+    ),
+    Case(
+        "labels of other images in STL-10",
+        "fit --data=STL10 --data.root={here}",
+        r"{here}/stl10_binary/train_y\.bin holds 2 labels for 1 images",
+        lambda here, run: stl10(here, train_y=b"\1\2"),
+    ),
+    Case(
+        "labels outside those of STL-10",
+        "fit --data=STL10 --data.root={here}",
+        r"{here}/stl10_binary/train_y\.bin holds labels outside 1\.\.10",
+        lambda here, run: stl10(here, train_y=b"\0"),
+    ),
+]
+
+
+def with_only(here: Path, *names: str) -> None:
+    for name in names:
+        (here / "images" / name).write_bytes(b"no image")
+
+
+def truncated(path: Path) -> None:
+    Image.effect_noise((64, 64), 90).convert("RGB").save(path)
+    path.write_bytes(path.read_bytes()[:700])
+
+
+SAME = "--model.objective=MACL --model.objective.alpha=3"
+READERS = {
+    "fit": f"fit {SAME} --ckpt_path={{here}}/other.ckpt",
+    "validate": f"validate {SAME} --ckpt_path={{here}}/other.ckpt",
+    "evaluate": "evaluate {here}/other.ckpt",
+    "export": "export {here}/other.ckpt",
+    "embed": "embed {here}/images --backbone={here}/other.ckpt --output={here}/f.npz",
+}
+
+
+def read_by(reader: str, name: str, line: str, make: Callable[[Path, Path], object]) -> Case:
+    def both(here: Path, run: Path) -> None:
+        make(here, run)
+        if reader == "embed":
+            images(here)
+
+    return Case(f"{reader}: {name}", READERS[reader], line, both)
+
+
+CHECKPOINTS = [
+    read_by(reader, *situation)
+    for situation in [
+        ("an absent checkpoint", r"{here}/other\.ckpt: no such checkpoint", lambda here, run: None),
+        ("a truncated checkpoint", r"{here}/other\.ckpt: not a readable checkpoint \(\w+\)", reduced),
+        (
+            "a checkpoint with a flipped bit",
+            r"{here}/other\.ckpt: damaged, the checksum of .* is another",
+            flipped,
+        ),
+        (
+            "a checkpoint of a later version",
+            rf"{{here}}/other\.ckpt: written by ssl_vision 99\.1\.0, this is {__version__}: .*",
+            changed(lambda content: content["ssl_vision"].update(version="99.1.0")),
+        ),
+        (
+            "another package's checkpoint",
+            r"{here}/other\.ckpt: was not written by ssl-vision fit",
+            changed(lambda content: content.pop("ssl_vision")),
+        ),
+    ]
+    for reader in READERS
+] + [
+    Case(
+        "an empty checkpoint",
+        "export {here}/other.ckpt",
+        r"{here}/other\.ckpt: not a readable checkpoint \(EOFError\)",
+        written("other.ckpt", b""),
+    ),
+    Case(
+        "a text for a checkpoint",
+        "export {here}/other.ckpt",
+        r"{here}/other\.ckpt: .*",
+        written("other.ckpt", b"hello world"),
+    ),
+    Case(
+        "weights alone",
+        "export {here}/other.ckpt",
+        r"{here}/other\.ckpt: was not written by ssl-vision fit",
+        lambda here, run: torch.save(torch.zeros(3), here / "other.ckpt"),
+    ),
+    Case(
+        "a checkpoint without progress",
+        "export {here}/other.ckpt",
+        r"{here}/other\.ckpt: was not written by ssl-vision fit",
+        changed(lambda content: content.pop("loops")),
+    ),
+    Case(
+        "another architecture to continue",
+        "fit --model.width=8 --ckpt_path={run}/checkpoints/last.ckpt",
+        r"{run}/checkpoints/last\.ckpt was made with another config \(.*width: 4 there, 8 here.*\)",
+    ),
+    Case(
+        "another architecture to validate",
+        "validate --model.width=8 --ckpt_path={run}/checkpoints/last.ckpt",
+        r"{run}/checkpoints/last\.ckpt was made with another config \(model.*width: 4 there, 8 here\)",
+    ),
+    *(
+        read_by(
+            reader,
+            "weights of another architecture",
+            r"{here}/other\.ckpt: .*size mismatch for backbone\.conv1\.weight.*",
+            changed(
+                lambda content: content["ssl_vision"].update(
+                    config=content["ssl_vision"]["config"].replace("width: 4", "width: 8")
+                )
+            ),
+        )
+        for reader in ("evaluate", "export", "embed")
+    ),
+    Case(
+        "no run of that name",
+        "validate --name=none --ckpt_path=last",
+        r".*none/checkpoints/last\.ckpt: no such checkpoint",
+    ),
+    Case(
+        "an empty folder for a run", "evaluate {here}", r"{here}/checkpoints/last\.ckpt: no such checkpoint"
+    ),
+    Case("no checkpoint", "export", r".*checkpoint.*"),
+    Case(
+        "an export that is none",
+        "embed {here}/images --backbone={here}/b.safetensors --output={here}/f.npz",
+        r"{here}/b\.safetensors: not a readable safetensors file",
+        lambda here, run: (images(here), (here / "b.safetensors").write_bytes(b"x" * 99)),
+    ),
+    Case(
+        "features of another form",
+        "embed {here}/images --backbone={run} --output={here}/f.csv",
+        r"--output {here}/f\.csv must end with \.npz or \.parquet",
+        lambda here, run: images(here),
+    ),
+]
+
+
+def typed(case: Case, here: Path, run: Path) -> list[str]:
+    """The words of the command line: files and data first, then a tiny run's options, then the case's."""
+    command, *rest = case.typed.format(here=here, run=run).split(" ")
+    if command in ("fit", "validate") and "--data.batch_size=4 --data=Digits" not in case.typed:
+        first = [arg for arg in rest if arg.startswith(("--config=", "--data="))]
+        rest = [
+            *first,
+            f"--runs_dir={here / 'runs'}",
+            "--name=run",
+            *TINY,
+            *(arg for arg in rest if arg not in first),
+        ]
+    return [command, *rest]
+
+
+def lines_of(error: str) -> list[str]:
+    return [line for line in error.splitlines() if line.strip()]
+
+
+def contents(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", [*KEYS, *VALUES, *DATA, *CHECKPOINTS], ids=lambda case: case.name)
+def test_wrong_input_is_answered_with_one_line(case, tiny_run, tmp_path, capfd):
+    case.make(tmp_path, tiny_run)
+    before = contents(tiny_run)
+    assert main(typed(case, tmp_path, tiny_run)) == 2
+    (line,) = lines_of(capfd.readouterr().err)
+    expected = case.line.replace("{here}", re.escape(str(tmp_path))).replace(
+        "{run}", re.escape(str(tiny_run))
+    )
+    assert re.fullmatch(f"ssl-vision {case.typed.split()[0]}: {expected}", line), line
+    assert not (tmp_path / "runs").exists()
+    assert not list(tmp_path.glob("*.npz"))
+    assert contents(tiny_run) == before
+
+
+@pytest.mark.parametrize("named", ["--model.widht=3", "--data.batch_size=5000"])
+def test_as_a_process_there_is_nothing_else_on_stderr(named, tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "ssl_vision",
+        "fit",
+        f"--runs_dir={tmp_path / 'runs'}",
+        "--name=run",
+        *TINY,
+    ]
+    done = subprocess.run([*command, named], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    (line,) = lines_of(done.stderr)
+    assert line.startswith("ssl-vision fit: ")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_unreadable_folder_is_named(tmp_path, capfd):
+    (images(tmp_path) / "a").chmod(0)
+    try:
+        if os.access(tmp_path / "images" / "a", os.R_OK):
+            pytest.skip("this user can read everything")
+        case = Case("", f"fit {FOLDER}", "")
+        assert main(typed(case, tmp_path, tmp_path)) == 2
+        assert f"{tmp_path}/images/a cannot be read (Permission denied)" in capfd.readouterr().err
+    finally:
+        (tmp_path / "images" / "a").chmod(0o755)
+
+
+SOUND = {
+    "one class": [f"a/{number}.png" for number in range(24)],
+    "an image of each class": [f"{number:02}/x.png" for number in range(24)],
+    "some labels": [*(f"a/{number}.png" for number in range(24)), "b/x.png", "loose.png"],
+    "no labels": [f"{number}.png" for number in range(24)],
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("names", SOUND.values(), ids=SOUND)
+def test_labels_that_are_few_stop_no_pretraining(names, tmp_path):
+    images(tmp_path, *names)
+    assert (
+        main(typed(Case("", f"fit {FOLDER} --metrics.k=1000 --trainer.max_epochs=1", ""), tmp_path, tmp_path))
+        == 0
+    )
+    assert (tmp_path / "runs" / "run" / "checkpoints" / "last.ckpt").is_file()
+
+
+def test_a_corrupt_image_among_good_ones_is_counted_and_left_out(tmp_path):
+    with_file("a/x.png", b"no image")(tmp_path, tmp_path)
+    case = Case("", f"fit {FOLDER} --trainer.max_epochs=1", "")
+    with pytest.warns(UserWarning, match=r"skipped 1 of 25 images, not decodable: .*images/a/x\.png$"):
+        assert main(typed(case, tmp_path, tmp_path)) == 0
