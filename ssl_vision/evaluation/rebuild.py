@@ -32,5 +32,9 @@ def trained_model(checkpoint: Checkpoint) -> SimCLR:
     try:
         model.load_state_dict(checkpoint.state)
     except RuntimeError as error:
-        raise InputError(f"{checkpoint.path}: {' '.join(str(error).split())}") from error
+        _, *found = str(error).splitlines()
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        raise InputError(
+            f"{checkpoint.path}: its weights do not fit its config ({' '.join(found[0].split())}{more})"
+        ) from error
     return model

@@ -10,6 +10,10 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ssl_vision.errors import InputError
+
+_LARGEST = torch.finfo(torch.float32).max
+
 
 @dataclass(frozen=True)
 class OptimizerRule:
@@ -40,8 +44,10 @@ class OptimizerRule:
     def __post_init__(self) -> None:
         """Refuses what cannot work."""
         for field in ("lr", "weight_decay", "momentum", "warmup_epochs"):
-            if not getattr(self, field) >= 0:
-                raise ValueError(f"optimizer.{field} must not be negative, got {getattr(self, field)}")
+            if not 0 <= getattr(self, field) <= _LARGEST:
+                raise ValueError(
+                    f"optimizer.{field} must lie in [0, {_LARGEST:.2g}], got {getattr(self, field)}"
+                )
         if self.warmup_epochs and self.schedule == "constant":
             raise ValueError("optimizer.warmup_epochs needs optimizer.schedule 'cosine'")
 
@@ -81,7 +87,16 @@ class OptimizerRule:
         return lars
 
     def scheduler(self, optimizer: Optimizer, *, steps: int, steps_per_epoch: int) -> LRScheduler:
-        """The cosine schedule, advanced once a step, over ``steps`` steps."""
+        """The cosine schedule, advanced once a step, over ``steps`` steps.
+
+        Raises:
+            InputError: the warm-up is longer.
+        """
+        if self.warmup_epochs * steps_per_epoch > steps:
+            raise InputError(
+                f"optimizer.warmup_epochs {self.warmup_epochs} is longer than the run, "
+                f"which has {steps} steps of {steps_per_epoch} an epoch"
+            )
         scheduler: LRScheduler = CosineWarmupScheduler(
             optimizer, warmup_epochs=self.warmup_epochs * steps_per_epoch, max_epochs=steps
         )

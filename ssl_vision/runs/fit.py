@@ -58,6 +58,16 @@ _RECORDED = (
 )
 
 
+_WANDB = wandb.Settings(
+    x_disable_meta=True,
+    x_disable_machine_info=True,
+    disable_git=True,
+    disable_code=True,
+    console="off",
+)
+"""What W&B is told is the config and the numbers, not the machine's paths and programs."""
+
+
 class _Parser(OneLineErrors, LightningArgumentParser):
     pass
 
@@ -144,7 +154,7 @@ class RunCLI(LightningCLI):
         name = config.name or derived_name(self.plain_config)
         if Path(name).name != name:
             raise InputError(f"--name {name}: a name, not a path; the folder is --runs_dir")
-        self.folder = RunFolder(Path(config.runs_dir) / name)
+        self.folder = RunFolder(Path(config.runs_dir).expanduser() / name)
         self.plain_config["name"] = name
         if config.seed_everything is False:
             raise InputError("--seed_everything false: a run without a seed cannot be compared or continued")
@@ -166,7 +176,8 @@ class RunCLI(LightningCLI):
         """What describes the run, as plain dicts and lists."""
         text = self._parser(self.subcommand).dump(config, skip_unset=False, skip_validation=True)
         plain = yaml.safe_load(text)
-        return {key: plain[key] for key in _RECORDED}
+        recorded: dict[str, Any] = _below_home({key: plain[key] for key in _RECORDED})
+        return recorded
 
     def _last(self) -> str | None:
         """The run's last checkpoint that can be read; None where training has yet to write one."""
@@ -202,8 +213,10 @@ class RunCLI(LightningCLI):
             super().instantiate_classes()
         except InputError:
             raise
-        except (ValueError, TypeError, MisconfigurationException) as error:
-            raise InputError(one_line(str(error))) from error
+        except (
+            ValueError, TypeError, RuntimeError, OverflowError, MemoryError, MisconfigurationException
+        ) as error:  # fmt: skip
+            raise InputError(one_line(str(error)) or type(error).__name__) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """The trainer with the run's loggers and callbacks added to those of the config."""
@@ -220,6 +233,7 @@ class RunCLI(LightningCLI):
                     name=self.folder.path.name,
                     save_dir=self._made(self.folder.path),
                     offline=self.wandb_mode == "offline",
+                    settings=_WANDB,
                 )
             )
         record = RunRecord(self.folder, self.plain_config, fresh=config.ckpt_path is None)
@@ -249,6 +263,16 @@ class RunCLI(LightningCLI):
     def after_fit(self) -> None:
         """Says where everything was written."""
         rank_zero_info(f"{self.trainer.current_epoch} epochs done, all written to {self.folder.path}")
+
+
+def _below_home(value: Any) -> Any:
+    """The same with ``~`` for the home directory, which is nobody else's business and differs elsewhere."""
+    if isinstance(value, dict):
+        return {key: _below_home(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_below_home(item) for item in value]
+    home = str(Path.home()) + os.sep
+    return f"~{os.sep}{value[len(home) :]}" if isinstance(value, str) and value.startswith(home) else value
 
 
 def _requeued() -> bool:
@@ -314,6 +338,8 @@ def run(args: Sequence[str]) -> None:
         logging.getLogger("lightning_fabric.utilities.seed").setLevel(logging.WARNING)
         try:
             RunCLI(_with_data(args))
+        except MisconfigurationException as error:
+            raise InputError(one_line(str(error))) from error
         except SystemExit as error:
             if isinstance(error.__context__, KeyboardInterrupt):  # Lightning's way out of Ctrl-C
                 raise error.__context__ from None

@@ -47,6 +47,7 @@ class RunFolder:
         self.config_file = self.path / "config.yaml"
         self.metrics_file = self.path / "metrics.csv"
         self.times_file = self.path / "times.csv"
+        self.skipped_file = self.path / "skipped.txt"
         self.evaluation_file = self.path / "evaluation.json"
         self.lock = Lock(self.path / ".lock")
         self.checkpoints = self.path / "checkpoints"
@@ -91,7 +92,7 @@ class RunFolder:
     def clear(self) -> None:
         """Deletes what a run and its evaluation and exports wrote here, and nothing else."""
         exports = [*self.path.glob("backbone*"), *self.path.glob("evaluation_*.json")]
-        logs = (self.metrics_file, self.times_file)
+        logs = (self.metrics_file, self.times_file, self.skipped_file)
         for file in (self.config_file, *logs, self.evaluation_file, *exports):
             file.unlink(missing_ok=True)
         for folder in (self.checkpoints, self.path / "features"):

@@ -43,6 +43,10 @@ class RunRecord(pl.Callback):
         if self.fresh:
             self.folder.clear()
         self.folder.write_config(self.config)
+        skipped = getattr(trainer.datamodule, "skipped", ())  # type: ignore[attr-defined]
+        if skipped:
+            lines = "".join(f"{name}\n" for name in skipped)
+            self.folder.skipped_file.write_text(lines, encoding="utf-8", errors="surrogateescape")
         for logger in trainer.loggers:
             if isinstance(logger, RunLog):
                 logger.keep_until(trainer.global_step)

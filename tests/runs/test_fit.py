@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from PIL import Image
 from pytorch_lightning.callbacks import TQDMProgressBar
 from settings import CONFIGS, TINY
 
@@ -325,7 +326,7 @@ BAD = {
     "--data.batch_size=0": "batch_size",
     "--data.batch_size=5000": "batch_size 5000",
     "--data.views.hflip=2": "views.hflip",
-    "--model.optimizer.lr=-1": "optimizer.lr must not be negative",
+    "--model.optimizer.lr=-1": "optimizer.lr must lie in [0, 3.4e+38]",
     "--config=absent.yaml": "absent.yaml",
     "--name=a/b": "--name a/b",
 }
@@ -407,3 +408,36 @@ def test_the_progress_bar_is_drawn_when_something_is_logged(own, tmp_path, monke
     ]
     assert fit(tmp_path, *options, *bar) == 0
     assert seen == [[7 if own else 3]]
+
+
+def test_what_a_run_keeps_does_not_say_whose_home_it_was_in(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_API_KEY", "f" * 40)
+    images = tmp_path / "images"
+    for name in "ab":
+        (images / name).mkdir(parents=True)
+        for number in range(20):
+            Image.new("RGB", (8, 8), (number, 7 * number, 255 - number)).save(images / name / f"{number}.png")
+    (images / "a" / "broken.png").write_bytes(b"not an image")
+    data = ["--data=ImageFolder", f"--data.root={images}", "--data.image_size=8", "--data.views.size=8"]
+    args = [*data, *TINY, "--data.batch_size=16", "--trainer.max_epochs=1", "--wandb=offline"]
+    with pytest.warns(UserWarning, match="skipped 1 of 41 images"):
+        assert main(["fit", f"--runs_dir={tmp_path}/runs", "--name=run", *args]) == 0
+    run = tmp_path / "runs" / "run"
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["data"]["init_args"]["root"] == "~/images"
+    assert config["runs_dir"] == "~/runs"
+    assert (run / "skipped.txt").read_text() == "a/broken.png\n"
+    for file in run.rglob("*"):
+        if file.is_file() and not file.name.startswith("debug"):  # the log of W&B itself, which stays here
+            content = file.read_bytes()
+            assert str(tmp_path).encode() not in content, file
+            assert b"f" * 40 not in content, file
+    assert main(["fit", "--runs_dir=~/runs", "--name=run", *args, "--ckpt_path=last"]) == 0
+
+
+def test_a_warm_up_longer_than_the_run_is_refused(tmp_path, capsys):
+    args = ["--model.optimizer.schedule=cosine", "--model.optimizer.warmup_epochs=5"]
+    assert fit(tmp_path, *args) == 2
+    assert "optimizer.warmup_epochs 5 is longer than the run, which has 8 steps" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
