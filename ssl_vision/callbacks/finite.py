@@ -83,7 +83,7 @@ class FiniteSteps(pl.Callback):
         indices = batch.indices.tolist()
         images = ", ".join(map(str, indices[:8])) + (", …" if len(indices) > 8 else "")
         where = f"at step {trainer.global_step} the loss or a gradient is not finite (images {images}"
-        statistics = getattr(getattr(pl_module, "objective", None), "statistics", dict)()
+        statistics: dict[str, Tensor] = getattr(getattr(pl_module, "objective", None), "statistics", dict)()
         if "temperature" in statistics:
             where += f"; temperature {float(statistics['temperature']):g}"
         where += ")"

@@ -81,6 +81,7 @@ class Embedded:
         layers: which representations are kept.
         cache: where they are kept from one evaluation to the next; None keeps nothing.
         seed: of random views.
+        online: weight and bias of the linear layer that was trained along with the network, if one was.
     """
 
     def __init__(
@@ -92,7 +93,10 @@ class Embedded:
         layers: tuple[str, ...],
         cache: FeatureCache | None,
         seed: int,
+        online: Mapping[str, Tensor] | None = None,
     ) -> None:
+        data = str(config["data"]["class_path"]).rsplit(".", 1)[-1]
+        self.online = online if data == splits.data else None
         self.model, self.splits, self.layers, self.cache, self.seed = model, splits, layers, cache, seed
         self._network = digest_of_network(model.state_dict(), config) if cache else ""
         self._plain: dict[Split, Features] = {}

@@ -66,7 +66,7 @@ def run(args: Sequence[str]) -> None:
     device = chosen_device(options.device)
     trained = Embedded(
         trained_model(checkpoint).to(device), checkpoint.config, splits,
-        layers=Layers._fields, cache=cache, seed=seed,
+        layers=Layers._fields, cache=cache, seed=seed, online=checkpoint.online,
     )  # fmt: skip
     untrained = None
     if options.baselines:

@@ -23,6 +23,7 @@ from ssl_vision.evaluation.protocol import (
     Linear,
     Logistic,
     Measurement,
+    Online,
     Protocol,
 )
 from ssl_vision.evaluation.table import Row
@@ -152,6 +153,9 @@ def _values(measurement: Measurement, source: Source, splits: Splits, seed: int)
                 about = _about(measurement) | {"augmentation": measurement.augmentation}
                 about |= {"lr": measurement.lr, "weight_decay": measurement.weight_decay}
                 yield Value("finetune_top1", top1, about)
+        case Online():
+            if network and source.features == "trained" and source.layer == "backbone":
+                yield Value("online_top1", _online_top1(source, network, splits), {"bank": "pretrain"})
         case Linear() | Grid() | Logistic():
             yield from _trained(measurement, source, network, splits, seed)
 
@@ -190,6 +194,16 @@ def _trained(
         case Logistic(c=c, max_iter=max_iter):
             found = logistic_top1(bank, c=c, max_iter=max_iter, **options)
             yield Value("logistic_top1", found, _about(measurement))
+
+
+def _online_top1(source: Source, network: Embedded, splits: Splits) -> float:
+    if network.online is None:
+        raise ValueError(f"the run has no --online_probe on {splits.data}")
+    layer = {name: tensor.to(network.model.device) for name, tensor in network.online.items()}
+    truth = splits.images["test"].labels.to(network.model.device)
+    x, y = labelled_rows(source.queries, truth, len(layer["bias"]), "test")
+    with full_precision(x.device):
+        return top1(x, y, layer["weight"], layer["bias"])
 
 
 def _options(train_labels: Tensor, source: Source, splits: Splits) -> dict[str, Any]:

@@ -204,7 +204,15 @@ class FineTune(FineTuneRule):
         )
 
 
-Measurement = KNN | Linear | Grid | Logistic | Geometry | Corruptions | FineTune
+@dataclass(frozen=True)
+class Online:
+    """The linear layer that was trained along with the backbone (``--online_probe``); no baselines."""
+
+    def __str__(self) -> str:
+        return "online: a linear layer trained along with the backbone, on augmented images"
+
+
+Measurement = KNN | Linear | Grid | Logistic | Geometry | Corruptions | FineTune | Online
 
 KINDS: dict[str, type[Measurement]] = {
     "knn": KNN,
@@ -214,6 +222,7 @@ KINDS: dict[str, type[Measurement]] = {
     "geometry": Geometry,
     "corruptions": Corruptions,
     "finetune": FineTune,
+    "online": Online,
 }
 
 

@@ -10,6 +10,7 @@ COLUMNS = {
     "grid_top1": ("grid %", 100),
     "logistic_top1": ("logistic %", 100),
     "finetune_top1": ("fine-tuned %", 100),
+    "online_top1": ("online %", 100),
     "alignment": ("alignment", 1),
     "uniformity": ("uniformity", 1),
     "tolerance": ("tolerance", 1),

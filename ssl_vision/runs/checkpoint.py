@@ -23,6 +23,8 @@ class Checkpoint(NamedTuple):
     epoch: int
     """Epochs that were completed when it was written."""
     state: dict[str, torch.Tensor]
+    online: dict[str, torch.Tensor] | None = None
+    """Weight and bias of the online probe, where the run had one."""
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -59,7 +61,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         progress = content["loops"]["fit_loop"]["epoch_progress"]["current"]
         if not isinstance(config, dict) or not all(map(torch.is_tensor, state.values())):
             raise TypeError
-        return Checkpoint(file, config, int(progress["processed"]), state)
+        online = content.get("callbacks", {}).get("OnlineProbe", {}).get("layer")
+        return Checkpoint(file, config, int(progress["processed"]), state, online)
     except InputError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, yaml.YAMLError) as error:

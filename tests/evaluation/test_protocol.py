@@ -1,5 +1,6 @@
 """Protocols: the shipped ones, one's own, and what is refused."""
 
+import csv
 import dataclasses
 import json
 import shutil
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from settings import TINY
 
 import ssl_vision.evaluation.measure as measure
 from ssl_vision.data import Digits
@@ -107,9 +109,10 @@ def test_a_protocol_of_ones_own(run, tmp_path, capsys):
         assert row["value"] == pytest.approx(float(knn.compute()))
 
 
-def test_all_measures_every_protocol_of_the_package(run, brief):
+def test_all_measures_every_protocol_of_the_package(run, brief, capsys):
     rows = rows_of(run, "--protocol=all")
-    assert list(dict.fromkeys(row["protocol"] for row in rows)) == shipped()
+    assert sorted({row["protocol"] for row in rows} | {"online"}) == shipped()
+    assert "online of trained backbone is left out: the run has no --online_probe" in capsys.readouterr().err
 
 
 def test_augmented_views_and_few_labels(run, tmp_path, brief):
@@ -204,7 +207,7 @@ def test_files_that_are_no_protocol_are_refused_in_one_line(run, tmp_path, capsy
         (
             ["--protocol=lightli"],
             "no protocol 'lightli'; there are check, dinov2, dkobak, few_labels, finetune, lightly, macl, "
-            "robustness, solo, all, and",
+            "online, robustness, solo, all, and",
         ),
         (["--protocol=absent.yaml"], "absent.yaml: not readable"),
         (["--protocol=solo", "--k=3"], "change the protocol macl only"),
@@ -217,3 +220,20 @@ def test_wrong_options_end_in_one_line(run, capsys, args, words):
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
+
+
+def test_the_online_probe_is_measured_as_training_left_it(tmp_path, capsys):
+    args = ["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--online_probe=true", "--data.val=test"]
+    assert main(args) == 0
+    (row,) = rows_of(tmp_path / "run", "--protocol=online")
+    assert (row["metric"], row["bank"], row["layer"]) == ("online_top1", "pretrain", "backbone")
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+        logged = [row["val/online_top1"] for row in csv.DictReader(file) if row["val/online_top1"]]
+    assert row["value"] == pytest.approx(float(logged[-1]))
+    assert "online %" in capsys.readouterr().out
+
+
+def test_a_run_without_an_online_probe_has_no_online_accuracy(tiny_run, tmp_path, capsys):
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    assert main(["evaluate", str(run), "--protocol=online"]) == 2
+    assert "the run has no --online_probe on Digits" in capsys.readouterr().err
