@@ -14,7 +14,8 @@ demo: install  ## pretrain on the digits and print what was learned
 test: install-test lint  ## the whole test suite
 	$(BIN)/python -m pytest
 
-torture: install-test  ## two thousand configs with one thing wrong: the long form of a test
+torture: install-test  ## the long forms of the tests: a hundred kills, 20,000 steps, 2,000 configs with one thing wrong
+	$(BIN)/python tests/reliability/torture.py
 	SSL_VISION_FUZZ=2000 $(BIN)/python -m pytest tests/reliability/test_fuzz.py --hypothesis-show-statistics
 
 audit: install-test  ## known vulnerabilities of the installed libraries, asked of PyPI
@@ -25,6 +26,7 @@ gpu:  ## on a machine with a GPU and DATA=folder of the official CIFAR-10: its t
 	$(BIN)/python benchmarks/objectives.py --device cuda
 	$(BIN)/python benchmarks/views.py --device cuda
 	$(BIN)/python benchmarks/step.py --device cuda --compile_mode default
+	$(BIN)/python benchmarks/reclaim.py --device cuda
 	$(BIN)/python benchmarks/sharing.py --device cuda --compile_mode default
 	$(BIN)/python benchmarks/epoch.py --device cuda --compile_mode default --images 50000 --data $(DATA)
 	$(BIN)/python benchmarks/pretrain.py --config configs/pretrain/cifar10.yaml --seeds 1 \

@@ -5,6 +5,7 @@ import json
 import pytest
 import pytorch_lightning as pl
 import torch
+from equal import difference_of_runs
 from settings import TINY
 
 from ssl_vision import objectives as o
@@ -19,7 +20,7 @@ pytestmark = [
 ]
 
 TINY_NETWORK = {"width": 4, "hidden_dim": 16, "output_dim": 8, "seed": 0}
-PRESETS = [cls for cls in o.Contrastive.__subclasses__() if not cls.supervised] + [o.ArcCon]
+PRESETS = [cls for cls in o.Contrastive.__subclasses__() if not cls.wants] + [o.ArcCon]
 
 
 @pytest.mark.parametrize("tau", [0.1, 0.01])
@@ -212,3 +213,32 @@ def test_every_optimizer_can_be_recorded(tmp_path, name):
     ).fit(model, Digits(batch_size=32, seed=0))  # fmt: skip
     assert torch.isfinite(model.backbone.conv1.weight).all()
     assert not torch.equal(model.backbone.conv1.weight.cpu(), before)
+
+
+def test_a_continued_run_is_the_whole_run_in_deterministic_mode(tmp_path):
+    def fit(name, *more):
+        args = [*TINY, "--trainer.accelerator=gpu", "--trainer.deterministic=true", "--online_probe=true"]
+        assert main(["fit", f"--runs_dir={tmp_path}", f"--name={name}", *args, *more]) == 0
+
+    fit("whole")
+    fit("cut", "--trainer.max_steps=3")
+    fit("cut", "--ckpt_path=last")
+    assert not difference_of_runs(tmp_path / "cut", tmp_path / "whole")
+
+
+def test_a_spoiled_step_is_skipped_on_the_device(tmp_path, monkeypatch):
+    step, calls, states = SimCLR.training_step, [], []
+
+    def spoiled(self, batch, batch_idx):
+        states.append({key: value.clone() for key, value in self.state_dict().items()})
+        if len(calls) == 2:
+            batch.views[0, 0, 0, 0] = float("nan")
+        calls.append(1)
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(SimCLR, "training_step", spoiled)
+    args = [*TINY, "--trainer.accelerator=gpu", "--trainer.max_epochs=1"]
+    with pytest.warns(UserWarning, match="the update is skipped, 1 so far"):
+        assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *args]) == 0
+    counted = "num_batches_tracked"
+    assert all(torch.equal(states[2][key], states[3][key]) for key in states[2] if not key.endswith(counted))

@@ -6,6 +6,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from ssl_vision.data import Batch
@@ -35,7 +36,8 @@ class FiniteSteps(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begins to count."""
         self._counts = torch.zeros(2, device=pl_module.device)
-        self._buffers = [buffer for buffer in pl_module.buffers() if buffer.is_floating_point()]
+        norms = [module for module in pl_module.modules() if isinstance(module, _NormBase)]
+        self._buffers = [b for norm in norms for b in norm.buffers() if b.is_floating_point()]
         self._kept = [buffer.clone() for buffer in self._buffers]
 
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:

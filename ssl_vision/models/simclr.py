@@ -1,7 +1,10 @@
 """SimCLR: one network, two views, one objective."""
 
+import inspect
 import math
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal, NamedTuple, cast
 
 import pytorch_lightning as pl
 import torch
@@ -45,8 +48,10 @@ class SimCLR(pl.LightningModule):
 
     Args:
         objective: called with the two views' embeddings, each (N, ``output_dim``), gives the loss; one of
-            ``ssl_vision.objectives`` or any module of that form. Where its ``supervised`` is true it is
-            called with the labels, too.
+            ``ssl_vision.objectives`` or any module of that form. What else it is called with, by name, it
+            lists in ``wants``: ``labels`` and ``indices`` of the images and, each a pair with one for each
+            view, ``features`` of the backbone and ``shallow`` ones, its third stage's, pooled. A method
+            ``prepare`` is told before training how many images there are, and the widths.
         depth: of the ResNet.
         width: channels of its first stage.
         stem: ``"small"`` (3×3, no max-pool) or ``"imagenet"``.
@@ -68,12 +73,15 @@ class SimCLR(pl.LightningModule):
 
     Attributes:
         features: Each view's (N, F) backbone features in the last training step, without a gradient.
+        embeddings: Each view's (N, ``output_dim``) embeddings in it, without a gradient.
 
     Raises:
-        InputError: chunk_size is below 1; in training, cuda_graph with what it does not go with.
+        InputError: a size is below 1, or the objective does not take two embeddings; in training, cuda_graph
+            or compile_mode with what it does not go with, or an objective that cannot be prepared.
     """
 
     features: tuple[Tensor, Tensor]
+    embeddings: tuple[Tensor, Tensor]
 
     def __init__(
         self,
@@ -92,10 +100,19 @@ class SimCLR(pl.LightningModule):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        if chunk_size is not None and chunk_size < 1:
-            raise InputError(f"chunk_size must be 1 or more, not {chunk_size}")
+        sizes = {"hidden_dim": hidden_dim, "output_dim": output_dim, "chunk_size": chunk_size}
+        for name, size in sizes.items():
+            if size is not None and size < 1:
+                raise InputError(f"{name} must be 1 or more, not {size}")
         self.save_hyperparameters(ignore=["objective", "optimizer"])
         self.objective = InfoNCE() if objective is None else objective
+        try:
+            inspect.signature(self.objective.forward).bind(0, 0, **dict.fromkeys(self._wanted))
+        except TypeError as error:
+            name = type(self.objective).__name__
+            raise InputError(
+                f"{name} is no objective: it is not called with two views' embeddings"
+            ) from error
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch.initial_seed() if seed is None else seed)
             self.backbone = Backbone(depth=depth, width=width, stem=stem)
@@ -126,13 +143,18 @@ class SimCLR(pl.LightningModule):
 
     def setup(self, stage: str) -> None:
         """Compiles the backbone in place, which leaves the names of its parameters alone."""
+        if stage == "fit" and hasattr(self.objective, "prepare"):
+            self._prepare_objective()
         if stage == "fit" and self.cuda_graph:
             self._check_graph()
+        if stage == "fit" and self.compile_mode is not None and "shallow" in self._wanted:
+            raise InputError("model.compile_mode does not go with an objective of the third stage's features")
         if stage == "fit" and self.compile_mode is not None:
             self.backbone.compile(mode=self.compile_mode, fullgraph=True, dynamic=False)
 
     def on_train_start(self) -> None:
-        """Prepares the recording of a step."""
+        """Prepares the recording of a step, and an objective that goes on within an epoch."""
+        self._set_epoch()
         if not self.cuda_graph:
             return
         optimizer: Any = self.optimizers(use_pl_optimizer=False)
@@ -142,14 +164,12 @@ class SimCLR(pl.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Tells the objective which epoch is running."""
-        if not isinstance(self.objective, Contrastive):
-            return
-        if self._recorded is None:
-            self.objective.set_epoch(self.current_epoch)
+        if self._recorded is None or not isinstance(self.objective, Contrastive):
+            self._set_epoch()
             return
         positive = torch.linspace(-1, 1, 5, device=self.device)
         before = self.objective.temperature(positive)
-        self.objective.set_epoch(self.current_epoch)
+        self._set_epoch()
         if not torch.equal(self.objective.temperature(positive), before):
             self._recorded.forget()
 
@@ -159,7 +179,7 @@ class SimCLR(pl.LightningModule):
         if views is None:
             raise ValueError("the batch has no views: train SimCLR with a data module of ssl_vision.data")
         if self._recorded is None:
-            return self._loss(views, batch.labels)
+            return self._loss(views, batch.labels, batch.indices)
         loss = self._recorded(views, batch.labels)
         progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
         progress.increment_ready()
@@ -169,16 +189,45 @@ class SimCLR(pl.LightningModule):
             schedule.step()
         return loss
 
-    def _loss(self, views: Tensor, labels: Tensor) -> Tensor:
+    @property
+    def _wanted(self) -> tuple[str, ...]:
+        return getattr(self.objective, "wants", ())
+
+    def _set_epoch(self) -> None:
+        objective: Any = self.objective
+        if hasattr(objective, "set_epoch"):
+            objective.set_epoch(self.current_epoch)
+
+    def _prepare_objective(self) -> None:
+        data, objective = getattr(self.trainer, "datamodule", None), cast(Any, self.objective)
+        if data is None:
+            name = type(objective).__name__
+            raise InputError(f"{name} has to know the images: train with a data module of ssl_vision.data")
+        try:
+            objective.prepare(
+                images=len(data.split("pretrain")),
+                embeddings=self.head.layers[3].out_features,
+                features=self.backbone.dim,
+                shallow=self.backbone.dim // 2,
+            )
+        except ValueError as error:
+            raise InputError(f"model.objective: {error}") from error
+        # DistributedDataParallel would send these round at every step; they are equal without.
+        names = [f"objective.{name}" for name, _ in objective.named_buffers()]
+        self._ddp_params_and_buffers_to_ignore = names
+
+    def _loss(self, views: Tensor, labels: Tensor, indices: Tensor | None = None) -> Tensor:
         if self.chunk_size is None:
-            z1, z2, h1, h2 = self._embed(views)
+            z1, z2, *inner = self._embed(views)
         else:
-            z1, z2, h1, h2 = in_chunks(
+            z1, z2, *inner = in_chunks(
                 self, *views.chunk(2), size=self.chunk_size, call=lambda *pair: self._embed(torch.cat(pair))
             )
-        self.features = (h1, h2)
-        given = [labels] if getattr(self.objective, "supervised", False) else []
-        loss: Tensor = self.objective(z1, z2, *given)
+        features, shallow = tuple(inner[:2]), tuple(inner[2:])
+        self.features = (features[0].detach(), features[1].detach())
+        self.embeddings = (z1.detach(), z2.detach())
+        known = {"labels": labels, "indices": indices, "features": features, "shallow": shallow}
+        loss: Tensor = self.objective(z1, z2, **{name: known[name] for name in self._wanted})
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
@@ -198,16 +247,34 @@ class SimCLR(pl.LightningModule):
             (self.chunk_size is not None, "model.chunk_size"),
             (self.compile_mode not in (None, "default"), f"model.compile_mode {self.compile_mode}"),
             (rule.name == "lars", "optimizer.name lars"),
+            ("indices" in self._wanted, f"model.objective {type(self.objective).__name__}"),
         ):
             if wrong:
                 raise InputError(f"model.cuda_graph does not go with {what}")
 
     def _embed(self, views: Tensor) -> tuple[Tensor, ...]:
-        """Embeddings of the first views and of the second, then their features, which carry no gradient."""
-        parts = [self(views)] if self.bn == "joint" else [self(view) for view in views.chunk(2)]
+        """Embeddings of first and second views, their features, and the third stage's if these are wanted."""
+        shallow: list[Tensor] = []
+        with self._tapped(shallow) if "shallow" in self._wanted else nullcontext():
+            parts = [self(views)] if self.bn == "joint" else [self(view) for view in views.chunk(2)]
         projector = torch.cat([part.projector for part in parts])
-        features = torch.cat([part.backbone.detach() for part in parts])
-        return *projector.chunk(2), *features.chunk(2)
+        features = torch.cat([part.backbone for part in parts])
+        return tuple(
+            half
+            for both in (projector, features, *([torch.cat(shallow)] if shallow else []))
+            for half in both.chunk(2)
+        )
+
+    @contextmanager
+    def _tapped(self, pooled: list[Tensor]) -> Iterator[None]:
+        """Appends the mean over the positions of what the third stage gives."""
+        tap = self.backbone.layer3.register_forward_hook(
+            lambda module, inputs, output: pooled.append(output.mean(dim=(2, 3)))
+        )
+        try:
+            yield
+        finally:
+            tap.remove()
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Layers]:
         """The representations of a batch's plain images and, where it has them, of its two views."""

@@ -1,7 +1,9 @@
 """Objectives: two views' embeddings in, a loss out. Needs torch alone and works in any training loop."""
 
+from ssl_vision.objectives.bank import Bank
 from ssl_vision.objectives.chunks import in_chunks
 from ssl_vision.objectives.contrastive import Contrastive
+from ssl_vision.objectives.critic import Critic
 from ssl_vision.objectives.dissipation import MAT, MET, MPT, ArcCon, HardestTriplet
 from ssl_vision.objectives.margin import margin, positive_similarity, unit
 from ssl_vision.objectives.modified import ModifiedBarlowTwins, ModifiedMHE, ModifiedMHS, ModifiedVICReg
@@ -36,6 +38,7 @@ from ssl_vision.objectives.presets import (
     MACLb,
     MACLc,
 )
+from ssl_vision.objectives.reclaim import RECLAIM
 from ssl_vision.objectives.redundancy import BarlowTwins, SphericalBarlowTwins, SphericalVICReg, VICReg
 from ssl_vision.objectives.supervised import SupCon
 from ssl_vision.objectives.temperature import (
@@ -75,6 +78,7 @@ __all__ = [
     "MHE",
     "MHS",
     "MPT",
+    "RECLAIM",
     "AdaptiveInfoNCE",
     "AlignmentExponential",
     "AlignmentLinear",
@@ -84,6 +88,7 @@ __all__ = [
     "AngularRatio",
     "ArcCon",
     "AtTemperature",
+    "Bank",
     "BarlowTwins",
     "Block",
     "Clipped",
@@ -91,6 +96,7 @@ __all__ = [
     "ConstantRatio",
     "Contrastive",
     "CosineInEpoch",
+    "Critic",
     "DCLPlus",
     "Decoupled",
     "DualTemperature",

@@ -28,13 +28,13 @@ class Contrastive(nn.Module):
             process has negatives of its own only, which is another objective for every number of processes.
 
     Attributes:
-        supervised: Whether the objective is called with labels, too.
+        wants: Names of the arguments that the objective is called with besides the embeddings.
 
     Raises:
         ValueError: for a temperature that is or could become zero or negative, or unknown ``pairs``.
     """
 
-    supervised = False
+    wants: tuple[str, ...] = ()
 
     def __init__(
         self,

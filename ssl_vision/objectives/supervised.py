@@ -31,7 +31,7 @@ class SupCon(Contrastive):
         gather: as in ``Contrastive``.
     """
 
-    supervised = True
+    wants = ("labels",)
 
     def forward(self, z1: Tensor, z2: Tensor, labels: Tensor | None = None) -> Tensor:
         """The loss of a batch.

@@ -241,3 +241,15 @@ def test_clipping_clips(tmp_path, precision):
 def test_the_loss_is_logged_at_the_trainers_steps(tmp_path):
     trainer = short_fit(SimCLR(**SMALL, seed=0), tmp_path, log_every_n_steps=12)
     assert torch.isfinite(trainer.callback_metrics["train/loss"])
+
+
+@pytest.mark.parametrize("name", ["hidden_dim", "output_dim"])
+def test_a_head_of_no_width_is_refused(name):
+    with pytest.raises(InputError, match=f"{name} must be 1 or more, not 0"):
+        SimCLR(**(SMALL | {name: 0}))
+
+
+@pytest.mark.parametrize("objective", [Learnable(), torch.nn.Linear(3, 3), SimCLR(**SMALL)])
+def test_what_does_not_take_two_embeddings_is_no_objective(objective):
+    with pytest.raises(InputError, match=f"{type(objective).__name__} is no objective"):
+        SimCLR(**SMALL, objective=objective)

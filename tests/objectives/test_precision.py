@@ -143,7 +143,7 @@ def test_parameters_that_cannot_work_are_refused_by_name(make, words):
 
 
 @pytest.mark.parametrize("n", [16, 256])
-@pytest.mark.parametrize("preset", [c for c in o.Contrastive.__subclasses__() if not c.supervised])
+@pytest.mark.parametrize("preset", [c for c in o.Contrastive.__subclasses__() if not c.wants])
 def test_what_is_not_finite_shows_in_the_loss(preset, n):
     for value in (math.nan, math.inf):
         z = torch.randn(2 * n, 8, generator=torch.Generator().manual_seed(0))

@@ -203,3 +203,23 @@ def test_one_killed_while_it_wrote_its_first_checkpoint_starts_afresh(tmp_path, 
     assert [file.suffix for file in RunFolder(tmp_path / "run").checkpoints.iterdir()] == [".partial"]
     assert fit(tmp_path, "--ckpt_path=last") == 0
     assert not difference_of_runs(tmp_path / "run", whole)
+
+
+def test_an_objective_with_a_memory_continues_within_an_epoch(tmp_path, monkeypatch, stopped_at):
+    args = [
+        "--model.objective=RECLAIM",
+        "--model.objective.negatives=random",
+        "--model.objective.objective=InfoNCE",
+        "--model.objective.objective.temperature=LinearInEpoch",
+    ]
+
+    def run(name, *more):
+        return main(["fit", f"--runs_dir={tmp_path}", f"--name={name}", *TINY, *LONGER, *args, *more])
+
+    assert run("whole") == 0
+    with monkeypatch.context():
+        stopped_at("training_step", 7, signal.SIGTERM)  # in the second epoch, the first after the warm-up
+        assert run("run") == 143
+        monkeypatch.undo()
+    assert run("run", "--ckpt_path=last") == 0
+    assert not difference_of_runs(tmp_path / "run", tmp_path / "whole")

@@ -1,0 +1,77 @@
+"""One checkpoint under every protocol, as one table: the matrix of docs/evaluation.md.
+
+    python benchmarks/protocols.py runs/cifar10 --protocol macl --protocol dkobak
+
+What follows the run folder goes to ``evaluate``. Prints the accuracies of the backbone, of the untrained
+network and of raw pixels, a line for each measurement, and writes benchmarks/results/protocols.json: all
+rows, with what the run was.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import yaml
+from provenance import provenance, save
+
+NAMES = {
+    "knn_top1": "kNN",
+    "linear_top1": "linear",
+    "grid_top1": "grid",
+    "logistic_top1": "logistic",
+    "finetune_top1": "fine-tuned",
+    "online_top1": "online",
+    "corrupted_knn_top1": "kNN, mean of all corruptions",
+    "corrupted_linear_top1": "linear, mean of all corruptions",
+}
+ABOUT = ("distance", "vote", "k", "temperature", "labels", "augmentation")
+BACKBONES = {"trained": "backbone", "untrained": "backbone", "pixels": "raw"}
+
+
+def measurement(row: dict) -> str:
+    """What was measured, in words."""
+    own = {key: row[key] for key in ABOUT if row.get(key) not in (None, "none")}
+    words = [f"{key[:1] if key == 'k' else 'T'} = {own[key]:g}" for key in ("k", "temperature") if key in own]
+    words = [*(str(own[key]) for key in ("distance", "vote") if key in own), *words]
+    words += [f"{own['labels']} of the labels"] if "labels" in own else []
+    words += [str(own["augmentation"])] if "augmentation" in own else []
+    return ", ".join([NAMES[row["metric"]], *words])
+
+
+def table(rows: list[dict]) -> str:
+    """A line for each measurement of each protocol; corruptions as their mean over kinds and severities."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for row in rows:
+        if row["metric"] in NAMES and BACKBONES[row["features"]] == row["layer"] and row.get("severity") != 0:
+            line = found.setdefault((row["protocol"], measurement(row)), {})
+            line.setdefault(row["features"], []).append(100 * row["value"])
+    lines = ["| protocol | measurement | trained | untrained | raw pixels |", "|---|---|---|---|---|"]
+    for (protocol, what), values in found.items():
+        cells = [f"{sum(v) / len(v):.1f}" if (v := values.get(name)) else "" for name in BACKBONES]
+        lines.append(f"| `{protocol}` | {what} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Evaluates, prints the table, writes the record."""
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    run = Path(sys.argv[1])
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "ssl_vision", "evaluate", *sys.argv[1:]], check=True)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    rows = json.loads((run / "evaluation.json").read_text())
+    record = provenance("torchvision", "scikit-learn") | {
+        "run": {key: config[key] for key in ("seed_everything", "model", "trainer")},
+        "epoch": max(row["epoch"] for row in rows),
+        "seconds": round(time.perf_counter() - start, 1),
+        "rows": rows,
+    }
+    save("protocols", record)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""A memory bank: what every training image looked like when it was last seen, and who looks alike."""
+
+import importlib
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ssl_vision.objectives.margin import unit
+
+Search = Literal["exact", "approximate"]
+
+TILE = 2**24
+"""Similarities held at a time."""
+
+BITS = 512
+"""Of a row's code in the approximate search."""
+
+
+class Chosen(NamedTuple):
+    """Rows of a bank that were chosen for each of N anchors."""
+
+    index: Tensor  # type: ignore[assignment]  # hides tuple.index
+    """(N, K) int64."""
+    counts: Tensor
+    """(N, K) bool: False where there was nothing to choose."""
+
+
+class Bank(nn.Module):
+    """One unit row for each training image, which moves towards what the image looks like now.
+
+        row ← unit((1 − ρ) z + ρ row)             (RECLAIM paper, Eq. 7, brought back to length 1)
+
+    A row is zero, and never chosen, until its image is first seen, and then z itself. (The paper starts from
+    random rows, of which the first choices would be made.) Rows carry no gradient; they are buffers, so they
+    are part of a checkpoint.
+
+    The exact search multiplies queries and rows in tiles. The approximate one, for banks that are too large
+    for it, is locality-sensitive hashing (for unit rows the asymmetric hashing that the paper names is
+    that): a row's code is the signs of its projections on ``BITS`` random directions, kept along with the
+    row, and the rows of the least Hamming distance are chosen by FAISS, on the CPU.
+
+    Args:
+        images: number of rows.
+        dim: of a row.
+        search: ``"exact"`` or ``"approximate"``.
+
+    Raises:
+        ValueError: for an approximate search without FAISS.
+    """
+
+    rows: Tensor
+    written: Tensor
+    directions: Tensor
+    codes: Tensor
+
+    def __init__(self, images: int, dim: int, *, search: Search = "exact") -> None:
+        super().__init__()
+        self.search = search
+        self.register_buffer("rows", torch.zeros(images, dim))
+        self.register_buffer("written", torch.zeros(images, dtype=torch.bool))
+        if search == "approximate":
+            try:
+                importlib.import_module("faiss")
+            except ImportError as error:
+                raise ValueError(
+                    "search 'approximate' needs FAISS: pip install 'ssl_vision[cpu]' or '[gpu]'"
+                ) from error
+            directions = torch.randn(dim, BITS, generator=torch.Generator().manual_seed(0))
+            self.register_buffer("directions", directions)
+            self.register_buffer("codes", torch.zeros(images, BITS // 8, dtype=torch.uint8))
+
+    @torch.no_grad()
+    def write(self, indices: Tensor, z: Tensor, *, rho: float) -> None:
+        """Moves the rows of some images; one whose z is not finite keeps what it has.
+
+        Args:
+            indices: (N,) int64, each at most once.
+            z: (N, D) unit rows.
+            rho: ρ.
+        """
+        finite = z.isfinite().all(dim=1)
+        before = self.rows[indices]
+        now = torch.where(finite[:, None], unit((1 - rho) * z + rho * before).to(before.dtype), before)
+        self.rows[indices] = now
+        self.written[indices] |= finite
+        if self.search == "approximate":
+            self.codes[indices] = self._codes(now)
+
+    @torch.no_grad()
+    def nearest(self, queries: Tensor, own: Tensor, k: int) -> Chosen:
+        """The k written rows of other images most similar to each query, the most similar first.
+
+        Args:
+            queries: (N, D) unit rows.
+            own: (N,) int64, each query's image, which is never chosen.
+            k: at least 1, and fewer than there are rows.
+        """
+        if self.search == "exact":
+            return self._multiplied(queries, own, k)
+        return self._hashed(queries, own, k)
+
+    def _multiplied(self, queries: Tensor, own: Tensor, k: int) -> Chosen:
+        tile = max(1, TILE // max(1, len(queries)))
+        similarity, index = queries.new_empty(len(queries), 0), own.new_empty(len(queries), 0)
+        for start in range(0, len(self.rows), tile):
+            rows, written = self.rows[start : start + tile], self.written[start : start + tile]
+            here = queries @ rows.to(queries.dtype).T
+            here.masked_fill_(~written, -torch.inf)
+            column = (own - start)[:, None]
+            outside = (column < 0) | (column >= len(rows))
+            column = column.clamp(0, len(rows) - 1)
+            here.scatter_(1, column, here.gather(1, column).where(outside, -torch.inf))
+            values, columns = here.topk(min(k, len(rows)), dim=1)
+            similarity, index = torch.cat((similarity, values), dim=1), torch.cat((index, columns + start), 1)
+            similarity, order = similarity.topk(min(k, similarity.shape[1]), dim=1)
+            index = index.gather(1, order)
+        return Chosen(index, similarity > -torch.inf)
+
+    def _hashed(self, queries: Tensor, own: Tensor, k: int) -> Chosen:
+        faiss = importlib.import_module("faiss")
+        codes = (codes.cpu().numpy() for codes in (self._codes(queries), self.codes))
+        _, found = faiss.knn_hamming(*codes, k + 1)  # one more, as the image itself may be among them
+        index = torch.from_numpy(found).to(own.device, torch.int64)
+        counts = (index != own[:, None]) & self.written[index]
+        counts, order = counts.sort(dim=1, descending=True, stable=True)
+        return Chosen(index.gather(1, order)[:, :k], counts[:, :k])
+
+    def _codes(self, z: Tensor) -> Tensor:
+        """(N, BITS / 8) uint8."""
+        signs = (z.to(self.directions.dtype) @ self.directions > 0).view(len(z), -1, 8)
+        values = 2 ** torch.arange(8, device=z.device)
+        return (signs * values).sum(dim=2).to(torch.uint8)

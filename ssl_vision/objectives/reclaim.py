@@ -1,0 +1,332 @@
+"""RECLAIM: a critic tells two representations of one image from those of the images most like it."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+from torch.utils.checkpoint import checkpoint
+
+from ssl_vision.objectives.bank import Bank, Chosen, Search
+from ssl_vision.objectives.critic import Critic, Weights
+from ssl_vision.objectives.gather import gather, is_distributed
+from ssl_vision.objectives.margin import full_precision, unit
+from ssl_vision.objectives.presets import InfoNCE
+
+Pair = Literal["layers", "views", "depths"]
+Negatives = Literal["nearest", "random", "batch"]
+
+PAIRS = 2**17
+"""Anchors × negatives that the critic sees at a time; more are seen in parts, and again for the gradient."""
+
+_ODD = 0x9E3779B97F4A7C15
+"""Keeps the streams of neighbouring seeds apart."""
+
+_FROM: dict[str, tuple[str, str]] = {
+    "layers": ("features", "embeddings"),
+    "views": ("embeddings", "embeddings"),
+    "depths": ("shallow", "features"),
+}
+
+
+class RECLAIM(nn.Module):
+    """A contrastive objective plus a contrast of two representations u, v of an image, by a critic.
+
+        L = L_objective + λ mean_i [ softplus(−c(u_i, v_i))
+                                     + γ/2 mean_{v' ∈ V_i} softplus(c(u_i, v'))
+                                     + γ/2 mean_{u' ∈ U_i} softplus(c(u', v_i)) ]
+
+    with c the logit of ``Critic``, V_i the K images of a memory bank whose v is most similar to v_i, and U_i
+    those whose u is to u_i (RECLAIM paper: Wasserstein-constrained critic, active negative selection). The
+    bracket is −L_ANS of its Eq. 6 with γ = K, whose printed form has the signs of the negatives turned:
+    maximised with λ > 0 it would have called negatives positives. u is of view 1 and v of view 2, both
+    normalised; u', v' and the banks carry no gradient, so it reaches the network through u_i and v_i.
+
+    It is called with more than the embeddings (see ``wants``), after ``prepare``; ``SimCLR`` does both, and
+    loading the state of one that is prepared prepares it, too. In the first ``warmup_epochs``, while the
+    banks fill, negatives are the other images of the batch. A row that is not yet written is never chosen.
+
+    With several processes each has the banks of the images of all, negatives of the batch are those of
+    the whole batch, and value and averaged gradient are those of one process that has it whole.
+
+    Args:
+        objective: of the two views' embeddings; the default is ``InfoNCE()``.
+        weight: λ ≥ 0; of 0.01, 0.1, 0.5 and 1 the paper found up to 0.5 to help.
+        pair: u and v: ``"layers"``, backbone features and embeddings; ``"views"``, the embeddings of the
+            two views; ``"depths"``, the third stage's pooled features and the backbone's.
+        k: K ≥ 1, fewer than there are training images.
+        gamma: γ ≥ 0; None takes K, the paper's sum over the negatives. γ = 1 makes λ comparable over K.
+        rho: ρ in [0, 1): what stays of a bank's row when its image is seen again; not given in the paper.
+        negatives: ``"nearest"``; or, to compare with, ``"random"``, a new draw of ``share`` of the banks at
+            every step for all anchors, or ``"batch"``, the other images of the batch.
+        share: in (0, 1].
+        search: ``"exact"``, or ``"approximate"`` by FAISS; see ``Bank``.
+        warmup_epochs: how many.
+        width: of the critic's layers.
+
+    Raises:
+        ValueError: for an argument out of its range.
+    """
+
+    critic: Critic
+    u_bank: Bank
+    v_bank: Bank
+    labels: Tensor
+    steps: Tensor
+
+    def __init__(
+        self,
+        *,
+        objective: nn.Module | None = None,
+        weight: float = 0.1,
+        pair: Pair = "layers",
+        k: int = 100,
+        gamma: float | None = None,
+        rho: float = 0.5,
+        negatives: Negatives = "nearest",
+        share: float = 0.8,
+        search: Search = "exact",
+        warmup_epochs: int = 1,
+        width: int = 64,
+    ) -> None:
+        super().__init__()
+        for name, value, fits, range_ in (
+            ("weight", weight, 0 <= weight < math.inf, "0 or more"),
+            ("pair", pair, pair in _FROM, f"one of {', '.join(_FROM)}"),
+            ("k", k, k >= 1, "1 or more"),
+            ("gamma", gamma, gamma is None or 0 <= gamma < math.inf, "0 or more"),
+            ("rho", rho, 0 <= rho < 1, "in [0, 1)"),
+            ("negatives", negatives, negatives in ("nearest", "random", "batch"), "nearest, random or batch"),
+            ("share", share, 0 < share <= 1, "in (0, 1]"),
+            ("search", search, search in ("exact", "approximate"), "exact or approximate"),
+            ("warmup_epochs", warmup_epochs, warmup_epochs >= 0, "0 or more"),
+            ("width", width, width >= 1, "1 or more"),
+        ):
+            if not fits:
+                raise ValueError(f"{name} must be {range_}, got {value!r}")
+        self.objective = InfoNCE() if objective is None else objective
+        self.weight, self.pair, self.k, self.rho = weight, pair, k, rho
+        self.gamma = float(k) if gamma is None else gamma
+        self.negatives, self.share, self.search = negatives, share, search
+        self.warmup_epochs, self.width = warmup_epochs, width
+        self.epoch = 0
+        self._seen: dict[str, Tensor] = {}
+        self._chosen: tuple[Tensor, Chosen, Chosen] | None = None
+        self.register_load_state_dict_pre_hook(_prepare_for)  # type: ignore[no-untyped-call]
+
+    @property
+    def wants(self) -> tuple[str, ...]:
+        """Names of the arguments it is called with besides the embeddings."""
+        own = {"indices", "labels", *_FROM[self.pair]} - {"embeddings"}
+        return tuple(sorted(own.union(getattr(self.objective, "wants", ()))))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tells it, and the objective inside, which epoch (counted from 0) is running."""
+        self.epoch = epoch
+        objective: Any = self.objective
+        if hasattr(objective, "set_epoch"):
+            objective.set_epoch(epoch)
+
+    def prepare(self, *, images: int, **dims: int) -> None:
+        """Makes critic and banks: before the optimizer is made, and before the module is moved to a device.
+
+        The critic's weights are a function of torch's initial seed alone. A second call changes nothing.
+
+        Args:
+            images: number of training images; ``indices`` will be below it.
+            **dims: of ``embeddings``, ``features`` and ``shallow``, those of them that ``pair`` takes.
+
+        Raises:
+            ValueError: for K that is not below ``images``, sizes other than those of an earlier call, or an
+                approximate search without FAISS.
+        """
+        if self.k >= images:
+            raise ValueError(f"k {self.k} must be below the number of training images, {images}")
+        u_dim, v_dim = (dims[name] for name in _FROM[self.pair])
+        if "critic" not in self._modules:
+            self._make(images, u_dim, v_dim)
+        there = (len(self.labels), self.u_bank.rows.shape[1], self.v_bank.rows.shape[1])
+        if there != (images, u_dim, v_dim):
+            raise ValueError(f"images and widths of u and v are {there}, not {(images, u_dim, v_dim)}")
+
+    def _make(self, images: int, u_dim: int, v_dim: int) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch.initial_seed())
+            self.critic = Critic(u_dim, v_dim, width=self.width)
+        self.u_bank = Bank(images, u_dim, search=self.search)
+        self.v_bank = Bank(images, v_dim, search=self.search)
+        self.register_buffer("labels", torch.full((images,), -1))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(
+        self,
+        z1: Tensor,
+        z2: Tensor,
+        *,
+        indices: Tensor,
+        features: tuple[Tensor, Tensor] | None = None,
+        shallow: tuple[Tensor, Tensor] | None = None,
+        labels: Tensor | None = None,
+        **others: Any,
+    ) -> Tensor:
+        """The loss of a batch; moves the banks' rows of its images.
+
+        Args:
+            z1: (N, D) embeddings of view 1.
+            z2: (N, D) embeddings of view 2.
+            indices: (N,) int64, which training images these are.
+            features: Both views' (N, F) backbone features, where ``pair`` takes them.
+            shallow: Both views' (N, S) pooled features of the third stage, likewise.
+            labels: (N,) int64, negative for none; the loss does not depend on them, ``statistics`` does.
+            **others: what only the objective inside wants.
+
+        Returns:
+            A scalar.
+
+        Raises:
+            ValueError: before ``prepare``, without what ``pair`` takes, or as the objective does.
+        """
+        if "critic" not in self._modules:
+            raise ValueError("RECLAIM has no critic and no banks yet: call prepare(images=…, …) first")
+        given: Mapping[str, Any] = {
+            "embeddings": (z1, z2),
+            "features": features,
+            "shallow": shallow,
+            "indices": indices,
+            "labels": labels,
+            **others,
+        }
+        for name in _FROM[self.pair]:
+            if given[name] is None:
+                raise ValueError(f"{name} must be both views' for pair {self.pair!r}, got none")
+        inside = {name: given[name] for name in getattr(self.objective, "wants", ())}
+        loss: Tensor = self.objective(z1, z2, **inside)
+        u, v = (unit(given[name][view]) for view, name in enumerate(_FROM[self.pair]))
+        with full_precision(z1.device):
+            return loss + self.weight * self._contrast(u, v, indices, labels)
+
+    def _contrast(self, u: Tensor, v: Tensor, own: Tensor, labels: Tensor | None) -> Tensor:
+        """−L_ANS of unit rows, as a mean over the anchors of all processes."""
+        labels = torch.full_like(own, -1) if labels is None else labels
+        all_u, all_v, numbers, all_labels = u.detach(), v.detach(), own, labels
+        if is_distributed():
+            width = u.shape[1]
+            rows = gather(torch.cat([all_u, all_v], dim=1))
+            all_u, all_v = rows[:, :width], rows[:, width:]
+            numbers, all_labels = gather(torch.stack([own, labels], dim=1)).unbind(dim=1)
+        self.labels[numbers] = all_labels
+
+        weights = self.critic.weights(u)
+        left, right = weights.left(u)[:, None], weights.right(v)[:, None]
+        positive = weights.joined(left, right)[:, 0]
+        draw = self._draw() if self._kind == "random" else None
+        other_v, v_index, v_counts = self._choose(self.v_bank, v, all_v, own, numbers, draw)
+        other_u, u_index, u_counts = self._choose(self.u_bank, u, all_u, own, numbers, draw)
+        against_v, v_logit = _against(weights, left, weights.right(other_v), v_counts)
+        against_u, u_logit = _against(weights, weights.left(other_u), right, u_counts)
+        losses = softplus(-positive) + self.gamma / 2 * (against_v + against_u)
+
+        self.u_bank.write(numbers, all_u, rho=self.rho)
+        self.v_bank.write(numbers, all_v, rho=self.rho)
+        self.steps += 1
+        loss = _mean_over_processes(losses, len(numbers))
+        self._seen = {
+            "contrast": loss.detach(),
+            "critic_gap": (positive - (v_logit + u_logit) / 2).detach().mean(),
+        }
+        self._chosen = (labels, Chosen(v_index, v_counts), Chosen(u_index, u_counts))
+        return loss
+
+    @property
+    def _kind(self) -> Negatives:
+        return "batch" if self.epoch < self.warmup_epochs else self.negatives
+
+    def _draw(self) -> Tensor:
+        """The random rows of a step, a function of torch's initial seed and the number of the step."""
+        seed = (torch.initial_seed() * _ODD + int(self.steps)) % 2**63
+        images = len(self.labels)
+        rows = torch.randperm(images, generator=torch.Generator().manual_seed(seed))
+        return rows[: math.ceil(self.share * images)].to(self.labels.device)
+
+    def _choose(
+        self, bank: Bank, queries: Tensor, whole: Tensor, own: Tensor, numbers: Tensor, draw: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Negatives (N or 1, K, D), which images they are (N or 1, K), and whether they count (N, K)."""
+        if self._kind == "nearest":
+            index, counts = bank.nearest(queries, own, self.k)
+            return bank.rows[index].to(queries.dtype), index, counts
+        if draw is None:
+            return whole[None], numbers[None], numbers[None] != own[:, None]
+        counts = bank.written[draw] & (draw != own[:, None])
+        return bank.rows[draw][None].to(queries.dtype), draw[None], counts
+
+    def statistics(self) -> dict[str, Tensor]:
+        """What the last call was like, as detached scalars on its device, without a synchronisation.
+
+        What the objective inside says of itself, and ``contrast``: −L_ANS. ``critic_gap``: mean logit of
+        the positives less that of the negatives. ``same_class_share``: share of the negatives that are of the
+        anchor's class, where both have a label; 0 where none has. Empty before the first call.
+        """
+        if self._chosen is None:
+            return {}
+        labels, *chosen = self._chosen
+        same, known = torch.zeros_like(self.steps), torch.zeros_like(self.steps)
+        for index, counts in chosen:
+            theirs = self.labels[index]
+            labelled = counts & (labels[:, None] >= 0) & (theirs >= 0)
+            known += labelled.sum()
+            same += (labelled & (theirs == labels[:, None])).sum()
+        inside: dict[str, Tensor] = getattr(self.objective, "statistics", dict)()
+        return {**inside, **self._seen, "same_class_share": same / known.clamp(min=1)}
+
+
+def _against(weights: Weights, left: Tensor, right: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean softplus(c) and mean c of each anchor's negatives, both (N,); 0 where it has none.
+
+    Args:
+        weights: the critic's.
+        left: (N or 1, K or 1, width), as ``Weights.left`` gives it.
+        right: likewise.
+        counts: (N, K).
+    """
+    anchors, k = counts.shape
+
+    def part(left: Tensor, right: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        c = weights.joined(left, right)
+        number = counts.sum(dim=1).clamp(min=1)
+        return (softplus(c) * counts).sum(dim=1) / number, (c.detach() * counts).sum(dim=1) / number
+
+    size = max(1, PAIRS // k)
+    if anchors <= size:
+        return part(left, right, counts)
+    parts = [
+        checkpoint(
+            part,
+            *(side if len(side) == 1 else side[start : start + size] for side in (left, right)),
+            counts[start : start + size],
+            use_reentrant=False,
+        )
+        for start in range(0, anchors, size)
+    ]
+    against, logit = zip(*parts, strict=True)
+    return torch.cat(against), torch.cat(logit)
+
+
+def _mean_over_processes(losses: Tensor, total: int) -> Tensor:
+    """The mean over all ``total`` anchors, with the gradient of it that DistributedDataParallel averages."""
+    if not is_distributed():
+        return losses.mean()
+    whole = losses.detach().sum()
+    dist.all_reduce(whole)
+    share = losses.sum() * (dist.get_world_size() / total)
+    return whole / total + (share - share.detach())
+
+
+def _prepare_for(module: RECLAIM, state: Mapping[str, Tensor], prefix: str, *_: Any) -> None:
+    """Makes what the state that is about to be loaded was saved with."""
+    rows = [state.get(f"{prefix}{bank}.rows") for bank in ("u_bank", "v_bank")]
+    if "critic" not in module._modules and rows[0] is not None and rows[1] is not None:
+        module._make(len(rows[0]), rows[0].shape[1], rows[1].shape[1])

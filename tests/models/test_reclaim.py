@@ -1,0 +1,110 @@
+"""SimCLR hands RECLAIM what it wants, in one piece and in chunks; its checkpoints are as good as any."""
+
+from types import SimpleNamespace
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from settings import TINY
+
+from ssl_vision import load_backbone
+from ssl_vision.data import Batch, Digits
+from ssl_vision.errors import InputError
+from ssl_vision.main import main
+from ssl_vision.models import OptimizerRule, SimCLR
+from ssl_vision.objectives import RECLAIM
+from ssl_vision.runs.checkpoint import read_checkpoint
+
+SMALL = {"width": 4, "hidden_dim": 16, "output_dim": 8, "seed": 0}
+DIMS = {"embeddings": 8, "features": 32, "shallow": 16}
+VIEWS = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+LABELS = torch.tensor([0, 1, 0, 1, 2, -1, -1, 2])
+BATCH = Batch(VIEWS[:8], LABELS, torch.arange(20, 28), VIEWS)
+
+
+def model(pair="layers", **options):
+    """In float64, its BatchNorm fixed, with banks of 30 rows."""
+    made = SimCLR(**SMALL, objective=RECLAIM(pair=pair, k=3), **options)
+    made.objective.prepare(images=30, **DIMS)
+    return made.double().eval()
+
+
+@pytest.mark.parametrize("bn", ["joint", "per_view"])
+@pytest.mark.parametrize("chunk_size", [None, 3])
+@pytest.mark.parametrize("pair", ["layers", "views", "depths"])
+def test_the_objective_gets_what_it_wants(pair, chunk_size, bn):
+    ours, other = model(pair, chunk_size=chunk_size, bn=bn), model(pair)
+    loss = ours.training_step(BATCH, 0)
+    backbone = other.backbone
+    stages = (backbone.conv1, backbone.bn1, backbone.relu, backbone.layer1, backbone.layer2, backbone.layer3)
+    shallow = VIEWS
+    for stage in stages:
+        shallow = stage(shallow)
+    features = backbone.layer4(shallow).mean(dim=(2, 3))
+    given = {"features": features.chunk(2), "shallow": shallow.mean(dim=(2, 3)).chunk(2)}
+    given = {name: value for name, value in given.items() if name in other.objective.wants}
+    z = other.head(features).chunk(2)
+    want = other.objective(*z, indices=BATCH.indices, labels=LABELS, **given)
+    torch.testing.assert_close(loss, want)
+    loss.backward()
+    want.backward()
+    for one, expected in zip(ours.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, expected.grad, rtol=1e-8, atol=1e-12)
+    for key, value in other.objective.state_dict().items():
+        torch.testing.assert_close(ours.objective.state_dict()[key], value, msg=key)
+    assert ours.objective.u_bank.written.nonzero()[:, 0].tolist() == list(range(20, 28))
+    assert not any(part.requires_grad for part in (*ours.features, *ours.embeddings))
+
+
+def trainer(tmp_path, **options):
+    return pl.Trainer(
+        max_epochs=1, limit_train_batches=2, limit_val_batches=0, accelerator="cpu", logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, default_root_dir=tmp_path, **options,
+    )  # fmt: skip
+
+
+def test_a_fit_prepares_it_for_the_images_there_are(tmp_path):
+    data = Digits(batch_size=32)
+    chosen = SimCLR(**SMALL, objective=RECLAIM(k=3))
+    first = SimCLR(**SMALL).state_dict()["backbone.conv1.weight"].clone()
+    assert torch.equal(chosen.state_dict()["backbone.conv1.weight"], first)
+    trainer(tmp_path).fit(chosen, data)
+    assert len(chosen.objective.labels) == len(data.split("pretrain"))
+    assert chosen.objective.u_bank.written.sum() == 64
+    assert "objective.u_bank.rows" in chosen._ddp_params_and_buffers_to_ignore
+    assert not any("backbone" in name for name in chosen._ddp_params_and_buffers_to_ignore)
+    optimizer = chosen.configure_optimizers()
+    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert {id(p) for p in chosen.objective.critic.parameters()} <= trained
+
+
+def test_without_a_data_module_or_with_too_few_images_it_is_refused(tmp_path):
+    with pytest.raises(InputError, match="RECLAIM has to know the images: train with a data module"):
+        trainer(tmp_path).fit(SimCLR(**SMALL, objective=RECLAIM()), torch.utils.data.DataLoader([0]))
+    with pytest.raises(InputError, match="k 5000 must be below the number of training images, 1"):
+        trainer(tmp_path).fit(SimCLR(**SMALL, objective=RECLAIM(k=5000)), Digits(batch_size=32))
+
+
+def test_what_it_does_not_go_with_is_refused(tmp_path):
+    chosen = SimCLR(**SMALL, objective=RECLAIM(pair="depths"), compile_mode="default")
+    with pytest.raises(InputError, match="compile_mode does not go with"):
+        trainer(tmp_path).fit(chosen, Digits(batch_size=32))
+    chosen = SimCLR(**SMALL, objective=RECLAIM(), cuda_graph=True, optimizer=OptimizerRule())
+    chosen._trainer = SimpleNamespace(
+        world_size=1, precision="32-true", gradient_clip_val=None, accumulate_grad_batches=1,
+        strategy=SimpleNamespace(root_device=torch.device("cuda")), datamodule=Digits(),
+    )  # fmt: skip
+    with pytest.raises(InputError, match=r"cuda_graph does not go with model\.objective RECLAIM"):
+        chosen.setup("fit")
+
+
+def test_its_checkpoints_are_measured_and_exported(tmp_path, capsys):
+    args = ["--model.objective=RECLAIM", "--model.objective.k=5", f"--runs_dir={tmp_path}", "--name=run"]
+    assert main(["fit", *args, *TINY]) == 0
+    run = tmp_path / "run"
+    state = read_checkpoint(run).state
+    assert state["objective.u_bank.rows"].shape[1] == 32
+    torch.testing.assert_close(load_backbone(run).conv1.weight, state["backbone.conv1.weight"])
+    assert main(["evaluate", str(run), "--baselines=false", "--probe.epochs=1"]) == 0
+    assert "trained backbone" in capsys.readouterr().out
+    assert main(["validate", *args, *TINY, "--ckpt_path=last"]) == 0
