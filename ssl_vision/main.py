@@ -26,6 +26,7 @@ COMMANDS = {
         "ssl_vision.evaluation.evaluate:run", False, "kNN, linear probe and metrics as a table"
     ),
     "embed": Command("ssl_vision.export.embed:run", False, "features of a folder's images as a file"),
+    "maps": Command("ssl_vision.maps.maps:run", False, "the papers' pictures of objectives"),
     "export": Command("ssl_vision.export.export:run", False, "a backbone for other libraries"),
 }
 

@@ -8,7 +8,7 @@ from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
 from ssl_vision.data import BANK, QUERIES, Batch
-from ssl_vision.metrics import Alignment, KNNAccuracy, Representation
+from ssl_vision.metrics import Alignment, KNNAccuracy, Ranking, Representation
 from ssl_vision.models import Layers
 
 
@@ -20,6 +20,9 @@ class RepresentationMetrics(pl.Callback):
     ``val/different_cosine`` and ``val/rankme`` (the queries' plain images) are measured at all three
     layers: without a suffix on the backbone, with ``_hidden`` and ``_projector`` on the projection head.
     What needs labels is left out where there are none.
+
+    Where classes have superclasses, as CIFAR-100's do, ``val/spearman`` and ``val/kendall`` say how well the
+    cosines of the queries' views rank: same image above same class above same superclass above none.
 
     ``trainer.check_val_every_n_epoch`` says how often; ``data.val`` says which images.
 
@@ -37,6 +40,8 @@ class RepresentationMetrics(pl.Callback):
             raise ValueError(f"k and temperature must be positive, got k={k} and temperature={temperature}")
         self.k, self.temperature, self.rank_floor = k, temperature, rank_floor
         self._knn: KNNAccuracy | None = None
+        self._ranking: Ranking | None = None
+        self._superclasses: Tensor | None = None
         self._representation: dict[str, Representation] = {}
         self._alignment: dict[str, Alignment] = {}
 
@@ -50,6 +55,10 @@ class RepresentationMetrics(pl.Callback):
         if self._labelled(trainer):
             classes = trainer.datamodule.num_classes  # type: ignore[attr-defined]
             self._knn = KNNAccuracy(num_classes=classes, k=self.k, temperature=self.temperature).to(device)
+        self._superclasses = getattr(trainer.datamodule, "superclasses", None)  # type: ignore[attr-defined]
+        if self._superclasses is not None:
+            self._superclasses = self._superclasses.to(device)
+            self._ranking = Ranking().to(device)
         self._representation = {name: Representation().to(device) for name in Layers._fields}
         self._alignment = {name: Alignment().to(device) for name in Layers._fields}
 
@@ -71,6 +80,9 @@ class RepresentationMetrics(pl.Callback):
         if dataloader_idx != QUERIES:
             return
         views: Layers = outputs["views"]
+        if self._ranking is not None and self._superclasses is not None:
+            levels = torch.stack([self._superclasses[batch.labels], batch.labels, batch.indices], dim=1)
+            self._ranking.update(views.backbone.float(), levels.repeat(2, 1))
         for name in Layers._fields:
             self._representation[name].update(getattr(plain, name).float(), batch.labels)
             self._alignment[name].update(*getattr(views, name).float().chunk(2))
@@ -82,6 +94,10 @@ class RepresentationMetrics(pl.Callback):
         if self._knn is not None:
             pl_module.log("val/knn_top1", self._knn.compute(), prog_bar=True, sync_dist=True)
         ranks: dict[str, float] = {}
+        if self._ranking is not None:
+            for key, value in self._ranking.compute().items():
+                if not torch.isnan(value):
+                    pl_module.log(f"val/{key}", value.float(), sync_dist=True)
         for name in Layers._fields:
             suffix = "" if name == "backbone" else f"_{name}"
             values: dict[str, Tensor] = self._representation[name].compute()
@@ -95,4 +111,4 @@ class RepresentationMetrics(pl.Callback):
             found = ", ".join(f"{ranks[name]:.2f} of the {name}" for name in low)
             rank_zero_warn(f"collapsed: RankMe is {found}, below {self.rank_floor:g}")
             pl_module.log("val/collapsed", 1.0, prog_bar=True)
-        self._knn, self._representation, self._alignment = None, {}, {}
+        self._knn, self._ranking, self._representation, self._alignment = None, None, {}, {}

@@ -1,9 +1,12 @@
 """CIFAR-10 and CIFAR-100, read by torchvision."""
 
+import pickle
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torchvision import datasets
 
 from ssl_vision.data.absent import absent, fetching
@@ -55,6 +58,23 @@ class CIFAR100(ImageData):
         """Fetches the archive (161 MB) where `download` is set and the files are missing or damaged."""
         if self.download:
             _fetch("CIFAR-100", datasets.CIFAR100, self.root)
+
+    @cached_property
+    def superclasses(self) -> Tensor:
+        """(100,) int64, which of the 20 superclasses each class is of, from the official files.
+
+        Raises:
+            InputError: They are absent or damaged.
+        """
+        test = self.split("test")  # also checks the file that is read here
+        path = self.root / datasets.CIFAR100.base_folder / "test"
+        try:
+            coarse = pickle.loads(path.read_bytes(), encoding="latin1")["coarse_labels"]
+        except OSError as error:
+            raise absent("CIFAR-100", path) from error
+        return torch.zeros(len(test.classes), dtype=torch.int64).scatter_(
+            0, test.labels, torch.tensor(coarse)
+        )
 
     def read(self, split: Split) -> Images:
         """Decodes a split; "pretrain" is train."""

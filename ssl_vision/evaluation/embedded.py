@@ -31,6 +31,7 @@ class Splits:
 
     def __init__(self, data: ImageData) -> None:
         self.data, self.views = type(data).__name__, data.views
+        self.superclasses: Tensor | None = getattr(data, "superclasses", None)
         self.images: dict[Split, Images] = {name: data.split(name) for name in ("train", "test")}
         self._digests: dict[Split, str] = {}
         self._labels: dict[Labels, Tensor] = {}

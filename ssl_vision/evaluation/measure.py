@@ -27,7 +27,7 @@ from ssl_vision.evaluation.protocol import (
     Protocol,
 )
 from ssl_vision.evaluation.table import Row
-from ssl_vision.metrics import Alignment, KNNScore, Representation, knn_table, lidar
+from ssl_vision.metrics import Alignment, KNNScore, Representation, knn_table, lidar, rank_correlation
 from ssl_vision.metrics.precision import full_precision
 
 _LONG = 10_000
@@ -224,11 +224,22 @@ def _geometry(measurement: Geometry, source: Source, network: Embedded, splits: 
     for metric, value in representation.compute().items():
         yield Value(metric, float(value), {})
     yield Value("alignment", float(alignment.compute()), {"augmentation": "pretraining"})
+    if splits.superclasses is not None:
+        yield from _ranking(source, network, splits, splits.superclasses)
     if measurement.extended:
         images, views = measurement.lidar_images, measurement.lidar_views
         found = network.many(source.layers, images=images, views=views)[source.layer]
         how = f"pretraining, {views} views of {len(found)} images"
         yield Value("lidar", float(lidar(found.cpu())), {"augmentation": how})
+
+
+def _ranking(source: Source, network: Embedded, splits: Splits, superclasses: Tensor) -> Iterator[Value]:
+    """How well cosines rank pairs of views: same image above class above superclass above none."""
+    labels = splits.images["test"].labels
+    levels = torch.stack([superclasses[labels], labels, torch.arange(len(labels))], dim=1).repeat(2, 1)
+    views = torch.cat([view.cpu() for view in network.pairs("test", network.layers)[source.layer]])
+    for metric, value in rank_correlation(views, levels)._asdict().items():
+        yield Value(metric, float(value), {"augmentation": "pretraining"})
 
 
 def _corruptions(

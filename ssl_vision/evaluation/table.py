@@ -18,6 +18,8 @@ COLUMNS = {
     "different_cosine": ("diff cos", 1),
     "sensitivity": ("sensitivity", 1),
     "rankme": ("RankMe", 1),
+    "spearman": ("Spearman", 1),
+    "kendall": ("Kendall", 1),
 }
 
 CORRUPTED = {"corrupted_knn_top1": "kNN", "corrupted_linear_top1": "linear"}

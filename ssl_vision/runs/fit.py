@@ -22,7 +22,14 @@ from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zer
 import ssl_vision.data
 import ssl_vision.models
 import ssl_vision.objectives  # noqa: F401
-from ssl_vision.callbacks import FiniteSteps, ObjectiveStatistics, OnlineProbe, RepresentationMetrics, Times
+from ssl_vision.callbacks import (
+    FiniteSteps,
+    GradientDiagnostics,
+    ObjectiveStatistics,
+    OnlineProbe,
+    RepresentationMetrics,
+    Times,
+)
 from ssl_vision.errors import InputError
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.complaint import OneLineErrors, one_line
@@ -50,6 +57,7 @@ _RECORDED = (
     "data",
     "trainer",
     "metrics",
+    "gradients",
     "online_probe",
     "patience",
     "runs_dir",
@@ -139,6 +147,9 @@ class RunCLI(LightningCLI):
             help="Mirror the run to Weights & Biases: true, false or offline.",
         )
         parser.add_lightning_class_args(RepresentationMetrics, "metrics")
+        parser.add_argument(
+            "--gradients", type=bool, default=False, help="Log what the gradient does to the embeddings."
+        )
         parser.add_argument(
             "--online_probe", type=bool, default=False, help="Train a linear layer along with the backbone."
         )
@@ -239,6 +250,7 @@ class RunCLI(LightningCLI):
         record = RunRecord(self.folder, self.plain_config, fresh=config.ckpt_path is None)
         own: list[pl.Callback] = [Times(), ObjectiveStatistics(), FiniteSteps(config.patience)]
         own += [OnlineProbe()] if config.online_probe else []
+        own += [GradientDiagnostics()] if config.gradients else []
         files = WholeFiles(self.folder.last, self.folder.previous)
         spare = Path(config.spare_dir) if config.spare_dir else None
         own += [record, LastCheckpoint(files, every_n_steps=config.save_every_n_steps, spare=spare)]

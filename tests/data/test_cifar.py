@@ -1,3 +1,4 @@
+import pickle
 from urllib.error import URLError
 
 import pytest
@@ -30,6 +31,19 @@ def test_images_and_labels_are_torchvisions(kind, reader, data_root):
     assert data.split("pretrain") is data.split("train")
     pixels = data.split("train").images[::10] / 255
     assert torch.allclose(pixels.mean((0, 2, 3)), torch.tensor(data.views.mean), atol=0.005)
+
+
+@pytest.mark.realdata
+def test_superclasses_are_those_of_the_train_file(data_root):
+    folder = data_root / "cifar-100-python"
+    superclasses, train, meta = (
+        CIFAR100(root=data_root).superclasses,
+        *(pickle.loads((folder / name).read_bytes(), encoding="latin1") for name in ("train", "meta")),
+    )
+    assert superclasses[train["fine_labels"]].tolist() == train["coarse_labels"]
+    members = [name for name, i in zip(meta["fine_label_names"], superclasses, strict=True) if i == 14]
+    assert meta["coarse_label_names"][14] == "people"
+    assert members == ["baby", "boy", "girl", "man", "woman"]
 
 
 @pytest.mark.parametrize(("kind", "reader", "name", "folder"), KINDS)

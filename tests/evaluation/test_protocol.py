@@ -13,11 +13,11 @@ from settings import TINY
 import ssl_vision.evaluation.measure as measure
 from ssl_vision.data import Digits
 from ssl_vision.evaluation.embedded import Embedded, Splits
-from ssl_vision.evaluation.features import embed
+from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.evaluation.protocol import KNN, Linear, read_protocol, shipped
 from ssl_vision.evaluation.rebuild import trained_model
 from ssl_vision.main import main
-from ssl_vision.metrics import KNNAccuracy
+from ssl_vision.metrics import KNNAccuracy, rank_correlation
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 FOLDER = Path(measure.__file__).parent / "protocols"
@@ -237,3 +237,19 @@ def test_a_run_without_an_online_probe_has_no_online_accuracy(tiny_run, tmp_path
     run = shutil.copytree(tiny_run, tmp_path / "run")
     assert main(["evaluate", str(run), "--protocol=online"]) == 2
     assert "the run has no --online_probe on Digits" in capsys.readouterr().err
+
+
+def test_where_classes_have_superclasses_the_ranking_is_measured(run, monkeypatch):
+    superclasses = torch.arange(10) // 2
+    monkeypatch.setattr(Digits, "superclasses", superclasses, raising=False)
+    found = {(row["metric"], row["layer"]): row for row in rows_of(run, "--protocol=macl")}
+    checkpoint = read_checkpoint(run)
+    data = Digits(seed=0, batch_size=64)
+    test = data.split("test")
+    pair = embed_views(trained_model(checkpoint), test, data.views, seed=0)
+    levels = torch.stack([superclasses[test.labels], test.labels, torch.arange(len(test))], dim=1)
+    want = rank_correlation(torch.cat([layers.backbone for layers in pair]), levels.repeat(2, 1))
+    for metric, value in want._asdict().items():
+        row = found[metric, "backbone"]
+        assert row["value"] == pytest.approx(float(value))
+        assert row["augmentation"] == "pretraining"

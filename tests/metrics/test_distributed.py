@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ssl_vision.metrics import Alignment, KNNAccuracy, LiDAR, Representation
+from ssl_vision.metrics import Alignment, KNNAccuracy, LiDAR, Ranking, Representation
 
 SHARDS = (slice(0, 23), slice(23, 60))
 
@@ -21,14 +21,16 @@ def measure(rows):
     other, truth = features + torch.randn(60, 6, generator=g), labels.clone()
     truth[SHARDS[0]] = -1
     alignment, representation, lidar = Alignment(), Representation(extended=True), LiDAR()
-    knn = KNNAccuracy(num_classes=4, k=9)
+    knn, ranking = KNNAccuracy(num_classes=4, k=9), Ranking()
     for part in torch.arange(60)[rows].split(8):
         alignment.update(features[part], other[part])
         lidar.update(features[part], other[part])
         representation.update(features[part], labels[part])
         knn.update(features[part], labels[part], "bank")
+        ranking.update(features[part], torch.stack([labels // 2, labels], dim=1)[part])
         knn.update(other[part], truth[part], "query")
     values = {"alignment": alignment.compute(), "lidar": lidar.compute(), **representation.compute()}
+    values |= ranking.compute()
     table = {f"knn, k = {s.k}, T = {s.temperature}": s.top1 for s in knn.table((1, 9), (0.1, None))}
     return {name: value.item() for name, value in values.items()} | table | {"knn": knn.compute().item()}
 

@@ -1,0 +1,213 @@
+"""What is logged of a step's gradients is what its embeddings give, and the run is the same without."""
+
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ssl_vision.callbacks import GradientDiagnostics, ShadowObjectives
+from ssl_vision.data import Digits
+from ssl_vision.errors import InputError
+from ssl_vision.metrics import gradient_statistics
+from ssl_vision.models import SimCLR
+from ssl_vision.objectives import (
+    DCL,
+    MACL,
+    MHE,
+    MPT,
+    AlignmentUniformity,
+    ArcCon,
+    BarlowTwins,
+    DCLPlus,
+    DualTemperature,
+    InfoNCE,
+    SupCon,
+    UnifiedGradient,
+    margin,
+    positive_similarity,
+)
+
+SMALL = {"width": 4, "hidden_dim": 16, "output_dim": 8, "seed": 0}
+
+
+class Seen(pl.Callback):
+    """Keeps the embeddings and what is logged of each step."""
+
+    def __init__(self):
+        self.steps = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        logged = {key: float(value) for key, value in trainer.callback_metrics.items()}
+        self.steps.append((pl_module.embeddings, batch.labels, logged))
+
+
+def train(objective, *callbacks, steps=4):
+    """Four steps; every second one is logged."""
+    model, seen = SimCLR(objective=objective, **SMALL), Seen()
+    trainer = pl.Trainer(
+        accelerator="cpu", max_steps=steps, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=2,
+        limit_val_batches=0, callbacks=[*callbacks, seen],
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer.fit(model, Digits(seed=0, batch_size=24))
+    return model, seen.steps
+
+
+def step(objective, callback, *, images=24, noise=0.3):
+    """Embeddings, labels and what the callback logs of them."""
+    g = torch.Generator().manual_seed(0)
+    z1 = torch.randn(images, 8, generator=g)
+    z2 = z1 + noise * torch.randn(images, 8, generator=g)
+    labels, logged = torch.arange(images) % 3, {}
+    trainer = SimpleNamespace(
+        global_step=100, log_every_n_steps=10, strategy=SimpleNamespace(reduce=lambda value, reduce_op: value)
+    )
+    module = SimpleNamespace(objective=objective, embeddings=(z1, z2), log=logged.__setitem__)
+    callback.on_train_batch_end(trainer, module, None, SimpleNamespace(labels=labels), 0)
+    return z1, z2, labels, logged
+
+
+@pytest.mark.parametrize("objective", [InfoNCE(), MPT(), BarlowTwins(), SupCon()])
+def test_logs_the_statistics_of_the_steps_embeddings(objective):
+    z1, z2, labels, logged = step(objective, GradientDiagnostics(images=16))
+    given = [labels[:16]] if isinstance(objective, SupCon) else []
+    found = gradient_statistics(lambda *views: objective(*views, *given), z1[:16], z2[:16])
+    expected = {
+        f"gradient/{key}": float(value) for key, value in found._asdict().items() if not value.isnan()
+    }
+    del logged["gradient/gate"]
+    assert logged == pytest.approx(expected, rel=1e-5)
+    assert ("gradient/ratio" in logged) == (not isinstance(objective, BarlowTwins))
+
+
+def test_in_training_it_is_the_steps_that_the_trainer_logs_too():
+    _, steps = train(InfoNCE(), GradientDiagnostics(every=3), steps=6)
+    assert [any(key.startswith("gradient") for key in logged) for *_, logged in steps] == [False] * 5 + [True]
+    z, _, logged = steps[-1]
+    for key, value in gradient_statistics(InfoNCE(), *z)._asdict().items():
+        assert logged[f"gradient/{key}"] == pytest.approx(float(value), rel=1e-4)
+
+
+def gate_by_hand(objective, z1, z2):
+    """GD of the anchors from their margins."""
+    d = margin(z1, z2, 0.1)
+    if isinstance(objective, DualTemperature):
+        return margin(z1, z2, 1.0).sigmoid().mean()
+    if isinstance(objective, ArcCon):
+        positive = positive_similarity(z1, z2)
+        turned = torch.cos(positive.arccos() + objective.angle)
+        return (d + ((positive - turned) / 0.1).repeat(2)).sigmoid().mean()
+    if isinstance(objective, InfoNCE):
+        return d.sigmoid().mean()
+    if isinstance(objective, DCLPlus):
+        return (d > 0).double().mean()
+    if isinstance(objective, (MPT, UnifiedGradient)):
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        similar = (u @ u.T).masked_fill(torch.eye(len(z1)).repeat(2, 2) > 0, -2)
+        inside = positive_similarity(z1, z2).repeat(2) - similar.amax(dim=1) < 0.23
+        return inside.double().mean()
+    return torch.ones(())
+
+
+class Repulsion(nn.Module):
+    """An objective from elsewhere."""
+
+    def forward(self, z1, z2):
+        return F.relu(F.normalize(z1, dim=1) @ F.normalize(z2, dim=1).T - 0.95).mean()
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        InfoNCE(), DCL(), DCLPlus(), MACL(), DualTemperature(), ArcCon(), MPT(), AlignmentUniformity(), MHE(),
+        UnifiedGradient(),
+    ],
+    ids=lambda objective: type(objective).__name__,
+)  # fmt: skip
+def test_gate_is_that_of_the_anchors(objective):
+    if isinstance(objective, UnifiedGradient):
+        objective.gate.margin = 0.23
+    z1, z2, _, logged = step(objective, GradientDiagnostics())
+    assert logged["gradient/gate"] == pytest.approx(float(gate_by_hand(objective, z1, z2)), abs=1e-5)
+
+
+def test_gate_of_an_unknown_objective_is_the_share_with_a_gradient():
+    *z, _, logged = step(Repulsion(), GradientDiagnostics())
+    z1, z2 = (F.normalize(view, dim=1) for view in z)
+    near = z1 @ z2.T > 0.95
+    share = (near.any(0).double().mean() + near.any(1).double().mean()) / 2
+    assert logged["gradient/gate"] == pytest.approx(float(share))
+    assert 0 < share < 1
+
+
+def test_shadows_are_evaluated_on_the_steps_embeddings():
+    shadows = [DCL(), InfoNCE(temperature=0.5), InfoNCE(), MPT(), SupCon()]
+    objective = InfoNCE()
+    _, steps = train(objective, ShadowObjectives(shadows, every=2))
+    (z1, z2), labels, logged = steps[3]
+    z = torch.cat([z1, z2]).double().requires_grad_()
+
+    def value_and_gradient(objective):
+        value = objective(*z.chunk(2), *([labels] if isinstance(objective, SupCon) else []))
+        return float(value), torch.autograd.grad(value, z)[0].flatten()
+
+    _, training = value_and_gradient(objective)
+    assert logged["shadow/training/gradient_norm"] == pytest.approx(float(training.norm()), rel=1e-4)
+    for name, shadow in zip(["DCL", "InfoNCE", "InfoNCE_2", "MPT", "SupCon"], shadows, strict=True):
+        value, gradient = value_and_gradient(shadow)
+        assert logged[f"shadow/{name}/value"] == pytest.approx(value, rel=1e-4)
+        assert logged[f"shadow/{name}/gradient_norm"] == pytest.approx(float(gradient.norm()), rel=1e-4)
+        cosine = float(training @ gradient / training.norm() / gradient.norm())
+        assert logged[f"shadow/{name}/cosine"] == pytest.approx(cosine, rel=1e-4)
+    assert logged["shadow/InfoNCE_2/cosine"] == pytest.approx(1)
+
+
+def test_a_shadow_without_a_gradient_has_no_cosine():
+    *_, logged = step(InfoNCE(), ShadowObjectives([MPT(margin=1e-9)]), images=2, noise=0.0)
+    assert logged["shadow/MPT/gradient_norm"] == logged["shadow/MPT/value"] == 0
+    assert "shadow/MPT/cosine" not in logged
+
+
+def test_the_run_and_the_objectives_statistics_are_the_same_without():
+    alone, _ = train(MACL())
+    watched, _ = train(MACL(), GradientDiagnostics(every=2, images=5), ShadowObjectives([MACL()], every=2))
+    for (name, ours), theirs in zip(watched.state_dict().items(), alone.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs), name
+    assert watched.objective.statistics() == alone.objective.statistics()
+    assert watched.objective.gather
+
+
+class Indexed(InfoNCE):
+    wants = ("labels", "indices")
+
+    def forward(self, z1, z2, *, labels, indices):
+        return super().forward(z1, z2)
+
+
+def test_an_objective_of_more_than_embeddings_is_refused():
+    message = r"^Indexed is no function of embeddings alone \(it wants indices\)$"
+    for callback in (GradientDiagnostics(), ShadowObjectives([DCL()])):
+        with pytest.raises(InputError, match=message):
+            train(Indexed(), callback)
+    with pytest.raises(InputError, match=message):
+        ShadowObjectives([Indexed()])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GradientDiagnostics(every=0), "every must be 1 or more, got 0"),
+        (lambda: GradientDiagnostics(images=1), "images must be 2 or more, got 1"),
+        (lambda: ShadowObjectives([DCL()], every=0), "every must be 1 or more, got 0"),
+        (lambda: ShadowObjectives([]), "objectives: expected at least one"),
+    ],
+)
+def test_impossible_options_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

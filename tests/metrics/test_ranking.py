@@ -1,0 +1,136 @@
+import math
+from itertools import combinations
+
+import pytest
+import torch
+from scipy.stats import kendalltau, spearmanr
+
+from ssl_vision.metrics import Ranking, rank_correlation
+
+
+def hierarchy(count, seed):
+    """Superclass, class and image of rows, two of which show one image."""
+    images = torch.arange(count) // 2
+    classes = torch.randint(6, (count,), generator=torch.Generator().manual_seed(seed))[images]
+    return torch.stack([classes // 3, classes, images], dim=1)
+
+
+def pairs(features, levels):
+    """Cosine and grade of every pair, by loops in float64."""
+    unit = torch.nn.functional.normalize(features.double(), dim=1)
+    cosines, grades = [], []
+    for i, j in combinations(range(len(features)), 2):
+        cosines.append(round(float(unit[i] @ unit[j]), 6))
+        grade = 0
+        while grade < levels.shape[1] and levels[i, grade] == levels[j, grade]:
+            grade += 1
+        grades.append(grade)
+    return cosines, grades
+
+
+def expected(features, levels):
+    cosines, grades = pairs(features, levels)
+    return [spearmanr(cosines, grades).statistic, kendalltau(cosines, grades, variant="b").statistic]
+
+
+@pytest.mark.parametrize("tile", [1, 7, 1024])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_is_scipys(depth, tile):
+    g = torch.Generator().manual_seed(depth)
+    levels = hierarchy(40, depth)
+    centres = torch.randn(6, 5, generator=g)
+    features = 10 * (centres[levels[:, 1]] + torch.randn(40, 5, generator=g))
+    levels = levels[:, :depth]
+    found = rank_correlation(features, levels, tile=tile)
+    assert [float(value) for value in found] == pytest.approx(expected(features, levels), abs=1e-5)
+    assert found.spearman > 0.1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ties_are_counted_exactly(seed):
+    g = torch.Generator().manual_seed(seed)
+    # ±1 rows of length 2: every cosine is a multiple of 1/2, exact in float32, and ties abound
+    features = torch.randint(0, 2, (30, 4), generator=g).float() * 2 - 1
+    levels = hierarchy(30, seed)
+    found = rank_correlation(features, levels)
+    assert [float(value) for value in found] == pytest.approx(expected(features, levels), abs=1e-12)
+    order = torch.randperm(30, generator=g)
+    assert rank_correlation(features[order], levels[order]) == found
+
+
+def test_a_hierarchy_seen_by_the_cosines_is_ranked_as_far_as_ties_allow():
+    levels = torch.tensor([[0, 0], [0, 0], [0, 1], [1, 2], [1, 2], [1, 3]])
+    features = torch.eye(2)[levels[:, 0]] * 3
+    features = torch.cat([features, torch.eye(4)[levels[:, 1]]], dim=1)
+    found = rank_correlation(features, levels)
+    assert [float(value) for value in found] == pytest.approx([1, 1])
+    assert rank_correlation(features, levels[:, :1]).kendall < 1
+
+
+def test_unknown_rows_are_left_out():
+    g = torch.Generator().manual_seed(0)
+    features, levels = torch.randn(20, 4, generator=g), hierarchy(20, 0)
+    levels[3, 0] = levels[11, 2] = -1
+    known = [row for row in range(20) if row not in (3, 11)]
+    assert rank_correlation(features, levels) == rank_correlation(features[known], levels[known])
+
+
+@pytest.mark.parametrize(
+    ("features", "levels"),
+    [
+        (torch.ones(5, 3), torch.arange(5)[:, None] // 2),
+        (torch.eye(5)[:, :4], torch.zeros(5, 1, dtype=torch.long)),
+        (torch.tensor([[1.0], [torch.nan], [2.0]]), torch.tensor([[0], [0], [1]])),
+        (torch.ones(1, 3), torch.zeros(1, 1, dtype=torch.long)),
+    ],
+    ids=["collapse", "one grade", "not finite", "no pair"],
+)
+def test_without_an_order_is_nan(features, levels):
+    assert all(map(math.isnan, rank_correlation(features, levels)))
+
+
+def test_rounding_ranks_nothing():
+    g = torch.Generator().manual_seed(0)
+    features = torch.ones(30, 64) + 1e-7 * torch.randn(30, 64, generator=g)
+    assert all(map(math.isnan, rank_correlation(features, hierarchy(30, 0))))
+
+
+def test_batches_make_up_the_whole():
+    g = torch.Generator().manual_seed(0)
+    features, levels = torch.randn(20, 4, generator=g), hierarchy(20, 0)
+    metric = Ranking()
+    for part in torch.arange(20).split(6):
+        metric.update(features[part], levels[part])
+    found = metric.compute()
+    assert list(found) == ["spearman", "kendall"]
+    assert tuple(found.values()) == rank_correlation(features, levels)
+    assert all(value.dtype == torch.float64 for value in found.values())
+
+
+@pytest.mark.parametrize(
+    ("features", "levels", "options", "message"),
+    [
+        (torch.ones(3), torch.zeros(3, 1, dtype=torch.long), {}, r"features: .*\(3,\)"),
+        (torch.ones(3, 2), torch.zeros(3, dtype=torch.long), {}, r"levels: expected integers \(3, L\)"),
+        (torch.ones(3, 2), torch.zeros(2, 1, dtype=torch.long), {}, r"levels: .*\(2, 1\)"),
+        (torch.ones(3, 2), torch.zeros(3, 1), {}, r"levels: .*float32"),
+        (torch.ones(3, 2), torch.zeros(3, 1, dtype=torch.long), {"tile": 0}, "tile: .*0"),
+    ],
+)
+def test_refuses(features, levels, options, message):
+    with pytest.raises(ValueError, match=message):
+        rank_correlation(features, levels, **options)
+
+
+def test_nothing_to_measure_is_named():
+    with pytest.raises(ValueError, match="Ranking: no features"):
+        Ranking().compute()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_equals_cpu():
+    g = torch.Generator().manual_seed(0)
+    features, levels = torch.randn(500, 16, generator=g), hierarchy(500, 0)
+    here, there = rank_correlation(features, levels), rank_correlation(features.cuda(), levels.cuda())
+    assert [float(value) for value in there] == pytest.approx([float(value) for value in here], abs=1e-5)
