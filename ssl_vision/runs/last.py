@@ -128,7 +128,7 @@ class LastCheckpoint(Checkpoint):
         self.files.commit()
 
     def _save(self, trainer: pl.Trainer) -> None:
-        trainer.save_checkpoint(self.files.last)
+        trainer.save_checkpoint(self.files.last, weights_only=False)
 
     def _settle(self) -> None:
         """Names what was saved, then does what a signal asked for."""
