@@ -3,10 +3,10 @@
     python benchmarks/family.py --data data                                     a narrow network, on a CPU
     python benchmarks/family.py --data data --width 64 --epochs 50 --limit 1.0 --precision bf16-mixed
 
-Each file of configs/objective trains the same network from the same weights on the same views. The columns are
-the kNN and linear accuracy of the backbone on test; Spearman's correlation of the cosines of test views with the
-grade of the pair (same image, same class, other); and, of the last logged step, the mean gate and the gap
-between the angles of different images and of two views. Writes benchmarks/results/family.json.
+Each file of configs/objective trains the same network from the same weights on the same views. The columns
+are the kNN and linear accuracy of the backbone on test; Spearman's correlation of the cosines of test views
+with the grade of the pair (same image, same class, other); and, of the last logged step, the mean gate and
+the gap between the angles of different images and of two views. Writes benchmarks/results/family.json.
 """
 
 import argparse
