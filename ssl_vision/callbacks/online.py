@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from ssl_vision.data import QUERIES, Batch
 from ssl_vision.errors import InputError
 from ssl_vision.models import Layers
+from ssl_vision.models.finite import not_finite
 
 
 class OnlineProbe(pl.Callback):
@@ -68,6 +69,9 @@ class OnlineProbe(pl.Callback):
         (F.cross_entropy(logits, labels, ignore_index=-1, reduction="sum") / known).backward()  # type: ignore[no-untyped-call]
         for parameter in self.layer.parameters():
             parameter.grad = trainer.strategy.reduce(parameter.grad, reduce_op="mean")  # type: ignore[assignment, arg-type]
+        bad = not_finite(self._optimizer) > 0
+        for parameter in self.layer.parameters():  # features that are not finite teach nothing
+            parameter.grad = torch.where(bad, 0.0, parameter.grad)  # type: ignore[arg-type]
         self._optimizer.step()
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and trainer.global_step % every == 0:

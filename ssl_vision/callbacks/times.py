@@ -27,6 +27,10 @@ class Times(pl.Callback):
             torch.cuda.synchronize(trainer.strategy.root_device)
         return self.clock()
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begins an epoch that is continued, which Lightning does not start; its seconds count from here."""
+        self._epoch, self._validated = self._now(trainer), 0.0
+
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begins an epoch."""
         self._epoch, self._validated = self._now(trainer), 0.0

@@ -69,13 +69,17 @@ class OptimizerRule:
                 parameters, lr=self.lr, weight_decay=self.weight_decay, fused=fused, capturable=capturable
             )
         if self.name == "sgd":
-            return torch.optim.SGD(
+            sgd = torch.optim.SGD(
                 parameters,
                 lr=self.lr,
                 momentum=self.momentum,
                 weight_decay=self.weight_decay,
                 fused=fused,
             )
+            if fused and self.momentum:  # else a first step that is skipped would leave it uninitialised
+                for parameter in parameters:
+                    sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+            return sgd
         decayed = [parameter for parameter in parameters if parameter.ndim > 1]
         plain = [parameter for parameter in parameters if parameter.ndim <= 1]
         lars: Optimizer = LARS(

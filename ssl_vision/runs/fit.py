@@ -3,7 +3,8 @@
 import logging
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,6 +91,7 @@ class RunCLI(LightningCLI):
 
     folder: RunFolder
     plain_config: dict[str, Any]
+    check: Callable[[], None]
     wandb_mode: str | None
 
     def __init__(self, args: Sequence[str]) -> None:
@@ -170,17 +172,19 @@ class RunCLI(LightningCLI):
         if config.seed_everything is False:
             raise InputError("--seed_everything false: a run without a seed cannot be compared or continued")
         if config.ckpt_path is None and self.subcommand == "fit" and _requeued():
-            config.ckpt_path = "last"
+            config.ckpt_path, config.overwrite = "last", False
         resume = config.ckpt_path is not None
         if config.ckpt_path == "last":
             config.ckpt_path = self._last()
         if config.ckpt_path:
             self._refuse_other_config(config.ckpt_path)
+        self.check = partial(self.folder.check, self.plain_config, resume=resume, overwrite=config.overwrite)
         if self.subcommand == "fit":
             if resume and config.overwrite:
                 raise InputError("--ckpt_path continues a run and --overwrite replaces it: give one of them")
             if getattr(rank_zero_only, "rank", 0) == 0:
-                self.folder.check(self.plain_config, resume=resume, overwrite=config.overwrite)
+                self.check()
+                self.folder.remove_requeued()
         self.wandb_mode = _wandb_mode(config.wandb)
 
     def _plain(self, config: Namespace) -> dict[str, Any]:
@@ -247,13 +251,17 @@ class RunCLI(LightningCLI):
                     settings=_WANDB,
                 )
             )
-        record = RunRecord(self.folder, self.plain_config, fresh=config.ckpt_path is None)
+        fresh = config.ckpt_path is None
+        record = RunRecord(self.folder, self.plain_config, fresh=fresh, check=self.check)
         own: list[pl.Callback] = [Times(), ObjectiveStatistics(), FiniteSteps(config.patience)]
         own += [OnlineProbe()] if config.online_probe else []
         own += [GradientDiagnostics()] if config.gradients else []
         files = WholeFiles(self.folder.last, self.folder.previous)
         spare = Path(config.spare_dir) if config.spare_dir else None
-        own += [record, LastCheckpoint(files, every_n_steps=config.save_every_n_steps, spare=spare)]
+        own += [
+            record,
+            LastCheckpoint(self.folder, files, every_n_steps=config.save_every_n_steps, spare=spare),
+        ]
         theirs = config.trainer.callbacks
         theirs = theirs if isinstance(theirs, list) else [theirs]
         shown = config.trainer.enable_progress_bar is not False

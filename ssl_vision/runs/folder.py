@@ -72,7 +72,8 @@ class RunFolder:
         """
         self.lock.check()
         if not self.config_file.exists():
-            if self.path.exists() and (not self.path.is_dir() or set(self.path.iterdir()) - {self.lock.path}):
+            started = {self.lock.path, self.path / "wandb"}  # what a run that could not start may leave
+            if self.path.exists() and (not self.path.is_dir() or set(self.path.iterdir()) - started):
                 raise InputError(f"{self.path} exists and is not a run folder: give the run another --name")
             return
         if overwrite:
@@ -97,6 +98,11 @@ class RunFolder:
             file.unlink(missing_ok=True)
         for folder in (self.checkpoints, self.path / "features"):
             shutil.rmtree(folder, ignore_errors=True)
+
+    def remove_requeued(self) -> None:
+        """Deletes the checkpoints of SLURM requeues, which Lightning would take before any other."""
+        for file in self.path.glob("hpc_ckpt_*.ckpt"):
+            file.unlink()
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Writes config.yaml."""

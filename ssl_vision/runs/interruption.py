@@ -24,6 +24,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self._received = 0
+        self._asked = False
         self._before: dict[int, Any] = {}
         self._requeue: dict[int, Callable[[int, None], None]] = {}
 
@@ -52,6 +53,10 @@ class Interruption:
             number = int(trainer.strategy.reduce(flag, reduce_op="max"))  # type: ignore[arg-type]
         return number
 
+    def ends(self, number: int) -> bool:
+        """Whether a signal ends the run."""
+        return number in _ENDS
+
     def act(self, number: int) -> None:
         """Requeues the job or ends the run; the run's state is saved.
 
@@ -64,10 +69,11 @@ class Interruption:
             raise Interrupted(number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self._received == signal.SIGINT:
+        if number == signal.SIGINT and self._asked:
             raise KeyboardInterrupt
         self._received = number
-        if number in _ENDS:
+        if self.ends(number):
+            self._asked = True
             name = signal.Signals(number).name
             os.write(2, f"\n{name}: saving and ending after this step\n".encode())
 

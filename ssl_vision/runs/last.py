@@ -6,9 +6,12 @@ from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.utilities import rank_zero_warn
 
+from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.interruption import Interruption
-from ssl_vision.runs.writing import WholeFiles
+from ssl_vision.runs.log import RunLog
+from ssl_vision.runs.writing import WholeFiles, remove_partial
 
 
 class LastCheckpoint(Checkpoint):
@@ -19,13 +22,16 @@ class LastCheckpoint(Checkpoint):
     own: no path of the machine that wrote it goes into a checkpoint.
 
     Args:
+        folder: of the run.
         files: writes it.
         every_n_steps: steps between two saves, besides those at the ends of epochs; None for none.
         spare: folder for the last checkpoint of a run whose own folder cannot take it.
     """
 
-    def __init__(self, files: WholeFiles, *, every_n_steps: int | None, spare: Path | None) -> None:
-        self.files = files
+    def __init__(
+        self, folder: RunFolder, files: WholeFiles, *, every_n_steps: int | None, spare: Path | None
+    ) -> None:
+        self.folder, self.files = folder, files
         self.every_n_steps = every_n_steps
         self.spare = spare
         self.interruption = Interruption()
@@ -36,33 +42,31 @@ class LastCheckpoint(Checkpoint):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Clears away what a killed run left, and begins to listen to signals."""
         if trainer.is_global_zero:
-            self.files.remove_partial()
-            for file in Path(trainer.default_root_dir).glob(
-                "hpc_ckpt_*.ckpt"
-            ):  # a requeue's, which last.ckpt equals
-                file.unlink()
+            remove_partial(Path(trainer.default_root_dir))
         self.interruption.listen(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """All of the epoch before is on disk."""
-        self._settle()
+        self._settle(trainer)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """All of the step before is on disk."""
-        self._settle()
+        self._settle(trainer)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Saves where a step is the n-th, or the last one for now."""
         self._signal = self._signal or self.interruption.agreed(trainer)
+        self._cut = False
         last_of_epoch = batch_idx + 1 >= trainer.num_training_batches
         if last_of_epoch or (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
         step = trainer.global_step
-        self._cut = trainer.should_stop or step == trainer.max_steps
+        stops = trainer.should_stop and trainer.fit_loop._can_stop_early
+        self._cut = stops or step == trainer.max_steps
         if self._signal or self._cut or (self.every_n_steps and step % self.every_n_steps == 0):
             self._save(trainer)
 
@@ -96,7 +100,7 @@ class LastCheckpoint(Checkpoint):
         self._signal = self._signal or self.interruption.agreed(trainer)
         if self._signal:
             self._save(trainer)
-            self._settle()
+            self._settle(trainer)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """The place before validation is behind."""
@@ -117,21 +121,38 @@ class LastCheckpoint(Checkpoint):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """The last checkpoint gets its name, or the run fails."""
         self.interruption.stop_listening()
-        self.files.commit()
+        self._commit(trainer)
         self.files.finish(self.spare)
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """What is complete gets its name."""
+        """What is complete gets its name, unless a validation that it takes for done is not."""
         self.interruption.stop_listening()
-        self.files.commit()
+        if self._before_validation is not None:
+            self.files.discard()
+        self._commit(trainer)
+        try:
+            self.files.finish(self.spare)
+        except OSError as error:
+            rank_zero_warn(str(error))
 
     def _save(self, trainer: pl.Trainer) -> None:
         trainer.save_checkpoint(self.files.last, weights_only=False)
 
-    def _settle(self) -> None:
-        """Names what was saved, then does what a signal asked for."""
+    def _commit(self, trainer: pl.Trainer) -> None:
+        """Names what was saved; the rows of before it are on the disk by then."""
+        for logger in trainer.loggers:
+            if isinstance(logger, RunLog):
+                logger.sync()
         self.files.commit()
+
+    def _settle(self, trainer: pl.Trainer) -> None:
+        """Names what was saved, then does what a signal asked for."""
+        self._commit(trainer)
         number, self._signal = self._signal, 0
+        if self.interruption.ends(number):
+            self.files.finish(self.spare)
         self.interruption.act(number)
+        if number:  # a requeue's own checkpoint, which last.ckpt equals
+            self.folder.remove_requeued()

@@ -50,7 +50,7 @@ class Lock:
         Raises:
             InputError: it has.
         """
-        if self.path.exists():
+        if self._file is None and self.path.exists():
             self.take()
             self.release()
 

@@ -70,6 +70,17 @@ class RunLog(Logger):
             self._metrics.add(place | others)
 
     @rank_zero_only
+    def sync(self) -> None:
+        """Puts all rows on the disk, those too that it could not take before, or warns."""
+        self._metrics.sync()
+        self._times.sync()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """The last chance of rows that the disk could not take."""
+        self.sync()
+
+    @rank_zero_only
     def keep_until(self, step: int) -> None:
         """Keeps the rows of steps before ``step`` that the files hold, and drops the rest.
 
@@ -87,7 +98,7 @@ class _Table:
         self._path = path
         self._columns: list[str] = ["step", "epoch"]
         self._rows: list[Row] = []
-        self._behind = False
+        self._behind = self._unsynced = False
 
     def add(self, row: Row) -> None:
         new = [key for key in row if key not in self._columns]
@@ -103,12 +114,28 @@ class _Table:
             else:
                 with self._path.open("a", newline="", encoding="utf-8") as file:
                     csv.DictWriter(file, self._columns).writerow(row)
+            self._unsynced = True
         except OSError as error:
-            if not self._behind:
-                warnings.warn(
-                    f"{self._path} cannot be written ({error.strerror}); trying again", stacklevel=2
-                )
-            self._behind = True
+            self._complain(error)
+
+    def sync(self) -> None:
+        try:
+            if self._behind:
+                self._rewrite()
+            if self._unsynced:
+                descriptor = os.open(self._path, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+                self._unsynced = False
+        except OSError as error:
+            self._complain(error)
+
+    def _complain(self, error: OSError) -> None:
+        if not self._behind:
+            warnings.warn(f"{self._path} cannot be written ({error.strerror}); trying again", stacklevel=4)
+        self._behind = True
 
     def keep_until(self, step: int) -> None:
         if self._path.exists():
@@ -116,7 +143,8 @@ class _Table:
                 reader = csv.DictReader(file)
                 rows = [{k: v for k, v in row.items() if v} for row in reader]
                 self._columns = list(reader.fieldnames or self._columns)
-            self._rows = [row for row in rows if int(row["step"]) < step]
+            whole = [row for row in rows if row.get("step", "").isdigit()]  # a power cut may leave half a row
+            self._rows = [row for row in whole if int(row["step"]) < step]
             self._rewrite()
 
     def _rewrite(self) -> None:

@@ -1,6 +1,6 @@
 """Records a run's config where it will be looked for: the run folder, the checkpoint, W&B."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytorch_lightning as pl
@@ -22,12 +22,16 @@ class RunRecord(pl.Callback):
         folder: of the run.
         config: the whole of it, as plain dicts and lists.
         fresh: the run continues none, so that what the folder holds of another goes.
+        check: says why the run cannot have the folder, if it cannot, which may have changed meanwhile.
     """
 
-    def __init__(self, folder: RunFolder, config: Mapping[str, Any], *, fresh: bool) -> None:
+    def __init__(
+        self, folder: RunFolder, config: Mapping[str, Any], *, fresh: bool, check: Callable[[], None]
+    ) -> None:
         self.folder = folder
         self.config = config
         self.fresh = fresh
+        self.check = check
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Makes the folder this run's.
@@ -35,11 +39,12 @@ class RunRecord(pl.Callback):
         Not before training starts: a run that cannot start leaves no folder behind and replaces none.
 
         Raises:
-            InputError: another process has made it its own meanwhile.
+            InputError: another process has made it its own meanwhile, or does now.
         """
         if not trainer.is_global_zero:
             return
         self.folder.lock.take()
+        self.check()
         if self.fresh:
             self.folder.clear()
         self.folder.write_config(self.config)

@@ -13,7 +13,7 @@ class WholeFiles(TorchCheckpointIO):
     """Writes a checkpoint beside its place and gives it its name when it is complete and on the disk.
 
     A process killed or a disk filled at any moment leaves the file that was there before. What cannot be
-    written is a warning, and training goes on.
+    written is a warning, and training goes on; what it was to replace is kept.
 
     One file, ``last``, waits for ``commit`` before it gets its name, so that what belongs to it, the rows
     of metrics.csv, is on disk first; the one it replaces stays beside it as ``previous``.
@@ -25,8 +25,9 @@ class WholeFiles(TorchCheckpointIO):
 
     def __init__(self, last: Path, previous: Path) -> None:
         self.last, self.previous = last, previous
-        self._complete: Path | None = None
-        self._unwritten: tuple[dict[str, Any], OSError] | None = None
+        self._complete: tuple[Path, dict[str, Any]] | None = None
+        self._unwritten: dict[str, Any] | None = None
+        self._failed = False
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
@@ -36,26 +37,44 @@ class WholeFiles(TorchCheckpointIO):
         try:
             partial = _written(checkpoint, target)
             if target == self.last:
-                self._complete, self._unwritten = partial, None
+                self._complete, self._unwritten = (partial, checkpoint), None
             else:
                 _named(partial, target)
+                self._failed = False
         except OSError as error:
-            warnings.warn(f"{target} cannot be written ({error.strerror}): training goes on", stacklevel=2)
+            _warn(target, error)
             if target == self.last:
-                self._unwritten = (checkpoint, error)
+                self._unwritten = checkpoint
+            else:
+                self._failed = True
+
+    def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Removes a checkpoint that a later one replaces, unless that one could not be written."""
+        if not self._failed:
+            super().remove_checkpoint(Path(path))
 
     def commit(self) -> None:
-        """Gives ``last`` its name, where a new one waits."""
+        """Gives ``last`` its name, where a new one waits, or warns."""
         if self._complete is None:
             return
-        partial, self._complete = self._complete, None
-        if self.last.exists():
-            self.previous.unlink(missing_ok=True)
-            try:
-                os.link(self.last, self.previous)
-            except OSError:  # a file system without links
-                os.replace(self.last, self.previous)
-        _named(partial, self.last)
+        (partial, checkpoint), self._complete = self._complete, None
+        try:
+            if self.last.exists():
+                self.previous.unlink(missing_ok=True)
+                try:
+                    os.link(self.last, self.previous)
+                except OSError:  # a file system without links
+                    os.replace(self.last, self.previous)
+            _named(partial, self.last)
+        except OSError as error:
+            _warn(self.last, error)
+            self._unwritten = checkpoint
+
+    def discard(self) -> None:
+        """Forgets a new ``last`` that waits for its name."""
+        if self._complete is not None:
+            self._complete[0].unlink(missing_ok=True)
+            self._complete = None
 
     def finish(self, spare: Path | None) -> None:
         """Tries once more to write a ``last`` that could not be written.
@@ -68,10 +87,9 @@ class WholeFiles(TorchCheckpointIO):
         """
         if self._unwritten is None:
             return
-        checkpoint, _ = self._unwritten
+        checkpoint, self._unwritten = self._unwritten, None
         try:
-            self._complete, self._unwritten = _written(checkpoint, self.last), None
-            self.commit()
+            _named(_written(checkpoint, self.last), self.last)
         except OSError as error:
             lost = f"{self.last} cannot be written ({error.strerror})"
             if spare is None:
@@ -84,10 +102,15 @@ class WholeFiles(TorchCheckpointIO):
                 ) from other
             raise OSError(f"{lost}: it is at {spare / self.last.name}") from error
 
-    def remove_partial(self) -> None:
-        """Removes what a process that was killed left of a checkpoint that it wrote."""
-        for file in self.last.parent.glob(".*.partial"):
-            file.unlink(missing_ok=True)
+
+def remove_partial(folder: Path) -> None:
+    """Removes what a process that was killed left of checkpoints that it wrote below a folder."""
+    for file in folder.rglob(".*.partial"):
+        file.unlink(missing_ok=True)
+
+
+def _warn(target: Path, error: OSError) -> None:
+    warnings.warn(f"{target} cannot be written ({error.strerror}): training goes on", stacklevel=3)
 
 
 def _written(checkpoint: dict[str, Any], target: Path) -> Path:

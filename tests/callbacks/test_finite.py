@@ -8,7 +8,7 @@ import torch
 from settings import TINY
 
 from ssl_vision.main import main
-from ssl_vision.models import SimCLR
+from ssl_vision.models import OptimizerRule, SimCLR
 from ssl_vision.models.finite import not_finite
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.folder import RunFolder
@@ -100,3 +100,38 @@ def test_one_number_among_many_is_seen(value):
     assert not not_finite(optimizer)
     parameters[1].grad[2, 1] = value
     assert not_finite(optimizer)
+
+
+def test_accumulated_batches_count_as_the_step_they_make(tmp_path, spoil, capsys):
+    """One bad batch of each four spoils the update, and three updates in a row end the run."""
+    spoil(range(0, 100, 4))
+    args = ["--trainer.accumulate_grad_batches=4", "--trainer.limit_train_batches=8", "--patience=3"]
+    with pytest.warns(UserWarning, match="the update is skipped, 2 so far"):
+        assert fit(tmp_path, *args) == 1
+    assert "the 3th time in a row" in capsys.readouterr().err
+
+
+def test_the_online_probe_lives_through_it(tmp_path, spoil):
+    spoil({2})
+    with pytest.warns(UserWarning, match="the update is skipped"):
+        assert fit(tmp_path, "--online_probe=true") == 0
+    callbacks = torch.load(RunFolder(tmp_path / "run").last, weights_only=True)["callbacks"]
+    assert callbacks["OnlineProbe"]["layer"]["weight"].isfinite().all()
+    assert float(rows(tmp_path / "run")[-1]["val/online_top1"]) > 0
+
+
+def test_an_optimizer_that_skips_by_itself_starts_whole_after_a_skipped_first_step():
+    """torch leaves a fused SGD's momentum as it finds it in memory."""
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    module = torch.nn.ParameterList([parameter])
+    rule = OptimizerRule(name="sgd", lr=0.1, weight_decay=0.0)
+    plain = torch.optim.SGD
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.optim, "SGD", lambda *a, **k: plain(*a, **{**k, "fused": True}))
+        patch.setattr(torch.Tensor, "is_cuda", True)
+        optimizer = rule.optimizer(module)
+    for bad in (1.0, 0.0):
+        optimizer.found_inf = torch.tensor(bad)
+        parameter.grad = torch.ones(3)
+        optimizer.step()
+    assert torch.equal(parameter.detach(), torch.full((3,), -0.1))

@@ -29,3 +29,13 @@ def test_an_epoch_without_validation_has_no_seconds_of_it():
     times.on_train_epoch_start(trainer, None)
     times.on_train_epoch_end(trainer, SimpleNamespace(log=logged.__setitem__))
     assert logged == {"time/train_seconds": 3.0}
+
+
+def test_an_epoch_that_is_continued_counts_from_the_start_of_training():
+    ticks = iter([500.0, 507.0])
+    logged = {}
+    trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu")))
+    times = Times(clock=lambda: next(ticks))
+    times.on_train_start(trainer, None)  # and no on_train_epoch_start
+    times.on_train_epoch_end(trainer, SimpleNamespace(log=logged.__setitem__))
+    assert logged == {"time/train_seconds": 7.0}

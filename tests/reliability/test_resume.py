@@ -148,6 +148,49 @@ def test_a_requeued_job_continues_by_the_same_command(tmp_path, whole, monkeypat
     assert read_checkpoint(tmp_path / "run").epoch == 3
 
 
+def test_a_run_told_to_stop_before_it_may_keeps_its_last_step(tmp_path, monkeypatch):
+    """min_epochs holds it up, as with EarlyStopping: the epoch ends whole."""
+    step = SimCLR.training_step
+
+    def stopping(self, *args, **kwargs):
+        self.trainer.should_stop = True
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(SimCLR, "training_step", stopping)
+    assert fit(tmp_path, "--trainer.min_epochs=2") == 0
+    assert everything(tmp_path / "run")["global_step"] == 8
+
+
+def test_an_exception_in_a_validation_in_mid_epoch_loses_none_of_it(tmp_path, monkeypatch):
+    args = ["--trainer.val_check_interval=2", "--save_every_n_steps=2"]
+    assert fit(tmp_path, *args, name="whole") == 0
+
+    class Death(BaseException):
+        pass
+
+    step, calls = SimCLR.validation_step, []
+
+    def dying(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) == 30:  # the second validation
+            raise Death
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(SimCLR, "validation_step", dying)
+    with pytest.raises(Death):
+        fit(tmp_path, *args)
+    monkeypatch.undo()
+    assert fit(tmp_path, *args, "--ckpt_path=last") == 0
+    assert not difference_of_runs(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path, stopped_at, capfd, monkeypatch):
+    stopped_at("training_step", 4, signal.SIGINT)  # the epoch's last step: the run ends in the validation
+    stopped_at("on_validation_model_eval", 1, signal.SIGINT)
+    assert fit(tmp_path) == 130
+    assert "interrupted" in capfd.readouterr().err
+
+
 TWO = ["--trainer.devices=2", "--trainer.strategy=ddp", "--data.batch_size=32"]
 
 

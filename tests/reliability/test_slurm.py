@@ -1,14 +1,16 @@
 """A SLURM job that is told to make room: it saves between two steps, is requeued, and goes on."""
 
 import os
+import shutil
 import signal
 
 import pytest
-from equal import difference_of_runs, everything
+from equal import difference, difference_of_runs, everything
 from settings import TINY
 
 from ssl_vision.main import main
 from ssl_vision.models import SimCLR
+from ssl_vision.runs.checkpoint import read_checkpoint
 
 
 def fit(runs, name="run"):
@@ -48,3 +50,24 @@ def test_a_requeued_job_continues_to_the_same_end(tmp_path, monkeypatch, slurm):
     assert fit(tmp_path) == 0
     assert not difference_of_runs(tmp_path / "run", tmp_path / "whole")
     assert not list((tmp_path / "run").glob("hpc_*"))
+
+
+def test_what_a_requeue_left_is_not_taken_for_another_run(tmp_path, monkeypatch, slurm, tiny_run):
+    """Lightning takes such a file before all else, whatever run is asked for."""
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    shutil.copy(run / "checkpoints" / "last.ckpt", run / "hpc_ckpt_1.ckpt")
+    args = ["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--overwrite=true", "--seed_everything=5"]
+    assert main(args) == 0
+    assert everything(run)["global_step"] == 8
+    assert read_checkpoint(run).config["seed_everything"] == 5
+    assert not difference(everything(run)["loops"], everything(tiny_run)["loops"])
+
+
+def test_a_requeue_of_a_command_that_overwrites_continues(tmp_path, monkeypatch, slurm):
+    args = ["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--overwrite=true"]
+    assert main([*args, "--trainer.max_steps=3"]) == 0
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert main(args) == 0
+    assert everything(tmp_path / "run")["global_step"] == 8
+    with (tmp_path / "run" / "metrics.csv").open() as file:
+        assert len(file.readlines()) == 9

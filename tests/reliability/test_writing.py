@@ -2,6 +2,8 @@
 
 import errno
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ import torch
 from settings import TINY
 
 from ssl_vision.main import main
+from ssl_vision.models import SimCLR
 from ssl_vision.runs import writing
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.writing import WholeFiles
@@ -116,6 +119,8 @@ def test_torchs_own_words_for_a_full_disk_are_understood(tmp_path):
         assert names(small) == {"last.ckpt"}
         with pytest.raises(OSError, match="the end of the run is lost, give --spare_dir"):
             files.finish(None)
+        with pytest.warns(UserWarning, match="No space left on device"):
+            files.save_checkpoint({"n": 2, "much": torch.zeros(2**20)}, files.last)
         with pytest.raises(OSError, match=f"it is at {tmp_path}/spare/last.ckpt"):
             files.finish(tmp_path / "spare")
         assert read(tmp_path / "spare" / "last.ckpt") == 2
@@ -166,10 +171,10 @@ def test_one_that_vanished_comes_back_with_the_next_save(tmp_path):
 KILLED = """
 import sys, torch
 from pathlib import Path
-from ssl_vision.runs.writing import WholeFiles
+from ssl_vision.runs.writing import WholeFiles, remove_partial
 folder = Path(sys.argv[1])
 files = WholeFiles(folder / "last.ckpt", folder / "previous-last.ckpt")
-files.remove_partial()
+remove_partial(folder)
 print("ready", flush=True)
 for n in range(1, 100000):
     files.save_checkpoint({"n": n, "much": torch.full((2_000_000,), float(n))}, files.last)
@@ -194,3 +199,43 @@ def test_a_process_killed_while_it_saves_leaves_a_whole_file(tmp_path):
                 highest = max(highest, content["n"])
         assert len(list(tmp_path.glob(".*.partial"))) <= 1
     assert highest > 1
+
+
+def test_a_checkpoint_that_could_not_be_replaced_is_kept(tmp_path, full):
+    full({2})
+    files = files_of(tmp_path)
+    files.save_checkpoint({"n": 1}, tmp_path / "a.ckpt")
+    with pytest.warns(UserWarning, match="b.ckpt cannot be written"):
+        files.save_checkpoint({"n": 2}, tmp_path / "b.ckpt")
+    files.remove_checkpoint(tmp_path / "a.ckpt")  # as ModelCheckpoint does once b is there
+    assert names(tmp_path) == {"a.ckpt"}
+    files.save_checkpoint({"n": 3}, tmp_path / "c.ckpt")
+    files.remove_checkpoint(tmp_path / "a.ckpt")
+    assert names(tmp_path) == {"c.ckpt"}
+
+
+def test_a_folder_that_goes_before_the_commit_is_a_warning(tmp_path):
+    files = files_of(tmp_path / "gone")
+    files.save_checkpoint({"n": 1}, files.last)
+    shutil.rmtree(tmp_path / "gone")
+    with pytest.warns(UserWarning, match="last.ckpt cannot be written"):
+        files.commit()
+    files.finish(None)
+    assert read(files.last) == 1
+
+
+def test_a_signal_on_a_full_disk_takes_the_spare_folder(tmp_path, full, monkeypatch, capsys):
+    full({1, 2})
+    step, calls = SimCLR.training_step, []
+
+    def warned(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(SimCLR, "training_step", warned)
+    with pytest.warns(UserWarning, match="cannot be written"):
+        assert fit(tmp_path, f"--spare_dir={tmp_path}/spare") == 1
+    assert f"it is at {tmp_path}/spare/last.ckpt" in capsys.readouterr().err
+    assert torch.load(tmp_path / "spare" / "last.ckpt", weights_only=True)["global_step"] == 2

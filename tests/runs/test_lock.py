@@ -10,7 +10,9 @@ from settings import TINY
 
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
+from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.lock import Lock
+from ssl_vision.runs.record import RunRecord
 
 HOLD = "import sys, time; from ssl_vision.runs.lock import Lock; from pathlib import Path; "
 HOLD += "lock = Lock(Path(sys.argv[1])); lock.take(); print('taken', flush=True); time.sleep(60)"
@@ -63,3 +65,19 @@ def test_one_that_comes_between_is_refused_before_anything_is_replaced(tmp_path,
 def test_a_run_gives_its_folder_back(tmp_path, capsys):
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--trainer.max_epochs=1"]) == 0
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--ckpt_path=last"]) == 0
+
+
+def test_a_run_that_another_finished_meanwhile_is_not_wiped(tmp_path, monkeypatch, capsys):
+    """Both found the folder free; the other trained and was done before this one began."""
+    start = RunRecord.on_train_start
+    runs = [f"--runs_dir={tmp_path}", "--name=run", *TINY, "--trainer.max_epochs=1"]
+
+    def late(self, trainer, pl_module):
+        monkeypatch.setattr(RunRecord, "on_train_start", start)
+        assert main(["fit", *runs, "--seed_everything=5"]) == 0
+        start(self, trainer, pl_module)
+
+    monkeypatch.setattr(RunRecord, "on_train_start", late)
+    assert main(["fit", *runs]) == 2
+    assert "holds a run with another config (seed_everything: 5 there, 0 here)" in capsys.readouterr().err
+    assert read_checkpoint(tmp_path / "run").config["seed_everything"] == 5
