@@ -1,6 +1,8 @@
 """docs/objectives.md says what the code does."""
 
+import importlib
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -92,3 +94,15 @@ def test_the_protocol_that_the_evaluation_page_writes_is_read(tmp_path):
 
 def test_every_protocol_is_in_readme():
     assert set(re.findall(r"^\| `(\w+)`", README, flags=re.MULTILINE)) >= set(shipped())
+
+
+@pytest.mark.parametrize(
+    ("name", "page", "rows"),
+    [("family", "objectives.md", "objectives")],
+)
+def test_every_measured_table_is_the_one_that_its_benchmark_wrote(name, page, rows, monkeypatch):
+    monkeypatch.syspath_prepend(DOCS.parent / "benchmarks")
+    script = importlib.import_module(name)
+    record = json.loads((DOCS.parent / "benchmarks" / "results" / f"{name}.json").read_text())
+    assert script.table(record[rows]) in (DOCS / page).read_text(encoding="utf-8")
+    assert "dirty" not in record["commit"]
