@@ -11,8 +11,8 @@ demo: install  ## pretrain on the digits and print what was learned
 	$(BIN)/ssl-vision fit --config configs/pretrain/digits.yaml --name demo --overwrite true
 	$(BIN)/ssl-vision evaluate runs/demo
 
-test: install-test lint  ## the whole test suite
-	$(BIN)/python -m pytest
+test: install-test lint  ## the whole test suite, on two cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 torture: install-test  ## the long forms of the tests: a hundred kills, 20,000 steps, 2,000 configs with one thing wrong
 	$(BIN)/python tests/reliability/torture.py

@@ -62,8 +62,11 @@ MOMENTS = [
 ]
 
 
-@pytest.mark.parametrize(("hook", "count"), MOMENTS)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    ("hook", "count", "number"),
+    [(*moment, signal.SIGTERM) for moment in MOMENTS]
+    + [(*moment, signal.SIGINT) for moment in (MOMENTS[1], MOMENTS[5])],
+)
 def test_a_signal_saves_and_ends_and_the_run_continues(
     tmp_path, whole, stopped_at, capfd, monkeypatch, hook, count, number
 ):
