@@ -1,6 +1,7 @@
 """What the maps show is what the papers' closed forms give."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -161,7 +162,9 @@ def test_the_command_writes_a_picture_and_its_numbers(tmp_path, capsys):
         run([*size, "--objectives", cold, "MET", "--output", str(tmp_path / f"{name}.svg")])
     assert capsys.readouterr().out.count("written to") == 2
     picture = (tmp_path / "a.svg").read_text(encoding="utf-8")
-    assert picture == (tmp_path / "b.svg").read_text(encoding="utf-8")
+    # the names of clip paths hash where they are in memory
+    again = (tmp_path / "b.svg").read_text(encoding="utf-8")
+    assert re.sub(r"\bp[0-9a-f]{10}\b", "p", picture) == re.sub(r"\bp[0-9a-f]{10}\b", "p", again)
     for words in ("InfoNCE", "temperature = 0.05", "MET", "gate GD", "ratio R", "π/2", "mean angle θ⁺"):
         assert words in picture
     numbers = np.load(tmp_path / "a.npz")
