@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 from ssl_vision.data import Images, Views
 from ssl_vision.evaluation.features import crop_and_flip
 from ssl_vision.evaluation.probe import Schedule, scale_at
+from ssl_vision.evaluation.ranges import check
 from ssl_vision.models import SimCLR
 
 _TEST_BATCH = 512
@@ -44,17 +45,16 @@ class FineTuneRule:
     """The run's views, or of these only crop and flip, or plain images."""
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("epochs", self.epochs >= 1),
-            ("lr", self.lr > 0),
-            ("momentum", 0 < self.momentum < 1),
-            ("weight_decay", self.weight_decay >= 0),
-            ("batch_size", self.batch_size >= 2),
-            ("schedule", self.schedule in ("constant", "cosine")),
-            ("augmentation", self.augmentation in ("none", "crop", "pretraining")),
-        ):
-            if not allowed:
-                raise ValueError(f"{name}: out of range, got {getattr(self, name)}")
+        check(
+            self,
+            epochs=self.epochs >= 1,
+            lr=self.lr > 0,
+            momentum=0 < self.momentum < 1,
+            weight_decay=self.weight_decay >= 0,
+            batch_size=self.batch_size >= 2,
+            schedule=self.schedule in ("constant", "cosine"),
+            augmentation=self.augmentation in ("none", "crop", "pretraining"),
+        )
 
 
 def finetuned_top1(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.evaluation.probe import Schedule, labelled_rows, scale_at
+from ssl_vision.evaluation.ranges import check
 from ssl_vision.evaluation.stratified import stratified
 from ssl_vision.metrics.precision import full_precision
 
@@ -34,17 +35,16 @@ class GridRule:
     """Share of each class of train that makes the choice, and is not trained on."""
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("lrs", bool(self.lrs) and all(lr > 0 for lr in self.lrs)),
-            ("weight_decays", bool(self.weight_decays) and all(decay >= 0 for decay in self.weight_decays)),
-            ("epochs", self.epochs >= 1),
-            ("momentum", 0 <= self.momentum < 1),
-            ("batch_size", self.batch_size >= 1),
-            ("schedule", self.schedule in ("constant", "cosine")),
-            ("held_out", 0 < self.held_out < 1),
-        ):
-            if not allowed:
-                raise ValueError(f"{name}: out of range, got {getattr(self, name)}")
+        check(
+            self,
+            lrs=bool(self.lrs) and all(lr > 0 for lr in self.lrs),
+            weight_decays=bool(self.weight_decays) and all(decay >= 0 for decay in self.weight_decays),
+            epochs=self.epochs >= 1,
+            momentum=0 <= self.momentum < 1,
+            batch_size=self.batch_size >= 1,
+            schedule=self.schedule in ("constant", "cosine"),
+            held_out=0 < self.held_out < 1,
+        )
 
     @property
     def members(self) -> list[tuple[float, float]]:

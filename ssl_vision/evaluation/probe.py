@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from ssl_vision.evaluation.ranges import check
 from ssl_vision.metrics.precision import full_precision
 from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels
 
@@ -37,17 +38,16 @@ class ProbeRule:
     """``adam`` has its usual coefficients and makes nothing of ``momentum``."""
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("epochs", self.epochs >= 1),
-            ("lr", self.lr > 0),
-            ("momentum", 0 <= self.momentum < 1),
-            ("weight_decay", self.weight_decay >= 0),
-            ("batch_size", self.batch_size >= 1),
-            ("schedule", self.schedule in ("constant", "cosine")),
-            ("optimizer", self.optimizer in ("sgd", "nesterov", "adam")),
-        ):
-            if not allowed:
-                raise ValueError(f"{name}: out of range, got {getattr(self, name)}")
+        check(
+            self,
+            epochs=self.epochs >= 1,
+            lr=self.lr > 0,
+            momentum=0 <= self.momentum < 1,
+            weight_decay=self.weight_decay >= 0,
+            batch_size=self.batch_size >= 1,
+            schedule=self.schedule in ("constant", "cosine"),
+            optimizer=self.optimizer in ("sgd", "nesterov", "adam"),
+        )
 
 
 class ProbeResult(NamedTuple):

@@ -14,6 +14,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.finetune import FineTuneRule
 from ssl_vision.evaluation.grid import GridRule
 from ssl_vision.evaluation.probe import ProbeRule
+from ssl_vision.evaluation.ranges import check
 from ssl_vision.evaluation.subset import SHARES, Labels
 from ssl_vision.models import Layers
 from ssl_vision.runs.complaint import OneLineErrors, one_line
@@ -37,14 +38,13 @@ class KNN:
     """T of the weighted vote."""
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("k", self.k >= 1),
-            ("distance", self.distance in ("cosine", "euclidean")),
-            ("vote", self.vote in ("weighted", "majority")),
-            ("temperature", self.temperature > 0),
-        ):
-            if not allowed:
-                raise ValueError(f"{name}: out of range, got {getattr(self, name)}")
+        check(
+            self,
+            k=self.k >= 1,
+            distance=self.distance in ("cosine", "euclidean"),
+            vote=self.vote in ("weighted", "majority"),
+            temperature=self.temperature > 0,
+        )
 
     def __str__(self) -> str:
         votes = f"T = {self.temperature:g}" if self.vote == "weighted" else "majority vote"
@@ -68,13 +68,12 @@ class Linear(ProbeRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, allowed in (
-            ("labels", self.labels in ("all", *SHARES)),
-            ("augmentation", self.augmentation in ("none", "crop", "pretraining")),
-            ("views", self.views >= 1),
-        ):
-            if not allowed:
-                raise ValueError(f"{name}: out of range, got {getattr(self, name)}")
+        check(
+            self,
+            labels=self.labels in ("all", *SHARES),
+            augmentation=self.augmentation in ("none", "crop", "pretraining"),
+            views=self.views >= 1,
+        )
 
     def __str__(self) -> str:
         name = {"sgd": "SGD", "nesterov": "Nesterov's SGD", "adam": "Adam"}[self.optimizer]
@@ -95,8 +94,7 @@ class Grid(GridRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.labels not in ("all", *SHARES):
-            raise ValueError(f"labels: out of range, got {self.labels}")
+        check(self, labels=self.labels in ("all", *SHARES))
 
     def __str__(self) -> str:
         return (
@@ -118,13 +116,12 @@ class Logistic:
     labels: Labels = "all"
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("c", self.c > 0),
-            ("max_iter", self.max_iter >= 1),
-            ("labels", self.labels in ("all", *SHARES)),
-        ):
-            if not allowed:
-                raise ValueError(f"{name}: out of range, got {getattr(self, name)}")
+        check(
+            self,
+            c=self.c > 0,
+            max_iter=self.max_iter >= 1,
+            labels=self.labels in ("all", *SHARES),
+        )
 
     def __str__(self) -> str:
         return f"logistic: L-BFGS on standardised features, C = {self.c:g}{_labels(self.labels)}"
@@ -193,8 +190,7 @@ class FineTune(FineTuneRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.labels not in ("all", *SHARES):
-            raise ValueError(f"labels: out of range, got {self.labels}")
+        check(self, labels=self.labels in ("all", *SHARES))
 
     def __str__(self) -> str:
         views = {"none": "plain images", "crop": "crops", "pretraining": "the run's views"}[self.augmentation]

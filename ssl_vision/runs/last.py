@@ -141,7 +141,9 @@ class LastCheckpoint(Checkpoint):
         trainer.save_checkpoint(self.files.last, weights_only=False)
 
     def _commit(self, trainer: pl.Trainer) -> None:
-        """Names what was saved; the rows of before it are on the disk by then."""
+        """Names what was saved, if anything; the rows of before it are on the disk by then."""
+        if not self.files.waiting:
+            return
         for logger in trainer.loggers:
             if isinstance(logger, RunLog):
                 logger.sync()

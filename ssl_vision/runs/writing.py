@@ -53,6 +53,11 @@ class WholeFiles(TorchCheckpointIO):
         if not self._failed:
             super().remove_checkpoint(Path(path))
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a new ``last`` is complete and has yet to get its name."""
+        return self._complete is not None
+
     def commit(self) -> None:
         """Gives ``last`` its name, where a new one waits, or warns."""
         if self._complete is None:

@@ -1,0 +1,12 @@
+"""The values that a rule of evaluation may have."""
+
+
+def check(rule: object, **allowed: bool) -> None:
+    """Complains of the first field of a rule whose value is not allowed.
+
+    Raises:
+        ValueError: naming the field and its value.
+    """
+    for name, good in allowed.items():
+        if not good:
+            raise ValueError(f"{name}: out of range, got {getattr(rule, name)}")
