@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytorch_lightning as pl
 
-from ssl_vision.data import ImageData
+from ssl_vision.data import ImageData, ImageFolder
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.cache import FeatureCache
 from ssl_vision.evaluation.embedded import Embedded, Pixels, Splits
@@ -33,8 +33,8 @@ def run(args: Sequence[str]) -> None:
 
     Model and data come from the checkpoint alone; options change the protocol, and ``--data.…`` the data.
     Another data set, ``--data CLASS``, is brought to the size and the normalisation of the run unless
-    ``--data.views.…`` says otherwise, and written to ``evaluation_CLASS.json``. A measurement that fails is
-    named on stderr and left out.
+    ``--data.views.…`` says otherwise, and written to ``evaluation_CLASS.json``, that of an ImageFolder to
+    ``evaluation_imagefolder_NAME.json``. A measurement that fails is named on stderr and left out.
 
     Raises:
         InputError: a checkpoint that cannot be used, absent data, a wrong option, or nothing to be measured.
@@ -86,7 +86,7 @@ def run(args: Sequence[str]) -> None:
     every = [row.as_dict() for found in rows.values() for row in found]
     if not every:
         raise InputError("nothing could be measured: the lines above say why")
-    output = Path(options.output) if options.output else _output(folder, checkpoint, splits.data)
+    output = Path(options.output) if options.output else _output(folder, checkpoint, data)
     with completed(output) as partial:
         partial.write_text(json.dumps(every, indent=1), encoding="utf-8")
     print(
@@ -185,11 +185,18 @@ def _sources(
         yield Source("pixels", "raw", pixels)
 
 
-def _output(folder: RunFolder, checkpoint: Checkpoint, data: str) -> Path:
-    """The run's ``evaluation.json``; for another data set than the run's, a file named after it."""
-    own = str(checkpoint.config["data"]["class_path"]).rsplit(".", 1)[-1]
-    file = folder.evaluation_file
-    return file if data == own else file.with_stem(f"{file.stem}_{data.lower()}")
+def _output(folder: RunFolder, checkpoint: Checkpoint, data: ImageData) -> Path:
+    """The run's ``evaluation.json``; for another data set than the run's, a file named after it.
+
+    A data set is its class; images of one's own are the folder, too.
+    """
+    own = checkpoint.config["data"]
+    name, file = type(data).__name__, folder.evaluation_file
+    same = str(own["class_path"]).rsplit(".", 1)[-1] == name
+    if isinstance(data, ImageFolder):
+        same = same and data.root.resolve() == Path(own["init_args"]["root"]).expanduser().resolve()
+        name = f"{name}_{data.root.resolve().name}"
+    return file if same else file.with_stem(f"{file.stem}_{name.lower()}")
 
 
 def _described(protocol: Protocol, count: int) -> str:

@@ -30,9 +30,6 @@ from ssl_vision.evaluation.table import Row
 from ssl_vision.metrics import Alignment, KNNScore, Representation, knn_table, lidar, rank_correlation
 from ssl_vision.metrics.precision import full_precision
 
-_LONG = 10_000
-"""Rows from which on training says how far it is."""
-
 
 class Value(NamedTuple):
     """One number and what a row says of it besides where it was taken."""
@@ -170,7 +167,6 @@ def _trained(
     """Top-1 of a linear layer, by one of the ways to train it."""
     bank = source.bank
     options = _options(splits.train_labels(measurement.labels), source, splits)
-    progress = int((options["train_labels"] >= 0).sum()) > _LONG
     match measurement:
         case Linear(augmentation=augmentation):
             views, how = [bank], "none"
@@ -180,12 +176,12 @@ def _trained(
                 plainer = augmentation == "crop"
                 views = network.augmented(source.layers, measurement.views, plainer=plainer)[source.layer]
                 how = f"{augmentation}, {len(views)} views"
-            probe = linear_probe(views, rule=measurement, seed=seed, progress=progress, **options)
+            probe = linear_probe(views, rule=measurement, seed=seed, **options)
             about = _about(measurement) | {"augmentation": how}
             about |= {"lr": measurement.lr, "weight_decay": measurement.weight_decay}
             yield Value("linear_top1", probe.test_top1, about)
         case Grid():
-            best = grid_probe(bank, rule=measurement, seed=seed, progress=progress, **options)
+            best = grid_probe(bank, rule=measurement, seed=seed, **options)
             chosen = {"lr": best.lr, "weight_decay": best.weight_decay}
             if len(measurement.lrs) > 1 and best.lr in (min(measurement.lrs), max(measurement.lrs)):
                 where = f"grid of {source.features} {source.layer}"
@@ -222,7 +218,8 @@ def _geometry(measurement: Geometry, source: Source, network: Embedded, splits: 
     representation.update(source.queries.cpu(), splits.images["test"].labels)
     alignment.update(*(view.cpu() for view in network.pairs("test", network.layers)[source.layer]))
     for metric, value in representation.compute().items():
-        yield Value(metric, float(value), {})
+        if not value.isnan():  # as the mean over pairs of a class that has one image
+            yield Value(metric, float(value), {})
     yield Value("alignment", float(alignment.compute()), {"augmentation": "pretraining"})
     if splits.superclasses is not None:
         yield from _ranking(source, network, splits, splits.superclasses)
@@ -249,7 +246,7 @@ def _corruptions(
     options = _options(splits.train_labels(), source, splits)
     labels, truth = options["train_labels"], options["test_labels"]
     rule, knn = measurement.linear, measurement.knn
-    probe = linear_probe(source.bank, rule=rule, seed=seed, progress=len(labels) > _LONG, **options)
+    probe = linear_probe(source.bank, rule=rule, seed=seed, **options)
     for corruption, severity in [(None, 0), *product(measurement.corruptions, measurement.severities)]:
         queries = source.queries
         if corruption is not None:

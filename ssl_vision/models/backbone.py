@@ -3,6 +3,8 @@
 from typing import Literal
 
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import skip_init
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 Stem = Literal["small", "imagenet"]
@@ -14,6 +16,18 @@ _LAYERS: dict[int, tuple[type[BasicBlock | Bottleneck], tuple[int, int, int, int
     50: (Bottleneck, (3, 4, 6, 3)),
     101: (Bottleneck, (3, 4, 23, 3)),
 }
+
+
+class _Pointwise(nn.Conv2d):
+    """A strided 1×1 convolution that skips the pixels first.
+
+    libtorch 2.15's own, on a CPU in channels_last with fewer than 16 input channels, writes past its memory
+    in the backward pass.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, columns = self.stride
+        return functional.conv2d(x[..., ::rows, ::columns], self.weight)
 
 
 class Backbone(ResNet):
@@ -56,6 +70,11 @@ class Backbone(ResNet):
         self.layer2 = self._make_layer(block, 2 * width, layers[1], stride=2)
         self.layer3 = self._make_layer(block, 4 * width, layers[2], stride=2)
         self.layer4 = self._make_layer(block, 8 * width, layers[3], stride=2)
+        for layer in (self.layer2, self.layer3, self.layer4):
+            shortcut = layer[0].downsample
+            own, out = shortcut[0].in_channels, shortcut[0].out_channels
+            if own < 16:
+                shortcut[0] = skip_init(_Pointwise, own, out, 1, stride=2, bias=False)
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
         self.fc: nn.Module = nn.Identity()
         self.dim = 8 * width * block.expansion

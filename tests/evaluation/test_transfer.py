@@ -46,8 +46,10 @@ def test_another_data_set_comes_at_the_size_and_normalisation_of_the_run(
     args = ["--baselines=false", "--cache=false", f"--protocol={tmp_path / 'mine.yaml'}"]
     other = ["--data=ImageFolder", f"--data.root={folder}", "--data.image_size=24", *options]
     assert main(["evaluate", str(run), *args, *other]) == 0
-    assert sorted(path.name for path in run.iterdir()) == sorted([*before, "evaluation_imagefolder.json"])
-    (row,) = json.loads((run / "evaluation_imagefolder.json").read_text())
+    assert sorted(path.name for path in run.iterdir()) == sorted(
+        [*before, "evaluation_imagefolder_folder.json"]
+    )
+    (row,) = json.loads((run / "evaluation_imagefolder_folder.json").read_text())
     assert row["data"] == "ImageFolder"
     own = Digits().views
     data, model = ImageFolder(root=folder, image_size=24), trained_model(read_checkpoint(run))
@@ -57,6 +59,33 @@ def test_another_data_set_comes_at_the_size_and_normalisation_of_the_run(
         images = data.split(split)
         knn.update(embed(model, images, views).backbone, images.labels, role)
     assert row["value"] == pytest.approx(float(knn.compute()))
+
+
+def test_a_run_on_a_folder_keeps_its_file_when_another_folder_is_measured(folder, tmp_path):
+    other = shutil.copytree(folder, tmp_path / "Other one")
+    small = ["--data.image_size=16", "--trainer.max_epochs=1", "--data.batch_size=8"]
+    args = [f"--runs_dir={tmp_path}", "--name=r", "--data=ImageFolder", f"--data.root={folder}"]
+    assert main(["fit", *args, *TINY, *small]) == 0
+    (tmp_path / "mine.yaml").write_text(KNN)
+    measure = ["evaluate", str(tmp_path / "r"), "--baselines=false", f"--protocol={tmp_path / 'mine.yaml'}"]
+    assert main(measure) == 0
+    assert main([*measure, f"--data.root={other}"]) == 0
+    found = sorted(path.name for path in (tmp_path / "r").glob("evaluation*"))
+    assert found == ["evaluation.json", "evaluation_imagefolder_other one.json"]
+
+
+def test_what_one_image_a_class_does_not_define_is_no_row(run, folder, tmp_path):
+    for name in "ab":
+        for extra in sorted((folder / "test" / name).iterdir())[1:]:
+            extra.unlink()
+    (tmp_path / "mine.yaml").write_text("measurements: [geometry: {}]")
+    args = ["--baselines=false", "--cache=false", f"--protocol={tmp_path / 'mine.yaml'}"]
+    assert main(["evaluate", str(run), *args, "--data=ImageFolder", f"--data.root={folder}"]) == 0
+    text = (run / "evaluation_imagefolder_folder.json").read_text()
+    found = {row["metric"] for row in json.loads(text)}
+    assert "NaN" not in text
+    assert {"different_cosine", "uniformity", "alignment"} <= found
+    assert not {"same_cosine"} & found
 
 
 def test_the_runs_own_data_goes_to_its_own_file(run, tmp_path):

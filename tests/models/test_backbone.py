@@ -1,5 +1,8 @@
 """The ResNet: torchvision's own at width 64, in any other width, with both stems."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torchvision
@@ -7,6 +10,31 @@ import torchvision
 from ssl_vision.models import Backbone
 
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+BACKWARD = """
+import torch
+from ssl_vision.models import Backbone
+for width, count, size in [(4, 16, 96), (8, 16, 96), (12, 9, 96), (8, 39, 16)]:
+    network = Backbone(width=width).to(memory_format=torch.channels_last)
+    images = torch.randn(count, 3, size, size).to(memory_format=torch.channels_last)
+    network(images).sum().backward()
+"""
+
+
+def test_narrow_networks_do_not_end_the_process():
+    assert subprocess.run([sys.executable, "-c", BACKWARD], check=False).returncode == 0
+
+
+def test_the_shortcuts_of_narrow_networks_are_strided_convolutions():
+    narrow = Backbone(width=4)
+    image = torch.randn(2, 4, 7, 9, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    convolution = narrow.layer2[0].downsample[0]
+    plain = torch.nn.Conv2d(4, 8, 1, stride=2, bias=False)
+    plain.load_state_dict(convolution.state_dict())
+    torch.testing.assert_close(convolution(image), plain(image))
+    grads = [torch.autograd.grad(c(image).square().sum(), [image, c.weight]) for c in (convolution, plain)]
+    torch.testing.assert_close(*grads)
 
 
 @pytest.mark.parametrize("depth", [18, 34, 50, 101])
