@@ -4,31 +4,57 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from ssl_vision import __version__
 from ssl_vision.errors import InputError, Interrupted
+from ssl_vision.progress import Job
+from ssl_vision.quiet import quiet, silenced
 
 
 class Command(NamedTuple):
     """Where a command lives and what it does."""
 
     function: str
-    passes_name: bool
     help: str
+    passes_name: bool = False
 
 
-COMMANDS = {
-    "fit": Command("ssl_vision.runs.fit:run", True, "pretrain a backbone"),
-    "validate": Command("ssl_vision.runs.fit:run", True, "measure a checkpoint as training does each epoch"),
-    "evaluate": Command(
-        "ssl_vision.evaluation.evaluate:run", False, "kNN, linear probe and metrics as a table"
-    ),
-    "embed": Command("ssl_vision.export.embed:run", False, "features of a folder's images as a file"),
-    "maps": Command("ssl_vision.maps.maps:run", False, "the papers' pictures of objectives"),
-    "export": Command("ssl_vision.export.export:run", False, "a backbone for other libraries"),
+GROUPS = {
+    "one run": {
+        "fit": Command("ssl_vision.runs.fit:run", "pretrain a backbone", passes_name=True),
+        "validate": Command(
+            "ssl_vision.runs.fit:run", "measure a checkpoint as training does each epoch", passes_name=True
+        ),
+        "evaluate": Command("ssl_vision.evaluation.evaluate:run", "kNN, linear probe and metrics as a table"),
+    },
+    "many runs": {
+        "runs": Command("ssl_vision.experiments.runs:run", "list the runs there are"),
+        "sweep": Command("ssl_vision.experiments.sweeps.sweep:run", "train every cell of a sweep file"),
+        "compare": Command(
+            "ssl_vision.experiments.comparison.compare:run", "paired differences between objectives"
+        ),
+        "reproduce": Command(
+            "ssl_vision.experiments.papers.reproduce:run", "a paper's table beside its own numbers"
+        ),
+    },
+    "to look at": {
+        "report": Command("ssl_vision.report.report:run", "a page about runs"),
+        "maps": Command("ssl_vision.maps.maps:run", "the papers' pictures of objectives"),
+    },
+    "to use elsewhere": {
+        "export": Command("ssl_vision.export.export:run", "a backbone for other libraries"),
+        "embed": Command("ssl_vision.export.embed:run", "features of a folder's images as a file"),
+    },
+    "this machine": {
+        "doctor": Command("ssl_vision.doctor.doctor:run", "what is installed and found"),
+    },
 }
+"""The commands, by what they are for."""
+
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 _LONGEST = 1000
 
@@ -36,17 +62,19 @@ _LONGEST = 1000
 def usage() -> str:
     """What ``ssl-vision --help`` prints."""
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
+    lines = []
+    for title, commands in GROUPS.items():
+        lines += ["", f"{title}:"]
+        lines += [f"  {name:<{width}}  {command.help}" for name, command in commands.items()]
     return "\n".join(
         [
             "usage: ssl-vision COMMAND [OPTIONS]",
             "",
             "Contrastive self-supervised pretraining of vision backbones.",
-            "",
-            "commands:",
             *lines,
             "",
-            "ssl-vision COMMAND --help lists a command's options; --debug shows where an error arose.",
+            "ssl-vision COMMAND --help lists a command's options. With any command, --quiet prints",
+            "results and errors only, and --debug shows where an error arose.",
         ]
     )
 
@@ -55,10 +83,12 @@ def main(args: Sequence[str] | None = None) -> int:
     """Runs a command and returns the exit code: 0 done, 1 a fault, 2 wrong input, 128 + n ended by signal n.
 
     What went wrong is one line on stderr; ``--debug`` anywhere, or ``SSL_VISION_DEBUG``, shows a traceback.
+    ``--quiet`` anywhere, or ``SSL_VISION_QUIET``, leaves results and errors alone to be printed.
     """
     args = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in args or bool(os.environ.get("SSL_VISION_DEBUG"))
-    args = [arg for arg in args if arg != "--debug"]
+    calm = "--quiet" in args or quiet()
+    args = [arg for arg in args if arg not in ("--debug", "--quiet")]
     if not args or args[0] in ("-h", "--help"):
         print(usage())
         return 0
@@ -69,9 +99,8 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         if name not in COMMANDS:
             raise InputError(f"no command '{name}'; there are {', '.join(COMMANDS)}")
-        command = COMMANDS[name]
-        module, function = command.function.split(":")
-        getattr(importlib.import_module(module), function)([name, *rest] if command.passes_name else rest)
+        with silenced() if calm else nullcontext():
+            _function(COMMANDS[name])([name, *rest] if COMMANDS[name].passes_name else rest)
     except KeyboardInterrupt:
         print(f"ssl-vision {name}: interrupted; fit continues with --ckpt_path last", file=sys.stderr)
         return 130
@@ -87,6 +116,14 @@ def main(args: Sequence[str] | None = None) -> int:
         what = f"{type(error).__name__}: {_shortened(first)}"
         return _complain(f"ssl-vision {name}: fault: {what} (--debug shows where)", 1, debug=debug)
     return 0
+
+
+def _function(command: Command) -> Callable[[Sequence[str]], None]:
+    """The function that a command is, whose import may take a while."""
+    module, _, name = command.function.partition(":")
+    with Job("loading", lines=False):
+        function: Callable[[Sequence[str]], None] = getattr(importlib.import_module(module), name)
+    return function
 
 
 def _complain(line: str, code: int, *, debug: bool) -> int:

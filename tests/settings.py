@@ -15,4 +15,5 @@ TINY = [
     "--trainer.log_every_n_steps=1",
     "--trainer.accelerator=cpu",
     "--metrics.k=5",
+    "--report=false",
 ]

@@ -84,7 +84,12 @@ def render(rows: Sequence[Row]) -> str:
     A metric that was measured in several ways has a column for each, headed by what tells them apart. Values
     under corruptions are in a table of their own, as means over the severities.
     """
-    return "\n".join(_aligned(lines) for lines in (_metrics(rows), _corruptions(rows)) if len(lines) > 1)
+    return "\n".join(map(aligned, tables(rows)))
+
+
+def tables(rows: Sequence[Row]) -> list[list[list[str]]]:
+    """The tables of `render` as cells, the headings first; those without a line are left out."""
+    return [lines for lines in (_metrics(rows), _corruptions(rows)) if len(lines) > 1]
 
 
 def _metrics(rows: Sequence[Row]) -> list[list[str]]:
@@ -121,13 +126,14 @@ def _corruptions(rows: Sequence[Row]) -> list[list[str]]:
     return lines
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> str:
+def aligned(lines: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """Lines of cells as text, the first ``left`` columns flush left and the others flush right."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
         "  ".join(
-            cell.rjust(w) if i else cell.ljust(w)
+            cell.ljust(w) if i < left else cell.rjust(w)
             for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-        )
+        ).rstrip()
         for line in lines
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from ssl_vision.errors import InputError
+from ssl_vision.runs.block import from_yaml
 from ssl_vision.runs.lock import Lock
 from ssl_vision.runs.output import completed
 
@@ -36,7 +37,7 @@ _FREE = (
 
 
 class RunFolder:
-    """``runs/<name>/``: config.yaml, metrics.csv, times.csv, checkpoints/; evaluations, exports.
+    """``runs/<name>/``: config.yaml, metrics.csv, times.csv, weights.csv, checkpoints/; evaluations, exports.
 
     Args:
         path: the folder; it need not exist.
@@ -47,8 +48,11 @@ class RunFolder:
         self.config_file = self.path / "config.yaml"
         self.metrics_file = self.path / "metrics.csv"
         self.times_file = self.path / "times.csv"
+        self.weights_file = self.path / "weights.csv"
+        self.report_file = self.path / "report.html"
         self.skipped_file = self.path / "skipped.txt"
         self.evaluation_file = self.path / "evaluation.json"
+        self.mirror_file = self.path / "wandb" / "mirror.json"
         self.lock = Lock(self.path / ".lock")
         self.checkpoints = self.path / "checkpoints"
         self.last = self.checkpoints / "last.ckpt"
@@ -56,7 +60,7 @@ class RunFolder:
 
     def config(self) -> dict[str, Any]:
         """The config that the folder's run was started with."""
-        config: dict[str, Any] = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
+        config: dict[str, Any] = from_yaml(self.config_file.read_text(encoding="utf-8"))
         return config
 
     def check(self, config: Mapping[str, Any], *, resume: bool, overwrite: bool) -> None:
@@ -93,8 +97,8 @@ class RunFolder:
     def clear(self) -> None:
         """Deletes what a run and its evaluation and exports wrote here, and nothing else."""
         exports = [*self.path.glob("backbone*"), *self.path.glob("evaluation_*.json")]
-        logs = (self.metrics_file, self.times_file, self.skipped_file)
-        for file in (self.config_file, *logs, self.evaluation_file, *exports):
+        logs = (self.metrics_file, self.times_file, self.weights_file, self.skipped_file)
+        for file in (self.config_file, *logs, self.evaluation_file, self.report_file, *exports):
             file.unlink(missing_ok=True)
         for folder in (self.checkpoints, self.path / "features"):
             shutil.rmtree(folder, ignore_errors=True)
@@ -117,7 +121,7 @@ def as_yaml(config: Mapping[str, Any]) -> str:
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The keys that change what is computed and differ, each as ``key: before there, now here``."""
-    left, right = _significant(before), _significant(now)
+    left, right = significant(before), significant(now)
     absent = object()
     return [
         f"{key}: {left.get(key, 'nothing')} there, {right.get(key, 'nothing')} here"
@@ -128,18 +132,30 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def derived_name(config: Mapping[str, Any]) -> str:
     """A name for a run that was given none: data, objective, seed, and a hash of all that matters."""
-    significant = json.dumps(_significant(config), sort_keys=True, default=str)
-    digest = hashlib.sha256(significant.encode()).hexdigest()[:6]
-    data = _class_name(config.get("data"))
-    objective = _class_name((config.get("model") or {}).get("init_args", {}).get("objective"))
-    return f"{data}-{objective}-s{config.get('seed_everything', 0)}-{digest}".lower()
+    return _named(config, f"s{config.get('seed_everything', 0)}", significant(config))
 
 
-def _class_name(spec: Any) -> str:
+def derived_group(config: Mapping[str, Any]) -> str:
+    """The same without the seed: one name for the runs that differ in it alone."""
+    settings = significant(config)
+    settings.pop("seed_everything", None)
+    return _named(config, "seeds", settings)
+
+
+def _named(config: Mapping[str, Any], middle: str, settings: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:6]
+    data = class_name(config.get("data"))
+    objective = class_name((config.get("model") or {}).get("init_args", {}).get("objective"))
+    return f"{data}-{objective}-{middle}-{digest}".lower()
+
+
+def class_name(spec: Any) -> str:
+    """The name of the class that a config's section is of."""
     return str(spec["class_path"]).rsplit(".", 1)[-1] if isinstance(spec, Mapping) else "default"
 
 
-def _significant(config: Mapping[str, Any]) -> dict[str, Any]:
+def significant(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that change what is computed, by their dotted keys, without those that are null."""
     flat = dict(_flat(config))
     free = set(_FREE)
     if str(flat.get("data.class_path", "")).endswith("ImageFolder"):

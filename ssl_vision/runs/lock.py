@@ -3,6 +3,7 @@
 import fcntl
 import os
 import socket
+import time
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -31,7 +32,7 @@ class Lock:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = self.path.open("a+", encoding="utf-8")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _claim(file)
         except BlockingIOError as error:
             file.seek(0)
             owner = file.read().strip()
@@ -54,8 +55,29 @@ class Lock:
             self.take()
             self.release()
 
+    @property
+    def held(self) -> bool:
+        """Whether a process has the folder, this one or another; asking leaves no trace."""
+        try:
+            with self.path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except FileNotFoundError:
+            pass
+        return False
+
     def release(self) -> None:
         """Gives the folder back."""
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _claim(file: TextIOWrapper) -> None:
+    """Locks the file, or raises; whoever only asks whether it is held is waited for."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(0.05)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,1 @@
+"""Runs of the same seeds -> paired differences and a verdict."""

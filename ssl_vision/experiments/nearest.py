@@ -1,0 +1,24 @@
+"""Unknown names, and the known one that was probably meant."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ssl_vision.errors import InputError
+
+
+def meant(name: str, known: Sequence[str]) -> str:
+    """What to add to a complaint about an unknown name: the nearest known one, else all of them."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f", did you mean '{near[0]}'?" if near else f"; there are {', '.join(known)}"
+
+
+def check_keys(where: str, given: Iterable[Any], known: Sequence[str]) -> None:
+    """Refuses keys that are not known.
+
+    Raises:
+        InputError: there is one.
+    """
+    for key in given:
+        if key not in known:
+            raise InputError(f"{where}: unknown key '{key}'{meant(str(key), known)}")

@@ -1,0 +1,1 @@
+"""A paper's tables as data -> the same tables with own numbers beside."""

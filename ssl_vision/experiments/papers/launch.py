@@ -1,0 +1,74 @@
+"""Commands of the toolkit in processes of their own."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ssl_vision.errors import Interrupted
+from ssl_vision.experiments.papers.runs import PaperRun
+
+Launch = Callable[[Sequence[str], Path], int]
+"""Runs a command whose output is added to a file; its exit code, or minus the signal that killed it."""
+
+_FORKS = multiprocessing.get_context("forkserver")
+
+
+def worked(run: PaperRun, launch: Launch) -> str:
+    """Does what is missing of a run; what came of it, in words that begin with ``failed`` where it did.
+
+    Raises:
+        Interrupted: a signal ended it.
+    """
+    started = time.perf_counter()
+    run.place.mkdir(parents=True, exist_ok=True)
+    while commands := run.missing():
+        if run.state == "running":
+            return "left to another process, which trains it"
+        command = commands[0]
+        code = launch(command, run.log)
+        if code > 128:
+            raise Interrupted(code - 128)
+        if code and run.state == "running":
+            return "left to another process, which trains it"
+        if code:
+            return f"failed: ssl-vision {command[0]} ended with {code}; {_last_line(run.log)} ({run.log})"
+        if len(run.missing()) == len(commands):
+            return f"failed: ssl-vision {command[0]} left nothing of what the paper file asks for ({run.log})"
+    return f"done in {time.perf_counter() - started:.0f} s"
+
+
+def spawned(args: Sequence[str], log: Path) -> int:
+    """A new Python, as a user would start it."""
+    with log.open("ab") as file:
+        command = [sys.executable, "-m", "ssl_vision", *args]
+        return subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+
+
+def forked(args: Sequence[str], log: Path) -> int:
+    """A fork of a process that has imported everything, with one thread: for runs as short as an import."""
+    _FORKS.set_forkserver_preload(["ssl_vision.runs.fit", "ssl_vision.evaluation.evaluate"])
+    process = _FORKS.Process(target=_command, args=(list(args), str(log)))
+    process.start()
+    process.join()
+    return int(process.exitcode or 0)
+
+
+def _command(args: list[str], log: str) -> None:
+    import torch
+
+    from ssl_vision.main import main
+
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    torch.set_num_threads(1)
+    sys.exit(main(args))
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    return next((line for line in reversed(lines) if line.strip()), "it said nothing")

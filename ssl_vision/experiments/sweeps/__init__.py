@@ -1,0 +1,1 @@
+"""A sweep file -> trained cells, a table and a plot."""

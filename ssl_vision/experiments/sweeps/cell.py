@@ -1,0 +1,161 @@
+"""One cell as a process: its command, its environment, its log, and what came of it."""
+
+import ctypes
+import json
+import math
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ssl_vision.errors import InputError
+from ssl_vision.experiments.sweeps.cells import Cell
+from ssl_vision.experiments.sweeps.macros import expanded, is_fit
+from ssl_vision.experiments.sweeps.plan import Claim, Plan
+from ssl_vision.runs.registry import Run
+
+_TAIL = 1 << 16
+_LONGEST = 300
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def command_line(plan: Plan, cell: Cell) -> list[str]:
+    """What is run for a cell.
+
+    Where that is ``ssl-vision fit``, its folder is the cell's and it continues what it finds there; W&B is
+    asked for by an option after the sweep file alone.
+
+    Raises:
+        InputError: an environment variable of the file's command is not set.
+    """
+    file = plan.file
+    line = expanded(file.command, cell.parameters, program=file.program, json_file=_json_file(plan, cell))
+    if not is_fit(line):
+        return [*line, *plan.options]
+    line += ["--wandb=false", "--trainer.enable_progress_bar=false", *plan.options]
+    return [*line, f"--runs_dir={plan.folder}", f"--name={cell.name}", "--ckpt_path=last"]
+
+
+class CellProcess:
+    """The process of a claimed cell.
+
+    It ends with this one: SIGTERM comes to it when this one dies, however that dies, so that ``fit`` saves.
+
+    Args:
+        plan: of the sweep.
+        claim: on the cell, whose lock the process inherits.
+        environment: variables besides those of this process.
+
+    Raises:
+        InputError: the command cannot be started.
+    """
+
+    def __init__(self, plan: Plan, claim: Claim, environment: Mapping[str, str]) -> None:
+        self.plan, self.claim = plan, claim
+        self.log = plan.folder / "logs" / f"{claim.cell.name}.log"
+        self._metrics_size = -1
+        self._sent: set[int] = set()
+        line = command_line(plan, claim.cell)
+        variables = {
+            "WANDB_RUN_GROUP": plan.name,
+            "SSL_VISION_CELL": str(plan.folder / claim.cell.name),
+            **environment,
+        }
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        if "${args_json_file}" in plan.file.command:
+            text = json.dumps(dict(claim.cell.parameters))
+            _json_file(plan, claim.cell).write_text(text, encoding="utf-8")
+        with self.log.open("ab") as file:
+            file.write(f"$ {shlex.join(line)}\n".encode())
+            file.flush()
+            self._begin = file.tell()
+            try:
+                self._process = subprocess.Popen(
+                    line,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **variables},
+                    pass_fds=[claim.lock.fileno()],
+                    start_new_session=True,  # Ctrl-C comes to the sweep alone, which passes it on
+                    preexec_fn=_bound_to(os.getpid()),
+                )
+            except OSError as error:
+                raise InputError(f"{line[0]} cannot be started ({error.strerror})") from error
+
+    def poll(self) -> int | None:
+        """The exit code, minus the number of a signal that killed it, or None while it runs."""
+        return self._process.poll()
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Sends a signal, each once."""
+        if number not in self._sent:
+            self._sent.add(number)
+            self._process.send_signal(number)
+
+    def new_values(self) -> list[float] | None:
+        """All values of the metric so far, or None where metrics.csv is as it was the last time."""
+        run = Run(self.plan.folder / self.claim.cell.name)
+        try:
+            size = run.folder.metrics_file.stat().st_size
+        except OSError:
+            return None
+        if size == self._metrics_size:
+            return None
+        self._metrics_size = size
+        return [value for _, _, value in run.curve(self.plan.file.metric.name)]
+
+    def outcome(self, code: int) -> tuple[str, float | None, str]:
+        """The state that an exit code means, the metric's last value, and what is to be said of it."""
+        metric, run = self.plan.file.metric.name, Run(self.plan.folder / self.claim.cell.name)
+        value = run.last(metric)
+        if code:
+            return "failed", None, f"{_ended(code)}: {last_line(self.log, self._begin)}"
+        if value is None:
+            return "failed", None, _absent(metric, run)
+        if not math.isfinite(value):
+            return "failed", None, f"{metric} is {value}"
+        return "finished", value, ""
+
+
+def last_line(log: Path, begin: int = 0) -> str:
+    """The last line of a log that says something, from a place in it on."""
+    with log.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(begin, end - _TAIL))
+        text = _ESCAPES.sub("", file.read().decode("utf-8", errors="replace"))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:_LONGEST] if lines else "it said nothing"
+
+
+def _json_file(plan: Plan, cell: Cell) -> Path:
+    return plan.folder / "logs" / f"{cell.name}.json"
+
+
+def _absent(metric: str, run: Run) -> str:
+    names = sorted({name for row in run.history for name in row} - {"step", "epoch"})
+    if not names:
+        return f"it wrote no metric to {run.folder.metrics_file}"
+    return f"metrics.csv has no '{metric}'; it has {', '.join(names)}"
+
+
+def _ended(code: int) -> str:
+    return f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
+
+
+def _bound_to(parent: int) -> Callable[[], None]:
+    """What a child does before its program starts, so that its parent's death ends it."""
+
+    def bind() -> None:
+        if _LIBC is not None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(128 + signal.SIGTERM)
+
+    return bind

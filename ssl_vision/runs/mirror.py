@@ -1,0 +1,142 @@
+"""The mirror of a run at Weights & Biases: the run folder's name, config and numbers, online or offline."""
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pytorch_lightning.loggers import WandbLogger
+from pytorch_lightning.utilities import rank_zero_only
+
+from ssl_vision.errors import InputError
+from ssl_vision.quiet import quiet
+from ssl_vision.runs.folder import RunFolder, class_name, derived_group
+from ssl_vision.runs.output import completed
+
+_PROJECT = "ssl_vision"
+
+
+def mirror_mode(flag: bool | str) -> str | None:
+    """None, ``"offline"``, ``"online"`` or ``"disabled"``; online needs a key, looked for before training.
+
+    Raises:
+        InputError: there is no key, or this process has another W&B run open.
+    """
+    if not flag:
+        return None
+    import wandb
+
+    mode = "offline" if flag == "offline" else os.environ.get("WANDB_MODE", "online")
+    if wandb.run is not None:  # whose config Lightning's logger would overwrite
+        raise InputError(f"--wandb {_text(flag)}: the W&B run {wandb.run.id} is open: wandb.finish() ends it")
+    if mode == "online" and not wandb.login(prompt=False):
+        raise InputError(
+            "--wandb true: no W&B API key is configured; "
+            "run 'wandb login', or log locally with --wandb offline"
+        )
+    return mode
+
+
+def mirror(folder: RunFolder, config: Mapping[str, Any], *, mode: str, fresh: bool) -> WandbLogger:
+    """A logger whose W&B run has the folder's name, and is a continued run's own.
+
+    Its group is ``WANDB_RUN_GROUP``, which a sweep sets; else the runs that differ in the seed alone are one.
+
+    Args:
+        folder: of the run; it is made.
+        config: of the run.
+        mode: ``"offline"``, ``"online"`` or ``"disabled"``.
+        fresh: the run continues none.
+    """
+    if fresh or not folder.mirror_file.exists():
+        _remember(folder)
+    return WandbLogger(save_dir=folder.path, **_identity(folder, config, mode))
+
+
+def mirror_rows(
+    folder: RunFolder, config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], *, name: str
+) -> None:
+    """Adds rows as a table to the W&B run that mirrors the folder's run; nothing where none does.
+
+    Offline that is one more folder of the same run, as W&B keeps each part. What W&B cannot take is said on
+    stderr: the rows are in the run folder.
+
+    Args:
+        folder: of the run.
+        config: of the run.
+        rows: those of an evaluation.
+        name: of the table.
+    """
+    if not config.get("wandb") or not folder.mirror_file.exists():
+        return
+    import wandb
+
+    columns: list[str | int] = list(dict.fromkeys(key for row in rows for key in row))
+    data = [[row.get(str(key)) for key in columns] for row in rows]
+    try:
+        mode = mirror_mode(config["wandb"])
+        run = wandb.init(dir=folder.path, **_identity(folder, config, str(mode)))
+        run.log({name: wandb.Table(columns=columns, data=data, allow_mixed_types=True)})
+        run.finish()
+    except (InputError, wandb.Error, OSError) as error:
+        print(f"ssl-vision evaluate: not mirrored to W&B: {error}", file=sys.stderr)
+
+
+@contextmanager
+def mirror_ends() -> Iterator[None]:
+    """Ends a W&B run that began meanwhile; else the process's next one would be logged into it."""
+    before = _open_run()
+    try:
+        yield
+    finally:
+        if _open_run() is not before:
+            sys.modules["wandb"].finish()
+
+
+def _open_run() -> Any:
+    """The W&B run of this process, if there is one; W&B is not imported for the question."""
+    return getattr(sys.modules.get("wandb"), "run", None)
+
+
+@rank_zero_only
+def _remember(folder: RunFolder) -> None:
+    """Gives the run an identity at W&B, which its continuations and evaluations share."""
+    identity = {
+        "id": os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4),
+        "project": os.environ.get("WANDB_PROJECT") or _PROJECT,
+    }
+    with completed(folder.mirror_file) as partial:
+        partial.write_text(json.dumps(identity), encoding="utf-8")
+
+
+def _identity(folder: RunFolder, config: Mapping[str, Any], mode: str) -> dict[str, Any]:
+    """What every part of the run tells W&B: not the machine's paths and programs."""
+    import wandb
+
+    remembered = {}
+    if folder.mirror_file.exists():
+        remembered = json.loads(folder.mirror_file.read_text(encoding="utf-8"))
+    model = config.get("model") or {}
+    return {
+        **remembered,
+        "name": folder.path.name,
+        "group": os.environ.get("WANDB_RUN_GROUP") or derived_group(config),
+        "tags": [class_name(config.get("data")), class_name(model.get("init_args", {}).get("objective"))],
+        "mode": mode,
+        "resume": "allow" if mode == "online" else None,
+        "settings": wandb.Settings(
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+            disable_git=True,
+            disable_code=True,
+            console="off",
+            silent=quiet(),
+        ),
+    }
+
+
+def _text(flag: bool | str) -> str:
+    return str(flag).lower()

@@ -1,0 +1,202 @@
+"""What run folders say of their runs, read from text files without torch."""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ssl_vision.errors import InputError
+from ssl_vision.runs.folder import RunFolder
+from ssl_vision.runs.table import column, last_value, rows
+
+SHORT = {
+    "objective": "model.init_args.objective",
+    "data": "data",
+    "seed": "seed_everything",
+    "epochs": "trainer.max_epochs",
+    "batch_size": "data.init_args.batch_size",
+}
+"""Names of settings that are asked for often, and their keys in config.yaml."""
+
+_SECONDS = ("time/train_seconds", "time/val_seconds")
+
+_NO_RUNS = {"wandb", "checkpoints", "features"}
+"""Folders that hold no runs, whatever lies in them."""
+
+
+class Run:
+    """What a run folder says of its run; each file is read when it is asked for.
+
+    Args:
+        path: the run folder.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.folder = RunFolder(path)
+        self.name = self.folder.path.name or self.folder.path.resolve().name
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """config.yaml, read once.
+
+        Raises:
+            InputError: there is none, or it is no table of keys and values.
+        """
+        file = self.folder.config_file
+        try:
+            config = self.folder.config()
+        except OSError as error:
+            raise InputError(f"{file} cannot be read ({error.strerror})") from error
+        except (ValueError, yaml.YAMLError) as error:
+            raise InputError(f"{file} is no YAML file") from error
+        if not isinstance(config, dict):
+            raise InputError(f"{file} is not a table of keys and values")
+        return config
+
+    def setting(self, key: str) -> Any:
+        """The value of a key; None where there is none.
+
+        Args:
+            key: ``name``, one of ``SHORT``, or a dotted key of config.yaml, with or without its
+                ``init_args``: ``model.objective.temperature``. A class with its arguments is given as the
+                name of the class.
+        """
+        if key == "name":
+            return self.name
+        value = _found(self.config, SHORT.get(key, key))[1]
+        if isinstance(value, dict) and "class_path" in value:
+            return str(value["class_path"]).rpartition(".")[2]
+        return value
+
+    def whole_key(self, key: str) -> str | None:
+        """The dotted key of config.yaml that a key stands for; None where there is none."""
+        parts = _found(self.config, SHORT.get(key, key))[0]
+        return ".".join(parts) if parts else None
+
+    @property
+    def status(self) -> str:
+        """``running``, ``finished`` (as many epochs, or steps, as the config says) or ``stopped``.
+
+        A run is running while a process has its lock.
+        """
+        if self.folder.lock.held:
+            return "running"
+        epochs, steps = self.setting("trainer.max_epochs"), self.setting("trainer.max_steps")
+        if isinstance(epochs, int) and 0 <= epochs <= self.epoch:
+            return "finished"
+        done = last_value(self.folder.metrics_file, "step")
+        if isinstance(steps, int) and steps > 0 and done is not None and done + 1 >= steps:
+            return "finished"
+        return "stopped"
+
+    @cached_property
+    def epoch(self) -> int:
+        """Epochs completed.
+
+        times.csv has a row for each. Without it, those are complete that another followed, and the last
+        one if it was measured.
+        """
+        logged = last_value(self.folder.metrics_file, "epoch")
+        ended = last_value(self.folder.times_file, "epoch")
+        if ended is None:
+            measured = [row["epoch"] for row in self.history if any(name.startswith("val/") for name in row)]
+            ended = max(measured, default=-1)
+        return int(max(logged or 0, ended + 1))
+
+    @cached_property
+    def history(self) -> list[dict[str, float]]:
+        """metrics.csv as numbers, a dict for each row, empty cells left out."""
+        return rows(self.folder.metrics_file)
+
+    def curve(self, metric: str) -> list[tuple[int, int, float]]:
+        """Step, epoch and value of each row that has the metric."""
+        return [
+            (int(row["step"]), int(row.get("epoch", 0)), row[metric]) for row in self.history if metric in row
+        ]
+
+    def last(self, metric: str) -> float | None:
+        """The metric's last value in metrics.csv; None where it was never logged."""
+        return last_value(self.folder.metrics_file, metric)
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of training and validation, from times.csv; None without it."""
+        found = column(self.folder.times_file, *_SECONDS)
+        return math.fsum(found) if found else None
+
+    @cached_property
+    def evaluation(self) -> list[dict[str, Any]]:
+        """Rows of evaluation.json; none where the run was not evaluated.
+
+        Raises:
+            InputError: the file is not what ``ssl-vision evaluate`` writes.
+        """
+        file = self.folder.evaluation_file
+        if not file.exists():
+            return []
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{file} is no JSON file") from error
+        if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+            raise InputError(f"{file} is not a list of rows")
+        return found
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[Run]:
+    """All run folders at or below the paths, each once, by path.
+
+    A run folder is one with a config.yaml; below it none is looked for.
+
+    Raises:
+        InputError: a path that does not exist, or without a run.
+    """
+    found: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        path = path.expanduser()
+        if not path.is_dir():
+            raise InputError(f"{path}: no such folder")
+        here = list(_below(path, set()))
+        if not here:
+            raise InputError(f"{path}: no run folder at or below it (one has a config.yaml)")
+        for folder in here:
+            real = folder.resolve()
+            found[real] = min(found.get(real, folder), folder, key=lambda path: len(path.parts))
+    return [Run(folder) for folder in sorted(found.values())]
+
+
+def _below(path: Path, seen: set[str]) -> Iterator[Path]:
+    with os.scandir(path) as entries:
+        listed = list(entries)
+    if any(entry.name == "config.yaml" for entry in listed):
+        yield path
+        return
+    for entry in listed:
+        if entry.name.startswith(".") or entry.name in _NO_RUNS or not entry.is_dir():
+            continue
+        if entry.is_symlink():  # which may lead back to where it came from
+            real = os.path.realpath(entry.path)
+            if real in seen:
+                continue
+            seen.add(real)
+        yield from _below(Path(entry.path), seen)
+
+
+def _found(config: dict[str, Any], key: str) -> tuple[list[str], Any]:
+    """The parts of a key's whole path, ``init_args`` among them, and its value; ``([], None)`` without it."""
+    path: list[str] = []
+    value: Any = config
+    for part in key.split("."):
+        if isinstance(value, dict) and part not in value and isinstance(value.get("init_args"), dict):
+            path.append("init_args")
+            value = value["init_args"]
+        if not isinstance(value, dict) or part not in value:
+            return [], None
+        path.append(part)
+        value = value[part]
+    return path, value

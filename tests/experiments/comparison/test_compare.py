@@ -1,0 +1,311 @@
+"""Paired comparison of hand-made runs: the numbers, the words, and what is refused."""
+
+import copy
+import csv
+import json
+import os
+
+import numpy as np
+import pytest
+import yaml
+from scipy import stats
+
+from ssl_vision.main import main
+
+SCORES = {
+    "MACL": [0.841, 0.837, 0.849, 0.852, 0.844],
+    "DCL": [0.839, 0.838, 0.848, 0.850, 0.846],
+    "InfoNCE": [0.830, 0.831, 0.842, 0.836, 0.839],
+}
+CONFIG = {
+    "seed_everything": 0,
+    "model": {"class_path": "SimCLR", "init_args": {"objective": None, "width": 64}},
+    "data": {"class_path": "ssl_vision.data.Digits", "init_args": {"batch_size": 64, "root": "x"}},
+    "trainer": {"max_epochs": 2, "max_steps": -1},
+}
+
+
+def change(config, key, value):
+    *path, last = key.split(".")
+    for part in path:
+        config = config[part]
+    config[last] = value
+
+
+def make(path, objective="MACL", seed=0, score=0.5, *, epochs=2, rows=None, temperature=0.1, **changes):
+    config = copy.deepcopy(CONFIG)
+    spec = {"class_path": f"ssl_vision.objectives.{objective}", "init_args": {"temperature": temperature}}
+    config["model"]["init_args"]["objective"] = spec
+    config["seed_everything"] = seed
+    for key, value in changes.items():
+        change(config, key, value)
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    lines = [f"{4 * i + 3},{i},{score - 0.1 * (epochs - 1 - i)}" for i in range(epochs)]
+    (path / "metrics.csv").write_text("\n".join(["step,epoch,val/knn_top1", *lines]) + "\n")
+    lines = [f"{4 * i + 3},{i},1" for i in range(epochs)]
+    (path / "times.csv").write_text("\n".join(["step,epoch,time/train_seconds", *lines]) + "\n")
+    if rows is None:
+        rows = [row(score), row(score / 2, layer="projector"), row(score, features="untrained")]
+    (path / "evaluation.json").write_text(json.dumps(rows))
+
+
+def row(value, **fields):
+    same = {"features": "trained", "layer": "backbone", "metric": "knn_top1", "split": "test"}
+    return same | {"value": value, "protocol": "macl", "epoch": 2, "k": 200} | fields
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Five seeds of three objectives, in the folder ``runs``."""
+    monkeypatch.chdir(tmp_path)
+    for objective, scores in SCORES.items():
+        for seed, score in enumerate(scores):
+            make(tmp_path / "runs" / f"{objective}-{seed}", objective, seed, score)
+    return tmp_path / "runs"
+
+
+def compared(*args):
+    assert main(["compare", *map(str, args), "--output=out.json"]) == 0
+    with open("out.json", encoding="utf-8") as file:
+        return json.load(file)
+
+
+def refused(capsys, *args):
+    assert main(["compare", *map(str, args)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line.removeprefix("ssl-vision compare: ")
+
+
+def percent(name):
+    return 100 * np.array(SCORES[name])
+
+
+def test_differences_are_taken_seed_by_seed(runs):
+    found = compared()
+    assert [group["name"] for group in found["groups"]] == ["MACL", "DCL", "InfoNCE"]
+    assert [(pair["first"], pair["second"]) for pair in found["pairs"]] == [
+        ("MACL", "DCL"),
+        ("MACL", "InfoNCE"),
+        ("DCL", "InfoNCE"),
+    ]
+    p = []
+    for pair in found["pairs"]:
+        expected = stats.ttest_rel(percent(pair["first"]), percent(pair["second"]))
+        assert pair["t_p"] == pytest.approx(expected.pvalue)
+        assert [pair["interval_low"], pair["interval_high"]] == pytest.approx(
+            [*expected.confidence_interval()]
+        )
+        assert pair["differences"] == pytest.approx(list(percent(pair["first"]) - percent(pair["second"])))
+        p.append(expected.pvalue)
+    ranked = np.sort(p) * [3, 2, 1]
+    corrected = dict(zip(np.sort(p), np.minimum(1, np.maximum.accumulate(ranked)), strict=True))
+    assert [pair["holm_p"] for pair in found["pairs"]] == pytest.approx([corrected[each] for each in p])
+
+
+def test_the_file_holds_what_it_was_computed_from(runs):
+    found = compared()
+    members = found["groups"][0]["runs"]
+    assert [member["folder"] for member in members] == [f"runs/MACL-{seed}" for seed in range(5)]
+    assert [member["value"] for member in members] == pytest.approx(list(percent("MACL")))
+    assert (found["how"]["k"], found["how"]["split"], found["seeds"]) == (200, "test", [0, 1, 2, 3, 4])
+
+
+def test_verdicts_in_words(runs, capsys):
+    found = compared()
+    same, better, _ = (pair["verdict"] for pair in found["pairs"])
+    assert better.startswith(
+        "MACL is better than InfoNCE by 0.90 points (95 % interval 0.34 to 1.46, 5 seeds"
+    )
+    assert "Holm-corrected p = 0.0" in better
+    assert same.startswith("MACL and DCL cannot be told apart with 5 seeds: the difference is 0.04 points (")
+    assert same.endswith(" points or more would have been found 4 times in 5.")
+    out = capsys.readouterr().out
+    assert same in out
+    assert "With 5 seeds Wilcoxon's test cannot fall below p = 0.0625" in out
+    assert "below 0.05 it takes 6 seeds" in out
+
+
+def test_against_a_baseline_fewer_pairs_are_corrected_for(runs):
+    found = compared("--baseline=InfoNCE")
+    assert [(pair["first"], pair["second"]) for pair in found["pairs"]] == [
+        ("MACL", "InfoNCE"),
+        ("DCL", "InfoNCE"),
+    ]
+    worst = max(found["pairs"], key=lambda pair: pair["t_p"])
+    best = min(found["pairs"], key=lambda pair: pair["t_p"])
+    assert best["holm_p"] == pytest.approx(2 * best["t_p"])
+    assert worst["holm_p"] == pytest.approx(max(worst["t_p"], best["holm_p"]))
+
+
+def test_a_worse_group_is_called_worse(runs):
+    found = compared("runs/MACL-0", "runs/MACL-1", "runs/InfoNCE-0", "runs/InfoNCE-1", "--baseline=MACL")
+    (pair,) = found["pairs"]
+    assert (pair["difference"], pair["holm_p"]) == pytest.approx((-0.85, pair["t_p"]))
+    one = compared("runs/MACL-0", "runs/InfoNCE-0", "--baseline=MACL")["pairs"][0]["verdict"]
+    assert one.startswith("InfoNCE is worse than MACL by 1.10 points with the one seed there is")
+
+
+def test_a_metric_of_the_log_is_its_last_value(runs):
+    found = compared("--metric=val/knn_top1")
+    assert found["groups"][0]["mean"] == pytest.approx(percent("MACL").mean())
+    assert found["how"] == {"epoch": 2}
+
+
+def test_another_layer_and_another_key(runs):
+    found = compared("--layer=projector", "--by=model.objective")
+    assert found["groups"][0]["mean"] == pytest.approx(percent("MACL").mean() / 2)
+
+
+def test_numbers_that_are_no_accuracies_are_higher_or_lower(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for seed in range(3):
+        for objective, value in (("MACL", -2), ("DCL", -3)):
+            rows = [row(value - 0.01 * seed * len(objective), metric="uniformity")]
+            make(tmp_path / "runs" / f"{objective}{seed}", objective, seed, rows=rows)
+    (pair,) = compared("--metric=uniformity")["pairs"]
+    assert pair["verdict"].startswith("MACL is higher than DCL by 0.99 (95 % interval ")
+
+
+def test_seeds_that_not_all_have_are_named_and_left_out(runs, capsys):
+    make(runs / "MACL-9", "MACL", 9, 0.1)
+    found = compared()
+    assert found["seeds"] == [0, 1, 2, 3, 4]
+    assert found["left_out"] == {"MACL": [9]}
+    assert "Left out, as other groups do not have them: seed 9 of MACL." in capsys.readouterr().out
+
+
+def test_a_shared_option_that_differs_between_the_compared_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for seed in range(2):
+        make(tmp_path / "runs" / f"a{seed}", "MACL", seed, 0.5 + seed / 10)
+        make(tmp_path / "runs" / f"b{seed}", "DCL", seed, 0.6 + seed / 20, temperature=0.5)
+    found = compared()
+    assert found["differing"] == {"model.objective.temperature": {"MACL": 0.1, "DCL": 0.5}}
+    assert "Differs, too: model.objective.temperature is 0.1 in MACL, 0.5 in DCL." in capsys.readouterr().out
+
+
+def test_what_may_differ_is_allowed_by_name_and_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for seed in range(2):
+        make(tmp_path / "runs" / f"a{seed}", "MACL", seed, 0.5 + seed / 10)
+        make(tmp_path / "runs" / f"b{seed}", "DCL", seed, 0.6, **{"data.init_args.batch_size": 128})
+    assert refused(capsys) == (
+        "runs/a0 and runs/b0 differ in data.batch_size (64, 128): compare runs that differ in objective "
+        "alone, or permit it with --allow data.batch_size"
+    )
+    found = compared("--allow=batch_size")
+    assert found["differing"] == {"data.batch_size": {"MACL": 64, "DCL": 128}}
+
+
+def test_runs_may_differ_in_the_compared_key_and_in_where_they_ran(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for seed in range(2):
+        for size in (64, 128):
+            where = {"data.init_args.root": f"/data/{seed}{size}", "data.init_args.batch_size": size}
+            make(tmp_path / "runs" / f"{size}-{seed}", "MACL", seed, 0.5 + seed / size, **where)
+    found = compared("--by=batch_size")
+    assert {group["name"] for group in found["groups"]} == {"64", "128"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("trainer.max_epochs", 1, "trainer.max_epochs (2, 1)"),
+        (
+            "data.class_path",
+            "ssl_vision.data.CIFAR10",
+            "data (ssl_vision.data.Digits, ssl_vision.data.CIFAR10)",
+        ),
+        ("model.init_args.width", 32, "model.width (64, 32)"),
+    ],
+)
+def test_another_setting_is_refused_with_both_values_and_runs(runs, capsys, key, value, told):
+    make(runs / "other", "FlatNCE", 0, **{key: value})
+    line = refused(capsys)
+    assert line.startswith(
+        f"runs/DCL-0 and runs/other differ in {told}: compare runs that differ in objective"
+    )
+
+
+def test_a_group_has_one_setting_and_one_run_a_seed(runs, capsys):
+    make(runs / "other", "MACL", 9, temperature=0.5)
+    assert refused(capsys) == (
+        "runs/MACL-0 and runs/other differ in model.objective.temperature (0.1, 0.5), and both are MACL: "
+        "compare --by model.objective.temperature, or name one of them"
+    )
+    make(runs / "twice", "MACL", 0)
+    assert refused(capsys) == ("runs/MACL-0 and runs/twice: both are MACL with seed 0: name only one of them")
+
+
+def test_an_unfinished_run_is_refused_with_the_command_that_continues_it(runs, capsys):
+    make(runs / "stopped", "FlatNCE", 0, epochs=1)
+    assert refused(capsys) == (
+        "runs/stopped stopped after 1 of 2 epochs: continue it with "
+        "ssl-vision fit --config runs/stopped/config.yaml --ckpt_path last"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        ([], "runs/x is not evaluated under the protocol macl: ssl-vision evaluate runs/x --protocol macl"),
+        ([row(1, protocol="solo")], "runs/x is not evaluated under the protocol macl: "),
+        ([row(1, epoch=1)], "runs/x was evaluated at epoch 1 and has 2 now: ssl-vision evaluate runs/x"),
+        ([row(1, k=5), row(1, k=20)], "runs/x has 2 rows of knn_top1: choose one with --row k=5|20"),
+        ([row(1, k=5)], "were measured in different ways: k is 200 there and 5 here"),
+        ([row(1, layer="hidden")], "runs/x has no layer 'backbone' in its evaluation.json; there are hidden"),
+        ([row(1, metric="knn_top5")], "runs/x has no metric 'knn_top1' in its evaluation.json, did you mean"),
+        ([row(float("nan"))], "runs/x: knn_top1 is nan, which cannot be compared"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_compared_is_refused(runs, capsys, rows, complaint):
+    make(runs / "x", "FlatNCE", 0, rows=rows)
+    assert complaint in refused(capsys)
+
+
+def test_one_of_several_rows_is_chosen_by_a_field(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for seed in range(2):
+        for objective in ("MACL", "DCL"):
+            rows = [row(0.5, k=5), row(0.6 + seed / 10, k=20)]
+            make(tmp_path / "runs" / f"{objective}{seed}", objective, seed, rows=rows)
+    found = compared("--row=k=20")
+    assert found["groups"][0]["mean"] == pytest.approx(65)
+    assert found["pairs"][0]["verdict"] == "DCL and MACL are equal with each of 2 seeds."
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (["absent"], "absent: no such folder"),
+        (["runs/MACL-0"], "--by objective: there is one run: nothing to compare it with"),
+        (["runs/MACL-0", "runs/MACL-1"], "--by objective: all 2 runs have it as MACL: nothing to compare"),
+        (["runs/MACL-0", "runs/DCL-1"], "no seed is in all groups (DCL: 1; MACL: 0): train the same"),
+        (["--by=objectiv"], "no run has 'objectiv' in its config.yaml, did you mean 'objective'?"),
+        (["--allow=batchsize"], "no run has 'batchsize' in its config.yaml, did you mean 'batch_size'?"),
+        (["--by=seed"], "--by seed: expected a setting; runs are paired by their seeds"),
+        (["--baseline=macl"], "--baseline macl: no such group; there are DCL, InfoNCE, MACL"),
+        (["--metric=val/rankme"], "runs/DCL-0 has no val/rankme in its metrics.csv"),
+        (["--alpha=0"], "alpha: expected a number between 0 and 1, got 0"),
+        (["--output=x.txt"], "--output x.txt: expected a name that ends in .json, .md, .csv"),
+        (["--row=k"], "--row k: expected KEY=VALUE"),
+    ],
+)  # fmt: skip
+def test_wrong_input(runs, capsys, args, complaint):
+    assert refused(capsys, *args).startswith(complaint)
+    assert os.listdir() == ["runs"]
+
+
+def test_markdown_and_csv_hold_the_tables(runs):
+    assert main(["compare", "--output=out.md"]) == main(["compare", "--output=out.csv"]) == 0
+    with open("out.md", encoding="utf-8") as file:
+        text = file.read()
+    assert "| MACL | 5 | 84.46 | 83.71 to 85.21 | 83.70 | 85.20 |" in text
+    assert "- MACL is better than InfoNCE by 0.90 points" in text
+    with open("out.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(line["difference"]) for line in rows] == pytest.approx([0.04, 0.9, 0.86])
+    assert [float(each) for each in rows[1]["differences"].split()] == pytest.approx(
+        list(percent("MACL") - percent("InfoNCE"))
+    )
