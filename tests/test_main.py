@@ -1,11 +1,14 @@
 """The table of commands."""
 
 import importlib
+import os
 import subprocess
 import sys
+import warnings
 from types import SimpleNamespace
 
 import pytest
+from pytorch_lightning.utilities import rank_zero_info
 
 from ssl_vision import __version__
 from ssl_vision.errors import InputError
@@ -91,6 +94,28 @@ def test_debug_shows_the_traceback_of_every_error(way, code, faulty, capsys, mon
     error = capsys.readouterr().err
     assert error.startswith("Traceback")
     assert error.splitlines()[-1].startswith("ssl-vision fit: ")
+
+
+@pytest.mark.parametrize("way", ["before", "after", "environment"])
+def test_quiet_is_for_the_command_and_for_what_it_starts(way, monkeypatch, capsys):
+    monkeypatch.setitem(COMMANDS, "fit", COMMANDS["fit"]._replace(function="test_main_talk:run"))
+    monkeypatch.delenv("SSL_VISION_QUIET", raising=False)
+
+    def talk(args):
+        assert args == ["fit", "--a=b"]
+        rank_zero_info("an aside")
+        warnings.warn("a warning", stacklevel=1)
+        child = "import os; print(os.environ['SSL_VISION_QUIET'])"
+        print(subprocess.run([sys.executable, "-c", child], capture_output=True, check=True).stdout)
+        raise InputError("wrong")
+
+    monkeypatch.setitem(sys.modules, "test_main_talk", SimpleNamespace(run=talk))
+    if way == "environment":
+        monkeypatch.setenv("SSL_VISION_QUIET", "1")
+    args = {"before": ["--quiet", "fit", "--a=b"], "after": ["fit", "--a=b", "--quiet"]}
+    assert main(args.get(way, ["fit", "--a=b"])) == 2
+    assert capsys.readouterr() == ("b'1\\n'\n", "ssl-vision fit: wrong\n")
+    assert ("SSL_VISION_QUIET" in os.environ) == (way == "environment")
 
 
 def test_help_of_a_command_names_its_options():

@@ -1,11 +1,16 @@
-"""What is said where an official data set is not on disk or cannot be fetched."""
+"""Official data sets: fetched where they are missing, and what is said where they cannot be."""
 
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from torchvision.datasets.utils import extract_archive
+
+from ssl_vision.data.download import download
 from ssl_vision.errors import InputError
+from ssl_vision.progress import Job
 
 
 def absent(name: str, path: Path) -> InputError:
@@ -27,3 +32,16 @@ def fetching(name: str, path: Path) -> Iterator[None]:
             f"{name} could not be fetched to {path} ({cause}): "
             "check the connection, or start without a download with --data Digits"
         ) from error
+
+
+def fetch(name: str, reader: Any, root: Path) -> None:
+    """Downloads and unpacks the archive of a torchvision data set into `root`.
+
+    Raises:
+        InputError: It cannot be had.
+    """
+    with fetching(name, root / reader.base_folder):
+        archive = root / reader.filename
+        download(reader.url, archive, md5=reader.tgz_md5)
+        with Job(f"unpacking {archive.name}"):
+            extract_archive(str(archive), str(root))

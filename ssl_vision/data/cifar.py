@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torchvision import datasets
 
-from ssl_vision.data.absent import absent, fetching
+from ssl_vision.data.absent import absent, fetch
 from ssl_vision.data.images import Images
 from ssl_vision.data.module import ImageData, Split
 from ssl_vision.data.views import Views
@@ -84,8 +84,10 @@ class CIFAR100(ImageData):
 
 
 def _fetch(name: str, reader: Any, root: Path) -> None:
-    with fetching(name, root / reader.base_folder):
-        reader(root, download=True)
+    try:
+        reader(root)
+    except RuntimeError:
+        fetch(name, reader, root)
 
 
 def _read(name: str, reader: Any, root: Path, split: Split) -> Images:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
-from tqdm import tqdm
 
 from ssl_vision.data.ahead import ahead
 from ssl_vision.errors import InputError
+from ssl_vision.progress import tracked
 
 Square = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
@@ -38,9 +38,9 @@ def squares(folder: Path, names: list[str], *, side: int, strict: bool) -> Itera
 
     workers = os.cpu_count() or 1
     made = ahead(decode, names, workers=workers, depth=8 * workers)
-    progress = tqdm(made, total=len(names), desc="Decoding images", unit="img", disable=None)
+    shown = tracked(made, "decoding", total=len(names), unit="images")
     empty = True
-    for name, pixels in zip(names, progress, strict=True):
+    for name, pixels in zip(names, shown, strict=True):
         if not isinstance(pixels, Exception):
             empty = False
             yield name, pixels

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torchvision import datasets
 
-from ssl_vision.data.absent import absent, fetching
+from ssl_vision.data.absent import absent, fetch
 from ssl_vision.data.images import Images
 from ssl_vision.data.module import ImageData, Split
 from ssl_vision.data.views import Views
@@ -53,8 +53,7 @@ class STL10(ImageData):
         names = ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt"]
         names += ["unlabeled_X.bin"] if self.unlabeled else []
         if self.download and not all((self.folder / name).is_file() for name in names):
-            with fetching("STL-10", self.folder):
-                datasets.STL10(self.root, split="test", download=True)
+            fetch("STL-10", datasets.STL10, self.root)
 
     def read(self, split: Split) -> Images:
         """Decodes a split; "pretrain" is train followed by unlabeled, whose labels are -1."""

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm.auto import tqdm
 
 from ssl_vision.data import Images, Views
 from ssl_vision.data.corruptions import Corruption, corrupt
 from ssl_vision.errors import InputError
 from ssl_vision.models import Layers, SimCLR
+from ssl_vision.progress import Job
 
 VIEW_EPOCH = 0
 
@@ -102,9 +102,11 @@ def _through(
     model.eval()
     parts: list[Layers] = []
     order: tuple[Tensor, ...] = torch.arange(len(data)).split(batch_size)  # type: ignore[no-untyped-call]
-    for rows in tqdm(order, desc=title, leave=False):
-        images, indices = data.at(rows).to(model.device), rows.to(model.device)
-        parts.append(Layers(*(layer.float() for layer in model(prepare(images, indices)))))
+    with Job(title, len(data), unit="images") as job:
+        for rows in order:
+            images, indices = data.at(rows).to(model.device), rows.to(model.device)
+            parts.append(Layers(*(layer.float() for layer in model(prepare(images, indices)))))
+            job.advance(len(rows))
     model.train(was_training)
     return Layers(*(torch.cat(layer) for layer in zip(*parts, strict=True)))
 

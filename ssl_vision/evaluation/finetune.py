@@ -9,13 +9,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from tqdm.auto import tqdm
 
 from ssl_vision.data import Images, Views
 from ssl_vision.evaluation.features import crop_and_flip
 from ssl_vision.evaluation.probe import Schedule, scale_at
 from ssl_vision.evaluation.ranges import check
 from ssl_vision.models import SimCLR
+from ssl_vision.progress import Job
 
 _TEST_BATCH = 512
 
@@ -96,7 +96,7 @@ def finetuned_top1(
     per_epoch = math.ceil(len(labelled) / rule.batch_size)
     steps, step = rule.epochs * per_epoch, 0
     generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device sees one order
-    with tqdm(total=steps, desc="fine-tune", leave=False) as progress:
+    with Job("fine-tune", steps, unit="steps") as job:
         for epoch in range(rule.epochs):
             order = labelled[torch.randperm(len(labelled), generator=generator)]
             for rows in order.tensor_split(per_epoch):
@@ -110,7 +110,7 @@ def finetuned_top1(
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 step += 1
-                progress.update()
+                job.advance()
             if not all(parameter.isfinite().all() for parameter in network.parameters()):
                 raise ValueError(f"lr: fine-tuning diverged at {rule.lr}; lower it")
     return _top1(network.eval(), test, queries, views, device)

@@ -1,7 +1,6 @@
 """The probe grid: linear layers at every learning rate and weight decay, trained at once."""
 
 import math
-import sys
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from ssl_vision.evaluation.probe import Schedule, labelled_rows, scale_at
 from ssl_vision.evaluation.ranges import check
 from ssl_vision.evaluation.stratified import stratified
 from ssl_vision.metrics.precision import full_precision
+from ssl_vision.progress import tracked
 
 _ROWS = 4096
 
@@ -72,7 +72,6 @@ def grid_probe(
     num_classes: int,
     rule: GridRule = GridRule(),
     seed: int = 0,
-    progress: bool = False,
 ) -> GridResult:
     """Test accuracy of the linear layer that is best on a held-out part of train, out of a grid of them.
 
@@ -89,7 +88,6 @@ def grid_probe(
         num_classes: Number of classes C.
         rule: The grid, and how it is trained.
         seed: Of the held-out rows and of the order of rows.
-        progress: Write a line to stderr every tenth of the training.
 
     Raises:
         ValueError: Shapes, types or devices do not fit, a value is not finite, a label is out of range, a
@@ -107,7 +105,7 @@ def grid_probe(
     if held.all():
         raise ValueError(f"train_labels: {len(y)} labelled rows are too few to hold some out")
     with full_precision(x.device):
-        weight, bias = train_grid(x[~held], y[~held], num_classes, rule, seed=seed, progress=progress)
+        weight, bias = train_grid(x[~held], y[~held], num_classes, rule, seed=seed)
         finite = weight.isfinite().all(dim=(1, 2)) & bias.isfinite().all(dim=1)  # type: ignore[call-overload]
         top1 = _top1(x[held], y[held], weight, bias).where(finite, -1.0)
         if not finite.any():
@@ -118,9 +116,7 @@ def grid_probe(
     return GridResult(float(test), lr, decay, top1.cpu())
 
 
-def train_grid(
-    x: Tensor, y: Tensor, num_classes: int, rule: GridRule, *, seed: int, progress: bool = False
-) -> tuple[Tensor, Tensor]:
+def train_grid(x: Tensor, y: Tensor, num_classes: int, rule: GridRule, *, seed: int) -> tuple[Tensor, Tensor]:
     """Weights (G, C, F) and biases (G, C) of all members, each as `linear_probe` trains it alone.
 
     All members see the same rows at each step, so that a step is one product of (B, F) with (F, G·C) for
@@ -132,7 +128,6 @@ def train_grid(
         num_classes: Number of classes C.
         rule: The grid.
         seed: Of the order of rows.
-        progress: Write a line to stderr every tenth of the training.
     """
     # Class by class, the members of one next to each other: a softmax over dim 1 is several times faster so.
     lrs, decays = x.new_tensor(rule.members).repeat(num_classes, 1).T.unsqueeze(-1)
@@ -141,7 +136,8 @@ def train_grid(
     momenta = (torch.zeros_like(weight), torch.zeros_like(bias))
     generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device sees one order
     steps, step = rule.epochs * math.ceil(len(x) / rule.batch_size), 0
-    for epoch in range(1, rule.epochs + 1):
+    what = f"probe grid of {len(rule.members)}"
+    for _ in tracked(range(rule.epochs), what, unit="epochs"):
         order = torch.randperm(len(x), generator=generator).to(x.device)
         for batch in torch.split(order, rule.batch_size):
             rows = x.index_select(0, batch)
@@ -158,8 +154,6 @@ def train_grid(
                     momentum.addcmul_(decays, parameter)
                 parameter.addcmul_(rate, momentum, value=-1)
             step += 1
-        if progress and epoch % max(1, rule.epochs // 10) == 0:
-            print(f"probe grid of {len(rule.members)}: epoch {epoch}/{rule.epochs}", file=sys.stderr)
     members = (num_classes, len(rule.members), -1)
     return weight.view(members).transpose(0, 1), bias.view(members[:2]).T
 

@@ -1,7 +1,6 @@
 """The linear probe: how well a linear layer reads classes from frozen features."""
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -12,6 +11,7 @@ from torch import Tensor
 from ssl_vision.evaluation.ranges import check
 from ssl_vision.metrics.precision import full_precision
 from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels
+from ssl_vision.progress import tracked
 
 Schedule = Literal["constant", "cosine"]
 Optimizer = Literal["sgd", "nesterov", "adam"]
@@ -72,7 +72,6 @@ def linear_probe(
     num_classes: int,
     rule: ProbeRule = ProbeRule(),
     seed: int = 0,
-    progress: bool = False,
 ) -> ProbeResult:
     """Test accuracy of a linear layer trained on frozen features by softmax cross-entropy.
 
@@ -92,7 +91,6 @@ def linear_probe(
         num_classes: Number of classes C.
         rule: Training options.
         seed: Of the order of rows.
-        progress: Write a line to stderr every tenth of the training.
 
     Raises:
         ValueError: Shapes, types or devices do not fit, a value is not finite, a label is out of range, a
@@ -111,7 +109,7 @@ def linear_probe(
             "expected as many columns, on one device"
         )
     with full_precision(x.device):
-        weight, bias = _train([view for view, _ in xs], y, num_classes, rule, seed, progress)
+        weight, bias = _train([view for view, _ in xs], y, num_classes, rule, seed)
         if not (weight.isfinite().all() and bias.isfinite().all()):
             raise ValueError(f"lr: training diverged at {rule.lr}; lower it, or scale the features down")
         return ProbeResult(top1(test_x, test_y, weight, bias), top1(x, y, weight, bias), weight, bias)
@@ -141,7 +139,7 @@ def labelled_rows(features: Tensor, labels: Tensor, num_classes: int, split: str
 
 
 def _train(
-    views: Sequence[Tensor], y: Tensor, num_classes: int, rule: ProbeRule, seed: int, progress: bool
+    views: Sequence[Tensor], y: Tensor, num_classes: int, rule: ProbeRule, seed: int
 ) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device sees one order
     x = views[0]
@@ -149,8 +147,8 @@ def _train(
     momenta = (torch.zeros_like(weight), torch.zeros_like(bias))
     squares = (torch.zeros_like(weight), torch.zeros_like(bias))
     steps, step = rule.epochs * math.ceil(len(x) / rule.batch_size), 0
-    for epoch in range(1, rule.epochs + 1):
-        x = views[(epoch - 1) % len(views)]
+    for epoch in tracked(range(rule.epochs), "linear probe", unit="epochs"):
+        x = views[epoch % len(views)]
         order = torch.randperm(len(x), generator=generator).to(x.device)
         for batch in torch.split(order, rule.batch_size):
             rows = x.index_select(0, batch)
@@ -172,9 +170,6 @@ def _train(
                 else:
                     parameter.sub_(momentum, alpha=lr)
             step += 1
-        if progress and epoch % max(1, rule.epochs // 10) == 0:
-            right = top1(x, y, weight, bias)
-            print(f"linear probe: epoch {epoch}/{rule.epochs}, train top-1 {right:.4f}", file=sys.stderr)
     return weight, bias
 
 

@@ -59,6 +59,6 @@ def test_a_failed_download_is_named(kind, reader, name, folder, tmp_path, monkey
     def fail(*_, **__):
         raise URLError("offline")
 
-    monkeypatch.setattr("torchvision.datasets.cifar.download_and_extract_archive", fail)
+    monkeypatch.setattr("urllib.request.urlopen", fail)
     with pytest.raises(InputError, match=f"^{name} could not be fetched to .*{folder} .*offline"):
         kind(root=tmp_path, download=True).prepare_data()

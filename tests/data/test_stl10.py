@@ -103,7 +103,7 @@ def test_a_download_happens_only_where_a_file_is_missing(root, monkeypatch):
     def fail(*_, **__):
         raise URLError("offline")
 
-    monkeypatch.setattr("torchvision.datasets.stl10.download_and_extract_archive", fail)
+    monkeypatch.setattr("urllib.request.urlopen", fail)
     STL10(root=root, download=True).prepare_data()
     (root / "stl10_binary" / "unlabeled_X.bin").unlink()
     STL10(root=root, download=True, unlabeled=False).prepare_data()

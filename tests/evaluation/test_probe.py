@@ -134,14 +134,16 @@ def test_features_stay_as_they_are():
     assert not found.weight.requires_grad
 
 
-def test_progress_goes_to_stderr(capsys):
-    data = (*blobs(0), *blobs(1))
-    linear_probe(*data, num_classes=4, rule=ProbeRule(epochs=20))
+def test_a_long_probe_says_how_far_it_is(capsys, monkeypatch):
+    rule = ProbeRule(epochs=20)
+    linear_probe(*blobs(0), *blobs(1), num_classes=4, rule=rule)
     assert capsys.readouterr() == ("", "")
-    linear_probe(*data, num_classes=4, rule=ProbeRule(epochs=20), progress=True)
+    monkeypatch.setattr("ssl_vision.progress._EVERY", 0.0)
+    linear_probe(*blobs(0), *blobs(1), num_classes=4, rule=rule)
     out, err = capsys.readouterr()
     assert out == ""
-    assert [line.split()[3] for line in err.splitlines()] == [f"{epoch}/20," for epoch in range(2, 21, 2)]
+    said = [line.removeprefix("linear probe: ").split()[0] for line in err.splitlines()]
+    assert said == [f"{epoch}/20" for epoch in range(1, 21)]
 
 
 X, Y = blobs(0, n=10)

@@ -1,0 +1,79 @@
+"""One screen about a run that has ended: what it took, what it came to, where it is, what to do next."""
+
+import shlex
+from collections.abc import Iterator
+from statistics import median
+
+from ssl_vision.progress import duration, number
+from ssl_vision.runs.registry import Run
+from ssl_vision.runs.table import column, last_value
+
+_SHOWN = ("knn_top1", "online_top1", "alignment", "uniformity", "tolerance", "rankme")
+
+
+def summary(run: Run, *, images: int | None = None) -> str:
+    """The lines that ``fit`` ends with, from the files of the run folder.
+
+    Args:
+        run: whose folder is complete.
+        images: seen in an epoch, in all processes; None where nobody knows.
+    """
+    return "\n".join(_lines(run, images))
+
+
+def _lines(run: Run, images: int | None) -> Iterator[str]:
+    epochs = run.setting("epochs")
+    of = f" of {epochs}" if isinstance(epochs, int) and epochs > run.epoch else ""
+    took = "" if run.seconds is None else f" in {duration(run.seconds)}"
+    what = f"{run.setting('objective')} on {run.setting('data')}, seed {run.setting('seed')}"
+    yield f"{run.name}: {run.epoch}{of} epochs{took} ({what})"
+    facts = dict(_facts(run, images))
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        yield f"  {name:<{width}}  {value}"
+    yield from _validations(run)
+    folder = shlex.quote(str(run.folder.path))
+    yield "next"
+    yield f"  ssl-vision evaluate {folder}   kNN and a linear probe on the test split"
+    yield f"  ssl-vision report {folder}     a page about the run"
+
+
+def _facts(run: Run, images: int | None) -> Iterator[tuple[str, str]]:
+    yield "written to", str(run.folder.path)
+    seconds = column(run.folder.times_file, "time/train_seconds")
+    if images and seconds and median(seconds):
+        yield "speed", f"{number(images / median(seconds))} images/s, validation left out"
+    memory = [
+        f"{number(value)} MiB {where}"
+        for where, name in (("on the host", "process"), ("on the device", "device"))
+        if (value := last_value(run.folder.times_file, f"memory/{name}_mb")) is not None
+    ]
+    if memory:
+        yield "peak memory", ", ".join(memory)
+    loss = run.last("train/loss")
+    if loss is not None:
+        yield "last loss", f"{loss:.4g}"
+    yield "skipped steps", f"{run.last('train/skipped_steps') or 0:.0f}"
+    yield "collapsed", _collapsed(run)
+
+
+def _collapsed(run: Run) -> str:
+    measured = [step for step, _, _ in run.curve("val/rankme")]
+    collapsed = [step for step, _, _ in run.curve("val/collapsed")]
+    if not measured:
+        return "not measured"
+    if not collapsed:
+        return "no"
+    where = "the last one among them" if collapsed[-1] == measured[-1] else "not at the last one"
+    return f"at {len(collapsed)} of {len(measured)} validations, {where}"
+
+
+def _validations(run: Run) -> Iterator[str]:
+    curves = {name: curve for name in _SHOWN if (curve := run.curve(f"val/{name}"))}
+    if not curves:
+        return
+    epochs = [next(iter(curves.values()))[place][1] + 1 for place in (0, -1)]
+    width = max(map(len, curves)) + len("val/")
+    yield f"  {'':<{width}}  {f'epoch {epochs[0]}':>10}  {f'epoch {epochs[1]}':>10}"
+    for name, curve in curves.items():
+        yield f"  {f'val/{name}':<{width}}  {curve[0][2]:>10.4g}  {curve[-1][2]:>10.4g}"

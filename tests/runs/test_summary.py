@@ -1,0 +1,90 @@
+"""The screen that a run ends with, from a folder written by hand and from a run."""
+
+import pytest
+import yaml
+from settings import TINY
+
+from ssl_vision.main import main
+from ssl_vision.runs.registry import Run
+from ssl_vision.runs.summary import summary
+
+CONFIG = {
+    "seed_everything": 3,
+    "model": {"class_path": "S", "init_args": {"objective": {"class_path": "ssl_vision.objectives.MACL"}}},
+    "data": {"class_path": "ssl_vision.data.Digits", "init_args": {"batch_size": 64}},
+    "trainer": {"max_epochs": 3},
+}
+METRICS = """step,epoch,train/loss,train/skipped_steps,val/collapsed,val/knn_top1,val/rankme
+3,0,5.5,,1,0.25,1.25
+7,1,4.25,,,,
+11,2,4.125,2,{last},0.75,20.5
+"""
+TIMES = """step,epoch,time/train_seconds,time/val_seconds,memory/process_mb,memory/device_mb
+3,0,40,2,900,
+7,1,10,,950,{device}
+11,2,20,3.6,1000,{device}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run of three epochs, the second without a validation."""
+
+    def written(*, last="", device="", epochs=3):
+        path = tmp_path / "a run"
+        path.mkdir()
+        CONFIG["trainer"]["max_epochs"] = epochs
+        (path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+        (path / "metrics.csv").write_text(METRICS.format(last=last))
+        (path / "times.csv").write_text(TIMES.format(device=device))
+        return path
+
+    return written
+
+
+def test_it_fits_on_a_screen_and_says_all(folder):
+    path = folder(device="3072")
+    assert summary(Run(path), images=1000) == (
+        "a run: 3 epochs in 1:16 (MACL on Digits, seed 3)\n"
+        f"  written to     {path}\n"
+        "  speed          50 images/s, validation left out\n"  # of the median epoch
+        "  peak memory    1,000 MiB on the host, 3,072 MiB on the device\n"
+        "  last loss      4.125\n"
+        "  skipped steps  2\n"
+        "  collapsed      at 1 of 2 validations, not at the last one\n"
+        "                   epoch 1     epoch 3\n"
+        "  val/knn_top1        0.25        0.75\n"
+        "  val/rankme          1.25        20.5\n"
+        "next\n"
+        f"  ssl-vision evaluate '{path}'   kNN and a linear probe on the test split\n"
+        f"  ssl-vision report '{path}'     a page about the run"
+    )
+
+
+def test_a_run_that_ends_collapsed_or_early_says_so(folder):
+    text = summary(Run(folder(last="1", epochs=5)))
+    assert text.startswith("a run: 3 of 5 epochs in 1:16 ")
+    assert "  collapsed      at 2 of 2 validations, the last one among them\n" in text
+    assert "1,000 MiB on the host\n" in text
+    assert "speed" not in text
+
+
+def fit(tmp_path, *options):
+    return main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, *options])
+
+
+def test_fit_ends_with_it_and_quiet_with_the_folder(tmp_path, capsys):
+    assert fit(tmp_path) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("run: 2 epochs in 0:")
+    assert "images/s" in printed
+    assert len(printed.splitlines()) <= 20
+    assert fit(tmp_path, "--overwrite=true", "--quiet", "--trainer.enable_progress_bar=true") == 0
+    assert capsys.readouterr() == (f"{tmp_path / 'run'}\n", "")
+
+
+def test_a_run_without_validation_has_none_to_show(tmp_path, capsys):
+    assert fit(tmp_path, "--trainer.limit_val_batches=0", "--trainer.max_epochs=1") == 0
+    printed = capsys.readouterr().out
+    assert "collapsed      not measured\n" in printed
+    assert "val/" not in printed
