@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 DATA ?= data
 
-.PHONY: demo test torture audit gpu lint install install-test clean
+.PHONY: demo test notebooks docs torture audit gpu lint install install-test clean
 
 demo: install  ## pretrain on the digits and print what was learned
 	$(BIN)/ssl-vision fit --config configs/pretrain/digits.yaml --name demo --overwrite true
@@ -13,6 +13,13 @@ demo: install  ## pretrain on the digits and print what was learned
 
 test: install-test lint  ## the whole test suite, on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+notebooks: install-test  ## runs the notebooks
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=180 notebooks
+
+docs: install-test  ## the documentation as a site, in site/
+	$(BIN)/python -m pip install -q -e '.[docs]'
+	$(BIN)/mkdocs build --strict
 
 torture: install-test  ## the long forms of the tests: a hundred kills, 20,000 steps, 2,000 configs with one thing wrong
 	$(BIN)/python tests/reliability/torture.py

@@ -20,11 +20,11 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from provenance import provenance, save
-from scipy.stats import t as student
 from torchvision.transforms import v2
 
 from ssl_vision.callbacks import RepresentationMetrics
 from ssl_vision.data import CIFAR10, Batch, Digits, ImageData, Views
+from ssl_vision.experiments.comparison.statistics import t_interval
 from ssl_vision.models import SimCLR
 from ssl_vision.objectives import InfoNCE
 
@@ -94,12 +94,6 @@ def accuracy(chosen: argparse.Namespace, seed: int, *, fast: bool) -> float:
     return 100 * float(trainer.callback_metrics["val/knn_top1"])
 
 
-def interval(values: list[float]) -> tuple[float, float]:
-    """Mean and half the width of its 95 % interval."""
-    spread = statistics.stdev(values) / len(values) ** 0.5
-    return statistics.mean(values), float(student.ppf(0.975, len(values) - 1)) * spread
-
-
 def table(record: dict[str, Any]) -> str:
     """Both ways and their difference."""
     seeds = record["options"]["seeds"]
@@ -108,7 +102,7 @@ def table(record: dict[str, Any]) -> str:
         "difference": [a - b for a, b in zip(*record["accuracy"].values(), strict=True)]
     }
     for name, values in rows.items():
-        mean, half = interval(values)
+        mean, half = statistics.mean(values), t_interval(values)
         lines.append(f"| {name} | {mean:.2f} | {mean - half:.2f} to {mean + half:.2f} |")
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""docs/objectives.md says what the code does."""
+"""The pages say what the code does."""
 
 import importlib
 import importlib.util
@@ -6,11 +6,17 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import yaml
+from settings import TINY
 
+from ssl_vision import __version__
 from ssl_vision import objectives as o
 from ssl_vision.evaluation.protocol import read_protocol, shipped
+from ssl_vision.main import main
+from ssl_vision.runs.registry import Run
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "objectives.md").read_text()
@@ -92,6 +98,73 @@ def test_the_protocol_that_the_evaluation_page_writes_is_read(tmp_path):
     assert len(read.measurements) == 4
 
 
+def test_the_data_set_that_the_data_page_adds_is_trained_on(tmp_path, monkeypatch):
+    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "data.md").read_text(), flags=re.DOTALL)
+    (tmp_path / "my_stripes.py").write_text(block)
+    monkeypatch.syspath_prepend(tmp_path)
+    args = ["--data=my_stripes.Stripes", f"--runs_dir={tmp_path}", "--name=run", *TINY]
+    assert main(["fit", *args, "--data.batch_size=32"]) == 0
+    assert Run(tmp_path / "run").last("val/knn_top1") == 1
+
+
+def test_the_metric_that_contributing_adds_is_numpys():
+    page = (DOCS.parent / "CONTRIBUTING.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    names = {}
+    exec(block, names)
+    features = torch.randn(30, 5, generator=torch.Generator().manual_seed(0))
+    metric = names["LargestShare"]()
+    for rows in features.split(7):
+        metric.update(rows)
+    squares = np.linalg.svd(features.double().numpy(), compute_uv=False) ** 2
+    assert metric.compute().item() == pytest.approx(squares.max() / squares.sum(), rel=1e-9)
+
+
+def test_the_quick_start_loads_a_backbone(tiny_run):
+    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "quickstart.md").read_text(), flags=re.DOTALL)
+    names = {}
+    exec(block.replace("runs/first", str(tiny_run)), names)
+    assert names["features"].shape == (4, names["backbone"].dim)
+
+
+def test_the_example_of_the_concepts_is_right():
+    page = (DOCS / "concepts.md").read_text()
+    for temperature, found in (
+        (0.1, "d = log(e⁵ + 1) − 8 = −2.99, W = 0.048"),
+        (1.0, "− 0.8 = 0.17, W = 0.54"),
+    ):
+        s = torch.tensor([0.5, 0.0], dtype=torch.float64)
+        d = (s / temperature).exp().sum().log() - 0.8 / temperature
+        values = [
+            f"{float(value):.{digits}f}"
+            for value, digits in ((d.abs(), 2), (d.sigmoid(), 3 - (temperature == 1)))
+        ]
+        assert found in page
+        assert all(value in found for value in values)
+
+
+def test_the_messages_of_the_troubleshooting_page_are_in_the_code():
+    page = (DOCS / "troubleshooting.md").read_text()
+    tables = page.split("## Installation")[0]
+    code = " ".join(file.read_text() for file in (DOCS.parent / "ssl_vision").rglob("*.py"))
+    code = re.sub(r'["\']\s+f?["\']', "", code)  # a message on two lines is one
+    code = re.sub(r"\{[^{}]*(\{[^{}]*\}[^{}]*)*\}", "…", code)
+    others = {
+        "… has no option '…', did you mean '…'?",  # put together of parts
+        "… has no option 'temperature'",
+        "File does not exist",  # of the libraries
+        "limit_train_batches",
+        "CUDA out of memory",
+    }
+    unknown = [
+        message
+        for message in re.findall(r"^\| `([^`]+)`", tables, flags=re.MULTILINE)
+        if message not in others
+        and not all(part.strip() in code for part in message.split("…") if part.strip(" (),?'.:"))
+    ]
+    assert unknown == []
+
+
 def test_every_protocol_is_in_readme():
     assert set(re.findall(r"^\| `(\w+)`", README, flags=re.MULTILINE)) >= set(shipped())
 
@@ -106,3 +179,14 @@ def test_every_measured_table_is_the_one_that_its_benchmark_wrote(name, page, ro
     record = json.loads((DOCS.parent / "benchmarks" / "results" / f"{name}.json").read_text())
     assert script.table(record[rows] if rows else record) in (DOCS / page).read_text(encoding="utf-8")
     assert "dirty" not in record["commit"]
+
+
+def test_the_citation_has_what_its_format_wants():
+    """The keys that version 1.2.0 of the Citation File Format requires, of the work and of each reference."""
+    cited = yaml.safe_load((DOCS.parent / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)
+    assert (cited["cff-version"], cited["version"]) == ("1.2.0", __version__)
+    for reference in cited["references"]:
+        assert {"type", "title", "authors"} <= set(reference)
+        for author in reference["authors"]:
+            assert set(author) in ({"name"}, {"family-names", "given-names"})

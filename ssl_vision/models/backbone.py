@@ -74,7 +74,7 @@ class Backbone(ResNet):
             shortcut = layer[0].downsample
             own, out = shortcut[0].in_channels, shortcut[0].out_channels
             if own < 16:
-                shortcut[0] = skip_init(_Pointwise, own, out, 1, stride=2, bias=False)
+                shortcut[0] = skip_init(_Pointwise, own, out, 1, stride=2, bias=False)  # type: ignore[no-untyped-call]
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
         self.fc: nn.Module = nn.Identity()
         self.dim = 8 * width * block.expansion
