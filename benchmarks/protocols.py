@@ -28,6 +28,7 @@ NAMES = {
 }
 ABOUT = ("distance", "vote", "k", "temperature", "labels", "augmentation")
 BACKBONES = {"trained": "backbone", "untrained": "backbone", "pixels": "raw"}
+HEADS = {"trained": "top-1 %, trained", "untrained": "untrained", "pixels": "raw pixels"}
 
 
 def measurement(row: dict) -> str:
@@ -47,9 +48,11 @@ def table(rows: list[dict]) -> str:
         if row["metric"] in NAMES and BACKBONES[row["features"]] == row["layer"] and row.get("severity") != 0:
             line = found.setdefault((row["protocol"], measurement(row)), {})
             line.setdefault(row["features"], []).append(100 * row["value"])
-    lines = ["| protocol | measurement | trained | untrained | raw pixels |", "|---|---|---|---|---|"]
+    there = [name for name in BACKBONES if any(name in values for values in found.values())]
+    head = ["protocol", "measurement", *(HEADS[name] for name in there)]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for (protocol, what), values in found.items():
-        cells = [f"{sum(v) / len(v):.1f}" if (v := values.get(name)) else "" for name in BACKBONES]
+        cells = [f"{sum(v) / len(v):.1f}" if (v := values.get(name)) else "" for name in there]
         lines.append(f"| `{protocol}` | {what} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

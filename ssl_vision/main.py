@@ -4,9 +4,9 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ssl_vision import __version__
 from ssl_vision.errors import InputError, Interrupted
@@ -15,7 +15,10 @@ from ssl_vision.quiet import quiet, silenced
 
 
 class Command(NamedTuple):
-    """Where a command lives and what it does."""
+    """Where a command lives and what it does.
+
+    One that leaves a run changed may return what ``ssl_vision.report.report.write`` makes the run's page of.
+    """
 
     function: str
     help: str
@@ -56,6 +59,7 @@ GROUPS = {
 
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
+_PAGE = "ssl_vision.report.report:write"
 _LONGEST = 1000
 
 
@@ -99,8 +103,11 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         if name not in COMMANDS:
             raise InputError(f"no command '{name}'; there are {', '.join(COMMANDS)}")
+        command = COMMANDS[name]
         with silenced() if calm else nullcontext():
-            _function(COMMANDS[name])([name, *rest] if COMMANDS[name].passes_name else rest)
+            run = _function(command.function)([name, *rest] if command.passes_name else rest)
+            if run is not None:
+                _function(_PAGE)(**run)
     except KeyboardInterrupt:
         print(f"ssl-vision {name}: interrupted; fit continues with --ckpt_path last", file=sys.stderr)
         return 130
@@ -118,11 +125,11 @@ def main(args: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _function(command: Command) -> Callable[[Sequence[str]], None]:
-    """The function that a command is, whose import may take a while."""
-    module, _, name = command.function.partition(":")
+def _function(place: str) -> Callable[..., Mapping[str, Any] | None]:
+    """The function at a place, whose import may take a while."""
+    module, _, name = place.partition(":")
     with Job("loading", lines=False):
-        function: Callable[[Sequence[str]], None] = getattr(importlib.import_module(module), name)
+        function: Callable[..., Mapping[str, Any] | None] = getattr(importlib.import_module(module), name)
     return function
 
 

@@ -9,6 +9,13 @@ from settings import TINY
 from ssl_vision.main import main
 
 
+@pytest.fixture(autouse=True)
+def no_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test waits for the page of a run but those of pages."""
+    if "report" not in request.path.parts:
+        monkeypatch.setattr("ssl_vision.main._PAGE", "builtins:dict")
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """Folder of the official data sets; tests marked realdata are skipped without it."""

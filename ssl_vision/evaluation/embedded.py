@@ -27,12 +27,15 @@ class Splits:
 
     Args:
         data: where the images are.
+        images: other splits, or other images of them, than all of train and test.
     """
 
-    def __init__(self, data: ImageData) -> None:
+    def __init__(self, data: ImageData, images: Mapping[Split, Images] | None = None) -> None:
         self.data, self.views = type(data).__name__, data.views
         self.superclasses: Tensor | None = getattr(data, "superclasses", None)
-        self.images: dict[Split, Images] = {name: data.split(name) for name in ("train", "test")}
+        if images is None:
+            images = {"train": data.split("train"), "test": data.split("test")}
+        self.images: Mapping[Split, Images] = images
         self._digests: dict[Split, str] = {}
         self._labels: dict[Labels, Tensor] = {}
 
@@ -102,6 +105,11 @@ class Embedded:
         self._network = digest_of_network(model.state_dict(), config) if cache else ""
         self._plain: dict[Split, Features] = {}
         self._other: dict[tuple[str, ...], Features] = {}
+
+    @property
+    def made(self) -> bool:
+        """Whether the un-augmented images of all splits are embedded."""
+        return self._plain.keys() >= self.splits.images.keys()
 
     def forget(self) -> None:
         """Frees all but the features of un-augmented images."""

@@ -22,19 +22,23 @@ from ssl_vision.models import Layers
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.complaint import OneLineErrors, one_line
 from ssl_vision.runs.folder import RunFolder
+from ssl_vision.runs.mirror import mirror_rows
 from ssl_vision.runs.output import completed
 
 _DEFAULT = "macl"
 _FEATURES = "features"
 
 
-def run(args: Sequence[str]) -> None:
+def run(args: Sequence[str]) -> dict[str, Any] | None:
     """Evaluates a checkpoint and prints the tables; writes ``evaluation.json`` into the run folder.
 
     Model and data come from the checkpoint alone; options change the protocol, and ``--data.…`` the data.
     Another data set, ``--data CLASS``, is brought to the size and the normalisation of the run unless
     ``--data.views.…`` says otherwise, and written to ``evaluation_CLASS.json``, that of an ImageFolder to
     ``evaluation_imagefolder_NAME.json``. A measurement that fails is named on stderr and left out.
+
+    Returns:
+        What the run's page is made of; None where what was written is not the run's ``evaluation.json``.
 
     Raises:
         InputError: a checkpoint that cannot be used, absent data, a wrong option, or nothing to be measured.
@@ -46,7 +50,7 @@ def run(args: Sequence[str]) -> None:
     parser = _parser(checkpoint)
     options = parser.parse_args(list(args))
     if checkpoint is None:
-        return
+        return None
     seed = checkpoint.config["seed_everything"]
     try:
         built = parser.instantiate(options)
@@ -89,6 +93,7 @@ def run(args: Sequence[str]) -> None:
     output = Path(options.output) if options.output else _output(folder, checkpoint, data)
     with completed(output) as partial:
         partial.write_text(json.dumps(every, indent=1), encoding="utf-8")
+    mirror_rows(folder, checkpoint.config, every, name=output.stem)
     print(
         f"{type(data).__name__}: test split ({len(test)} images) against the train split ({len(train)}), "
         f"epoch {checkpoint.epoch}, seed {seed}"
@@ -97,6 +102,9 @@ def run(args: Sequence[str]) -> None:
         print(f"{protocol.name}. {_described(protocol, len(train))}")
         print(render(rows[protocol.name]) or "nothing could be measured")
     print(f"written to {output}")
+    if not options.report or output != folder.evaluation_file or not folder.config_file.exists():
+        return None
+    return {"path": folder.path, "data": data, "embedded": trained if trained.made else None}
 
 
 def _parser(checkpoint: Checkpoint | None) -> OneLineErrors:
@@ -122,6 +130,7 @@ def _parser(checkpoint: Checkpoint | None) -> OneLineErrors:
     parser.add_argument(
         "--cache", type=bool, default=True, help="Keep features beside the checkpoint, for the next time."
     )
+    parser.add_argument("--report", type=bool, default=True, help="Write report.html into the run folder.")
     parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--output", type=str | None, default=None, help="JSON file; else in the run folder.")
     parser.add_subclass_arguments(pl.LightningDataModule, "data", required=checkpoint is not None)

@@ -98,6 +98,10 @@ class Contrastive(nn.Module):
         losses: Tensor = self.weight(anchors)
         return losses
 
+    def anchor_weights(self) -> Tensor:
+        """(2N,) W = sigmoid(d) of the last call's anchors, detached, on its device; none before the first."""
+        return torch.empty(0) if self._seen is None else self._seen[2].sigmoid()
+
     def statistics(self) -> dict[str, Tensor]:
         """What the last call was like, as detached scalars on its device, without a synchronisation.
 

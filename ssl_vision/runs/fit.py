@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytorch_lightning as pl
-import wandb
 import yaml
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.callbacks import ProgressBar, TQDMProgressBar
+from pytorch_lightning.callbacks import ProgressBar
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
-from pytorch_lightning.loggers import Logger, WandbLogger
+from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 
 # Importing the classes makes their short names known to the command line.
@@ -26,18 +25,25 @@ import ssl_vision.objectives  # noqa: F401
 from ssl_vision.callbacks import (
     FiniteSteps,
     GradientDiagnostics,
+    Memory,
     ObjectiveStatistics,
     OnlineProbe,
     RepresentationMetrics,
     Times,
+    WeightHistogram,
 )
 from ssl_vision.errors import InputError
+from ssl_vision.quiet import quiet
+from ssl_vision.runs.bar import RunBar
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.complaint import OneLineErrors, one_line
 from ssl_vision.runs.folder import RunFolder, derived_name, differences
 from ssl_vision.runs.last import LastCheckpoint
 from ssl_vision.runs.log import RunLog
+from ssl_vision.runs.mirror import mirror, mirror_ends, mirror_mode
 from ssl_vision.runs.record import RunRecord
+from ssl_vision.runs.registry import Run
+from ssl_vision.runs.summary import summary
 from ssl_vision.runs.writing import WholeFiles
 
 _DEFAULTS = {
@@ -67,16 +73,6 @@ _RECORDED = (
 )
 
 
-_WANDB = wandb.Settings(
-    x_disable_meta=True,
-    x_disable_machine_info=True,
-    disable_git=True,
-    disable_code=True,
-    console="off",
-)
-"""What W&B is told is the config and the numbers, not the machine's paths and programs."""
-
-
 class _Parser(OneLineErrors, LightningArgumentParser):
     pass
 
@@ -93,6 +89,7 @@ class RunCLI(LightningCLI):
     plain_config: dict[str, Any]
     check: Callable[[], None]
     wandb_mode: str | None
+    page: dict[str, Any] | None = None
 
     def __init__(self, args: Sequence[str]) -> None:
         try:
@@ -148,6 +145,7 @@ class RunCLI(LightningCLI):
             default=False,
             help="Mirror the run to Weights & Biases: true, false or offline.",
         )
+        parser.add_argument("--report", type=bool, default=True, help="Write report.html at the end.")
         parser.add_lightning_class_args(RepresentationMetrics, "metrics")
         parser.add_argument(
             "--gradients", type=bool, default=False, help="Log what the gradient does to the embeddings."
@@ -185,7 +183,7 @@ class RunCLI(LightningCLI):
             if getattr(rank_zero_only, "rank", 0) == 0:
                 self.check()
                 self.folder.remove_requeued()
-        self.wandb_mode = _wandb_mode(config.wandb)
+        self.wandb_mode = mirror_mode(config.wandb)
 
     def _plain(self, config: Namespace) -> dict[str, Any]:
         """What describes the run, as plain dicts and lists."""
@@ -237,23 +235,20 @@ class RunCLI(LightningCLI):
         """The trainer with the run's loggers and callbacks added to those of the config."""
         config = self.config_init[self.subcommand]
         if self.subcommand == "validate":
-            return super().instantiate_trainer(logger=False, enable_checkpointing=False, **kwargs)
-        given = config.trainer.logger
-        loggers: list[Logger] = [RunLog(self.folder.metrics_file)]
-        loggers += given if isinstance(given, list) else [given] if isinstance(given, Logger) else []
-        if self.wandb_mode:
-            loggers.append(
-                WandbLogger(
-                    project="ssl_vision",
-                    name=self.folder.path.name,
-                    save_dir=self._made(self.folder.path),
-                    offline=self.wandb_mode == "offline",
-                    settings=_WANDB,
-                )
+            bar = [] if config.trainer.enable_progress_bar is False else [RunBar()]
+            return super().instantiate_trainer(
+                logger=False, enable_checkpointing=False, callbacks=bar, **kwargs
             )
+        given = config.trainer.logger
+        log = RunLog(self.folder.metrics_file)
+        loggers: list[Logger] = [log]
+        loggers += given if isinstance(given, list) else [given] if isinstance(given, Logger) else []
         fresh = config.ckpt_path is None
+        if self.wandb_mode:
+            loggers.append(mirror(self.folder, self.plain_config, mode=self.wandb_mode, fresh=fresh))
         record = RunRecord(self.folder, self.plain_config, fresh=fresh, check=self.check)
-        own: list[pl.Callback] = [Times(), ObjectiveStatistics(), FiniteSteps(config.patience)]
+        own: list[pl.Callback] = [Times(), Memory(), ObjectiveStatistics(), WeightHistogram(log)]
+        own += [FiniteSteps(config.patience)]
         own += [OnlineProbe()] if config.online_probe else []
         own += [GradientDiagnostics()] if config.gradients else []
         files = WholeFiles(self.folder.last, self.folder.previous)
@@ -266,8 +261,7 @@ class RunCLI(LightningCLI):
         theirs = theirs if isinstance(theirs, list) else [theirs]
         shown = config.trainer.enable_progress_bar is not False
         if shown and not any(isinstance(callback, ProgressBar) for callback in theirs):
-            # a bar that is drawn waits for the device, so it is drawn when something new is logged
-            own.append(TQDMProgressBar(refresh_rate=max(1, config.trainer.log_every_n_steps)))
+            own.append(RunBar(log))
         self.trainer_defaults["callbacks"] = own
         plugins = config.trainer.plugins
         plugins = [*(plugins if isinstance(plugins, list) else [plugins] if plugins else []), files]
@@ -275,14 +269,18 @@ class RunCLI(LightningCLI):
             logger=loggers, plugins=plugins, default_root_dir=str(self.folder.path), **kwargs
         )
 
-    @staticmethod
-    def _made(path: Path) -> Path:
-        path.mkdir(parents=True, exist_ok=True)
-        return path
-
     def after_fit(self) -> None:
-        """Says where everything was written."""
-        rank_zero_info(f"{self.trainer.current_epoch} epochs done, all written to {self.folder.path}")
+        """Says what the run came to, or, when quiet, where it is."""
+        if not self.trainer.is_global_zero:
+            return
+        if self.config_init["fit"].report:
+            self.page = {"path": self.folder.path, "data": self.datamodule}
+        if quiet():
+            print(self.folder.path)
+            return
+        size = getattr(self.trainer.datamodule, "batch_size", None)  # type: ignore[attr-defined]
+        images = size and size * self.trainer.world_size * int(self.trainer.num_training_batches)
+        print(summary(Run(self.folder.path), images=images))
 
 
 def _below_home(value: Any) -> Any:
@@ -298,19 +296,6 @@ def _below_home(value: Any) -> Any:
 def _requeued() -> bool:
     """Whether SLURM starts this job again, by the same command as the first time."""
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
-
-
-def _wandb_mode(flag: bool | str) -> str | None:
-    """None, ``"offline"``, ``"online"`` or ``"disabled"``; online needs a key, looked for before training."""
-    if not flag:
-        return None
-    mode = "offline" if flag == "offline" else os.environ.get("WANDB_MODE", "online")
-    if mode == "online" and not wandb.login(prompt=False):
-        raise InputError(
-            "--wandb true: no W&B API key is configured; "
-            "run 'wandb login', or log locally with --wandb offline"
-        )
-    return mode
 
 
 def _with_data(args: Sequence[str]) -> list[str]:
@@ -346,9 +331,13 @@ def _names_data(option: str, value: str) -> bool:
     return isinstance(content, dict) and "data" in content
 
 
-def run(args: Sequence[str]) -> None:
-    """Runs ``fit`` or ``validate``, the first of ``args``, with the options that follow."""
-    with warnings.catch_warnings():
+def run(args: Sequence[str]) -> dict[str, Any] | None:
+    """Runs ``fit`` or ``validate``, the first of ``args``, with the options that follow.
+
+    Returns:
+        What the page of a run that was trained is made of, on the first process.
+    """
+    with warnings.catch_warnings(), mirror_ends():
         # LightningCLI warns against args beside sys.argv; here they are the same.
         warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
@@ -357,17 +346,16 @@ def run(args: Sequence[str]) -> None:
         logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_about_the_run)
         logging.getLogger("lightning_fabric.utilities.seed").setLevel(logging.WARNING)
         try:
-            RunCLI(_with_data(args))
+            return RunCLI(_with_data(args)).page
         except MisconfigurationException as error:
             raise InputError(one_line(str(error))) from error
         except SystemExit as error:
             if isinstance(error.__context__, KeyboardInterrupt):  # Lightning's way out of Ctrl-C
                 raise error.__context__ from None
             raise
-        finally:
-            wandb.finish()  # else a second run of this process would be logged into the first
 
 
 def _is_about_the_run(record: logging.LogRecord) -> bool:
     noise = ("TPU available", "GPU available", "litlogger", "litmodels", "Loading `train_dataloader`")
-    return not any(word in record.getMessage() for word in noise)
+    ended = "`Trainer.fit` stopped"  # as the summary says
+    return not any(word in record.getMessage() for word in (*noise, ended))

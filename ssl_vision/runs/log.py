@@ -1,4 +1,4 @@
-"""metrics.csv and times.csv: every logged number of a run, one row a step, whatever else logs."""
+"""metrics.csv, times.csv, weights.csv: every logged number of a run, one row a step, whatever else logs."""
 
 import csv
 import os
@@ -12,26 +12,31 @@ from pytorch_lightning.utilities import rank_zero_only
 
 Row = dict[str, str]
 
-_TIME = "time/"
-"""What a name of a duration begins with."""
+_FILES = {"time/": "times.csv", "memory/": "times.csv", "weight/": "weights.csv"}
+"""Where numbers go whose names begin so; all others go to metrics.csv."""
 
 
 class RunLog(Logger):
     """Writes ``metrics.csv`` with the columns ``step``, ``epoch`` and one for each metric.
 
-    Numbers named ``time/…`` go to ``times.csv`` beside it, so that two runs of one seed have equal metrics.
+    Numbers named ``time/…`` and ``memory/…`` go to ``times.csv`` beside it, so that two runs of one seed have
+    equal metrics, and the shares of a histogram, ``weight/…``, to ``weights.csv``.
     Each row is on disk when ``log_metrics`` returns; where the disk cannot take it, a warning says so and
     the row is kept for the next time.
 
     Args:
         path: the CSV file of metrics; rows that it holds already are kept until ``keep_until`` drops them.
+
+    Attributes:
+        latest: the last value of every name that was logged.
     """
 
     def __init__(self, path: str | Path) -> None:
         super().__init__()
+        self.latest: dict[str, float] = {}
         self._path = Path(path)
-        self._metrics = _Table(self._path)
-        self._times = _Table(self._path.with_name("times.csv"))
+        names = [self._path.name, *_FILES.values()]
+        self._tables = {name: _Table(self._path.with_name(name)) for name in names}
 
     @property
     def name(self) -> str:
@@ -60,20 +65,22 @@ class RunLog(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Adds a row, or completes the last one if it is of the same step."""
+        self.latest |= metrics
         values = {key: _text(value) for key, value in metrics.items()}
         place = {"step": str(step)} | {key: values[key] for key in ("epoch",) if key in values}
-        times = {key: value for key, value in values.items() if key.startswith(_TIME)}
-        others = {key: value for key, value in values.items() if key not in times and key not in place}
-        if times:
-            self._times.add(place | times)
-        if others:
-            self._metrics.add(place | others)
+        rows: dict[str, Row] = {}
+        for key in values:
+            if key not in place:
+                name = next((_FILES[start] for start in _FILES if key.startswith(start)), self._path.name)
+                rows.setdefault(name, dict(place))[key] = values[key]
+        for name, row in rows.items():
+            self._tables[name].add(row)
 
     @rank_zero_only
     def sync(self) -> None:
         """Puts all rows on the disk, those too that it could not take before, or warns."""
-        self._metrics.sync()
-        self._times.sync()
+        for table in self._tables.values():
+            table.sync()
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
@@ -87,8 +94,8 @@ class RunLog(Logger):
         A continued run calls this with the step that it continues from, a fresh one with 0, so that each
         step stands once in the file.
         """
-        self._metrics.keep_until(step)
-        self._times.keep_until(step)
+        for table in self._tables.values():
+            table.keep_until(step)
 
 
 class _Table:

@@ -85,9 +85,7 @@ def base(file: Path) -> dict:
     return merged(config, TINY)
 
 
-BASES = [
-    base(file) for file in sorted(CONFIGS.rglob("*.yaml")) if file.parent.name not in ("paper", "sweep")
-]
+BASES = [base(file) for file in sorted(CONFIGS.rglob("*.yaml")) if file.parent.name not in ("paper", "sweep")]
 
 
 def places(tree: Any, path: tuple = ()) -> Iterator[tuple]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from PIL import Image
-from pytorch_lightning.callbacks import TQDMProgressBar
+from pytorch_lightning.callbacks import ProgressBar
 from settings import CONFIGS, TINY
 
 from ssl_vision.main import main
@@ -35,6 +35,7 @@ def test_a_run_folder_holds_config_metrics_and_checkpoint(tiny_run):
         "config.yaml",
         "metrics.csv",
         "times.csv",
+        "weights.csv",
         "checkpoints",
     }
     assert {p.name for p in (tiny_run / "checkpoints").iterdir()} == {"last.ckpt", "previous-last.ckpt"}
@@ -168,7 +169,8 @@ def test_a_folder_that_holds_a_run_is_never_overwritten_unasked(tmp_path, capsys
     (tmp_path / "run" / "notes.txt").touch()
     assert fit(tmp_path, short, "--model.optimizer.lr=0.5", "--overwrite=true") == 0
     left = {file.name for file in (tmp_path / "run").iterdir()}
-    assert left == {".lock", "config.yaml", "metrics.csv", "times.csv", "checkpoints", "notes.txt"}
+    logs = {"metrics.csv", "times.csv", "weights.csv"}
+    assert left == {".lock", "config.yaml", *logs, "checkpoints", "notes.txt"}
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert config["model"]["init_args"]["optimizer"]["lr"] == 0.5
 
@@ -392,22 +394,16 @@ def test_a_logger_of_the_users_own_runs_beside_metrics_csv(tmp_path):
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_the_progress_bar_is_drawn_when_something_is_logged(own, tmp_path, monkeypatch):
+def test_a_progress_bar_of_the_users_own_takes_the_place_of_ours(own, tmp_path, monkeypatch):
     seen = []
 
     def note(self):
-        bars = [c for c in self.trainer.callbacks if isinstance(c, TQDMProgressBar)]
-        seen.append([bar.refresh_rate for bar in bars])
+        seen.append([type(c).__name__ for c in self.trainer.callbacks if isinstance(c, ProgressBar)])
 
     monkeypatch.setattr("ssl_vision.models.SimCLR.on_train_epoch_start", note)
-    bar = ["--trainer.callbacks+=TQDMProgressBar", "--trainer.callbacks.refresh_rate=7"] if own else []
-    options = [
-        "--trainer.enable_progress_bar=true",
-        "--trainer.log_every_n_steps=3",
-        "--trainer.max_epochs=1",
-    ]
-    assert fit(tmp_path, *options, *bar) == 0
-    assert seen == [[7 if own else 3]]
+    bar = ["--trainer.callbacks+=TQDMProgressBar"] if own else []
+    assert fit(tmp_path, "--trainer.enable_progress_bar=true", "--trainer.max_epochs=1", *bar) == 0
+    assert seen == [["TQDMProgressBar" if own else "RunBar"]]
 
 
 def test_what_a_run_keeps_does_not_say_whose_home_it_was_in(tmp_path, monkeypatch):

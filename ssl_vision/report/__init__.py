@@ -1,0 +1,1 @@
+"""Report: from run folders to a page to look at."""

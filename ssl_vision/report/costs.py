@@ -1,0 +1,70 @@
+"""Time and memory."""
+
+from typing import Any
+
+from ssl_vision.progress import duration
+from ssl_vision.report.markup import COLOURS, chart, number, numbers, table
+from ssl_vision.report.page import Missing, Section
+from ssl_vision.runs.registry import Run
+from ssl_vision.runs.table import rows
+
+_PARTS = {"time/train_seconds": "training", "time/val_seconds": "validation"}
+_MEMORY = {
+    "memory/process_mb": "memory of the process, peak",
+    "memory/device_mb": "memory on the device, peak",
+}
+
+
+def section(run: Run) -> Section:
+    """Seconds of every epoch, their sum, and the most memory that was held.
+
+    Raises:
+        Missing: no epoch was completed.
+    """
+    timed = rows(run.folder.times_file)
+    if not timed:
+        raise Missing(f"{run.folder.times_file} has no rows: no epoch was completed")
+    facts = []
+    for key, name in _PARTS.items():
+        seconds = [row[key] for row in timed if key in row]
+        if seconds:
+            facts.append([f"{name}, in all", clock(sum(seconds))])
+            facts.append([f"{name}, median", f"{sorted(seconds)[len(seconds) // 2]:.3g} s"])
+    for key, name in _MEMORY.items():
+        peaks = [row[key] for row in timed if key in row]
+        if peaks:
+            facts.append([name, f"{max(peaks):,.0f} MiB"])
+    lead = "The first epoch often takes longer: libraries load and kernels are chosen."
+    head = ["", "value"]
+    return Section(
+        "costs", "Time and memory", lead, _chart(timed) + table(head, facts, caption="Over the whole run")
+    )
+
+
+def _chart(timed: list[dict[str, float]]) -> str:
+    traces: list[dict[str, Any]] = []
+    for place, (key, name) in enumerate(_PARTS.items()):
+        found = [row for row in timed if key in row]
+        if found:
+            traces.append({
+                "type": "bar", "name": name, "x": [int(row.get("epoch", 0)) + 1 for row in found],
+                "y": numbers([row[key] for row in found], 4), "marker": {"color": COLOURS[place]},
+                "hovertemplate": "%{y:.3g} s",
+            })  # fmt: skip
+    layout = {
+        "barmode": "stack", "hovermode": "x unified", "xaxis": {"title": {"text": "epoch"}},
+        "yaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
+    }  # fmt: skip
+    longest = number(max(row.get("time/train_seconds", 0) for row in timed), 3)
+    return chart(
+        "Seconds of each epoch", traces, layout,
+        about=f"Seconds of each epoch; the longest trained for {longest}",
+        note="blue: training; on top, in orange, validation",
+    )  # fmt: skip
+
+
+def clock(seconds: float) -> str:
+    """Seconds below 100, else minutes and seconds, or hours, with the unit."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    return f"{duration(seconds)} {'h' if round(seconds) >= 3600 else 'min'}"

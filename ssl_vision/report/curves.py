@@ -1,0 +1,155 @@
+"""Curves: what was logged, over the epochs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ssl_vision.report.markup import COLOURS, DASHES, chart, folded, number, numbers, switches, table
+from ssl_vision.report.page import Missing, Section
+from ssl_vision.runs.registry import Run
+from ssl_vision.runs.table import rows
+
+LAYERS = {"backbone": "", "hidden": "_hidden", "projector": "_projector"}
+"""Where a representation is read, and how a metric's name ends there."""
+
+METRICS = {
+    "train/loss": ("Loss", "of the training batches; compare it within one objective only"),
+    "val/knn_top1": ("kNN top-1, %", "of held-out images, on the backbone; higher is better"),
+    "val/online_top1": ("Online linear top-1, %", "of held-out images; higher is better"),
+    "train/temperature": ("Temperature τ", "in force in the objective"),
+    "train/alignment": ("Similarity of positive pairs", "mean cosine in training; higher is closer"),
+    "val/alignment": ("Alignment", "mean squared distance of two views; lower is closer"),
+    "val/uniformity": ("Uniformity", "log of the mean pair potential; lower is more spread"),
+    "val/tolerance": (
+        "Tolerance",
+        "mean cosine within classes, over all pairs; higher keeps a class together",
+    ),
+    "val/sensitivity": ("Sensitivity", "how well cosines tell classes apart; read it beside kNN"),
+    "val/rankme": ("RankMe", "directions in use; 1 is a collapse"),
+}
+"""What is drawn, its name and how to read it."""
+
+SIGNS = "━╍┅┉╌"
+"""How the dashes are written."""
+
+_MOST = 1500
+"""Points of a line; of more, evenly spaced ones are drawn."""
+
+
+def steps_per_epoch(run: Run) -> float:
+    """Steps of a whole epoch, as far as the logged rows tell."""
+    every = [*run.history, *rows(run.folder.times_file)]
+    return max(((row["step"] + 1) / (row.get("epoch", 0) + 1) for row in every), default=1.0)
+
+
+def line(run: Run, metric: str, *, most: int = _MOST) -> tuple[list[float | None], list[float | None]]:
+    """Epochs completed and values, accuracies in per cent."""
+    curve, per_epoch = run.curve(metric), steps_per_epoch(run)
+    kept = [curve[i] for i in _spaced(len(curve), most)]
+    scale = 100 if metric.endswith("top1") else 1
+    epochs = numbers([(step + 1) / per_epoch for step, _, _ in kept])
+    return epochs, [number(scale * value) for _, _, value in kept]
+
+
+def section(run: Run) -> Section:
+    """One chart for each metric that the run logged, one line in it for each layer.
+
+    Raises:
+        Missing: nothing was logged.
+    """
+    charts: list[str] = []
+    drawn: dict[str, None] = {}
+    for metric, (title, note) in METRICS.items():
+        traces = []
+        for place, (layer, suffix) in enumerate(LAYERS.items()):
+            if run.curve(metric + suffix):
+                traces.append(_trace(*line(run, metric + suffix), layer, place))
+        if len(traces) > 1:
+            drawn |= {trace["name"]: None for trace in traces}
+        else:
+            for trace in traces:
+                trace |= {"meta": "", "name": title}
+        if traces:
+            charts.append(_chart(title, note, traces))
+    if not charts:
+        raise Missing(f"{run.folder.metrics_file} has no numbers yet")
+    boxes = switches("Layers", marks(list(drawn))) if drawn else ""
+    lead = (
+        "In a run that learns the loss falls and kNN rises; RankMe near 1 or uniformity near 0 is a "
+        "collapse. Drag to zoom, double-click to go back."
+    )
+    return Section("curves", "Curves", lead, f'{boxes}<div class="grid">{"".join(charts)}</div>{_table(run)}')
+
+
+def overlaid(runs: Sequence[Run], names: Sequence[str]) -> Section:
+    """One chart for each metric, one line in it for each run.
+
+    Raises:
+        Missing: nothing was logged.
+    """
+    charts = []
+    for metric, (title, note) in METRICS.items():
+        traces = [
+            _trace(*line(run, metric, most=_MOST // 3), name, place)
+            for place, (run, name) in enumerate(zip(runs, names, strict=True))
+            if run.curve(metric)
+        ]
+        if traces:
+            charts.append(_chart(title, note, traces))
+    if not charts:
+        raise Missing("none of the runs has logged numbers")
+    boxes = switches("Runs", marks(names))
+    lead = "The same metrics on the same axes; switch runs off to compare the others."
+    return Section("curves", "Curves", lead, f'{boxes}<div class="grid">{"".join(charts)}</div>')
+
+
+def marks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Sign and colour of the n-th line, by its name."""
+    places = (style(place) for place in range(len(names)))
+    return {name: (SIGNS[dash], COLOURS[colour]) for name, (colour, dash) in zip(names, places, strict=True)}
+
+
+def style(place: int) -> tuple[int, int]:
+    """Number of the colour and of the dash of the n-th line."""
+    return place % len(COLOURS), (place + place // len(COLOURS)) % len(DASHES)
+
+
+def _trace(x: Sequence[Any], y: Sequence[Any], name: str, place: int) -> dict[str, Any]:
+    colour, dash = style(place)
+    return {
+        "x": x, "y": y, "name": name, "meta": name, "mode": "lines+markers" if len(x) < 30 else "lines",
+        "line": {"color": COLOURS[colour], "dash": DASHES[dash], "width": 2}, "marker": {"size": 5},
+        "hovertemplate": "%{y:.4g}",
+    }  # fmt: skip
+
+
+def _chart(title: str, note: str, traces: Sequence[dict[str, Any]]) -> str:
+    ends = "; ".join(f"{trace['name']} ends at {trace['y'][-1]}" for trace in traces)
+    layout: dict[str, Any] = {
+        "hovermode": "x unified",
+        "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero"},
+    }
+    values = {value for trace in traces for value in trace["y"]}
+    if len(values) == 1 and (only := values.pop()):
+        layout["yaxis"] = {"range": sorted((0, 2 * only))}
+    return chart(title, traces, layout, about=f"{title} over the epochs: {ends}", note=note)
+
+
+def _table(run: Run) -> str:
+    """The validations as numbers."""
+    names = [name for name in METRICS if name.startswith("val/") and run.curve(name)]
+    measured = [row for row in run.history if any(name in row for name in names)]
+    if not measured:
+        return ""
+    lines = []
+    for i in _spaced(len(measured), 100):
+        row = measured[i]
+        cells = [f"{row[name]:.4g}" if name in row else "" for name in names]
+        lines.append([int(row.get("epoch", 0)) + 1, *cells])
+    head = ["epoch", *(name.removeprefix("val/") for name in names)]
+    return folded("The validations as a table", table(head, lines, caption="Backbone, shares of 1"))
+
+
+def _spaced(count: int, most: int) -> list[int]:
+    """At most so many places of a list, the last one among them."""
+    kept = min(count, most)
+    return [(i + 1) * count // kept - 1 for i in range(kept)]

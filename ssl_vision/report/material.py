@@ -1,0 +1,218 @@
+"""What a run's page is made of: its files, its images, its features."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from jsonargparse import ArgumentParser
+from torch import Tensor
+
+import ssl_vision.data
+import ssl_vision.models
+import ssl_vision.objectives  # noqa: F401  (makes the short names known)
+from ssl_vision.data import ImageData, Images
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.cache import FeatureCache
+from ssl_vision.evaluation.embedded import Embedded, Splits
+from ssl_vision.evaluation.features import chosen_device
+from ssl_vision.evaluation.rebuild import trained_model
+from ssl_vision.metrics.neighbours import Neighbours, nearest
+from ssl_vision.metrics.vote import vote
+from ssl_vision.models import Layers
+from ssl_vision.report.page import Missing
+from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.complaint import one_line
+from ssl_vision.runs.registry import Run
+
+SHOWN = 2000
+"""Images at most that the page carries for its map."""
+
+NEAR = 5
+"""Neighbours that are shown of an image."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a network makes of a split's images, and what their neighbours say of them.
+
+    Args:
+        images: N of them.
+        split: which they are, in words.
+        features: (N, F) by layer.
+        bank: the images among which neighbours are sought; None where that is `images` themselves.
+        bank_features: (M, F) of the backbone.
+        k: neighbours that vote.
+        temperature: of the vote.
+        classes: names of the classes; of images and bank alike.
+    """
+
+    images: Images
+    split: str
+    features: dict[str, Tensor]
+    bank: Images | None
+    bank_features: Tensor
+    k: int
+    temperature: float
+    classes: tuple[str, ...]
+
+    @cached_property
+    def neighbours(self) -> Neighbours:
+        """Of each image, max(k, 5) at most in the bank, itself left out, by cosine of the backbone."""
+        own = int(self.bank is None)
+        count = min(max(self.k, NEAR) + own, len(self.bank_features))
+        found = nearest(self.features["backbone"], self.bank_features, count)
+        if not own:
+            return found
+        other = found.index != torch.arange(len(self.images))[:, None]
+        other[:, -1] &= other.sum(dim=1) < count  # an image that is not among its own neighbours has equals
+        return Neighbours(*(each[other].view(len(self.images), count - 1) for each in found))
+
+    @cached_property
+    def predicted(self) -> Tensor | None:
+        """(N,) the class that the vote gives each image; None where images or bank have no labels."""
+        if self.bank is None or not self.bank.labelled.all() or not self.images.labelled.any():
+            return None
+        k = min(self.k, len(self.bank))
+        scores = vote(self.neighbours, self.bank.labels, len(self.classes), k=k, temperature=self.temperature)
+        return scores.argmax(dim=1)
+
+    @cached_property
+    def shown(self) -> Tensor:
+        """Rows that the map shows: all, or `SHOWN` of them, evenly spaced."""
+        count = min(len(self.images), SHOWN)
+        return torch.arange(count) * len(self.images) // count
+
+    def name(self, label: int) -> str:
+        """Of a class; -1 is no class."""
+        return self.classes[label] if label >= 0 else "no label"
+
+
+@dataclass
+class Material:
+    """What the sections of a run's page draw from.
+
+    Args:
+        run: its folder.
+        data: its images, where they are read already.
+        embedded: its features, where they are made already.
+        embed: whether features are made where they are not.
+        device: where.
+        cache: keep features in the run folder.
+    """
+
+    run: Run
+    data: ImageData | None = None
+    embedded: Embedded | None = None
+    embed: bool = True
+    device: str = "auto"
+    cache: bool = True
+
+    @property
+    def seed(self) -> int:
+        """Of the run."""
+        return int(self.run.setting("seed") or 0)
+
+    def images(self) -> ImageData:
+        """The run's data.
+
+        Raises:
+            Missing: it cannot be read.
+        """
+        if self.data is None:
+            try:
+                data = _data(self.run.config)
+                data.prepare_data()
+                data.split("pretrain")
+            except (InputError, OSError) as error:
+                raise Missing(f"the run's images cannot be read ({error})") from error
+            self.data = data
+        return self.data
+
+    @cached_property
+    def look(self) -> Look | str:
+        """The features of the run's images, or why there are none."""
+        if self.embedded is None and not self.embed:
+            return (
+                f"it needs the features of images: ssl-vision evaluate {self.run.folder.path}, "
+                f"or ssl-vision report {self.run.folder.path}"
+            )
+        try:
+            return _look(self.embedded or self._embedded(), self.run.config.get("metrics") or {})
+        except Missing as error:
+            return str(error)
+        except (InputError, ValueError) as error:
+            return f"there are no features ({' '.join(str(error).split())})"
+
+    def features(self) -> Look:
+        """The features of the run's images.
+
+        Raises:
+            Missing: there are none.
+        """
+        if isinstance(self.look, str):
+            raise Missing(self.look)
+        return self.look
+
+    def _embedded(self) -> Embedded:
+        checkpoint = read_checkpoint(self.run.folder.last)
+        data = self.images()
+        try:
+            images: Any = {"train": data.split("train"), "test": data.split("test")}
+        except InputError:
+            images = {"train": _some(data.split("pretrain"))}
+        if not images["train"].labelled.any():
+            images = {"train": _some(images["train"])}
+        model = trained_model(checkpoint).to(chosen_device(self.device))
+        cache = FeatureCache(self.run.folder.path / "features") if self.cache else None
+        splits = Splits(data, images)
+        return Embedded(model, checkpoint.config, splits, layers=Layers._fields, cache=cache, seed=self.seed)
+
+
+def _some(images: Images) -> Images:
+    """As many as the map shows."""
+    count = min(len(images), SHOWN)
+    return images.select(torch.arange(count) * len(images) // count)
+
+
+def _look(embedded: Embedded, metrics: dict[str, Any]) -> Look:
+    images = embedded.splits.images
+    name: Any = "test" if "test" in images else "train"
+    features = {layer: embedded.plain(name, layer).cpu() for layer in embedded.layers}
+    if not all(values.isfinite().all() for values in features.values()):
+        raise Missing("the network's features are not finite: the run has diverged")
+    bank, bank_features = None, features["backbone"]
+    if name == "test":
+        bank, bank_features = images["train"], embedded.plain("train", "backbone").cpu()
+        known = bank.labelled
+        if known.any() and not known.all():
+            bank, bank_features = bank.select(known), bank_features[known]
+    count = len(images[name])
+    return Look(
+        images[name], f"{count:,} test images" if bank else f"{count:,} training images", features, bank,
+        bank_features, k=int(metrics.get("k") or 200), temperature=float(metrics.get("temperature") or 0.1),
+        classes=images["train"].classes,
+    )  # fmt: skip
+
+
+def _data(config: dict[str, Any]) -> ImageData:
+    """The data module that a run's config describes, with the run's seed.
+
+    Raises:
+        InputError: the config describes none.
+    """
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(pl.LightningDataModule, "data", required=True)
+    try:
+        parsed = parser.parse_object({"data": config["data"]})
+        if parsed.data.init_args.seed is None:
+            parsed.data.init_args.seed = config["seed_everything"]
+        data = parser.instantiate(parsed).data
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"config.yaml describes no data: {one_line(str(error))}") from error
+    if not isinstance(data, ImageData):
+        raise InputError(f"{type(data).__name__} is no ImageData")
+    return data

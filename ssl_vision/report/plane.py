@@ -1,0 +1,55 @@
+"""The alignment-uniformity plane."""
+
+from typing import Any
+
+from ssl_vision.report.curves import LAYERS
+from ssl_vision.report.markup import COLOURS, DASHES, chart, number, switches
+from ssl_vision.report.page import Missing, Section
+from ssl_vision.runs.registry import Run
+
+_SYMBOLS = {"circle": "●", "square": "■", "diamond": "◆"}
+
+
+def section(run: Run) -> Section:
+    """Alignment against uniformity, a point for each validation, a line for each layer (Wang & Isola 2020).
+
+    Raises:
+        Missing: there was no validation.
+    """
+    traces: list[dict[str, Any]] = []
+    marks = {}
+    for place, (layer, suffix) in enumerate(LAYERS.items()):
+        keys = [f"val/{name}{suffix}" for name in ("uniformity", "alignment")]
+        both = [row for row in run.history if all(key in row for key in keys)]
+        if not both:
+            continue
+        symbol, sign = list(_SYMBOLS.items())[place]
+        marks[layer] = (sign, COLOURS[place])
+        epochs = [int(row.get("epoch", 0)) + 1 for row in both]
+        marked = [""] * (len(both) - 1) + [f"epoch {epochs[-1]}"]
+        traces.append({
+            "x": [number(row[keys[0]]) for row in both], "y": [number(row[keys[1]]) for row in both],
+            "customdata": epochs, "text": marked, "textposition": "top center", "name": layer, "meta": layer,
+            "mode": "lines+markers+text", "cliponaxis": False,
+            "line": {"color": COLOURS[place], "dash": DASHES[place], "width": 1.5},
+            "marker": {"size": [6] * (len(both) - 1) + [11], "symbol": symbol, "line": {"width": 0},
+                       "opacity": 1},
+            "hovertemplate": "epoch %{customdata}<br>uniformity %{x:.3f}<br>alignment %{y:.3f}",
+        })  # fmt: skip
+    if not traces:
+        raise Missing("no validation has measured alignment and uniformity")
+    layout = {"xaxis": {"title": {"text": "uniformity"}}, "yaxis": {"title": {"text": "alignment"}}}
+    about = "; ".join(
+        f"{trace['name']} ends at uniformity {trace['x'][-1]}, alignment {trace['y'][-1]}" for trace in traces
+    )
+    lead = (
+        "Lower is better on both axes: views of one image close together, images spread over the sphere. "
+        "Training usually trades one for the other; the large mark is the last validation."
+    )
+    boxes = switches("Layers", marks)
+    return Section(
+        "plane",
+        "Alignment and uniformity",
+        lead,
+        boxes + chart("Alignment over uniformity", traces, layout, about=about, tall=True),
+    )

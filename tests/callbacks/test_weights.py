@@ -1,0 +1,74 @@
+"""The record of W: what a histogram counts, and what a run folder holds of it."""
+
+import csv
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from settings import TINY
+
+from ssl_vision.callbacks.weights import BINS, WeightHistogram, names, shares
+from ssl_vision.main import main
+from ssl_vision.objectives import MACL
+
+
+def rows(run):
+    with (run / "weights.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_shares_are_numpys_histogram():
+    values = torch.rand(500, generator=torch.Generator().manual_seed(0))
+    values[:3] = torch.tensor([0.0, 1.0, 0.5])
+    expected = np.histogram(values.numpy(), bins=BINS, range=(0, 1))[0] / 500
+    np.testing.assert_allclose(shares(values), expected, atol=1e-7)
+    assert len(names()) == BINS
+    assert names()[-1] == "weight/0.95"
+
+
+def test_values_that_are_not_finite_are_in_no_bin():
+    assert shares(torch.tensor([0.1, float("nan"), 0.9, 0.9])).sum().item() == pytest.approx(0.75)
+
+
+def test_a_row_is_the_weights_of_the_step():
+    objective, written = MACL(temperature=0.1), []
+    log = SimpleNamespace(log_metrics=lambda row, step: written.append((step, row)))
+    trainer = SimpleNamespace(log_every_n_steps=2, global_step=3, current_epoch=1, is_global_zero=True)
+    callback = WeightHistogram(log)
+    callback.on_train_batch_end(trainer, SimpleNamespace(objective=objective), None, None, 0)
+    trainer.global_step = 4
+    callback.on_train_batch_end(trainer, SimpleNamespace(objective=objective), None, None, 0)
+    assert written == []  # nothing was called yet
+    z1, z2 = torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(0))
+    objective(z1, z2)
+    callback.on_train_batch_end(trainer, SimpleNamespace(objective=objective), None, None, 0)
+    ((step, row),) = written
+    assert step == 3
+    assert row.pop("epoch") == 1
+    unit = torch.nn.functional.normalize(torch.cat([z1, z2]).double(), dim=1)
+    tau = objective.statistics()["temperature"].item()
+    exponentials = (unit @ unit.T / tau).exp()
+    positive = exponentials.roll(16, dims=1).diagonal()
+    negatives = exponentials.sum(dim=1) - exponentials.diagonal() - positive
+    weight = (negatives / (negatives + positive)).numpy()
+    expected = np.histogram(weight, bins=BINS, range=(0, 1))[0] / 32
+    assert list(row.values()) == pytest.approx(expected.tolist())
+
+
+def test_a_continued_run_has_each_row_once(tmp_path):
+    def fit(name, *args):
+        assert main(["fit", f"--runs_dir={tmp_path}", f"--name={name}", *TINY, *args]) == 0
+
+    fit("whole")
+    fit("parts", "--trainer.max_epochs=1")
+    with (tmp_path / "parts" / "weights.csv").open("a") as file:
+        file.write(f"4,1,{',' * (BINS - 1)}\n")  # of a step that the checkpoint does not have
+    fit("parts", "--ckpt_path=last")
+    whole = rows(tmp_path / "whole")
+    assert rows(tmp_path / "parts") == whole
+    assert [int(row["step"]) for row in whole] == list(range(8))
+    for row in whole:
+        assert sum(float(row[name]) for name in names()) == pytest.approx(1)
+    fit("parts", "--overwrite=true", "--model.objective=BarlowTwins")
+    assert not (tmp_path / "parts" / "weights.csv").exists()

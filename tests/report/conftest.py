@@ -1,0 +1,23 @@
+"""Runs to make pages of."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pages import Page
+
+from ssl_vision.main import main
+
+
+@pytest.fixture(scope="session")
+def evaluated_run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tiny run, evaluated, with its page: not to be changed."""
+    run = shutil.copytree(tiny_run, tmp_path_factory.mktemp("evaluated") / "tiny")
+    assert main(["evaluate", str(run), "--baselines=false"]) == 0
+    return run
+
+
+@pytest.fixture(scope="session")
+def page(evaluated_run: Path) -> Page:
+    """The page that ``evaluate`` wrote."""
+    return Page((evaluated_run / "report.html").read_text(encoding="utf-8"))

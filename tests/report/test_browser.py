@@ -1,0 +1,245 @@
+"""The page in a real browser: Chromium, driven by chromedriver; skipped where there is none."""
+
+import base64
+import io
+import json
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ssl_vision.data import Digits
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="chromium and chromedriver are not installed"
+)
+
+
+class Browser:
+    """Chromium with a page open."""
+
+    def __init__(self):
+        options = webdriver.ChromeOptions()
+        options.binary_location = CHROMIUM
+        for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        self.driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
+        self.driver.set_script_timeout(60)
+
+    def open(self, page, *, width=1280, dark=False):
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        for log in ("browser", "performance"):
+            self.driver.get_log(log)
+        self.driver.get(Path(page).as_uri())
+        self.until("document.documentElement.dataset.ready > 0")
+
+    def __call__(self, expression):
+        return self.driver.execute_script(f"return {expression}")
+
+    def until(self, expression):
+        end = time.monotonic() + 60
+        while not self(expression):
+            assert time.monotonic() < end, f"still not: {expression}"
+            time.sleep(0.02)
+
+    def show(self, selector):
+        """Scrolls there and waits until what is near is drawn."""
+        self(f"document.querySelector('{selector}').scrollIntoView({{behavior: 'instant', block: 'center'}})")
+        self.until(f"document.querySelector('{selector} .main-svg') !== null")
+
+    def show_all(self):
+        """Scrolls through the whole page; returns how many charts there are."""
+        count = self("document.querySelectorAll('.plot').length")
+        for i in range(count):
+            self(f"document.querySelectorAll('.plot')[{i}].scrollIntoView({{behavior: 'instant'}})")
+            self.until(f"document.querySelectorAll('.plot')[{i}].querySelector('.main-svg') !== null")
+        return count
+
+    def key(self, name):
+        for kind in ("keyDown", "keyUp"):
+            self.driver.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": kind, "key": name, "code": name})
+
+    def mouse(self, x, y, *kinds):
+        for kind in kinds or ("mouseMoved",):
+            event = {"type": kind, "x": x, "y": y}
+            if kind != "mouseMoved":
+                event |= {"button": "left", "clickCount": 1}
+            self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", event)
+
+    def pixels(self, selector):
+        """(H, W, 3) of an element that is wholly in the window."""
+        box = self(f"(r => [r.left, r.top, r.right, r.bottom])({one(selector)}.getBoundingClientRect())")
+        shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
+        whole = Image.open(io.BytesIO(base64.b64decode(shot["data"]))).convert("RGB")
+        return np.asarray(whole.crop([round(x) for x in box]))
+
+    def errors(self):
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] != "INFO"]
+
+    def requests(self):
+        messages = (json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance"))
+        sent = (m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent")
+        return [url for url in sent if not url.startswith(("file:", "data:", "blob:"))]
+
+
+def one(selector):
+    return f"document.querySelector('{selector}')"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    opened = Browser()
+    yield opened
+    opened.driver.quit()
+
+
+@pytest.fixture(scope="module")
+def file(evaluated_run):
+    return evaluated_run / "report.html"
+
+
+PLOT = "#map .plot"
+POINTS = "JSON.parse(document.querySelector('#map script.points').textContent)"
+TRACES = "[...document.querySelectorAll('#map .scatterlayer .trace')]"
+SHOWN = f"{TRACES}.map(t => t.querySelectorAll('.point').length)"
+
+
+def lonely(browser):
+    """A point of the map with no other near it, and where it is in the window."""
+    at = np.array(browser(f"{POINTS}.layouts['t-SNE']"), dtype=float).T
+    distance = np.linalg.norm(at[:, None] - at, axis=2) + 1e9 * np.eye(len(at))
+    point = int(distance.min(axis=1).argmax())
+    x, y = at[point].tolist()
+    place = (
+        f"((r, x, y) => [r.x + x._offset + x.d2p({x}), r.y + y._offset + y.d2p({y})])"
+        f"({one(PLOT)}.getBoundingClientRect(), {one(PLOT)}._fullLayout.xaxis, {one(PLOT)}._fullLayout.yaxis)"
+    )
+    return point, browser(place)
+
+
+def test_every_chart_is_drawn_without_an_error_or_a_request(browser, file):
+    browser.open(file)
+    count = browser.show_all()
+    marks = "document.querySelectorAll('.plot .trace, .plot .heatmaplayer image').length"
+    assert browser(marks) >= count >= 14
+    assert browser.errors() == []
+    assert browser.requests() == []
+
+
+def test_hovering_a_point_shows_its_image(browser, file):
+    browser.open(file)
+    browser.show("#map .field")
+    point, (x, y) = lonely(browser)
+    assert browser(f"{one('#map .tip')}.hidden")
+    browser.mouse(x, y)
+    browser.until(f"!{one('#map .tip')}.hidden")
+    data = browser(POINTS)
+    row, name = data["rows"][point], data["names"][data["classes"][point]]
+    assert browser(f"{one('#map .tip .words')}.textContent") == name
+    assert f"image {row}: {name}" in browser(f"{one('#map .panel')}.textContent")
+    image = Digits().split("test").images[row].permute(1, 2, 0).numpy()
+    seen = browser.pixels("#map .tip .tile")
+    centres = [int((i + 0.5) * len(seen) / 8) for i in range(8)]
+    np.testing.assert_allclose(seen[centres][:, centres], image, atol=3)
+    near = browser(
+        "[...document.querySelectorAll('#map .near .tile')].map(t => t.getAttribute('aria-label'))"
+    )
+    assert near == [
+        f"image {data['rows'][j]}, {data['names'][data['classes'][j]]}" for j in data["near"][point]
+    ]
+    assert browser.errors() == []
+
+
+def test_a_click_chooses_and_arrow_keys_go_on(browser, file):
+    browser.open(file)
+    browser.show("#map .field")
+    _, (x, y) = lonely(browser)
+    browser.mouse(x, y, "mouseMoved", "mousePressed", "mouseReleased")
+    browser(f"{one(PLOT)}.focus()")
+    said = f"{one('#map .panel')}.textContent"
+    seen = {browser(said)}
+    for key in ("ArrowLeft", "ArrowUp", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowDown"):
+        browser.key(key)
+        seen.add(browser(said))
+    assert len(seen) > 2
+    browser.key("Escape")
+    assert browser(f"{one('#map .tip')}.hidden")
+
+
+def test_switching_a_class_off_hides_its_points_and_no_others(browser, file):
+    browser.open(file)
+    browser.show("#map .field")
+    data = browser(POINTS)
+    sizes = [data["classes"].count(k) for k in range(len(data["names"]))]
+    browser.until(f"{SHOWN}.slice(0, {len(sizes)}).join() === '{','.join(map(str, sizes))}'")
+    browser("document.querySelectorAll('#map .classes input')[3].click()")
+    left = [size for k, size in enumerate(sizes) if k != 3]
+    browser.until(f"{SHOWN}.filter(n => n).join() === '{','.join(map(str, left))}'")
+    browser("document.querySelector('#map .every button[value=none]').click()")
+    browser.until(f"{SHOWN}.every(n => n === 0)")
+    browser("document.querySelector('#map .every button[value=all]').click()")
+    browser.until(f"{SHOWN}.filter(n => n).join() === '{','.join(map(str, sizes))}'")
+
+
+def test_the_layout_is_switched(browser, file):
+    browser.open(file)
+    browser.show("#map .field")
+    browser("document.querySelector('#map .layouts input[value=PCA]').click()")
+    data = browser(POINTS)
+    first = [x for x, k in zip(data["layouts"]["PCA"][0], data["classes"], strict=True) if k == 0]
+    browser.until(f"{one(PLOT)}.data[0].x[0] === {first[0]}")
+    assert browser(f"{one(PLOT)}.data[0].x") == first
+
+
+def test_a_layer_is_switched_in_all_charts_of_its_section(browser, file):
+    browser.open(file)
+    plots = "[...document.querySelectorAll('#curves .plot')]"
+    browser.until(f"{plots}.every(p => p.data)")
+    browser("document.querySelector('#curves .switches input[value=hidden]').click()")
+    visible = f"{plots}.flatMap(p => p.data.map(t => [t.name, t.visible]))"
+    browser.until(f"{visible}.every(([name, on]) => on === (name !== 'hidden'))")
+
+
+def test_dark_is_asked_for_by_the_system_and_by_the_button(browser, file):
+    browser.open(file, dark=True)
+    paper = "getComputedStyle(document.body).backgroundColor"
+    dark = browser(paper)
+    ink = f"{one('#curves .plot')}._fullLayout.font.color"
+    browser.until(f"{one('#curves .plot')}.data")
+    dark_ink = browser(ink)
+    browser("document.querySelector('#theme').click()")
+    light = browser(paper)
+    assert sum(map(int, light[4:-1].split(", "))) > 600 > 200 > sum(map(int, dark[4:-1].split(", ")))
+    browser.until(f"{ink} !== '{dark_ink}'")
+    browser.open(file, dark=False)
+    assert browser(paper) == light
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_wider_than_the_window(browser, file, width):
+    browser.open(file, width=width)
+    browser.show_all()
+    browser("document.querySelectorAll('details').forEach(d => d.open = true)")
+    root = "document.documentElement"
+    assert browser(f"{root}.scrollWidth <= {root}.clientWidth")
+
+
+def test_all_that_can_be_used_has_a_name_and_is_reached_by_the_keyboard(browser, file):
+    browser.open(file)
+    used = "button, input, summary, [role=img], [role=region], [role=application]"
+    name = "e.ariaLabel || e.textContent.trim() || e.closest('label')?.textContent.trim()"
+    assert browser(f"[...document.querySelectorAll('{used}')].every(e => {name})")
+    assert browser(f"{one(PLOT)}.tabIndex") == 0
+    assert browser("[...document.querySelectorAll('th')].every(t => t.scope)")
+    ids = browser("[...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(ids) == len(set(ids))

@@ -1,0 +1,232 @@
+"""The numbers on the page against oracles."""
+
+import base64
+import io
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from settings import TINY
+from sklearn.metrics import confusion_matrix
+from sklearn.neighbors import NearestNeighbors
+
+from ssl_vision.data import Digits, Images
+from ssl_vision.data.module import ImageData
+from ssl_vision.main import main
+from ssl_vision.metrics import knn_table
+from ssl_vision.report import confusion, embedding_map, gallery, spectrum, views
+from ssl_vision.report.curves import line
+from ssl_vision.report.material import Look
+from ssl_vision.report.sheet import COLUMNS, Sheet
+from ssl_vision.runs.registry import Run
+
+
+def images(count, classes, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    pixels = torch.randint(256, (count, 3, 5, 7), generator=generator, dtype=torch.uint8)
+    labels = torch.randint(classes, (count,), generator=generator)
+    return Images(pixels, labels, tuple(f"class {i}" for i in range(classes)))
+
+
+def look(*, bank=True, count=40, k=7):
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(count, 6, generator=generator)
+    others = torch.randn(90, 6, generator=generator)
+    return Look(
+        images(count, 4), "test", {"backbone": features}, images(90, 4, seed=2) if bank else None,
+        others if bank else features, k=k, temperature=0.2, classes=tuple("abcd"),
+    )  # fmt: skip
+
+
+def test_the_votes_are_those_of_the_knn_table():
+    seen = look()
+    (score,) = knn_table(
+        seen.features["backbone"], seen.images.labels, seen.bank_features, seen.bank.labels,
+        num_classes=4, ks=(7,), temperatures=(0.2,),
+    )  # fmt: skip
+    assert (seen.predicted == seen.images.labels).double().mean().item() == score.top1
+
+
+def test_neighbours_in_the_bank_are_those_of_a_brute_force_search():
+    seen = look()
+    search = NearestNeighbors(n_neighbors=7, metric="cosine", algorithm="brute").fit(seen.bank_features)
+    distance, index = search.kneighbors(seen.features["backbone"])
+    np.testing.assert_array_equal(seen.neighbours.index, index)
+    np.testing.assert_allclose(1 - seen.neighbours.similarity, distance, atol=1e-5)
+
+
+@pytest.mark.parametrize("copies", [0, 12])
+def test_without_a_bank_an_image_is_not_its_own_neighbour(copies):
+    seen = look(bank=False)
+    features = seen.features["backbone"]
+    features[: copies + 1] = features[0]  # more equals than there are neighbours
+    assert seen.neighbours.index.shape == (40, 7)
+    assert not (seen.neighbours.index == torch.arange(40)[:, None]).any()
+    unit = (features / features.norm(dim=1, keepdim=True)).double()
+    cosine = (unit @ unit.T).fill_diagonal_(-2)
+    expected = cosine.sort(dim=1, descending=True).values[:, :7]
+    np.testing.assert_allclose(seen.neighbours.similarity, expected, atol=1e-6)
+
+
+def test_confusion_is_scikit_learns():
+    generator = torch.Generator().manual_seed(0)
+    labels, predicted = torch.randint(5, (2, 200), generator=generator)
+    labels[::7] = -1
+    known = labels >= 0
+    expected = confusion_matrix(labels[known], predicted[known], labels=range(5))
+    found = confusion.confusion(labels, predicted, 5)
+    np.testing.assert_array_equal(found, expected)
+    off = {(i, j): expected[i, j] for i in range(5) for j in range(5) if i != j}
+    worst = sorted(off, key=lambda pair: (-off[pair], pair))[:8]
+    assert confusion.confused(found) == worst
+
+
+def test_only_confusions_that_occur_are_named():
+    counts = torch.tensor([[5, 2, 0], [0, 4, 0], [0, 1, 3]])
+    assert confusion.confused(counts) == [(0, 1), (2, 1)]
+
+
+def test_the_closest_negatives_are_those_of_a_double_loop(monkeypatch):
+    monkeypatch.setattr(gallery, "_TILE", 16)
+    generator = torch.Generator().manual_seed(3)
+    features = torch.randn(50, 4, generator=generator)
+    labels = torch.randint(3, (50,), generator=generator)
+    labels[::9] = -1
+    proposals = set()
+    for i in range(50):
+        others = [j for j in range(50) if labels[i] >= 0 and labels[j] >= 0 and labels[j] != labels[i]]
+        if others:
+            cosine = {j: torch.cosine_similarity(features[i], features[j], dim=0).item() for j in others}
+            best = max(cosine, key=cosine.get)
+            proposals.add((round(cosine[best], 5), min(i, best), max(i, best)))
+    taken, expected = set(), []
+    for _, i, j in sorted(proposals, reverse=True):
+        if not {i, j} & taken and len(expected) < 12:
+            taken |= {i, j}
+            expected.append((i, j))
+    found = gallery.closest(features, labels)
+    assert [(i, j) for i, j, _ in found] == expected
+    for i, j, cosine in found:
+        assert cosine == pytest.approx(torch.cosine_similarity(features[i], features[j], dim=0).item())
+    assert gallery.closest(features, torch.zeros(50, dtype=torch.int64)) == []
+
+
+def test_mistakes_are_wrong_and_in_order():
+    seen = look()
+    rows = gallery.mistakes(seen)
+    first = [seen.neighbours.similarity[row, 0].item() for row in rows]
+    wrong = (seen.predicted != seen.images.labels).nonzero().flatten().tolist()
+    assert set(rows) <= set(wrong)
+    assert first == sorted(first, reverse=True)
+    left = [seen.neighbours.similarity[row, 0].item() for row in wrong if row not in rows]
+    assert max(left, default=-1) <= first[-1]
+
+
+def test_queries_take_each_class_once():
+    data = images(60, 4)
+    assert sorted(data.labels[gallery.queries(data)].tolist()) == [0, 1, 2, 3]
+    without = Images(data.store, torch.full((60,), -1), ())
+    assert gallery.queries(without) == list(range(0, 60, 6))
+
+
+def test_pca_is_the_projection_on_the_singular_vectors():
+    features = torch.randn(30, 5, generator=torch.Generator().manual_seed(0))
+    rows = features.double().numpy()
+    rows = rows - rows.mean(axis=0)
+    _, _, vectors = np.linalg.svd(rows, full_matrices=False)
+    expected = rows @ vectors[:2].T
+    found = embedding_map.made(features, seed=0)["PCA"]
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-10)
+
+
+def test_t_sne_keeps_groups_together_and_is_the_same_again():
+    generator = torch.Generator().manual_seed(0)
+    groups = 20 * torch.eye(3)[torch.arange(45) % 3] + torch.randn(45, 3, generator=generator)
+    found = embedding_map.made(groups, seed=4)["t-SNE"]
+    np.testing.assert_array_equal(found, embedding_map.made(groups, seed=4)["t-SNE"])
+    search = NearestNeighbors(n_neighbors=6).fit(found)
+    near = search.kneighbors(found, return_distance=False)
+    assert (near % 3 == np.arange(45)[:, None] % 3).mean() > 0.95
+
+
+def test_near_are_the_best_other_rows():
+    features = torch.nn.functional.normalize(torch.randn(20, 3, generator=torch.Generator().manual_seed(0)))
+    search = NearestNeighbors(n_neighbors=6, metric="cosine", algorithm="brute").fit(features)
+    index = search.kneighbors(features, return_distance=False)
+    np.testing.assert_array_equal(embedding_map.near(features), index[:, 1:])
+    assert embedding_map.near(features[:3]).shape == (3, 2)
+
+
+def test_a_hundred_classes_are_told_apart():
+    shown = [
+        (embedding_map.COLOURS[i % len(embedding_map.COLOURS)], embedding_map.symbol(i)) for i in range(100)
+    ]
+    assert len(set(shown)) == 100
+
+
+def test_the_spectrum_is_numpys_of_centred_rows():
+    features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)) + 5
+    rows = features.double().numpy()
+    values = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)
+    np.testing.assert_allclose(spectrum.spectrum(features), values / values[0], rtol=1e-8)
+    assert spectrum.spectrum(torch.ones(4, 3)).tolist() == [1e-6] * 3
+
+
+@pytest.mark.parametrize(("count", "kind"), [(5, "png"), (COLUMNS + 3, "png"), (2000, "webp")])
+def test_a_sheet_holds_every_image_at_its_place(count, kind):
+    sheet = Sheet("image", side=64)
+    side = 8 if kind == "png" else 32
+    grey = torch.arange(count) * 37 % 256
+    added = grey[:, None, None, None].to(torch.uint8).expand(count, 3, side, side)
+    assert list(sheet.add(added[:4])) == [0, 1, 2, 3]
+    assert sheet.add(added[4:]) == range(4, count)
+    found, content = re.search(r"data:image/(\w+);base64,([^)]+)\)", sheet.style()).groups()
+    assert found == kind
+    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(content))).convert("RGB"))
+    assert picture.shape == (sheet.rows * side, COLUMNS * side, 3)
+    for number in range(0, count, 7):
+        column, row = (int(x) for x in re.findall(r"--\w+:(\d+)", sheet.tile(number, "")))
+        part = picture[row * side : (row + 1) * side, column * side : (column + 1) * side]
+        np.testing.assert_allclose(part, int(grey[number]), atol=0 if kind == "png" else 3)
+
+
+def test_large_images_are_shrunk_to_the_side():
+    sheet = Sheet("image", side=10)
+    sheet.add(torch.zeros(2, 3, 40, 20, dtype=torch.uint8))
+    assert "aspect-ratio:5/10" in sheet.style()
+
+
+def test_views_are_those_that_training_made(tmp_path, monkeypatch):
+    seen = {}
+    transfer = ImageData.on_after_batch_transfer
+
+    def recording(self, batch, dataloader_idx):
+        made = transfer(self, batch, dataloader_idx)
+        if self.trainer.training:
+            seen.setdefault(self.trainer.current_epoch, (batch.indices.clone(), made.views.clone()))
+        return made
+
+    monkeypatch.setattr(ImageData, "on_after_batch_transfer", recording)
+    args = ["fit", f"--runs_dir={tmp_path}", "--name=run", "--seed_everything=3", "--report=false", *TINY]
+    assert main(args) == 0
+    data = Digits(seed=3)
+    for epoch in (0, 1):
+        indices, normalised = seen[epoch]
+        shown = torch.cat(views.made(data, indices, epoch)).float()
+        mean, std = data.views.mean[0], data.views.std[0]
+        expected = ((normalised * std + mean) * 255).clamp(0, 255)
+        assert (shown - expected).abs().max() <= 0.5 + 1e-3
+    first = views.Order(len(data.split("pretrain")), shuffle=True, seed=3).rows()[:64]
+    assert torch.equal(seen[0][0], first)
+
+
+def test_long_curves_are_thinned_and_keep_their_end(tmp_path):
+    (tmp_path / "metrics.csv").write_text(
+        "step,epoch,train/loss\n" + "".join(f"{step},{step // 100},{step}\n" for step in range(4000))
+    )
+    x, y = line(Run(tmp_path), "train/loss", most=1000)
+    assert len(x) == len(y) == 1000
+    assert (x[-1], y[-1]) == (40.0, 3999.0)
+    assert y == [3 + 4 * i for i in range(1000)]
