@@ -1,0 +1,67 @@
+"""Three objectives and five seeds on the digits, compared: the example of docs/compare.md.
+
+    python benchmarks/compare.py                  about ten minutes on 2 cores
+    python benchmarks/compare.py --sweep configs/sweep/temperature_digits.yaml --by model.objective.temperature
+
+Trains the sweep's cells, evaluates each, compares by kNN and by the linear layer. Prints the comparisons as
+Markdown and writes benchmarks/results/compare.json: every seed's values with what was computed of them.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from provenance import provenance, save
+
+from ssl_vision.experiments.comparison.comparison import compare
+from ssl_vision.experiments.comparison.quantity import Quantity
+from ssl_vision.experiments.comparison.verdict import as_dict, as_markdown
+from ssl_vision.runs.registry import find_runs
+
+SWEEP = Path(__file__).parent.parent / "configs" / "sweep" / "objectives_digits.yaml"
+METRICS = ("knn_top1", "linear_top1")
+
+
+def table(record: dict[str, Any]) -> str:
+    """The comparisons, one after the other."""
+    return "\n\n".join(record["tables"])
+
+
+def main() -> None:
+    """Trains, evaluates, compares."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--sweep", type=Path, default=SWEEP)
+    parser.add_argument("--by", default="objective")
+    parser.add_argument("--workers", type=int, default=2)
+    chosen = parser.parse_args()
+    program = [sys.executable, "-m", "ssl_vision"]
+    with tempfile.TemporaryDirectory() as folder:
+        sweep = ["sweep", str(chosen.sweep), "--runs_dir", folder, "--workers", str(chosen.workers)]
+        subprocess.run([*program, *sweep], check=True, stdout=sys.stderr, cwd=SWEEP.parent.parent.parent)
+        runs = find_runs([folder])
+        for run in runs:
+            evaluate = ["evaluate", str(run.folder.path), "--baselines", "false", "--report", "false"]
+            subprocess.run([*program, *evaluate], check=True, stdout=sys.stderr)
+        found = [compare(runs, by=chosen.by, quantity=Quantity(metric=metric)) for metric in METRICS]
+        record = provenance("pytorch-lightning") | {
+            "tables": [as_markdown(comparison).strip() for comparison in found],
+            "comparisons": [_without_folder(as_dict(comparison), folder) for comparison in found],
+        }
+    save("compare", record)
+    print(table(record))
+
+
+def _without_folder(value: Any, folder: str) -> Any:
+    """The same with run folders named from the sweep's on."""
+    if isinstance(value, dict):
+        return {key: _without_folder(item, folder) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_folder(item, folder) for item in value]
+    return value.removeprefix(f"{folder}/") if isinstance(value, str) else value
+
+
+if __name__ == "__main__":
+    main()
