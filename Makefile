@@ -15,10 +15,9 @@ test: install-test lint  ## the whole test suite, on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 notebooks: install-test  ## runs the notebooks
-	$(BIN)/python -m pytest --nbmake --nbmake-timeout=180 notebooks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --nbmake --nbmake-timeout=180 notebooks
 
 docs: install-test  ## the documentation as a site, in site/
-	$(BIN)/python -m pip install -q -e '.[docs]'
 	$(BIN)/mkdocs build --strict
 
 torture: install-test  ## the long forms of the tests: a hundred kills, 20,000 steps, 2,000 configs with one thing wrong

@@ -1,7 +1,7 @@
 """Three objectives and five seeds on the digits, compared: the example of docs/compare.md.
 
     python benchmarks/compare.py                  about ten minutes on 2 cores
-    python benchmarks/compare.py --sweep configs/sweep/temperature_digits.yaml --by model.objective.temperature
+    python benchmarks/compare.py --workers 1
 
 Trains the sweep's cells, evaluates each, compares by kNN and by the linear layer. Prints the comparisons as
 Markdown and writes benchmarks/results/compare.json: every seed's values with what was computed of them.

@@ -57,9 +57,8 @@ def paired(first: Sequence[float], second: Sequence[float], *, alpha: float = 0.
         raise ValueError("expected finite numbers")
     d = np.subtract(first, second, dtype=np.float64)
     scale = float(np.abs([*first, *second]).max())
-    d[np.abs(d) <= 1e-12 * scale] = 0  # equal but for rounding
-    if np.ptp(d) <= 1e-12 * scale:
-        d[:] = d[0]
+    if scale:  # differences that are equal but for rounding are ties
+        d = d.round(min(300, 12 - math.ceil(math.log10(scale))))
     n, mean = len(d), math.fsum(d) / len(d)
     spread = 0.0 if not np.ptp(d) else float(d.std(ddof=1))
     half = t_interval(d, level=1 - alpha) if n > 1 else None

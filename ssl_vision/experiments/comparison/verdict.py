@@ -65,6 +65,8 @@ def verdict(comparison: Comparison, pair: Pair) -> str:
     size = _sized(comparison, abs(result.mean))
     more, less = ("better", "worse") if comparison.quantity.percent else ("higher", "lower")
     side = more if result.mean > 0 else less
+    if not any(result.differences):
+        return f"{first} and {second} are equal with {'the one seed' if n == 1 else f'each of {seeds}'}."
     if result.t_p is None:
         if n == 1:
             return (
@@ -72,8 +74,6 @@ def verdict(comparison: Comparison, pair: Pair) -> str:
                 "difference from chance: train more seeds."
             )
         return f"{first} is {side} than {second} by {size} with each of {seeds}: no spread, so no test."
-    if not any(result.differences):
-        return f"{first} and {second} are equal with {'the one seed' if n == 1 else f'each of {seeds}'}."
     p, many = pair.holm_p, len(comparison.pairs) > 1
     named = f"Holm-corrected p {_equals(p)}" if many else f"p {_equals(p)}"
     range_ = _shown(comparison, result.interval)

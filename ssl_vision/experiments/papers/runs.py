@@ -103,7 +103,9 @@ class PaperRun:
         if run is None:
             return
         now = self.expected(run.config)
-        if other := differences(run.config, now):
+        epochs, wanted = run.setting("epochs"), int(self.cell.options["trainer.max_epochs"])
+        length = [f"trainer.max_epochs: {epochs} there, {wanted} here"] if epochs != wanted else []
+        if other := differences(run.config, now) or length:
             raise InputError(
                 f"{self.path} holds a run with another config ({'; '.join(other)}): give the same options "
                 "as then, another --runs_dir, or delete it"

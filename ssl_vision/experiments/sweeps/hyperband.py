@@ -1,5 +1,6 @@
 """W&B's early termination: a cell ends where it is not among the best so far."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,8 +36,9 @@ class Hyperband:
         return [bracket for bracket in dict.fromkeys(found) if 1 <= bracket <= count]
 
     def value(self, values: Sequence[float], bracket: int, sign: int) -> float:
-        """What a cell with these values is judged by."""
-        return values[bracket - 1] if self.strict else sign * max(sign * value for value in values[:bracket])
+        """What a cell with these values is judged by; one that is no number is the worst there is."""
+        good = [-math.inf if math.isnan(value) else sign * value for value in values[:bracket]]
+        return sign * (good[-1] if self.strict else max(good))
 
     def goes_on(self, value: float, others: Sequence[float], sign: int) -> bool:
         """Whether a cell goes on beyond a bracket.

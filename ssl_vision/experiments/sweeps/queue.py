@@ -9,6 +9,7 @@ ensure on SQLite.
 
 import fcntl
 import random
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
@@ -60,7 +61,8 @@ class Queue:
             except (InputError, OSError):
                 raise
             except Exception as error:  # SQLAlchemy's, and those of whatever driver the URL names
-                raise InputError(f"{url} cannot be used as a database ({error})") from error
+                shown = re.sub("//.*@", "//", url)  # without a password
+                raise InputError(f"{shown} cannot be used as a database ({error})") from error
             self._fill(retry=retry)
 
     def claim(self) -> Claim | None:
@@ -139,8 +141,14 @@ class Queue:
         """The study of this plan; that of another plan goes, as long as none of its cells has begun."""
         plan, copy = self.plan, self.plan.folder / "sweep.yaml"
         names = optuna.get_all_study_names(self._storage)
-        if plan.name in names and copy.exists():
+        if plan.name in names:
             self._study = optuna.load_study(study_name=plan.name, storage=self._storage)
+        if plan.name in names and not copy.exists() and self._study.get_trials(deepcopy=False):
+            raise InputError(
+                f"{plan.folder} has no sweep.yaml, but the database has a sweep '{plan.name}', of another "
+                "folder: give this one another --name"
+            )
+        if plan.name in names and copy.exists():
             if changed := self._changed(copy):
                 if any(self._begun(trial) for trial in self._latest().values()):
                     raise InputError(

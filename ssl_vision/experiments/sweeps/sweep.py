@@ -1,6 +1,7 @@
 """``ssl-vision sweep``: every cell of a W&B sweep file, trained without an account."""
 
 import difflib
+import re
 import shlex
 import signal
 import sys
@@ -22,6 +23,9 @@ _NOT_HERE = {
     "--ckpt_path": "every cell continues from its last checkpoint by itself",
 }
 """Options of fit that a sweep decides, and what to do instead."""
+
+_OPTION = re.compile(r"--?[A-Za-z]")
+"""How an option begins; -1 is a value."""
 
 
 def run(args: Sequence[str]) -> None:
@@ -132,7 +136,7 @@ def _split(parser: OneLineErrors, args: list[str]) -> tuple[list[str], list[str]
     place = mine
     for arg in args:
         name = arg.partition("=")[0]
-        if name.startswith("-"):
+        if _OPTION.match(name):
             place = mine if name in own else theirs
             near = difflib.get_close_matches(name, own, n=1, cutoff=0.85)
             if place is theirs and near:

@@ -16,6 +16,8 @@ from ssl_vision.runs.registry import Run
 
 _ORDER = ("finished", "pruned", "running", "interrupted", "waiting", "failed")
 _SEED = "seed_everything"
+_OWN = ("name", "state", "epochs", "seconds", "note", "seeds")
+"""Columns besides parameters and metric."""
 
 
 def ranked(records: Sequence[Record], metric: Metric) -> list[Record]:
@@ -52,7 +54,7 @@ def _row(folder: Path, record: Record, metric: Metric) -> dict[str, Any]:
     run = Run(folder / record.cell.name)
     return {
         "name": record.cell.name,
-        **record.cell.varied,
+        **_columns(record.cell.varied, metric),
         "state": record.state,
         metric.name: record.value,
         "epochs": run.epoch or None,
@@ -72,13 +74,20 @@ def _over_seeds(records: Sequence[Record], metric: Metric) -> Iterator[dict[str,
     }
     several = {key: values for key, values in found.items() if len(values) > 1}
     for key in sorted(several, key=lambda key: -metric.sign * fmean(several[key])):
-        setting = {name: short_value(value) for name, value in _setting(groups[key][0]).items()}
+        columns = _columns(_setting(groups[key][0]), metric)
+        setting = {name: short_value(value) for name, value in columns.items()}
         values = several[key]
         yield {
             **setting,
             "seeds": str(len(values)),
             metric.name: f"{fmean(values):.4g} ± {t_interval(values):.2g}",
         }
+
+
+def _columns(varied: Mapping[str, Any], metric: Metric) -> dict[str, Any]:
+    """Parameters by their columns: as an option where another column has the name, as ``--name``."""
+    taken = (*_OWN, metric.name)
+    return {f"--{name}" if name in taken else name: value for name, value in varied.items()}
 
 
 def _setting(record: Record) -> Mapping[str, Any]:

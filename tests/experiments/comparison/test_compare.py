@@ -138,6 +138,14 @@ def test_against_a_baseline_fewer_pairs_are_corrected_for(runs):
     assert worst["holm_p"] == pytest.approx(max(worst["t_p"], best["holm_p"]))
 
 
+def test_one_equal_seed_is_called_equal(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for objective in ("DCL", "MACL"):
+        make(tmp_path / "runs" / objective, objective, score=0.8)
+    (pair,) = compared()["pairs"]
+    assert pair["verdict"] == f"{pair['first']} and {pair['second']} are equal with the one seed."
+
+
 def test_a_worse_group_is_called_worse(runs):
     found = compared("runs/MACL-0", "runs/MACL-1", "runs/InfoNCE-0", "runs/InfoNCE-1", "--baseline=MACL")
     (pair,) = found["pairs"]

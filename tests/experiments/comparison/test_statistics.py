@@ -140,6 +140,23 @@ def test_equal_differences_are_no_test_even_where_rounding_parts_them():
     assert result.wilcoxon_p == 0.25
 
 
+def test_shares_that_differ_by_equal_counts_are_ties_even_where_rounding_parts_them():
+    """Of 360 images; Wilcoxon's p is that of the counts themselves."""
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        first = draw.integers(300, 330, 6)
+        counts = draw.integers(-3, 4, 6)
+        result = paired(list(100 * (first / 360)), list(100 * ((first - counts) / 360)))
+        assert result.wilcoxon_p == pytest.approx(wilcoxon(counts))
+
+
+@pytest.mark.parametrize("scale", [1e-280, 1e-9, 1.0, 1e280])
+def test_the_unit_of_the_numbers_changes_no_test(scale):
+    result = paired(np.multiply(FIRST, scale), np.multiply(SECOND, scale))
+    assert result.effect == pytest.approx(paired(FIRST, SECOND).effect)
+    assert result.wilcoxon_p == paired(FIRST, SECOND).wilcoxon_p
+
+
 def test_no_differences_at_all_are_p_one():
     result = paired([0.3, 0.9], [0.3, 0.9])
     assert (result.mean, result.t_p, result.wilcoxon_p, result.interval) == (0, 1, 1, (0, 0))

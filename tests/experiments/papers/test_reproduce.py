@@ -211,6 +211,14 @@ def test_another_config_in_the_folder_is_refused(paper, commands, capsys):
     assert "temperature: 0.5 there, 0.2 here" in capsys.readouterr().err
 
 
+def test_another_length_in_the_folder_is_refused(paper, commands, capsys):
+    args = ["reproduce", paper, "--cells=DCL,32", "--seeds=1"]
+    assert main(args) == 0
+    Path(paper).write_text(Path(paper).read_text().replace("trainer.max_epochs: 4", "trainer.max_epochs: 8"))
+    assert main(args) == 2
+    assert "trainer.max_epochs: 4 there, 8 here" in capsys.readouterr().err
+
+
 def test_a_run_of_another_process_is_left_to_it(paper, commands, capsys):
     assert main(["reproduce", paper, "--cells=DCL,32", "--seeds=1"]) == 0
     (run,) = Path("runs/mine").glob("*-s0")

@@ -1,5 +1,7 @@
 """Early termination: W&B's brackets, and who goes on beyond them."""
 
+import math
+
 import pytest
 
 from ssl_vision.experiments.sweeps.hyperband import read_hyperband
@@ -42,3 +44,11 @@ def test_what_is_judged_is_the_value_there_or_the_best_so_far():
     lenient = read_hyperband("e", {"type": "hyperband", "min_iter": 3, "strict": False})
     assert [strict.value(values, 3, sign) for sign in (1, -1)] == [2.0, 2.0]
     assert [lenient.value(values, 3, sign) for sign in (1, -1)] == [9.0, 2.0]
+
+
+def test_what_is_no_number_is_worse_than_any():
+    values = [5.0, math.nan, 2.0]
+    strict = read_hyperband("e", {"type": "hyperband", "min_iter": 2})
+    lenient = read_hyperband("e", {"type": "hyperband", "min_iter": 2, "strict": False})
+    assert [strict.value(values, 2, sign) for sign in (1, -1)] == [-math.inf, math.inf]
+    assert [lenient.value(values, 3, sign) for sign in (1, -1)] == [5.0, 2.0]

@@ -1,5 +1,6 @@
 """The queue: who may have a cell, and what a study of Optuna does not do by itself."""
 
+import math
 import multiprocessing
 import os
 import signal
@@ -256,6 +257,29 @@ def test_a_sweep_that_has_not_begun_is_replaced(plan):
     assert states(other) == {"x=7": "waiting", "x=8": "waiting"}
 
 
+def test_a_database_has_one_folders_sweep_of_a_name(plan, tmp_path):
+    text, url = plan().text, f"sqlite:///{tmp_path}/shared.db"
+    first = Queue(Plan(tmp_path / "a" / "sweep", text, storage=url))
+    first.finish(first.claim(), "finished", 0.5)
+    with pytest.raises(InputError, match="of another folder: give this one another --name"):
+        Queue(Plan(tmp_path / "b" / "sweep", text, storage=url))
+    other = Queue(Plan(tmp_path / "b" / "other", text, storage=url))
+    assert set(states(other).values()) == {"waiting"}
+    assert states(Queue(first.plan)) == {"x=1": "finished", "x=2": "waiting", "x=3": "waiting"}
+
+
+def test_a_cell_whose_metric_is_no_number_is_judged_as_the_worst(plan):
+    hyperband = {"type": "hyperband", "min_iter": 1, "eta": 4}
+    queue = Queue(plan({"x": {"values": [1, 2, 3, 4]}}, early_terminate=hyperband))
+    claims = [queue.claim() for _ in range(4)]
+    assert queue.ends_at(claims[0], [math.nan]) is None  # the first to come
+    assert queue.ends_at(claims[1], [0.1]) is None
+    assert queue.ends_at(claims[2], [math.nan]) == (1, -math.inf)
+    queue.finish(claims[2], "pruned", -math.inf)
+    assert queue.ends_at(claims[3], [0.05]) is None  # the second of four
+    assert queue.records()[2].value == -math.inf
+
+
 @pytest.mark.parametrize(
     ("there", "line"), [("config.yaml", "is a run folder"), ("notes", "and is no sweep")]
 )
@@ -272,6 +296,10 @@ def test_a_database_that_cannot_be_used_is_one_line(plan, tmp_path):
     made = plan()
     with pytest.raises(InputError, match="cannot be used as a database"):
         Queue(Plan(made.folder, made.text, storage="nonsense://x"))
+    with pytest.raises(InputError) as error:
+        Queue(Plan(made.folder, made.text, storage="nonsense://me:secret@host/x"))
+    assert "nonsense://host/x cannot be used" in str(error.value)
+    assert "secret" not in str(error.value)
     (made.folder / "sweep.db").write_text("no database, but a file long enough to have a header" * 10)
     with pytest.raises(InputError, match="cannot be used as a database"):
         Queue(made)

@@ -182,6 +182,7 @@ def test_a_library_that_is_not_installed_is_one_line(
         (["absent.yaml"], "absent.yaml cannot be read (No such file or directory)"),
         (["FILE", "--worker=2"], "--worker: did you mean --workers?"),
         (["FILE", "--workers=-1"], "workers"),
+        (["--seed", "-1", "absent.yaml"], "absent.yaml cannot be read"),
         (["FILE", "--overwrite=true"], "--overwrite: delete the sweep's folder, or give another --name"),
         (
             ["FILE", "--ckpt_path=last"],

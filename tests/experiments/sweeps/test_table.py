@@ -58,6 +58,18 @@ def test_the_table_holds_what_is_known_of_every_cell(tmp_path):
     ]
 
 
+def test_a_parameter_that_is_named_like_a_column_has_its_own(tmp_path):
+    records = [
+        record("finished", 0.5, name="sgd", epochs=10, seed_everything=seed, **{"val/top1": 3})
+        for seed in (0, 1)
+    ]
+    text = write_tables(tmp_path, records, BEST)
+    (row, _) = csv.DictReader((tmp_path / "sweep.csv").open())
+    assert row["name"] == records[0].cell.name
+    assert (row["--name"], row["--epochs"], row["--val/top1"], row["val/top1"]) == ("sgd", "10", "3", "0.5")
+    assert text.count("| sgd ") == 3  # twice a cell, once the mean
+
+
 def test_seeds_become_a_mean_with_students_interval(tmp_path):
     values = {"a": [0.5, 0.6, 0.9], "b": [0.7, 0.8, 0.9], "c": [0.1]}
     records = [
