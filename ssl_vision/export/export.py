@@ -10,7 +10,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.export.backbones import Pretrained, pretrained
 from ssl_vision.export.card import card, evaluation_rows
 from ssl_vision.export.formats import FORMATS, Format, difference
-from ssl_vision.export.optional import installed
+from ssl_vision.optional import installed
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.complaint import OneLineErrors
 from ssl_vision.runs.folder import RunFolder

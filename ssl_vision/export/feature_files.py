@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ssl_vision.errors import InputError
-from ssl_vision.export.optional import needed
+from ssl_vision.optional import needed
 
 Features = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 Write = Callable[[Path, Features, list[str]], None]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ssl_vision.errors import InputError
 from ssl_vision.export.backbones import SUFFIX, Description, Pretrained, read_backbone, write_backbone
-from ssl_vision.export.optional import needed
+from ssl_vision.optional import needed
 
 Network = Callable[[Tensor], Tensor]
 """Normalised images (N, 3, size, size) to features (N, F)."""

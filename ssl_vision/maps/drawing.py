@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ssl_vision.export.optional import needed
 from ssl_vision.maps.simulation import Maps
+from ssl_vision.optional import needed
 
 COLOURS = "cividis"
 """Equally bright to all eyes."""

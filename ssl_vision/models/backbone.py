@@ -71,10 +71,12 @@ class Backbone(ResNet):
         self.layer3 = self._make_layer(block, 4 * width, layers[2], stride=2)
         self.layer4 = self._make_layer(block, 8 * width, layers[3], stride=2)
         for layer in (self.layer2, self.layer3, self.layer4):
-            shortcut = layer[0].downsample
-            own, out = shortcut[0].in_channels, shortcut[0].out_channels
-            if own < 16:
-                shortcut[0] = skip_init(_Pointwise, own, out, 1, stride=2, bias=False)  # type: ignore[no-untyped-call]
+            plain = layer[0].downsample[0]
+            if plain.in_channels < 16:
+                layer[0].downsample[0] = skip_init(  # type: ignore[no-untyped-call]
+                    _Pointwise, plain.in_channels, plain.out_channels, 1, stride=2, bias=False,
+                    device=plain.weight.device,
+                )  # fmt: skip
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
         self.fc: nn.Module = nn.Identity()
         self.dim = 8 * width * block.expansion

@@ -119,7 +119,7 @@ def test_an_absent_device_is_one_line(images, tiny_run, capsys):
 
 
 def test_parquet_without_pyarrow_names_the_extra(images, tiny_run, monkeypatch, capsys):
-    monkeypatch.setattr("ssl_vision.export.optional.installed", lambda name: False)
+    monkeypatch.setattr("ssl_vision.optional.installed", lambda name: False)
     assert main(["embed", str(images), f"--backbone={tiny_run}", "--output=f.parquet"]) == 2
     assert "pip install 'ssl_vision[parquet]'" in capsys.readouterr().err
 

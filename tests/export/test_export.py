@@ -197,7 +197,7 @@ def test_what_cannot_be_exported_is_one_line_and_leaves_nothing(tiny_run, tmp_pa
 
 
 def test_onnx_without_its_libraries_names_the_extra(tiny_run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("ssl_vision.export.optional.installed", lambda name: False)
+    monkeypatch.setattr("ssl_vision.optional.installed", lambda name: False)
     assert main(["export", str(tiny_run), "--format=onnx", f"--output={tmp_path / 'it.onnx'}"]) == 2
     assert capsys.readouterr().err == (
         "ssl-vision export: onnx is not installed: pip install 'ssl_vision[onnx]'\n"

@@ -10,7 +10,7 @@ from ssl_vision.experiments.sweeps.machines import Submitit, slots
 from ssl_vision.experiments.sweeps.plan import Plan
 from ssl_vision.experiments.sweeps.queue import Queue
 from ssl_vision.experiments.sweeps.worker import Worker
-from ssl_vision.export.optional import needed
+from ssl_vision.optional import needed
 
 
 @dataclass(frozen=True)

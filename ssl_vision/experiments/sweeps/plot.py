@@ -11,7 +11,7 @@ from ssl_vision.experiments.sweeps.cells import short_value
 from ssl_vision.experiments.sweeps.file import Metric
 from ssl_vision.experiments.sweeps.plan import Record
 from ssl_vision.experiments.sweeps.table import ranked
-from ssl_vision.export.optional import needed
+from ssl_vision.optional import needed
 from ssl_vision.runs.output import completed
 from ssl_vision.runs.registry import Run
 

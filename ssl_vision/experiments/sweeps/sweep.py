@@ -15,7 +15,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.experiments.sweeps.file import check_cap, read_sweep_file
 from ssl_vision.experiments.sweeps.machines import Submitit, slots
 from ssl_vision.experiments.sweeps.plan import Plan
-from ssl_vision.export.optional import needed
+from ssl_vision.optional import needed
 from ssl_vision.runs.complaint import OneLineErrors
 
 _NOT_HERE = {
