@@ -62,6 +62,7 @@ class CellProcess:
         self._metrics_size = -1
         self._sent: set[int] = set()
         line = command_line(plan, claim.cell)
+        inherited = {key: value for key, value in os.environ.items() if key != "WANDB_RUN_ID"}  # of one run
         variables = {
             "WANDB_RUN_GROUP": plan.name,
             "SSL_VISION_CELL": str(plan.folder / claim.cell.name),
@@ -81,7 +82,7 @@ class CellProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, **variables},
+                    env={**inherited, **variables},
                     pass_fds=[claim.lock.fileno()],
                     start_new_session=True,  # Ctrl-C comes to the sweep alone, which passes it on
                     preexec_fn=_bound_to(os.getpid()),

@@ -143,18 +143,18 @@ class Queue:
         names = optuna.get_all_study_names(self._storage)
         if plan.name in names:
             self._study = optuna.load_study(study_name=plan.name, storage=self._storage)
-        if plan.name in names and not copy.exists() and self._study.get_trials(deepcopy=False):
-            raise InputError(
-                f"{plan.folder} has no sweep.yaml, but the database has a sweep '{plan.name}', of another "
-                "folder: give this one another --name"
-            )
-        if plan.name in names and copy.exists():
-            if changed := self._changed(copy):
-                if any(self._begun(trial) for trial in self._latest().values()):
-                    raise InputError(
-                        f"{plan.folder} holds a sweep that differs ({'; '.join(changed)}): "
-                        "give this one another --name"
-                    )
+            if not copy.exists() and self._study.get_trials(deepcopy=False):
+                raise InputError(
+                    f"{plan.folder} has no sweep.yaml, but the database has a sweep '{plan.name}', of "
+                    "another folder: give this one another --name"
+                )
+            changed = self._changed(copy) if copy.exists() else []
+            if changed and any(self._begun(trial) for trial in self._latest().values()):
+                raise InputError(
+                    f"{plan.folder} holds a sweep that differs ({'; '.join(changed)}): "
+                    "give this one another --name"
+                )
+            if changed:
                 optuna.delete_study(study_name=plan.name, storage=self._storage)
         study = optuna.create_study(
             study_name=plan.name,
@@ -261,8 +261,7 @@ class Queue:
         return None
 
     def _end(self, trial: int, state: str, value: float | None, note: str) -> None:
-        if note:
-            self._storage.set_trial_user_attr(trial, "note", note)
+        self._storage.set_trial_user_attr(trial, "note", note)
         ended = next(key for key, name in _STATES.items() if name == state)
         self._storage.set_trial_state_values(trial, ended, None if value is None else [value])
 

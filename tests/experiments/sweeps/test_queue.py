@@ -95,6 +95,15 @@ def test_the_cell_of_a_killed_worker_is_claimed_next(plan):
     assert states(queue)["x=1"] == "running"
 
 
+def test_the_note_of_a_worker_that_was_killed_before_it_wrote_the_state_does_not_stay(plan):
+    queue = Queue(plan())
+    claim = queue.claim()
+    queue._storage.set_trial_user_attr(claim.trial, "note", "exit code 1: why")
+    claim.release()
+    queue.finish(queue.claim(), "finished", 0.5)
+    assert (queue.records()[0].state, queue.records()[0].note) == ("finished", "")
+
+
 def test_the_cell_of_a_killed_worker_waits_for_the_process_that_it_left(plan):
     queue = Queue(plan())
     begun, end = FORK.Event(), FORK.Event()

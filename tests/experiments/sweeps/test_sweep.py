@@ -131,12 +131,15 @@ def test_random_and_bayes_find_the_largest(sweep, sweep_path, tmp_path, capsys):
         assert lines[-1].startswith("best: x=")
 
 
-def test_a_wandb_mirror_lands_in_the_group_of_the_sweep(sweep, sweep_path, tmp_path, capsys):
-    file = sweep_path(
-        {"x": {"value": 1}}, command=["sh", "-c", "echo group $WANDB_RUN_GROUP; exit 1", "${args}"]
+def test_a_wandb_mirror_is_a_run_of_its_own_in_the_group_of_the_sweep(
+    sweep, sweep_path, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("WANDB_RUN_ID", "another")
+    command = ["sh", "-c", "echo group $WANDB_RUN_GROUP id $WANDB_RUN_ID; exit 1", "${args}"]
+    assert (
+        sweep(sweep_path({"x": {"value": 1}}, command=command), f"--runs_dir={tmp_path}", "--name=mine") == 1
     )
-    assert sweep(file, f"--runs_dir={tmp_path}", "--name=mine") == 1
-    assert "group mine" in (tmp_path / "mine" / "logs" / "cell.log").read_text()
+    assert "group mine id" in (tmp_path / "mine" / "logs" / "cell.log").read_text().splitlines()
 
 
 def test_the_file_of_arguments_is_written(sweep, sweep_path, tmp_path, capsys):
