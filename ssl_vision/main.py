@@ -109,7 +109,8 @@ def main(args: Sequence[str] | None = None) -> int:
             if run is not None:
                 _function(_PAGE)(**run)
     except KeyboardInterrupt:
-        print(f"ssl-vision {name}: interrupted; fit continues with --ckpt_path last", file=sys.stderr)
+        how = "; continue with --ckpt_path last" if name == "fit" else ""
+        print(f"ssl-vision {name}: interrupted{how}", file=sys.stderr)
         return 130
     except Interrupted as error:
         print(f"ssl-vision {name}: saved; continue with --ckpt_path last", file=sys.stderr)

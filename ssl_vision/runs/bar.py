@@ -86,6 +86,8 @@ class RunBar(ProgressBar):
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """The run is done."""
+        if self._job is not None:
+            self._job.what = "training"
         self._close()
 
     def on_exception(
@@ -128,6 +130,7 @@ class TrainingJob(Job):
     def __init__(self, done: int, total: int | None, **options: Any) -> None:
         super().__init__("epoch", total, unit="steps", done=done, **options)
         self._first: float | None = None
+        self._timed = done
         self._images = 0
         self._validated, self._steps_validated = 0.0, 0.0
         self._validating: float | None = None
@@ -140,7 +143,7 @@ class TrainingJob(Job):
             images: Of the batch, in all processes.
         """
         if self._first is None:  # what is compiled or chosen at the first batch belongs to no rate
-            self._first, self._before = self.clock(), done
+            self._first, self._timed = self.clock(), done
         else:
             self._images += images
         self.advance(done - self.done)
@@ -153,7 +156,7 @@ class TrainingJob(Job):
         """From here on it is."""
         if self._validating is not None:
             self._validated += self.clock() - self._validating
-        self._validating, self._steps_validated = None, self.done - self._before
+        self._validating, self._steps_validated = None, self.done - self._timed
 
     def amount(self) -> str:
         """Of the whole run, in percent."""
@@ -166,7 +169,7 @@ class TrainingJob(Job):
 
     def seconds_left(self) -> float | None:
         """Until the run's end, with validations as dense as so far."""
-        steps = self.done - self._before
+        steps = self.done - self._timed
         if not steps or self.total is None:
             return None
         validation = self._validated / self._steps_validated if self._steps_validated else 0.0

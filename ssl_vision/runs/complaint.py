@@ -25,10 +25,15 @@ _MOST_VALUES = 10_000
 class OneLineErrors(ArgumentParser):
     """A parser that ends with an ``InputError`` of one line where its parent prints a page and exits.
 
-    It knows options by their whole names only.
+    It knows options by their whole names only. A description may be a docstring, of which only the text is
+    shown.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        described = inspect.cleandoc(kwargs.get("description") or "")
+        kwargs["description"] = (
+            re.split(r"\n\n(?:Args|Raises|Returns):\n", described)[0].replace("``", "") or None
+        )
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:

@@ -341,6 +341,9 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         # LightningCLI warns against args beside sys.argv; here they are the same.
         warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings(
+            "ignore", message="The number of training batches .* is smaller than the logging"
+        )
         warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")
         warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
         logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_about_the_run)
@@ -357,5 +360,5 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
 
 def _is_about_the_run(record: logging.LogRecord) -> bool:
     noise = ("TPU available", "GPU available", "litlogger", "litmodels", "Loading `train_dataloader`")
-    ended = "`Trainer.fit` stopped"  # as the summary says
-    return not any(word in record.getMessage() for word in (*noise, ended))
+    said = ("Restoring states", "Restored all states", "`Trainer.fit` stopped")  # in other words, by the run
+    return not any(word in record.getMessage() for word in (*noise, *said))

@@ -79,9 +79,9 @@ def mirror_rows(
     try:
         mode = mirror_mode(config["wandb"])
         run = wandb.init(dir=folder.path, **_identity(folder, config, str(mode)))
-        run.log({name: wandb.Table(columns=columns, data=data, allow_mixed_types=True)})
-        run.finish()
-    except (InputError, wandb.Error, OSError) as error:
+        with run:
+            run.log({name: wandb.Table(columns=columns, data=data, allow_mixed_types=True)})
+    except (ValueError, wandb.Error, OSError) as error:
         print(f"ssl-vision evaluate: not mirrored to W&B: {error}", file=sys.stderr)
 
 

@@ -35,7 +35,7 @@ def _lines(run: Run, images: int | None) -> Iterator[str]:
     folder = shlex.quote(str(run.folder.path))
     yield "next"
     yield f"  ssl-vision evaluate {folder}   kNN and a linear probe on the test split"
-    yield f"  ssl-vision report {folder}     a page about the run"
+    yield f"  ssl-vision report {folder}     a page about the run, its map of images among it"
 
 
 def _facts(run: Run, images: int | None) -> Iterator[tuple[str, str]]:
@@ -72,8 +72,10 @@ def _validations(run: Run) -> Iterator[str]:
     curves = {name: curve for name in _SHOWN if (curve := run.curve(f"val/{name}"))}
     if not curves:
         return
-    epochs = [next(iter(curves.values()))[place][1] + 1 for place in (0, -1)]
+    longest = max(curves.values(), key=len)
+    places = (0, -1) if len(longest) > 1 else (-1,)
     width = max(map(len, curves)) + len("val/")
-    yield f"  {'':<{width}}  {f'epoch {epochs[0]}':>10}  {f'epoch {epochs[1]}':>10}"
+    heads = [f"epoch {longest[place][1] + 1}" for place in places]
+    yield "  ".join([f"  {'':<{width}}", *(f"{head:>10}" for head in heads)])
     for name, curve in curves.items():
-        yield f"  {f'val/{name}':<{width}}  {curve[0][2]:>10.4g}  {curve[-1][2]:>10.4g}"
+        yield "  ".join([f"  {f'val/{name}':<{width}}", *(f"{curve[place][2]:>10.4g}" for place in places)])

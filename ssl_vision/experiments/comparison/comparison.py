@@ -94,8 +94,8 @@ def compare(
         InputError: the runs cannot be compared; the message says why and what would help.
     """
     quantity = quantity or Quantity()
-    if not 0 < alpha < 1:
-        raise InputError(f"alpha: expected a number between 0 and 1, got {alpha:g}")
+    if not 1e-9 <= alpha < 1:
+        raise InputError(f"alpha: expected a number from 1e-9 to below 1, got {alpha:g}")
     if is_metric(by) or by in ("seed", "seed_everything", "name"):
         raise InputError(f"--by {by}: expected a setting; runs are paired by their seeds")
     for key in (by, *allow):

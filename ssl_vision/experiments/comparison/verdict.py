@@ -69,8 +69,9 @@ def verdict(comparison: Comparison, pair: Pair) -> str:
         return f"{first} and {second} are equal with {'the one seed' if n == 1 else f'each of {seeds}'}."
     if result.t_p is None:
         if n == 1:
+            place = "above" if result.mean > 0 else "below"
             return (
-                f"{first} is {side} than {second} by {size} with the one seed there is, which cannot tell a "
+                f"{first} is {size} {place} {second} with the one seed there is, which cannot tell a "
                 "difference from chance: train more seeds."
             )
         return f"{first} is {side} than {second} by {size} with each of {seeds}: no spread, so no test."
@@ -83,7 +84,8 @@ def verdict(comparison: Comparison, pair: Pair) -> str:
     return (
         f"{first} and {second} cannot be told apart with {seeds}: the difference is "
         f"{_sized(comparison, result.mean)} ({range_}, {named}); a difference of "
-        f"{_sized(comparison, result.resolvable)} or more would have been found 4 times in 5."
+        f"{_sized(comparison, result.resolvable)} or more "
+        "would be found 4 times in 5 if differences spread as these do."
     )
 
 

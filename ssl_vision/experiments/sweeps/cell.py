@@ -38,7 +38,7 @@ def command_line(plan: Plan, cell: Cell) -> list[str]:
     line = expanded(file.command, cell.parameters, program=file.program, json_file=_json_file(plan, cell))
     if not is_fit(line):
         return [*line, *plan.options]
-    line += ["--wandb=false", "--trainer.enable_progress_bar=false", *plan.options]
+    line += ["--wandb=false", "--report=false", "--trainer.enable_progress_bar=false", *plan.options]
     return [*line, f"--runs_dir={plan.folder}", f"--name={cell.name}", "--ckpt_path=last"]
 
 

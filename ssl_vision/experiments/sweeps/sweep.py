@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
@@ -16,7 +17,10 @@ from ssl_vision.experiments.sweeps.file import check_cap, read_sweep_file
 from ssl_vision.experiments.sweeps.machines import Submitit, slots
 from ssl_vision.experiments.sweeps.plan import Plan
 from ssl_vision.optional import needed
-from ssl_vision.runs.complaint import OneLineErrors
+from ssl_vision.runs.complaint import OneLineErrors, one_line
+
+if TYPE_CHECKING:
+    from ssl_vision.experiments.sweeps.worker import Worker
 
 _NOT_HERE = {
     "--overwrite": "delete the sweep's folder, or give another --name",
@@ -86,7 +90,8 @@ def _work(plan: Plan, options: Namespace) -> None:
         for line in said:
             print(line, file=sys.stderr)
     elif places:
-        number = Worker(queue, places).work()
+        print(f"ssl-vision runs {plan.folder} says how far each is", flush=True)
+        number = _worked(Worker(queue, places))
     records = queue.records()
     print(f"\n{write_tables(plan.folder, records, queue.file.metric)}")
     page = write_plot(plan.folder, records, queue.file.metric)
@@ -101,6 +106,23 @@ def _work(plan: Plan, options: Namespace) -> None:
             file=sys.stderr,
         )
         raise SystemExit(1)
+
+
+def _worked(worker: "Worker") -> int:
+    """The signal that ended the work, or 0.
+
+    Raises:
+        InputError: the queue's database cannot be written.
+    """
+    from optuna.exceptions import StorageInternalError
+
+    try:
+        return worker.work()
+    except StorageInternalError as error:
+        raise InputError(
+            f"the sweep's database cannot be written ({one_line(str(error.__cause__ or error))}); "
+            "the same command goes on"
+        ) from error
 
 
 def _show(plan: Plan) -> None:

@@ -69,9 +69,10 @@ def test_a_dry_run_prints_the_commands_and_leaves_nothing(sweep, fit_file, tmp_p
     assert "temperature=0.2\n" in out
     last = out.splitlines()[3].split()
     assert last[:4] == ["/usr/bin/env", sys.executable, "-m", "ssl_vision"]
-    assert last[-8:] == [
+    assert last[-9:] == [
         "--model.objective.temperature=0.5",
         "--wandb=false",
+        "--report=false",
         "--trainer.enable_progress_bar=false",
         "--patience",
         "3",
