@@ -12,6 +12,7 @@ from ssl_vision.objectives import Contrastive
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+SPEED = (ROOT / "docs" / "speed.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
@@ -67,7 +68,7 @@ def test_every_table_is_the_one_that_its_benchmark_wrote(name, monkeypatch):
     script = importlib.import_module(name)
     record = json.loads((ROOT / "benchmarks" / "results" / f"{FILES.get(name, name)}.json").read_text())
     for table in TABLES[name](script, record):
-        assert table in README
+        assert table in SPEED
     assert "dirty" not in json.dumps(record)
 
 
