@@ -171,7 +171,11 @@ def test_every_protocol_is_in_readme():
 
 @pytest.mark.parametrize(
     ("name", "page", "rows"),
-    [("family", "objectives.md", "objectives"), ("knn", "evaluation.md", None)],
+    [
+        ("family", "objectives.md", "objectives"),
+        ("knn", "evaluation.md", None),
+        ("protocols", "evaluation.md", "rows"),
+    ],
 )
 def test_every_measured_table_is_the_one_that_its_benchmark_wrote(name, page, rows, monkeypatch):
     monkeypatch.syspath_prepend(DOCS.parent / "benchmarks")
