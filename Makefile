@@ -27,7 +27,7 @@ torture: install-test  ## the long forms of the tests: a hundred kills, 20,000 s
 audit: install-test  ## known vulnerabilities of the installed libraries, asked of PyPI
 	$(BIN)/pip-audit --skip-editable
 
-gpu:  ## on a machine with a GPU and DATA=folder of the official CIFAR-10: its tests, benchmarks, the paper's runs
+gpu:  ## on a machine with a GPU and DATA=folder of the official CIFAR-10: its tests, benchmarks, the paper's runs at batch 256
 	$(BIN)/python -m pytest -m gpu
 	$(BIN)/python benchmarks/objectives.py --device cuda
 	$(BIN)/python benchmarks/views.py --device cuda
@@ -35,8 +35,10 @@ gpu:  ## on a machine with a GPU and DATA=folder of the official CIFAR-10: its t
 	$(BIN)/python benchmarks/reclaim.py --device cuda
 	$(BIN)/python benchmarks/sharing.py --device cuda --compile_mode default
 	$(BIN)/python benchmarks/epoch.py --device cuda --compile_mode default --images 50000 --data $(DATA)
-	$(BIN)/python benchmarks/pretrain.py --config configs/pretrain/cifar10.yaml --seeds 1 \
-		--objectives InfoNCE DCL DualTemperature MACL MACLb --data.root $(DATA) --trainer.precision bf16-mixed
+	$(BIN)/python benchmarks/knn.py --device cuda
+	$(BIN)/python benchmarks/guard.py --device cuda --data $(DATA) --width 64 --epochs 30 --seeds 3
+	$(BIN)/ssl-vision reproduce configs/paper/macl.yaml --table 2 --cells 256 --seeds 1 -- \
+		--data.root $(DATA) --trainer.precision bf16-mixed --model.compile_mode default
 
 lint: install-test
 	$(BIN)/ruff check .
