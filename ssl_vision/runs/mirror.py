@@ -32,12 +32,27 @@ def mirror_mode(flag: bool | str) -> str | None:
     mode = "offline" if flag == "offline" else os.environ.get("WANDB_MODE", "online")
     if wandb.run is not None:  # whose config Lightning's logger would overwrite
         raise InputError(f"--wandb {_text(flag)}: the W&B run {wandb.run.id} is open: wandb.finish() ends it")
-    if mode == "online" and not wandb.login(prompt=False):
+    if mode == "online" and not _has_key():
         raise InputError(
             "--wandb true: no W&B API key is configured; "
             "run 'wandb login', or log locally with --wandb offline"
         )
     return mode
+
+
+def _has_key() -> bool:
+    """Whether W&B knows who is there.
+
+    Raises:
+        InputError: it does not take the key that there is, or cannot be reached.
+    """
+    import wandb
+
+    try:
+        return wandb.login(prompt=False)
+    except wandb.errors.AuthenticationError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"--wandb true: {reason}; log locally with --wandb offline") from error
 
 
 def mirror(folder: RunFolder, config: Mapping[str, Any], *, mode: str, fresh: bool) -> WandbLogger:

@@ -113,7 +113,7 @@ def test_the_table_shows_clean_each_mean_and_the_mean_of_all():
             "trained backbone  50.00",
             "top-1 %                     clean  noise   blur   mean",
             "trained backbone, kNN       90.00  60.00  60.00  60.00",
-            "untrained backbone, linear  30.00                     ",
+            "untrained backbone, linear  30.00",
         )
     ]
 

@@ -10,6 +10,7 @@ import pytest
 import wandb
 import yaml
 from settings import TINY
+from wandb.sdk.lib import wbauth
 
 from ssl_vision.main import main
 from ssl_vision.runs.folder import RunFolder, derived_group
@@ -143,20 +144,36 @@ def test_an_evaluation_of_a_run_without_a_mirror_makes_none(tiny_run, tmp_path):
     assert not (tiny_run / "wandb").exists()
 
 
-def test_an_evaluation_that_wandb_cannot_take_is_kept_and_says_so(run, capsys, monkeypatch):
+@pytest.fixture
+def no_key(tmp_path, monkeypatch):
+    """W&B knows of no key, not even one that this process has used."""
+    wbauth.unauthenticate_session()
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NETRC", str(run.parent / "none"))
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+
+
+@pytest.mark.usefixtures("no_key")
+def test_an_evaluation_that_wandb_cannot_take_is_kept_and_says_so(run, capsys):
     before = parts(run)
     mirror_rows(RunFolder(run), RunFolder(run).config() | {"wandb": True}, [{"value": 1}], name="evaluation")
     assert "not mirrored to W&B: --wandb true: no W&B API key is configured" in capsys.readouterr().err
     assert parts(run) == before
 
 
-def test_without_a_key_online_logging_is_refused_before_anything_starts(tmp_path, capsys, monkeypatch):
-    for name in ("WANDB_API_KEY", "WANDB_MODE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+@pytest.mark.usefixtures("no_key")
+def test_a_key_that_cannot_be_checked_is_one_line(tmp_path, capsys, monkeypatch):
+    def refused(**options):
+        raise wandb.errors.AuthenticationError("nobody\nanswers")
+
+    monkeypatch.setattr(wandb, "login", refused)
+    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", "--wandb=true", *TINY]) == 2
+    assert "fit: --wandb true: nobody answers; log locally with --wandb offline\n" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("no_key")
+def test_without_a_key_online_logging_is_refused_before_anything_starts(tmp_path, capsys):
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", "--wandb=true", *TINY]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("ssl-vision fit: --wandb true: no W&B API key is configured")
