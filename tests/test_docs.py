@@ -175,6 +175,7 @@ def test_every_protocol_is_in_readme():
         ("family", "objectives.md", "objectives"),
         ("knn", "evaluation.md", None),
         ("protocols", "evaluation.md", "rows"),
+        ("compare", "compare.md", None),
     ],
 )
 def test_every_measured_table_is_the_one_that_its_benchmark_wrote(name, page, rows, monkeypatch):
