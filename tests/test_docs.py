@@ -176,6 +176,7 @@ def test_every_protocol_is_in_readme():
         ("knn", "evaluation.md", None),
         ("protocols", "evaluation.md", "rows"),
         ("compare", "compare.md", None),
+        ("reclaim", "objectives.md", "rows"),
     ],
 )
 def test_every_measured_table_is_the_one_that_its_benchmark_wrote(name, page, rows, monkeypatch):
