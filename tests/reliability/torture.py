@@ -177,7 +177,8 @@ def long_run(folder: Path, *, steps: int) -> bool:
             step = int(metrics.read_text().splitlines()[-1].split(",")[0])
             place = Path(f"/proc/{process.pid}")
             pages = int((place / "statm").read_text().split()[1])
-            found = (pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir(place / "fd")), step)
+            if pages:  # one that has ended holds none
+                found = (pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir(place / "fd")), step)
         except (OSError, ValueError, IndexError):
             continue
         if early is None and step >= steps // 20:
