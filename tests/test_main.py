@@ -134,6 +134,15 @@ def test_help_of_a_command_names_its_options():
     assert "--k" in run("evaluate", "--help").stdout
 
 
+@pytest.mark.parametrize("command", ["compare", "sweep", "reproduce", "runs", "report", "evaluate"])
+def test_help_is_for_users_of_the_command_line(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    printed = capsys.readouterr().out
+    assert "--help" in printed
+    assert not any(word in printed for word in ("Raises:", "Returns:", "InputError", "``"))
+
+
 @pytest.mark.parametrize(("command", "option"), [("export", "--format"), ("embed", "--layer")])
 def test_help_of_the_commands_that_need_a_file_asks_for_none(command, option, capsys):
     with pytest.raises(SystemExit) as end:

@@ -72,5 +72,27 @@ def test_every_table_is_the_one_that_its_benchmark_wrote(name, monkeypatch):
     assert "dirty" not in json.dumps(record)
 
 
+def test_the_figures_in_the_text_are_those_of_the_records():
+    def record(name):
+        return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+    views = {row["name"]: row for row in record("views")["rows"] if row["size"] == 32}
+    ours, compiled, theirs = (
+        f"{views[name]['us_per_image']['median']:,.0f}"
+        for name in ("ssl_vision", "ssl_vision compiled", "lightly, PIL")
+    )
+    assert (
+        f"take {ours} µs on one core, {compiled} compiled; lightly's PIL transform takes {theirs}" in README
+    )
+    step = record("step_cpu")
+    assert f"takes {step['lightning_ms'] / step['bare_ms']:.2f} times" in README
+    rows = {
+        row["implementation"]: f"{row['milliseconds'] / 1e3:.1f} s and {row['megabytes']:,.0f} MB"
+        for row in record("objectives")["speed"]["rows"]
+        if (row["objective"], row["size"]) == ("InfoNCE, τ = 0.2", 16_384)
+    }
+    assert f"takes {rows['ssl_vision']} here, {rows['lightly']} in lightly" in README
+
+
 def test_every_preset_is_named():
     assert all(f"`{cls.__name__}`" in README for cls in Contrastive.__subclasses__())

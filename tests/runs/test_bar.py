@@ -45,6 +45,15 @@ def test_a_run_that_goes_on_counts_what_was_done_before():
         assert job.state() == "53 %, 8 images/s, 0:47 left"
 
 
+def test_the_last_line_counts_every_step(capsys):
+    clock = Clock()
+    with TrainingJob(50, 54, clock=clock) as job:
+        for step in (51, 52, 53, 54):
+            clock.now += 1
+            job.step(step, images=8)
+    assert "4 steps in 0:04" in capsys.readouterr().err
+
+
 def test_a_run_without_an_end_has_no_time_left():
     clock = Clock()
     with TrainingJob(0, None, clock=clock) as job:

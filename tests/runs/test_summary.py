@@ -69,6 +69,18 @@ def test_a_run_that_ends_collapsed_or_early_says_so(folder):
     assert "speed" not in text
 
 
+def test_one_validation_is_one_column(folder):
+    path = folder()
+    rows = (path / "metrics.csv").read_text().splitlines()
+    header, first = rows[0].split(","), next(row for row in rows if ",0.25," in f"{row},")
+    (path / "metrics.csv").write_text("\n".join([",".join(header), first, ""]))
+    lines = summary(Run(path)).splitlines()
+    assert [line.split() for line in lines if "epoch 1" in line or "val/knn" in line][-2:] == [
+        ["epoch", "1"],
+        ["val/knn_top1", "0.25"],
+    ]
+
+
 def fit(tmp_path, *options):
     return main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, *options])
 

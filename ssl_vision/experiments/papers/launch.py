@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ssl_vision.errors import Interrupted
+from ssl_vision.experiments.logs import last_line
 from ssl_vision.experiments.papers.runs import PaperRun
 
 Launch = Callable[[Sequence[str], Path], int]
@@ -35,7 +36,7 @@ def worked(run: PaperRun, launch: Launch) -> str:
         if code and run.state == "running":
             return "left to another process, which trains it"
         if code:
-            return f"failed: ssl-vision {command[0]} ended with {code}; {_last_line(run.log)} ({run.log})"
+            return f"failed: ssl-vision {command[0]} ended with {code}; {last_line(run.log)} ({run.log})"
         if len(run.missing()) == len(commands):
             return f"failed: ssl-vision {command[0]} left nothing of what the paper file asks for ({run.log})"
     return f"done in {time.perf_counter() - started:.0f} s"
@@ -67,8 +68,3 @@ def _command(args: list[str], log: str) -> None:
     os.dup2(descriptor, 2)
     torch.set_num_threads(1)
     sys.exit(main(args))
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-    return next((line for line in reversed(lines) if line.strip()), "it said nothing")

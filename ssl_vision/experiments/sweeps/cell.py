@@ -4,7 +4,6 @@ import ctypes
 import json
 import math
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -13,14 +12,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ssl_vision.errors import InputError
+from ssl_vision.experiments.logs import last_line
 from ssl_vision.experiments.sweeps.cells import Cell
 from ssl_vision.experiments.sweeps.macros import expanded, is_fit
 from ssl_vision.experiments.sweeps.plan import Claim, Plan
 from ssl_vision.runs.registry import Run
 
-_TAIL = 1 << 16
-_LONGEST = 300
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -123,16 +120,6 @@ class CellProcess:
         if not math.isfinite(value):
             return "failed", None, f"{metric} is {value}"
         return "finished", value, ""
-
-
-def last_line(log: Path, begin: int = 0) -> str:
-    """The last line of a log that says something, from a place in it on."""
-    with log.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        file.seek(max(begin, end - _TAIL))
-        text = _ESCAPES.sub("", file.read().decode("utf-8", errors="replace"))
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:_LONGEST] if lines else "it said nothing"
 
 
 def _json_file(plan: Plan, cell: Cell) -> Path:

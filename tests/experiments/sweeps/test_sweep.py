@@ -12,6 +12,7 @@ import time
 import pytest
 import yaml
 from equal import difference_of_runs
+from optuna.exceptions import StorageInternalError
 from settings import TINY
 
 from ssl_vision.main import main
@@ -205,3 +206,12 @@ def test_a_wrong_command_line_is_one_line(sweep, args, line, sweep_path, tmp_pat
     assert line in error
     assert error.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_database_that_cannot_be_written_is_one_line(sweep, sweep_path, tmp_path, monkeypatch, capsys):
+    def full(self):
+        raise StorageInternalError("An exception is raised during the commit.") from OSError("disk is full")
+
+    monkeypatch.setattr("ssl_vision.experiments.sweeps.worker.Worker.work", full)
+    assert sweep(sweep_path({"x": {"values": [1]}}), f"--runs_dir={tmp_path}") == 2
+    assert "sweep: the sweep's database cannot be written (disk is full); the same" in capsys.readouterr().err
