@@ -2,24 +2,32 @@
 
     python benchmarks/family.py --data data                                     a narrow network, on a CPU
     python benchmarks/family.py --data data --width 64 --epochs 50 --limit 1.0 --precision bf16-mixed
+    python benchmarks/family.py --data data --start runs/pretrained --lr 1e-4
 
-Each file of configs/objective trains the same network from the same weights on the same views. The columns
-are the kNN and linear accuracy of the backbone on test; Spearman's correlation of the cosines of test views
-with the grade of the pair (same image, same class, other); and, of the last logged step, the mean gate and
-the gap between the angles of different images and of two views. Writes benchmarks/results/family.json.
+Each file of configs/objective trains the same network from the same weights, drawn from the seed or, with
+--start, another run's, on the same views. The columns are the kNN and linear accuracy of the backbone on
+test; Spearman's correlation of the cosines of test views with the grade of the pair (same image, same class,
+other); and, mean of the last quarter of what was logged, the mean gate, the gap between the angles of
+different images and of two views, the hardest negative's share of the push, the pull over the push, and the
+share of embeddings that a small step brings closer to their positive. Below the table stands how those go
+with kNN, Spearman's correlation over the objectives. A run that is there is not trained again. Writes
+benchmarks/results/family.json, or family_continued.json with --start.
 """
 
 import argparse
 import csv
 import json
+import os
 import subprocess
 import sys
-import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
 from provenance import provenance, save
+from scipy.stats import spearmanr
 
 from ssl_vision.data import CIFAR10
 from ssl_vision.evaluation.features import embed_views
@@ -28,40 +36,62 @@ from ssl_vision.metrics import rank_correlation
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 CONFIGS = Path(__file__).parent.parent / "configs"
+PROTOCOL = "measurements: [knn: {k: 200}, linear: {epochs: 20, lr: 0.1}]\n"
 COLUMNS = {
-    "knn": "kNN %",
-    "linear": "linear %",
-    "spearman": "ρ",
-    "gate": "mean gate",
-    "angle_gap": "angle gap, rad",
+    "knn": ("kNN %", 1),
+    "linear": ("linear %", 1),
+    "spearman": ("ρ", 3),
+    "gate": ("mean gate", 2),
+    "angle_gap": ("angle gap, rad", 2),
+    "hardest_share": ("hardest share", 2),
+    "ratio": ("ratio", 2),
+    "lemma_share": ("lemma share", 2),
 }
+LOGGED = [key for key in COLUMNS if key not in ("knn", "linear", "spearman")]
 
 
-def one(file: Path, chosen: argparse.Namespace, runs: Path) -> dict:
+def one(file: Path, chosen: argparse.Namespace) -> dict:
     """Trains and measures one objective."""
-    run = runs / file.stem
-    program = [sys.executable, "-m", "ssl_vision"]
+    runs, run = Path(chosen.runs), Path(chosen.runs) / file.stem
+    program = [sys.executable, "-m", "ssl_vision", "--quiet"]
+    environment = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // chosen.jobs))}
+    call = partial(subprocess.run, check=True, stdout=sys.stderr, env=environment)
     fit = ["fit", "--config", str(CONFIGS / "pretrain/cifar10.yaml"), "--config", str(file)]
     fit += ["--name", file.stem, "--runs_dir", str(runs), "--data.root", chosen.data]
     fit += ["--model.width", str(chosen.width), "--data.batch_size", str(chosen.batch)]
     fit += ["--trainer.max_epochs", str(chosen.epochs), "--trainer.limit_train_batches", chosen.limit]
     fit += ["--trainer.precision", chosen.precision, "--trainer.limit_val_batches", "0"]
-    fit += ["--trainer.enable_progress_bar", "false", "--trainer.log_every_n_steps", "10"]
+    fit += ["--model.optimizer.lr", str(chosen.lr), "--seed_everything", str(chosen.seed)]
+    fit += ["--trainer.log_every_n_steps", "10", "--report", "false"]
+    fit += ["--initial_checkpoint", chosen.start] if chosen.start else []
     diagnosed = file.stem != "reclaim"  # which wants more than embeddings
-    start = time.perf_counter()
-    subprocess.run([*program, *fit, "--gradients", str(diagnosed).lower()], check=True, stdout=sys.stderr)
-    seconds = time.perf_counter() - start
-    evaluate = ["evaluate", str(run), "--baselines", "false", "--protocol", str(chosen.protocol)]
-    subprocess.run([*program, *evaluate], check=True, stdout=sys.stderr)
+    fit += ["--gradients", str(diagnosed).lower()]
+    if not (run / "config.yaml").exists():
+        call([*program, *fit])
+    elif not (run / "evaluation.json").exists():
+        call([*program, *fit, "--ckpt_path", "last"])
+    if not (run / "evaluation.json").exists():
+        protocol = runs / "family.yaml"
+        evaluate = ["evaluate", str(run), "--baselines", "false", "--report", "false"]
+        call([*program, *evaluate, "--protocol", str(protocol)])
     rows = json.loads((run / "evaluation.json").read_text())
-    found = {row["metric"].removesuffix("_top1"): row["value"] for row in rows}
-    with (run / "metrics.csv").open(newline="") as metrics:
-        logged = [row for row in csv.DictReader(metrics) if row.get("gradient/gate")]
-    last = {key: float(logged[-1][f"gradient/{key}"]) for key in ("gate", "angle_gap")} if logged else {}
-    record = {"objective": file.stem, "fit_seconds": round(seconds, 1), "knn": 100 * found["knn"]}
-    record |= {"linear": 100 * found["linear"], "spearman": spearman(run, chosen), **last}
-    print(json.dumps(record), file=sys.stderr, flush=True)
+    found = {row["metric"].removesuffix("_top1"): 100 * row["value"] for row in rows}
+    record = {"objective": file.stem, **found, "spearman": spearman(run, chosen), **logged(run)}
+    print(time.strftime("%H:%M"), json.dumps(record), file=sys.stderr, flush=True)
     return record
+
+
+def logged(run: Path) -> dict[str, float]:
+    """Means of the last quarter of each diagnostic; none where the objective has none."""
+    with (run / "metrics.csv").open(newline="") as metrics:
+        rows = [row for row in csv.DictReader(metrics) if row.get("gradient/zero_share")]
+    means = {}
+    for key in LOGGED:
+        values = [float(row[f"gradient/{key}"]) for row in rows if row.get(f"gradient/{key}")]
+        last = values[-max(1, len(values) // 4) :]
+        if last:
+            means[key] = sum(last) / len(last)
+    return means
 
 
 def spearman(run: Path, chosen: argparse.Namespace) -> float:
@@ -75,14 +105,22 @@ def spearman(run: Path, chosen: argparse.Namespace) -> float:
 
 def table(records: list[dict]) -> str:
     """A line for each objective, the best kNN first."""
-    lines = ["| objective | " + " | ".join(COLUMNS.values()) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
+    lines = ["| objective | " + " | ".join(title for title, _ in COLUMNS.values()) + " |"]
+    lines.append("|---" * (len(COLUMNS) + 1) + "|")
     for record in sorted(records, key=lambda record: -record["knn"]):
-        cells = [
-            f"{record[key]:.{1 if key in ('knn', 'linear') else 2}f}" if key in record else ""
-            for key in COLUMNS
-        ]
+        cells = [f"{record[key]:.{digits}f}" if key in record else "" for key, (_, digits) in COLUMNS.items()]
         lines.append(f"| `{record['objective']}` | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def conjectures(records: list[dict]) -> dict[str, float]:
+    """Spearman's correlation with kNN, over the objectives that have the diagnostic."""
+    found = {}
+    for key in LOGGED:
+        both = [(record[key], record["knn"]) for record in records if key in record]
+        if len(both) > 2:
+            found[key] = float(spearmanr(*zip(*both, strict=True)).statistic)
+    return found
 
 
 def main() -> None:
@@ -92,20 +130,31 @@ def main() -> None:
     parser.add_argument("--objectives", nargs="*", help="names of files in configs/objective; all by default")
     parser.add_argument("--width", type=int, default=8)
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--limit", default="200", help="batches of an epoch, or as 1.0 their share")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--limit", default="250", help="batches of an epoch, or as 1.0 their share")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--start", help="a run whose weights all start from")
     parser.add_argument("--precision", default="32-true")
     parser.add_argument("--ranked", type=int, default=2000)
+    parser.add_argument("--jobs", type=int, default=1, help="objectives trained at a time")
+    parser.add_argument("--runs", default="runs/family", help="where their runs are kept")
     chosen = parser.parse_args()
     files = sorted((CONFIGS / "objective").glob("*.yaml"))
     files = [file for file in files if not chosen.objectives or file.stem in chosen.objectives]
-    with tempfile.TemporaryDirectory() as folder:
-        chosen.protocol = Path(folder) / "family.yaml"
-        chosen.protocol.write_text("measurements: [knn: {k: 200}, linear: {epochs: 20, lr: 0.1}]\n")
-        records = [one(file, chosen, Path(folder)) for file in files]
-    del chosen.protocol
-    save("family", provenance("torchvision") | {"options": vars(chosen), "objectives": records})
+    Path(chosen.runs).mkdir(parents=True, exist_ok=True)
+    (Path(chosen.runs) / "family.yaml").write_text(PROTOCOL)
+    torch.set_num_threads(1)
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        records = list(pool.map(partial(one, chosen=chosen), files))
+    name = "family_continued" if chosen.start else "family"
+    found = {"objectives": records, "correlation_with_knn": conjectures(records)}
+    save(name, provenance("torchvision") | {"options": vars(chosen)} | found)
     print(table(records))
+    print("\ncorrelation with kNN over the objectives: ", end="")
+    print(
+        ", ".join(f"{COLUMNS[key][0]} {value:+.2f}" for key, value in found["correlation_with_knn"].items())
+    )
 
 
 if __name__ == "__main__":

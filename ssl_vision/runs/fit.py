@@ -38,6 +38,7 @@ from ssl_vision.runs.bar import RunBar
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.complaint import OneLineErrors, one_line
 from ssl_vision.runs.folder import RunFolder, derived_name, differences
+from ssl_vision.runs.initial import start_from
 from ssl_vision.runs.last import LastCheckpoint
 from ssl_vision.runs.log import RunLog
 from ssl_vision.runs.mirror import mirror, mirror_ends, mirror_mode
@@ -65,6 +66,7 @@ _RECORDED = (
     "trainer",
     "metrics",
     "gradients",
+    "initial_checkpoint",
     "online_probe",
     "patience",
     "runs_dir",
@@ -126,6 +128,12 @@ class RunCLI(LightningCLI):
             type=PositiveInt,
             default=10,
             help="Steps in a row with a loss or gradient that is not finite before the run ends.",
+        )
+        parser.add_argument(
+            "--initial_checkpoint",
+            type=str | None,
+            default=None,
+            help="Start from its weights: a run, or a ResNet's state dict (.safetensors, .pth).",
         )
         parser.add_argument(
             "--save_every_n_steps",
@@ -230,6 +238,12 @@ class RunCLI(LightningCLI):
             ValueError, TypeError, RuntimeError, OverflowError, MemoryError, MisconfigurationException
         ) as error:  # fmt: skip
             raise InputError(one_line(str(error)) or type(error).__name__) from error
+
+    def before_fit(self) -> None:
+        """Takes the initial weights, unless a checkpoint brings its own."""
+        config = self.config_init["fit"]
+        if config.initial_checkpoint is not None and config.ckpt_path is None:
+            rank_zero_info(start_from(self.model, config.initial_checkpoint))
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """The trainer with the run's loggers and callbacks added to those of the config."""

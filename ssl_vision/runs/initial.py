@@ -1,0 +1,91 @@
+"""Initial weights from a file: another run's, or a ResNet's of another library."""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from ssl_vision.errors import InputError
+from ssl_vision.models import SimCLR
+from ssl_vision.runs.checkpoint import read_checkpoint
+
+_CLASSIFIER = "fc."
+"""What torchvision's and timm's ResNets end with, and a backbone does not have."""
+
+
+def start_from(model: nn.Module, path: str | Path) -> str:
+    """Gives a model the weights of a file instead of those drawn from its seed; returns what was taken.
+
+    The backbone is taken whole or the file refused. A run's projection head is taken, too, where it has the
+    sizes of the model's; otherwise the model keeps its own. The objective's parameters and the optimizer's
+    state are never taken: this is another run, not the continuation of that one.
+
+    Args:
+        model: about to be trained.
+        path: a run folder, a checkpoint that ``ssl-vision fit`` wrote, or a ResNet's state dict with
+            torchvision's names, as a ``.safetensors`` file or one of ``torch.save``; a classifier in it is
+            left out. Of a pickle only tensors and plain values are read.
+
+    Raises:
+        InputError: absent, unreadable, or with a backbone of another depth, width or stem; or the model is
+            no `SimCLR`.
+    """
+    path = Path(path).expanduser()
+    if not isinstance(model, SimCLR):
+        raise InputError(f"--initial_checkpoint is for SimCLR, not for {type(model).__name__}")
+    state = _read(path)
+    backbone = {
+        name.removeprefix("backbone."): tensor for name, tensor in state.items() if _of_backbone(name)
+    }
+    _load(model.backbone, backbone, path)
+    head = {name.removeprefix("head."): tensor for name, tensor in state.items() if name.startswith("head.")}
+    own = model.head.state_dict()
+    if head.keys() != own.keys() or any(head[name].shape != own[name].shape for name in own):
+        return f"backbone from {path}; the projection head starts from the seed"
+    model.head.load_state_dict(head)
+    return f"backbone and projection head from {path}"
+
+
+def _of_backbone(name: str) -> bool:
+    return not name.startswith(("head.", "objective.", _CLASSIFIER))
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, those of a run under ``backbone.`` and ``head.``."""
+    if path.is_dir() or path.suffix == ".ckpt":
+        return read_checkpoint(path).state
+    if not path.is_file():
+        raise InputError(f"--initial_checkpoint {path}: no such file or run folder")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise InputError(f"{path}: refused, it holds more than tensors and plain values") from error
+    except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, LookupError) as error:
+        raise InputError(f"{path}: not a readable file of weights ({type(error).__name__})") from error
+    if not isinstance(state, dict) or not all(map(torch.is_tensor, state.values())):
+        raise InputError(f"{path}: not a state dict, names and their tensors")
+    return state
+
+
+def _load(backbone: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
+    own = backbone.state_dict()
+    for name in own:
+        if name not in state:
+            raise InputError(
+                f"{path}: has no {name}, so it is no ResNet of this depth with torchvision's names"
+            )
+        theirs, ours = tuple(state[name].shape), tuple(own[name].shape)
+        if theirs != ours:
+            raise InputError(
+                f"{path}: {name} is {theirs}, the model's is {ours}: "
+                "--model.depth, --model.width and --model.stem must be those of the file"
+            )
+    if more := sorted(state.keys() - own.keys()):
+        raise InputError(f"{path}: has {more[0]}, which the model has not: --model.depth must be the file's")
+    backbone.load_state_dict(state)

@@ -1,0 +1,131 @@
+"""``--initial_checkpoint``: a run that starts from the weights of a file."""
+
+import pytest
+import torch
+import torchvision
+import yaml
+from safetensors.torch import load_file, save_file
+from settings import TINY
+
+from ssl_vision.errors import InputError
+from ssl_vision.main import main
+from ssl_vision.models import SimCLR
+from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.initial import start_from
+
+
+def fit(runs, *args):
+    return main(["fit", f"--runs_dir={runs}", "--name=run", *TINY, *args])
+
+
+def equal(state, other, prefix=""):
+    return all(torch.equal(tensor, other[prefix + name]) for name, tensor in state.items())
+
+
+def test_a_run_starts_where_the_other_ended(tiny_run, tmp_path, caplog):
+    still = ["--model.optimizer.lr=0", "--trainer.max_epochs=1", "--model.objective=DCL"]
+    assert fit(tmp_path, *still, f"--initial_checkpoint={tiny_run}") == 0
+    before, after = (read_checkpoint(run).state for run in (tiny_run, tmp_path / "run"))
+    parameters = [name for name in after if "running_" not in name and "num_batches" not in name]
+    trained = [name for name in parameters if not name.startswith("objective.")]
+    assert len(trained) > 60
+    assert all(torch.equal(before[name], after[name]) for name in trained)
+    config = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
+    assert config["initial_checkpoint"] == str(tiny_run)
+    # It is a run of its own: its epochs count from 0, and without the file it is another one.
+    assert read_checkpoint(tmp_path / "run").epoch == 1
+
+
+def test_it_continues_without_the_file(tiny_run, tmp_path):
+    file = tmp_path / "start.safetensors"
+    state = read_checkpoint(tiny_run).state
+    names = [name for name in state if name.startswith("backbone.")]
+    save_file({name.removeprefix("backbone."): state[name].contiguous() for name in names}, file)
+    started = f"--initial_checkpoint={file}"
+    assert fit(tmp_path / "whole", started) == 0
+    assert fit(tmp_path / "parts", started, "--trainer.max_epochs=1") == 0
+    file.unlink()
+    assert fit(tmp_path / "parts", started, "--ckpt_path=last") == 0
+    whole, parts = (read_checkpoint(tmp_path / name / "run").state for name in ("whole", "parts"))
+    assert equal(whole, parts)
+
+
+def test_a_resnet_of_torchvision_is_taken_without_its_classifier(tmp_path):
+    resnet = torchvision.models.resnet18(weights=None)
+    torch.save(resnet.state_dict(), tmp_path / "resnet.pth")
+    save_file(resnet.state_dict(), tmp_path / "resnet.safetensors")
+    for name in ("resnet.pth", "resnet.safetensors"):
+        model = SimCLR(stem="imagenet", seed=0)
+        head = {name: tensor.clone() for name, tensor in model.head.state_dict().items()}
+        said = start_from(model, tmp_path / name)
+        assert "projection head starts from the seed" in said
+        assert equal(model.backbone.state_dict(), resnet.state_dict())
+        assert equal(head, model.head.state_dict())
+    resnet.fc = torch.nn.Identity()
+    images = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(model.eval().backbone(images), resnet.eval()(images))
+
+
+def test_an_exported_backbone_is_taken(tiny_run, tmp_path):
+    assert main(["export", str(tiny_run), "--format=safetensors", f"--output={tmp_path}/b.safetensors"]) == 0
+    model = SimCLR(width=4, seed=3)
+    start_from(model, tmp_path / "b.safetensors")
+    assert equal(load_file(tmp_path / "b.safetensors"), model.backbone.state_dict())
+
+
+def test_another_head_is_left_to_the_seed(tiny_run):
+    model, same = (
+        SimCLR(width=4, hidden_dim=16, output_dim=12, seed=3),
+        SimCLR(width=4, hidden_dim=16, output_dim=8),
+    )
+    state = read_checkpoint(tiny_run).state
+    assert start_from(model, tiny_run).endswith("the projection head starts from the seed")
+    assert equal(
+        model.head.state_dict(), SimCLR(width=4, hidden_dim=16, output_dim=12, seed=3).head.state_dict()
+    )
+    assert start_from(same, tiny_run).startswith("backbone and projection head from")
+    assert equal(same.head.state_dict(), state, "head.")
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ({"width": 8}, "--model.width"),
+        ({"width": 4, "stem": "imagenet"}, "conv1.weight is (4, 3, 3, 3), the model's is (4, 3, 7, 7)"),
+        ({"width": 4, "depth": 34}, "has no layer1.2.conv1.weight"),
+    ],
+)
+def test_another_network_is_refused_with_what_differs(model, words, tiny_run):
+    with pytest.raises(InputError) as error:
+        start_from(SimCLR(**model), tiny_run)
+    assert words in str(error.value)
+
+
+def test_a_deeper_network_is_refused(tmp_path):
+    save_file(torchvision.models.resnet34(weights=None).state_dict(), tmp_path / "deep.safetensors")
+    with pytest.raises(InputError, match=r"layer1\.2\.bn1\.bias, which the model has not"):
+        start_from(SimCLR(stem="imagenet"), tmp_path / "deep.safetensors")
+
+
+def test_what_cannot_be_read_is_one_line(tmp_path, capsys):
+    torch.save({"weights": print}, tmp_path / "code.pth")
+    torch.save([torch.zeros(1)], tmp_path / "list.pth")
+    (tmp_path / "noise.pth").write_bytes(b"\x80noise")
+    (tmp_path / "noise.safetensors").write_bytes(b"\xff" * 40)
+    for name, words in [
+        ("code.pth", "refused, it holds more than tensors"),
+        ("list.pth", "not a state dict"),
+        ("noise.pth", "noise.pth: "),
+        ("noise.safetensors", "not a readable file of weights"),
+        ("none.pth", "no such file or run folder"),
+    ]:
+        assert fit(tmp_path / "runs", f"--initial_checkpoint={tmp_path / name}") == 2
+        said = capsys.readouterr().err
+        assert words in said
+        assert len(said.strip().splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_another_module_than_ours_is_refused():
+    with pytest.raises(InputError, match="is for SimCLR, not for Linear"):
+        start_from(torch.nn.Linear(1, 1), "anything")
