@@ -39,6 +39,7 @@ gpu:  ## on a machine with a GPU and DATA=folder of the official CIFAR-10: its t
 	$(BIN)/python benchmarks/guard.py --device cuda --data $(DATA) --width 64 --epochs 30 --seeds 3
 	$(BIN)/ssl-vision reproduce configs/paper/macl.yaml --table 2 --cells 256 --seeds 1 -- \
 		--data.root $(DATA) --trainer.precision bf16-mixed --model.compile_mode default
+	$(BIN)/python benchmarks/family.py --data $(DATA) --width 64 --batch 256 --epochs 50 --limit 1.0 --precision bf16-mixed
 
 lint: install-test
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ other); and, mean of the last quarter of what was logged, the mean gate, the gap
 different images and of two views, the hardest negative's share of the push, the pull over the push, and the
 share of embeddings that a small step brings closer to their positive. Below the table stands how those go
 with kNN, Spearman's correlation over the objectives. A run that is there is not trained again. Writes
-benchmarks/results/family.json, or family_continued.json with --start.
+benchmarks/results/family.json, family_continued.json with --start; on a GPU with _cuda before the dot.
 """
 
 import argparse
@@ -147,7 +147,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with ThreadPoolExecutor(chosen.jobs) as pool:
         records = list(pool.map(partial(one, chosen=chosen), files))
-    name = "family_continued" if chosen.start else "family"
+    name = "family" + ("_continued" if chosen.start else "") + ("_cuda" if torch.cuda.is_available() else "")
     found = {"objectives": records, "correlation_with_knn": conjectures(records)}
     save(name, provenance("torchvision") | {"options": vars(chosen)} | found)
     print(table(records))
