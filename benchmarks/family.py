@@ -17,7 +17,6 @@ benchmarks/results/family.json, family_continued.json with --start; on a GPU wit
 import argparse
 import csv
 import json
-import os
 import subprocess
 import sys
 import time
@@ -54,8 +53,7 @@ def one(file: Path, chosen: argparse.Namespace) -> dict:
     """Trains and measures one objective."""
     runs, run = Path(chosen.runs), Path(chosen.runs) / file.stem
     program = [sys.executable, "-m", "ssl_vision", "--quiet"]
-    environment = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // chosen.jobs))}
-    call = partial(subprocess.run, check=True, stdout=sys.stderr, env=environment)
+    call = partial(subprocess.run, check=True, stdout=sys.stderr)
     fit = ["fit", "--config", str(CONFIGS / "pretrain/cifar10.yaml"), "--config", str(file)]
     fit += ["--name", file.stem, "--runs_dir", str(runs), "--data.root", chosen.data]
     fit += ["--model.width", str(chosen.width), "--data.batch_size", str(chosen.batch)]
@@ -137,7 +135,7 @@ def main() -> None:
     parser.add_argument("--start", help="a run whose weights all start from")
     parser.add_argument("--precision", default="32-true")
     parser.add_argument("--ranked", type=int, default=2000)
-    parser.add_argument("--jobs", type=int, default=1, help="objectives trained at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="objectives trained at a time; with more than one set OMP_NUM_THREADS",
     parser.add_argument("--runs", default="runs/family", help="where their runs are kept")
     chosen = parser.parse_args()
     files = sorted((CONFIGS / "objective").glob("*.yaml"))
