@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--start", help="a run whose weights all start from")
     parser.add_argument("--precision", default="32-true")
     parser.add_argument("--ranked", type=int, default=2000)
-    parser.add_argument("--jobs", type=int, default=1, help="objectives trained at a time; with more than one set OMP_NUM_THREADS",
+    parser.add_argument("--jobs", type=int, default=1, help="objectives trained at a time")
     parser.add_argument("--runs", default="runs/family", help="where their runs are kept")
     chosen = parser.parse_args()
     files = sorted((CONFIGS / "objective").glob("*.yaml"))
