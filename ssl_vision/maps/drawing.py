@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,19 @@ from torch import Tensor
 from ssl_vision.maps.simulation import Maps
 from ssl_vision.optional import needed
 
+COLUMNS = 6
+"""Objectives side by side; more are drawn below."""
+
 COLOURS = "cividis"
 """Equally bright to all eyes."""
 
 SHUT = "#d9d9d9"
-"""Where the gate is shut."""
+"""Where the gate is shut or no negative pushes."""
 
 _ROWS = {
     "gate": ("gate GD", 1.0),
     "share": ("hardest negative's\nshare of the weight W", 1.0),
-    "ratio": ("ratio R", 5.0),
+    "ratio": ("ratio R in effect", 5.0),
 }
 """Title and end of the colour scale."""
 
@@ -48,19 +52,34 @@ def draw(
 
     style = {"svg.fonttype": "none", "svg.hashsalt": "maps", "font.family": "sans-serif", "font.size": 9}
     with matplotlib.rc_context(style):
-        figure = Figure(figsize=(max(2.1 * len(maps) + 1.6, 6.5), 9.4), layout="constrained")
-        parts: Any = figure.subfigures(2, 1, height_ratios=[3, 1.25])
-        _maps(parts[0], maps, axes)
-        _curves(parts[1], scaling, over)
+        rows = math.ceil(len(maps) / COLUMNS)
+        columns = math.ceil(len(maps) / rows)
+        names = list(maps)
+        groups = [names[i : i + columns] for i in range(0, len(names), columns)]
+        titles = [max(len(_lines(name)) for name in group) for group in groups]
+        heights = [*(6.4 + 0.17 * lines for lines in titles), 2.8]
+        size = (max(2.1 * columns + 1.6, 6.5), sum(heights))
+        figure = Figure(figsize=size, layout="constrained")
+        parts: Any = figure.subfigures(len(heights), 1, height_ratios=heights)
+        for part, group in zip(parts[:-1], groups, strict=True):
+            _maps(part, {name: maps[name] for name in group}, axes, columns)
+        _curves(parts[-1], scaling, over)
         date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
         figure.savefig(path, dpi=150, facecolor="white", metadata=date)
 
 
-def _maps(figure: Any, maps: dict[str, Maps], axes: tuple[Tensor, Tensor]) -> None:
+def _lines(name: str) -> list[str]:
+    """A title in lines that fit above a map."""
+    return [part for line in name.split("\n") for part in wrap(line, 26, subsequent_indent="  ")]
+
+
+def _maps(figure: Any, maps: dict[str, Maps], axes: tuple[Tensor, Tensor], columns: int) -> None:
     positive, negative = (axis.numpy() / math.pi for axis in axes)
-    places = figure.subplots(len(_ROWS), len(maps), sharex=True, sharey=True, squeeze=False)
+    places = figure.subplots(len(_ROWS), columns, sharex=True, sharey=True, squeeze=False)
     for row, (field, (title, end)) in zip(places, _ROWS.items(), strict=True):
-        for place, (name, drawn) in zip(row, maps.items(), strict=True):
+        for place in row[len(maps) :]:
+            place.set_axis_off()
+        for place, (name, drawn) in zip(row, maps.items(), strict=False):
             values = np.ma.masked_invalid(getattr(drawn, field).numpy())
             mesh = place.pcolormesh(
                 negative, positive, values, cmap=COLOURS, vmin=0, vmax=end, shading="nearest", rasterized=True
@@ -69,11 +88,12 @@ def _maps(figure: Any, maps: dict[str, Maps], axes: tuple[Tensor, Tensor]) -> No
             place.set_xticks([0.25, 0.5, 0.75, 1], ["π/4", "π/2", "3π/4", "π"])
             place.set_yticks([0.125, 0.25, 0.375, 0.5], ["π/8", "π/4", "3π/8", "π/2"])
             if field == "gate":
-                place.set_title(name, fontsize=10)
+                place.set_title("\n".join(_lines(name)), fontsize=9)
         beyond = any(bool((getattr(each, field) > end + 1e-6).any()) for each in maps.values())
         extend = "max" if beyond else "neither"
         figure.colorbar(mesh, ax=list(row), extend=extend, label=title, aspect=14)
-    figure.supxlabel("mean angle θ⁻ to the negatives (grey: gate shut; for R also θ⁺ > θ⁻)", fontsize=10)
+    grey = "grey: gate shut or no push; for R also θ⁺ > θ⁻"
+    figure.supxlabel(f"mean angle θ⁻ to the negatives ({grey})", fontsize=10)
     figure.supylabel("mean angle θ⁺ to the positive", fontsize=10)
 
 

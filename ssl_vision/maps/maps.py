@@ -14,7 +14,7 @@ import ssl_vision.objectives  # noqa: F401  (makes the short names known)
 from ssl_vision.errors import InputError
 from ssl_vision.maps.drawing import draw
 from ssl_vision.maps.simulation import Maps, angles, simulated
-from ssl_vision.maps.terms import scaling
+from ssl_vision.maps.terms import doubles, scaling, terms
 from ssl_vision.runs.complaint import OneLineErrors, one_line
 from ssl_vision.runs.output import completed
 
@@ -24,7 +24,11 @@ FORMATS = (".svg", ".png", ".pdf")
 def run(args: Sequence[str]) -> None:
     """Draws gate, weight and ratio of objectives over the angles to positive and negatives.
 
-    Below them is W over temperature and number of negatives, Figure 3 of the MACL paper. The numbers are
+    The anchor is a typical one: all others of its batch have angles like its own. R is the ratio in effect,
+    pull over push on an embedding. With detach: negatives, which the Modified losses have, that is twice the
+    objective's own ratio, as its title then says. It has no value where the negatives do not push.
+
+    Below the maps is W over temperature and number of negatives, Figure 3 of the MACL paper. The numbers are
     written beside the picture, as .npz.
 
     Raises:
@@ -49,8 +53,10 @@ def run(args: Sequence[str]) -> None:
         raise InputError(f"--output {picture} must end with one of {', '.join(FORMATS)}")
     objectives = [_objective(text) for text in options.objectives]
     axes = angles(options.grid)
+    for objective in objectives:  # refuses before it draws
+        terms(objective, axes[0][:1], axes[1][:1, None])
     maps = {
-        _title(text): simulated(
+        _title(text, objective): simulated(
             objective, *axes, batches=options.batches, negatives=options.negatives, seed=options.seed
         )
         for text, objective in zip(options.objectives, objectives, strict=True)
@@ -90,10 +96,20 @@ def _objective(text: str) -> nn.Module:
     return objective
 
 
-def _title(text: str) -> str:
-    """The class's name, and under it the options that were given."""
-    given = yaml.safe_load(text)
-    path, options = (
-        (given["class_path"], given.get("init_args", {})) if isinstance(given, dict) else (text, {})
-    )
-    return "\n".join([path.rpartition(".")[2], *(f"{key} = {value}" for key, value in options.items())])
+def _title(text: str, objective: nn.Module) -> str:
+    """The class's name, and under it the options that were given and what becomes of its ratio."""
+    name, options = _given(yaml.safe_load(text))
+    doubled = ["R in effect: 2 × its ratio"] if doubles(objective) else []
+    return "\n".join([name, *options, *doubled])
+
+
+def _given(value: Any) -> tuple[str, list[str]]:
+    """A value of the configuration, a class by its last name, and each option that a class was given."""
+    if not isinstance(value, dict):
+        last = str(value).rpartition(".")[2]
+        return last if last.isidentifier() else str(value), []
+    options = []
+    for key, option in value.get("init_args", {}).items():
+        name, within = _given(option)
+        options.append(f"{key} = {name}" + (f"({', '.join(within)})" if within else ""))
+    return value["class_path"].rpartition(".")[2], options

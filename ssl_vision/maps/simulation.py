@@ -21,9 +21,9 @@ class Maps(NamedTuple):
     gate: Tensor
     """Mean GD."""
     share: Tensor
-    """Mean share of the hardest negative, over the batches with an open gate."""
+    """Mean share of the hardest negative, over the batches with an open gate and negatives that push."""
     ratio: Tensor
-    """R where no angle is spread; NaN also where the positive is further away than the negatives."""
+    """R in effect where no angle is spread; NaN also where no negative pushes or the positive is further."""
 
 
 def angles(size: int) -> tuple[Tensor, Tensor]:
@@ -67,7 +67,7 @@ def simulated(
         for n, mean_negative in enumerate(negative):
             found = terms(objective, _folded(mean_positive + near), _folded(mean_negative + far))
             maps.gate[p, n] = found.gate.mean()
-            maps.share[p, n] = found.share[found.gate >= OPEN].mean()
+            maps.share[p, n] = found.share[found.gate >= OPEN].nanmean()
             still = terms(objective, mean_positive[None], mean_negative.expand(1, negatives))
             if still.gate >= OPEN and mean_positive <= mean_negative:
                 maps.ratio[p, n] = still.ratio[0]

@@ -3,45 +3,58 @@
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ssl_vision.errors import InputError
-from ssl_vision.objectives import Anchors, ArcCon, Contrastive, HardestTriplet
+from ssl_vision.maps.anchors import losses
+from ssl_vision.maps.parts import Angles
+from ssl_vision.objectives import UnifiedGradient
 
 
 class Terms(NamedTuple):
-    """Of B anchors, (B,) each: the unified-gradient paper's GD, W and R, keys held still."""
+    """Of B anchors, (B,) each: the unified-gradient paper's GD, W and R."""
 
     gate: Tensor
-    """GD in [0, 1] (W′ ≥ 1 for MACL-c): the weight on ∇d, or whether a hinge is open."""
+    """GD in [0, 1] (W′ ≥ 1 for MACL-c): the weight on ∇d, whether a hinge is open, 1 where there is none."""
     share: Tensor
-    """The largest W_ij over Σ_j W_ij; NaN at a gate of 0."""
+    """The largest W_ij over the sum of those above 0; NaN where none is, or at a gate of 0."""
     ratio: Tensor
-    """R, pull over push: −∂ℓ/∂s⁺ over Σ_j ∂ℓ/∂s_j; NaN at a gate of 0."""
+    """R in effect, pull over push Σ_j W_ij; NaN where the negatives do not push, or at a gate of 0."""
 
 
 def terms(objective: nn.Module, positive: Tensor, negatives: Tensor) -> Terms:
-    """The terms of anchors at these angles to their keys, by autograd from the objective's own loss of one.
+    """The terms of anchors at these angles to their keys, each in a batch of anchors like it.
+
+    Of a `Contrastive`, a `HardestTriplet`, `AlignmentUniformity`, `MHE`, `MHS` or `SphericalVICReg` they are
+    slopes, by autograd, of the anchor's loss over the cosines. Of a `UnifiedGradient` they are what its own
+    gate, weight and ratio say of the angles, with R twice its ratio where it `doubles`.
 
     Args:
-        objective: a `Contrastive` or a `HardestTriplet`. A temperature that follows the alignment reads these
-            anchors' mean.
+        objective: one of those. A temperature that follows the alignment reads these anchors' mean.
         positive: (B,) angles to the positives, in (0, π).
         negatives: (B, K) angles to the negatives.
 
     Raises:
-        InputError: an objective of another kind, whose anchors have no loss of their own.
+        InputError: an objective of another kind, or one with a part that asks for more than angles.
     """
+    if isinstance(objective, UnifiedGradient):
+        return _of_parts(objective, positive, negatives)
     positive, negatives = positive.clone().requires_grad_(), negatives.clone().requires_grad_()
-    losses, temperature = _losses(objective, positive, negatives)
-    by_positive, by_negatives = torch.autograd.grad(losses.sum(), (positive, negatives))
+    found = losses(objective, positive, negatives)
+    by_positive, by_negatives = torch.autograd.grad(found.values.sum(), (positive, negatives))
     with torch.no_grad():
         pull = by_positive / positive.sin()  # −∂ℓ/∂s = ∂ℓ/∂θ / sin θ
         pushes = -by_negatives / negatives.sin()
-        push = pushes.sum(dim=1)
-        gate = (push > 0).to(push.dtype) if temperature is None else push * temperature
-        return Terms(gate, pushes.amax(dim=1) / push, pull / push)
+        return _terms(found.gate(pushes.sum(dim=1)), pushes, pull)
+
+
+def doubles(objective: nn.Module) -> bool:
+    """Whether R in effect is twice the objective's own ratio.
+
+    It is where negatives are detached and positives are not: a positive's similarity then pulls an embedding
+    as anchor and as key, a negative's pushes it as anchor alone.
+    """
+    return isinstance(objective, UnifiedGradient) and objective.detach == "negatives"
 
 
 def scaling(negatives: Tensor, temperature: Tensor) -> Tensor:
@@ -54,34 +67,18 @@ def scaling(negatives: Tensor, temperature: Tensor) -> Tensor:
     return (negatives.log() - 2 / temperature).sigmoid()
 
 
-def _losses(objective: nn.Module, positive: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor | None]:
-    """(B,) losses, and the temperature by which the gate is to be multiplied."""
-    if isinstance(objective, HardestTriplet):
-        between, anchor = objective.distance.between, _on_circle(positive.new_zeros(()))
-        nearest = between(anchor, _on_circle(negatives)).amin(dim=1)
-        return F.relu(between(anchor, _on_circle(positive)) - nearest + objective.margin), None
-    if not isinstance(objective, Contrastive) or type(objective).forward not in (
-        Contrastive.forward,
-        ArcCon.forward,
-    ):
+@torch.no_grad()
+def _of_parts(objective: UnifiedGradient, positive: Tensor, negatives: Tensor) -> Terms:
+    block = Angles(positive, negatives, objective.pairs)
+    try:
+        gate, weight, ratio = objective.gate(block), objective.weight(block), objective.ratio(block)
+    except AttributeError as error:
         name = type(objective).__name__
-        raise InputError(f"no map of {name}: only contrastive objectives and triplets have losses of anchors")
-    similarity, others = positive.cos(), negatives.cos()
-    turned = torch.cos(positive + objective.angle) if isinstance(objective, ArcCon) else similarity
-    temperature = objective.temperature(similarity.detach()).detach()
-
-    def margin_at(tau: Tensor | float) -> Tensor:
-        by_row = tau[:, None] if isinstance(tau, Tensor) and tau.ndim else tau
-        return torch.logsumexp(others / by_row, dim=1) - turned / tau
-
-    anchors = Anchors(
-        margin=margin_at(temperature),
-        positive=similarity,
-        temperature=temperature,
-        margin_at=torch.no_grad()(margin_at),
-    )
-    return objective.weight(anchors), temperature
+        raise InputError(f"no map of {name}: a part of it asks for more than angles: {error}") from error
+    pushes = weight * gate[:, None]
+    return _terms(gate, pushes, pushes.sum(dim=1) * ratio * (2 if doubles(objective) else 1))
 
 
-def _on_circle(angle: Tensor) -> Tensor:
-    return torch.stack([angle.cos(), angle.sin()], dim=-1)
+def _terms(gate: Tensor, pushes: Tensor, pull: Tensor) -> Terms:
+    push, outward = pushes.sum(dim=1), pushes.clamp(min=0)
+    return Terms(gate, outward.amax(dim=1) / outward.sum(dim=1), (pull / push).where(push > 0, torch.nan))

@@ -1,6 +1,7 @@
 """Objectives: two views' embeddings in, a loss out. Needs torch alone and works in any training loop."""
 
 from ssl_vision.objectives.bank import Bank
+from ssl_vision.objectives.block import Block
 from ssl_vision.objectives.chunks import in_chunks
 from ssl_vision.objectives.contrastive import Contrastive
 from ssl_vision.objectives.critic import Critic
@@ -9,7 +10,6 @@ from ssl_vision.objectives.margin import margin, positive_similarity, unit
 from ssl_vision.objectives.modified import ModifiedBarlowTwins, ModifiedMHE, ModifiedMHS, ModifiedVICReg
 from ssl_vision.objectives.paradigm import (
     AngularRatio,
-    Block,
     ConstantRatio,
     Gate,
     HardestNegative,

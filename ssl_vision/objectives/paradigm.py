@@ -10,83 +10,18 @@ small objects, and ``docs/objectives.md`` has the table of those that make up th
 """
 
 import math
-from collections.abc import Callable, Iterator
-from functools import cache, cached_property
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from ssl_vision.objectives.block import Block, Rows
 from ssl_vision.objectives.dissipation import check_angle
 from ssl_vision.objectives.distance import Metric, angle, distance, sine
 from ssl_vision.objectives.margin import positives, unit
 from ssl_vision.objectives.two_views import TwoViews
-from ssl_vision.objectives.uniformity import Spread, check_spread, log_sums
+from ssl_vision.objectives.uniformity import Spread, check_spread
 from ssl_vision.objectives.weight import value_with_gradient
-
-BLOCK = 256
-"""Anchors whose similarities to all embeddings are held at a time."""
-
-
-class Block:
-    """Some anchors of a batch, and what a gate, a weight or a ratio asks of them.
-
-    Args:
-        u: (2N, D) unit embeddings of the whole batch, those of view 1 first.
-        rows: the B anchors, all of one view.
-        pairs: the negative set: other images in the anchor's own view (``"within"``), in the other view
-            (``"cross"``) or in both.
-        log_sums: at a temperature, log Σ_j exp((s_ij − 1)/τ) over the negatives of each of the 2N embeddings.
-
-    Attributes:
-        anchors: (B, D).
-        positives: (B, D), the anchors' other views.
-    """
-
-    def __init__(self, u: Tensor, rows: slice, pairs: Spread, log_sums: Callable[[float], Tensor]) -> None:
-        self.u, self.rows, self.pairs, self.log_sums = u, rows, pairs, log_sums
-        self.images = len(u) // 2
-        shift = self.images if rows.start < self.images else -self.images
-        self.partners = slice(rows.start + shift, rows.stop + shift)
-        self.anchors, self.positives = u[rows], u[self.partners]
-
-    @classmethod
-    def all(cls, u: Tensor, pairs: Spread) -> Iterator["Block"]:
-        """Blocks of at most ``BLOCK`` anchors that make up the batch."""
-        sums = cache(lambda temperature: log_sums(u, temperature, pairs=pairs))
-        images = len(u) // 2
-        for view in (0, images):
-            for start in range(view, view + images, BLOCK):
-                yield cls(u, slice(start, min(start + BLOCK, view + images)), pairs, sums)
-
-    @cached_property
-    def similarity(self) -> Tensor:
-        """(B, 2N) cosines of the anchors and all embeddings."""
-        return self.anchors @ self.u.T
-
-    @cached_property
-    def positive(self) -> Tensor:
-        """(B,) s⁺."""
-        return (self.anchors * self.positives).sum(dim=1)
-
-    def negatives(self, pairs: Spread) -> Tensor:
-        """(B, 2N) bool: which embeddings are negatives of each anchor."""
-        count = len(self.u)
-        number = torch.arange(count, device=self.u.device)
-        anchor, key = number[self.rows, None], number
-        other_image = anchor % self.images != key % self.images
-        if pairs == "both":
-            return other_image
-        own_view = (anchor < self.images) == (key < self.images)
-        return other_image & (own_view if pairs == "within" else ~own_view)
-
-    def among(self, similarity: Tensor, pairs: Spread) -> Tensor:
-        """``similarity`` at the negatives, −∞ elsewhere."""
-        return similarity.masked_fill(~self.negatives(pairs), -torch.inf)
-
-    def hardest(self, pairs: Spread) -> Tensor:
-        """(B,) index of the most similar negative."""
-        return self.among(self.similarity, pairs).argmax(dim=1)
 
 
 class Gate(nn.Module):
@@ -169,7 +104,7 @@ class HingeGate(Gate):
 
     def forward(self, block: Block) -> Tensor:
         """1 inside the margin."""
-        nearest = block.u[block.hardest(self.pairs or block.pairs)]
+        nearest = block.keys(block.hardest(self.pairs or block.pairs))
         gap = self.between(block.anchors, nearest) - self.between(block.anchors, block.positives)
         return (gap < self.margin).to(gap.dtype)
 
@@ -201,7 +136,7 @@ class NegativeWeight(nn.Module):
     """W, how strongly each negative pushes the anchor."""
 
     def forward(self, block: Block) -> Tensor:
-        """(B, 2N), 0 where an embedding is no negative of the anchor."""
+        """(B, M), 0 where a key is no negative of the anchor."""
         raise NotImplementedError
 
 
@@ -240,12 +175,9 @@ class SoftmaxOverPairs(NegativeWeight):
 
     def forward(self, block: Block) -> Tensor:
         """Rows sum to 1 on average."""
-        similarity, view = block.similarity, block.rows.start // block.images
-        if self.swap:
-            similarity, view = (block.positives @ block.u.T).roll(block.images, dims=1), 1 - view
-        sums = block.log_sums(self.temperature).view(2, -1)[view]
+        similarity = block.other_similarity if self.swap else block.similarity
         gap = (block.among(similarity, block.pairs) - 1) / self.temperature
-        return (gap - (sums.logsumexp(dim=0) - math.log(block.images))).exp()
+        return (gap - block.log_mean(self.temperature, swap=self.swap)).exp()
 
 
 class HardestNegative(NegativeWeight):
@@ -262,7 +194,7 @@ class HardestNegative(NegativeWeight):
     def forward(self, block: Block) -> Tensor:
         """One entry a row."""
         nearest = block.hardest(block.pairs)
-        slope = self.slope(block.anchors, block.u[nearest])
+        slope = self.slope(block.anchors, block.keys(nearest))
         return torch.zeros_like(block.similarity).scatter(1, nearest[:, None], slope[:, None])
 
 
@@ -305,7 +237,7 @@ class SlopeRatio(Ratio):
 
     def forward(self, block: Block) -> Tensor:
         """R."""
-        nearest = block.u[block.hardest(block.pairs)]
+        nearest = block.keys(block.hardest(block.pairs))
         return self.slope(block.anchors, block.positives) / self.slope(block.anchors, nearest)
 
 
@@ -399,7 +331,7 @@ class UnifiedGradient(TwoViews):
     def _gradient(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """The loss and its gradient on unit embeddings, up to parts along them."""
         gates, gradient, value = u.new_zeros(len(u)), torch.zeros_like(u), u.new_zeros(())
-        for block in Block.all(u, self.pairs):
+        for block in Rows.all(u, self.pairs):
             rows, partners = block.rows, block.partners
             gates[rows] = self.gate(block)
             push = self.weight(block)

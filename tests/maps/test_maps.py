@@ -1,12 +1,12 @@
 """What the maps show is what the papers' closed forms give."""
 
+import json
 import math
 import re
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from ssl_vision.errors import InputError
 from ssl_vision.maps import angles, scaling, simulated, terms
@@ -24,8 +24,6 @@ from ssl_vision.objectives import (
     FlatNCE,
     InfoNCE,
     MACLc,
-    SupCon,
-    VICReg,
 )
 
 TAU = 0.1
@@ -149,12 +147,6 @@ def test_a_temperature_follows_the_cells_alignment():
     assert found.share.tolist() == pytest.approx([weights[0] / sum(weights)] * 2)
 
 
-@pytest.mark.parametrize("objective", [VICReg(), SupCon(), nn.Linear(2, 2)])
-def test_an_objective_without_losses_of_anchors_is_refused(objective):
-    with pytest.raises(InputError, match=f"^no map of {type(objective).__name__}: "):
-        terms(objective, torch.ones(1), torch.ones(1, 2))
-
-
 def test_the_command_writes_a_picture_and_its_numbers(tmp_path, capsys):
     cold = "{class_path: InfoNCE, init_args: {temperature: 0.05}}"
     size = ["--grid", "4", "--batches", "6", "--negatives", "8", "--seed", "1"]
@@ -177,6 +169,42 @@ def test_the_command_writes_a_picture_and_its_numbers(tmp_path, capsys):
     keys, temperature = numbers["negatives"][:, None], numbers["temperature"]
     np.testing.assert_allclose(numbers["scaling"], keys / (keys + np.exp(2 / temperature)))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "a.svg", "b.npz", "b.svg"]
+
+
+def test_thirteen_objectives_stand_in_three_groups_with_all_that_was_given(tmp_path):
+    parts = {
+        "gate": {"class_path": "ssl_vision.objectives.HingeGate", "init_args": {"metric": "angle"}},
+        "weight": {"class_path": "SoftmaxOverNegatives", "init_args": {"temperature": 0.05}},
+        "detach": "negatives",
+    }
+    unified = json.dumps({"class_path": "UnifiedGradient", "init_args": parts})
+    names = ["ModifiedMHS", "MHE", "SphericalVICReg", "AlignmentUniformity", "DCL", "MPT"]
+    warm = [f"{{class_path: InfoNCE, init_args: {{temperature: 0.{i}}}}}" for i in range(1, 7)]
+    output = ["--output", str(tmp_path / "maps.svg")]
+    run(
+        ["--grid", "2", "--batches", "2", "--negatives", "3", *output, "--objectives", unified, *names, *warm]
+    )
+    titles = np.load(tmp_path / "maps.npz")["objectives"].tolist()
+    assert titles[:3] == [
+        "UnifiedGradient\ngate = HingeGate(metric = angle)\n"
+        "weight = SoftmaxOverNegatives(temperature = 0.05)\ndetach = negatives\nR in effect: 2 × its ratio",
+        "ModifiedMHS\nR in effect: 2 × its ratio",
+        "MHE",
+    ]
+    picture = (tmp_path / "maps.svg").read_text(encoding="utf-8")
+    assert [picture.count(words) for words in ("gate GD", "ratio R in effect", "gradient scaling")] == [
+        3,
+        3,
+        1,
+    ]
+    for words in (*names, *(f"temperature = 0.{i}" for i in range(1, 7)), "gate = HingeGate(metric ="):
+        assert words in picture
+
+
+def test_nothing_is_drawn_before_all_can_be(tmp_path, monkeypatch):
+    monkeypatch.setattr("ssl_vision.maps.maps.simulated", lambda *_, **__: pytest.fail("drew"))
+    with pytest.raises(InputError, match=r"^no map of SupCon"):
+        run(["--objectives", "InfoNCE", "SupCon", "--output", str(tmp_path / "maps.svg")])
 
 
 @pytest.mark.parametrize(
