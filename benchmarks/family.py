@@ -5,13 +5,14 @@
     python benchmarks/family.py --data data --start runs/pretrained --lr 1e-4
 
 Each file of configs/objective trains the same network from the same weights, drawn from the seed or, with
---start, another run's, on the same views. The columns are the kNN and linear accuracy of the backbone on
-test; Spearman's correlation of the cosines of test views with the grade of the pair (same image, same class,
-other); and, mean of the last quarter of what was logged, the mean gate, the gap between the angles of
-different images and of two views, the hardest negative's share of the push, the pull over the push, and the
-share of embeddings that a small step brings closer to their positive. Below the table stands how those go
-with kNN, Spearman's correlation over the objectives. A run that is there is not trained again. Writes
-benchmarks/results/family.json, family_continued.json with --start; on a GPU with _cuda before the dot.
+--start, another run's, which then has a row, on the same views. The columns are the kNN and linear accuracy
+of the backbone on test; Spearman's correlation of the cosines of test views with the grade of the pair (same
+image, same class, other); and, mean of the last quarter of what was logged, the mean gate, the gap between
+the angles of different images and of two views, the hardest negative's share of the push, the pull over the
+push, and the share of embeddings that a small step brings closer to their positive. Below the table stands
+how those go with kNN, Spearman's correlation over the objectives. A run that is there is not trained again.
+Writes benchmarks/results/family.json, family_continued.json with --start; on a GPU with _cuda before the
+dot.
 """
 
 import argparse
@@ -35,6 +36,7 @@ from ssl_vision.metrics import rank_correlation
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 CONFIGS = Path(__file__).parent.parent / "configs"
+PROGRAM = [sys.executable, "-m", "ssl_vision", "--quiet"]
 PROTOCOL = "measurements: [knn: {k: 200}, linear: {epochs: 20, lr: 0.1}]\n"
 COLUMNS = {
     "knn": ("kNN %", 1),
@@ -48,12 +50,12 @@ COLUMNS = {
 }
 LOGGED = [key for key in COLUMNS if key not in ("knn", "linear", "spearman")]
 
+call = partial(subprocess.run, check=True, stdout=sys.stderr)
+
 
 def one(file: Path, chosen: argparse.Namespace) -> dict:
     """Trains and measures one objective."""
     runs, run = Path(chosen.runs), Path(chosen.runs) / file.stem
-    program = [sys.executable, "-m", "ssl_vision", "--quiet"]
-    call = partial(subprocess.run, check=True, stdout=sys.stderr)
     fit = ["fit", "--config", str(CONFIGS / "pretrain/cifar10.yaml"), "--config", str(file)]
     fit += ["--name", file.stem, "--runs_dir", str(runs), "--data.root", chosen.data]
     fit += ["--model.width", str(chosen.width), "--data.batch_size", str(chosen.batch)]
@@ -65,18 +67,22 @@ def one(file: Path, chosen: argparse.Namespace) -> dict:
     diagnosed = file.stem != "reclaim"  # which wants more than embeddings
     fit += ["--gradients", str(diagnosed).lower()]
     if not (run / "config.yaml").exists():
-        call([*program, *fit])
+        call([*PROGRAM, *fit])
     elif not (run / "evaluation.json").exists():
-        call([*program, *fit, "--ckpt_path", "last"])
-    if not (run / "evaluation.json").exists():
-        protocol = runs / "family.yaml"
-        evaluate = ["evaluate", str(run), "--baselines", "false", "--report", "false"]
-        call([*program, *evaluate, "--protocol", str(protocol)])
-    rows = json.loads((run / "evaluation.json").read_text())
-    found = {row["metric"].removesuffix("_top1"): 100 * row["value"] for row in rows}
-    record = {"objective": file.stem, **found, "spearman": spearman(run, chosen), **logged(run)}
+        call([*PROGRAM, *fit, "--ckpt_path", "last"])
+    record = {"objective": file.stem, **measured(run, chosen), **logged(run)}
     print(time.strftime("%H:%M"), json.dumps(record), file=sys.stderr, flush=True)
     return record
+
+
+def measured(run: Path, chosen: argparse.Namespace) -> dict[str, float]:
+    """kNN and linear accuracy in per cent, and ρ."""
+    if not (run / "evaluation.json").exists():
+        evaluate = ["evaluate", str(run), "--baselines", "false", "--report", "false"]
+        call([*PROGRAM, *evaluate, "--protocol", str(Path(chosen.runs) / "family.yaml")])
+    rows = json.loads((run / "evaluation.json").read_text())
+    found = {row["metric"].removesuffix("_top1"): 100 * row["value"] for row in rows}
+    return found | {"spearman": spearman(run, chosen)}
 
 
 def logged(run: Path) -> dict[str, float]:
@@ -145,6 +151,8 @@ def main() -> None:
     torch.set_num_threads(1)
     with ThreadPoolExecutor(chosen.jobs) as pool:
         records = list(pool.map(partial(one, chosen=chosen), files))
+    if chosen.start:
+        records.append({"objective": "start", **measured(Path(chosen.start), chosen)})
     name = "family" + ("_continued" if chosen.start else "") + ("_cuda" if torch.cuda.is_available() else "")
     found = {"objectives": records, "correlation_with_knn": conjectures(records)}
     save(name, provenance("torchvision") | {"options": vars(chosen)} | found)
