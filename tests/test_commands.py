@@ -27,7 +27,7 @@ NOT_RUN = {
     r"--data (STL10|CIFAR100)": "official data; tests/evaluation/test_transfer.py runs it",
     r"--trainer\.devices": "several devices; tests/reliability has processes",
     r"compile": "compiling takes minutes on a CPU; tests/models and tests/data compile",
-    r"--format torchvision": "a network of width 64; tests/export/test_export.py has one",
+    r"--format (torchvision|timm)": "a network of width 64; tests/export/test_export.py has one",
     r"^ssl-vision (runs|sweep|reproduce|compare)\b": "several runs; tests/experiments has them",
     r"^ssl-vision report\b": "tests/report runs it",
 }
@@ -93,6 +93,7 @@ def place(tmp_path, tiny_run, monkeypatch):
         file = tmp_path / "my_images" / part / "ab"[number % 2] / f"{number}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (12, 12), (6 * number, 255 - 6 * number, 128)).save(file)
+    (tmp_path / "labelled").symlink_to("my_images")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -4,18 +4,26 @@ import importlib
 import importlib.util
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 from settings import TINY
 
 from ssl_vision import __version__
 from ssl_vision import objectives as o
+from ssl_vision.data import Views
 from ssl_vision.evaluation.protocol import read_protocol, shipped
+from ssl_vision.evaluation.rebuild import trained_model
+from ssl_vision.export.backbones import Description, load_backbone
+from ssl_vision.export.formats import FORMATS
 from ssl_vision.main import main
+from ssl_vision.metrics import Alignment, Uniformity
+from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -141,6 +149,140 @@ def test_the_example_of_the_concepts_is_right():
         ]
         assert found in page
         assert all(value in found for value in values)
+
+
+def blocks(page, language="python"):
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+@pytest.fixture
+def place(tmp_path, tiny_run, monkeypatch):
+    """A folder with ``runs/my_run`` and, in ``my_images``, six red images, six blue ones and a copy."""
+    shutil.copytree(tiny_run, tmp_path / "runs" / "my_run")
+    for number in range(12):
+        kind = "red" if number % 2 else "blue"
+        file = tmp_path / "my_images" / kind / f"{number:02}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        strong = 255 - 20 * (2, 4, 0, 5, 1, 3)[number // 2]
+        Image.new("RGB", (12, 12), (strong, 0, 0) if number % 2 else (0, 90, strong)).save(file)
+    shutil.copy(tmp_path / "my_images" / "red" / "03.png", tmp_path / "my_images" / "red" / "copy.png")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def images():
+    """(40, 3, 12, 12) uint8 noise."""
+    noise = torch.randint(256, (40, 3, 12, 12), generator=torch.Generator().manual_seed(0))
+    return noise.to(torch.uint8)
+
+
+def test_the_backbones_of_the_page_make_the_features_of_their_run(place, images):
+    assert main(["export", "runs/my_run"]) == 0
+    names = {"images": images}
+    for block in blocks("backbones.md")[:2]:
+        exec(block, names)
+    checkpoint = read_checkpoint(Path("runs/my_run"))
+    plain = Views(**checkpoint.config["data"]["init_args"]["views"]).plain(images)
+    with torch.inference_mode():
+        expected = trained_model(checkpoint).eval()(plain).backbone
+    torch.testing.assert_close(names["features"], expected)
+    assert all(parameter.requires_grad for parameter in names["backbone"].parameters())
+
+
+def test_the_lines_for_other_libraries_are_those_of_the_card():
+    about = Description(
+        depth=18, width=64, stem="small", size=32, decoded_size=32, mean=(0.5,) * 3, std=(0.2,) * 3
+    )
+    files = {"torchvision": "backbone-torchvision.safetensors", "timm": "backbone-timm.safetensors"}
+    for form, file in (files | {"onnx": "backbone.onnx"}).items():
+        assert FORMATS[form].snippet(file, about) + "\n" in blocks("backbones.md")
+
+
+def test_feature_maps_are_taken_as_the_page_says(tiny_run):
+    page = (DOCS / "backbones.md").read_text(encoding="utf-8")
+    (call,) = re.findall(r"`(torchvision\.models\.feature_extraction\.[^`]+)`", page)
+    module, _, expression = call.partition("(")[0].rpartition(".")
+    extract = getattr(importlib.import_module(module), expression)
+    assert call.endswith('(backbone, ["layer2", "layer3", "layer4"])')
+    backbone, batch = load_backbone(tiny_run), torch.randn(2, 3, 16, 16)
+    maps = extract(backbone, ["layer2", "layer3", "layer4"])(batch)
+    torch.testing.assert_close(maps["layer4"].mean(dim=(2, 3)), backbone(batch))
+    assert [each.shape[-1] for each in maps.values()] == [8, 4, 2]
+
+
+def test_the_classifier_of_the_backbones_page_tells_colours_apart(place):
+    assert main(["embed", "my_images", "--backbone=runs/my_run", "--output=features.npz"]) == 0
+    names = {}
+    exec(next(block for block in blocks("backbones.md") if "LogisticRegression" in block), names)
+    assert names["labels"] == ["blue"] * 6 + ["red"] * 7
+    assert names["scores"].tolist() == [1.0] * 5
+
+
+def test_the_loop_of_the_backbones_page_trains_by_dcl(place, images):
+    names = {"images": images}
+    exec(next(block for block in blocks("backbones.md") if "loss.backward()" in block), names)
+    z = torch.cat([names["z1"], names["z2"]]).detach().double()
+    z /= z.norm(dim=1, keepdim=True)
+    terms = []
+    for i in range(80):
+        similar = z @ z[i] / 0.1
+        others = [j for j in range(80) if j not in (i, (i + 40) % 80)]
+        terms.append(similar[others].exp().sum().log() - similar[(i + 40) % 80])
+    assert names["loss"].item() == pytest.approx(float(sum(terms) / 80), rel=1e-4)
+    before = load_backbone("runs/my_run").state_dict()
+    after = names["backbone"].state_dict()
+    assert not any(torch.equal(before[name], after[name]) for name in before if name.endswith("conv1.weight"))
+
+
+def test_the_closest_pairs_of_the_page_on_own_images_are_copies(place, capsys):
+    assert main(["embed", "my_images", "--backbone=runs/my_run", "--output=features.npz"]) == 0
+    capsys.readouterr()
+    (block,) = blocks("own_images.md")
+    exec(block, {})
+    first, second, *others = capsys.readouterr().out.splitlines()
+    pair = ["red/03.png", "red/copy.png"]
+    assert {tuple(line.split()) for line in (first, second)} == {("1.0000", *pair), ("1.0000", *pair[::-1])}
+    assert len(others) == 8
+
+
+def test_the_sweep_of_the_page_on_own_images_has_cells_that_fit_takes(place, monkeypatch, capsys):
+    (block,) = blocks("own_images.md", "yaml")
+    Path("own_temperature.yaml").write_text(block)
+    Path("configs").symlink_to(DOCS.parent / "configs")
+    assert main(["sweep", "own_temperature.yaml", "--dry_run"]) == 0
+    cells = re.findall(r"-m ssl_vision (fit .*)", capsys.readouterr().out)
+    assert len(cells) == 4
+    small = [*TINY, "--runs_dir=cells", "--name=cell", "--data.batch_size=8", "--data.val_share=0.5"]
+    assert main([*cells[0].split(), *small]) == 0
+    assert Run("cells/cell").last("val/rankme") > 1
+
+
+def test_what_the_report_page_says_of_equal_cosines_is_so():
+    n = 12
+    same, apart = torch.ones(n, 4), torch.eye(n)
+    infonce = o.InfoNCE(temperature=0.1)
+    assert float(infonce(same, same)) == pytest.approx(np.log(2 * n - 1), rel=1e-6)
+    assert float(infonce.statistics()["weight_mean"]) == pytest.approx((2 * n - 2) / (2 * n - 1), rel=1e-6)
+    for features, expected in ((same, 0), (apart, -4)):
+        uniformity = Uniformity()
+        uniformity.update(features)
+        assert float(uniformity.compute()) == pytest.approx(expected, abs=1e-6)
+    z1, z2 = torch.randn(2, n, 4, generator=torch.Generator().manual_seed(0))
+    alignment = Alignment()
+    alignment.update(z1, z2)
+    cosine = torch.cosine_similarity(z1, z2).mean()
+    assert float(alignment.compute()) == pytest.approx(2 - 2 * float(cosine), rel=1e-5)
+
+
+def test_the_sections_of_the_report_page_are_those_of_a_report():
+    page = (DOCS / "report.md").read_text(encoding="utf-8")
+    table = page.split("| section |")[1].split("\n\n")[0]
+    code = (DOCS.parent / "ssl_vision" / "report" / "report.py").read_text()
+    of_one = code.split("def of_one")[1].split("def of_several")[0]
+    listed = re.findall(r"^\| (\w[^|]*?) \|", table, flags=re.MULTILINE)
+    assert listed == re.findall(r'_made\("\w+", "([^"]+)"', of_one)
 
 
 def test_the_messages_of_the_troubleshooting_page_are_in_the_code():

@@ -1,7 +1,6 @@
 """One line out of a config parser's page: which key, what is wrong, what was probably meant."""
 
 import dataclasses
-import difflib
 import importlib
 import inspect
 import re
@@ -14,6 +13,7 @@ import yaml
 from jsonargparse import ActionSubCommands, ArgumentParser, Namespace
 
 from ssl_vision.errors import InputError
+from ssl_vision.runs.nearest import meant
 
 _NOISE = re.compile(
     r"^(Does not validate|Subtypes:|Errors?:?$|Given value|Expected a <class 'NoneType'>|Expected a path but)"
@@ -129,7 +129,7 @@ def one_line(message: str, *, options: Sequence[str] = ()) -> str:
     if match := re.match(unknown, complaint):
         return f"{'.'.join([*keys, match[1]])}: {_unknown_option(match[1], owner, options)}"
     if match := re.match(r"Expected a dot import path string: (\S+)", complaint):
-        complaint = f"no class named {match[1]}{_suggestion(match[1], _classes(keys))}"
+        complaint = f"no class named {match[1]}{meant(match[1], _classes(keys))}"
     if complaint.startswith("Expected a ") and "Got value" not in complaint and given:
         complaint += f". Got value: {given}"
     complaint = re.sub(r"Expected a <class '(\w+)'>\. Got value:", r"expected \1, got", complaint)
@@ -150,7 +150,7 @@ def _unknown_option(name: str, owner: str, options: Sequence[str]) -> str:
         owner, head = ("Trainer", "") if head == "trainer" else ("", head)
     whose = owner.rsplit(".", 1)[-1] + (f"'s {head}" if head else "") if owner else "there"
     verb = "has no" if owner else "is no"
-    return f"{whose} {verb} option '{last if owner else name}'{_suggestion(last, known)}"
+    return f"{whose} {verb} option '{last if owner else name}'{meant(last, known)}"
 
 
 def _options(owner: str, head: str) -> list[str]:
@@ -178,10 +178,3 @@ def _classes(keys: Sequence[str]) -> list[str]:
     rooms = {"objective": "objectives", "temperature": "objectives", "weight": "objectives", "data": "data"}
     room = importlib.import_module(f"ssl_vision.{rooms.get(keys[-1] if keys else '', 'models')}")
     return [name for name in getattr(room, "__all__", ()) if inspect.isclass(getattr(room, name))]
-
-
-def _suggestion(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if near:
-        return f", did you mean '{near[0]}'?"
-    return f"; it has {', '.join(known)}" if known and len(known) <= 12 else ""

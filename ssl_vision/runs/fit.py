@@ -44,7 +44,7 @@ from ssl_vision.runs.log import RunLog
 from ssl_vision.runs.mirror import mirror, mirror_ends, mirror_mode
 from ssl_vision.runs.record import RunRecord
 from ssl_vision.runs.registry import Run
-from ssl_vision.runs.summary import summary
+from ssl_vision.runs.summary import nothing_left, summary
 from ssl_vision.runs.writing import WholeFiles
 
 _DEFAULTS = {
@@ -292,6 +292,9 @@ class RunCLI(LightningCLI):
         if quiet():
             print(self.folder.path)
             return
+        if self.config_init["fit"].ckpt_path is not None and not self.folder.lock.held:  # training takes it
+            done = {"epochs": self.trainer.current_epoch, "steps": self.trainer.global_step}
+            print(nothing_left(self.plain_config, **done))
         size = getattr(self.trainer.datamodule, "batch_size", None)  # type: ignore[attr-defined]
         images = size and size * self.trainer.world_size * int(self.trainer.num_training_batches)
         print(summary(Run(self.folder.path), images=images))

@@ -10,6 +10,8 @@ from typing import Any
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
+from ssl_vision.runs.table import names, rows
+
 Row = dict[str, str]
 
 _FILES = {"time/": "times.csv", "memory/": "times.csv", "weight/": "weights.csv"}
@@ -146,12 +148,9 @@ class _Table:
 
     def keep_until(self, step: int) -> None:
         if self._path.exists():
-            with self._path.open(newline="", encoding="utf-8") as file:
-                reader = csv.DictReader(file)
-                rows = [{k: v for k, v in row.items() if v} for row in reader]
-                self._columns = list(reader.fieldnames or self._columns)
-            whole = [row for row in rows if row.get("step", "").isdigit()]  # a power cut may leave half a row
-            self._rows = [row for row in whole if int(row["step"]) < step]
+            self._columns = names(self._path) or self._columns
+            kept = (row for row in rows(self._path) if row["step"] < step)
+            self._rows = [{name: _text(value) for name, value in row.items()} for row in kept]
             self._rewrite()
 
     def _rewrite(self) -> None:

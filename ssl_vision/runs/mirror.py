@@ -65,9 +65,12 @@ def mirror(folder: RunFolder, config: Mapping[str, Any], *, mode: str, fresh: bo
         config: of the run.
         mode: ``"offline"``, ``"online"`` or ``"disabled"``.
         fresh: the run continues none.
+
+    Raises:
+        InputError: ``WANDB_RUN_ID`` names the W&B run of another folder beside it.
     """
     if fresh or not folder.mirror_file.exists():
-        _remember(folder)
+        _remember(folder, _new_identity(folder))
     return WandbLogger(save_dir=folder.path, **_identity(folder, config, mode))
 
 
@@ -116,13 +119,29 @@ def _open_run() -> Any:
     return getattr(sys.modules.get("wandb"), "run", None)
 
 
+def _new_identity(folder: RunFolder) -> dict[str, str]:
+    """Of a run at W&B: ``WANDB_RUN_ID`` where that is set, as ``wandb agent`` does, else one of its own.
+
+    Raises:
+        InputError: the id is that of another folder's run, which both would be written into.
+    """
+    project = os.environ.get("WANDB_PROJECT") or _PROJECT
+    chosen = os.environ.get("WANDB_RUN_ID")
+    if not chosen:
+        return {"id": secrets.token_hex(4), "project": project}
+    identity = {"id": chosen, "project": project}
+    for file in folder.path.parent.glob("*/wandb/mirror.json"):
+        if file != folder.mirror_file and json.loads(file.read_text(encoding="utf-8")) == identity:
+            raise InputError(
+                f"WANDB_RUN_ID {chosen} is the W&B run of {file.parent.parent}: "
+                "unset it, so that this run has an id of its own"
+            )
+    return identity
+
+
 @rank_zero_only
-def _remember(folder: RunFolder) -> None:
-    """Gives the run an identity at W&B, which its continuations and evaluations share."""
-    identity = {
-        "id": os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4),
-        "project": os.environ.get("WANDB_PROJECT") or _PROJECT,
-    }
+def _remember(folder: RunFolder, identity: Mapping[str, str]) -> None:
+    """Keeps the run's identity at W&B, which its continuations and evaluations share."""
     with completed(folder.mirror_file) as partial:
         partial.write_text(json.dumps(identity), encoding="utf-8")
 

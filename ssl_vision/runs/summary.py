@@ -1,10 +1,12 @@
 """One screen about a run that has ended: what it took, what it came to, where it is, what to do next."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from statistics import median
+from typing import Any
 
 from ssl_vision.progress import duration, number
+from ssl_vision.runs.folder import significant
 from ssl_vision.runs.registry import Run
 from ssl_vision.runs.table import column, last_value
 
@@ -19,6 +21,23 @@ def summary(run: Run, *, images: int | None = None) -> str:
         images: seen in an epoch, in all processes; None where nobody knows.
     """
     return "\n".join(_lines(run, images))
+
+
+def nothing_left(config: Mapping[str, Any], *, epochs: int, steps: int) -> str:
+    """The line that says why a run that was to be continued did not go on.
+
+    Args:
+        config: of the run, as it was given now.
+        epochs: that were done before.
+        steps: that were done before.
+    """
+    length = config["trainer"]
+    ended = 0 < (length["max_steps"] or -1) <= steps
+    key, done = ("max_steps", steps) if ended else ("max_epochs", epochs)
+    further = "with more it goes on"
+    if f"trainer.{key}" in significant(config):
+        further = "its schedule ends there: a longer run is another, with a --name of its own"
+    return f"nothing was left to train: {done} of --trainer.{key} {length[key]} are done; {further}"
 
 
 def _lines(run: Run, images: int | None) -> Iterator[str]:

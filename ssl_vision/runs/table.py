@@ -11,41 +11,35 @@ _BLOCK = 1 << 14
 def rows(path: Path) -> list[dict[str, float]]:
     """A dict for each row, empty cells left out; a row that is not whole numbers is left out, too.
 
-    A power cut may leave half a row, and a file that grows may end in one. No file has no rows.
+    No file has no rows.
     """
-    try:
-        file = path.open(newline="", encoding="utf-8")
-    except FileNotFoundError:
-        return []
+    header, lines = _whole(path)
+    columns = _columns(header)
     found = []
-    with file:
-        reader = csv.reader(file)
-        columns = next(reader, [])
-        for cells in reader:
-            try:
-                row = {name: float(cell) for name, cell in zip(columns, cells, strict=True) if cell}
-            except ValueError:
-                continue
-            if "step" in row:
-                found.append(row)
+    for line in lines:
+        try:
+            cells = zip(columns, line.split(b","), strict=True)
+            row = {name: float(cell) for name, cell in cells if cell.strip()}
+        except ValueError:
+            continue
+        if "step" in row:
+            found.append(row)
     return found
 
 
 def names(path: Path) -> list[str]:
     """The columns' names."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return next(csv.reader(file), [])
+        with path.open("rb") as file:
+            header = file.readline()
     except FileNotFoundError:
         return []
+    return _columns(header) if header.endswith(b"\n") else []
 
 
 def column(path: Path, *names: str) -> list[float]:
     """The values of one column, or of several, in whole rows; empty cells and absent columns have none."""
-    try:
-        header, *lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
+    header, lines = _whole(path)
     columns = _columns(header)
     places = [columns.index(name) for name in names if name in columns]
     split = (line.split(b",") for line in lines)
@@ -75,7 +69,7 @@ def last_value(path: Path, name: str) -> float | None:
         while True:
             start = max(first, end - size)
             file.seek(start)
-            lines = file.read(end - start).split(b"\n")
+            lines = _ended(file.read(end - start))
             for line in reversed(lines if start == first else lines[1:]):
                 cells = line.split(b",")
                 whole = len(cells) == len(columns) and cells[0].isdigit()
@@ -85,6 +79,20 @@ def last_value(path: Path, name: str) -> float | None:
             if start == first:
                 return None
             size *= 4
+
+
+def _whole(path: Path) -> tuple[bytes, list[bytes]]:
+    """The header and the lines below it; nothing without the file."""
+    try:
+        header, *lines = _ended(path.read_bytes()) or [b""]
+    except FileNotFoundError:
+        return b"", []
+    return header, lines
+
+
+def _ended(content: bytes) -> list[bytes]:
+    """The lines that end: a power cut may leave half a line, and a file that grows may end in one."""
+    return content.split(b"\n")[:-1]
 
 
 def _columns(header: bytes) -> list[str]:

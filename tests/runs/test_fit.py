@@ -341,7 +341,7 @@ def test_a_wrong_data_class_is_named_with_the_nearest(capsys):
 
 def test_options_before_their_class_are_an_error_and_not_lost(tmp_path, capsys):
     assert fit(tmp_path, "--model.objective.alpha=3", "--model.objective=MACL") == 2
-    assert "InfoNCE has no option 'alpha'; it has temperature, pairs, gather" in capsys.readouterr().err
+    assert "InfoNCE has no option 'alpha'; there are temperature, pairs, gather" in capsys.readouterr().err
 
 
 def test_another_class_takes_the_options_it_has_and_no_others(tmp_path):

@@ -81,11 +81,15 @@ def test_the_last_value_of_a_long_log_may_stand_far_from_its_end(tmp_path):
     assert (run.last("a"), run.last("b")) == (29_999, 7)
 
 
-@pytest.mark.parametrize("end", ["7,1,0.", "7,1", "7", "7,1,2.5,0.7,9\r\n", "x,1,2,3\r\n", "\0\0\0"])
+@pytest.mark.parametrize(
+    "end",
+    ["7,1,0.", "7,1", "7", "7,1,1.5,0.7", "7,1,1.5,0.7\r", "7,1,2.5,0.7,9\r\n", "x,1,2,3\r\n", "\0\0\0"],
+)
 def test_half_a_row_at_the_end_is_no_row(tmp_path, end):
-    run = made(tmp_path / "run", metrics=METRICS + end)
+    times = "step,epoch,time/train_seconds,time/val_seconds\r\n3,0,2.5,1\r\n"
+    run = made(tmp_path / "run", metrics=METRICS + end, times=times + end)
     assert len(run.history) == 3
-    assert (run.last("train/loss"), run.last("step")) == (2.5, 5)
+    assert (run.last("train/loss"), run.last("step"), run.seconds) == (2.5, 5, 3.5)
 
 
 @pytest.mark.parametrize(

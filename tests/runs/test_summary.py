@@ -100,3 +100,40 @@ def test_a_run_without_validation_has_none_to_show(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "collapsed      not measured\n" in printed
     assert "val/" not in printed
+
+
+@pytest.mark.parametrize(
+    ("ended", "longer", "line"),
+    [
+        (
+            ["--trainer.max_epochs=1"],
+            "--trainer.max_epochs=2",
+            "1 of --trainer.max_epochs 1 are done; with more it goes on",
+        ),
+        (
+            ["--trainer.max_steps=3"],
+            "--trainer.max_steps=6",
+            "3 of --trainer.max_steps 3 are done; with more it goes on",
+        ),
+        (
+            ["--trainer.max_epochs=1", "--model.optimizer.schedule=cosine"],
+            "--trainer.max_epochs=2",
+            "1 of --trainer.max_epochs 1 are done; its schedule ends there: a longer run is another, "
+            "with a --name of its own",
+        ),
+    ],
+    ids=["epochs", "steps", "schedule"],
+)
+def test_a_continued_run_that_had_ended_says_so_and_how_it_goes_on(ended, longer, line, tmp_path, capsys):
+    said = f"nothing was left to train: {line}\n"
+    assert fit(tmp_path, *ended) == 0
+    assert "left to train" not in capsys.readouterr().out
+    assert fit(tmp_path, *ended, "--ckpt_path=last") == 0
+    assert capsys.readouterr().out.startswith(f"{said}run: ")
+    assert fit(tmp_path, *ended, "--ckpt_path=last", "--quiet") == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'run'}\n"
+    goes_on = "with more it goes on" in line
+    steps = Run(tmp_path / "run").last("step")
+    assert fit(tmp_path, *ended, longer, "--ckpt_path=last") == (0 if goes_on else 2)
+    assert "left to train" not in capsys.readouterr().out
+    assert (Run(tmp_path / "run").last("step") > steps) == goes_on

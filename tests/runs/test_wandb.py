@@ -125,6 +125,29 @@ def test_a_run_that_replaces_another_is_another_run_at_wandb(tmp_path):
     assert first.name.rpartition("-")[2] != second.name.rpartition("-")[2]
 
 
+def ids(run: Path) -> set[str]:
+    return {record["run"]["run_id"] for part in parts(run) for record in records(part, "run")}
+
+
+def test_an_id_that_is_given_is_taken_by_one_run_and_by_its_continuation(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_SWEEP_ID", "sweep")  # as wandb agent sets both
+    monkeypatch.setenv("WANDB_RUN_ID", "cell1")
+    assert fit(tmp_path, "one") == 0
+    capsys.readouterr()
+    assert fit(tmp_path, "two") == 2
+    assert capsys.readouterr().err == (
+        f"ssl-vision fit: WANDB_RUN_ID cell1 is the W&B run of {tmp_path / 'one'}: "
+        "unset it, so that this run has an id of its own\n"
+    )
+    assert not (tmp_path / "two").exists()
+    monkeypatch.setenv("WANDB_RUN_ID", "cell2")
+    assert fit(tmp_path, "two") == 0
+    monkeypatch.delenv("WANDB_RUN_ID")
+    assert fit(tmp_path, "one", "--trainer.max_epochs=2", "--ckpt_path=last") == 0
+    assert (ids(tmp_path / "one"), ids(tmp_path / "two")) == ({"cell1"}, {"cell2"})
+    assert len(parts(tmp_path / "one")) == 2
+
+
 def test_an_open_run_of_ones_own_is_neither_used_nor_ended(tmp_path, capsys):
     own = wandb.init(mode="offline", dir=tmp_path, config={"mine": 1}, settings=wandb.Settings(silent=True))
     try:

@@ -12,8 +12,8 @@ from ssl_vision.errors import InputError
 from ssl_vision.experiments.comparison.keys import check_known, is_metric, shortened, shown
 from ssl_vision.experiments.comparison.quantity import Quantity, common
 from ssl_vision.experiments.comparison.statistics import Paired, holm, paired, t_interval
-from ssl_vision.experiments.nearest import meant
 from ssl_vision.runs.folder import significant
+from ssl_vision.runs.nearest import meant
 from ssl_vision.runs.registry import Run
 
 _LENGTH = ("trainer.max_epochs", "trainer.max_steps")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.nearest import meant
+from ssl_vision.runs.nearest import meant
 from ssl_vision.runs.registry import SHORT, Run
 from ssl_vision.runs.table import names
 
@@ -35,7 +35,7 @@ def check_known(key: str, runs: Sequence[Run], *, others: Sequence[str] = ()) ->
         near = [*others, *SHORT, *dict.fromkeys(name for run in runs for name in _keys(run.config))]
         found = key == "name" or key in SHORT or any(run.whole_key(key) for run in runs)
     if not found:
-        raise InputError(f"no run has '{key}' in its {file}{meant(key, near) if near else ''}")
+        raise InputError(f"no run has '{key}' in its {file}{meant(key, near)}")
 
 
 def shortened(key: str) -> str:

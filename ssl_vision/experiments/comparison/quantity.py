@@ -7,7 +7,7 @@ from typing import Any
 
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.comparison.keys import is_metric, shown
-from ssl_vision.experiments.nearest import meant
+from ssl_vision.runs.nearest import meant
 from ssl_vision.runs.registry import Run
 
 _OF_ONE_RUN = ("value", "seed", "lr", "weight_decay")
@@ -59,8 +59,7 @@ class Quantity:
                     f"{place} is not evaluated under the protocol {value}: "
                     f"ssl-vision evaluate {place} --protocol {value}"
                 )
-            known = meant(value, present) if present else ""
-            raise InputError(f"{place} has no {key} '{value}' in its evaluation.json{known}")
+            raise InputError(f"{place} has no {key} '{value}' in its evaluation.json{meant(value, present)}")
         if len(rows) > 1:
             choices = _different(rows)
             raise InputError(

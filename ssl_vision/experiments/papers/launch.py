@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
 import time
@@ -14,6 +15,9 @@ from ssl_vision.experiments.papers.runs import PaperRun
 
 Launch = Callable[[Sequence[str], Path], int]
 """Runs a command whose output is added to a file; its exit code, or minus the signal that killed it."""
+
+_OF_ONE_RUN = "WANDB_RUN_ID"
+"""A W&B id, which runs must not share."""
 
 _FORKS = multiprocessing.get_context("forkserver")
 
@@ -44,9 +48,12 @@ def worked(run: PaperRun, launch: Launch) -> str:
 
 def spawned(args: Sequence[str], log: Path) -> int:
     """A new Python, as a user would start it."""
+    command = [sys.executable, "-m", "ssl_vision", *args]
+    environment = {key: value for key, value in os.environ.items() if key != _OF_ONE_RUN}
     with log.open("ab") as file:
-        command = [sys.executable, "-m", "ssl_vision", *args]
-        return subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+        return subprocess.run(
+            command, stdout=file, stderr=subprocess.STDOUT, env=environment, check=False
+        ).returncode
 
 
 def forked(args: Sequence[str], log: Path) -> int:
@@ -59,12 +66,13 @@ def forked(args: Sequence[str], log: Path) -> int:
 
 
 def _command(args: list[str], log: str) -> None:
+    """What ``spawned`` starts, in this process."""
     import torch
-
-    from ssl_vision.main import main
 
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     torch.set_num_threads(1)
-    sys.exit(main(args))
+    os.environ.pop(_OF_ONE_RUN, None)
+    sys.argv = ["ssl-vision", *args]
+    runpy.run_module("ssl_vision", run_name="__main__")

@@ -9,10 +9,10 @@ from typing import Any
 import yaml
 
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.nearest import check_keys
 from ssl_vision.experiments.sweeps.hyperband import Hyperband, read_hyperband
 from ssl_vision.experiments.sweeps.macros import DEFAULT_COMMAND, check_command
 from ssl_vision.experiments.sweeps.parameters import Choice, Parameter, read_parameter
+from ssl_vision.runs.nearest import check_keys
 
 METHODS = ("grid", "random", "bayes")
 _KEYS = (

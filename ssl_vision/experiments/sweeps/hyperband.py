@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.nearest import check_keys
+from ssl_vision.runs.nearest import check_keys
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.nearest import meant
+from ssl_vision.runs.nearest import meant
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 MACROS = (

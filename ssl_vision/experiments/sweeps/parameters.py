@@ -8,7 +8,7 @@ from statistics import NormalDist
 from typing import Any
 
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.nearest import check_keys
+from ssl_vision.runs.nearest import check_keys
 
 Quantile = Callable[[Mapping[str, Any], float], float]
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -308,13 +309,34 @@ def test_a_signal_ends_it_and_starts_no_further_run(paper, commands, monkeypatch
     assert "the same command goes on" in capsys.readouterr().err
 
 
-def test_a_process_of_its_own_has_its_output_in_the_log(tmp_path):
+FORKS = pytest.mark.skipif(sys.platform != "linux", reason="forks")
+
+
+@pytest.mark.parametrize("started", [launch.spawned, pytest.param(launch.forked, marks=FORKS)])
+def test_a_process_of_its_own_has_its_output_in_the_log(started, tmp_path):
     log = tmp_path / "run.log"
-    assert launch.spawned(["--version"], log) == 0
-    assert launch.spawned(["pretrain"], log) == 2
+    assert started(["--version"], log) == 0
+    assert started(["pretrain"], log) == 2
     first, second = log.read_text().splitlines()
     assert first.startswith("ssl-vision ")
     assert second.startswith("ssl-vision pretrain: no command")
+
+
+@pytest.mark.parametrize("started", [launch.spawned, launch._command])
+def test_runs_do_not_share_an_id_at_wandb(started, tmp_path, monkeypatch):
+    def run(*args, env=os.environ, **options):
+        seen.append(env)
+        return SimpleNamespace(returncode=0)
+
+    seen = []
+    monkeypatch.setenv("WANDB_RUN_ID", "one")
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(os, "dup2", lambda *descriptors: None)
+    monkeypatch.setattr("subprocess.run", run)
+    monkeypatch.setattr("runpy.run_module", run)
+    started(["fit"], tmp_path / "log")
+    assert "PATH" in seen[0]
+    assert "WANDB_RUN_ID" not in seen[0]
 
 
 def test_help_needs_no_torch():
@@ -322,7 +344,7 @@ def test_help_needs_no_torch():
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+@FORKS
 def test_in_earnest_on_the_digits(paper, capsys):
     """Two runs that are done, and one that fit refuses; then nothing is left to do."""
     args = ["reproduce", paper, "--budget=small", "--cells=InfoNCE", "--workers=1"]

@@ -6,11 +6,15 @@ from typing import Any
 
 from ssl_vision.errors import InputError
 
+_LISTED = 20
+
 
 def meant(name: str, known: Sequence[str]) -> str:
-    """What to add to a complaint about an unknown name: the nearest known one, else all of them."""
+    """What to add to a complaint about an unknown name: the nearest known one, else all if they are few."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f", did you mean '{near[0]}'?" if near else f"; there are {', '.join(known)}"
+    if near:
+        return f", did you mean '{near[0]}'?"
+    return f"; there are {', '.join(known)}" if 0 < len(known) <= _LISTED else ""
 
 
 def check_keys(where: str, given: Iterable[Any], known: Sequence[str]) -> None:
