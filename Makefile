@@ -33,6 +33,7 @@ gpu:  ## on a machine with a GPU and DATA=folder of the official CIFAR-10: its t
 	$(BIN)/python benchmarks/views.py --device cuda
 	$(BIN)/python benchmarks/step.py --device cuda --compile_mode default
 	$(BIN)/python benchmarks/reclaim.py --device cuda
+	$(BIN)/python benchmarks/diagnostics.py --device cuda
 	$(BIN)/python benchmarks/sharing.py --device cuda --compile_mode default
 	$(BIN)/python benchmarks/epoch.py --device cuda --compile_mode default --images 50000 --data $(DATA)
 	$(BIN)/python benchmarks/knn.py --device cuda

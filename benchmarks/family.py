@@ -62,10 +62,8 @@ def one(file: Path, chosen: argparse.Namespace) -> dict:
     fit += ["--trainer.max_epochs", str(chosen.epochs), "--trainer.limit_train_batches", chosen.limit]
     fit += ["--trainer.precision", chosen.precision, "--trainer.limit_val_batches", "0"]
     fit += ["--model.optimizer.lr", str(chosen.lr), "--seed_everything", str(chosen.seed)]
-    fit += ["--trainer.log_every_n_steps", "10", "--report", "false"]
+    fit += ["--trainer.log_every_n_steps", "10", "--report", "false", "--gradients", "true"]
     fit += ["--initial_checkpoint", chosen.start] if chosen.start else []
-    diagnosed = file.stem != "reclaim"  # which wants more than embeddings
-    fit += ["--gradients", str(diagnosed).lower()]
     if not (run / "config.yaml").exists():
         call([*PROGRAM, *fit])
     elif not (run / "evaluation.json").exists():
@@ -105,6 +103,16 @@ def spearman(run: Path, chosen: argparse.Namespace) -> float:
     pair = embed_views(trained_model(read_checkpoint(run)), test, data.views, seed=0)
     levels = torch.stack([test.labels, torch.arange(len(test))], dim=1).repeat(2, 1)
     return float(rank_correlation(torch.cat([layers.backbone for layers in pair]), levels).spearman)
+
+
+def refuse_others(chosen: argparse.Namespace) -> None:
+    """Ends where the folder has the runs of other options."""
+    file = Path(chosen.runs) / "options.json"
+    free = ("data", "objectives", "jobs", "runs")
+    options = {key: value for key, value in vars(chosen).items() if key not in free}
+    if file.exists() and json.loads(file.read_text()) != options:
+        sys.exit(f"{chosen.runs} has runs with other options: give another --runs")
+    file.write_text(json.dumps(options))
 
 
 def table(records: list[dict]) -> str:
@@ -148,6 +156,7 @@ def main() -> None:
     files = [file for file in files if not chosen.objectives or file.stem in chosen.objectives]
     Path(chosen.runs).mkdir(parents=True, exist_ok=True)
     (Path(chosen.runs) / "family.yaml").write_text(PROTOCOL)
+    refuse_others(chosen)
     torch.set_num_threads(1)
     with ThreadPoolExecutor(chosen.jobs) as pool:
         records = list(pool.map(partial(one, chosen=chosen), files))

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from settings import CONFIGS, TINY
 
 import ssl_vision.data
 from ssl_vision.data import STL10
+from ssl_vision.evaluation.rebuild import untrained_model
 from ssl_vision.main import main
+from ssl_vision.runs.checkpoint import read_checkpoint
 
 FILES = sorted(file for file in CONFIGS.rglob("*.yaml") if file.parent.name not in ("paper", "sweep"))
 # The folder, below the root, that each official data set is read from.
@@ -139,23 +142,37 @@ def cifar_runs(data_root, tmp_path_factory):
     """30 steps on real CIFAR-10 at batch 64 with a narrow ResNet-18, one run for each objective."""
     runs = tmp_path_factory.mktemp("cifar")
     for name, objective in FIVE.items():
-        args = [
-            f"--config={CONFIGS / 'pretrain/cifar10.yaml'}",
-            f"--data.root={data_root}",
-            f"--runs_dir={runs}",
-            f"--name={name}",
-            *objective,
-            "--model.width=8",
-            "--data.batch_size=64",
-            "--trainer.max_epochs=1",
-            "--trainer.limit_train_batches=30",
-            "--trainer.limit_val_batches=0",
-            "--trainer.log_every_n_steps=1",
-            "--trainer.accelerator=cpu",
-            "--trainer.enable_progress_bar=false",
-        ]
-        assert main(["fit", *args]) == 0
+        thirty_steps(data_root, runs, name, *objective, "--model.width=8", "--data.batch_size=64")
     return runs
+
+
+def thirty_steps(data_root, runs, name, *args):
+    start = [f"--config={CONFIGS / 'pretrain/cifar10.yaml'}", f"--data.root={data_root}"]
+    short = [
+        "--trainer.max_epochs=1",
+        "--trainer.limit_train_batches=30",
+        "--trainer.limit_val_batches=0",
+        "--trainer.log_every_n_steps=1",
+        "--trainer.accelerator=cpu",
+        "--trainer.enable_progress_bar=false",
+    ]
+    assert main(["fit", *start, f"--runs_dir={runs}", f"--name={name}", *args, *short]) == 0
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("file", sorted((CONFIGS / "objective").glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_objective_takes_thirty_steps_on_cifar10(file, data_root, tmp_path):
+    small = ["--model.width=4", "--data.batch_size=16", "--gradients=true"]
+    thirty_steps(data_root, tmp_path, "run", f"--config={file}", *small)
+    with (tmp_path / "run/metrics.csv").open(newline="") as log:
+        losses = [float(row["train/loss"]) for row in csv.DictReader(log)]
+    assert len(losses) == 30
+    assert all(map(math.isfinite, losses))
+    trained = read_checkpoint(tmp_path / "run")
+    begun = untrained_model(trained.config).state_dict()
+    weights = [name for name in begun if name.endswith(("conv1.weight", "conv2.weight"))]
+    assert all(trained.state[name].isfinite().all() for name in weights)
+    assert not any(torch.equal(trained.state[name], begun[name]) for name in weights)
 
 
 @pytest.mark.realdata

@@ -28,10 +28,26 @@ def check_objective(objective: nn.Module) -> None:
     Raises:
         InputError: naming it and what it wants.
     """
-    more = set(getattr(objective, "wants", ())) - {"labels"}
-    if more:
+    if more := _wanted_besides(objective):
         name = type(objective).__name__
-        raise InputError(f"{name} is no function of embeddings alone (it wants {', '.join(sorted(more))})")
+        raise InputError(f"{name} is no function of embeddings alone (it wants {', '.join(more)})")
+
+
+def of_embeddings(objective: nn.Module) -> nn.Module:
+    """The objective; or, of one that wants more than embeddings and labels, the one that it adds to.
+
+    Raises:
+        InputError: there is none.
+    """
+    inside = getattr(objective, "objective", None)
+    if _wanted_besides(objective) and isinstance(inside, nn.Module):
+        return of_embeddings(inside)
+    check_objective(objective)
+    return objective
+
+
+def _wanted_besides(objective: nn.Module) -> list[str]:
+    return sorted(set(getattr(objective, "wants", ())) - {"labels"})
 
 
 def due(trainer: pl.Trainer, every: int) -> bool:

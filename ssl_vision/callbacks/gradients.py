@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from ssl_vision.callbacks.beside import (
     check_every,
-    check_objective,
     due,
     embeddings,
     log,
     loss_of,
+    of_embeddings,
     twin,
 )
 from ssl_vision.data import Batch
@@ -26,7 +26,7 @@ class GradientDiagnostics(pl.Callback):
     ``gradient/gate`` is the mean GD: of a contrastive objective the derivative of an anchor's loss by its
     margin, W for InfoNCE; of hinges the share of anchors inside the margin; of another objective the share of
     embeddings that get a gradient. The rest is taken from autograd on the embeddings, whatever the objective;
-    what only a function of cosines has is left out for others.
+    what only a function of cosines has is left out for others. Of RECLAIM it is the objective inside.
 
     Each time costs three evaluations of the objective on M = min(N, ``images``) images of the batch, one of
     them with embeddings of width D + 2M, and O(M² D); nothing goes through the network. The images are each
@@ -39,7 +39,7 @@ class GradientDiagnostics(pl.Callback):
 
     Raises:
         ValueError: every is below 1, or images below 2.
-        InputError: in training, the objective takes more than embeddings and labels.
+        InputError: in training, the objective takes more than embeddings and labels, and has none inside.
     """
 
     def __init__(self, every: int = 50, images: int = 256) -> None:
@@ -50,7 +50,7 @@ class GradientDiagnostics(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Looks whether it can be done."""
-        check_objective(pl_module.objective)  # type: ignore[arg-type]
+        of_embeddings(pl_module.objective)  # type: ignore[arg-type]
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
@@ -58,7 +58,7 @@ class GradientDiagnostics(pl.Callback):
         """Measures the embeddings that the batch's training step computed."""
         if not due(trainer, self.every):
             return
-        objective = twin(pl_module.objective)  # type: ignore[arg-type]
+        objective = twin(of_embeddings(pl_module.objective))  # type: ignore[arg-type]
         labels = batch.labels[: self.images]
         z1, z2 = (z[: self.images] for z in embeddings(pl_module))
         found = gradient_statistics(loss_of(objective, labels), z1, z2)._asdict()

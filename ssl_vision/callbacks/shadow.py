@@ -14,6 +14,7 @@ from ssl_vision.callbacks.beside import (
     embeddings,
     log,
     loss_of,
+    of_embeddings,
     twin,
 )
 from ssl_vision.data import Batch
@@ -26,6 +27,7 @@ class ShadowObjectives(pl.Callback):
     of the batch as the network gives them, and ``shadow/NAME/cosine`` to the training objective's gradient
     are logged; the latter's own length is ``shadow/training/gradient_norm``. NAME is the class's; where a
     class is named twice, its later ones are NAME_2 and so on. A cosine with a gradient of zero is left out.
+    Where RECLAIM trains, the training gradient is that of the objective inside.
 
     Each time costs one evaluation of every objective and one of the training objective; nothing goes through
     the network. With several processes each looks at its own images, and means are logged. What a shadow
@@ -37,7 +39,8 @@ class ShadowObjectives(pl.Callback):
 
     Raises:
         ValueError: there are no objectives, or every is below 1.
-        InputError: an objective takes more than embeddings and labels; in training, so does the run's.
+        InputError: an objective takes more than embeddings and labels; in training, so does the run's, and
+            has none inside.
     """
 
     def __init__(self, objectives: list[nn.Module], every: int = 50) -> None:
@@ -55,7 +58,7 @@ class ShadowObjectives(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Looks whether it can be done."""
-        check_objective(pl_module.objective)  # type: ignore[arg-type]
+        of_embeddings(pl_module.objective)  # type: ignore[arg-type]
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Tells the objectives which epoch is running, and brings them to the device."""
@@ -71,7 +74,7 @@ class ShadowObjectives(pl.Callback):
         if not due(trainer, self.every):
             return
         z = torch.cat(embeddings(pl_module))
-        training = twin(pl_module.objective)  # type: ignore[arg-type]
+        training = twin(of_embeddings(pl_module.objective))  # type: ignore[arg-type]
         _, direction = _value_and_gradient(training, z, batch.labels)
         values = {"training/gradient_norm": direction.norm()}
         for name, objective in self.objectives.items():

@@ -234,7 +234,8 @@ class SimCLR(pl.LightningModule):
         """Logs ``train/loss`` at the steps that the trainer logs: elsewhere nothing waits for the device."""
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.trainer.global_step % every == 0:
-            self.log("train/loss", outputs["loss"], batch_size=len(batch.images), prog_bar=True)
+            loss = outputs["loss"] * self.trainer.accumulate_grad_batches  # Lightning has divided it
+            self.log("train/loss", loss, batch_size=len(batch.images), prog_bar=True)
 
     def _check_graph(self) -> None:
         trainer, rule = self.trainer, self.optimizer_rule

@@ -16,9 +16,10 @@ class Critic(nn.Module):
         û = A u,  v̂ = B v,  c = W₃ φ(W₂ φ(W₁ [û; v̂] + b₁) + b₂) + b₃,    φ = LeakyReLU(0.2)
 
     where A and B have biases, too. Every matrix is divided by its largest singular value, which a power
-    iteration follows, one turn for each call in training (RECLAIM paper, annex: a map of each to 64
-    dimensions, then three layers; which activations, it does not say). As |c(p) − c(q)| ≤ ‖p − q‖ for pairs
-    p and q, c varies by at most 2√2 over unit u and v, and by 2 if one of them is fixed.
+    iteration follows, one turn for each call in training: while the weights move fast, the constant can be
+    somewhat above 1 (RECLAIM paper, annex: a map of each to 64 dimensions, then three layers; which
+    activations, it does not say). As |c(p) − c(q)| ≤ ‖p − q‖ for pairs p and q, c varies by at most 2√2 over
+    unit u and v, and by 2 if one of them is fixed.
 
     Args:
         u_dim: of u.

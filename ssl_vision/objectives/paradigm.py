@@ -180,8 +180,30 @@ class SoftmaxOverPairs(NegativeWeight):
         return (gap - block.log_mean(self.temperature, swap=self.swap)).exp()
 
 
+class PowerOverNegatives(NegativeWeight):
+    """W_ij = max(s_ij, 1e-4)^p / Σ_k max(s_ik, 1e-4)^p, the released code's alternative to the softmax.
+
+    Args:
+        power: p > 0.
+    """
+
+    def __init__(self, power: float = 4.0) -> None:
+        super().__init__()
+        if not 0 < power < math.inf:
+            raise ValueError(f"power must be positive, got {power}")
+        self.power = power
+
+    def forward(self, block: Block) -> Tensor:
+        """Rows sum to 1."""
+        logits = self.power * block.similarity.clamp(min=1e-4).log()
+        return block.among(logits, block.pairs).softmax(dim=1)
+
+
 class HardestNegative(NegativeWeight):
     """W_ij is the metric's slope for the hardest negative (1, 1/δ⁻ or 1/sin θ⁻), else 0: MPT, MET, MAT.
+
+    With a constant ratio the positive's pull has this slope, too, and where the hardest negative coincides
+    with the anchor it is as large as 1/√ε, ε the dtype's resolution; ``SlopeRatio`` takes it back.
 
     Args:
         metric: ``"product"``, ``"euclidean"`` or ``"angle"``.

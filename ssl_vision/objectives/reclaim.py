@@ -57,8 +57,9 @@ class RECLAIM(nn.Module):
         weight: λ ≥ 0; of 0.01, 0.1, 0.5 and 1 the paper found up to 0.5 to help.
         pair: u and v: ``"layers"``, backbone features and embeddings; ``"views"``, the embeddings of the
             two views; ``"depths"``, the third stage's pooled features and the backbone's.
-        k: K ≥ 1, fewer than there are training images.
-        gamma: γ ≥ 0; None takes K, the paper's sum over the negatives. γ = 1 makes λ comparable over K.
+        k: K ≥ 1 of the nearest, fewer than there are training images.
+        gamma: γ ≥ 0; None takes ``k``: with the nearest, the paper's sum over the negatives. γ = 1 makes λ
+            comparable over K.
         rho: ρ in [0, 1): what stays of a bank's row when its image is seen again; not given in the paper.
         negatives: ``"nearest"``; or, to compare with, ``"random"``, a new draw of ``share`` of the banks at
             every step for all anchors, or ``"batch"``, the other images of the batch.
@@ -108,6 +109,8 @@ class RECLAIM(nn.Module):
             if not fits:
                 raise ValueError(f"{name} must be {range_}, got {value!r}")
         self.objective = InfoNCE() if objective is None else objective
+        if isinstance(self.objective, RECLAIM):
+            raise ValueError("objective must not be RECLAIM, too")
         self.weight, self.pair, self.k, self.rho = weight, pair, k, rho
         self.gamma = float(k) if gamma is None else gamma
         self.negatives, self.share, self.search = negatives, share, search
@@ -143,7 +146,7 @@ class RECLAIM(nn.Module):
             ValueError: for K that is not below ``images``, sizes other than those of an earlier call, or an
                 approximate search without FAISS.
         """
-        if self.k >= images:
+        if self.negatives == "nearest" and self.k >= images:
             raise ValueError(f"k {self.k} must be below the number of training images, {images}")
         u_dim, v_dim = (dims[name] for name in _FROM[self.pair])
         if "critic" not in self._modules:

@@ -19,6 +19,7 @@ from ssl_vision.objectives import (
     MACL,
     MHE,
     MPT,
+    RECLAIM,
     AlignmentUniformity,
     ArcCon,
     BarlowTwins,
@@ -197,6 +198,21 @@ def test_an_objective_of_more_than_embeddings_is_refused():
             train(Indexed(), callback)
     with pytest.raises(InputError, match=message):
         ShadowObjectives([Indexed()])
+
+
+def test_of_reclaim_it_is_the_objective_inside():
+    kept = GradientDiagnostics(every=2, images=5), ShadowObjectives([InfoNCE(temperature=0.2)], every=2)
+    _, steps = train(RECLAIM(objective=InfoNCE(temperature=0.2), k=3), *kept)
+    (z1, z2), _, logged = steps[-1]
+    found = gradient_statistics(InfoNCE(temperature=0.2), z1[:5], z2[:5])
+    for key, value in found._asdict().items():
+        if not torch.isnan(value):
+            assert logged[f"gradient/{key}"] == pytest.approx(float(value), rel=1e-5), key
+    assert logged["gradient/gate"] == pytest.approx(
+        float(margin(z1[:5], z2[:5], temperature=0.2).sigmoid().mean()), rel=1e-5
+    )
+    assert logged["shadow/InfoNCE/cosine"] == pytest.approx(1)
+    assert logged["shadow/InfoNCE/gradient_norm"] == pytest.approx(logged["shadow/training/gradient_norm"])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ssl_vision.callbacks import RepresentationMetrics
 from ssl_vision.data import Digits, ImageFolder, Views, fold
 from ssl_vision.data.random import Stream
 from ssl_vision.evaluation.features import embed, embed_views
-from ssl_vision.metrics import Alignment, KNNAccuracy, Representation
+from ssl_vision.metrics import Alignment, KNNAccuracy, Representation, rank_correlation
 from ssl_vision.models import Layers, SimCLR
 
 SMALL = {"width": 4, "hidden_dim": 16, "output_dim": 8, "seed": 0}
@@ -48,6 +48,19 @@ def test_logged_numbers_are_the_metrics_of_the_network(val):
         expected = representation.compute() | {"alignment": alignment.compute()}
         for key, value in expected.items():
             assert logged[f"val/{key}{suffix}"] == pytest.approx(float(value), rel=1e-4), key
+
+
+def test_where_classes_have_superclasses_the_ranking_is_logged(monkeypatch):
+    superclasses = torch.arange(10) // 2
+    monkeypatch.setattr(Digits, "superclasses", superclasses, raising=False)
+    data, model = Digits(seed=0), SimCLR(**SMALL)
+    logged, _ = validate(model, data)
+    queries = data.val_dataloader()[0].data
+    pair = embed_views(model, queries, data.views, seed=fold(0, Stream.QUERIES))
+    levels = torch.stack([superclasses[queries.labels], queries.labels, torch.arange(len(queries))], dim=1)
+    want = rank_correlation(torch.cat([layers.backbone for layers in pair]), levels.repeat(2, 1))
+    for key, value in want._asdict().items():
+        assert logged[f"val/{key}"] == pytest.approx(float(value), rel=1e-4), key
 
 
 def test_measuring_changes_nothing_in_the_network():

@@ -85,6 +85,13 @@ def test_without_a_data_module_or_with_too_few_images_it_is_refused(tmp_path):
         trainer(tmp_path).fit(SimCLR(**SMALL, objective=RECLAIM(k=5000)), Digits(batch_size=32))
 
 
+def test_negatives_that_are_not_the_nearest_need_no_k_images(tmp_path):
+    for negatives in ("batch", "random"):
+        chosen = SimCLR(**SMALL, objective=RECLAIM(k=5000, gamma=1.0, negatives=negatives))
+        trainer(tmp_path).fit(chosen, Digits(batch_size=32))
+        assert int(chosen.objective.steps) > 0
+
+
 def test_what_it_does_not_go_with_is_refused(tmp_path):
     chosen = SimCLR(**SMALL, objective=RECLAIM(pair="depths"), compile_mode="default")
     with pytest.raises(InputError, match="compile_mode does not go with"):

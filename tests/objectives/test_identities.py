@@ -60,7 +60,7 @@ def test_icml_form_with_zero_threshold_is_macl_b():
     assert relative(gradient(o.MACLICML(beta=0.4), z1, z2), gradient(o.MACLb(beta=0.4), z1, z2)) < 1e-14
 
 
-def test_dclw_tends_to_dcl_and_its_weights_average_one():
+def test_dclw_tends_to_dcl():
     z1, z2 = views()
     assert relative(gradient(o.DCLW(sigma=1e8), z1, z2), gradient(o.DCL(), z1, z2)) < 1e-6
 
@@ -71,11 +71,6 @@ def test_macl_value_is_at_least_one_and_tends_to_one():
         shifted = z + noise * torch.randn(12, 12, generator=torch.Generator().manual_seed(1), dtype=z.dtype)
         assert o.MACL()(z, shifted) >= 1
     assert float(o.MACL(temperature=0.03)(z, z)) == pytest.approx(1, abs=1e-6)
-
-
-def test_margin_bounds_and_unified_value_of_dcl_plus():
-    z1, z2 = views(noise=2.0)
-    assert o.InfoNCE()(z1, z2) <= o.DCLPlus()(z1, z2) + torch.log(torch.tensor(2.0))
 
 
 @pytest.mark.parametrize("temperature", [0.5, 0.2, 0.1])

@@ -116,6 +116,21 @@ def test_simulated_gradient_equals_the_loop(pairs, detach, average):
     assert 0 < ours.statistics()["active_share"] < 1
 
 
+def test_the_power_weight_is_the_loop():
+    z1, z2 = batch()
+    u = torch.cat(units(z1, z2)).detach()
+    objective = o.UnifiedGradient(
+        gate=o.OpenGate(), weight=o.PowerOverNegatives(3.0), pairs="cross", detach="keys"
+    )
+    got = gradients(objective(z1, z2), z1, z2) * torch.cat([z1, z2]).norm(dim=1, keepdim=True) * 2 * N
+    for i in range(2 * N):
+        partner = (i + N) % (2 * N)
+        keys = [j for j in range(2 * N) if (j < N) != (i < N) and j != partner]
+        powers = [max(float(u[i] @ u[j]), 1e-4) ** 3 for j in keys]
+        want = sum(p / sum(powers) * (u[j] - u[partner]) for p, j in zip(powers, keys, strict=True))
+        torch.testing.assert_close(got[i].detach(), want - (want @ u[i]) * u[i], rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("average", ["all", "open"])
 @pytest.mark.parametrize("gate", [None, o.WithinViewGate()], ids=["hinge", "within view"])
 def test_with_every_gate_shut_loss_and_gradient_are_zero(gate, average):
@@ -237,6 +252,7 @@ def test_ratio_in_effect_is_twice_r():
         (lambda: o.StepGate(math.inf), "temperature must be positive"),
         (lambda: o.SoftmaxOverNegatives(0.0), "temperature must be positive"),
         (lambda: o.SoftmaxOverPairs(0.0), "temperature must be positive"),
+        (lambda: o.PowerOverNegatives(0.0), "power must be positive"),
         (lambda: o.AngularRatio(100), "angle must be in"),
         (lambda: o.ModifiedMHE(gate_mode="both"), "gate_mode must be .* got 'both'"),
     ],

@@ -339,6 +339,7 @@ def test_a_state_prepares_what_loads_it_and_preparing_again_changes_nothing():
         ({"search": "x"}, "search must be exact or approximate"),
         ({"warmup_epochs": -1}, "warmup_epochs must be 0 or more"),
         ({"width": 0}, "width must be 1 or more"),
+        ({"objective": o.RECLAIM()}, "objective must not be RECLAIM, too"),
     ],
 )
 def test_impossible_options_are_refused_by_name(options, words):

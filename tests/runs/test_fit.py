@@ -232,6 +232,14 @@ def test_every_precision_trains(precision, tmp_path):
     assert fit(tmp_path, *short, f"--trainer.precision={precision}") == 0
 
 
+def test_the_logged_loss_is_a_batchs_whatever_is_accumulated(tmp_path):
+    still = ["--model.optimizer.lr=0", "--trainer.max_epochs=1"]
+    for name, accumulated in (("one", 1), ("four", 4)):
+        assert fit(tmp_path, *still, f"--trainer.accumulate_grad_batches={accumulated}", name=name) == 0
+    one, four = rows(tmp_path / "one"), rows(tmp_path / "four")
+    assert float(four[-1]["train/loss"]) == pytest.approx(float(one[-1]["train/loss"]), rel=1e-4)
+
+
 def test_two_processes_train_one_run(tmp_path):
     two = ["--trainer.devices=2", "--trainer.strategy=ddp", "--data.batch_size=32", "--trainer.max_epochs=1"]
     command = [sys.executable, "-m", "ssl_vision", "fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, *two]

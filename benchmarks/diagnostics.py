@@ -1,0 +1,95 @@
+"""What ``--gradients true`` adds to training: its time beside that of a step.
+
+    python benchmarks/diagnostics.py                     on a CPU
+    python benchmarks/diagnostics.py --device cuda       on a GPU
+
+A step is forward, loss and backward of the ResNet-18 of configs/pretrain/cifar10.yaml, at some widths and
+batches, with InfoNCE. The diagnostics, which look at no more than 256 images of a batch, are taken of its
+embeddings. Both in one process, alternating; times are medians. Prints a Markdown table and writes
+benchmarks/results/diagnostics.json, or diagnostics_cuda.json.
+"""
+
+import argparse
+import statistics
+from types import SimpleNamespace
+
+import torch
+from objectives import Meter
+from provenance import provenance, save
+
+from ssl_vision.callbacks import GradientDiagnostics
+from ssl_vision.models import SimCLR
+
+EVERY = 50
+"""Steps from one time to the next: the default."""
+
+
+def measured(width: int, batch: int, rounds: int, device: str) -> dict[str, float]:
+    """Milliseconds of a step and of the diagnostics."""
+    meter, model = Meter(device), SimCLR(width=width, seed=0).to(device)
+    views = torch.randn(2 * batch, 3, 32, 32, generator=torch.Generator().manual_seed(0)).to(device)
+    labels = torch.zeros(batch, dtype=torch.int64, device=device)
+    callback = GradientDiagnostics(every=EVERY)
+    logged: dict[str, float] = {}
+    trainer = SimpleNamespace(
+        global_step=0, log_every_n_steps=1, strategy=SimpleNamespace(reduce=lambda values, reduce_op: values)
+    )
+    seen = SimpleNamespace(objective=model.objective, embeddings=None, log=logged.__setitem__)
+
+    def step() -> None:
+        z1, z2 = model(views).projector.chunk(2)
+        seen.embeddings = (z1.detach(), z2.detach())
+        model.objective(z1, z2).backward()
+        model.zero_grad(set_to_none=True)
+
+    def diagnose() -> None:
+        callback.on_train_batch_end(trainer, seen, None, SimpleNamespace(labels=labels), 0)
+
+    calls = {"step": step, "diagnostics": diagnose}
+    for call in calls.values():
+        call()
+    times = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            times[name].append(1e3 * meter.seconds(call))
+    return {"width": width, "batch": batch} | {
+        name: round(statistics.median(values), 3) for name, values in times.items()
+    }
+
+
+def table(rows: list[dict[str, float]]) -> str:
+    """Markdown."""
+    lines = ["| width | batch | step | diagnostics | of the time, every 50th step |", "|---|---|---|---|---|"]
+    for row in rows:
+        share = row["diagnostics"] / (EVERY * row["step"])
+        lines.append(
+            f"| {row['width']} | {row['batch']} | {row['step']:,.1f} ms | {row['diagnostics']:,.1f} ms "
+            f"| {100 * share:.2f} % |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures, prints the table, writes the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--widths", type=int, nargs="+", default=[8, 64])
+    parser.add_argument("--batches", type=int, nargs="+", default=[64, 128, 256])
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    rows = [
+        measured(width, batch, chosen.rounds, chosen.device)
+        for width in chosen.widths
+        for batch in chosen.batches
+    ]
+    save(
+        "diagnostics" if chosen.device == "cpu" else f"diagnostics_{chosen.device}",
+        provenance("pytorch-lightning") | {"rows": rows},
+    )
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
