@@ -12,7 +12,7 @@ from ssl_vision.runs.checkpoint import Checkpoint
 
 
 def untrained_model(config: Mapping[str, Any]) -> SimCLR:
-    """The model of a run's config, with the weights that the run started from."""
+    """The model of a run's config, with the weights that its seed draws."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(pl.LightningModule, "model", required=True)
     parsed = parser.parse_object({"model": dict(config["model"])})

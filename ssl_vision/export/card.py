@@ -46,6 +46,8 @@ def card(
     views = {k: v for k, v in data["init_args"]["views"].items() if k not in (*_ELSEWHERE, "mean", "std")}
     of = f" of {config['trainer']['max_epochs']}" if (config.get("trainer") or {}).get("max_epochs") else ""
     optimizer = dict(model.get("optimizer") or {})
+    start = config.get("initial_checkpoint")
+    labels = "from weights of another training" if start else "without labels"
     size = sum(parameter.numel() for parameter in given.backbone.parameters())
     facts = {
         "architecture": f"ResNet-{about.depth}, width {about.width}, {_STEMS[about.stem]}; "
@@ -59,11 +61,12 @@ def card(
         "optimizer": f"{optimizer.pop('name', 'unknown')} ({_plain(optimizer)})",
         "epochs": f"{checkpoint.epoch}{of}",
         "seed": str(config.get("seed_everything")),
+        "initial weights": f"those of {_without_folders(start)}" if start else "drawn from the seed",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
     return "\n".join(
         [
-            f"# ResNet-{about.depth} pretrained on {dataset} with {objective}, without labels",
+            f"# ResNet-{about.depth} pretrained on {dataset} with {objective}, {labels}",
             "",
             "| | |",
             "|---|---|",
@@ -83,6 +86,11 @@ def card(
             "",
         ]
     )
+
+
+def _without_folders(path: str) -> str:
+    """A path as it was given; of one that says where on the machine, the name."""
+    return Path(path).name if Path(path).is_absolute() or path.startswith("~") else path
 
 
 def evaluation_rows(file: Path, *, epoch: int) -> list[dict[str, Any]]:

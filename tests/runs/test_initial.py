@@ -32,8 +32,11 @@ def test_a_run_starts_where_the_other_ended(tiny_run, tmp_path, caplog):
     assert all(torch.equal(before[name], after[name]) for name in trained)
     config = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
     assert config["initial_checkpoint"] == str(tiny_run)
-    # It is a run of its own: its epochs count from 0, and without the file it is another one.
-    assert read_checkpoint(tmp_path / "run").epoch == 1
+    assert read_checkpoint(tmp_path / "run").epoch == 1  # its own
+    assert main(["export", str(tmp_path / "run")]) == 0
+    card = (tmp_path / "run/backbone.safetensors.md").read_text()
+    assert f"| initial weights | those of {tiny_run.name} |" in card
+    assert card.splitlines()[0].endswith("with DCL, from weights of another training")
 
 
 def test_it_continues_without_the_file(tiny_run, tmp_path):
