@@ -37,6 +37,7 @@ from ssl_vision.quiet import quiet
 from ssl_vision.runs.bar import RunBar
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.complaint import OneLineErrors, one_line
+from ssl_vision.runs.default_data import with_data
 from ssl_vision.runs.folder import RunFolder, derived_name, differences
 from ssl_vision.runs.initial import start_from
 from ssl_vision.runs.last import LastCheckpoint
@@ -315,39 +316,6 @@ def _requeued() -> bool:
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
 
 
-def _with_data(args: Sequence[str]) -> list[str]:
-    """The digits before all else, where neither an option nor a config file names the data.
-
-    They cannot be the parser's default: the parser would hand the default's views to whatever class comes.
-    """
-    command, *rest = args
-    early = ""
-    for i, arg in enumerate(rest):
-        name, _, value = arg.partition("=")
-        if name.startswith("--data."):
-            early = early or name
-        elif name == "--data" or _names_data(name, value or "".join(rest[i + 1 : i + 2])):
-            if early:
-                raise InputError(
-                    f"{early} stands before the data's class: give the class first, then its options"
-                )
-            return list(args)
-    return [command, "--data=Digits", *rest]
-
-
-def _names_data(option: str, value: str) -> bool:
-    """Whether an option is a config file with a data section."""
-    if option not in ("-c", "--config") or not Path(value).is_file():
-        return False
-    try:
-        content = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise InputError(f"{value} is no text file") from error
-    except yaml.YAMLError:
-        return False  # the parser will say what is wrong with it
-    return isinstance(content, dict) and "data" in content
-
-
 def run(args: Sequence[str]) -> dict[str, Any] | None:
     """Runs ``fit`` or ``validate``, the first of ``args``, with the options that follow.
 
@@ -366,7 +334,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_about_the_run)
         logging.getLogger("lightning_fabric.utilities.seed").setLevel(logging.WARNING)
         try:
-            return RunCLI(_with_data(args)).page
+            return RunCLI(with_data(args)).page
         except MisconfigurationException as error:
             raise InputError(one_line(str(error))) from error
         except SystemExit as error:
