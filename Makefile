@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 DATA ?= data
 
-.PHONY: demo test notebooks docs torture audit gpu lint install install-test clean
+.PHONY: demo test notebooks docs torture floors audit gpu lint install install-test clean
 
 demo: install  ## pretrain on the digits and print what was learned
 	$(BIN)/ssl-vision fit --config configs/pretrain/digits.yaml --name demo --overwrite true
@@ -23,6 +23,11 @@ docs: install-test  ## the documentation as a site, in site/
 torture: install-test  ## the long forms of the tests: a hundred kills, 20,000 steps, 2,000 configs with one thing wrong
 	$(BIN)/python tests/reliability/torture.py
 	SSL_VISION_FUZZ=2000 $(BIN)/python -m pytest tests/reliability/test_fuzz.py --hypothesis-show-statistics
+
+floors: install-test  ## the tests on the oldest libraries that setup.cfg admits, in an environment of their own
+	$(BIN)/uv venv --clear $(VENV)-floors
+	$(BIN)/uv pip install --python $(VENV)-floors --resolution lowest-direct -e '.[cpu,test]'
+	OMP_NUM_THREADS=1 $(VENV)-floors/bin/python -m pytest -n 2
 
 audit: install-test  ## known vulnerabilities of the installed libraries, asked of PyPI
 	$(BIN)/pip-audit --skip-editable

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torchvision.datasets.utils import extract_archive
-
 from ssl_vision.data.download import download
 from ssl_vision.errors import InputError
 from ssl_vision.progress import Job
@@ -43,5 +41,5 @@ def fetch(name: str, reader: Any, root: Path) -> None:
     with fetching(name, root / reader.base_folder):
         archive = root / reader.filename
         download(reader.url, archive, md5=reader.tgz_md5)
-        with Job(f"unpacking {archive.name}"):
-            extract_archive(str(archive), str(root))
+        with Job(f"unpacking {archive.name}"), tarfile.open(archive) as members:
+            members.extractall(root, filter="data")  # nothing outside, no links that lead there
