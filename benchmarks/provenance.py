@@ -16,7 +16,8 @@ RESULTS = Path(__file__).parent / "results"
 
 def provenance(*packages: str) -> dict[str, Any]:
     """Command, commit, device, processor, threads, load and versions of torch and ``packages``."""
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", f":!{RESULTS}")
+    others = (":/", ":(top,exclude)benchmarks/results")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *others)
     return {
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_plain, sys.argv[1:])]),
         "commit": _git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else ""),
