@@ -139,10 +139,10 @@ FIVE = {
 
 @pytest.fixture(scope="module")
 def cifar_runs(data_root, tmp_path_factory):
-    """30 steps on real CIFAR-10 at batch 64 with a narrow ResNet-18, one run for each objective."""
+    """30 steps on real CIFAR-10 at batch 32 with a narrow ResNet-18, one run for each objective."""
     runs = tmp_path_factory.mktemp("cifar")
     for name, objective in FIVE.items():
-        thirty_steps(data_root, runs, name, *objective, "--model.width=8", "--data.batch_size=64")
+        thirty_steps(data_root, runs, name, *objective, "--model.width=4", "--data.batch_size=32")
     return runs
 
 
@@ -192,7 +192,7 @@ def test_thirty_steps_on_cifar10_align_the_views(cifar_runs, name):
 
 @pytest.mark.realdata
 def test_evaluate_on_cifar10_from_the_checkpoint_alone(cifar_runs, tmp_path, capsys):
-    args = ["--baselines=false", "--probe.epochs=2", f"--output={tmp_path / 'evaluation.json'}"]
+    args = ["--baselines=false", "--probe.epochs=1", f"--output={tmp_path / 'evaluation.json'}"]
     assert main(["evaluate", str(cifar_runs / "macl"), *args]) == 0
     printed = capsys.readouterr().out
     assert "CIFAR10: test split (10000 images) against the train split (50000)" in printed
