@@ -32,7 +32,10 @@ def measured(width: int, batch: int, rounds: int, device: str) -> dict[str, floa
     callback = GradientDiagnostics(every=EVERY)
     logged: dict[str, float] = {}
     trainer = SimpleNamespace(
-        global_step=0, log_every_n_steps=1, strategy=SimpleNamespace(reduce=lambda values, reduce_op: values)
+        global_step=0,
+        log_every_n_steps=1,
+        accumulate_grad_batches=1,
+        strategy=SimpleNamespace(reduce=lambda values, reduce_op: values),
     )
     seen = SimpleNamespace(objective=model.objective, embeddings=None, log=logged.__setitem__)
 

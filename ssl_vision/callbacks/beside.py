@@ -50,10 +50,11 @@ def _wanted_besides(objective: nn.Module) -> list[str]:
     return sorted(set(getattr(objective, "wants", ())) - {"labels"})
 
 
-def due(trainer: pl.Trainer, every: int) -> bool:
-    """Whether the step is one in ``every`` that the trainer logs, too."""
+def due(trainer: pl.Trainer, every: int, batch_idx: int) -> bool:
+    """Whether the batch ends a step, and this is one in ``every`` that the trainer logs, too."""
     logged: Any = trainer.log_every_n_steps  # type: ignore[attr-defined]
-    return bool(logged) and trainer.global_step % math.lcm(every, logged) == 0
+    accumulated = (batch_idx + 1) % trainer.accumulate_grad_batches and not trainer.is_last_batch
+    return bool(logged) and not accumulated and trainer.global_step % math.lcm(every, logged) == 0
 
 
 def twin(objective: nn.Module) -> nn.Module:

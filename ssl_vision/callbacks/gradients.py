@@ -56,7 +56,7 @@ class GradientDiagnostics(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         """Measures the embeddings that the batch's training step computed."""
-        if not due(trainer, self.every):
+        if not due(trainer, self.every, batch_idx):
             return
         objective = twin(of_embeddings(pl_module.objective))  # type: ignore[arg-type]
         labels = batch.labels[: self.images]

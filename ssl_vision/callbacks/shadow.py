@@ -71,7 +71,7 @@ class ShadowObjectives(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         """Evaluates them on the embeddings that the batch's training step computed."""
-        if not due(trainer, self.every):
+        if not due(trainer, self.every, batch_idx):
             return
         z = torch.cat(embeddings(pl_module))
         training = twin(of_embeddings(pl_module.objective))  # type: ignore[arg-type]

@@ -46,13 +46,13 @@ class Seen(pl.Callback):
         self.steps.append((pl_module.embeddings, batch.labels, logged))
 
 
-def train(objective, *callbacks, steps=4):
+def train(objective, *callbacks, steps=4, **options):
     """Four steps; every second one is logged."""
     model, seen = SimCLR(objective=objective, **SMALL), Seen()
     trainer = pl.Trainer(
         accelerator="cpu", max_steps=steps, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=2,
-        limit_val_batches=0, callbacks=[*callbacks, seen],
+        limit_val_batches=0, callbacks=[*callbacks, seen], **options,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -67,7 +67,10 @@ def step(objective, callback, *, images=24, noise=0.3):
     z2 = z1 + noise * torch.randn(images, 8, generator=g)
     labels, logged = torch.arange(images) % 3, {}
     trainer = SimpleNamespace(
-        global_step=100, log_every_n_steps=10, strategy=SimpleNamespace(reduce=lambda value, reduce_op: value)
+        global_step=100,
+        log_every_n_steps=10,
+        accumulate_grad_batches=1,
+        strategy=SimpleNamespace(reduce=lambda value, reduce_op: value),
     )
     module = SimpleNamespace(objective=objective, embeddings=(z1, z2), log=logged.__setitem__)
     callback.on_train_batch_end(trainer, module, None, SimpleNamespace(labels=labels), 0)
@@ -198,6 +201,15 @@ def test_an_objective_of_more_than_embeddings_is_refused():
             train(Indexed(), callback)
     with pytest.raises(InputError, match=message):
         ShadowObjectives([Indexed()])
+
+
+def test_of_accumulated_batches_it_is_the_one_that_ends_the_step(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "ssl_vision.callbacks.gradients.log", lambda trainer, *_: seen.append(trainer.global_step)
+    )
+    train(InfoNCE(), GradientDiagnostics(every=2, images=5), accumulate_grad_batches=3)
+    assert seen == [2, 4]
 
 
 def test_of_reclaim_it_is_the_objective_inside():
