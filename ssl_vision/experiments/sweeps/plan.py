@@ -77,5 +77,6 @@ def check_folder(folder: Path) -> None:
         raise InputError(f"{folder} is a run folder: give the sweep another --name")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: give the sweep another --name")
-    if folder.exists() and not (folder / ".locks").exists() and any(folder.iterdir()):
+    # The locks are looked for last: another process may be making the sweep, and they are its first thing.
+    if folder.exists() and any(folder.iterdir()) and not (folder / ".locks").exists():
         raise InputError(f"{folder} exists and is no sweep: give this one another --name")

@@ -4,12 +4,13 @@ import math
 import multiprocessing
 import os
 import signal
+from pathlib import Path
 
 import optuna
 import pytest
 
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.sweeps.plan import Plan
+from ssl_vision.experiments.sweeps.plan import Plan, check_folder
 from ssl_vision.experiments.sweeps.queue import Queue
 
 FORK = multiprocessing.get_context("fork")
@@ -151,6 +152,18 @@ def test_processes_that_make_it_at_once_make_one(plan):
         process.join()
     assert sorted(names) == sorted(f"x={i}" for i in range(24))
     assert list(states(Queue(plan({"x": {"values": list(range(24))}}))).values()) == ["finished"] * 24
+
+
+def test_a_folder_that_another_process_is_making_is_a_sweeps(tmp_path, monkeypatch):
+    folder, listed = tmp_path / "sweep", Path.iterdir
+    folder.mkdir()
+
+    def meanwhile(path):
+        (folder / ".locks").mkdir()
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", meanwhile)
+    check_folder(folder)
 
 
 def test_bayes_asks_up_to_the_cap_and_never_twice_for_one_cell(plan, tmp_path):
