@@ -53,7 +53,8 @@ class Batches:
     Images that live on a device are gathered there, and no step waits for it. Those read from a file, or sent
     from the host to a CUDA device, are copied one batch ahead by a thread.
 
-    How far a pass has come is a state, the epoch and the step, that Lightning keeps in its checkpoints.
+    A pass that was interrupted continues where it stopped: at the batch that ``completed`` gives, or, without
+    it, at the one that a loaded state names.
 
     Args:
         data: What to load.
@@ -64,8 +65,9 @@ class Batches:
         rank: Number of this process.
         world_size: Number of processes.
         device: Where the batches are used; None means where the images live.
-        finished: Says how many batches of the pass have been used up, so that a state kept in the middle of a
-            step does not count its batch; None counts what was given out.
+        completed: Returns how many batches of the coming pass were already used, and is called when the pass
+            begins. A trainer's own count stays right however and whenever it restores a checkpoint. None
+            starts at the first batch, or where ``load_state_dict`` says.
 
     Attributes:
         sampler: The order; its set_epoch(epoch) chooses the epoch.
@@ -85,7 +87,7 @@ class Batches:
         rank: int = 0,
         world_size: int = 1,
         device: torch.device | None = None,
-        finished: Callable[[], int] | None = None,
+        completed: Callable[[], int] | None = None,
     ) -> None:
         if batch_size < 1:
             raise InputError(f"batch_size must be 1 or more, not {batch_size}")
@@ -104,7 +106,7 @@ class Batches:
         self._bounds = [*starts, starts[-1] + whole if drop_last else len(data)]
         self._home = data.store.device
         self._pin = device is not None and device.type == "cuda" and self._home.type == "cpu"
-        self._finished = finished
+        self._completed = completed
         self._position = self._resumed = (0, 0)
 
     def __len__(self) -> int:
@@ -113,7 +115,10 @@ class Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         epoch = self.sampler.epoch
-        done = self._resumed[1] if self._resumed[0] == epoch else 0
+        if self._completed is not None:
+            done = self._completed()
+        else:
+            done = self._resumed[1] if self._resumed[0] == epoch else 0
         self._resumed = (0, 0)
         shares = islice(self._shares(), done, None)
         streamed = self._pin or self.data.file is not None
@@ -123,12 +128,12 @@ class Batches:
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """The epoch, and the number of its batches that are done with."""
+        """The epoch of the current pass, and how many of its batches were given out."""
         epoch, step = self._position
-        return {"epoch": epoch, "step": step if self._finished is None else min(step, self._finished())}
+        return {"epoch": epoch, "step": step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Lets the next pass, where it is of the state's epoch, begin behind the state's batches."""
+        """Starts the next pass after the state's batches, if it is a pass of the state's epoch."""
         self._position = self._resumed = (state["epoch"], state["step"])
 
     def _shares(self) -> Iterator[Tensor]:

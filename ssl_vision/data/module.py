@@ -201,10 +201,14 @@ class ImageData(pl.LightningDataModule):
             rank=trainer.global_rank if trainer else 0,
             world_size=trainer.world_size if trainer else 1,
             device=device,
-            finished=self._finished if trainer else None,
+            completed=self._completed if trainer and training else None,
         )
 
-    def _finished(self) -> int:
-        """How many batches of the epoch the trainer has trained on."""
+    def _completed(self) -> int:
+        """Returns how many batches of the current epoch the trainer has trained on.
+
+        Lightning restores a loader's own state only if it builds the loader after reading the state of its
+        loops. `Trainer.estimated_stepping_batches`, which schedules need, builds it earlier.
+        """
         progress: Any = self.trainer.fit_loop.epoch_loop.batch_progress  # type: ignore[union-attr]
-        return int(progress.current.processed)
+        return int(progress.current.ready)

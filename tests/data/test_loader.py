@@ -93,12 +93,12 @@ def test_a_state_continues_the_pass_it_was_taken_from_and_no_other(step):
     assert indices(again, epoch=4) == indices(whole, epoch=4)
 
 
-def test_a_state_does_not_count_a_batch_that_is_not_finished():
-    finished = [0]
-    batches = loader(50, finished=lambda: finished[0])
-    for step, _ in enumerate(batches):
-        finished[0] = step
-        assert batches.state_dict() == {"epoch": 0, "step": step}
+@pytest.mark.parametrize("done", [0, 2, 6])
+def test_a_pass_starts_after_the_batches_that_are_completed(done):
+    whole = indices(loader(50), epoch=3)
+    batches = loader(50, completed=lambda: done)
+    batches.load_state_dict({"epoch": 3, "step": 1})  # the count decides, not the state
+    assert indices(batches, epoch=3) == whole[done:]
 
 
 @pytest.mark.parametrize("drop_last", [True, False])

@@ -18,6 +18,7 @@ FILES = sorted((CONFIGS / "sweep").glob("*.yaml"))
 COUNTS = {
     "batch_size": 5,
     "objective_temperature_batch": 32,
+    "objectives_cifar10_narrow": 12,
     "objectives_digits": 15,
     "temperature": 6,
     "temperature_digits": 5,
