@@ -20,8 +20,9 @@ notebooks: install-test  ## runs the notebooks
 docs: install-test  ## the documentation as a site, in site/
 	$(BIN)/mkdocs build --strict
 
-torture: install-test  ## the long forms of the tests: a hundred kills, 20,000 steps, 2,000 configs with one thing wrong
+torture: install-test  ## the long forms of the tests: 100 kills, 20,000 steps, every pair of options interrupted, 2,000 wrong configs
 	$(BIN)/python tests/reliability/torture.py
+	OMP_NUM_THREADS=1 SSL_VISION_SEQUENCES=all $(BIN)/python -m pytest -n 2 tests/reliability/test_sequence.py
 	SSL_VISION_FUZZ=2000 $(BIN)/python -m pytest tests/reliability/test_fuzz.py --hypothesis-show-statistics
 
 floors: install-test  ## the tests on the oldest libraries that setup.cfg admits, in an environment of their own

@@ -37,6 +37,7 @@ class LastCheckpoint(Checkpoint):
         self.interruption = Interruption()
         self._signal = 0
         self._cut = False
+        self._stop_after_step = False
         self._before_validation: dict[str, Any] | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -62,7 +63,13 @@ class LastCheckpoint(Checkpoint):
         self._signal = self._signal or self.interruption.agreed(trainer)
         self._cut = False
         last_of_epoch = batch_idx + 1 >= trainer.num_training_batches
-        if last_of_epoch or (batch_idx + 1) % trainer.accumulate_grad_batches:
+        if not last_of_epoch and (batch_idx + 1) % trainer.accumulate_grad_batches:
+            # Gradients of a part of a step are in no checkpoint: max_time takes effect after the step.
+            self._stop_after_step = self._stop_after_step or trainer.should_stop
+            trainer.should_stop = False
+            return
+        trainer.should_stop = trainer.should_stop or self._stop_after_step
+        if last_of_epoch:
             return
         step = trainer.global_step
         stops = trainer.should_stop and trainer.fit_loop._can_stop_early
@@ -135,7 +142,7 @@ class LastCheckpoint(Checkpoint):
         try:
             self.files.finish(self.spare)
         except OSError as error:
-            rank_zero_warn(str(error))
+            rank_zero_warn(str(error.strerror))
 
     def _save(self, trainer: pl.Trainer) -> None:
         trainer.save_checkpoint(self.files.last, weights_only=False)

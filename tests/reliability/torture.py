@@ -6,8 +6,8 @@
 A run trains a small network on the digits, saves at every second step and is killed with SIGKILL, again and
 again; each time it continues by ``--ckpt_path last``. A fifth of the kills wait until a checkpoint is being
 written, while TMPDIR lies on another file system. At the end checkpoint and metrics.csv must be those of the
-run that was never killed, to the bit. A quarter of the runs have two processes. Linux only. Prints a table
-and exits with 1 if one differs.
+run that was never killed, to the bit. Three quarters of the runs have a learning-rate schedule, a fifth has two
+processes. Linux only. Prints a table and exits with 1 if one differs.
 """
 
 import argparse
@@ -35,6 +35,12 @@ OBJECTIVES = {
     "MACL": ["MACL"],
     "DualTemperature": ["DualTemperature"],
 }
+SCHEDULES = {
+    "constant": [],
+    "cosine": ["--model.optimizer.schedule=cosine"],
+    "warm-up": ["--model.optimizer.schedule=cosine", "--model.optimizer.warmup_epochs=1"],
+    "LARS, cosine": ["--model.optimizer.name=lars", "--model.optimizer.schedule=cosine"],
+}
 COMMON = [
     *TINY,
     "--trainer.max_epochs=4",
@@ -42,21 +48,23 @@ COMMON = [
     "--online_probe=true",
     "--save_every_n_steps=2",
 ]
+Kind = tuple[str, str, int]
+"""Objective, schedule, and number of processes."""
 TWO = ["--trainer.devices=2", "--trainer.strategy=ddp", "--data.batch_size=32"]
 
 
-def options(runs: Path, name: str, objective: list[str], processes: int, *more: str) -> list[str]:
-    """The command line of a run."""
-    two = TWO if processes == 2 else []
+def options(runs: Path, name: str, kind: Kind) -> list[str]:
+    """Return the command line of a run."""
+    objective, schedule, processes = kind
     return [
         "fit",
         f"--runs_dir={runs}",
         f"--name={name}",
         *COMMON,
         "--model.objective",
-        *objective,
-        *two,
-        *more,
+        *OBJECTIVES[objective],
+        *SCHEDULES[schedule],
+        *(TWO if processes == 2 else []),
     ]
 
 
@@ -128,27 +136,28 @@ def tortured(
 def campaign(folder: Path, *, runs: int, kills: int, seed: int) -> bool:
     """Kills and compares, in as many runs as it takes, at least so many; prints the table."""
     rng = random.Random(seed)
-    whole: dict[tuple[str, int], tuple[str, float]] = {}
+    whole: dict[Kind, tuple[str, float]] = {}
     struck, wrong = {"anywhere": 0, "writing": 0}, 0
     for i in itertools.count():
         left = kills - sum(struck.values())
         if i >= runs and left <= 0:
             break
-        key = (list(OBJECTIVES)[i % len(OBJECTIVES)], 2 if i % 4 == 3 else 1)
+        key = (list(OBJECTIVES)[i % 3], list(SCHEDULES)[i % 4], 2 if i % 5 == 4 else 1)
         if key not in whole:
             name, begin = f"whole-{len(whole)}", time.monotonic()
-            pid = started(options(folder, name, OBJECTIVES[key[0]], key[1]), folder / f"{name}.log")
+            pid = started(options(folder, name, key), folder / f"{name}.log")
             if ended(pid, lambda: False):
                 raise RuntimeError(_last_line(folder / f"{name}.log"))
             whole[key] = (name, time.monotonic() - begin)
         share = -(-left // max(runs - i, 1))
         kinds = ["writing" if rng.random() < 0.2 else "anywhere" for _ in range(max(share, 0))]
-        args = options(folder, f"run-{i}", OBJECTIVES[key[0]], key[1])
+        args = options(folder, f"run-{i}", key)
         for kind in (mine := tortured(folder, f"run-{i}", args, kinds, whole[key][1], rng)):
             struck[kind] += 1
         found = difference_of_runs(folder / f"run-{i}", folder / whole[key][0])
         wrong += bool(found)
-        print(f"run {i:2} {key[0]}, {key[1]} process(es), {len(mine)} kills: {found or 'equal'}", flush=True)
+        kind = f"{key[0]}, {key[1]}, {key[2]} process(es)"
+        print(f"run {i:2} {kind}, {len(mine)} kills: {found or 'equal'}", flush=True)
     print("\n| runs | kills at random moments | while a checkpoint was written | runs that differ |")
     print("|---|---|---|---|")
     print(f"| {i} | {struck['anywhere']} | {struck['writing']} | {wrong} |")
