@@ -1,4 +1,4 @@
-"""Logs how long an epoch trains and how long it measures."""
+"""Logs the seconds that training and validation take in each epoch."""
 
 import time
 from collections.abc import Callable
@@ -9,18 +9,26 @@ import torch
 
 
 class Times(pl.Callback):
-    """Logs ``time/train_seconds`` of every epoch, and ``time/val_seconds`` where there is validation.
+    """Log the time of every epoch, and of the part of an epoch after which a run stops.
 
-    Wall-clock seconds on the first process, validation not counted in training. A CUDA device is waited
-    for at the ends of epochs and validations, and nowhere else.
+    | name | value |
+    |---|---|
+    | ``time/train_seconds`` | seconds of training since the epoch began or was resumed, without validation |
+    | ``time/train_batches`` | batches that these seconds cover |
+    | ``time/val_seconds`` | seconds of validation, where there was one |
+    | ``time/epochs`` | epochs trained since the start of the run, with a fraction where an epoch was cut |
+
+    Seconds are wall-clock time on the first process. A CUDA device is synchronised only at the ends of epochs
+    and validations.
 
     Args:
-        clock: seconds, from any origin.
+        clock: function that returns seconds, from any origin.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
         self._epoch = self._validation = self._validated = 0.0
+        self._batches = 0
 
     def _now(self, trainer: pl.Trainer) -> float:
         if trainer.strategy.root_device.type == "cuda":
@@ -28,25 +36,40 @@ class Times(pl.Callback):
         return self.clock()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begins an epoch that is continued, which Lightning does not start; its seconds count from here."""
-        self._epoch, self._validated = self._now(trainer), 0.0
+        """Start the clock for an epoch that is resumed, for which Lightning calls no other hook."""
+        self._start(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begins an epoch."""
-        self._epoch, self._validated = self._now(trainer), 0.0
+        """Start the clock."""
+        self._start(trainer)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count the batch."""
+        self._batches += 1
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begins a validation."""
+        """Start the clock of a validation."""
         self._validation = self._now(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Ends it."""
+        """Stop it."""
         self._validated += self._now(trainer) - self._validation
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Logs the epoch's seconds."""
-        values: dict[str, Any] = {"train_seconds": self._now(trainer) - self._epoch - self._validated}
+        """Log the epoch's values."""
+        progress: Any = trainer.fit_loop.epoch_loop.batch_progress
+        share = progress.current.ready / trainer.num_training_batches
+        values: dict[str, Any] = {
+            "train_seconds": self._now(trainer) - self._epoch - self._validated,
+            "train_batches": self._batches,
+            "epochs": trainer.current_epoch + share,
+        }
         if self._validated:
             values["val_seconds"] = self._validated
         for key, value in values.items():
             pl_module.log(f"time/{key}", value)
+
+    def _start(self, trainer: pl.Trainer) -> None:
+        self._epoch, self._validated, self._batches = self._now(trainer), 0.0, 0

@@ -297,7 +297,7 @@ class RunCLI(LightningCLI):
             done = {"epochs": self.trainer.current_epoch, "steps": self.trainer.global_step}
             print(nothing_left(self.plain_config, **done))
         size = getattr(self.trainer.datamodule, "batch_size", None)  # type: ignore[attr-defined]
-        images = size and size * self.trainer.world_size * int(self.trainer.num_training_batches)
+        images = size and size * self.trainer.world_size
         print(summary(Run(self.folder.path), images=images))
 
 

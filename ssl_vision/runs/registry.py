@@ -89,24 +89,32 @@ class Run:
         epochs, steps = self.setting("trainer.max_epochs"), self.setting("trainer.max_steps")
         if isinstance(epochs, int) and 0 <= epochs <= self.epoch:
             return "finished"
-        done = last_value(self.folder.metrics_file, "step")
-        if isinstance(steps, int) and steps > 0 and done is not None and done + 1 >= steps:
+        if isinstance(steps, int) and 0 < steps <= self.steps:
             return "finished"
         return "stopped"
 
     @cached_property
     def epoch(self) -> int:
-        """Epochs completed.
-
-        times.csv has a row for each. Without it, those are complete that another followed, and the last
-        one if it was measured.
-        """
+        """Number of completed epochs."""
+        if self.epochs is not None:
+            return int(self.epochs)
         logged = last_value(self.folder.metrics_file, "epoch")
         ended = last_value(self.folder.times_file, "epoch")
         if ended is None:
             measured = [row["epoch"] for row in self.history if any(name.startswith("val/") for name in row)]
             ended = max(measured, default=-1)
         return int(max(logged or 0, ended + 1))
+
+    @property
+    def epochs(self) -> float | None:
+        """Epochs trained, with a fraction where the last one was cut; None in runs of version 0.1."""
+        return last_value(self.folder.times_file, "time/epochs")
+
+    @property
+    def steps(self) -> int:
+        """Number of optimizer steps up to the last row of metrics.csv or times.csv."""
+        files = (self.folder.metrics_file, self.folder.times_file)
+        return 1 + max(int(-1 if (step := last_value(file, "step")) is None else step) for file in files)
 
     @cached_property
     def history(self) -> list[dict[str, float]]:

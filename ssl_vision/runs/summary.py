@@ -8,7 +8,7 @@ from typing import Any
 from ssl_vision.progress import duration, number
 from ssl_vision.runs.folder import significant
 from ssl_vision.runs.registry import Run
-from ssl_vision.runs.table import column, last_value
+from ssl_vision.runs.table import last_value, rows
 
 _SHOWN = ("knn_top1", "online_top1", "alignment", "uniformity", "tolerance", "rankme")
 
@@ -18,7 +18,7 @@ def summary(run: Run, *, images: int | None = None) -> str:
 
     Args:
         run: whose folder is complete.
-        images: seen in an epoch, in all processes; None where nobody knows.
+        images: number of images in a batch, over all processes; None leaves out the speed.
     """
     return "\n".join(_lines(run, images))
 
@@ -41,11 +41,9 @@ def nothing_left(config: Mapping[str, Any], *, epochs: int, steps: int) -> str:
 
 
 def _lines(run: Run, images: int | None) -> Iterator[str]:
-    epochs = run.setting("epochs")
-    of = f" of {epochs}" if isinstance(epochs, int) and epochs > run.epoch else ""
     took = "" if run.seconds is None else f" in {duration(run.seconds)}"
     what = f"{run.setting('objective')} on {run.setting('data')}, seed {run.setting('seed')}"
-    yield f"{run.name}: {run.epoch}{of} epochs{took} ({what})"
+    yield f"{run.name}: {_length(run)}{took} ({what})"
     facts = dict(_facts(run, images))
     width = max(map(len, facts))
     for name, value in facts.items():
@@ -57,11 +55,24 @@ def _lines(run: Run, images: int | None) -> Iterator[str]:
     yield f"  ssl-vision report {folder}     a page about the run, its map of images among it"
 
 
+def _length(run: Run) -> str:
+    """How much was trained: steps where the configuration limits the steps, epochs otherwise."""
+    steps = run.setting("trainer.max_steps")
+    if isinstance(steps, int) and steps > 0:
+        return f"{number(run.steps)} of {number(steps)} steps"
+    planned, epochs = run.setting("epochs"), run.epoch if run.epochs is None else run.epochs
+    of = f" of {planned}" if isinstance(planned, int) and planned > epochs else ""
+    return f"{epochs:.3g}{of} epochs"
+
+
 def _facts(run: Run, images: int | None) -> Iterator[tuple[str, str]]:
     yield "written to", str(run.folder.path)
-    seconds = column(run.folder.times_file, "time/train_seconds")
-    if images and seconds and median(seconds):
-        yield "speed", f"{number(images / median(seconds))} images/s, validation left out"
+    timed = [row for row in rows(run.folder.times_file) if row.get("time/train_seconds", 0) > 0]
+    rates = [
+        row["time/train_batches"] / row["time/train_seconds"] for row in timed if "time/train_batches" in row
+    ]
+    if images and rates:
+        yield "speed", f"{number(images * median(rates))} images/s, without validation"
     memory = [
         f"{number(value)} MiB {where}"
         for where, name in (("on the host", "process"), ("on the device", "device"))

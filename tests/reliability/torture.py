@@ -6,8 +6,8 @@
 A run trains a small network on the digits, saves at every second step and is killed with SIGKILL, again and
 again; each time it continues by ``--ckpt_path last``. A fifth of the kills wait until a checkpoint is being
 written, while TMPDIR lies on another file system. At the end checkpoint and metrics.csv must be those of the
-run that was never killed, to the bit. Three quarters of the runs have a learning-rate schedule, a fifth has two
-processes. Linux only. Prints a table and exits with 1 if one differs.
+run that was never killed, to the bit. Three quarters of the runs have a learning-rate schedule, and a fifth
+has two processes. Linux only. Prints a table and exits with 1 if one differs.
 """
 
 import argparse

@@ -1,10 +1,14 @@
 """The screen that a run ends with, from a folder written by hand and from a run."""
 
+import re
+import time
+
 import pytest
 import yaml
 from settings import TINY
 
 from ssl_vision.main import main
+from ssl_vision.models import SimCLR
 from ssl_vision.runs.registry import Run
 from ssl_vision.runs.summary import summary
 
@@ -19,10 +23,11 @@ METRICS = """step,epoch,train/loss,train/skipped_steps,val/collapsed,val/knn_top
 7,1,4.25,,,,
 11,2,4.125,2,{last},0.75,20.5
 """
-TIMES = """step,epoch,time/train_seconds,time/val_seconds,memory/process_mb,memory/device_mb
-3,0,40,2,900,
-7,1,10,,950,{device}
-11,2,20,3.6,1000,{device}
+TIMES = """step,epoch,time/train_batches,time/train_seconds,time/val_seconds,\
+memory/process_mb,memory/device_mb
+3,0,4,40,2,900,
+7,1,4,10,,950,{device}
+11,2,4,20,3.6,1000,{device}
 """
 
 
@@ -44,10 +49,10 @@ def folder(tmp_path):
 
 def test_it_fits_on_a_screen_and_says_all(folder):
     path = folder(device="3072")
-    assert summary(Run(path), images=1000) == (
+    assert summary(Run(path), images=250) == (
         "a run: 3 epochs in 1:16 (MACL on Digits, seed 3)\n"
         f"  written to     {path}\n"
-        "  speed          50 images/s, validation left out\n"  # of the median epoch
+        "  speed          50 images/s, without validation\n"  # of the median epoch
         "  peak memory    1,000 MiB on the host, 3,072 MiB on the device\n"
         "  last loss      4.125\n"
         "  skipped steps  2\n"
@@ -93,6 +98,35 @@ def test_fit_ends_with_it_and_quiet_with_the_folder(tmp_path, capsys):
     assert len(printed.splitlines()) <= 20
     assert fit(tmp_path, "--overwrite=true", "--quiet", "--trainer.enable_progress_bar=true") == 0
     assert capsys.readouterr() == (f"{tmp_path / 'run'}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "length"),
+    [
+        (["--trainer.max_steps=1"], "1 of 1 steps"),
+        (["--trainer.max_steps=2", "--trainer.log_every_n_steps=9"], "2 of 2 steps"),
+        (["--trainer.max_time={seconds: 1}"], "0.5 of 2 epochs"),
+    ],
+)
+def test_a_run_that_ends_within_an_epoch_counts_what_it_trained(
+    tmp_path, capsys, monkeypatch, options, length
+):
+    """1 or 2 of 4 batches at 0.6 seconds: at most 64 / 0.6 images a second, not 4 * 64 / 0.6."""
+    step = SimCLR.training_step
+
+    def slow(self, *args, **kwargs):
+        time.sleep(0.6)
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(SimCLR, "training_step", slow)
+    assert fit(tmp_path, *options, "--trainer.limit_val_batches=0") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"run: {length} in ")
+    speed = float(re.search(r"([\d.,]+) images/s", printed)[1].replace(",", ""))
+    assert 0 < speed <= 64 / 0.6
+    run = Run(tmp_path / "run")
+    assert run.epoch == 0
+    assert run.status == ("finished" if "max_steps" in options[0] else "stopped")
 
 
 def test_a_run_without_validation_has_none_to_show(tmp_path, capsys):
