@@ -52,7 +52,13 @@ def test_the_published_numbers():
     assert found["macl"][:2] == (KNN(k=200), Linear(epochs=100, lr=0.02, momentum=0.9, weight_decay=0.0))
     assert found["lightly"] == (KNN(k=200, temperature=0.1),)
     assert found["solo"] == (KNN(k=20, temperature=0.07),)
-    assert found["dkobak"][0] == KNN(k=10, vote="majority")
+    adam = {"weight_decay": 5e-6, "optimizer": "adam", "schedule": "cosine"}
+    assert found["dkobak"] == (
+        KNN(k=10, vote="majority"),
+        KNN(k=10, vote="majority", distance="euclidean"),
+        Linear(epochs=500, lr=0.01, batch_size=1000, **adam),
+        Linear(epochs=100, lr=0.1, batch_size=512, augmentation="crop", views=10, **adam),
+    )
     assert [each.k for each in found["dinov2"] if isinstance(each, KNN)] == [10, 20, 100, 200]
     assert len(found["dinov2"][-1].members) == 13
     rules = [(each.labels, each.epochs, each.lr, each.weight_decay) for each in found["finetune"]]
