@@ -3,8 +3,10 @@
 from typing import NamedTuple
 
 from torch import Tensor, nn
-from torch.nn.functional import leaky_relu, linear
+from torch.nn.functional import leaky_relu
 from torch.nn.utils.parametrizations import spectral_norm
+
+from ssl_vision.objectives.linear import linear
 
 _SLOPE = 0.2
 _LAYERS = ("u", "v", "first", "second", "third")

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.objectives import fused
+from ssl_vision.objectives.linear import linear
 from ssl_vision.objectives.tiled import COLDEST, Exclude, Pairs, check_pairs, own_image, tiled, tiled_warm
 
 DENSE = 128
@@ -138,7 +139,7 @@ def dense(u: Tensor, shift: Tensor, tau: Tensor, exclude: Exclude, *, pairs: Pai
     rows, columns = (
         (slice(0, count), slice(0, count)) if pairs == "both" else (slice(0, half), slice(half, count))
     )
-    similarity = u[rows] @ u[columns].T
+    similarity = linear(u[rows], u[columns])
     counts = torch.zeros_like(similarity)
     exclude(counts, rows, columns)
     if pairs == "cross":

@@ -3,6 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
+from ssl_vision.objectives.linear import linear
 from ssl_vision.objectives.margin import unit
 from ssl_vision.objectives.two_views import TwoViews
 from ssl_vision.objectives.uniformity import check_weight
@@ -37,7 +38,7 @@ class BarlowTwins(TwoViews):
         return self._of(*(_standardised(z, self.epsilon) for z in (z1, z2)))
 
     def _of(self, x: Tensor, y: Tensor) -> Tensor:
-        correlation = x.T @ y / len(x)
+        correlation = linear(x.T, y.T) / len(x)
         invariance = (1 - correlation.diagonal()).square().sum()
         redundancy = _off_diagonal(correlation).square().sum()
         self.note(alignment=F.cosine_similarity(x, y).mean(), invariance=invariance, redundancy=redundancy)
@@ -110,7 +111,7 @@ class VICReg(TwoViews):
         variance, covariance = z1.new_zeros(()), z1.new_zeros(())
         for z in (z1, z2):
             centred = z - z.mean(dim=0)
-            matrix = centred.T @ centred / (len(z) - 1)
+            matrix = linear(centred.T, centred.T) / (len(z) - 1)
             variance = variance + F.relu(1 - (matrix.diagonal() + self.epsilon).sqrt()).mean() / 2
             covariance = covariance + _off_diagonal(matrix).square().sum() / z.shape[1]
         self.note(
@@ -151,7 +152,8 @@ class SphericalVICReg(TwoViews):
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
         """Alignment plus covariance."""
         x, y = unit(z1), unit(z2)
-        covariance = ((x.T @ x).square().sum() + (y.T @ y).square().sum()) / (2 * len(x) ** 2)
+        products = linear(x.T, x.T), linear(y.T, y.T)
+        covariance = (products[0].square().sum() + products[1].square().sum()) / (2 * len(x) ** 2)
         self.note(alignment=(x * y).sum(dim=1).mean(), covariance=covariance)
         return (x - y).square().sum(dim=1).mean() + self.weight * covariance
 

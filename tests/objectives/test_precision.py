@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ssl_vision import objectives as o
+from ssl_vision.objectives.linear import linear
 
 ALL = [
     o.InfoNCE,
@@ -66,6 +67,45 @@ def test_autocast_does_not_lower_the_precision_inside(which, dtype):
     inside = gradients(objective, z1, z2, autocast=dtype)
     torch.testing.assert_close(inside, outside, rtol=0, atol=0)
     assert objective(z1.to(dtype), z2.to(dtype)).dtype == torch.float32
+
+
+BASES = (o.Contrastive, o.TwoViews, o.RECLAIM)
+EVERY = [
+    cls
+    for cls in map(vars(o).get, o.__all__)
+    if isinstance(cls, type) and issubclass(cls, BASES) and cls not in (o.TwoViews, o.HardestTriplet)
+]
+
+
+def gradients_in_autocast(which, n, *, enabled):
+    """Gradients of all leaves where forward and backward both run inside ``torch.autocast``."""
+    z1, z2 = (z.float().requires_grad_() for z in separated(n, dim=16, noise=0.7))
+    known = {"labels": torch.arange(n) % 4, "indices": torch.arange(n)}
+    known["features"] = known["shallow"] = tuple(z.float().requires_grad_() for z in separated(n, seed=1))
+    objective = which()
+    if hasattr(objective, "prepare"):
+        objective.prepare(images=200, embeddings=16, features=64, shallow=64)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+        loss = objective(z1, z2, **{name: known[name] for name in getattr(objective, "wants", ())})
+        loss.backward()
+    leaves = (z1, z2, *known["features"], *objective.parameters())
+    return torch.cat([leaf.grad.flatten() for leaf in leaves if leaf.grad is not None])
+
+
+@pytest.mark.parametrize("n", [16, 96])  # one matrix of similarities, and tiles
+@pytest.mark.parametrize("which", EVERY, ids=lambda cls: cls.__name__)
+def test_backward_inside_autocast_equals_float32(which, n):
+    exact = gradients_in_autocast(which, n, enabled=False)
+    inside = gradients_in_autocast(which, n, enabled=True)
+    assert exact.norm() > 0
+    assert float((inside - exact).norm() / exact.norm()) < 1e-6
+
+
+def test_linear_has_correct_first_and_second_derivatives():
+    shapes, g = ((2, 1, 2), (3, 2), (3,)), torch.Generator().manual_seed(0)
+    arguments = [torch.randn(s, generator=g, dtype=torch.float64, requires_grad=True) for s in shapes]
+    assert torch.autograd.gradcheck(linear, arguments)
+    assert torch.autograd.gradgradcheck(linear, arguments)
 
 
 @pytest.mark.parametrize("pairs", ["both", "cross"])

@@ -137,6 +137,7 @@ def test_at_chance_it_is_one_plus_gamma_times_log_2(negatives, gamma, level):
 
 
 def test_the_critic_is_1_lipschitz_and_its_range_is_bounded():
+    torch.manual_seed(0)  # for some weights the largest of the sampled slopes is below 0.05
     critic = o.Critic(7, 5, width=8).double()
     with torch.no_grad():
         for parameter in critic.parameters():
