@@ -121,16 +121,26 @@ class MACLb(Contrastive):
 
     Args:
         temperature: τ₀.
-        beta: 0 ≤ β < 1.
+        beta: β in [0, 1]; the paper has 0.5, the default of its code is 1.
+        minimum: lower bound of τ_b, which neither the paper nor its code has.
         pairs: negative set, as in ``Contrastive``.
         gather: across processes, as in ``Contrastive``.
     """
 
     def __init__(
-        self, *, temperature: float = 0.1, beta: float = 0.5, pairs: Pairs = "both", gather: bool = True
+        self,
+        *,
+        temperature: float = 0.1,
+        beta: float = 0.5,
+        minimum: float = 0.01,
+        pairs: Pairs = "both",
+        gather: bool = True,
     ) -> None:
         super().__init__(
-            temperature=AlignmentLinear(temperature, beta), weight=Reweighted(), pairs=pairs, gather=gather
+            temperature=AlignmentLinear(temperature, beta, minimum=minimum),
+            weight=Reweighted(),
+            pairs=pairs,
+            gather=gather,
         )
 
 
@@ -160,8 +170,9 @@ class MACLICML(Contrastive):
 
     Args:
         temperature: τ₀.
-        beta: β ≥ 0; the release calls it α.
-        threshold: A₀; 0 gives MACL-b.
+        beta: β in [0, 1]; the release calls it α.
+        threshold: A₀ in [−1, 1]; 0 gives MACL-b.
+        minimum: lower bound of τ, which the release does not have.
         pairs: negative set, as in ``Contrastive``.
         gather: across processes, as in ``Contrastive``.
     """
@@ -172,11 +183,12 @@ class MACLICML(Contrastive):
         temperature: float = 0.1,
         beta: float = 0.5,
         threshold: float = 0.0,
+        minimum: float = 0.01,
         pairs: Pairs = "both",
         gather: bool = True,
     ) -> None:
         super().__init__(
-            temperature=AlignmentLinear(temperature, beta, threshold),
+            temperature=AlignmentLinear(temperature, beta, threshold, minimum),
             weight=Reweighted(),
             pairs=pairs,
             gather=gather,

@@ -1,7 +1,7 @@
 """Temperature rules: what τ is at this step, usable by every contrastive objective.
 
-A rule is called with the positive similarities of the batch, detached, and answers with τ. Each refuses,
-when it is made, parameters that could bring τ to zero or below.
+A rule maps the detached positive similarities of a batch to τ. Parameters that could bring τ to zero or below
+are refused, except where a rule clamps τ.
 """
 
 import math
@@ -133,25 +133,43 @@ class AlignmentExponential(AlignmentRule):
 
 
 class AlignmentLinear(AlignmentRule):
-    """τ_b = base · (1 + beta · (Ā − threshold)).
+    """τ_b = max(base · (1 + beta · (Ā − threshold)), minimum).
 
     With ``threshold`` 0 this is the MACL paper's Eq. 9, between base (1 − beta) and base (1 + beta); with
-    a threshold it is the form of MACL's ICML 2023 release, which calls beta α and the threshold A₀.
+    a threshold it is the form of MACL's ICML 2023 release, which calls beta α and the threshold A₀. Without
+    ``minimum``, which neither has, β = 1 (the default of the paper's code) would reach τ = 0 at Ā = −1, and
+    α = 1 with A₀ = 1 would at Ā = 0.
+
+    Args:
+        base: τ₀, temperature at an alignment of ``threshold``.
+        beta: β in [0, 1], how far τ follows the alignment; 0 keeps it at ``base``.
+        threshold: A₀ in [−1, 1], alignment at which τ is ``base``.
+        minimum: lower bound of τ, from 0.001 to ``base``.
 
     Raises:
-        ValueError: for beta < 0, or a smallest value, base · (1 − beta (1 + threshold)), below 0.001.
+        ValueError: for a parameter outside its range.
+
+    Example:
+        >>> rule = AlignmentLinear(0.1, beta=1.0, threshold=1.0)
+        >>> rule.at(torch.tensor([-1.0, 0.5, 1.0]))
+        tensor([0.0100, 0.0500, 0.1000])
     """
 
-    def __init__(self, base: float = 0.1, beta: float = 0.5, threshold: float = 0.0) -> None:
+    def __init__(
+        self, base: float = 0.1, beta: float = 0.5, threshold: float = 0.0, minimum: float = 0.01
+    ) -> None:
         super().__init__()
         _require_temperature("base", base)
-        _require(beta >= 0, f"beta must not be negative, got {beta}")
-        _require_temperature("base * (1 - beta * (1 + threshold))", base * (1 - beta * (1 + threshold)))
-        self.base, self.beta, self.threshold = base, beta, threshold
+        _require(0 <= beta <= 1, f"beta must be in [0, 1], got {beta}")
+        _require(-1 <= threshold <= 1, f"threshold must be in [-1, 1], got {threshold}")
+        _require_temperature("minimum", minimum)
+        _require(minimum <= base, f"minimum must be at most the base temperature {base}, got {minimum}")
+        self.base, self.beta, self.threshold, self.minimum = base, beta, threshold, minimum
 
     def at(self, alignment: Tensor) -> Tensor:
-        """base · (1 + beta · (alignment − threshold))."""
-        return self.base * (1 + self.beta * (alignment - self.threshold))
+        """base · (1 + beta · (alignment − threshold)), at least ``minimum``."""
+        tau = self.base * (1 + self.beta * (alignment - self.threshold))
+        return tau.clamp(min=self.minimum)
 
 
 class PerAnchor(TemperatureRule):

@@ -30,11 +30,25 @@ def test_statistics_describe_the_last_call():
         (o.AlignmentExponential(0.1, 2.0), 0.05, 0.2),
         (o.AlignmentLinear(0.1, 0.5), 0.05, 0.15),
         (o.AlignmentLinear(0.1, 0.5, 0.4), 0.03, 0.13),
+        (o.AlignmentLinear(0.1, 1.0), 0.01, 0.2),
+        (o.AlignmentLinear(0.1, 1.0, 1.0, minimum=0.02), 0.02, 0.1),
     ],
 )
 def test_alignment_rules_reach_their_stated_ends(rule, smallest, largest):
     assert float(rule(-torch.ones(3))) == pytest.approx(smallest)
     assert float(rule(torch.ones(3))) == pytest.approx(largest)
+
+
+@pytest.mark.parametrize(
+    ("objective", "tau"), [(o.MACLb(beta=1.0), 0.15), (o.MACLICML(beta=1.0, threshold=1.0), 0.05)]
+)
+def test_macl_takes_the_largest_beta_and_threshold_at_any_alignment(objective, tau):
+    """At an alignment of −1 the gradient is that of DCL at the smallest temperature."""
+    assert float(objective.temperature(torch.full((6,), 0.5))) == pytest.approx(tau)
+    z = Z1.double().requires_grad_()
+    ours = torch.autograd.grad(objective(z, -z), z)[0]
+    torch.testing.assert_close(ours, torch.autograd.grad(o.DCL(temperature=0.01)(z, -z), z)[0])
+    assert ours.norm() > 0
 
 
 def test_schedules_count_epochs_from_zero():
