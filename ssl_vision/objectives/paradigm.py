@@ -291,9 +291,11 @@ class UnifiedGradient(TwoViews):
     ``SigmoidGate`` and ``SoftmaxOverNegatives`` at one temperature, of MPT with a ``HingeGate`` and
     ``HardestNegative``. The value is no measure of progress: it may rise while training goes well.
 
-    The defaults are those of the paper's code, where this is called the simulated gradient, except that the
-    code takes ``pairs="cross"``, averages over the open anchors (``average="open"``), stops at the negatives
-    (``detach="negatives"``) and has no 1/τ (``scale=0.05``). With every gate shut loss and gradient are 0.
+    The paper's code calls this the simulated gradient. Its gate, weight and ratio are the defaults here. With
+    ``pairs="cross"``, ``detach="negatives"``, ``average="open_per_view"`` and ``scale=0.1 / N`` the value and
+    the gradient are those of the code, N being the number of images in the batch. At ``scale=1`` they are
+    N/2 · 1/τ times as large: the code averages over all N keys of an open anchor, adds the views, and has no
+    1/τ. With every gate of a view shut the code returns NaN; here that view counts as 0.
 
     With ``detach="negatives"`` the pull of a positive counts twice, for s⁺ moves both its views, and the push
     of a negative once. The ratio in effect is then about 2R.
@@ -307,8 +309,9 @@ class UnifiedGradient(TwoViews):
         pairs: ``"both"`` or ``"cross"`` as in ``Contrastive``, or ``"within"`` the anchor's own view.
         detach: keys that a term leaves where they are: ``"nothing"``, all move; ``"negatives"``, the positive
             moves; ``"keys"``, the anchor alone moves, which is the paper's formula to the letter.
-        average: over ``"all"`` anchors, or over those with an ``"open"`` gate (GD > 0), so that shut gates
-            do not shorten the step.
+        average: anchors over which the loss is averaged: ``"all"``; those with an ``"open"`` gate (GD > 0),
+            so that shut gates do not shorten the step; or ``"open_per_view"``, those with an open gate in
+            each view, followed by the mean over the two views.
         scale: a factor on the loss.
         gather: across processes, as in ``Contrastive``.
 
@@ -325,7 +328,7 @@ class UnifiedGradient(TwoViews):
         ratio: float | Ratio = 1.0,
         pairs: Spread = "both",
         detach: Literal["nothing", "negatives", "keys"] = "nothing",
-        average: Literal["all", "open"] = "all",
+        average: Literal["all", "open", "open_per_view"] = "all",
         scale: float = 1.0,
         gather: bool = True,
     ) -> None:
@@ -333,8 +336,8 @@ class UnifiedGradient(TwoViews):
         check_spread(pairs)
         if detach not in ("nothing", "negatives", "keys"):
             raise ValueError(f"detach must be 'nothing', 'negatives' or 'keys', got {detach!r}")
-        if average not in ("all", "open"):
-            raise ValueError(f"average must be 'all' or 'open', got {average!r}")
+        if average not in ("all", "open", "open_per_view"):
+            raise ValueError(f"average must be 'all', 'open' or 'open_per_view', got {average!r}")
         if not 0 < scale < math.inf:
             raise ValueError(f"scale must be positive, got {scale}")
         self.gate = HingeGate("product", 0.3) if gate is None else gate
@@ -352,9 +355,13 @@ class UnifiedGradient(TwoViews):
     @torch.no_grad()
     def _gradient(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """The loss and its gradient on unit embeddings, up to parts along them."""
-        gates, gradient, value = u.new_zeros(len(u)), torch.zeros_like(u), u.new_zeros(())
+        groups = 2 if self.average == "open_per_view" else 1  # of anchors that are averaged by themselves
+        values, gradients = u.new_zeros(groups, 1, 1), u.new_zeros(groups, *u.shape)
+        gates = u.new_zeros(len(u))
         for block in Rows.all(u, self.pairs):
             rows, partners = block.rows, block.partners
+            group = groups * rows.start // len(u)
+            value, gradient = values[group], gradients[group]
             gates[rows] = self.gate(block)
             push = self.weight(block)
             pull = push.sum(dim=1, keepdim=True) * self.ratio(block)[:, None]
@@ -367,11 +374,12 @@ class UnifiedGradient(TwoViews):
             if self.detach == "nothing":
                 gradient += push.T @ block.anchors
         if self.gate.stills:
-            gradient *= gates[:, None]
+            gradients *= gates[:, None]
         is_open = (gates > 0).to(u.dtype)
         self.note(alignment=positives(u).mean(), gate_mean=gates.mean(), active_share=is_open.mean())
-        factor = self.scale / (len(u) if self.average == "all" else is_open.sum().clamp(min=1.0))
-        return value * factor, gradient * factor
+        opened = is_open.view(groups, -1, 1).sum(dim=1, keepdim=True).clamp(min=1.0)
+        factor = self.scale / groups / (len(u) if self.average == "all" else opened)
+        return (values * factor).sum(), (gradients * factor).sum(dim=0)
 
 
 def _margin(block: Block, temperature: float, *, turn: float = 0.0) -> Tensor:

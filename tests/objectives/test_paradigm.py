@@ -131,7 +131,36 @@ def test_the_power_weight_is_the_loop():
         torch.testing.assert_close(got[i].detach(), want - (want @ u[i]) * u[i], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("average", ["all", "open"])
+def released(z1, z2, *, margin, tau, ratio):
+    """The simulated gradient as the paper's code forms it, the mean of the matrix rows with an open gate."""
+    x, y = units(z1, z2)
+    own = torch.eye(len(x), dtype=torch.bool)
+    aligned = (x * y).sum(dim=1)
+    total = 0
+    for anchors, keys in ((x, y.detach()), (y, x.detach())):
+        similarity = anchors @ keys.T
+        plain = similarity.detach().masked_fill(own, -torch.inf)
+        rows = aligned.detach() - plain.amax(dim=1) < margin
+        weights = (plain / tau).softmax(dim=1)
+        target = torch.where(own, aligned[:, None], similarity) - ratio * aligned[:, None]
+        total = total + (weights * target)[rows].mean()
+    return total
+
+
+def test_open_per_view_is_the_released_code_up_to_the_stated_scale():
+    z1, z2 = batch(0.6, seed=4)
+    z2 = (z2 + 0.3 * z2.roll(1, 1)).detach().requires_grad_()
+    options = {"gate": o.HingeGate(margin=0.25), "ratio": 1.3, "pairs": "cross", "detach": "negatives"}
+    ours = o.UnifiedGradient(**options, average="open_per_view", scale=0.1 / N)
+    want = released(z1, z2, margin=0.25, tau=0.05, ratio=1.3)
+    loss = ours(z1, z2)
+    torch.testing.assert_close(loss, want, rtol=1e-11, atol=1e-12)
+    assert relative(gradients(loss, z1, z2), gradients(want, z1, z2)) < 1e-10
+    pooled = o.UnifiedGradient(**options, average="open", scale=0.1 / N)(z1, z2)
+    assert abs(pooled - want) > 1e-3 * abs(want)  # the views have different numbers of open rows
+
+
+@pytest.mark.parametrize("average", ["all", "open", "open_per_view"])
 @pytest.mark.parametrize("gate", [None, o.WithinViewGate()], ids=["hinge", "within view"])
 def test_with_every_gate_shut_loss_and_gradient_are_zero(gate, average):
     z = torch.eye(6, dtype=torch.float64).requires_grad_()
