@@ -21,5 +21,5 @@ def not_finite(optimizer: Optimizer) -> Tensor:
 
 
 def skips_on_device(optimizer: Optimizer) -> bool:
-    """Whether the optimizer itself leaves out an update where its ``found_inf`` is 1.0."""
-    return bool(optimizer.defaults.get("fused"))
+    """Whether the optimizer skips an update by itself where ``found_inf`` is 1.0: fused ones and LARS do."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))

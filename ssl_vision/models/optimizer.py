@@ -1,16 +1,16 @@
 """The optimizer and the learning-rate schedule of a pretraining run, from a few plain options."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from lightly.utils.lars import LARS
 from lightly.utils.scheduler import CosineWarmupScheduler
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ssl_vision.errors import InputError
+from ssl_vision.models.lars import LARS
 
 _LARGEST = torch.finfo(torch.float32).max
 
@@ -22,8 +22,8 @@ class OptimizerRule:
     The default is the MACL paper's: Adam at a constant 1e-3 with weight decay 1e-6 on every parameter.
 
     Args:
-        name: ``"lars"`` and ``"sgd"`` use ``momentum``; LARS keeps biases, BatchNorm and scalars out of its
-            adaptation and out of weight decay (Chen et al. 2020).
+        name: optimizer. ``"lars"`` adapts the step of each weight to its norm, with weight decay or without;
+            biases, BatchNorm and scalars take plain SGD steps without weight decay (Chen et al. 2020).
         lr: peak learning rate; it is not scaled with the batch size.
         weight_decay: L2 penalty (for ``"adamw"``: decoupled decay).
         momentum: of ``"sgd"`` and ``"lars"``.
@@ -80,15 +80,13 @@ class OptimizerRule:
                 for parameter in parameters:
                     sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
             return sgd
-        decayed = [parameter for parameter in parameters if parameter.ndim > 1]
+        weights = [parameter for parameter in parameters if parameter.ndim > 1]
         plain = [parameter for parameter in parameters if parameter.ndim <= 1]
-        lars: Optimizer = LARS(
-            [{"params": decayed}, {"params": plain, "weight_decay": 0.0}],
-            lr=self.lr,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-        )
-        return lars
+        groups: list[dict[str, Any]] = [
+            {"params": weights},
+            {"params": plain, "weight_decay": 0.0, "adapt": False},
+        ]
+        return LARS(groups, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def scheduler(self, optimizer: Optimizer, *, steps: int, steps_per_epoch: int) -> LRScheduler:
         """The cosine schedule, advanced once a step, over ``steps`` steps.
