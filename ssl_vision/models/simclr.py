@@ -4,7 +4,7 @@ import inspect
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import pytorch_lightning as pl
 import torch
@@ -19,6 +19,7 @@ from ssl_vision.models.recorded import RecordedStep, whole_step
 from ssl_vision.objectives import Contrastive, InfoNCE, in_chunks
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
+HeadBatchNorm = Literal["none", "hidden", "all"]
 
 _ADAM = OptimizerRule()
 
@@ -57,6 +58,9 @@ class SimCLR(pl.LightningModule):
         stem: ``"small"`` (3×3, no max-pool) or ``"imagenet"``.
         hidden_dim: of the projection head.
         output_dim: of the embeddings.
+        head_batch_norm: linear layers of the projection head that BatchNorm follows: the ``"hidden"`` one,
+            ``"all"`` (the output, too, as in lightly), or ``"none"`` (as in solo-learn). A layer has a bias
+            where no BatchNorm follows it.
         bn: ``"joint"`` sends both views through the network as one batch, ``"per_view"`` one after the
             other, so that BatchNorm normalises each by itself (as lightly and solo-learn do). With
             several processes BatchNorm sees each one's share, unless ``trainer.sync_batchnorm`` is set.
@@ -76,8 +80,9 @@ class SimCLR(pl.LightningModule):
         embeddings: Each view's (N, ``output_dim``) embeddings in it, without a gradient.
 
     Raises:
-        InputError: a size is below 1, or the objective does not take two embeddings; in training, cuda_graph
-            or compile_mode with what it does not go with, or an objective that cannot be prepared.
+        InputError: a size is below 1, head_batch_norm is unknown, or the objective does not take two
+            embeddings; in training, cuda_graph or compile_mode with what it does not go with, or an objective
+            that cannot be prepared.
     """
 
     features: tuple[Tensor, Tensor]
@@ -92,6 +97,7 @@ class SimCLR(pl.LightningModule):
         stem: Stem = "small",
         hidden_dim: int = 512,
         output_dim: int = 128,
+        head_batch_norm: HeadBatchNorm = "hidden",
         bn: Literal["joint", "per_view"] = "joint",
         chunk_size: int | None = None,
         compile_mode: CompileMode | None = None,
@@ -104,6 +110,8 @@ class SimCLR(pl.LightningModule):
         for name, size in sizes.items():
             if size is not None and size < 1:
                 raise InputError(f"{name} must be 1 or more, not {size}")
+        if head_batch_norm not in get_args(HeadBatchNorm):
+            raise InputError(f"head_batch_norm must be none, hidden or all, not {head_batch_norm}")
         self.save_hyperparameters(ignore=["objective", "optimizer"])
         self.objective = InfoNCE() if objective is None else objective
         try:
@@ -116,13 +124,17 @@ class SimCLR(pl.LightningModule):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch.initial_seed() if seed is None else seed)
             self.backbone = Backbone(depth=depth, width=width, stem=stem)
+            hidden_norm = None if head_batch_norm == "none" else nn.BatchNorm1d(hidden_dim)
+            output_norm = nn.BatchNorm1d(output_dim) if head_batch_norm == "all" else None
             self.head = ProjectionHead(
                 [
-                    (self.backbone.dim, hidden_dim, nn.BatchNorm1d(hidden_dim), nn.ReLU()),
-                    (hidden_dim, output_dim, None, None),
+                    (self.backbone.dim, hidden_dim, hidden_norm, nn.ReLU()),
+                    (hidden_dim, output_dim, output_norm, None),
                 ]
             )
         self.to(memory_format=torch.channels_last)
+        self._hidden_layers = 2 if hidden_norm is None else 3  # the first of head.layers, up to the ReLU
+        self.output_dim = output_dim
         self.bn = bn
         self.chunk_size = chunk_size
         self.compile_mode = compile_mode
@@ -138,8 +150,9 @@ class SimCLR(pl.LightningModule):
         compiled = self.training or self.compile_mode is None
         backbone = self.backbone if compiled else self.backbone.forward
         features = backbone(images.to(dtype, memory_format=torch.channels_last))
-        hidden = self.head.layers[:3](features)
-        return Layers(features, hidden, self.head.layers[3:](hidden))
+        layers = self.head.layers
+        hidden = layers[: self._hidden_layers](features)
+        return Layers(features, hidden, layers[self._hidden_layers :](hidden))
 
     def setup(self, stage: str) -> None:
         """Compiles the backbone in place, which leaves the names of its parameters alone."""
@@ -206,7 +219,7 @@ class SimCLR(pl.LightningModule):
         try:
             objective.prepare(
                 images=len(data.split("pretrain")),
-                embeddings=self.head.layers[3].out_features,
+                embeddings=self.output_dim,
                 features=self.backbone.dim,
                 shallow=self.backbone.dim // 2,
             )

@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 import pytorch_lightning as pl
 import torch
+from lightly.models.modules.heads import SimCLRProjectionHead
 
 from ssl_vision.data import Batch, Digits
 from ssl_vision.errors import InputError
@@ -241,6 +242,43 @@ def test_clipping_clips(tmp_path, precision):
 def test_the_loss_is_logged_at_the_trainers_steps(tmp_path):
     trainer = short_fit(SimCLR(**SMALL, seed=0), tmp_path, log_every_n_steps=12)
     assert torch.isfinite(trainer.callback_metrics["train/loss"])
+
+
+LINEAR, NORM = {"weight", "bias"}, {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
+
+
+@pytest.mark.parametrize(
+    ("head_batch_norm", "layers"),
+    [
+        ("hidden", {0: {"weight"}, 1: NORM, 3: LINEAR}),  # the default, so the keys of existing checkpoints
+        ("none", {0: LINEAR, 2: LINEAR}),
+        ("all", {0: {"weight"}, 1: NORM, 3: {"weight"}, 4: NORM}),
+    ],
+)
+def test_head_has_batchnorm_where_it_is_asked_for(head_batch_norm, layers):
+    option = {} if head_batch_norm == "hidden" else {"head_batch_norm": head_batch_norm}
+    model = SimCLR(**SMALL, **option, seed=0).train()
+    keys = {f"layers.{index}.{name}" for index, names in layers.items() for name in names}
+    assert model.head.state_dict().keys() == keys
+    features, hidden, projector = model(VIEWS)
+    torch.testing.assert_close(model.head(features), projector)
+    assert hidden.shape == (16, 16)
+    assert (hidden >= 0).all()
+    centred = projector.mean(dim=0).abs().max() < 1e-5
+    assert bool(centred) == (head_batch_norm == "all")
+
+
+def test_head_with_batchnorm_everywhere_is_lightlys():
+    model = SimCLR(**SMALL, head_batch_norm="all", seed=0).train()
+    theirs = SimCLRProjectionHead(32, 16, 8)
+    theirs.load_state_dict(model.head.state_dict())
+    layers = model(VIEWS)
+    torch.testing.assert_close(theirs(layers.backbone), layers.projector)
+
+
+def test_an_unknown_place_of_batchnorm_is_refused():
+    with pytest.raises(InputError, match="head_batch_norm must be none, hidden or all, not output"):
+        SimCLR(**SMALL, head_batch_norm="output")
 
 
 @pytest.mark.parametrize("name", ["hidden_dim", "output_dim"])
