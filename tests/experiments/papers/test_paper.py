@@ -5,14 +5,20 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from lightly.loss import DCLLoss, NTXentLoss
+from lightly.models.modules.heads import SimCLRProjectionHead
 from settings import CONFIGS
 
+from ssl_vision import objectives
+from ssl_vision.data import Batch
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.papers.file import read_paper
 from ssl_vision.experiments.papers.paper import extended, published_number
 from ssl_vision.experiments.papers.runs import PaperRun, options_of
 from ssl_vision.main import main
+from ssl_vision.models import SimCLR
 from ssl_vision.runs.folder import differences
 
 FILES = sorted((CONFIGS / "paper").glob("*.yaml"))
@@ -104,6 +110,58 @@ def test_fit_accepts_every_cell_and_takes_every_option(paper, cell, tmp_path, ca
     changed = run.expected(config)
     assert differences(config, changed) == []
     assert changed["trainer"]["max_epochs"] == config["trainer"]["max_epochs"]
+
+
+def network_of(name, row, **small):
+    """A network and the objective as the cells of a row have them, and the cells' options."""
+    paper = read_paper(CONFIGS / "paper" / f"{name}.yaml")
+    options = next(cell for cell in cells_of(paper) if cell.row == row).options
+    read = {
+        key.removeprefix("model."): yaml.safe_load(value)
+        for key, value in options.items()
+        if key[:6] == "model."
+    }
+    inside = {key.removeprefix("objective."): read[key] for key in read if key.startswith("objective.")}
+    outside = {key: value for key, value in read.items() if not key.startswith(("objective", "optimizer"))}
+    objective = getattr(objectives, read["objective"])(**inside)
+    return SimCLR(**(outside | small), objective=objective, seed=0).double(), options
+
+
+def loss_on(model, views):
+    return model.training_step(Batch(views[:8], torch.zeros(8), torch.arange(8), views), 0)
+
+
+VIEWS = torch.randn(16, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def test_simco_has_the_loss_network_and_pixels_of_the_official_code():
+    """Of each view's softmax: sg((1 − P(1.0)) / (1 − P(0.1))) · −log P(0.1), the mean of both directions."""
+    model, options = network_of("dual_temperature", "SimCo", width=4)
+    first, relu, last = model.head.layers
+    assert (type(first), type(relu), type(last)) == (torch.nn.Linear, torch.nn.ReLU, torch.nn.Linear)
+    assert (first.out_features, last.out_features, first.bias is None) == (128, 128, False)
+    embedded = [last(relu(first(model.backbone(view)))) for view in VIEWS.chunk(2)]
+    q, k = (z / z.norm(dim=1, keepdim=True) for z in embedded)
+    directions = []
+    for similarity in (q @ k.T, k @ q.T):
+        inner, outer = ((similarity / tau).softmax(dim=1).diagonal() for tau in (0.1, 1.0))
+        directions.append((((1 - outer) / (1 - inner)).detach() * -inner.log()).mean())
+    want = sum(directions) / 2
+    got = loss_on(model, VIEWS)
+    torch.testing.assert_close(got, want)
+    slopes = [torch.autograd.grad(loss, model.backbone.conv1.weight)[0] for loss in (got, want)]
+    torch.testing.assert_close(*slopes)
+    assert yaml.safe_load(options["data.views.mean"]) == [0.4914, 0.4822, 0.4465]
+    assert yaml.safe_load(options["data.views.std"]) == [0.247, 0.243, 0.261]
+
+
+@pytest.mark.parametrize(("row", "criterion"), [("SimCLR", NTXentLoss(0.5)), ("DCL", DCLLoss(0.1))])
+def test_lightlys_rows_have_its_head_and_its_loss(row, criterion):
+    model, _ = network_of("lightly", row, width=4)
+    head = SimCLRProjectionHead(32, 512, 128).double()
+    head.load_state_dict(model.head.state_dict())
+    want = criterion(*(head(model.backbone(view)) for view in VIEWS.chunk(2)))
+    torch.testing.assert_close(loss_on(model, VIEWS), want)
 
 
 CONTENT = {
