@@ -17,6 +17,9 @@ _EXACT = 14
 
 _RESAMPLES = 10_000
 
+_BOOTSTRAPPED = 10
+"""Smallest number of differences with a bootstrap interval, which is far too narrow for fewer."""
+
 
 @dataclass(frozen=True)
 class Paired:
@@ -27,7 +30,11 @@ class Paired:
     interval: tuple[float, float] | None
     """Student's t interval of the mean; None for one difference."""
     bootstrap: tuple[float, float] | None
-    """Of the mean, bias-corrected and accelerated (Efron 1987); None for one difference."""
+    """Of the mean, bias-corrected and accelerated (Efron 1987); None below 10 differences.
+
+    A 95 % interval of normal differences holds their mean in 50, 72 and 85 % of the cases for n = 2, 3 and
+    5, and in 91 % for n = 10.
+    """
     t_p: float | None
     """Two-sided p of the paired t test; None for one difference, and for equal ones that are not 0."""
     wilcoxon_p: float
@@ -66,7 +73,7 @@ def paired(first: Sequence[float], second: Sequence[float], *, alpha: float = 0.
         differences=tuple(map(float, d)),
         mean=mean,
         interval=None if half is None else (mean - half, mean + half),
-        bootstrap=_bootstrap(d, alpha) if n > 1 else None,
+        bootstrap=_bootstrap(d, alpha) if n >= _BOOTSTRAPPED else None,
         t_p=_t_test(mean, spread, n),
         wilcoxon_p=wilcoxon(d),
         effect=mean / spread if spread else None,

@@ -40,11 +40,12 @@ def group_table(comparison: Comparison) -> Lines:
 def pair_table(comparison: Comparison) -> Lines:
     """A line for each pair: the first group less the second."""
     many = len(comparison.pairs) > 1
-    heads = ["first - second", "difference", _level(comparison), "bootstrap", "t test p"]
-    lines = [[*heads, *(["Holm p"] if many else []), "Wilcoxon p", "d_z", "resolvable"]]
+    bootstrapped = any(pair.result.bootstrap for pair in comparison.pairs)
+    heads = ["first - second", "difference", _level(comparison), *(["bootstrap"] if bootstrapped else [])]
+    lines = [[*heads, "t test p", *(["Holm p"] if many else []), "Wilcoxon p", "d_z", "resolvable"]]
     for pair in comparison.pairs:
         result = pair.result
-        values = (result.mean, result.interval, result.bootstrap)
+        values = (result.mean, result.interval, *([result.bootstrap] if bootstrapped else []))
         line = [f"{pair.first.name} - {pair.second.name}", *(_shown(comparison, value) for value in values)]
         line += [_p(result.t_p), *([_p(pair.holm_p)] if many else []), _p(result.wilcoxon_p)]
         line += ["" if result.effect is None else f"{result.effect:.2f}"]

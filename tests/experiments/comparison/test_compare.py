@@ -126,6 +126,18 @@ def test_verdicts_in_words(runs, capsys):
     assert "below 0.05 it takes 6 seeds" in out
 
 
+@pytest.mark.parametrize("seeds", [9, 10])
+def test_the_table_has_a_bootstrap_interval_from_ten_seeds_on(tmp_path, monkeypatch, capsys, seeds):
+    monkeypatch.chdir(tmp_path)
+    for seed in range(seeds):
+        make(tmp_path / "runs" / f"a{seed}", "MACL", seed, 0.5 + seed**2 / 100)
+        make(tmp_path / "runs" / f"b{seed}", "DCL", seed, 0.5 + seed / 20)
+    (pair,) = compared()["pairs"]
+    assert ("bootstrap" in capsys.readouterr().out) == (seeds == 10)
+    assert (pair["bootstrap_low"] is None) == (pair["bootstrap_high"] is None) == (seeds == 9)
+    assert pair["interval_low"] < pair["difference"] < pair["interval_high"]
+
+
 def test_against_a_baseline_fewer_pairs_are_corrected_for(runs):
     found = compared("--baseline=InfoNCE")
     assert [(pair["first"], pair["second"]) for pair in found["pairs"]] == [
