@@ -2,8 +2,10 @@
 
 import hashlib
 import json
-import shutil
+import os
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import yaml
 from ssl_vision.errors import InputError
 from ssl_vision.runs.block import from_yaml
 from ssl_vision.runs.lock import Lock
-from ssl_vision.runs.output import completed
+from ssl_vision.runs.output import check_inside, completed
 
 # Keys that say where to run and for how long, not what is computed: a continuation may change them. A folder
 # of one's own images is what is computed, and so is the length of a run whose schedule ends with it.
@@ -35,6 +37,12 @@ _FREE = (
     "trainer.max_time",
 )
 
+_EXPORT = re.compile(r"(backbone(-torchvision|-timm)?\.safetensors|backbone\.onnx)(\.md)?")
+_FEATURES = re.compile(r"[a-z0-9_-]+-[0-9a-f]{24}\.pt")
+"""Names of the files that exports and the feature cache write."""
+_ROW = {"protocol", "metric", "value"}
+"""Keys of every row of an evaluation."""
+
 
 class RunFolder:
     """``runs/<name>/``: config.yaml, metrics.csv, times.csv, weights.csv, checkpoints/; evaluations, exports.
@@ -55,6 +63,7 @@ class RunFolder:
         self.mirror_file = self.path / "wandb" / "mirror.json"
         self.lock = Lock(self.path / ".lock")
         self.checkpoints = self.path / "checkpoints"
+        self.features = self.path / "features"
         self.last = self.checkpoints / "last.ckpt"
         self.previous = self.checkpoints / "previous-last.ckpt"
 
@@ -72,8 +81,10 @@ class RunFolder:
             overwrite: a run that the folder holds may be replaced.
 
         Raises:
-            InputError: the folder holds another run, or this one already, or something else, or is in use.
+            InputError: the folder holds another run, or this one already, or something else, or is in use, or
+                one of its subfolders is a symbolic link out of it.
         """
+        self.check_links()
         self.lock.check()
         if not self.config_file.exists():
             started = {self.lock.path, self.path / "wandb"}  # what a run that could not start may leave
@@ -94,14 +105,33 @@ class RunFolder:
                 "replace it with --overwrite true, or give this one another --name"
             )
 
+    def check_links(self) -> None:
+        """Checks that what is written into subfolders stays in the run directory.
+
+        Raises:
+            InputError: a subfolder is a symbolic link out of it.
+        """
+        check_inside(self.path, "checkpoints", "features", "wandb")
+
+    @property
+    def owned(self) -> bool:
+        """True if the run directory, its config and its last checkpoint belong to the current user."""
+        return owned(self.path, *filter(Path.exists, (self.config_file, self.last)))
+
     def clear(self) -> None:
-        """Deletes what a run and its evaluation and exports wrote here, and nothing else."""
-        exports = [*self.path.glob("backbone*"), *self.path.glob("evaluation_*.json")]
+        """Deletes the files that a run, its evaluations and its exports wrote, by their exact names."""
         logs = (self.metrics_file, self.times_file, self.weights_file, self.skipped_file)
-        for file in (self.config_file, *logs, self.evaluation_file, self.report_file, *exports):
-            file.unlink(missing_ok=True)
-        for folder in (self.checkpoints, self.path / "features"):
-            shutil.rmtree(folder, ignore_errors=True)
+        own = [self.config_file, *logs, self.evaluation_file, self.report_file]
+        own += [file for file in self.path.glob("*") if _EXPORT.fullmatch(file.name)]
+        own += filter(_is_evaluation, self.path.glob("evaluation_*.json"))
+        own += self.checkpoints.glob("*.ckpt")
+        own += [file for file in self.features.glob("*.pt") if _FEATURES.fullmatch(file.name)]
+        for file in own:
+            with suppress(FileNotFoundError, IsADirectoryError):
+                file.unlink()
+        for folder in (self.checkpoints, self.features):
+            with suppress(OSError):  # absent, or other files are left in it
+                folder.rmdir()
 
     def remove_requeued(self) -> None:
         """Deletes the checkpoints of SLURM requeues, which Lightning would take before any other."""
@@ -112,6 +142,22 @@ class RunFolder:
         """Writes config.yaml."""
         with completed(self.config_file) as partial:
             partial.write_text(as_yaml(config), encoding="utf-8")
+
+
+def owned(*paths: Path) -> bool:
+    """True if all files and folders belong to the current user."""
+    return all(path.stat().st_uid == os.getuid() for path in paths)
+
+
+def _is_evaluation(file: Path) -> bool:
+    """True if the file holds rows of ``ssl-vision evaluate``."""
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    if not isinstance(rows, list) or not rows:
+        return False
+    return all(isinstance(row, dict) and _ROW.issubset(row) for row in rows)
 
 
 def as_yaml(config: Mapping[str, Any]) -> str:

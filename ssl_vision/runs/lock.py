@@ -8,6 +8,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from ssl_vision.errors import InputError
+from ssl_vision.runs.output import no_follow
 
 
 class Lock:
@@ -25,12 +26,15 @@ class Lock:
         """Claims the folder.
 
         Raises:
-            InputError: another process has it.
+            InputError: another process has it, or the lock file is a symbolic link or cannot be written.
         """
         if self._file is not None:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = self.path.open("a+", encoding="utf-8")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(self.path, "a+", encoding="utf-8", opener=no_follow)  # noqa: SIM115
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be used as a lock ({error.strerror}): remove it") from error
         try:
             _claim(file)
         except BlockingIOError as error:
@@ -51,7 +55,7 @@ class Lock:
         Raises:
             InputError: it has.
         """
-        if self._file is None and self.path.exists():
+        if self._file is None and (self.path.exists() or self.path.is_symlink()):
             self.take()
             self.release()
 
@@ -59,11 +63,11 @@ class Lock:
     def held(self) -> bool:
         """Whether a process has the folder, this one or another; asking leaves no trace."""
         try:
-            with self.path.open("rb") as file:
+            with open(self.path, "rb", opener=no_follow) as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        except FileNotFoundError:
+        except OSError:  # absent, or a link: no process of this package holds it
             pass
         return False
 

@@ -10,6 +10,7 @@ from typing import Any
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
+from ssl_vision.runs.output import no_follow, replaced
 from ssl_vision.runs.table import names, rows
 
 Row = dict[str, str]
@@ -121,7 +122,7 @@ class _Table:
             if same or new or self._behind or not self._path.exists():
                 self._rewrite()
             else:
-                with self._path.open("a", newline="", encoding="utf-8") as file:
+                with open(self._path, "a", newline="", encoding="utf-8", opener=no_follow) as file:
                     csv.DictWriter(file, self._columns).writerow(row)
             self._unsynced = True
         except OSError as error:
@@ -154,13 +155,10 @@ class _Table:
             self._rewrite()
 
     def _rewrite(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._path.with_name(self._path.name + ".partial")
-        with partial.open("w", newline="", encoding="utf-8") as file:
+        with replaced(self._path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self._columns)
             writer.writeheader()
             writer.writerows(self._rows)
-        os.replace(partial, self._path)
         self._behind = False
 
 

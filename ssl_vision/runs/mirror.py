@@ -69,6 +69,7 @@ def mirror(folder: RunFolder, config: Mapping[str, Any], *, mode: str, fresh: bo
     Raises:
         InputError: ``WANDB_RUN_ID`` names the W&B run of another folder beside it.
     """
+    folder.check_links()
     if fresh or not folder.mirror_file.exists():
         _remember(folder, _new_identity(folder))
     return WandbLogger(save_dir=folder.path, **_identity(folder, config, mode))
@@ -152,7 +153,8 @@ def _identity(folder: RunFolder, config: Mapping[str, Any], mode: str) -> dict[s
 
     remembered = {}
     if folder.mirror_file.exists():
-        remembered = json.loads(folder.mirror_file.read_text(encoding="utf-8"))
+        found = json.loads(folder.mirror_file.read_text(encoding="utf-8"))
+        remembered = {key: str(found[key]) for key in ("id", "project")}  # and no other option of wandb.init
     model = config.get("model") or {}
     return {
         **remembered,

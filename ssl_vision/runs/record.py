@@ -9,6 +9,7 @@ from pytorch_lightning.loggers import WandbLogger
 from ssl_vision import __version__
 from ssl_vision.runs.folder import RunFolder, as_yaml
 from ssl_vision.runs.log import RunLog
+from ssl_vision.runs.output import completed
 
 CHECKPOINT_KEY = "ssl_vision"
 
@@ -51,7 +52,8 @@ class RunRecord(pl.Callback):
         skipped = getattr(trainer.datamodule, "skipped", ())  # type: ignore[attr-defined]
         if skipped:
             lines = "".join(f"{name}\n" for name in skipped)
-            self.folder.skipped_file.write_text(lines, encoding="utf-8", errors="surrogateescape")
+            with completed(self.folder.skipped_file) as partial:
+                partial.write_text(lines, encoding="utf-8", errors="surrogateescape")
         for logger in trainer.loggers:
             if isinstance(logger, RunLog):
                 logger.keep_until(trainer.global_step)

@@ -1,12 +1,19 @@
 """Checkpoint files that are whole or not there."""
 
 import os
+import re
+import secrets
 import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
+
+_PARTIAL = re.compile(
+    r"\..+\.ckpt\.[0-9a-f]+\.partial|\.[0-9a-f]{8}-(config\.yaml|skipped\.txt|(metrics|times|weights)\.csv)"
+)
+"""Names of files that training had not finished writing."""
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -109,9 +116,10 @@ class WholeFiles(TorchCheckpointIO):
 
 
 def remove_partial(folder: Path) -> None:
-    """Removes what a process that was killed left of checkpoints that it wrote below a folder."""
-    for file in folder.rglob(".*.partial"):
-        file.unlink(missing_ok=True)
+    """Deletes the unfinished files that a killed run left: checkpoints at any depth, others in its folder."""
+    for file in (*folder.rglob(".*.partial"), *folder.glob(".*-*")):
+        if _PARTIAL.fullmatch(file.name) and not file.is_dir():
+            file.unlink(missing_ok=True)
 
 
 def _warn(target: Path, error: OSError) -> None:
@@ -125,9 +133,9 @@ def _written(checkpoint: dict[str, Any], target: Path) -> Path:
         OSError: it cannot be written; nothing is left of it.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:
-        with partial.open("wb") as file:
+        with partial.open("xb") as file:
             torch.save(checkpoint, file)
             file.flush()
             os.fsync(file.fileno())
