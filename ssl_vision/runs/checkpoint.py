@@ -42,7 +42,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     if not file.is_file():
         raise InputError(f"{file}: no such checkpoint")
     try:
-        _check_bytes(file)
+        check_bytes(file)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the pickle protocol of what is refused anyway
             content = torch.load(file, map_location="cpu", weights_only=True)
@@ -69,10 +69,12 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         raise InputError(f"{file}: was not written by ssl-vision fit") from error
 
 
-def _check_bytes(file: Path) -> None:
+def check_bytes(file: Path) -> None:
     """Compares the parts of a zip archive with their CRC-32, which torch does not.
 
-    A compressed part is refused: torch writes none, and a small one may hold any number of bytes.
+    Raises:
+        InputError: a checksum is wrong, or a part is compressed: torch compresses none, and a compressed part
+            may expand to any size.
     """
     if not zipfile.is_zipfile(file):
         return

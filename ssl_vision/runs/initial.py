@@ -1,17 +1,17 @@
 """Initial weights from a file: another run's, or a ResNet's of another library."""
 
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from ssl_vision.errors import InputError
 from ssl_vision.models import SimCLR
-from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.checkpoint import check_bytes, read_checkpoint
 
 _CLASSIFIER = "fc."
 """What torchvision's and timm's ResNets end with, and a backbone does not have."""
@@ -37,7 +37,7 @@ def start_from(model: nn.Module, path: str | Path) -> str:
     path = Path(path).expanduser()
     if not isinstance(model, SimCLR):
         raise InputError(f"--initial_checkpoint is for SimCLR, not for {type(model).__name__}")
-    state = _read(path)
+    state = _read(path, model.state_dict())
     backbone = {
         name.removeprefix("backbone."): tensor for name, tensor in state.items() if _of_backbone(name)
     }
@@ -54,23 +54,45 @@ def _of_backbone(name: str) -> bool:
     return not name.startswith(("head.", "objective.", _CLASSIFIER))
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, those of a run under ``backbone.`` and ``head.``."""
+def _read(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a file, those of a run under ``backbone.`` and ``head.``.
+
+    Args:
+        path: of the file or the run folder.
+        expected: the model's tensors.
+    """
     if path.is_dir() or path.suffix == ".ckpt":
         return read_checkpoint(path).state
     if not path.is_file():
         raise InputError(f"--initial_checkpoint {path}: no such file or run folder")
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
+            return _read_safetensors(path, expected)
+        check_bytes(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
+    except InputError:
+        raise
     except pickle.UnpicklingError as error:
         raise InputError(f"{path}: refused, it holds more than tensors and plain values") from error
-    except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, LookupError) as error:
+    except (
+        SafetensorError, zipfile.BadZipFile, OSError, RuntimeError, EOFError, ValueError, LookupError
+    ) as error:  # fmt: skip
         raise InputError(f"{path}: not a readable file of weights ({type(error).__name__})") from error
     if not isinstance(state, dict) or not all(map(torch.is_tensor, state.values())):
         raise InputError(f"{path}: not a state dict, names and their tensors")
     return state
+
+
+def _read_safetensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a file; of those that the model does not have, only the shape is read."""
+    found: dict[str, Tensor] = {}
+    with safe_open(path, framework="pt") as file:
+        for name in list(file.keys()):
+            shape = tuple(file.get_slice(name).get_shape())
+            own = expected.get(name, expected.get(f"backbone.{name}"))
+            fits = own is not None and own.shape == shape
+            found[name] = file.get_tensor(name) if fits else torch.empty(shape, device="meta")
+    return found
 
 
 def _load(backbone: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:

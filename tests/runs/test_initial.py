@@ -1,5 +1,8 @@
 """``--initial_checkpoint``: a run that starts from the weights of a file."""
 
+import json
+import zipfile
+
 import pytest
 import torch
 import torchvision
@@ -11,7 +14,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.main import main
 from ssl_vision.models import SimCLR
 from ssl_vision.runs.checkpoint import read_checkpoint
-from ssl_vision.runs.initial import start_from
+from ssl_vision.runs.initial import _read, start_from
 
 
 def fit(runs, *args):
@@ -127,6 +130,73 @@ def test_what_cannot_be_read_is_one_line(tmp_path, capsys):
         assert words in said
         assert len(said.strip().splitlines()) == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_damaged_or_compressed_file_of_weights_is_refused(tmp_path):
+    model = SimCLR(width=4)
+    whole, file = tmp_path / "whole.pth", tmp_path / "x.pth"
+    torch.save(model.backbone.state_dict(), whole)
+    start_from(model, whole)
+    content = bytearray(whole.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=r"x\.pth: damaged, the checksum of"):
+        start_from(model, file)
+    with zipfile.ZipFile(whole) as parts, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
+        for part in parts.namelist():
+            packed.writestr(part, parts.read(part))
+    with pytest.raises(InputError, match=r"x\.pth: refused, it is compressed"):
+        start_from(model, file)
+
+
+def saved(model, file, **more):
+    save_file({name: value.contiguous() for name, value in model.backbone.state_dict().items()} | more, file)
+
+
+def with_header(content: bytes, change) -> bytes:
+    """A safetensors file whose header says something else."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.dumps(change(json.loads(content[8 : 8 + size]))).encode()
+    return len(header).to_bytes(8, "little") + header + content[8 + size :]
+
+
+def huge(header):
+    header["conv1.weight"]["shape"] = [2**20, 2**20, 2**20]
+    return header
+
+
+def beyond(header):
+    header["conv1.weight"]["data_offsets"][1] += 2**40
+    return header
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-1],
+        lambda content: content + bytes(1),
+        lambda content: (2**40).to_bytes(8, "little") + content[8:],
+        lambda content: with_header(content, huge),
+        lambda content: with_header(content, beyond),
+    ],
+    ids=["cut", "longer", "header longer than the file", "shape of 2 ** 60", "beyond the end"],
+)
+def test_a_safetensors_file_of_another_size_than_it_says_is_refused(damage, tmp_path):
+    model, file = SimCLR(width=4), tmp_path / "x.safetensors"
+    saved(model, file)
+    start_from(model, file)
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(InputError, match=r"x\.safetensors: not a readable file of weights"):
+        start_from(model, file)
+
+
+def test_tensors_that_the_model_does_not_have_are_not_read(tmp_path):
+    model, file = SimCLR(width=4), tmp_path / "x.safetensors"
+    saved(model, file, **{"fc.weight": torch.zeros(1000, 32), "more": torch.ones(9)})
+    read = _read(file, model.state_dict())
+    assert {name for name, tensor in read.items() if tensor.is_meta} == {"fc.weight", "more"}
+    with pytest.raises(InputError, match="has more, which the model has not"):
+        start_from(model, file)
 
 
 def test_another_module_than_ours_is_refused():
