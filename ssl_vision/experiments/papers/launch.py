@@ -12,6 +12,7 @@ from pathlib import Path
 from ssl_vision.errors import Interrupted
 from ssl_vision.experiments.logs import last_line
 from ssl_vision.experiments.papers.runs import PaperRun
+from ssl_vision.runs.output import appended, check_inside
 
 Launch = Callable[[Sequence[str], Path], int]
 """Runs a command whose output is added to a file; its exit code, or minus the signal that killed it."""
@@ -30,6 +31,7 @@ def worked(run: PaperRun, launch: Launch) -> str:
     """
     started = time.perf_counter()
     run.place.mkdir(parents=True, exist_ok=True)
+    check_inside(run.place, run.name)
     while commands := run.missing():
         if run.state == "running":
             return "left to another process, which trains it"
@@ -50,7 +52,7 @@ def spawned(args: Sequence[str], log: Path) -> int:
     """A new Python, as a user would start it."""
     command = [sys.executable, "-m", "ssl_vision", *args]
     environment = {key: value for key, value in os.environ.items() if key != _OF_ONE_RUN}
-    with log.open("ab") as file:
+    with appended(log) as file:
         return subprocess.run(
             command, stdout=file, stderr=subprocess.STDOUT, env=environment, check=False
         ).returncode
@@ -69,9 +71,9 @@ def _command(args: list[str], log: str) -> None:
     """What ``spawned`` starts, in this process."""
     import torch
 
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
+    with appended(Path(log)) as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
     torch.set_num_threads(1)
     os.environ.pop(_OF_ONE_RUN, None)
     sys.argv = ["ssl-vision", *args]

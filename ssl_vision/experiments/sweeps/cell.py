@@ -8,21 +8,35 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
 
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.logs import last_line
+from ssl_vision.experiments.sweeps import masking
 from ssl_vision.experiments.sweeps.cells import Cell
-from ssl_vision.experiments.sweeps.macros import expanded, is_fit
+from ssl_vision.experiments.sweeps.macros import expanded, is_fit, variables
 from ssl_vision.experiments.sweeps.plan import Claim, Plan
+from ssl_vision.runs.output import appended, check_inside, completed
 from ssl_vision.runs.registry import Run
 
 _PR_SET_PDEATHSIG = 1
+_SECONDS = 5.0
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def command_line(plan: Plan, cell: Cell) -> list[str]:
+class CommandLine(NamedTuple):
+    """The command of a cell."""
+
+    words: list[str]
+    """What is run."""
+    shown: list[str]
+    """The same with ``${envvar:NAME}`` in place of values from the environment, for people and logs."""
+
+
+def command_line(plan: Plan, cell: Cell) -> CommandLine:
     """What is run for a cell.
 
     Where that is ``ssl-vision fit``, its folder is the cell's and it continues what it finds there; W&B is
@@ -32,11 +46,21 @@ def command_line(plan: Plan, cell: Cell) -> list[str]:
         InputError: an environment variable of the file's command is not set.
     """
     file = plan.file
-    line = expanded(file.command, cell.parameters, program=file.program, json_file=_json_file(plan, cell))
-    if not is_fit(line):
-        return [*line, *plan.options]
-    line += ["--wandb=false", "--report=false", "--trainer.enable_progress_bar=false", *plan.options]
-    return [*line, f"--runs_dir={plan.folder}", f"--name={cell.name}", "--ckpt_path=last"]
+    words, shown = (
+        expanded(
+            file.command,
+            cell.parameters,
+            program=file.program,
+            json_file=_json_file(plan, cell),
+            values=values,
+        )
+        for values in (True, False)
+    )
+    more = [*plan.options]
+    if is_fit(words):
+        more = ["--wandb=false", "--report=false", "--trainer.enable_progress_bar=false", *plan.options]
+        more += [f"--runs_dir={plan.folder}", f"--name={cell.name}", "--ckpt_path=last"]
+    return CommandLine([*words, *more], [*shown, *more])
 
 
 class CellProcess:
@@ -59,6 +83,7 @@ class CellProcess:
         self._metrics_size = -1
         self._sent: set[int] = set()
         line = command_line(plan, claim.cell)
+        check_inside(plan.folder, claim.cell.name)
         inherited = {key: value for key, value in os.environ.items() if key != "WANDB_RUN_ID"}  # of one run
         variables = {
             "WANDB_RUN_GROUP": plan.name,
@@ -68,16 +93,17 @@ class CellProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         if "${args_json_file}" in plan.file.command:
             text = json.dumps(dict(claim.cell.parameters))
-            _json_file(plan, claim.cell).write_text(text, encoding="utf-8")
-        with self.log.open("ab") as file:
-            file.write(f"$ {shlex.join(line)}\n".encode())
+            with completed(_json_file(plan, claim.cell)) as partial:
+                partial.write_text(text, encoding="utf-8")
+        with appended(self.log) as file, _masking(plan, file) as (output, self._masking):
+            file.write(f"$ {shlex.join(line.shown)}\n".encode())
             file.flush()
             self._begin = file.tell()
             try:
                 self._process = subprocess.Popen(
-                    line,
+                    line.words,
                     stdin=subprocess.DEVNULL,
-                    stdout=file,
+                    stdout=output,
                     stderr=subprocess.STDOUT,
                     env={**inherited, **variables},
                     pass_fds=[claim.lock.fileno()],
@@ -85,11 +111,15 @@ class CellProcess:
                     preexec_fn=_bound_to(os.getpid()),
                 )
             except OSError as error:
-                raise InputError(f"{line[0]} cannot be started ({error.strerror})") from error
+                raise InputError(f"{line.shown[0]} cannot be started ({error.strerror})") from error
 
     def poll(self) -> int | None:
         """The exit code, minus the number of a signal that killed it, or None while it runs."""
-        return self._process.poll()
+        code = self._process.poll()
+        if code is not None and self._masking is not None:
+            with suppress(subprocess.TimeoutExpired):  # a process that outlives the cell may keep it open
+                self._masking.wait(_SECONDS)  # the last lines are in the log
+        return code
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Sends a signal, each once."""
@@ -120,6 +150,19 @@ class CellProcess:
         if not math.isfinite(value):
             return "failed", None, f"{metric} is {value}"
         return "finished", value, ""
+
+
+@contextmanager
+def _masking(plan: Plan, log: BinaryIO) -> Iterator[tuple[BinaryIO, subprocess.Popen[bytes] | None]]:
+    """Where a cell writes: the log, or a process that masks values of the environment on the way there."""
+    names = variables(plan.file.command)
+    if not names:
+        yield log, None
+        return
+    command = [sys.executable, "-P", masking.__file__, *names]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, start_new_session=True)
+    with cast(BinaryIO, process.stdin) as output:
+        yield output, process
 
 
 def _json_file(plan: Plan, cell: Cell) -> Path:

@@ -46,8 +46,18 @@ def check_command(where: str, command: Any, program: Any) -> None:
             raise InputError(f"{where}: ${{program}} stands there, and the file has no program")
 
 
+def variables(command: Sequence[Any]) -> list[str]:
+    """Names of the environment variables whose values a command contains."""
+    return list(dict.fromkeys(name for word in map(str, command) for name in _ENVIRONMENT.findall(word)))
+
+
 def expanded(
-    command: Sequence[Any], parameters: Mapping[str, Any], *, program: str | None, json_file: Path
+    command: Sequence[Any],
+    parameters: Mapping[str, Any],
+    *,
+    program: str | None,
+    json_file: Path,
+    values: bool = True,
 ) -> list[str]:
     """The command line of one cell.
 
@@ -59,6 +69,7 @@ def expanded(
         parameters: names and values, in the order in which they are to be given.
         program: for ``${program}``.
         json_file: for ``${args_json_file}``.
+        values: replace ``${envvar:NAME}`` by its value, which may be a secret, unless the line is shown.
 
     Raises:
         InputError: an environment variable that is not set.
@@ -84,7 +95,7 @@ def expanded(
     }
     line: list[str] = []
     for word in map(str, command):
-        found = _ENVIRONMENT.sub(_variable, word)
+        found = _ENVIRONMENT.sub(_variable, word) if values else word
         macro = _WHOLE.fullmatch(found)
         line += macros[macro[1]] if macro and macro[1] in macros else [found]
     return line

@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from io import TextIOWrapper
 from pathlib import Path
+from typing import BinaryIO
 
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.sweeps.cells import Cell
 from ssl_vision.experiments.sweeps.file import SweepFile, parse_sweep
+from ssl_vision.runs.output import check_inside
+
+_WRITTEN = (".locks", "logs", "logs/jobs", *(f"sweep.db{end}" for end in ("", "-journal", "-shm", "-wal")))
+"""What a sweep writes in place. Its other files are replaced, and so is a link in their place."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Claim:
     cell: Cell
     trial: int
     attempt: int
-    lock: TextIOWrapper
+    lock: BinaryIO
 
     def release(self) -> None:
         """Gives the cell up; where its own process lives, that one still has it."""
@@ -71,12 +75,14 @@ def check_folder(folder: Path) -> None:
     """Refuses a folder that is not a sweep's.
 
     Raises:
-        InputError: it is a run's, or holds something else.
+        InputError: it is a run's, or holds something else, or has a symbolic link out of it that would be
+            written to.
     """
     if (folder / "config.yaml").exists():
         raise InputError(f"{folder} is a run folder: give the sweep another --name")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: give the sweep another --name")
     # The locks are looked for last: another process may be making the sweep, and they are its first thing.
+    check_inside(folder, *_WRITTEN)
     if folder.exists() and any(folder.iterdir()) and not (folder / ".locks").exists():
         raise InputError(f"{folder} exists and is no sweep: give this one another --name")

@@ -12,9 +12,8 @@ import random
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
@@ -24,7 +23,7 @@ from ssl_vision.experiments.sweeps.cells import Cell, cells_of, named_cell
 from ssl_vision.experiments.sweeps.file import changed_keys, parse_sweep
 from ssl_vision.experiments.sweeps.parameters import from_optuna, optuna_distribution
 from ssl_vision.experiments.sweeps.plan import Claim, Plan, Record, check_folder
-from ssl_vision.runs.output import completed
+from ssl_vision.runs.output import appended, completed
 
 _CELL = ("cell", "parameters", "varied", "attempt")
 _REPEATS = 100
@@ -133,7 +132,7 @@ class Queue:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        with (self._locks / "queue").open("a", encoding="utf-8") as file:
+        with appended(self._locks / "queue") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
@@ -274,9 +273,9 @@ class Queue:
         lock.close()
         return "interrupted"
 
-    def _lock(self, name: str) -> TextIOWrapper | None:
+    def _lock(self, name: str) -> BinaryIO | None:
         """The cell's lock, or None where another process has it."""
-        file = (self._locks / f"{name}.cell").open("a", encoding="utf-8")
+        file = appended(self._locks / f"{name}.cell")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

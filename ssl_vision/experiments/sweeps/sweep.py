@@ -132,7 +132,7 @@ def _show(plan: Plan) -> None:
 
     cells = cells_of(plan.file, cap=plan.cap, seed=plan.seed)
     for cell in cells:
-        print(f"{cell.name}\n  {shlex.join(command_line(plan, cell))}")
+        print(f"{cell.name}\n  {shlex.join(command_line(plan, cell).shown)}")
     print(
         f"{len(cells)} cells"
         if plan.file.method != "bayes"
