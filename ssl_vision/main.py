@@ -12,6 +12,7 @@ from ssl_vision import __version__
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.progress import Job
 from ssl_vision.quiet import quiet, silenced
+from ssl_vision.runs.names import local_modules
 
 
 class Command(NamedTuple):
@@ -104,7 +105,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if name not in COMMANDS:
             raise InputError(f"no command '{name}'; there are {', '.join(COMMANDS)}")
         command = COMMANDS[name]
-        with silenced() if calm else nullcontext():
+        with silenced() if calm else nullcontext(), local_modules(rest):
             run = _function(command.function)([name, *rest] if command.passes_name else rest)
             if run is not None:
                 _function(_PAGE)(**run)

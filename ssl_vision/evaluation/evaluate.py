@@ -16,17 +16,17 @@ from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.measure import Source, measured
 from ssl_vision.evaluation.probe import ProbeRule
 from ssl_vision.evaluation.protocol import KNN, Linear, Protocol, read_protocol, shipped
-from ssl_vision.evaluation.rebuild import trained_model, untrained_model
+from ssl_vision.evaluation.rebuild import ROOT_NEEDED, safe_data, trained_model, untrained_model
 from ssl_vision.evaluation.table import Row, render
 from ssl_vision.models import Layers
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
+from ssl_vision.runs.classes import add_allow_class, allowed_classes, resolved
 from ssl_vision.runs.complaint import OneLineErrors, one_line
-from ssl_vision.runs.folder import RunFolder
+from ssl_vision.runs.folder import RunFolder, owned
 from ssl_vision.runs.mirror import mirror_rows
 from ssl_vision.runs.output import completed
 
 _DEFAULT = "macl"
-_FEATURES = "features"
 
 
 def run(args: Sequence[str]) -> dict[str, Any] | None:
@@ -35,7 +35,8 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     Model and data come from the checkpoint alone; options change the protocol, and ``--data.…`` the data.
     Another data set, ``--data CLASS``, is brought to the size and the normalisation of the run unless
     ``--data.views.…`` says otherwise, and written to ``evaluation_CLASS.json``, that of an ImageFolder to
-    ``evaluation_imagefolder_NAME.json``. A measurement that fails is named on stderr and left out.
+    ``evaluation_imagefolder_NAME.json``. A measurement that fails is named on stderr and left out. Nothing is
+    downloaded unless ``--data.download true`` is given, and a run of another user needs ``--data.root``.
 
     Returns:
         What the run's page is made of; None where what was written is not the run's ``evaluation.json``.
@@ -47,10 +48,17 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     if not named and not {"-h", "--help"} & set(args):
         raise InputError("give the checkpoint, or the run folder, first: ssl-vision evaluate CHECKPOINT")
     checkpoint = read_checkpoint(args[0]) if named else None
-    parser = _parser(checkpoint)
-    options = parser.parse_args(list(args))
+    allowed = allowed_classes(args)
     if checkpoint is None:
+        _parser().parse_args(list(args))
         return None
+    folder = _beside(checkpoint)
+    folder.check_links()
+    own = owned(folder.path, checkpoint.path)
+    parser = _parser(_data(checkpoint, args, allowed, own=own))
+    options = parser.parse_args(list(args))
+    if options.data.init_args.get("root") == ROOT_NEEDED:
+        raise InputError(f"{checkpoint.path}: belongs to another user: give the images with --data.root")
     seed = checkpoint.config["seed_everything"]
     try:
         built = parser.instantiate(options)
@@ -65,17 +73,17 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         raise InputError(
             f"{type(data).__name__} has no labels in train or test: there is nothing to classify"
         )
-    folder = _beside(checkpoint)
-    cache = FeatureCache(folder.path / _FEATURES) if options.cache else None
+    cache = FeatureCache(folder.features) if options.cache else None
     device = chosen_device(options.device)
     trained = Embedded(
-        trained_model(checkpoint).to(device), checkpoint.config, splits,
+        trained_model(checkpoint, allowed=allowed).to(device), checkpoint.config, splits,
         layers=Layers._fields, cache=cache, seed=seed, online=checkpoint.online,
     )  # fmt: skip
     untrained = None
     if options.baselines:
         untrained = Embedded(
-            untrained_model(checkpoint.config).to(device), checkpoint.config, splits,
+            untrained_model(checkpoint.config, where=checkpoint.path, allowed=allowed).to(device),
+            checkpoint.config, splits,
             layers=("backbone",), cache=cache, seed=seed,
         )  # fmt: skip
     pixels, rows = Pixels(splits), dict[str, list[Row]]()
@@ -93,7 +101,8 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     output = Path(options.output) if options.output else _output(folder, checkpoint, data)
     with completed(output) as partial:
         partial.write_text(json.dumps(every, indent=1), encoding="utf-8")
-    mirror_rows(folder, checkpoint.config, every, name=output.stem)
+    if own:  # no one else's run says where to upload
+        mirror_rows(folder, checkpoint.config, every, name=output.stem)
     print(
         f"{type(data).__name__}: test split ({len(test)} images) against the train split ({len(train)}), "
         f"epoch {checkpoint.epoch}, seed {seed}"
@@ -104,10 +113,29 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     print(f"written to {output}")
     if not options.report or output != folder.evaluation_file or not folder.config_file.exists():
         return None
-    return {"path": folder.path, "data": data, "embedded": trained if trained.made else None}
+    return {
+        "path": folder.path, "data": data, "embedded": trained if trained.made else None, "allowed": allowed,
+    }  # fmt: skip
 
 
-def _parser(checkpoint: Checkpoint | None) -> OneLineErrors:
+def _data(
+    checkpoint: Checkpoint, args: Sequence[str], allowed: Sequence[str], *, own: bool
+) -> dict[str, Any]:
+    """The data section that the command line changes."""
+    path = checkpoint.path
+    config = safe_data(checkpoint.config, where=path, owned=own)
+    try:
+        return resolved(pl.LightningDataModule, "data", config, where=path, allowed=allowed)
+    except InputError:
+        if not any(arg == "--data" or arg.startswith("--data=") for arg in args):
+            raise
+        # Another class is evaluated. Of the run's own only the views matter, whose class is this package's.
+        options = {"views": config["data"]["init_args"]["views"]} | ({} if own else {"root": ROOT_NEEDED})
+        config["data"] = {"class_path": "ssl_vision.data.CIFAR10", "init_args": options}
+        return resolved(pl.LightningDataModule, "data", config, where=path, allowed=())
+
+
+def _parser(data: dict[str, Any] | None = None) -> OneLineErrors:
     parser = OneLineErrors(prog="ssl-vision evaluate", description=run.__doc__)
     parser.add_argument("checkpoint", nargs="?", help="A checkpoint file, or a run folder for its last one.")
     parser.add_argument(
@@ -133,9 +161,10 @@ def _parser(checkpoint: Checkpoint | None) -> OneLineErrors:
     parser.add_argument("--report", type=bool, default=True, help="Write report.html into the run folder.")
     parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--output", type=str | None, default=None, help="JSON file; else in the run folder.")
-    parser.add_subclass_arguments(pl.LightningDataModule, "data", required=checkpoint is not None)
-    if checkpoint:
-        parser.set_defaults({"data": checkpoint.config["data"]})
+    add_allow_class(parser)
+    parser.add_subclass_arguments(pl.LightningDataModule, "data", required=data is not None)
+    if data:
+        parser.set_defaults({"data": data})
     return parser
 
 

@@ -1,34 +1,49 @@
 """Model and data of a run, built again from what its checkpoint says."""
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-from jsonargparse import ArgumentParser
 
 from ssl_vision.errors import InputError
 from ssl_vision.models import SimCLR
 from ssl_vision.runs.checkpoint import Checkpoint
+from ssl_vision.runs.classes import built
+
+ROOT_NEEDED = "--data.root"
+"""The data root of another user's run until one is given."""
 
 
-def untrained_model(config: Mapping[str, Any]) -> SimCLR:
-    """The model of a run's config, with the weights that its seed draws."""
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(pl.LightningModule, "model", required=True)
-    parsed = parser.parse_object({"model": dict(config["model"])})
-    if parsed.model.init_args.seed is None:
-        parsed.model.init_args.seed = config["seed_everything"]
-    model: SimCLR = parser.instantiate(parsed).model
+def untrained_model(
+    config: Mapping[str, Any], *, where: object = "config", allowed: Collection[str] = ()
+) -> SimCLR:
+    """The model of a run's config, with the weights that its seed draws.
+
+    Args:
+        config: of the run.
+        where: file that holds it, for messages.
+        allowed: classes outside this package that it may name.
+
+    Raises:
+        InputError: it names another class.
+    """
+    model: SimCLR = built(pl.LightningModule, "model", config, where=where, allowed=allowed)
     return model
 
 
-def trained_model(checkpoint: Checkpoint) -> SimCLR:
+def trained_model(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> SimCLR:
     """The model with the checkpoint's weights.
 
+    Args:
+        checkpoint: of the run.
+        allowed: classes outside this package that its config may name.
+
     Raises:
-        InputError: the weights do not fit the network that the checkpoint's config describes.
+        InputError: its config names another class, or the weights do not fit the network that it describes.
     """
-    model = untrained_model(checkpoint.config)
+    model = untrained_model(checkpoint.config, where=checkpoint.path, allowed=allowed)
     try:
         model.load_state_dict(checkpoint.state)
     except RuntimeError as error:
@@ -38,3 +53,43 @@ def trained_model(checkpoint: Checkpoint) -> SimCLR:
             f"{checkpoint.path}: its weights do not fit its config ({' '.join(found[0].split())}{more})"
         ) from error
     return model
+
+
+def safe_data(config: Mapping[str, Any], *, where: object, owned: bool) -> dict[str, Any]:
+    """A run's config whose data section downloads nothing and, in another user's run, chooses no files.
+
+    Args:
+        config: of the run.
+        where: file that holds it, for messages.
+        owned: True if the run belongs to the user. Otherwise ``root`` becomes `ROOT_NEEDED`, and ``cache``
+            and ``cache_dir`` have their defaults.
+
+    Raises:
+        InputError: another user's run names a path outside its data root.
+    """
+    safe = copy.deepcopy(dict(config))
+    options = safe["data"]["init_args"]
+    if "download" in options:
+        options["download"] = False
+    if owned:
+        return safe
+    if "root" in options:
+        options["root"] = ROOT_NEEDED
+    for key in ("cache", "cache_dir"):
+        options.pop(key, None)
+    for text in _texts(options):
+        path = Path(text)
+        if path.is_absolute() or text.startswith("~") or ".." in path.parts:
+            raise InputError(
+                f"{where}: belongs to another user, and its data section names {text}, which is outside the "
+                "data root: copy the run and remove the path"
+            )
+    return safe
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from argparse import ArgumentError
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import NamedTuple
@@ -52,7 +52,7 @@ class Pretrained(NamedTuple):
     description: Description
 
 
-def load_backbone(path: str | Path) -> Backbone:
+def load_backbone(path: str | Path, *, allowed: Collection[str] = ()) -> Backbone:
     """The pretrained backbone in a file or a run folder, on the CPU, in evaluation mode.
 
     Images (N, 3, H, W), normalised as they were for its training, become features (N, ``backbone.dim``).
@@ -60,6 +60,7 @@ def load_backbone(path: str | Path) -> Backbone:
 
     Args:
         path: a ``.safetensors`` file that ``ssl-vision export`` wrote, a run folder or a checkpoint.
+        allowed: classes outside this package, as ``module.Class``, that a checkpoint may name.
 
     Raises:
         InputError: there is no such file, or it is none of these.
@@ -67,17 +68,21 @@ def load_backbone(path: str | Path) -> Backbone:
     path = Path(path)
     if path.suffix == SUFFIX:
         return read_backbone(path).backbone
-    return pretrained(read_checkpoint(path))[1].backbone
+    return pretrained(read_checkpoint(path), allowed=allowed)[1].backbone
 
 
-def pretrained(checkpoint: Checkpoint) -> tuple[SimCLR, Pretrained]:
+def pretrained(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> tuple[SimCLR, Pretrained]:
     """The whole network of a checkpoint in evaluation mode, and a copy of its backbone with what it is.
+
+    Args:
+        checkpoint: of a run.
+        allowed: classes outside this package that its config may name.
 
     Raises:
         InputError: the weights do not fit the config, or it does not say what a backbone needs.
     """
     try:
-        network = trained_model(checkpoint).eval()
+        network = trained_model(checkpoint, allowed=allowed).eval()
         model, data = (checkpoint.config[part]["init_args"] for part in ("model", "data"))
         views = data["views"]
         description = Description(
@@ -92,7 +97,7 @@ def pretrained(checkpoint: Checkpoint) -> tuple[SimCLR, Pretrained]:
         backbone = copy.deepcopy(network.backbone).to(memory_format=torch.contiguous_format)
     except InputError:
         raise
-    except (ArgumentError, ValueError) as error:
+    except ValueError as error:
         raise InputError(f"{checkpoint.path}: {one_line(str(error))}") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{checkpoint.path}: not a ResNet trained on views of images ({error})") from error

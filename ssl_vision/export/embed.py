@@ -2,7 +2,7 @@
 
 import itertools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -17,6 +17,7 @@ from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.export.backbones import SUFFIX, Description, pretrained, read_backbone
 from ssl_vision.export.feature_files import Features, writer
 from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.classes import add_allow_class, allowed_classes
 from ssl_vision.runs.complaint import OneLineErrors
 from ssl_vision.runs.output import completed
 
@@ -60,13 +61,14 @@ def run(args: Sequence[str]) -> None:
     parser.add_argument("--batch_size", type=int, default=256, help="Images that the network sees at a time.")
     parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--strict", type=bool, default=False, help="Stop at a file that cannot be decoded.")
-    options = parser.parse_args(list(args))
+    add_allow_class(parser)
+    allowed, options = allowed_classes(args), parser.parse_args(list(args))
     if options.batch_size < 1:
         raise InputError(f"--batch_size must be 1 or more, not {options.batch_size}")
     folder, output, device = Path(options.images), Path(options.output), chosen_device(options.device)
     write = writer(output)
     names = image_names(folder)
-    network = open_network(options.backbone, options.layer)
+    network = open_network(options.backbone, options.layer, allowed=allowed)
     network.module.to(device)
     with completed(output) as partial:
         features, done = embed_files(
@@ -77,15 +79,20 @@ def run(args: Sequence[str]) -> None:
     print(f"{len(features)} images, {features.shape[1]} features each, written to {output}")
 
 
-def open_network(path: str | Path, layer: LayerName) -> Network:
+def open_network(path: str | Path, layer: LayerName, *, allowed: Collection[str] = ()) -> Network:
     """The network in an exported file, a run folder or a checkpoint, on the CPU in evaluation mode.
+
+    Args:
+        path: of the file or the run folder.
+        layer: where features are read.
+        allowed: classes outside this package that a checkpoint may name.
 
     Raises:
         InputError: it is none of these, or does not have the layer.
     """
     path = Path(path)
     if path.suffix != SUFFIX:
-        whole, (_, description) = pretrained(read_checkpoint(path))
+        whole, (_, description) = pretrained(read_checkpoint(path), allowed=allowed)
         return Network(whole if layer != "backbone" else whole.backbone, layer, description)
     if layer != "backbone":
         raise InputError(f"{path} has the backbone only: --layer {layer} takes a run or a checkpoint")

@@ -12,6 +12,7 @@ from ssl_vision.export.card import card, evaluation_rows
 from ssl_vision.export.formats import FORMATS, Format, difference
 from ssl_vision.optional import installed
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
+from ssl_vision.runs.classes import add_allow_class, allowed_classes
 from ssl_vision.runs.complaint import OneLineErrors
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.output import completed
@@ -39,9 +40,10 @@ def run(args: Sequence[str]) -> None:
     parser.add_argument(
         "--output", type=str | None, default=None, help="The file to write; else in the run folder."
     )
-    options = parser.parse_args(list(args))
+    add_allow_class(parser)
+    allowed, options = allowed_classes(args), parser.parse_args(list(args))
     checkpoint = read_checkpoint(options.checkpoint)
-    _, given = pretrained(checkpoint)
+    _, given = pretrained(checkpoint, allowed=allowed)
     home, form = _home(checkpoint), FORMATS[options.format]
     file = Path(options.output) if options.output else home.path / _file_name(options.format)
     if file.suffix != form.suffix:

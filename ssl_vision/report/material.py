@@ -1,28 +1,26 @@
 """What a run's page is made of: its files, its images, its features."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from jsonargparse import ArgumentParser
 from torch import Tensor
 
-import ssl_vision.data
-import ssl_vision.models
-import ssl_vision.objectives  # noqa: F401  (makes the short names known)
 from ssl_vision.data import ImageData, Images
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.cache import FeatureCache
 from ssl_vision.evaluation.embedded import Embedded, Splits
 from ssl_vision.evaluation.features import chosen_device
-from ssl_vision.evaluation.rebuild import trained_model
+from ssl_vision.evaluation.rebuild import ROOT_NEEDED, safe_data, trained_model
 from ssl_vision.metrics.neighbours import Neighbours, nearest
 from ssl_vision.metrics.vote import vote
 from ssl_vision.models import Layers
 from ssl_vision.report.page import Missing
 from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.classes import built
 from ssl_vision.runs.complaint import one_line
 from ssl_vision.runs.registry import Run
 
@@ -100,6 +98,8 @@ class Material:
         embed: whether features are made where they are not.
         device: where.
         cache: keep features in the run folder.
+        root: folder of the run's images, instead of the one in its config.
+        allowed: classes outside this package that the run may name.
     """
 
     run: Run
@@ -108,6 +108,8 @@ class Material:
     embed: bool = True
     device: str = "auto"
     cache: bool = True
+    root: str | None = None
+    allowed: Collection[str] = ()
 
     @property
     def seed(self) -> int:
@@ -122,7 +124,7 @@ class Material:
         """
         if self.data is None:
             try:
-                data = _data(self.run.config)
+                data = self._data()
                 data.prepare_data()
                 data.split("pretrain")
             except (InputError, OSError) as error:
@@ -164,10 +166,35 @@ class Material:
             images = {"train": _some(data.split("pretrain"))}
         if not images["train"].labelled.any():
             images = {"train": _some(images["train"])}
-        model = trained_model(checkpoint).to(chosen_device(self.device))
-        cache = FeatureCache(self.run.folder.path / "features") if self.cache else None
+        model = trained_model(checkpoint, allowed=self.allowed).to(chosen_device(self.device))
+        cache = FeatureCache(self.run.folder.features) if self.cache else None
         splits = Splits(data, images)
         return Embedded(model, checkpoint.config, splits, layers=Layers._fields, cache=cache, seed=self.seed)
+
+    def _data(self) -> ImageData:
+        """The data module that the run's config describes, with the run's seed.
+
+        Raises:
+            InputError: the config describes none, or where another user's images are.
+        """
+        file, config = self.run.folder.config_file, self.run.config
+        try:
+            config = safe_data(config, where=file, owned=self.run.folder.owned)
+            options = config["data"]["init_args"]
+            if self.root is not None:
+                options["root"] = self.root
+            if options.get("root") == ROOT_NEEDED:
+                raise InputError(
+                    f"{file}: belongs to another user: give the images to ssl-vision report with --data.root"
+                )
+            data = built(pl.LightningDataModule, "data", config, where=file, allowed=self.allowed)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"{file}: describes no data: {one_line(str(error))}") from error
+        if not isinstance(data, ImageData):
+            raise InputError(f"{type(data).__name__} is no ImageData")
+        return data
 
 
 def _some(images: Images) -> Images:
@@ -194,25 +221,3 @@ def _look(embedded: Embedded, metrics: dict[str, Any]) -> Look:
         bank_features, k=int(metrics.get("k") or 200), temperature=float(metrics.get("temperature") or 0.1),
         classes=images["train"].classes,
     )  # fmt: skip
-
-
-def _data(config: dict[str, Any]) -> ImageData:
-    """The data module that a run's config describes, with the run's seed.
-
-    Raises:
-        InputError: the config describes none.
-    """
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(pl.LightningDataModule, "data", required=True)
-    try:
-        parsed = parser.parse_object({"data": config["data"]})
-        if parsed.data.init_args.seed is None:
-            parsed.data.init_args.seed = config["seed_everything"]
-        data = parser.instantiate(parsed).data
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"config.yaml describes no data: {one_line(str(error))}") from error
-    if not isinstance(data, ImageData):
-        raise InputError(f"{type(data).__name__} is no ImageData")
-    return data

@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +27,7 @@ from ssl_vision.report import (
 from ssl_vision.report.material import Material
 from ssl_vision.report.page import Missing, Section, missing, render
 from ssl_vision.report.sheet import Sheet
+from ssl_vision.runs.classes import add_allow_class, allowed_classes
 from ssl_vision.runs.complaint import OneLineErrors
 from ssl_vision.runs.output import completed
 from ssl_vision.runs.registry import Run, find_runs
@@ -55,10 +56,19 @@ def run(args: Sequence[str]) -> None:
     parser.add_argument("--embed", type=bool, default=True, help="Make features where they are not kept.")
     parser.add_argument("--cache", type=bool, default=True, help="Keep features in the run folder.")
     parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
-    options = parser.parse_args(list(args))
+    parser.add_argument(
+        "--data.root", type=str | None, default=None,
+        help="Folder of one run's images, instead of the one in its config; another user's run needs it.",
+    )  # fmt: skip
+    add_allow_class(parser)
+    allowed, options = allowed_classes(args), parser.parse_args(list(args))
     found = find_runs(options.runs)
     if len(found) == 1:
-        material = Material(found[0], embed=options.embed, cache=options.cache, device=options.device)
+        found[0].folder.check_links()
+        material = Material(
+            found[0], embed=options.embed, cache=options.cache, device=options.device,
+            root=options.data.root, allowed=allowed,
+        )  # fmt: skip
         output, page = found[0].folder.report_file, of_one(material)
     else:
         output, page = Path("report.html"), of_several(found, options.by)
@@ -67,7 +77,9 @@ def run(args: Sequence[str]) -> None:
     print(f"written to {output}")
 
 
-def write(path: Path, *, data: object = None, embedded: Embedded | None = None) -> None:
+def write(
+    path: Path, *, data: object = None, embedded: Embedded | None = None, allowed: Collection[str] = ()
+) -> None:
     """Writes the page of a run into its folder, at the end of what has made the run or its features.
 
     Nothing is embedded for it. What goes wrong is a line on stderr: the run is whole without its page.
@@ -76,10 +88,11 @@ def write(path: Path, *, data: object = None, embedded: Embedded | None = None) 
         path: the run folder.
         data: its data module.
         embedded: its features, if they were made.
+        allowed: classes outside this package that the run may name.
     """
     try:
         images = data if isinstance(data, ImageData) else None
-        material = Material(Run(path), data=images, embedded=embedded, embed=False)
+        material = Material(Run(path), data=images, embedded=embedded, embed=False, allowed=allowed)
         _write(material.run.folder.report_file, of_one(material))
     except Exception as error:
         print(f"{path}: no page was written ({' '.join(str(error).split())})", file=sys.stderr)

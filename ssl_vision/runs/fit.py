@@ -36,6 +36,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.quiet import quiet
 from ssl_vision.runs.bar import RunBar
 from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.classes import class_paths
 from ssl_vision.runs.complaint import OneLineErrors, one_line
 from ssl_vision.runs.default_data import with_data
 from ssl_vision.runs.folder import RunFolder, derived_name, differences
@@ -289,7 +290,8 @@ class RunCLI(LightningCLI):
         if not self.trainer.is_global_zero:
             return
         if self.config_init["fit"].report:
-            self.page = {"path": self.folder.path, "data": self.datamodule}
+            allowed = list(class_paths(self.plain_config))  # all of the user's own command
+            self.page = {"path": self.folder.path, "data": self.datamodule, "allowed": allowed}
         if quiet():
             print(self.folder.path)
             return

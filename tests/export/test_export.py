@@ -245,7 +245,7 @@ def test_files_that_are_no_export_are_refused_in_one_line(right, tmp_path, write
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda config: config["model"].update(class_path="my.Model"), "No module named 'my'"),
+        (lambda config: config["model"].update(class_path="my.Model"), "names the class my.Model, which"),
         (lambda config: config["model"]["init_args"].update(width=0), "width must be at least 1"),
         (lambda config: config["data"]["init_args"].pop("views"), "not a ResNet trained on views"),
         (lambda config: config.pop("model"), "not a ResNet trained on views"),

@@ -11,6 +11,7 @@ import yaml
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.papers.paper import Cell, Metric, Options, Paper
 from ssl_vision.runs.folder import differences
+from ssl_vision.runs.names import names_in_command
 from ssl_vision.runs.registry import Run
 
 _SETTLED = ("name", "runs_dir", "seed_everything", "ckpt_path", "overwrite", "config", "c")
@@ -68,7 +69,9 @@ class PaperRun:
         """Arguments of ``ssl-vision`` that measure it as the paper does."""
         protocols = [f"--protocol={name}" for name in self.paper.protocols]
         quick = ["--device=cpu", "--report=false"] if self.paper.small else []
-        return ["evaluate", str(self.path), *protocols, "--baselines=false", "--cache=false", *quick]
+        named = dict.fromkeys(names_in_command(self.fit))  # the user's, so that evaluate may build them
+        own = [f"--allow_class={name}" for name in named if not name.startswith("ssl_vision.")]
+        return ["evaluate", str(self.path), *protocols, "--baselines=false", "--cache=false", *quick, *own]
 
     def missing(self) -> list[list[str]]:
         """The commands that are left to run."""

@@ -1,0 +1,239 @@
+"""Run directories of others: no command follows their links, imports their code or chooses files by them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from PIL import Image
+from settings import TINY
+
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.rebuild import ROOT_NEEDED, safe_data
+from ssl_vision.main import main
+from ssl_vision.report.material import Material
+from ssl_vision.report.page import Missing
+from ssl_vision.runs.folder import RunFolder
+from ssl_vision.runs.registry import Run
+
+LOSS = "from ssl_vision.objectives import InfoNCE\nclass LocalLoss(InfoNCE):\n    pass\n"
+
+
+def change(run: Path, edit) -> None:
+    """Changes the config of a run, in its checkpoint and in config.yaml."""
+    file = run / "checkpoints" / "last.ckpt"
+    content = torch.load(file, weights_only=True)
+    config = yaml.safe_load(content["ssl_vision"]["config"])
+    edit(config)
+    content["ssl_vision"]["config"] = yaml.safe_dump(config)
+    torch.save(content, file)
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+@pytest.fixture
+def run(tiny_run, tmp_path):
+    """A copy of a run that may be changed."""
+    return shutil.copytree(tiny_run, tmp_path / "run")
+
+
+@pytest.fixture
+def foreign(run, monkeypatch):
+    """The same, of another user."""
+    monkeypatch.setattr(os, "getuid", lambda: run.stat().st_uid + 1)
+    return run
+
+
+@pytest.fixture
+def images(tmp_path):
+    for number in range(24):
+        file = tmp_path / "images" / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (9 * number, 0, 0)).save(file)
+    return tmp_path / "images"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_training_and_evaluation_write_through_no_link(images, tmp_path, capsys):
+    """Every file that they write is a link to one that must stay as it is."""
+    (images / "a" / "broken.png").write_text("no image")  # so that there is a skipped.txt
+    run, precious = RunFolder(tmp_path / "runs" / "run"), tmp_path / "precious"
+    data = [
+        "--data=ImageFolder",
+        *TINY,
+        "--data.batch_size=8",
+        "--data.views.size=16",
+        "--data.image_size=16",
+    ]
+    fit = [
+        "fit",
+        *data,
+        f"--data.root={images}",
+        f"--runs_dir={tmp_path}/runs",
+        "--name=run",
+        "--overwrite=true",
+    ]
+    written = [run.config_file, run.metrics_file, run.times_file, run.skipped_file, run.last, run.previous]
+    run.checkpoints.mkdir(parents=True)
+    precious.mkdir()
+    for file in (*written, run.evaluation_file, run.report_file):
+        (precious / file.name).write_text("{}")
+        file.symlink_to(precious / file.name)
+    before = files(precious)
+
+    run.lock.path.symlink_to(precious / "config.yaml")
+    assert main([*fit, "--trainer.max_epochs=2"]) == 2
+    assert ".lock cannot be used as a lock (it is a symbolic link)" in capsys.readouterr().err
+    run.lock.path.unlink()
+
+    assert main([*fit, "--trainer.max_epochs=2"]) == 0
+    assert main(["export", str(run.path)]) == 0
+    assert not any(file.is_symlink() for file in written)
+    assert files(precious) == before
+
+    shutil.move(run.checkpoints, precious / "checkpoints")
+    run.checkpoints.symlink_to(precious / "checkpoints")
+    before = files(precious)
+    for command in (fit, ["evaluate", str(run.path)], ["report", str(run.path)]):
+        capsys.readouterr()
+        assert main(command) == 2
+        assert f"{run.checkpoints} is a symbolic link out of {run.path}" in capsys.readouterr().err
+    assert files(precious) == before
+
+
+def test_a_module_of_the_current_folder_may_be_named_by_the_user_and_not_by_a_run(
+    tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "local_loss.py").write_text(LOSS)
+    monkeypatch.chdir(tmp_path)
+    fit = [
+        "fit",
+        *TINY,
+        "--model.objective=local_loss.LocalLoss",
+        "--name=run",
+        "--trainer.limit_train_batches=1",
+    ]
+    assert main([*fit, "--trainer.max_epochs=1"]) == 0
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")  # as a requeued job, which continues
+    assert main([*fit, "--trainer.max_epochs=2"]) == 0
+    assert torch.load("runs/run/checkpoints/last.ckpt", weights_only=True)["epoch"] == 1
+    capsys.readouterr()
+    assert main(["export", "runs/run"]) == 2
+    assert "add --allow_class local_loss.LocalLoss" in capsys.readouterr().err
+    assert main(["export", "runs/run", "--allow_class=local_loss.LocalLoss"]) == 0
+    assert str(tmp_path) not in sys.path
+
+
+def test_python_m_imports_nothing_from_the_current_folder(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("seed_everything: 3")
+    for name in ("yaml", "random", "rich"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "ssl_vision", "runs", "run", "--columns=seed"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout.split(), done.stderr, done.returncode) == (["seed", "3"], "", 0)
+    assert not (tmp_path / "imported").exists()
+
+
+def test_another_users_run_chooses_no_files_and_none_downloads():
+    options = {
+        "root": "~/private",
+        "cache": "always",
+        "cache_dir": "/shared",
+        "download": True,
+        "test": "test",
+    }
+    config = {"data": {"class_path": "ssl_vision.data.ImageFolder", "init_args": options}}
+    own = safe_data(config, where="x", owned=True)["data"]["init_args"]
+    assert own == options | {"download": False}
+    theirs = safe_data(config, where="x", owned=False)["data"]["init_args"]
+    assert theirs == {"root": ROOT_NEEDED, "download": False, "test": "test"}
+    for path in ("/etc", "~/mail", "../mail", "a/../../mail"):
+        options["test"] = path
+        with pytest.raises(InputError, match="x: belongs to another user"):
+            safe_data(config, where="x", owned=False)
+    assert options["download"]  # the given config stays as it is
+
+
+@pytest.mark.parametrize("whose", ["run", "checkpoint"])
+def test_a_run_belongs_to_the_user_with_all_that_is_read_of_it(whose, run, monkeypatch):
+    folder, stat = RunFolder(run), Path.stat
+    assert folder.owned
+    other = run if whose == "run" else folder.last
+
+    def of_another(path, **options):
+        status = stat(path, **options)
+        return os.stat_result((*status[:4], status.st_uid + 1, *status[5:10])) if path == other else status
+
+    monkeypatch.setattr(Path, "stat", of_another)
+    assert not folder.owned
+
+
+def test_evaluating_another_users_run_writes_into_it_alone(foreign, tmp_path, monkeypatch):
+    change(foreign, lambda config: config.update(wandb=True))
+    monkeypatch.setattr(
+        "ssl_vision.evaluation.evaluate.mirror_rows", lambda *_, **__: pytest.fail("uploaded")
+    )
+    monkeypatch.chdir(tmp_path)
+    before = files(tmp_path)
+    assert main(["evaluate", str(foreign), "--baselines=false"]) == 0
+    after = files(tmp_path)
+    new = set(after) - set(before)
+    assert {Path(name).relative_to(foreign).parts[0] for name in new} == {"evaluation.json", "features"}
+    assert {name: after[name] for name in before} == before
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_evaluation_reads_the_stored_root_of_ones_own_run_alone_and_downloads_nothing(
+    mine, run, tmp_path, monkeypatch, capsys
+):
+    root = tmp_path / "private"
+    data = {"root": str(root), "download": True}
+
+    def to_cifar10(config):
+        config["data"]["class_path"] = "ssl_vision.data.CIFAR10"
+        config["data"]["init_args"] |= data
+
+    change(run, to_cifar10)
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("downloaded"))
+    if not mine:
+        monkeypatch.setattr(os, "getuid", lambda: run.stat().st_uid + 1)
+    assert main(["evaluate", str(run)]) == 2
+    error = capsys.readouterr().err
+    assert (str(root) in error) == mine
+    assert mine or "give the images with --data.root" in error
+    assert main(["evaluate", str(run), f"--data.root={tmp_path}/given"]) == 2
+    assert f"CIFAR-10 is missing or damaged at {tmp_path}/given" in capsys.readouterr().err
+    with pytest.raises(Missing, match=str(root) if mine else "give the images to ssl-vision report"):
+        Material(Run(run)).images()
+
+
+def test_another_users_images_are_shown_from_the_folder_that_is_given(foreign, images):
+    change(foreign, lambda config: config["data"].update(
+        class_path="ssl_vision.data.ImageFolder",
+        init_args={"root": "/shared", "image_size": 16, "views": config["data"]["init_args"]["views"]},
+    ))  # fmt: skip
+    with pytest.raises(Missing, match="belongs to another user"):
+        Material(Run(foreign)).images()
+    data = Material(Run(foreign), root=str(images)).images()
+    assert len(data.split("train")) == 24
+
+
+def test_other_data_can_be_evaluated_without_trusting_the_class_of_the_runs_own(run, capsys):
+    change(run, lambda config: config["data"].update(class_path="absent_module.Data"))
+    assert main(["evaluate", str(run)]) == 2
+    assert "add --allow_class absent_module.Data" in capsys.readouterr().err
+    assert main(["evaluate", str(run), "--data=Digits", "--baselines=false", "--cache=false"]) == 0
