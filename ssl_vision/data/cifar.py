@@ -35,6 +35,10 @@ class CIFAR10(ImageData):
         if self.download:
             _fetch("CIFAR-10", datasets.CIFAR10, self.root)
 
+    def folder_of(self, split: Split) -> Path:
+        """The folder of the official files."""
+        return self.root / "cifar-10-batches-py"
+
     def read(self, split: Split) -> Images:
         """Decodes a split; "pretrain" is train."""
         if split == "pretrain":
@@ -58,6 +62,10 @@ class CIFAR100(ImageData):
         """Fetches the archive (161 MB) where `download` is set and the files are missing or damaged."""
         if self.download:
             _fetch("CIFAR-100", datasets.CIFAR100, self.root)
+
+    def folder_of(self, split: Split) -> Path:
+        """The folder of the official files."""
+        return self.root / "cifar-100-python"
 
     @cached_property
     def superclasses(self) -> Tensor:

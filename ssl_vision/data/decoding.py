@@ -1,20 +1,37 @@
 """Image files to squares of pixels."""
 
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from ssl_vision.data.ahead import ahead
+from ssl_vision.data.fingerprint import digest_of_content
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
 
 Square = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 
-def squares(folder: Path, names: list[str], *, side: int, strict: bool) -> Iterator[tuple[str, Square]]:
+class Decoded(NamedTuple):
+    """A decoded image file.
+
+    Attributes:
+        name: Path of the file within its folder.
+        pixels: (3, side, side) uint8.
+        content: Digest of the file's bytes, as `digest_of_content` gives it.
+    """
+
+    name: str
+    pixels: Square
+    content: str
+
+
+def squares(folder: Path, names: list[str], *, side: int, strict: bool) -> Iterator[Decoded]:
     """Decodes files on all cores, holding a few images at a time, whatever their number.
 
     Args:
@@ -24,15 +41,16 @@ def squares(folder: Path, names: list[str], *, side: int, strict: bool) -> Itera
         strict: Stop at a file that cannot be decoded, instead of leaving it out.
 
     Yields:
-        The name and the (3, side, side) pixels of each file, in order.
+        Each file that can be decoded, in order.
 
     Raises:
         InputError: A file cannot be decoded and `strict` is set, or none can.
     """
 
-    def decode(name: str) -> Square | Exception:
+    def decode(name: str) -> Decoded | Exception:
         try:
-            return _square(folder / name, side)
+            content = _content(folder / name)
+            return Decoded(name, _square(content, side), digest_of_content(content))
         except Exception as error:  # damaged bytes make Pillow raise nearly anything
             return error
 
@@ -40,12 +58,12 @@ def squares(folder: Path, names: list[str], *, side: int, strict: bool) -> Itera
     made = ahead(decode, names, workers=workers, depth=8 * workers)
     shown = tracked(made, "decoding", total=len(names), unit="images")
     empty = True
-    for name, pixels in zip(names, shown, strict=True):
-        if not isinstance(pixels, Exception):
+    for name, decoded in zip(names, shown, strict=True):
+        if not isinstance(decoded, Exception):
             empty = False
-            yield name, pixels
+            yield decoded
         elif strict:
-            raise corrupt(folder / name, pixels) from pixels
+            raise corrupt(folder / name, decoded) from decoded
     if empty:
         raise InputError(f"none of the {len(names)} images can be decoded, such as {folder / names[0]}")
 
@@ -56,15 +74,19 @@ def corrupt(path: Path, cause: object) -> InputError:
     return InputError(f"{path} cannot be decoded ({reason}): remove it, or set strict false to leave it out")
 
 
-def _square(path: Path, side: int) -> Square:
+def _content(path: Path) -> bytes:
+    if not path.is_file():
+        raise OSError("not a regular file")
+    return path.read_bytes()
+
+
+def _square(content: bytes, side: int) -> Square:
     """(3, side, side): shorter side resized (antialiased bilinear), centre cropped, RGB.
 
     Upright as EXIF says; of an animation its first frame, of 16 bits a channel the upper 8, without
     transparency. What Pillow takes for a decompression bomb (179 million pixels) is not decoded.
     """
-    if not path.is_file():
-        raise OSError("not a regular file")
-    with Image.open(path) as file:
+    with Image.open(io.BytesIO(content)) as file:
         image = _rgb(ImageOps.exif_transpose(file))
     image = ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))

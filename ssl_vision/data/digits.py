@@ -50,6 +50,9 @@ class Digits(ImageData):
         labels = torch.from_numpy(digits.target[part]).long()
         return Images(scans.unsqueeze(1).repeat(1, 3, 1, 1), labels, tuple(map(str, digits.target_names)))
 
+    def folder_of(self, split: Split) -> None:
+        """None: the images come with scikit-learn."""
+
     def heldout(self, count: int) -> Tensor:
         """(count,) bool: the last val_share of the rows."""
         return torch.arange(count) >= count - round(self.val_share * count)

@@ -1,6 +1,7 @@
 """From a data set to the loaders and the views of a training run."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,6 +9,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
+from ssl_vision.data.fingerprint import FileRecord, Fingerprint, digest_of_splits
 from ssl_vision.data.images import Batch, Images
 from ssl_vision.data.loader import Batches
 from ssl_vision.data.random import Stream, fold
@@ -15,7 +17,7 @@ from ssl_vision.data.resident import Resident
 from ssl_vision.data.views import Views
 from ssl_vision.errors import InputError
 
-Split = Literal["pretrain", "train", "test"]
+Split = Literal["pretrain", "train", "val", "test"]
 
 _DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """What autocast makes of the views anyway."""
@@ -35,11 +37,15 @@ class ImageData(pl.LightningDataModule):
         views: How views are made.
         batch_size: Images for each process and training step.
         eval_batch_size: Images for each process and validation step.
-        val: Where queries come from. "train": labelled rows held out of the train split, the bank being the
-            rest; pretraining sees them all, without labels. "test": the test split, and train is the bank.
-        val_share: Share of the labelled train rows that is held out, in (0, 0.5].
+        val: Split that validation takes its queries from. "train": a share of the labelled train images is
+            held out, and the rest is the bank; pretraining sees all of them, without labels. "val", "test":
+            the queries are that split, and the labelled train images are the bank. "auto": "val" if the data
+            set has a validation split, "train" otherwise.
+        val_share: Share of the labelled train images that is held out, in (0, 0.5].
         download: Fetch the data where it is missing.
         seed: Seed of the batch order and the views; None takes torch's initial seed.
+        changed: What to do if a run is to continue on other images than its checkpoint was trained on:
+            "refuse", or "allow" it with a warning.
         resident: Largest share of a CUDA device's free memory that images may take, in [0, 1]. What does not
             fit stays on the host, as everything does at 0; the batches are the same.
 
@@ -54,10 +60,11 @@ class ImageData(pl.LightningDataModule):
         views: Views,
         batch_size: int = 256,
         eval_batch_size: int = 512,
-        val: Literal["train", "test"] = "train",
+        val: Literal["auto", "train", "val", "test"] = "auto",
         val_share: float = 0.1,
         download: bool = False,
         seed: int | None = None,
+        changed: Literal["refuse", "allow"] = "refuse",
         resident: float = 0.5,
     ) -> None:
         super().__init__()
@@ -65,10 +72,12 @@ class ImageData(pl.LightningDataModule):
             raise InputError(f"batch_size must be 1 or more, not {batch_size}")
         if eval_batch_size < 1:
             raise InputError(f"eval_batch_size must be 1 or more, not {eval_batch_size}")
-        if val not in ("train", "test"):
-            raise InputError(f"val must be train or test, not {val}")
+        if val not in ("auto", "train", "val", "test"):
+            raise InputError(f"val must be auto, train, val or test, not {val}")
         if not 0 < val_share <= 0.5:
             raise InputError(f"val_share must lie in (0, 0.5], not {val_share}")
+        if changed not in ("refuse", "allow"):
+            raise InputError(f"changed must be refuse or allow, not {changed}")
         if not 0 <= resident <= 1:
             raise InputError(f"resident must lie in [0, 1], not {resident}")
         self.root = Path(os.path.expanduser(root))
@@ -79,6 +88,7 @@ class ImageData(pl.LightningDataModule):
         self.val_share = val_share
         self.download = download
         self.seed = torch.initial_seed() if seed is None else seed
+        self.changed = changed
         self.resident = resident
         self._resident = Resident(resident)
         self._splits: dict[Split, Images] = {}
@@ -87,7 +97,7 @@ class ImageData(pl.LightningDataModule):
         return f"{type(self).__name__}(root={str(self.root)!r}, views={self.views})"
 
     def read(self, split: Split) -> Images:
-        """Decodes a split: the backbone trains on "pretrain"; "train" and "test" are for evaluation.
+        """Decodes a split: the backbone trains on "pretrain"; "train", "val" and "test" are for evaluation.
 
         Raises:
             InputError: The data is absent or damaged.
@@ -99,6 +109,51 @@ class ImageData(pl.LightningDataModule):
         if name not in self._splits:
             self._splits[name] = self.read(name)
         return self._splits[name]
+
+    def has(self, split: Split) -> bool:
+        """Whether the data set has this split; here, all but "val"."""
+        return split != "val"
+
+    def check(self, *splits: Split) -> None:
+        """Checks that splits can be read, as far as that is known before any image is decoded.
+
+        Raises:
+            InputError: A split is missing, or does not fit the train split.
+        """
+        for split in splits:
+            if not self.has(split):
+                raise InputError(f"{type(self).__name__} has no {split} split")
+
+    def folder_of(self, split: Split) -> Path | None:
+        """The folder that a split is read from; here, the root. None for data that is in no folder."""
+        return self.root
+
+    @property
+    def val_split(self) -> Literal["train", "val", "test"]:
+        """The split that validation takes its queries from: `val`, with "auto" decided."""
+        if self.val == "auto":
+            return "val" if self.has("val") else "train"
+        return self.val
+
+    @property
+    def eval_split(self) -> Literal["val", "test"]:
+        """The split that an evaluation classifies: "test", or "val" for a data set without a test split."""
+        return "val" if not self.has("test") and self.has("val") else "test"
+
+    def fingerprint(self, known: Mapping[str, FileRecord] | None = None) -> Fingerprint:
+        """Computes what tells the images that `fit` uses from others.
+
+        Args:
+            known: Earlier records of image files. The content of a file whose size and modification time are
+                those of its record is not read again.
+
+        Raises:
+            InputError: The data is absent or damaged.
+        """
+        splits: dict[str, Images] = {name: self.split(name) for name in self._needed("fit")}
+        if splits["pretrain"] is splits["train"]:
+            del splits["train"]
+        return Fingerprint(digest_of_splits(splits), files={})
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -120,12 +175,17 @@ class ImageData(pl.LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Reads what the stage needs, so that missing data is reported before anything runs."""
-        if stage == "fit":
-            self.split("pretrain")
-        if stage in ("fit", "validate"):
-            self.split("train")
-            if self.val == "test":
-                self.split("test")
+        splits = self._needed(stage)
+        self.check(*splits)
+        for split in splits:
+            self.split(split)
+
+    def _needed(self, stage: str) -> tuple[Split, ...]:
+        """The splits that a stage reads, each once."""
+        if stage not in ("fit", "validate"):
+            return ()
+        splits: list[Split] = ["pretrain"] if stage == "fit" else []
+        return tuple(dict.fromkeys([*splits, "train", self.val_split]))
 
     def teardown(self, stage: str) -> None:
         """Gives the device's memory back."""
@@ -142,29 +202,31 @@ class ImageData(pl.LightningDataModule):
         return self._batches(self.split("pretrain"), training=True)
 
     def val_dataloader(self) -> list[Batches]:
-        """[queries, bank], of labelled images; without any label [queries], held out of all train rows.
+        """[queries, bank], of labelled images; [queries] alone if no train image has a label.
 
         Raises:
             InputError: The bank is empty, or there are fewer than two queries.
         """
         train = self.split("train")
-        known = train.select(train.labelled)
-        if not len(known):
-            queries = train.select(self.heldout(len(train)))
-            if len(queries) < 2:
-                some = f"{len(queries)} of {len(train)}"
-                raise InputError(f"val_share {self.val_share} leaves {some} images as queries: 2 are needed")
-            return [self._batches(queries, training=False)]
-        if self.val == "test":
-            test = self.split("test")
-            queries, bank = test.select(test.labelled), known
+        bank = train.select(train.labelled)
+        labelled = len(bank) > 0
+        if self.val_split == "train":
+            source, advice = f"val_share {self.val_share}", ""
+            candidates = bank if labelled else train
+            held = self.heldout(len(candidates))
+            queries, bank = candidates.select(held), candidates.select(~held)
         else:
-            held = self.heldout(len(known))
-            queries, bank = known.select(held), known.select(~held)
+            source, advice = f"the {self.val_split} split", "; --data.val train holds queries out of train"
+            candidates = self.split(self.val_split)
+            queries = candidates.select(candidates.labelled) if labelled else candidates
+        if not labelled:
+            if len(queries) < 2:
+                some = f"{len(queries)} of {len(candidates)}"
+                raise InputError(f"{source} leaves {some} images as queries: 2 are needed{advice}")
+            return [self._batches(queries, training=False)]
         if len(queries) < 2 or not len(bank):
-            source = "the test split" if self.val == "test" else f"val_share {self.val_share}"
             left = f"{len(queries)} queries and {len(bank)} labelled bank images"
-            raise InputError(f"{source} leaves {left}: 2 and 1 are needed")
+            raise InputError(f"{source} leaves {left}: 2 and 1 are needed{advice}")
         return [self._batches(queries, training=False), self._batches(bank, training=False)]
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:

@@ -48,6 +48,10 @@ class STL10(ImageData):
         """Where the binary files lie."""
         return self.root / "stl10_binary"
 
+    def folder_of(self, split: Split) -> Path:
+        """The folder of the binary files."""
+        return self.folder
+
     def prepare_data(self) -> None:
         """Fetches the archive (2.6 GB) where `download` is set and a file is missing."""
         names = ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt"]

@@ -11,13 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssl_vision.data import Images, Views
+from ssl_vision.data import Views
 from ssl_vision.errors import InputError
 from ssl_vision.runs.output import completed
 
 _FORMAT = 1
 """Part of every key: to be raised when the same network makes other features of the same images."""
-_ROWS = 4096
 
 Features = dict[str, Tensor]
 """(N, ·) float32 by layer."""
@@ -29,15 +28,6 @@ def digest_of_network(state: Mapping[str, Tensor], config: Mapping[str, Any]) ->
     for name, value in sorted(state.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def digest_of_images(images: Images) -> str:
-    """SHA-256 of a split's pixels, in order."""
-    digest = hashlib.sha256(str((len(images), *images.store.shape[1:])).encode())
-    for start in range(0, len(images), _ROWS):
-        rows = torch.arange(start, min(start + _ROWS, len(images)))
-        digest.update(images.at(rows).contiguous().numpy().data)
     return digest.hexdigest()
 
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from ssl_vision.data import ImageData, Images, Views
 from ssl_vision.data.corruptions import Corruption
+from ssl_vision.data.fingerprint import digest_of_images
 from ssl_vision.data.module import Split
 from ssl_vision.evaluation.cache import (
     FeatureCache,
     Features,
-    digest_of_images,
     digest_of_network,
     digest_of_views,
 )
@@ -28,13 +28,18 @@ class Splits:
     Args:
         data: where the images are.
         images: other splits, or other images of them, than all of train and test.
+
+    Attributes:
+        images: "train" and "test"; for data without a test split, "test" holds the validation split.
+        evaluated: the split that is classified: "test" or "val".
     """
 
     def __init__(self, data: ImageData, images: Mapping[Split, Images] | None = None) -> None:
         self.data, self.views = type(data).__name__, data.views
         self.superclasses: Tensor | None = getattr(data, "superclasses", None)
         if images is None:
-            images = {"train": data.split("train"), "test": data.split("test")}
+            images = {"train": data.split("train"), "test": data.split(data.eval_split)}
+        self.evaluated: Split = data.eval_split if "test" in images else "train"
         self.images: Mapping[Split, Images] = images
         self._digests: dict[Split, str] = {}
         self._labels: dict[Labels, Tensor] = {}

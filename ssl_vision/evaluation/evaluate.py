@@ -66,12 +66,13 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         raise InputError(one_line(str(error))) from error
     protocols = _protocols(built, checkpoint.config.get("metrics") or {})
     data: ImageData = built.data
+    data.check("train", data.eval_split)
     data.prepare_data()
     splits = Splits(data)
     train, test = splits.images["train"], splits.images["test"]
     if not train.labelled.any() or not test.labelled.any():
         raise InputError(
-            f"{type(data).__name__} has no labels in train or test: there is nothing to classify"
+            f"{type(data).__name__} has no labels in train or {data.eval_split}: there is nothing to classify"
         )
     cache = FeatureCache(folder.features) if options.cache else None
     device = chosen_device(options.device)
@@ -103,8 +104,9 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         partial.write_text(json.dumps(every, indent=1), encoding="utf-8")
     if own:  # no one else's run says where to upload
         mirror_rows(folder, checkpoint.config, every, name=output.stem)
+    split = "test split" if data.eval_split == "test" else "validation split, as there is no test split"
     print(
-        f"{type(data).__name__}: test split ({len(test)} images) against the train split ({len(train)}), "
+        f"{type(data).__name__}: {split} ({len(test)} images) against the train split ({len(train)}), "
         f"epoch {checkpoint.epoch}, seed {seed}"
     )
     for protocol in protocols:

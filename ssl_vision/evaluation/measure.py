@@ -96,7 +96,7 @@ def measured(protocol: Protocol, source: Source, splits: Splits, *, seed: int) -
             continue
         for metric, value, about in values:
             yield Row(
-                source.features, source.layer, metric, value, "test", epoch=source.epoch, seed=seed,
+                source.features, source.layer, metric, value, splits.evaluated, epoch=source.epoch, seed=seed,
                 data=splits.data, protocol=protocol.name, **about,
             )  # fmt: skip
 

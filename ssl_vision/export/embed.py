@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ssl_vision.data.decoding import Square, squares
+from ssl_vision.data.decoding import Decoded, squares
 from ssl_vision.data.folder import image_names
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import chosen_device
@@ -144,6 +144,6 @@ def embed_files(
     return features[: len(done)], done
 
 
-def _batches(made: Iterator[tuple[str, Square]], size: int) -> Iterator[tuple[list[str], Tensor]]:
+def _batches(made: Iterator[Decoded], size: int) -> Iterator[tuple[list[str], Tensor]]:
     while batch := list(itertools.islice(made, size)):
-        yield [name for name, _ in batch], torch.from_numpy(np.stack([pixels for _, pixels in batch]))
+        yield [each.name for each in batch], torch.from_numpy(np.stack([each.pixels for each in batch]))

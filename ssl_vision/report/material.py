@@ -27,6 +27,8 @@ from ssl_vision.runs.registry import Run
 SHOWN = 2000
 """Images at most that the page carries for its map."""
 
+_SPLITS = {"train": "training", "val": "validation", "test": "test"}
+
 NEAR = 5
 """Neighbours that are shown of an image."""
 
@@ -161,7 +163,7 @@ class Material:
         checkpoint = read_checkpoint(self.run.folder.last)
         data = self.images()
         try:
-            images: Any = {"train": data.split("train"), "test": data.split("test")}
+            images: Any = {"train": data.split("train"), "test": data.split(data.eval_split)}
         except InputError:
             images = {"train": _some(data.split("pretrain"))}
         if not images["train"].labelled.any():
@@ -217,7 +219,7 @@ def _look(embedded: Embedded, metrics: dict[str, Any]) -> Look:
             bank, bank_features = bank.select(known), bank_features[known]
     count = len(images[name])
     return Look(
-        images[name], f"{count:,} test images" if bank else f"{count:,} training images", features, bank,
+        images[name], f"{count:,} {_SPLITS[embedded.splits.evaluated]} images", features, bank,
         bank_features, k=int(metrics.get("k") or 200), temperature=float(metrics.get("temperature") or 0.1),
         classes=images["train"].classes,
     )  # fmt: skip

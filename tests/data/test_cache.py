@@ -149,12 +149,12 @@ def test_nothing_but_corrupt_files_is_refused(tmp_path):
 KILLED = """
 import os, signal, sys
 from ssl_vision.data import ImageFolder, decoding
-original = decoding._square
-def square(path, side):
+original = decoding._content
+def content(path):
     if path.name == "200.jpg":
         os.kill(os.getpid(), signal.SIGKILL)
-    return original(path, side)
-decoding._square = square
+    return original(path)
+decoding._content = content
 ImageFolder(root=sys.argv[1], image_size=8, cache="always").split("train")
 """
 

@@ -126,7 +126,8 @@ def test_heldout_rows_are_evenly_spaced(share, expected):
 def test_without_labels_there_are_queries_and_no_bank(val):
     data = Toy(labels=torch.full((40,), -1), val=val)
     (queries,) = data.val_dataloader()
-    assert torch.equal(queries.data.images, data.split("train").images[9::10])
+    rows = data.split("train").images[9::10] if val == "train" else data.split("test").images
+    assert torch.equal(queries.data.images, rows)
     assert len(data.train_dataloader()) == 3
 
 

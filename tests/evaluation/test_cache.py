@@ -9,7 +9,8 @@ import torch
 
 import ssl_vision.evaluation.embedded as embedded
 from ssl_vision.data import Digits, Images
-from ssl_vision.evaluation.cache import FeatureCache, digest_of_images, digest_of_network, digest_of_views
+from ssl_vision.data.fingerprint import digest_of_images
+from ssl_vision.evaluation.cache import FeatureCache, digest_of_network, digest_of_views
 from ssl_vision.main import main
 
 FAST = ["--probe.epochs=1", "--baselines=true"]

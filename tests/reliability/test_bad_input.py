@@ -338,7 +338,8 @@ DATA = [
     Case(
         "an absent test split",
         f"fit {FOLDER} --data.val=test",
-        r"no folder {here}/images/test for the test split",
+        r"no folder for the test split in {here}/images: name it with --data\.test FOLDER "
+        r"\(the folders there are a and b\)",
         lambda here, run: images(here),
     ),
     Case(

@@ -1,0 +1,143 @@
+"""Fingerprints: whether the images of a data set are still the same, and which of them are not."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from ssl_vision.data.images import Images
+
+_DIGITS = 16
+_ROWS = 4096
+_SAMPLE = 2**28
+
+
+class FileRecord(NamedTuple):
+    """An image file as it was when it was last looked at.
+
+    Attributes:
+        size: Bytes; -1 for a file that cannot be found.
+        modified: Modification time in nanoseconds since 1970.
+        content: First 16 hexadecimal digits of the SHA-256 of its bytes; empty if it cannot be read.
+        decoded: False for a file that cannot be decoded and is not part of the data set.
+    """
+
+    size: int
+    modified: int
+    content: str
+    decoded: bool = True
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """A short digest of a data set's images, and the files behind it.
+
+    Args:
+        digest: 16 hexadecimal digits, equal for equal images.
+        files: The data set's files by their path; empty for a data set that is not made of image files.
+    """
+
+    digest: str
+    files: Mapping[str, FileRecord]
+
+
+class Listing:
+    """The image files below a folder, as they are when the listing is made.
+
+    Args:
+        folder: Where the files are.
+        names: Their paths within it.
+
+    Attributes:
+        folder: Where the files are.
+        names: Their paths within it.
+        states: Size and modification time of each file, as in `FileRecord`.
+    """
+
+    def __init__(self, folder: Path, names: list[str]) -> None:
+        self.folder = folder
+        self.names = names
+        self.states = [_state(os.path.join(folder, name)) for name in names]
+
+    def digest(self) -> str:
+        """16 hexadecimal digits of all names, sizes and modification times; no file is read."""
+        digest = hashlib.sha256()
+        for name, (size, modified) in zip(self.names, self.states, strict=True):
+            digest.update(f"{name}\0{size} {modified}\n".encode(errors="surrogateescape"))
+        return digest.hexdigest()[:_DIGITS]
+
+
+def digest_of_files(files: Mapping[str, FileRecord]) -> str:
+    """16 hexadecimal digits of the paths and contents of all files that are decoded.
+
+    Sizes, times and the order of `files` do not matter, so a copy of a folder has the same digest.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(path for path, file in files.items() if file.decoded):
+        digest.update(f"{path}\0{files[path].content}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:_DIGITS]
+
+
+def digest_of_content(content: bytes) -> str:
+    """16 hexadecimal digits of a file's bytes."""
+    return hashlib.sha256(content).hexdigest()[:_DIGITS]
+
+
+def digest_of_images(images: Images) -> str:
+    """SHA-256 of a split's pixels, in order."""
+    digest = hashlib.sha256(str((len(images), *images.store.shape[1:])).encode())
+    for start in range(0, len(images), _ROWS):
+        rows = torch.arange(start, min(start + _ROWS, len(images)))
+        digest.update(images.at(rows).contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def digest_of_splits(splits: Mapping[str, Images]) -> str:
+    """16 hexadecimal digits of the labels and pixels of named splits.
+
+    Of a split larger than 256 MiB, labels and as many evenly spaced images as fit are used. CIFAR-10 is
+    digested whole, in about 0.2 s.
+    """
+    digest = hashlib.sha256()
+    for name, images in splits.items():
+        digest.update(f"{name} {len(images)} {images.classes}".encode())
+        digest.update(images.labels.numpy().data)
+        count = min(len(images), _SAMPLE // images.store[:1].nbytes)
+        sample = images.select(torch.arange(count) * len(images) // max(count, 1))
+        digest.update(digest_of_images(sample).encode())
+    return digest.hexdigest()[:_DIGITS]
+
+
+def changes(before: Mapping[str, FileRecord], now: Mapping[str, FileRecord]) -> str:
+    """What changed between two states of a data set, such as "2 were removed (such as cat/1.png)".
+
+    Files that could not be decoded do not count. Empty if nothing changed.
+    """
+    old = {path: file.content for path, file in before.items() if file.decoded}
+    new = {path: file.content for path, file in now.items() if file.decoded}
+    kinds = {
+        "removed": sorted(old.keys() - new.keys()),
+        "added": sorted(new.keys() - old.keys()),
+        "changed": sorted(path for path in old.keys() & new.keys() if old[path] != new[path]),
+    }
+    return " and ".join(_counted(paths, kind) for kind, paths in kinds.items() if paths)
+
+
+def _counted(paths: list[str], kind: str) -> str:
+    return (
+        f"1 was {kind} ({paths[0]})"
+        if len(paths) == 1
+        else f"{len(paths):,} were {kind} (such as {paths[0]})"
+    )
+
+
+def _state(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1, 0
+    return status.st_size, status.st_mtime_ns

@@ -1,0 +1,178 @@
+"""A fingerprint tells changed images from images that were only moved, and says which changed."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ssl_vision.data import CIFAR10, STL10, Digits, ImageFolder
+from ssl_vision.data import fingerprint as module
+from ssl_vision.data.fingerprint import Listing, changes, digest_of_splits
+
+
+def save(path, seed):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, format="bmp")  # all of one size
+
+
+@pytest.fixture
+def photos(tmp_path):
+    for number in range(6):
+        save(tmp_path / "photos" / "train" / "ab"[number % 2] / f"{number}.bmp", number)
+    save(tmp_path / "photos" / "test" / "a" / "9.bmp", 9)
+    (tmp_path / "photos" / "train" / "a" / "bad.bmp").write_bytes(b"no image")
+    return tmp_path / "photos"
+
+
+def folder(root, **options):
+    return ImageFolder(root=root, **{"image_size": 4, "cache": "never"} | options)
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Paths of the files whose content was read, but not to be decoded."""
+    paths, original = [], ImageFolder._content
+
+    def watched(self, path):
+        paths.append(path)
+        return original(self, path)
+
+    monkeypatch.setattr(ImageFolder, "_content", watched)
+    return paths
+
+
+def decoded(root, **options):
+    """The fingerprint of a run that has decoded its images."""
+    data = folder(root, **options)
+    with pytest.warns(UserWarning, match="skipped 1"):
+        data.setup("fit")
+    return data.fingerprint()
+
+
+def test_unchanged_images_are_recognised_without_reading_them(photos, read):
+    before = decoded(photos)
+    read.clear()
+    assert folder(photos).fingerprint(before.files) == before
+    assert read == []
+    assert set(before.files) == {*(f"train/{'ab'[n % 2]}/{n}.bmp" for n in range(6)), "train/a/bad.bmp"}
+
+
+@pytest.mark.parametrize("cache", ["never", "always"])
+def test_what_decoding_found_is_what_reading_finds(photos, read, cache):
+    for _ in range(2):  # the second time from the cache
+        before = decoded(photos, cache=cache)
+        assert read == ["train/a/bad.bmp"]
+        read.clear()
+    assert folder(photos).fingerprint({p: f._replace(size=0) for p, f in before.files.items()}) == before
+    assert len(read) == 7
+
+
+def test_a_copy_with_other_times_is_the_same(photos, tmp_path, read):
+    before = decoded(photos)
+    copy = shutil.copytree(photos, tmp_path / "copy")
+    for path in copy.rglob("*.bmp"):
+        os.utime(path, ns=(1, 1))
+    assert folder(copy).fingerprint(before.files).digest == before.digest
+    assert len(read) == 1 + 7
+
+
+CHANGES = {
+    "removed": (lambda train: (train / "a/0.bmp").unlink(), "1 was removed (train/a/0.bmp)"),
+    "added": (lambda train: save(train / "b/x.bmp", 7), "1 was added (train/b/x.bmp)"),
+    "replaced": (lambda train: save(train / "a/2.bmp", 7), "1 was changed (train/a/2.bmp)"),
+    "a class removed": (
+        lambda train: shutil.rmtree(train / "b"),
+        "3 were removed (such as train/b/1.bmp)",
+    ),
+    "moved": (
+        lambda train: (train / "a/0.bmp").rename(train / "b/0.bmp"),
+        "1 was removed (train/a/0.bmp) and 1 was added (train/b/0.bmp)",
+    ),
+    "repaired": (lambda train: save(train / "a/bad.bmp", 7), "1 was added (train/a/bad.bmp)"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), CHANGES.values(), ids=CHANGES)
+def test_a_change_is_noticed_and_named(photos, change, said):
+    before = decoded(photos)
+    change(photos / "train")
+    now = folder(photos).fingerprint(before.files)
+    assert now.digest != before.digest
+    assert changes(before.files, now.files) == said
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_files_that_are_not_trained_on_do_not_count(photos, known):
+    before = decoded(photos)
+    (photos / "train" / "a" / "bad.bmp").unlink()
+    save(photos / "test" / "a" / "9.bmp", 10)
+    (photos / "train" / "notes.txt").write_text("no image")
+    assert folder(photos).fingerprint(before.files if known else None).digest == before.digest
+    assert decoded_test(photos) != decoded_test(photos, 11)
+
+
+def decoded_test(root, seed=None):
+    """The digest of a run whose queries are the test split, once its image is another."""
+    if seed is not None:
+        save(root / "test" / "a" / "9.bmp", seed)
+    return folder(root, val="test").fingerprint().digest
+
+
+def test_a_listing_looks_at_each_file_once_and_opens_none(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(module.os, "stat", lambda path: calls.append(path) or os.stat_result((0,) * 10))
+    Listing(tmp_path, [str(n) for n in range(50)]).digest()
+    assert len(calls) == 50
+
+
+def test_the_fingerprint_of_a_built_in_set_follows_labels_and_pixels():
+    digits = Digits().split("train")
+    digest = digest_of_splits({"train": digits})
+    assert Digits().fingerprint().digest == Digits(batch_size=8, seed=3).fingerprint().digest
+    assert Digits().fingerprint().files == {}
+    labels, pixels = digits.labels.clone(), digits.images.clone()
+    labels[700] = (labels[700] + 1) % 10
+    pixels[700, 1, 3, 3] ^= 1
+    for images, others in ((digits.images, labels), (pixels, digits.labels)):
+        assert digest_of_splits({"train": type(digits)(images, others, digits.classes)}) != digest
+    assert Digits(val="test").fingerprint().digest != Digits().fingerprint().digest
+
+
+def test_of_a_large_split_evenly_spaced_images_are_digested(monkeypatch):
+    digits = Digits().split("train")
+    monkeypatch.setattr(module, "_SAMPLE", 10 * digits.images[:1].nbytes)
+    digest = digest_of_splits({"train": digits})
+    changed = []
+    for row in (0, len(digits) // 2 + 50, len(digits) * 9 // 10):
+        pixels = digits.images.clone()
+        pixels[row] ^= 1
+        images = type(digits)(pixels, digits.labels, digits.classes)
+        changed.append(digest_of_splits({"train": images}) != digest)
+    assert changed == [True, False, True]
+
+
+def test_a_replaced_binary_file_of_stl10_is_noticed(tmp_path):
+    root = tmp_path / "stl10_binary"
+    root.mkdir()
+    for name in ("train_X", "unlabeled_X"):
+        (root / f"{name}.bin").write_bytes(bytes(4 * 3 * 96 * 96))
+    (root / "train_y.bin").write_bytes(bytes([1, 2, 1, 2]))
+    (root / "class_names.txt").write_text("\n".join("abcdefghij"))
+    before = STL10(root=tmp_path).fingerprint().digest
+    assert STL10(root=tmp_path).fingerprint().digest == before
+    (root / "unlabeled_X.bin").write_bytes(bytes(4 * 3 * 96 * 96 - 1) + b"\1")
+    assert STL10(root=tmp_path).fingerprint().digest != before
+
+
+@pytest.mark.realdata
+def test_cifar10_is_digested_whole(data_root):
+    data = CIFAR10(root=data_root)
+    train = data.split("train")
+    assert train.images.nbytes <= module._SAMPLE
+    train.images[31_415, 0, 0, 0] ^= 1
+    digest = data.fingerprint().digest
+    train.images[31_415, 0, 0, 0] ^= 1
+    assert digest != data.fingerprint().digest
