@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
+from ssl_vision.data import ImageData
+from ssl_vision.errors import InputError
 from ssl_vision.progress import duration, number
 from ssl_vision.runs.folder import significant
 from ssl_vision.runs.registry import Run
@@ -13,14 +15,16 @@ from ssl_vision.runs.table import last_value, rows
 _SHOWN = ("knn_top1", "online_top1", "alignment", "uniformity", "tolerance", "rankme")
 
 
-def summary(run: Run, *, images: int | None = None) -> str:
+def summary(run: Run, *, images: int | None = None, data: ImageData | None = None) -> str:
     """The lines that ``fit`` ends with, from the files of the run folder.
 
     Args:
         run: whose folder is complete.
         images: number of images in a batch, over all processes; None leaves out the speed.
+        data: that the run was trained on, which decides how it can be evaluated; None stands for labelled
+            images with a test split.
     """
-    return "\n".join(_lines(run, images))
+    return "\n".join(_lines(run, images, data))
 
 
 def nothing_left(config: Mapping[str, Any], *, epochs: int, steps: int) -> str:
@@ -40,7 +44,7 @@ def nothing_left(config: Mapping[str, Any], *, epochs: int, steps: int) -> str:
     return f"nothing was left to train: {done} of --trainer.{key} {length[key]} are done; {further}"
 
 
-def _lines(run: Run, images: int | None) -> Iterator[str]:
+def _lines(run: Run, images: int | None, data: ImageData | None) -> Iterator[str]:
     took = "" if run.seconds is None else f" in {duration(run.seconds)}"
     what = f"{run.setting('objective')} on {run.setting('data')}, seed {run.setting('seed')}"
     yield f"{run.name}: {_length(run)}{took} ({what})"
@@ -51,7 +55,9 @@ def _lines(run: Run, images: int | None) -> Iterator[str]:
     yield from _validations(run)
     folder = shlex.quote(str(run.folder.path))
     yield "next"
-    yield f"  ssl-vision evaluate {folder}   kNN and a linear probe on the test split"
+    options, split = _evaluation(data)
+    if split:
+        yield f"  ssl-vision evaluate {folder}{options}   kNN and a linear probe on {split}"
     yield f"  ssl-vision report {folder}     a page about the run, its map of images among it"
 
 
@@ -63,6 +69,23 @@ def _length(run: Run) -> str:
     planned, epochs = run.setting("epochs"), run.epoch if run.epochs is None else run.epochs
     of = f" of {planned}" if isinstance(planned, int) and planned > epochs else ""
     return f"{epochs:.3g}{of} epochs"
+
+
+def _evaluation(data: ImageData | None) -> tuple[str, str]:
+    """Options of an evaluation, and what it classifies: nothing where train has no labels."""
+    if data is None:
+        return "", "the test split"
+    if not data.num_classes:
+        return "", ""
+    try:
+        splits = [split for split in ("test", "val") if data.has(split)]
+    except InputError:  # a folder that was chosen for a split and does not exist
+        splits = []
+    if "test" in splits:
+        return "", "the test split"
+    if splits:
+        return "", "the validation split; there is no test split"
+    return " --data.test FOLDER", "labelled images in FOLDER; there is no test split"
 
 
 def _facts(run: Run, images: int | None) -> Iterator[tuple[str, str]]:

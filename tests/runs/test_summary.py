@@ -5,8 +5,10 @@ import time
 
 import pytest
 import yaml
+from PIL import Image
 from settings import TINY
 
+from ssl_vision.data import ImageFolder
 from ssl_vision.main import main
 from ssl_vision.models import SimCLR
 from ssl_vision.runs.registry import Run
@@ -64,6 +66,38 @@ def test_it_fits_on_a_screen_and_says_all(folder):
         f"  ssl-vision evaluate '{path}'   kNN and a linear probe on the test split\n"
         f"  ssl-vision report '{path}'     a page about the run, its map of images among it"
     )
+
+
+LAYOUTS = {
+    "a test split": (["train/a", "val/a", "test/a"], {}, "{}   kNN and a linear probe on the test split"),
+    "a validation split alone": (
+        ["train/a", "val/a"],
+        {},
+        "{}   kNN and a linear probe on the validation split; there is no test split",
+    ),
+    "neither": (
+        ["train/a"],
+        {},
+        "{} --data.test FOLDER   kNN and a linear probe on labelled images in FOLDER; there is no test split",
+    ),
+    "a chosen split that is missing": (
+        ["train/a"],
+        {"test": "absent"},
+        "{} --data.test FOLDER   kNN and a linear probe on labelled images in FOLDER; there is no test split",
+    ),
+    "no labels": (["train", "test/a"], {}, None),
+}
+
+
+@pytest.mark.parametrize(("folders", "options", "advice"), LAYOUTS.values(), ids=LAYOUTS)
+def test_the_advice_is_what_the_images_allow(folder, tmp_path, folders, options, advice):
+    path = folder()
+    for name in folders:
+        (tmp_path / "images" / name).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / "images" / name / "1.png")
+    data = ImageFolder(root=tmp_path / "images", image_size=4, **options)
+    lines = [line for line in summary(Run(path), data=data).splitlines() if "ssl-vision evaluate" in line]
+    assert lines == ([] if advice is None else [f"  ssl-vision evaluate {advice.format(repr(str(path)))}"])
 
 
 def test_a_run_that_ends_collapsed_or_early_says_so(folder):
