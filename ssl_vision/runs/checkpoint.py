@@ -25,6 +25,8 @@ class Checkpoint(NamedTuple):
     state: dict[str, torch.Tensor]
     online: dict[str, torch.Tensor] | None = None
     """Weight and bias of the online probe, where the run had one."""
+    images: str | None = None
+    """Digest of the images that the run was trained on; None in checkpoints of earlier versions."""
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -62,7 +64,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         if not isinstance(config, dict) or not all(map(torch.is_tensor, state.values())):
             raise TypeError
         online = content.get("callbacks", {}).get("OnlineProbe", {}).get("layer")
-        return Checkpoint(file, config, int(progress["processed"]), state, online)
+        images = content[CHECKPOINT_KEY].get("images")
+        return Checkpoint(file, config, int(progress["processed"]), state, online, images)
     except InputError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, yaml.YAMLError) as error:

@@ -32,10 +32,12 @@ from ssl_vision.callbacks import (
     Times,
     WeightHistogram,
 )
+from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
 from ssl_vision.quiet import quiet
 from ssl_vision.runs.bar import RunBar
-from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.changed_images import check_images
+from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.classes import class_paths
 from ssl_vision.runs.complaint import OneLineErrors, one_line
 from ssl_vision.runs.default_data import with_data
@@ -93,6 +95,7 @@ class RunCLI(LightningCLI):
     plain_config: dict[str, Any]
     check: Callable[[], None]
     wandb_mode: str | None
+    checkpoint: Checkpoint | None = None
     page: dict[str, Any] | None = None
 
     def __init__(self, args: Sequence[str]) -> None:
@@ -185,8 +188,15 @@ class RunCLI(LightningCLI):
         if config.ckpt_path == "last":
             config.ckpt_path = self._last()
         if config.ckpt_path:
-            self._refuse_other_config(config.ckpt_path)
-        self.check = partial(self.folder.check, self.plain_config, resume=resume, overwrite=config.overwrite)
+            self.checkpoint = read_checkpoint(config.ckpt_path)._replace(state={})
+            self._refuse_other_config(self.checkpoint)
+        self.check = partial(
+            self.folder.check,
+            self.plain_config,
+            resume=resume,
+            overwrite=config.overwrite,
+            moved=_knows_images(self.checkpoint),
+        )
         if self.subcommand == "fit":
             if resume and config.overwrite:
                 raise InputError("--ckpt_path continues a run and --overwrite replaces it: give one of them")
@@ -221,14 +231,14 @@ class RunCLI(LightningCLI):
         rank_zero_info(f"no checkpoint in {self.folder.checkpoints}: starting afresh")
         return None
 
-    def _refuse_other_config(self, path: str) -> None:
+    def _refuse_other_config(self, checkpoint: Checkpoint) -> None:
         """A continued run must be the same run; a measured network must be the same network."""
-        other = differences(read_checkpoint(path).config, self.plain_config)
+        other = differences(checkpoint.config, self.plain_config, moved=_knows_images(checkpoint))
         if self.subcommand != "fit":
             trained = ("model.init_args.objective", "model.init_args.optimizer")
             other = [key for key in other if key.startswith("model.") and not key.startswith(trained)]
         if other:
-            raise InputError(f"{path} was made with another config ({'; '.join(other)})")
+            raise InputError(f"{checkpoint.path} was made with another config ({'; '.join(other)})")
 
     def instantiate_classes(self) -> None:
         """Builds model, data and trainer; a value that a constructor refuses is the user's error."""
@@ -242,9 +252,12 @@ class RunCLI(LightningCLI):
             raise InputError(one_line(str(error)) or type(error).__name__) from error
 
     def before_fit(self) -> None:
-        """Takes the initial weights, unless a checkpoint brings its own."""
+        """Takes the initial weights, or checks that the images are those of the checkpoint."""
         config = self.config_init["fit"]
-        if config.initial_checkpoint is not None and config.ckpt_path is None:
+        if self.checkpoint is not None:
+            if getattr(rank_zero_only, "rank", 0) == 0 and isinstance(self.datamodule, ImageData):
+                check_images(self.datamodule, self.checkpoint)
+        elif config.initial_checkpoint is not None:
             rank_zero_info(start_from(self.model, config.initial_checkpoint))
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
@@ -300,7 +313,12 @@ class RunCLI(LightningCLI):
             print(nothing_left(self.plain_config, **done))
         size = getattr(self.trainer.datamodule, "batch_size", None)  # type: ignore[attr-defined]
         images = size and size * self.trainer.world_size
-        print(summary(Run(self.folder.path), images=images))
+        data = self.datamodule if isinstance(self.datamodule, ImageData) else None
+        print(summary(Run(self.folder.path), images=images, data=data))
+
+
+def _knows_images(checkpoint: Checkpoint | None) -> bool:
+    return checkpoint is not None and checkpoint.images is not None
 
 
 def _below_home(value: Any) -> Any:

@@ -16,6 +16,8 @@ from ssl_vision.runs.block import from_yaml
 from ssl_vision.runs.lock import Lock
 from ssl_vision.runs.output import check_inside, completed
 
+_ROOT = "data.init_args.root"
+
 # Keys that say where to run and for how long, not what is computed: a continuation may change them. A folder
 # of one's own images is what is computed, and so is the length of a run whose schedule ends with it.
 _FREE = (
@@ -25,9 +27,10 @@ _FREE = (
     "wandb",
     "data.init_args.cache",
     "data.init_args.cache_dir",
+    "data.init_args.changed",
     "data.init_args.download",
     "data.init_args.resident",
-    "data.init_args.root",
+    _ROOT,
     "trainer.default_root_dir",
     "trainer.enable_model_summary",
     "trainer.enable_progress_bar",
@@ -37,6 +40,8 @@ _FREE = (
     "trainer.max_time",
 )
 
+# Defaults, and the settings that they were before: a run with the one is still a run with the other.
+_DEFAULTS_SINCE = {"data.init_args.val": ("auto", "train"), "data.init_args.val_folder": ("val", None)}
 _EXPORT = re.compile(r"(backbone(-torchvision|-timm)?\.safetensors|backbone\.onnx)(\.md)?")
 _FEATURES = re.compile(r"[a-z0-9_-]+-[0-9a-f]{24}\.pt")
 """Names of the files that exports and the feature cache write."""
@@ -59,6 +64,7 @@ class RunFolder:
         self.weights_file = self.path / "weights.csv"
         self.report_file = self.path / "report.html"
         self.skipped_file = self.path / "skipped.txt"
+        self.images_file = self.path / "images.csv"
         self.evaluation_file = self.path / "evaluation.json"
         self.mirror_file = self.path / "wandb" / "mirror.json"
         self.lock = Lock(self.path / ".lock")
@@ -72,13 +78,14 @@ class RunFolder:
         config: dict[str, Any] = from_yaml(self.config_file.read_text(encoding="utf-8"))
         return config
 
-    def check(self, config: Mapping[str, Any], *, resume: bool, overwrite: bool) -> None:
+    def check(self, config: Mapping[str, Any], *, resume: bool, overwrite: bool, moved: bool = False) -> None:
         """Says why a run with this config cannot have the folder, if it cannot. Changes nothing.
 
         Args:
             config: of the run about to start.
             resume: the run continues one that the folder holds.
             overwrite: a run that the folder holds may be replaced.
+            moved: as for `differences`.
 
         Raises:
             InputError: the folder holds another run, or this one already, or something else, or is in use, or
@@ -93,7 +100,7 @@ class RunFolder:
             return
         if overwrite:
             return
-        other = differences(self.config(), config)
+        other = differences(self.config(), config, moved=moved)
         if other:
             raise InputError(
                 f"{self.path} holds a run with another config ({'; '.join(other)}): "
@@ -120,7 +127,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Deletes the files that a run, its evaluations and its exports wrote, by their exact names."""
-        logs = (self.metrics_file, self.times_file, self.weights_file, self.skipped_file)
+        logs = (self.metrics_file, self.times_file, self.weights_file, self.skipped_file, self.images_file)
         own = [self.config_file, *logs, self.evaluation_file, self.report_file]
         own += [file for file in self.path.glob("*") if _EXPORT.fullmatch(file.name)]
         own += filter(_is_evaluation, self.path.glob("evaluation_*.json"))
@@ -165,9 +172,17 @@ def as_yaml(config: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The keys that change what is computed and differ, each as ``key: before there, now here``."""
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], *, moved: bool = False) -> list[str]:
+    """The keys that change what is computed and differ, each as ``key: before there, now here``.
+
+    Args:
+        before: a run's config.
+        now: another one.
+        moved: the root of an own folder of images may differ, as its images are compared by themselves.
+    """
     left, right = significant(before), significant(now)
+    for settings in (left, right) if moved else ():
+        settings.pop(_ROOT, None)
     absent = object()
     return [
         f"{key}: {left.get(key, 'nothing')} there, {right.get(key, 'nothing')} here"
@@ -203,9 +218,12 @@ def class_name(spec: Any) -> str:
 def significant(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that change what is computed, by their dotted keys, without those that are null."""
     flat = dict(_flat(config))
+    for key, (value, former) in _DEFAULTS_SINCE.items():
+        if flat.get(key) == value:
+            flat[key] = former
     free = set(_FREE)
     if str(flat.get("data.class_path", "")).endswith("ImageFolder"):
-        free.discard("data.init_args.root")
+        free.discard(_ROOT)
     if flat.get("model.init_args.optimizer.schedule", "constant") != "constant":
         free -= {"trainer.max_epochs", "trainer.max_steps"}
     return {

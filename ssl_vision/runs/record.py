@@ -7,7 +7,10 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import WandbLogger
 
 from ssl_vision import __version__
+from ssl_vision.data import ImageData
+from ssl_vision.data.fingerprint import Fingerprint
 from ssl_vision.runs.folder import RunFolder, as_yaml
+from ssl_vision.runs.images_file import write_images
 from ssl_vision.runs.log import RunLog
 from ssl_vision.runs.output import completed
 
@@ -17,7 +20,8 @@ CHECKPOINT_KEY = "ssl_vision"
 class RunRecord(pl.Callback):
     """Writes the full config to ``config.yaml``, into every checkpoint and into the W&B run.
 
-    In the checkpoint it is text, so that ``torch.load(..., weights_only=True)`` reads it.
+    In the checkpoint it is text, so that ``torch.load(..., weights_only=True)`` reads it. The checkpoint also
+    holds the digest of the images; their files are listed in ``images.csv``.
 
     Args:
         folder: of the run.
@@ -33,6 +37,7 @@ class RunRecord(pl.Callback):
         self.config = config
         self.fresh = fresh
         self.check = check
+        self._images: Fingerprint | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Makes the folder this run's.
@@ -49,7 +54,11 @@ class RunRecord(pl.Callback):
         if self.fresh:
             self.folder.clear()
         self.folder.write_config(self.config)
-        skipped = getattr(trainer.datamodule, "skipped", ())  # type: ignore[attr-defined]
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        if isinstance(data, ImageData):
+            self._images = data.fingerprint()
+            write_images(self.folder.images_file, self._images.files)
+        skipped = getattr(data, "skipped", ())
         if skipped:
             lines = "".join(f"{name}\n" for name in skipped)
             with completed(self.folder.skipped_file) as partial:
@@ -63,5 +72,8 @@ class RunRecord(pl.Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Adds the config and the version that wrote it."""
-        checkpoint[CHECKPOINT_KEY] = {"version": __version__, "config": as_yaml(self.config)}
+        """Adds the config, the version that wrote it, and the digest of the images."""
+        content = {"version": __version__, "config": as_yaml(self.config)}
+        if self._images is not None:
+            content["images"] = self._images.digest
+        checkpoint[CHECKPOINT_KEY] = content

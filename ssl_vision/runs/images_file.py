@@ -1,0 +1,37 @@
+"""The list of the image files that a run is trained on, as a table."""
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
+from ssl_vision.data.fingerprint import FileRecord
+from ssl_vision.runs.output import completed
+
+_COLUMNS = ("path", "size", "modified", "content", "decoded")
+
+
+def write_images(file: Path, images: Mapping[str, FileRecord]) -> None:
+    """Writes the list of a run's image files, if it has any."""
+    if not images:
+        return
+    with (
+        completed(file) as partial,
+        partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as out,
+    ):
+        writer = csv.writer(out)
+        writer.writerow(_COLUMNS)
+        writer.writerows((path, *record[:-1], int(record.decoded)) for path, record in images.items())
+
+
+def read_images(file: Path) -> dict[str, FileRecord]:
+    """The list of a run's image files; empty if there is none, or if it cannot be read."""
+    try:
+        with file.open(newline="", encoding="utf-8", errors="surrogateescape") as lines:
+            rows = csv.reader(lines)
+            next(rows, None)
+            return {
+                path: FileRecord(int(size), int(modified), content, decoded == "1")
+                for path, size, modified, content, decoded in rows
+            }
+    except (OSError, ValueError, csv.Error):
+        return {}
