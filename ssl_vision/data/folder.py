@@ -15,7 +15,7 @@ from ssl_vision.data.cache import Cache, Cached, cache_place
 from ssl_vision.data.decoding import Square, corrupt, squares
 from ssl_vision.data.images import Images
 from ssl_vision.data.module import ImageData, Split
-from ssl_vision.data.views import Views
+from ssl_vision.data.views import LARGEST_SIDE, Views
 from ssl_vision.errors import InputError
 
 EXTENSIONS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -51,7 +51,7 @@ class ImageFolder(ImageData):
         skipped: Paths within root of the files, in the splits read so far, that cannot be decoded.
 
     Raises:
-        InputError: image_size is below 1, or cache is none of the three.
+        InputError: image_size is not in 1..4096, or cache is none of the three.
     """
 
     def __init__(
@@ -70,6 +70,8 @@ class ImageFolder(ImageData):
         super().__init__(root=root, views=views, **options)
         if image_size < 1:
             raise InputError(f"image_size must be 1 or more, not {image_size}")
+        if image_size > LARGEST_SIDE:
+            raise InputError(f"image_size must be {LARGEST_SIDE} or less, not {image_size}")
         if cache not in ("auto", "always", "never"):
             raise InputError(f"cache must be auto, always or never, not {cache}")
         self.train = train

@@ -185,7 +185,13 @@ class RunCLI(LightningCLI):
             config.ckpt_path = self._last()
         if config.ckpt_path:
             self._refuse_other_config(config.ckpt_path)
-        self.check = partial(self.folder.check, self.plain_config, resume=resume, overwrite=config.overwrite)
+        self.check = partial(
+            self.folder.check,
+            self.plain_config,
+            recorded=lambda: Run(self.folder.path).config,
+            resume=resume,
+            overwrite=config.overwrite,
+        )
         if self.subcommand == "fit":
             if resume and config.overwrite:
                 raise InputError("--ckpt_path continues a run and --overwrite replaces it: give one of them")

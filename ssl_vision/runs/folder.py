@@ -3,14 +3,13 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ssl_vision.errors import InputError
-from ssl_vision.runs.block import from_yaml
 from ssl_vision.runs.lock import Lock
 from ssl_vision.runs.output import completed
 
@@ -58,16 +57,19 @@ class RunFolder:
         self.last = self.checkpoints / "last.ckpt"
         self.previous = self.checkpoints / "previous-last.ckpt"
 
-    def config(self) -> dict[str, Any]:
-        """The config that the folder's run was started with."""
-        config: dict[str, Any] = from_yaml(self.config_file.read_text(encoding="utf-8"))
-        return config
-
-    def check(self, config: Mapping[str, Any], *, resume: bool, overwrite: bool) -> None:
+    def check(
+        self,
+        config: Mapping[str, Any],
+        *,
+        recorded: Callable[[], Mapping[str, Any]],
+        resume: bool,
+        overwrite: bool,
+    ) -> None:
         """Says why a run with this config cannot have the folder, if it cannot. Changes nothing.
 
         Args:
-            config: of the run about to start.
+            config: configuration of the run about to start.
+            recorded: reads the configuration of the run that the directory holds.
             resume: the run continues one that the folder holds.
             overwrite: a run that the folder holds may be replaced.
 
@@ -82,7 +84,7 @@ class RunFolder:
             return
         if overwrite:
             return
-        other = differences(self.config(), config)
+        other = differences(recorded(), config)
         if other:
             raise InputError(
                 f"{self.path} holds a run with another config ({'; '.join(other)}): "

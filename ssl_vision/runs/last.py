@@ -135,7 +135,7 @@ class LastCheckpoint(Checkpoint):
         try:
             self.files.finish(self.spare)
         except OSError as error:
-            rank_zero_warn(str(error))
+            rank_zero_warn(str(error.strerror))
 
     def _save(self, trainer: pl.Trainer) -> None:
         trainer.save_checkpoint(self.files.last, weights_only=False)

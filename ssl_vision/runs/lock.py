@@ -1,9 +1,11 @@
-"""One process a run folder."""
+"""A lock that gives a run directory to one process."""
 
 import fcntl
 import os
 import socket
+import stat
 import time
+import warnings
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -22,15 +24,18 @@ class Lock:
         self._file: TextIOWrapper | None = None
 
     def take(self) -> None:
-        """Claims the folder.
+        """Claims the directory; on a file system without locks, warns that nothing guards it.
 
         Raises:
-            InputError: another process has it.
+            InputError: another process holds the lock, or the lock file cannot be opened.
         """
         if self._file is not None:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = self.path.open("a+", encoding="utf-8")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = self.path.open("a+", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be opened ({error.strerror or error})") from error
         try:
             _claim(file)
         except BlockingIOError as error:
@@ -40,6 +45,11 @@ class Lock:
             raise InputError(
                 f"{self.path.parent} is being trained by {owner or 'another process'}"
             ) from error
+        except OSError as error:
+            warnings.warn(
+                f"{self.path} cannot be locked ({error.strerror}): do not start this run a second time",
+                stacklevel=2,
+            )
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
@@ -51,19 +61,20 @@ class Lock:
         Raises:
             InputError: it has.
         """
-        if self._file is None and self.path.exists():
+        if self.held and self._file is None:
             self.take()
             self.release()
 
     @property
     def held(self) -> bool:
-        """Whether a process has the folder, this one or another; asking leaves no trace."""
+        """True while a process, this one or another, holds the lock; False where nobody can tell."""
         try:
-            with self.path.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if stat.S_ISREG(self.path.stat().st_mode):
+                with self.path.open("rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        except FileNotFoundError:
+        except OSError:  # no lock file, no permission to read it, or no locks on this file system
             pass
         return False
 

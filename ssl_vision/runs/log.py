@@ -10,6 +10,7 @@ from typing import Any
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
+from ssl_vision.runs.output import sync
 from ssl_vision.runs.table import names, rows
 
 Row = dict[str, str]
@@ -132,11 +133,7 @@ class _Table:
             if self._behind:
                 self._rewrite()
             if self._unsynced:
-                descriptor = os.open(self._path, os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+                sync(self._path)
                 self._unsynced = False
         except OSError as error:
             self._complain(error)

@@ -1,17 +1,16 @@
 """What run folders say of their runs, read from text files without torch."""
 
-import json
 import math
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ssl_vision.errors import InputError
 from ssl_vision.runs.folder import RunFolder
+from ssl_vision.runs.reading import read_json, read_yaml
 from ssl_vision.runs.table import column, last_value, rows
 
 SHORT = {
@@ -24,6 +23,9 @@ SHORT = {
 """Names of settings that are asked for often, and their keys in config.yaml."""
 
 _SECONDS = ("time/train_seconds", "time/val_seconds")
+
+_LAST_KEY = "wandb"
+"""The key that every config.yaml ends with: without it, the file was cut short."""
 
 _NO_RUNS = {"wandb", "checkpoints", "features"}
 """Folders that hold no runs, whatever lies in them."""
@@ -42,21 +44,38 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """config.yaml, read once.
+        """The configuration that the run was started with, read once.
+
+        It is read from config.yaml. Where that is damaged or cut short, as a power cut may leave it, the
+        copy in the last checkpoint is taken instead, which imports torch.
 
         Raises:
-            InputError: there is none, or it is no table of keys and values.
+            InputError: config.yaml is absent or damaged, and no checkpoint has a copy.
         """
-        file = self.folder.config_file
+        file, config = self.folder.config_file, None
         try:
-            config = self.folder.config()
-        except OSError as error:
-            raise InputError(f"{file} cannot be read ({error.strerror})") from error
-        except (ValueError, yaml.YAMLError) as error:
-            raise InputError(f"{file} is no YAML file") from error
-        if not isinstance(config, dict):
-            raise InputError(f"{file} is not a table of keys and values")
-        return config
+            config = read_yaml(file)
+            if isinstance(config, dict) and _LAST_KEY in config:
+                return config
+            damage = InputError(f"{file} is not a table of keys and values")
+        except InputError as error:
+            damage = error
+        copy = self._config_of_checkpoint()
+        if copy is not None:
+            return copy
+        if isinstance(config, dict):
+            return config
+        raise damage
+
+    def _config_of_checkpoint(self) -> dict[str, Any] | None:
+        """The copy of config.yaml in a checkpoint; None where no checkpoint can be read."""
+        for file in (self.folder.last, self.folder.previous):
+            if file.is_file():
+                from ssl_vision.runs.checkpoint import read_checkpoint
+
+                with suppress(InputError):
+                    return read_checkpoint(file).config
+        return None
 
     def setting(self, key: str) -> Any:
         """The value of a key; None where there is none.
@@ -104,9 +123,12 @@ class Run:
         logged = last_value(self.folder.metrics_file, "epoch")
         ended = last_value(self.folder.times_file, "epoch")
         if ended is None:
-            measured = [row["epoch"] for row in self.history if any(name.startswith("val/") for name in row)]
+            measured = (
+                row.get("epoch", -1) for row in self.history if any(name.startswith("val/") for name in row)
+            )
             ended = max(measured, default=-1)
-        return int(max(logged or 0, ended + 1))
+        epoch = max(logged or 0, ended + 1)
+        return int(epoch) if math.isfinite(epoch) else 0
 
     @cached_property
     def history(self) -> list[dict[str, float]]:
@@ -139,10 +161,7 @@ class Run:
         file = self.folder.evaluation_file
         if not file.exists():
             return []
-        try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(f"{file} is no JSON file") from error
+        found = read_json(file)
         if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
             raise InputError(f"{file} is not a list of rows")
         return found

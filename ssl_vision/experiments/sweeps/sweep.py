@@ -18,6 +18,7 @@ from ssl_vision.experiments.sweeps.machines import Submitit, slots
 from ssl_vision.experiments.sweeps.plan import Plan
 from ssl_vision.optional import needed
 from ssl_vision.runs.complaint import OneLineErrors, one_line
+from ssl_vision.runs.reading import read_text
 
 if TYPE_CHECKING:
     from ssl_vision.experiments.sweeps.worker import Worker
@@ -50,7 +51,7 @@ def run(args: Sequence[str]) -> None:
         folder=_folder(
             options.runs_dir, str(options.name or file.content.get("name") or Path(options.file).stem)
         ),
-        text=Path(options.file).read_text(encoding="utf-8"),
+        text=read_text(Path(options.file)),
         cap=check_cap(file, options.cells),
         options=tuple(passed),
         seed=options.seed,
