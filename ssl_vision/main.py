@@ -13,7 +13,7 @@ from ssl_vision import __version__
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.progress import Job
 from ssl_vision.quiet import quiet, silenced
-from ssl_vision.streams import BestEffort, flush, prepare
+from ssl_vision.streams import BestEffort, abandon, prepare
 
 
 class Command(NamedTuple):
@@ -96,11 +96,12 @@ def main(args: Sequence[str] | None = None) -> int:
     with redirect_stderr(cast(TextIO, BestEffort(sys.stderr))):
         try:
             code = _run(args)
-            flush(sys.stdout)
-        except BrokenPipeError:
-            return 128 + signal.SIGPIPE
+            sys.stdout.flush()
         except OSError as error:
-            return _complain(f"ssl-vision: the output cannot be written ({error.strerror})", 1, debug=False)
+            abandon(sys.stdout)
+            if isinstance(error, BrokenPipeError):
+                return 128 + signal.SIGPIPE
+            return _complain(f"ssl-vision: stdout cannot be written ({error.strerror})", 1, debug=False)
     return code
 
 
@@ -140,8 +141,8 @@ def _run(args: Sequence[str] | None) -> int:
     except OSError as error:
         if error.errno is None:  # not the system's
             return _complain_of_fault(name, error, debug=debug)
-        place = "" if error.filename is None else f"{error.filename}: "
-        what = _shortened(f"{place}{error.strerror}")
+        place = "the output" if error.filename is None else error.filename
+        what = _shortened(f"{place}: {error.strerror}")
         return _complain(f"ssl-vision {name}: {what}", 1 if error.filename is None else 2, debug=debug)
     except Exception as error:
         if _out_of_memory(error):

@@ -25,19 +25,6 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def flush(stream: TextIO) -> None:
-    """Flushes a stream; where that fails, drops its content, of which the interpreter would complain at exit.
-
-    Raises:
-        OSError: the stream cannot be written.
-    """
-    try:
-        stream.flush()
-    except OSError:
-        _abandon(stream)
-        raise
-
-
 class BestEffort:
     """A stream whose reader may go away: what cannot be written to it is dropped.
 
@@ -53,7 +40,7 @@ class BestEffort:
         try:
             return self._stream.write(text)
         except OSError:
-            _abandon(self._stream)
+            abandon(self._stream)
             return len(text)
 
     def flush(self) -> None:
@@ -61,14 +48,14 @@ class BestEffort:
         try:
             self._stream.flush()
         except OSError:
-            _abandon(self._stream)
+            abandon(self._stream)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
-def _abandon(stream: TextIO) -> None:
-    """Sends what a stream holds, and all that follows, nowhere."""
+def abandon(stream: TextIO) -> None:
+    """Drops what a stream holds and all that follows, of which the interpreter would complain at its end."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nothing, stream.fileno())

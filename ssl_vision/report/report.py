@@ -29,7 +29,7 @@ from ssl_vision.report.page import Missing, Section, missing, render
 from ssl_vision.report.sheet import Sheet
 from ssl_vision.runs.complaint import OneLineErrors
 from ssl_vision.runs.output import completed
-from ssl_vision.runs.registry import Run, find_runs
+from ssl_vision.runs.registry import Run, find_runs, readable
 
 _SIDE = 64
 
@@ -57,6 +57,8 @@ def run(args: Sequence[str]) -> None:
     parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
     options = parser.parse_args(list(args))
     found = find_runs(options.runs)
+    if len(found) > 1:
+        found = readable(found, "report")
     if len(found) == 1:
         material = Material(found[0], embed=options.embed, cache=options.cache, device=options.device)
         output, page = found[0].folder.report_file, of_one(material)

@@ -1,6 +1,7 @@
 """The Lightning command line: ``fit`` and ``validate``."""
 
 import logging
+import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -38,7 +39,7 @@ from ssl_vision.runs.bar import RunBar
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.complaint import OneLineErrors, one_line
 from ssl_vision.runs.default_data import with_data
-from ssl_vision.runs.folder import RunFolder, derived_name, differences
+from ssl_vision.runs.folder import RunFolder, derived_name, differences, run_path
 from ssl_vision.runs.initial import start_from
 from ssl_vision.runs.last import LastCheckpoint
 from ssl_vision.runs.log import RunLog
@@ -172,10 +173,11 @@ class RunCLI(LightningCLI):
         config = self.config[self.subcommand]
         self.plain_config = self._plain(config)
         name = config.name or derived_name(self.plain_config)
-        if Path(name).name != name:
-            raise InputError(f"--name {name}: a name, not a path; the folder is --runs_dir")
-        self.folder = RunFolder(Path(config.runs_dir).expanduser() / name)
+        self.folder = RunFolder(run_path(config.runs_dir, name))
         self.plain_config["name"] = name
+        _check_trainer(config.trainer)
+        if not 0 <= config.seed_everything < 2**32:
+            raise InputError(f"--seed_everything must lie in 0..{2**32 - 1}, not {config.seed_everything}")
         if config.seed_everything is False:
             raise InputError("--seed_everything false: a run without a seed cannot be compared or continued")
         if config.ckpt_path is None and self.subcommand == "fit" and _requeued():
@@ -307,6 +309,29 @@ class RunCLI(LightningCLI):
         print(summary(Run(self.folder.path), images=images))
 
 
+def _check_trainer(trainer: Namespace) -> None:
+    """Refuses values of the trainer's options that Lightning takes and then trips over.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+    for names, good, description in (
+        (("accumulate_grad_batches", "check_val_every_n_epoch"), lambda value: value >= 1, "1 or more"),
+        (
+            ("max_epochs", "max_steps"),
+            lambda value: value == -1 or value >= 1,
+            "-1, for no limit, or 1 or more",
+        ),
+        (("limit_train_batches",), lambda value: value > 0, "above 0"),
+        (("val_check_interval",), lambda value: not isinstance(value, (int, float)) or value > 0, "above 0"),
+        (("gradient_clip_val",), lambda value: 0 <= value < math.inf, "0 or more"),
+    ):
+        for name in names:
+            value = trainer.get(name)
+            if value is not None and not good(value):
+                raise InputError(f"--trainer.{name} must be {description}, not {value}")
+
+
 def _below_home(value: Any) -> Any:
     """The same with ``~`` for the home directory, which is nobody else's business and differs elsewhere."""
     if isinstance(value, dict):
@@ -343,6 +368,11 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
             return RunCLI(with_data(args)).page
         except MisconfigurationException as error:
             raise InputError(one_line(str(error))) from error
+        except ValueError as error:
+            if "`val_check_interval`" not in str(error):
+                raise
+            reason = "more than the training batches of an epoch"  # which Lightning knows only now
+            raise InputError(f"--trainer.val_check_interval: {reason}") from error
         except SystemExit as error:
             if isinstance(error.__context__, KeyboardInterrupt):  # Lightning's way out of Ctrl-C
                 raise error.__context__ from None

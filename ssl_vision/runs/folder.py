@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -33,6 +34,10 @@ _FREE = (
     "trainer.max_steps",
     "trainer.max_time",
 )
+
+
+_LONGEST_NAME = 200
+"""Bytes of a run's name: file systems take 255, and some files are named after it."""
 
 
 class RunFolder:
@@ -114,6 +119,27 @@ class RunFolder:
         """Writes config.yaml."""
         with completed(self.config_file) as partial:
             partial.write_text(as_yaml(config), encoding="utf-8")
+
+
+def run_path(runs_dir: str, name: str) -> Path:
+    """The path of a run directory, or of the directory of a sweep.
+
+    Raises:
+        InputError: the name is a path or too long, or nothing can be a directory there.
+    """
+    if Path(name).name != name or name == ".." or name.startswith("~"):
+        raise InputError(f"--name {name}: a name, not a path; the folder is --runs_dir")
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        raise InputError(f"--name {name[:20]}…: longer than {_LONGEST_NAME} bytes")
+    try:
+        path = Path(runs_dir).expanduser() / name
+        for option, place in (("--runs_dir", path.parent), ("--name", path)):
+            if os.path.lexists(place) and not place.is_dir():
+                raise InputError(f"{option}: {place} is not a directory")
+            place.exists()
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~ without a home directory
+        raise InputError(f"--runs_dir {runs_dir[:200]}: {getattr(error, 'strerror', error)}") from error
+    return path
 
 
 def as_yaml(config: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
@@ -145,6 +146,25 @@ class Run:
         """The metric's last value in metrics.csv; None where it was never logged."""
         return last_value(self.folder.metrics_file, metric)
 
+    @cached_property
+    def damage(self) -> InputError | None:
+        """Why config.yaml, metrics.csv or times.csv cannot be read; None where they can."""
+        try:
+            _ = self.config
+        except InputError as error:
+            return error
+        return self.log_damage
+
+    @cached_property
+    def log_damage(self) -> InputError | None:
+        """Why metrics.csv or times.csv cannot be read; None where they can, or are absent."""
+        try:
+            for file in (self.folder.metrics_file, self.folder.times_file):
+                last_value(file, "step")
+        except InputError as error:
+            return error
+        return None
+
     @property
     def seconds(self) -> float | None:
         """Seconds of training and validation, from times.csv; None without it."""
@@ -187,6 +207,28 @@ def find_runs(paths: Iterable[str | Path]) -> list[Run]:
             real = folder.resolve()
             found[real] = min(found.get(real, folder), folder, key=lambda path: len(path.parts))
     return [Run(folder) for folder in sorted(found.values())]
+
+
+def readable(runs: Iterable[Run], command: str) -> list[Run]:
+    """Leaves out the runs whose files cannot be read, each with a line on stderr.
+
+    Args:
+        runs: the runs.
+        command: name of the command that leaves them out, for the line.
+
+    Raises:
+        InputError: no run is left.
+    """
+    kept, damage = [], None
+    for run in runs:
+        if run.damage is None:
+            kept.append(run)
+        else:
+            damage = run.damage
+            print(f"ssl-vision {command}: left out: {damage}", file=sys.stderr)
+    if not kept and damage is not None:
+        raise InputError("no run can be read: the lines above say why")
+    return kept
 
 
 def _below(path: Path, seen: set[str]) -> Iterator[Path]:

@@ -7,7 +7,7 @@ A case is a command line, a change to a directory of good files, and limits. Cas
 option of each command times wrong values, each file that a command reads times kinds of damage. To add a
 category, write a generator of cases and decorate it with `category`.
 
-Each case runs in a child process that is forked after the imports, as an ordinary user, in a copy of the
+Each case runs in a child process that is forked after the imports, without the privileges of root, in a copy of the
 directory. It passes if the command ends in time with exit code 0, or with exit code 2 and one line on stderr,
 takes no more memory than it may, and changes nothing outside ``runs/`` and ``out/``; with exit code 2 it may not
 leave a new run directory either. Linux only. Prints the counts by category and exits with 1 if a case fails.
@@ -15,6 +15,7 @@ leave a new run directory either. Linux only. Prints the counts by category and 
 
 import argparse
 import contextlib
+import ctypes
 import errno
 import fcntl
 import importlib
@@ -53,7 +54,6 @@ from ssl_vision.models import OptimizerRule, SimCLR
 from ssl_vision.objectives import MACL
 from ssl_vision.runs.complaint import OneLineErrors
 
-NOBODY = 65534
 SECONDS = 60
 ADDRESS_SPACE = 4 * 2**30
 """What a case may reserve beyond what the parent has."""
@@ -162,8 +162,6 @@ def run_case(case: Case, template: Path, here: Path) -> Outcome:
     shutil.copytree(template, here, symlinks=True)
     problems: list[str] = []
     case.make(here)
-    if os.getuid() == 0:
-        _give_away(here)
     before, existed = snapshot(here), _runs_of(here)
     begin = time.monotonic()
     pid = os.fork()
@@ -220,17 +218,13 @@ def _child(case: Case, here: Path) -> None:
             descriptor = os.open(here.parent / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(descriptor, number)
             os.close(descriptor)
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
-        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1)
+        _open_streams("utf-8")
         os.chdir(here / "out")
         os.environ |= {"HOME": str(here / "home"), "USER": "nobody", "MPLCONFIGDIR": str(here / "home")}
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + ADDRESS_SPACE, size + ADDRESS_SPACE))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if os.getuid() == 0:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+        _give_up_privileges()
         warnings.resetwarnings()
         with case.around():
             code = main([arg.replace("{here}", str(here)) for arg in case.args])
@@ -245,6 +239,12 @@ def _child(case: Case, here: Path) -> None:
         code = 71
     finally:
         os._exit(code)
+
+
+def _open_streams(encoding: str) -> None:
+    """Opens stdout and stderr as the interpreter does at its start."""
+    sys.stdout = open(1, "w", encoding=encoding, closefd=False)
+    sys.stderr = open(2, "w", encoding=encoding, errors="backslashreplace", closefd=False, buffering=1)
 
 
 def _waited(pid: int) -> tuple[int | None, Any]:
@@ -270,12 +270,15 @@ def _resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
-def _give_away(here: Path) -> None:
-    """Makes the directory an ordinary user's, and lets that user write the two streams beside it."""
-    here.parent.chmod(0o777)
-    for folder, folders, files in os.walk(here):
-        for name in (".", *folders, *files):
-            os.chown(os.path.join(folder, name), NOBODY, NOBODY, follow_symlinks=False)
+def _give_up_privileges() -> None:
+    """Makes permissions count for root, too: gives up CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_FOWNER."""
+    libc = ctypes.CDLL(None)
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    libc.capget(header, sets)
+    for number in range(3):
+        sets[number] &= ~0b1110
+    if libc.capset(header, sets):
+        raise OSError("capset")
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int, int]]:
@@ -298,6 +301,8 @@ def _runs_of(here: Path) -> set[str]:
 # ---------------------------------------------------------------------------------------------- options
 
 LONG = "x" * 5000
+SAME_AS_OTHERS = ("inf", "", LONG)
+"""Of the numbers below, those that the parser refuses of one option as of the next."""
 NUMBERS = ["0", "-1", ".nan", "inf", ".inf", "1e30", "", LONG]
 
 
@@ -320,6 +325,8 @@ def fit_options(template: Path) -> Iterator[Case]:
     options += numeric(RepresentationMetrics, "metrics.")
     options += ["--patience", "--save_every_n_steps", "--seed_everything", "--trainer.max_time"]
     for option, value in itertools.product(dict.fromkeys(options), NUMBERS):
+        if value in SAME_AS_OTHERS and not option.startswith("--trainer"):
+            continue
         more = ["--model.objective=MACL"] if option.startswith("--model.objective") else []
         yield Case(f"{option}={value[:9]}", [*FIT, *more, f"{option}={value}"], lines=None)
     for option, value in (
@@ -901,6 +908,7 @@ def redirected(number: int, path: str) -> Callable[[], Any]:
             write = os.open(path, os.O_WRONLY)
         os.dup2(write, number)
         os.close(write)
+        _open_streams("utf-8")
         yield
 
     return around
@@ -911,8 +919,7 @@ def encoded(encoding: str) -> Callable[[], Any]:
 
     @contextlib.contextmanager
     def around() -> Iterator[None]:
-        sys.stdout = open(1, "w", encoding=encoding, closefd=False)
-        sys.stderr = open(2, "w", encoding=encoding, errors="backslashreplace", closefd=False, buffering=1)
+        _open_streams(encoding)
         yield
 
     return around
@@ -935,7 +942,7 @@ def streams(template: Path) -> Iterator[Case]:
         "no command": ["x"],
     }
     for (name, args), (kind, around) in itertools.product((good | wrong).items(), STREAMS.items()):
-        codes = frozenset({0, 1, 2, 141}) if name == "doctor" else frozenset({0, 2, 141})
+        codes = frozenset({0, 2}) | {"broken": {141}, "full": {1}}.get(kind.split()[-1], set())
         yield Case(f"{name}: {kind}", list(args), codes=codes, around=around, lines=None)
 
 
@@ -998,6 +1005,12 @@ def cases(template: Path, names: Iterable[str] = ()) -> Iterator[tuple[str, Case
     for name in names or CATEGORIES:
         for case in CATEGORIES[name](template):
             yield name, case
+
+
+def sample(template: Path, count: int) -> list[tuple[str, Case]]:
+    """So many cases, evenly spaced, so that each category has its share."""
+    every = list(cases(template))
+    return every[:: len(every) // count][:count]
 
 
 def campaign(folder: Path, names: list[str], *, verbose: bool, pattern: str, every: int) -> bool:
