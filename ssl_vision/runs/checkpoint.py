@@ -59,7 +59,11 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         config, state = parse_yaml(text, where=f"{file}: its config"), content["state_dict"]
         # "processed" counts epochs whose batches are all done; Lightning saves before it counts "completed".
         progress = content["loops"]["fit_loop"]["epoch_progress"]["current"]
-        if not _is_config(config) or not all(map(torch.is_tensor, state.values())):
+        if (
+            not _is_config(config)
+            or not isinstance(state, dict)
+            or not all(map(torch.is_tensor, state.values()))
+        ):
             raise TypeError
         online = content.get("callbacks", {}).get("OnlineProbe", {}).get("layer")
         return Checkpoint(file, config, int(progress["processed"]), state, online)

@@ -14,7 +14,7 @@ import yaml
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.callbacks import ProgressBar
+from pytorch_lightning.callbacks import ProgressBar, Timer
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
@@ -81,6 +81,28 @@ class _Parser(OneLineErrors, LightningArgumentParser):
     pass
 
 
+class _Beginning(pl.Callback):
+    """Notes that the trainer has restored the checkpoint that it was given and goes on from there.
+
+    Attributes:
+        over: true from then on.
+    """
+
+    over = False
+
+    def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The first hook of a fit with a sanity check."""
+        self.over = True
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The first hook of a fit without one."""
+        self.over = True
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The first hook of a validation."""
+        self.over = True
+
+
 class RunCLI(LightningCLI):
     """``LightningCLI`` whose every ``fit`` has a run folder, metrics.csv and an honest resume.
 
@@ -96,6 +118,7 @@ class RunCLI(LightningCLI):
     page: dict[str, Any] | None = None
 
     def __init__(self, args: Sequence[str]) -> None:
+        self.beginning = _Beginning()
         try:
             super().__init__(
                 pl.LightningModule,
@@ -165,6 +188,13 @@ class RunCLI(LightningCLI):
         )
         parser.set_defaults(_DEFAULTS)
 
+    def _set_seed(self) -> None:
+        """Seeds the generators, with a seed that each of them takes."""
+        seed = self.config[self.subcommand].seed_everything
+        if not 0 <= seed < 2**32:
+            raise InputError(f"--seed_everything must lie in 0..{2**32 - 1}, not {seed}")
+        super()._set_seed()
+
     def _parse_ckpt_path(self) -> None:
         """Leaves the config as it was given."""
 
@@ -176,8 +206,6 @@ class RunCLI(LightningCLI):
         self.folder = RunFolder(run_path(config.runs_dir, name))
         self.plain_config["name"] = name
         _check_trainer(config.trainer)
-        if not 0 <= config.seed_everything < 2**32:
-            raise InputError(f"--seed_everything must lie in 0..{2**32 - 1}, not {config.seed_everything}")
         if config.seed_everything is False:
             raise InputError("--seed_everything false: a run without a seed cannot be compared or continued")
         if config.ckpt_path is None and self.subcommand == "fit" and _requeued():
@@ -248,6 +276,21 @@ class RunCLI(LightningCLI):
         ) as error:  # fmt: skip
             raise InputError(one_line(str(error)) or type(error).__name__) from error
 
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Runs the trainer; what it finds wrong with an option or a checkpoint is the user's error."""
+        try:
+            super()._run_subcommand(subcommand)
+        except (InputError, MisconfigurationException, OSError):
+            raise
+        except Exception as error:
+            if "`val_check_interval`" in str(error):
+                reason = "more than the training batches of an epoch"
+                raise InputError(f"--trainer.val_check_interval: {reason}") from error
+            path = self.config_init[subcommand].ckpt_path
+            if path is None or self.beginning.over:
+                raise
+            raise InputError(f"{path}: cannot be restored ({one_line(str(error))})") from error
+
     def before_fit(self) -> None:
         """Takes the initial weights, unless a checkpoint brings its own."""
         config = self.config_init["fit"]
@@ -260,7 +303,7 @@ class RunCLI(LightningCLI):
         if self.subcommand == "validate":
             bar = [] if config.trainer.enable_progress_bar is False else [RunBar()]
             return super().instantiate_trainer(
-                logger=False, enable_checkpointing=False, callbacks=bar, **kwargs
+                logger=False, enable_checkpointing=False, callbacks=[self.beginning, *bar], **kwargs
             )
         given = config.trainer.logger
         log = RunLog(self.folder.metrics_file)
@@ -270,7 +313,13 @@ class RunCLI(LightningCLI):
         if self.wandb_mode:
             loggers.append(mirror(self.folder, self.plain_config, mode=self.wandb_mode, fresh=fresh))
         record = RunRecord(self.folder, self.plain_config, fresh=fresh, check=self.check)
-        own: list[pl.Callback] = [Times(), Memory(), ObjectiveStatistics(), WeightHistogram(log)]
+        own: list[pl.Callback] = [
+            self.beginning,
+            Times(),
+            Memory(),
+            ObjectiveStatistics(),
+            WeightHistogram(log),
+        ]
         own += [FiniteSteps(config.patience)]
         own += [OnlineProbe()] if config.online_probe else []
         own += [GradientDiagnostics()] if config.gradients else []
@@ -330,6 +379,18 @@ def _check_trainer(trainer: Namespace) -> None:
             value = trainer.get(name)
             if value is not None and not good(value):
                 raise InputError(f"--trainer.{name} must be {description}, not {value}")
+    if trainer.max_time is not None and not _lasts(trainer.max_time):
+        raise InputError(
+            f"--trainer.max_time must be days:hours:minutes:seconds above 0, not {trainer.max_time}"
+        )
+
+
+def _lasts(duration: Any) -> bool:
+    """True for what Lightning takes for a time above 0."""
+    try:
+        return (Timer(duration).time_remaining() or 0) > 0
+    except (MisconfigurationException, TypeError, ValueError, OverflowError):
+        return False
 
 
 def _below_home(value: Any) -> Any:
@@ -368,11 +429,6 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
             return RunCLI(with_data(args)).page
         except MisconfigurationException as error:
             raise InputError(one_line(str(error))) from error
-        except ValueError as error:
-            if "`val_check_interval`" not in str(error):
-                raise
-            reason = "more than the training batches of an epoch"  # which Lightning knows only now
-            raise InputError(f"--trainer.val_check_interval: {reason}") from error
         except SystemExit as error:
             if isinstance(error.__context__, KeyboardInterrupt):  # Lightning's way out of Ctrl-C
                 raise error.__context__ from None

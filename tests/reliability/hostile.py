@@ -942,7 +942,7 @@ def streams(template: Path) -> Iterator[Case]:
         "no command": ["x"],
     }
     for (name, args), (kind, around) in itertools.product((good | wrong).items(), STREAMS.items()):
-        codes = frozenset({0, 2}) | {"broken": {141}, "full": {1}}.get(kind.split()[-1], set())
+        codes = frozenset({0, 2}) | {"broken": {1, 141}, "full": {1}}.get(kind.split()[-1], set())
         yield Case(f"{name}: {kind}", list(args), codes=codes, around=around, lines=None)
 
 
