@@ -146,7 +146,12 @@ def _parser(checkpoint: Checkpoint | None) -> OneLineErrors:
     parser.add_argument("--output", type=str | None, default=None, help="JSON file; else in the run folder.")
     parser.add_subclass_arguments(pl.LightningDataModule, "data", required=checkpoint is not None)
     if checkpoint:
-        parser.set_defaults({"data": checkpoint.config["data"]})
+        try:
+            parser.set_defaults({"data": checkpoint.config["data"]})
+        except Exception as error:  # of any class that the config names
+            raise InputError(
+                f"{checkpoint.path}: the run's config describes no data: {one_line(str(error))}"
+            ) from error
     return parser
 
 

@@ -643,6 +643,44 @@ CHECKPOINTS = [
         )
         for reader in ("evaluate", "export", "embed")
     ),
+    *(
+        read_by(
+            reader,
+            f"{new} in its config",
+            line,
+            changed(
+                lambda content, old=old, new=new: content["ssl_vision"].update(
+                    config=content["ssl_vision"]["config"].replace(old, new)
+                )
+            ),
+        )
+        for reader in ("evaluate", "export", "embed")
+        for old, new, line in [
+            ("width: 4", "width: 100000000", r".*width 100000000 and depth 18 make .* parameters, over .*"),
+            ("width: 4", "width: 400", r"{here}/other\.ckpt: .*size mismatch for .*"),
+            ("ssl_vision.models.SimCLR", "no.such.Class", r".*describes no model: .*'no'"),
+            ("ssl_vision.objectives.MACL", "no.such.Class", r".*describes no model: .*'no'"),
+        ]
+    ),
+    *(
+        read_by(
+            reader,
+            f"{name} for a config",
+            line,
+            changed(lambda content, text=text: content["ssl_vision"].update(config=text)),
+        )
+        for reader in READERS
+        for name, text, line in [
+            ("aliases without end", GROWING.decode(), r"{here}/other\.ckpt: its config: holds itself, or .*"),
+            ("brackets", "[" * 100_000, r"{here}/other\.ckpt: its config: nested more than 50 deep"),
+        ]
+    ),
+    Case(
+        "a table that cannot be written",
+        "evaluate {run} --protocol=check --baselines=false --cache=false --output={here}/f/x.json",
+        r"{here}/f/x\.json cannot be written \(Not a directory\)",
+        written("f", b""),
+    ),
     Case(
         "no run of that name",
         "validate --name=none --ckpt_path=last",
