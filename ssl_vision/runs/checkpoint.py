@@ -74,10 +74,11 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _is_config(config: Any) -> bool:
-    """True for a table that names a model, its data and a seed, as every run's does."""
+    """True for a table with a seed, a trainer, a model and its data, as every run has one."""
     return (
         isinstance(config, dict)
         and isinstance(config["seed_everything"], int)
+        and isinstance(config["trainer"], dict)
         and all(isinstance(config[part]["class_path"], str) for part in ("model", "data"))
         and all(isinstance(config[part]["init_args"], dict) for part in ("model", "data"))
     )
