@@ -20,8 +20,9 @@ notebooks: install-test  ## runs the notebooks
 docs: install-test  ## the documentation as a site, in site/
 	$(BIN)/mkdocs build --strict
 
-torture: install-test  ## the long forms of the tests: a hundred kills, 20,000 steps, 2,000 configs with one thing wrong
+torture: install-test  ## the long forms of the tests: a hundred kills, 20,000 steps, 2,000 configs with one thing wrong, every hostile input
 	$(BIN)/python tests/reliability/torture.py
+	$(BIN)/python tests/reliability/hostile.py
 	SSL_VISION_FUZZ=2000 $(BIN)/python -m pytest tests/reliability/test_fuzz.py --hypothesis-show-statistics
 
 floors: install-test  ## the tests on the oldest libraries that setup.cfg admits, in an environment of their own
