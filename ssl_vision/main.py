@@ -2,17 +2,19 @@
 
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any, NamedTuple
+from contextlib import nullcontext, redirect_stderr
+from typing import Any, NamedTuple, TextIO, cast
 
 from ssl_vision import __version__
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.progress import Job
 from ssl_vision.quiet import quiet, silenced
 from ssl_vision.runs.names import local_modules
+from ssl_vision.streams import BestEffort, abandon, prepare
 
 
 class Command(NamedTuple):
@@ -85,11 +87,26 @@ def usage() -> str:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs a command and returns the exit code: 0 done, 1 a fault, 2 wrong input, 128 + n ended by signal n.
+    """Runs a command and returns the exit code: 0 done, 1 failed, 2 wrong input, 128 + n ended by signal n.
 
-    What went wrong is one line on stderr; ``--debug`` anywhere, or ``SSL_VISION_DEBUG``, shows a traceback.
-    ``--quiet`` anywhere, or ``SSL_VISION_QUIET``, leaves results and errors alone to be printed.
+    An error is one line on stderr; ``--debug`` anywhere, or ``SSL_VISION_DEBUG``, shows a traceback, too.
+    ``--quiet`` anywhere, or ``SSL_VISION_QUIET``, prints results and errors only. A command goes on where
+    nobody reads stderr, and ends with the exit code of SIGPIPE where nobody reads stdout.
     """
+    prepare()
+    with redirect_stderr(cast(TextIO, BestEffort(sys.stderr))):
+        try:
+            code = _run(args)
+            sys.stdout.flush()
+        except OSError as error:
+            abandon(sys.stdout)
+            if isinstance(error, BrokenPipeError):
+                return 128 + signal.SIGPIPE
+            return _complain(f"ssl-vision: stdout cannot be written ({error.strerror})", 1, debug=False)
+    return code
+
+
+def _run(args: Sequence[str] | None) -> int:
     args = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in args or bool(os.environ.get("SSL_VISION_DEBUG"))
     calm = "--quiet" in args or quiet()
@@ -120,11 +137,37 @@ def main(args: Sequence[str] | None = None) -> int:
         if int(os.environ.get("LOCAL_RANK", 0)) and not debug:
             return 2  # one process of a machine says it for all
         return _complain(f"ssl-vision {name}: {_shortened(str(error))}", 2, debug=debug)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.errno is None:  # not the system's
+            return _complain_of_fault(name, error, debug=debug)
+        place = "the output" if error.filename is None else error.filename
+        what = _shortened(f"{place}: {error.strerror}")
+        return _complain(f"ssl-vision {name}: {what}", 1 if error.filename is None else 2, debug=debug)
     except Exception as error:
-        first = next(filter(str.strip, str(error).splitlines()), "")
-        what = f"{type(error).__name__}: {_shortened(first)}"
-        return _complain(f"ssl-vision {name}: fault: {what} (--debug shows where)", 1, debug=debug)
+        if _out_of_memory(error):
+            advice = "out of memory: smaller batches and networks take less, and so does --model.chunk_size"
+            return _complain(f"ssl-vision {name}: {advice} ({_first_line(error)})", 1, debug=debug)
+        return _complain_of_fault(name, error, debug=debug)
     return 0
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """True for Python's, CUDA's and torch's way to say so; torch is not imported for the question."""
+    return isinstance(error, MemoryError) or any(
+        sign in f"{type(error).__name__}: {error}"
+        for sign in ("OutOfMemoryError", "can't allocate memory", "Unable to allocate")
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return _shortened(next(filter(str.strip, str(error).splitlines()), type(error).__name__))
+
+
+def _complain_of_fault(name: str, error: Exception, *, debug: bool) -> int:
+    what = f"{type(error).__name__}: {_first_line(error)}"
+    return _complain(f"ssl-vision {name}: fault: {what} (--debug shows where)", 1, debug=debug)
 
 
 def _function(place: str) -> Callable[..., Mapping[str, Any] | None]:

@@ -6,7 +6,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "ssl_vision"
 
 ROOMS = [
-    {"errors", "quiet", "progress", "optional"},
+    {"errors", "quiet", "progress", "optional", "streams"},
     {"objectives", "metrics"},
     {"data"},
     {"models"},
@@ -18,7 +18,7 @@ ROOMS = [
     {"main"},
     {"__main__"},
 ]
-"""The four files first are for all, and know only each other."""
+"""The five files first are for all, and know only each other."""
 
 
 def imported(file):

@@ -92,7 +92,12 @@ class RepresentationMetrics(pl.Callback):
         if trainer.sanity_checking:
             return
         if self._knn is not None:
-            pl_module.log("val/knn_top1", self._knn.compute(), prog_bar=True, sync_dist=True)
+            try:
+                pl_module.log("val/knn_top1", self._knn.compute(), prog_bar=True, sync_dist=True)
+            except ValueError as error:
+                if "not finite" not in str(error):
+                    raise
+                rank_zero_warn(f"val/knn_top1 is left out: {error}")
         ranks: dict[str, float] = {}
         if self._ranking is not None:
             for key, value in self._ranking.compute().items():

@@ -19,7 +19,7 @@ from ssl_vision.data.fingerprint import FileRecord, Fingerprint, Listing, digest
 from ssl_vision.data.images import Images
 from ssl_vision.data.module import ImageData, Split
 from ssl_vision.data.split_folders import SplitFolders
-from ssl_vision.data.views import Views
+from ssl_vision.data.views import LARGEST_SIDE, Views
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
 
@@ -62,7 +62,7 @@ class ImageFolder(ImageData):
         skipped: Paths within root of the files, in the splits read so far, that cannot be decoded.
 
     Raises:
-        InputError: image_size is below 1, or cache is none of the three.
+        InputError: image_size is not in 1..4096, or cache is none of the three.
     """
 
     def __init__(
@@ -82,6 +82,8 @@ class ImageFolder(ImageData):
         super().__init__(root=root, views=views, **options)
         if image_size < 1:
             raise InputError(f"image_size must be 1 or more, not {image_size}")
+        if image_size > LARGEST_SIDE:
+            raise InputError(f"image_size must be {LARGEST_SIDE} or less, not {image_size}")
         if cache not in ("auto", "always", "never"):
             raise InputError(f"cache must be auto, always or never, not {cache}")
         self.train = train

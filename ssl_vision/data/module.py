@@ -22,6 +22,9 @@ Split = Literal["pretrain", "train", "val", "test"]
 _DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """What autocast makes of the views anyway."""
 
+LARGEST_BATCH = 2**20
+"""Images that a process may see at a time."""
+
 QUERIES, BANK = 0, 1
 """Which validation loader is which."""
 
@@ -68,10 +71,11 @@ class ImageData(pl.LightningDataModule):
         resident: float = 0.5,
     ) -> None:
         super().__init__()
-        if batch_size < 1:
-            raise InputError(f"batch_size must be 1 or more, not {batch_size}")
-        if eval_batch_size < 1:
-            raise InputError(f"eval_batch_size must be 1 or more, not {eval_batch_size}")
+        for name, size in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
+            if size < 1:
+                raise InputError(f"{name} must be 1 or more, not {size}")
+            if size > LARGEST_BATCH:
+                raise InputError(f"{name} must be {LARGEST_BATCH} or less, not {size}")
         if val not in ("auto", "train", "val", "test"):
             raise InputError(f"val must be auto, train, val or test, not {val}")
         if not 0 < val_share <= 0.5:

@@ -14,6 +14,9 @@ from ssl_vision.data.random import Stream, states
 from ssl_vision.data.rendering import Look, plan, render
 from ssl_vision.errors import InputError
 
+LARGEST_SIDE = 4096
+"""Pixels: the largest side of a view or of a decoded image, which takes 200 MB in float32."""
+
 
 @dataclass(frozen=True)
 class Views:
@@ -69,6 +72,8 @@ class Views:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise InputError(f"views.size must be 1 or more, not {self.size}")
+        if self.size > LARGEST_SIDE:
+            raise InputError(f"views.size must be {LARGEST_SIDE} or less, not {self.size}")
         for name, top in (("scale", 1.0), ("ratio", math.inf), ("sigma", math.inf)):
             low, high = getattr(self, name)
             if not 0 < low <= high <= top or high == math.inf:

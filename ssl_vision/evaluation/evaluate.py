@@ -100,8 +100,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     if not every:
         raise InputError("nothing could be measured: the lines above say why")
     output = Path(options.output) if options.output else _output(folder, checkpoint, data)
-    with completed(output) as partial:
-        partial.write_text(json.dumps(every, indent=1), encoding="utf-8")
+    unwritten = _written(output, json.dumps(every, indent=1))
     if own:  # no one else's run says where to upload
         mirror_rows(folder, checkpoint.config, every, name=output.stem)
     split = "test split" if data.eval_split == "test" else "validation split, as there is no test split"
@@ -112,12 +111,24 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     for protocol in protocols:
         print(f"{protocol.name}. {_described(protocol, len(train))}")
         print(render(rows[protocol.name]) or "nothing could be measured")
+    if unwritten is not None:
+        raise unwritten
     print(f"written to {output}")
     if not options.report or output != folder.evaluation_file or not folder.config_file.exists():
         return None
     return {
         "path": folder.path, "data": data, "embedded": trained if trained.made else None, "allowed": allowed,
     }  # fmt: skip
+
+
+def _written(output: Path, text: str) -> InputError | None:
+    """Writes a file; returns the error where that fails, so that the tables can be printed first."""
+    try:
+        with completed(output) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except InputError as error:
+        return error
+    return None
 
 
 def _data(

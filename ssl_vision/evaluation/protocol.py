@@ -7,8 +7,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import yaml
-
 from ssl_vision.data.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.finetune import FineTuneRule
@@ -18,6 +16,7 @@ from ssl_vision.evaluation.ranges import check
 from ssl_vision.evaluation.subset import SHARES, Labels
 from ssl_vision.models import Layers
 from ssl_vision.runs.complaint import OneLineErrors, one_line
+from ssl_vision.runs.reading import parse_yaml, read_text
 
 _SHIPPED = files("ssl_vision.evaluation") / "protocols"
 
@@ -252,20 +251,14 @@ def read_protocol(name: str) -> Protocol:
     """
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"protocol {name}: not readable ({type(error).__name__})") from error
+        text = read_text(path)
     elif name in shipped():
         text = (_SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")
     else:
         raise InputError(
             f"no protocol '{name}'; there are {', '.join(shipped())}, all, and your own .yaml file"
         )
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"protocol {name}: {' '.join(str(error).split())}") from error
+    content = parse_yaml(text, where=f"protocol {name}")
     if not isinstance(content, Mapping) or content.keys() - {"layers", "measurements"}:
         raise InputError(f"protocol {name}: expected the keys layers and measurements")
     layers, items = content.get("layers", ["backbone"]), content.get("measurements")

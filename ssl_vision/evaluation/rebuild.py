@@ -2,10 +2,12 @@
 
 import copy
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 
 from ssl_vision.errors import InputError
 from ssl_vision.models import SimCLR
@@ -43,8 +45,11 @@ def trained_model(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> S
     Raises:
         InputError: its config names another class, or the weights do not fit the network that it describes.
     """
-    model = untrained_model(checkpoint.config, where=checkpoint.path, allowed=allowed)
+    build = partial(untrained_model, checkpoint.config, where=checkpoint.path, allowed=allowed)
     try:
+        with torch.device("meta"):  # a network that the weights do not fit is refused before it takes memory
+            build().load_state_dict(checkpoint.state, assign=True)
+        model = build()
         model.load_state_dict(checkpoint.state)
     except RuntimeError as error:
         _, *found = str(error).splitlines()

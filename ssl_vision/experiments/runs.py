@@ -31,9 +31,9 @@ def run(args: Sequence[str]) -> None:
 
     Reads config.yaml, metrics.csv and times.csv of every run folder at or below the paths, and nothing else.
     A run is *running* while a process trains it, *finished* with all its epochs, else *stopped*; *unreadable*
-    is one whose config is damaged, and a line on stderr says how. A key is one of run, status, epoch, time,
-    knn, objective, data, seed, epochs, batch_size; a key of config.yaml, with or without init_args, such as
-    model.objective.temperature; or a metric's name such as val/rankme.
+    is one whose config or log is damaged, and a line on stderr says how. A key is one of run, status, epoch,
+    time, knn, objective, data, seed, epochs, batch_size; a key of config.yaml, such as
+    model.objective.temperature, with or without init_args; or the name of a metric, such as val/rankme.
 
     Raises:
         InputError: no run there, or a key that none of them has.
@@ -63,7 +63,7 @@ def run(args: Sequence[str]) -> None:
     rows = [_row(each, wanted) for each in runs]
     for key in wanted:
         if key not in _FACTS and all(row[key] is None for row in rows):
-            check_known(key, [each for each in runs if _problem(each) is None], others=tuple(_FACTS))
+            check_known(key, [each for each in runs if each.damage is None], others=tuple(_FACTS))
     rows = [row for row in rows if all(_matches(row[key], value) for key, value in filters.items())]
     if options.sort:
         key = options.sort
@@ -84,19 +84,10 @@ def run(args: Sequence[str]) -> None:
 
 
 def _row(run: Run, keys: Sequence[str]) -> dict[str, Any]:
-    problem = _problem(run)
-    if problem is not None:
-        print(f"ssl-vision runs: {problem}", file=sys.stderr)
+    if run.damage is not None:
+        print(f"ssl-vision runs: {run.damage}", file=sys.stderr)
         return {key: {"run": str(run.folder.path), "status": "unreadable"}.get(key) for key in keys}
     return {key: _value(run, key) for key in keys}
-
-
-def _problem(run: Run) -> InputError | None:
-    try:
-        run.config  # noqa: B018
-    except InputError as error:
-        return error
-    return None
 
 
 def _value(run: Run, key: str) -> Any:

@@ -94,6 +94,7 @@ def pretrained(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> tupl
             mean=tuple(views["mean"]),
             std=tuple(views["std"]),
         )
+        _ = description.views  # refuses what no image can be
         backbone = copy.deepcopy(network.backbone).to(memory_format=torch.contiguous_format)
     except InputError:
         raise

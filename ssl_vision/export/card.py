@@ -1,6 +1,5 @@
 """The model card: what a backbone was trained on, how good it is and how it is loaded."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from ssl_vision.errors import InputError
 from ssl_vision.export.backbones import Pretrained
 from ssl_vision.runs.checkpoint import Checkpoint
+from ssl_vision.runs.reading import read_json
 
 # Options of the data that say where and how fast, not what.
 _ELSEWHERE = {
@@ -102,11 +102,13 @@ def evaluation_rows(file: Path, *, epoch: int) -> list[dict[str, Any]]:
     if not file.is_file():
         return []
     try:
-        rows = [dict(row) for row in json.loads(file.read_text(encoding="utf-8")) if "corruption" not in row]
+        rows = [dict(row) for row in read_json(file) if "corruption" not in row]
         ours = [row for row in rows if row["features"] == "trained" and row["epoch"] == epoch]
         others = [row for row in rows if row["features"] != "trained"]
         shown = [row for row in ours if row["layer"] == "backbone"]
         _evaluation(shown + others)
+    except InputError:
+        raise
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{file}: not written by ssl-vision evaluate") from error
     return shown + others if shown else []

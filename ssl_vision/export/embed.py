@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ssl_vision.data.decoding import Decoded, squares
 from ssl_vision.data.folder import image_names
+from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.export.backbones import SUFFIX, Description, pretrained, read_backbone
@@ -63,8 +64,8 @@ def run(args: Sequence[str]) -> None:
     parser.add_argument("--strict", type=bool, default=False, help="Stop at a file that cannot be decoded.")
     add_allow_class(parser)
     allowed, options = allowed_classes(args), parser.parse_args(list(args))
-    if options.batch_size < 1:
-        raise InputError(f"--batch_size must be 1 or more, not {options.batch_size}")
+    if not 1 <= options.batch_size <= LARGEST_BATCH:
+        raise InputError(f"--batch_size must lie in 1..{LARGEST_BATCH}, not {options.batch_size}")
     folder, output, device = Path(options.images), Path(options.output), chosen_device(options.device)
     write = writer(output)
     names = image_names(folder)

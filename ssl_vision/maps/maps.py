@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from jsonargparse.typing import PositiveInt
 from torch import nn
 
@@ -17,8 +16,15 @@ from ssl_vision.maps.simulation import Maps, angles, simulated
 from ssl_vision.maps.terms import doubles, scaling, terms
 from ssl_vision.runs.complaint import OneLineErrors, one_line
 from ssl_vision.runs.output import completed
+from ssl_vision.runs.reading import parse_yaml
 
 FORMATS = (".svg", ".png", ".pdf")
+
+_FINEST = 1000
+"""Angles along a side, which make a million cells."""
+
+_MOST_DRAWS = 2**22
+"""Negatives that are drawn for each pair of angles, 32 MB."""
 
 
 def run(args: Sequence[str]) -> None:
@@ -51,6 +57,12 @@ def run(args: Sequence[str]) -> None:
     picture = Path(options.output)
     if picture.suffix not in FORMATS:
         raise InputError(f"--output {picture} must end with one of {', '.join(FORMATS)}")
+    for name, value, largest in (
+        ("--grid", options.grid, _FINEST),
+        ("--batches times --negatives", options.batches * options.negatives, _MOST_DRAWS),
+    ):
+        if value > largest:
+            raise InputError(f"{name} must be {largest} or less, not {value}")
     objectives = [_objective(text) for text in options.objectives]
     axes = angles(options.grid)
     for objective in objectives:  # refuses before it draws
@@ -98,7 +110,7 @@ def _objective(text: str) -> nn.Module:
 
 def _title(text: str, objective: nn.Module) -> str:
     """The class's name, and under it the options that were given and what becomes of its ratio."""
-    name, options = _given(yaml.safe_load(text))
+    name, options = _given(parse_yaml(text, where="--objectives"))
     doubled = ["R in effect: 2 × its ratio"] if doubles(objective) else []
     return "\n".join([name, *options, *doubled])
 

@@ -10,12 +10,19 @@ from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 Stem = Literal["small", "imagenet"]
 Depth = Literal[18, 34, 50, 101]
 
+MOST_PARAMETERS = 2**30
+"""Of a backbone or a head, 4 GiB in float32; the largest ResNet of the SimCLR paper has 3.8e8."""
+
 _LAYERS: dict[int, tuple[type[BasicBlock | Bottleneck], tuple[int, int, int, int]]] = {
     18: (BasicBlock, (2, 2, 2, 2)),
     34: (BasicBlock, (3, 4, 6, 3)),
     50: (Bottleneck, (3, 4, 6, 3)),
     101: (Bottleneck, (3, 4, 23, 3)),
 }
+
+
+_OVER_SQUARED_WIDTH = {18: 2727, 34: 5194, 50: 5739, 101: 10376}
+"""Parameters of a backbone by its depth, divided by the square of its width."""
 
 
 class _Pointwise(nn.Conv2d):
@@ -43,7 +50,7 @@ class Backbone(ResNet):
             96 px; ``"imagenet"`` has the 7×7 convolution of stride 2 and the max-pool.
 
     Raises:
-        ValueError: for an unknown depth or stem, or a width below 1.
+        ValueError: for an unknown depth or stem, or a width below 1 or with more than 2³⁰ parameters.
     """
 
     def __init__(self, *, depth: Depth = 18, width: int = 64, stem: Stem = "small") -> None:
@@ -51,6 +58,10 @@ class Backbone(ResNet):
             raise ValueError(f"depth must be one of {sorted(_LAYERS)}, got {depth}")
         if width < 1:
             raise ValueError(f"width must be at least 1, got {width}")
+        if (count := _OVER_SQUARED_WIDTH[depth] * width**2) > MOST_PARAMETERS:
+            raise ValueError(
+                f"width {width} and depth {depth} make {count:.1e} parameters, over {MOST_PARAMETERS:.1e}"
+            )
         block, layers = _LAYERS[depth]
         # torchvision's constructor knows one width only: take its blocks and leave its constructor out.
         nn.Module.__init__(self)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ssl_vision.data.images import Batch
 from ssl_vision.errors import InputError
-from ssl_vision.models.backbone import Backbone, Depth, Stem
+from ssl_vision.models.backbone import MOST_PARAMETERS, Backbone, Depth, Stem
 from ssl_vision.models.optimizer import OptimizerRule
 from ssl_vision.models.recorded import RecordedStep, whole_step
 from ssl_vision.objectives import Contrastive, InfoNCE, in_chunks
@@ -22,6 +22,9 @@ CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
 HeadBatchNorm = Literal["none", "hidden", "all"]
 
 _ADAM = OptimizerRule()
+
+_LARGEST = 2**20
+"""Dimensions of a layer of the projection head, and images in a chunk."""
 
 
 class Layers(NamedTuple):
@@ -80,9 +83,9 @@ class SimCLR(pl.LightningModule):
         embeddings: Each view's (N, ``output_dim``) embeddings in it, without a gradient.
 
     Raises:
-        InputError: a size is below 1, head_batch_norm is unknown, or the objective does not take two
-            embeddings; in training, cuda_graph or compile_mode with what it does not go with, or an objective
-            that cannot be prepared.
+        InputError: a size is below 1 or makes more than 2³⁰ parameters, head_batch_norm is unknown, or the
+            objective does not take two embeddings; in training, cuda_graph or compile_mode with what it does
+            not go with, or an objective that cannot be prepared.
     """
 
     features: tuple[Tensor, Tensor]
@@ -110,6 +113,8 @@ class SimCLR(pl.LightningModule):
         for name, size in sizes.items():
             if size is not None and size < 1:
                 raise InputError(f"{name} must be 1 or more, not {size}")
+            if size is not None and size > _LARGEST:
+                raise InputError(f"{name} must be {_LARGEST} or less, not {size}")
         if head_batch_norm not in get_args(HeadBatchNorm):
             raise InputError(f"head_batch_norm must be none, hidden or all, not {head_batch_norm}")
         self.save_hyperparameters(ignore=["objective", "optimizer"])
@@ -124,6 +129,11 @@ class SimCLR(pl.LightningModule):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch.initial_seed() if seed is None else seed)
             self.backbone = Backbone(depth=depth, width=width, stem=stem)
+            if (count := (self.backbone.dim + output_dim) * hidden_dim) > MOST_PARAMETERS:
+                raise InputError(
+                    f"hidden_dim {hidden_dim} and output_dim {output_dim} make {count:.1e} parameters, "
+                    f"over {MOST_PARAMETERS:.1e}"
+                )
             hidden_norm = None if head_batch_norm == "none" else nn.BatchNorm1d(hidden_dim)
             output_norm = nn.BatchNorm1d(output_dim) if head_batch_norm == "all" else None
             self.head = ProjectionHead(

@@ -30,7 +30,7 @@ from ssl_vision.report.sheet import Sheet
 from ssl_vision.runs.classes import add_allow_class, allowed_classes
 from ssl_vision.runs.complaint import OneLineErrors
 from ssl_vision.runs.output import completed
-from ssl_vision.runs.registry import Run, find_runs
+from ssl_vision.runs.registry import Run, find_runs, readable
 
 _SIDE = 64
 
@@ -63,6 +63,8 @@ def run(args: Sequence[str]) -> None:
     add_allow_class(parser)
     allowed, options = allowed_classes(args), parser.parse_args(list(args))
     found = find_runs(options.runs)
+    if len(found) > 1:
+        found = readable(found, "report")
     if len(found) == 1:
         found[0].folder.check_links()
         material = Material(

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import yaml
 
 from ssl_vision import __version__
 from ssl_vision.errors import InputError
 from ssl_vision.runs.folder import RunFolder
+from ssl_vision.runs.reading import parse_yaml
 from ssl_vision.runs.record import CHECKPOINT_KEY
 
 
@@ -58,18 +58,33 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         version, text = content[CHECKPOINT_KEY]["version"], content[CHECKPOINT_KEY]["config"]
         if _release(version) > _release(__version__):
             raise InputError(f"{file}: written by ssl_vision {version}, this is {__version__}: update it")
-        config, state = yaml.safe_load(text), content["state_dict"]
+        config, state = parse_yaml(text, where=f"{file}: its config"), content["state_dict"]
         # "processed" counts epochs whose batches are all done; Lightning saves before it counts "completed".
         progress = content["loops"]["fit_loop"]["epoch_progress"]["current"]
-        if not isinstance(config, dict) or not all(map(torch.is_tensor, state.values())):
+        if (
+            not _is_config(config)
+            or not isinstance(state, dict)
+            or not all(map(torch.is_tensor, state.values()))
+        ):
             raise TypeError
         online = content.get("callbacks", {}).get("OnlineProbe", {}).get("layer")
         images = content[CHECKPOINT_KEY].get("images")
         return Checkpoint(file, config, int(progress["processed"]), state, online, images)
     except InputError:
         raise
-    except (LookupError, TypeError, AttributeError, ValueError, yaml.YAMLError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise InputError(f"{file}: was not written by ssl-vision fit") from error
+
+
+def _is_config(config: Any) -> bool:
+    """True for a table with a seed, a trainer, a model and its data, as every run has one."""
+    return (
+        isinstance(config, dict)
+        and isinstance(config["seed_everything"], int)
+        and isinstance(config["trainer"], dict)
+        and all(isinstance(config[part]["class_path"], str) for part in ("model", "data"))
+        and all(isinstance(config[part]["init_args"], dict) for part in ("model", "data"))
+    )
 
 
 def check_bytes(file: Path) -> None:

@@ -82,7 +82,7 @@ def resolved(
         allowed: classes outside this package that it may name.
 
     Raises:
-        InputError: the section names another class.
+        InputError: the section names another class, or describes no object.
     """
     parser, parsed = _parsed(kind, key, config, where, allowed)
     found: dict[str, Any] = yaml.safe_load(parser.dump(parsed, skip_unset=False, skip_validation=True))
@@ -103,12 +103,15 @@ def built(
         allowed: classes outside this package that it may name.
 
     Raises:
-        InputError: the section names another class.
+        InputError: the section names another class, or describes no object.
     """
     parser, parsed = _parsed(kind, key, config, where, allowed)
-    if parsed[key].init_args.seed is None:
-        parsed[key].init_args.seed = config["seed_everything"]
-    return parser.instantiate(parsed)[key]
+    try:
+        if parsed[key].init_args.seed is None:
+            parsed[key].init_args.seed = config["seed_everything"]
+        return parser.instantiate(parsed)[key]
+    except Exception as error:  # of any class that the config names
+        raise InputError(f"{where}: the run's config describes no {key}: {one_line(str(error))}") from error
 
 
 def _parsed(
@@ -123,8 +126,8 @@ def _parsed(
     parser.add_argument(f"--{key}", type=kind, required=True)
     try:
         parsed: Namespace = parser.parse_object({key: section})
-    except argparse.ArgumentError as error:
-        raise InputError(f"{where}: {one_line(str(error))}") from error
+    except Exception as error:  # of any class that the config names
+        raise InputError(f"{where}: the run's config describes no {key}: {one_line(str(error))}") from error
     for name in class_paths(parsed.as_dict()):  # short names are full ones now, and their modules imported
         if not _registered(name) and not any(_same(name, other) for other in allowed):
             raise _refusal(name, where)

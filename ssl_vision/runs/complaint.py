@@ -10,16 +10,25 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
-from jsonargparse import ActionSubCommands, ArgumentParser, Namespace
+from jsonargparse import ActionSubCommands, ArgumentParser, Namespace, get_loader, set_loader
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.nearest import meant
+from ssl_vision.runs.reading import check_yaml, read_yaml
 
 _NOISE = re.compile(
     r"^(Does not validate|Subtypes:|Errors?:?$|Given value|Expected a <class 'NoneType'>|Expected a path but)"
 )
-_MOST_VALUES = 10_000
-"""In a config file; shipped ones have some twenty."""
+_load_value = get_loader("yaml")
+
+
+def _load_bounded(text: str) -> Any:
+    """Reads the value of an option as the parser does, unless it is too large or too deep."""
+    check_yaml(text, where="the value")
+    return _load_value(text)
+
+
+set_loader("yaml", _load_bounded, exceptions=(yaml.YAMLError, InputError))
 
 
 class OneLineErrors(ArgumentParser):
@@ -46,10 +55,13 @@ class OneLineErrors(ArgumentParser):
         """Reads a config file.
 
         Raises:
-            InputError: it is no YAML, no table of keys, holds itself, or has a value in a section's place.
+            InputError: the file cannot be read as YAML, is not a table of keys and values, or has a value in
+                the place of a section.
         """
         path = Path(args[0])
-        content = _read(path)
+        content = read_yaml(path)
+        if not isinstance(content, dict):
+            raise InputError(f"{path}: not a table of keys and values")
         for group in {option.partition(".")[0] for option in _destinations(self) if "." in option}:
             if not isinstance(content.get(group, {}), (dict, str)):
                 raise InputError(f"{path}: {group}: expected keys and values, got {content[group]}")
@@ -63,38 +75,6 @@ def _destinations(parser: ArgumentParser) -> Iterator[str]:
         yield action.dest
         for command in action.choices.values() if isinstance(action, ActionSubCommands) else ():
             yield from _destinations(command)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """The content of a config file that the parser would describe without its name, or never be done with."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise InputError(f"{path}{line}: {error.problem}") from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: not a YAML file ({type(error).__name__})") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: not a table of keys and values")
-    for number, value in enumerate(_values(content)):
-        if number == _MOST_VALUES:
-            raise InputError(f"{path}: holds itself, or more than {_MOST_VALUES} values")
-        if isinstance(value, str) and "\0" in value:
-            raise InputError(f"{path}: {value!r} holds a null byte")
-    return content
-
-
-def _values(content: Any) -> Iterator[Any]:
-    """All values of a tree, those of an alias wherever it stands: without end where it holds itself."""
-    open_branches = [iter([content])]
-    while open_branches:
-        for value in open_branches[-1]:
-            yield value
-            if isinstance(value, (dict, list)):
-                open_branches.append(iter(value.values() if isinstance(value, dict) else value))
-                break
-        else:
-            open_branches.pop()
 
 
 def one_line(message: str, *, options: Sequence[str] = ()) -> str:

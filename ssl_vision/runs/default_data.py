@@ -1,11 +1,11 @@
 """The data of a ``fit`` that names none."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from ssl_vision.errors import InputError
+from ssl_vision.runs.reading import read_yaml
 
 
 def with_data(args: Sequence[str]) -> list[str]:
@@ -30,12 +30,7 @@ def with_data(args: Sequence[str]) -> list[str]:
 
 def _names_data(option: str, value: str) -> bool:
     """Whether an option is a config file with a data section."""
-    if option not in ("-c", "--config") or not Path(value).is_file():
+    if option not in ("-c", "--config") or not os.path.isfile(value):
         return False
-    try:
-        content = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise InputError(f"{value} is no text file") from error
-    except yaml.YAMLError:
-        return False  # the parser will say what is wrong with it
+    content = read_yaml(Path(value))
     return isinstance(content, dict) and "data" in content

@@ -1,6 +1,7 @@
 """The Lightning command line: ``fit`` and ``validate``."""
 
 import logging
+import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ import yaml
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.callbacks import ProgressBar
+from pytorch_lightning.callbacks import ProgressBar, Timer
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
@@ -41,7 +42,7 @@ from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.classes import class_paths
 from ssl_vision.runs.complaint import OneLineErrors, one_line
 from ssl_vision.runs.default_data import with_data
-from ssl_vision.runs.folder import RunFolder, derived_name, differences
+from ssl_vision.runs.folder import RunFolder, derived_name, differences, run_path
 from ssl_vision.runs.initial import start_from
 from ssl_vision.runs.last import LastCheckpoint
 from ssl_vision.runs.log import RunLog
@@ -83,6 +84,28 @@ class _Parser(OneLineErrors, LightningArgumentParser):
     pass
 
 
+class _Beginning(pl.Callback):
+    """Notes that the trainer has restored the checkpoint that it was given and goes on from there.
+
+    Attributes:
+        over: true from then on.
+    """
+
+    over = False
+
+    def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The first hook of a fit with a sanity check."""
+        self.over = True
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The first hook of a fit without one."""
+        self.over = True
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The first hook of a validation."""
+        self.over = True
+
+
 class RunCLI(LightningCLI):
     """``LightningCLI`` whose every ``fit`` has a run folder, metrics.csv and an honest resume.
 
@@ -99,6 +122,7 @@ class RunCLI(LightningCLI):
     page: dict[str, Any] | None = None
 
     def __init__(self, args: Sequence[str]) -> None:
+        self.beginning = _Beginning()
         try:
             super().__init__(
                 pl.LightningModule,
@@ -168,6 +192,13 @@ class RunCLI(LightningCLI):
         )
         parser.set_defaults(_DEFAULTS)
 
+    def _set_seed(self) -> None:
+        """Seeds the generators, with a seed that each of them takes."""
+        seed = self.config[self.subcommand].seed_everything
+        if not 0 <= seed < 2**32:
+            raise InputError(f"--seed_everything must lie in 0..{2**32 - 1}, not {seed}")
+        super()._set_seed()
+
     def _parse_ckpt_path(self) -> None:
         """Leaves the config as it was given."""
 
@@ -176,10 +207,9 @@ class RunCLI(LightningCLI):
         config = self.config[self.subcommand]
         self.plain_config = self._plain(config)
         name = config.name or derived_name(self.plain_config)
-        if Path(name).name != name:
-            raise InputError(f"--name {name}: a name, not a path; the folder is --runs_dir")
-        self.folder = RunFolder(Path(config.runs_dir).expanduser() / name)
+        self.folder = RunFolder(run_path(config.runs_dir, name))
         self.plain_config["name"] = name
+        _check_trainer(config.trainer)
         if config.seed_everything is False:
             raise InputError("--seed_everything false: a run without a seed cannot be compared or continued")
         if config.ckpt_path is None and self.subcommand == "fit" and _requeued():
@@ -193,6 +223,7 @@ class RunCLI(LightningCLI):
         self.check = partial(
             self.folder.check,
             self.plain_config,
+            recorded=lambda: Run(self.folder.path).config,
             resume=resume,
             overwrite=config.overwrite,
             moved=_knows_images(self.checkpoint),
@@ -251,6 +282,21 @@ class RunCLI(LightningCLI):
         ) as error:  # fmt: skip
             raise InputError(one_line(str(error)) or type(error).__name__) from error
 
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Runs the trainer; what it finds wrong with an option or a checkpoint is the user's error."""
+        try:
+            super()._run_subcommand(subcommand)
+        except (InputError, MisconfigurationException, OSError):
+            raise
+        except Exception as error:
+            if "`val_check_interval`" in str(error):
+                reason = "more than the training batches of an epoch"
+                raise InputError(f"--trainer.val_check_interval: {reason}") from error
+            path = self.config_init[subcommand].ckpt_path
+            if path is None or self.beginning.over:
+                raise
+            raise InputError(f"{path}: cannot be restored ({one_line(str(error))})") from error
+
     def before_fit(self) -> None:
         """Takes the initial weights, or checks that the images are those of the checkpoint."""
         config = self.config_init["fit"]
@@ -266,7 +312,7 @@ class RunCLI(LightningCLI):
         if self.subcommand == "validate":
             bar = [] if config.trainer.enable_progress_bar is False else [RunBar()]
             return super().instantiate_trainer(
-                logger=False, enable_checkpointing=False, callbacks=bar, **kwargs
+                logger=False, enable_checkpointing=False, callbacks=[self.beginning, *bar], **kwargs
             )
         given = config.trainer.logger
         log = RunLog(self.folder.metrics_file)
@@ -276,7 +322,13 @@ class RunCLI(LightningCLI):
         if self.wandb_mode:
             loggers.append(mirror(self.folder, self.plain_config, mode=self.wandb_mode, fresh=fresh))
         record = RunRecord(self.folder, self.plain_config, fresh=fresh, check=self.check)
-        own: list[pl.Callback] = [Times(), Memory(), ObjectiveStatistics(), WeightHistogram(log)]
+        own: list[pl.Callback] = [
+            self.beginning,
+            Times(),
+            Memory(),
+            ObjectiveStatistics(),
+            WeightHistogram(log),
+        ]
         own += [FiniteSteps(config.patience)]
         own += [OnlineProbe()] if config.online_probe else []
         own += [GradientDiagnostics()] if config.gradients else []
@@ -319,6 +371,41 @@ class RunCLI(LightningCLI):
 
 def _knows_images(checkpoint: Checkpoint | None) -> bool:
     return checkpoint is not None and checkpoint.images is not None
+
+
+def _check_trainer(trainer: Namespace) -> None:
+    """Refuses values of the trainer's options that Lightning takes and then trips over.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+    for names, good, description in (
+        (("accumulate_grad_batches", "check_val_every_n_epoch"), lambda value: value >= 1, "1 or more"),
+        (
+            ("max_epochs", "max_steps"),
+            lambda value: value == -1 or value >= 1,
+            "-1, for no limit, or 1 or more",
+        ),
+        (("limit_train_batches",), lambda value: value > 0, "above 0"),
+        (("val_check_interval",), lambda value: not isinstance(value, (int, float)) or value > 0, "above 0"),
+        (("gradient_clip_val",), lambda value: 0 <= value < math.inf, "0 or more"),
+    ):
+        for name in names:
+            value = trainer.get(name)
+            if value is not None and not good(value):
+                raise InputError(f"--trainer.{name} must be {description}, not {value}")
+    if trainer.max_time is not None and not _lasts(trainer.max_time):
+        raise InputError(
+            f"--trainer.max_time must be days:hours:minutes:seconds above 0, not {trainer.max_time}"
+        )
+
+
+def _lasts(duration: Any) -> bool:
+    """True for what Lightning takes for a time above 0."""
+    try:
+        return (Timer(duration).time_remaining() or 0) > 0
+    except (MisconfigurationException, TypeError, ValueError, OverflowError):
+        return False
 
 
 def _below_home(value: Any) -> Any:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 
 from ssl_vision.errors import InputError
-from ssl_vision.runs.block import from_yaml
 from ssl_vision.runs.lock import Lock
 from ssl_vision.runs.output import check_inside, completed
 
@@ -49,6 +48,10 @@ _ROW = {"protocol", "metric", "value"}
 """Keys of every row of an evaluation."""
 
 
+_LONGEST_NAME = 200
+"""Bytes of a run's name: file systems take 255, and some files are named after it."""
+
+
 class RunFolder:
     """``runs/<name>/``: config.yaml, metrics.csv, times.csv, weights.csv, checkpoints/; evaluations, exports.
 
@@ -73,16 +76,20 @@ class RunFolder:
         self.last = self.checkpoints / "last.ckpt"
         self.previous = self.checkpoints / "previous-last.ckpt"
 
-    def config(self) -> dict[str, Any]:
-        """The config that the folder's run was started with."""
-        config: dict[str, Any] = from_yaml(self.config_file.read_text(encoding="utf-8"))
-        return config
-
-    def check(self, config: Mapping[str, Any], *, resume: bool, overwrite: bool, moved: bool = False) -> None:
+    def check(
+        self,
+        config: Mapping[str, Any],
+        *,
+        recorded: Callable[[], Mapping[str, Any]],
+        resume: bool,
+        overwrite: bool,
+        moved: bool = False,
+    ) -> None:
         """Says why a run with this config cannot have the folder, if it cannot. Changes nothing.
 
         Args:
-            config: of the run about to start.
+            config: configuration of the run about to start.
+            recorded: reads the configuration of the run that the directory holds.
             resume: the run continues one that the folder holds.
             overwrite: a run that the folder holds may be replaced.
             moved: as for `differences`.
@@ -100,7 +107,7 @@ class RunFolder:
             return
         if overwrite:
             return
-        other = differences(self.config(), config, moved=moved)
+        other = differences(recorded(), config, moved=moved)
         if other:
             raise InputError(
                 f"{self.path} holds a run with another config ({'; '.join(other)}): "
@@ -165,6 +172,27 @@ def _is_evaluation(file: Path) -> bool:
     if not isinstance(rows, list) or not rows:
         return False
     return all(isinstance(row, dict) and _ROW.issubset(row) for row in rows)
+
+
+def run_path(runs_dir: str, name: str) -> Path:
+    """The path of a run directory, or of the directory of a sweep.
+
+    Raises:
+        InputError: the name is a path or too long, or nothing can be a directory there.
+    """
+    if Path(name).name != name or name == ".." or name.startswith("~"):
+        raise InputError(f"--name {name}: a name, not a path; the folder is --runs_dir")
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        raise InputError(f"--name {name[:20]}…: longer than {_LONGEST_NAME} bytes")
+    try:
+        path = Path(runs_dir).expanduser() / name
+        for option, place in (("--runs_dir", path.parent), ("--name", path)):
+            if os.path.lexists(place) and not place.is_dir():
+                raise InputError(f"{option}: {place} is not a directory")
+            place.exists()
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~ without a home directory
+        raise InputError(f"--runs_dir {runs_dir[:200]}: {getattr(error, 'strerror', error)}") from error
+    return path
 
 
 def as_yaml(config: Mapping[str, Any]) -> str:

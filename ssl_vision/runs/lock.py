@@ -1,9 +1,10 @@
-"""One process a run folder."""
+"""A lock that gives a run directory to one process."""
 
 import fcntl
 import os
 import socket
 import time
+import warnings
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -23,10 +24,10 @@ class Lock:
         self._file: TextIOWrapper | None = None
 
     def take(self) -> None:
-        """Claims the folder.
+        """Claims the directory; on a file system without locks, warns that nothing guards it.
 
         Raises:
-            InputError: another process has it, or the lock file is a symbolic link or cannot be written.
+            InputError: another process holds the lock, or the lock file is a link or cannot be opened.
         """
         if self._file is not None:
             return
@@ -44,6 +45,11 @@ class Lock:
             raise InputError(
                 f"{self.path.parent} is being trained by {owner or 'another process'}"
             ) from error
+        except OSError as error:
+            warnings.warn(
+                f"{self.path} cannot be locked ({error.strerror}): do not start this run a second time",
+                stacklevel=2,
+            )
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
@@ -55,19 +61,19 @@ class Lock:
         Raises:
             InputError: it has.
         """
-        if self._file is None and (self.path.exists() or self.path.is_symlink()):
+        if self._file is None and (self.held or self.path.is_symlink()):
             self.take()
             self.release()
 
     @property
     def held(self) -> bool:
-        """Whether a process has the folder, this one or another; asking leaves no trace."""
+        """True while a process, this one or another, holds the lock; False where nobody can tell."""
         try:
             with open(self.path, "rb", opener=no_follow) as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        except OSError:  # absent, or a link: no process of this package holds it
+        except OSError:  # absent, a link or no file, not permitted, or no locks on this file system
             pass
         return False
 

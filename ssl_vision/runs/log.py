@@ -1,7 +1,6 @@
 """metrics.csv, times.csv, weights.csv: every logged number of a run, one row a step, whatever else logs."""
 
 import csv
-import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from ssl_vision.runs.output import no_follow, replaced
+from ssl_vision.runs.output import no_follow, replaced, sync
 from ssl_vision.runs.table import names, rows
 
 Row = dict[str, str]
@@ -133,11 +132,7 @@ class _Table:
             if self._behind:
                 self._rewrite()
             if self._unsynced:
-                descriptor = os.open(self._path, os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+                sync(self._path)
                 self._unsynced = False
         except OSError as error:
             self._complain(error)

@@ -6,6 +6,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from pytorch_lightning.loggers import WandbLogger
@@ -15,6 +16,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.quiet import quiet
 from ssl_vision.runs.folder import RunFolder, class_name, derived_group
 from ssl_vision.runs.output import completed
+from ssl_vision.runs.reading import read_json
 
 _PROJECT = "ssl_vision"
 
@@ -70,7 +72,7 @@ def mirror(folder: RunFolder, config: Mapping[str, Any], *, mode: str, fresh: bo
         InputError: ``WANDB_RUN_ID`` names the W&B run of another folder beside it.
     """
     folder.check_links()
-    if fresh or not folder.mirror_file.exists():
+    if fresh or _remembered(folder.mirror_file) is None:
         _remember(folder, _new_identity(folder))
     return WandbLogger(save_dir=folder.path, **_identity(folder, config, mode))
 
@@ -132,12 +134,22 @@ def _new_identity(folder: RunFolder) -> dict[str, str]:
         return {"id": secrets.token_hex(4), "project": project}
     identity = {"id": chosen, "project": project}
     for file in folder.path.parent.glob("*/wandb/mirror.json"):
-        if file != folder.mirror_file and json.loads(file.read_text(encoding="utf-8")) == identity:
+        if file != folder.mirror_file and _remembered(file) == identity:
             raise InputError(
                 f"WANDB_RUN_ID {chosen} is the W&B run of {file.parent.parent}: "
                 "unset it, so that this run has an id of its own"
             )
     return identity
+
+
+def _remembered(file: Path) -> dict[str, str] | None:
+    """The identity that a mirror.json holds; None where it is absent, damaged or something else."""
+    try:
+        identity = read_json(file)
+    except InputError:
+        return None
+    known = isinstance(identity, dict) and identity.keys() == {"id", "project"}
+    return identity if known and all(isinstance(value, str) for value in identity.values()) else None
 
 
 @rank_zero_only
@@ -151,10 +163,7 @@ def _identity(folder: RunFolder, config: Mapping[str, Any], mode: str) -> dict[s
     """What every part of the run tells W&B: not the machine's paths and programs."""
     import wandb
 
-    remembered = {}
-    if folder.mirror_file.exists():
-        found = json.loads(folder.mirror_file.read_text(encoding="utf-8"))
-        remembered = {key: str(found[key]) for key in ("id", "project")}  # and no other option of wandb.init
+    remembered = _remembered(folder.mirror_file) or {}
     model = config.get("model") or {}
     return {
         **remembered,

@@ -5,7 +5,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -60,21 +60,26 @@ def replaced(path: Path) -> Iterator[Path]:
         yield partial
         os.replace(partial, path)
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
 
 
 @contextmanager
 def completed(path: Path) -> Iterator[Path]:
-    """`replaced` for a file that the user asked for.
+    """`replaced` for a file that the user asked for; it is on the disk when it gets its name.
 
     Raises:
-        InputError: ``path`` is a folder, or nothing can be written there.
+        InputError: ``path`` is a directory or another kind of file, or nothing can be written there.
     """
-    if path.is_dir():
-        raise InputError(f"{path} is a folder: name a file in it")
     try:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder: name a file in it")
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path} is not a regular file")
         with replaced(path) as partial:
             yield partial
+            sync(partial)
+        sync(path.parent)
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror or error})") from error
 
@@ -93,3 +98,12 @@ def check_inside(folder: Path, *names: str) -> None:
     for name in names:
         if not Path(os.path.realpath(folder / name)).is_relative_to(home):
             raise InputError(f"{folder / name} is a symbolic link out of {folder}: remove the link")
+
+
+def sync(path: Path) -> None:
+    """Flushes a file, or the names in a directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,17 +1,17 @@
 """What run folders say of their runs, read from text files without torch."""
 
-import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ssl_vision.errors import InputError
 from ssl_vision.runs.folder import RunFolder
+from ssl_vision.runs.reading import read_json, read_yaml
 from ssl_vision.runs.table import column, last_value, rows
 
 SHORT = {
@@ -24,6 +24,9 @@ SHORT = {
 """Names of settings that are asked for often, and their keys in config.yaml."""
 
 _SECONDS = ("time/train_seconds", "time/val_seconds")
+
+_LAST_KEY = "wandb"
+"""The key that every config.yaml ends with: without it, the file was cut short."""
 
 _NO_RUNS = {"wandb", "checkpoints", "features"}
 """Folders that hold no runs, whatever lies in them."""
@@ -42,21 +45,38 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """config.yaml, read once.
+        """The configuration that the run was started with, read once.
+
+        It is read from config.yaml. Where that is damaged or cut short, as a power cut may leave it, the
+        copy in the last checkpoint is taken instead, which imports torch.
 
         Raises:
-            InputError: there is none, or it is no table of keys and values.
+            InputError: config.yaml is absent or damaged, and no checkpoint has a copy.
         """
-        file = self.folder.config_file
+        file, config = self.folder.config_file, None
         try:
-            config = self.folder.config()
-        except OSError as error:
-            raise InputError(f"{file} cannot be read ({error.strerror})") from error
-        except (ValueError, yaml.YAMLError) as error:
-            raise InputError(f"{file} is no YAML file") from error
-        if not isinstance(config, dict):
-            raise InputError(f"{file} is not a table of keys and values")
-        return config
+            config = read_yaml(file)
+            if isinstance(config, dict) and _LAST_KEY in config:
+                return config
+            damage = InputError(f"{file} is not a table of keys and values")
+        except InputError as error:
+            damage = error
+        copy = self._config_of_checkpoint()
+        if copy is not None:
+            return copy
+        if isinstance(config, dict):
+            return config
+        raise damage
+
+    def _config_of_checkpoint(self) -> dict[str, Any] | None:
+        """The copy of config.yaml in a checkpoint; None where no checkpoint can be read."""
+        for file in (self.folder.last, self.folder.previous):
+            if file.is_file():
+                from ssl_vision.runs.checkpoint import read_checkpoint
+
+                with suppress(InputError):
+                    return read_checkpoint(file).config
+        return None
 
     def setting(self, key: str) -> Any:
         """The value of a key; None where there is none.
@@ -101,9 +121,12 @@ class Run:
         logged = last_value(self.folder.metrics_file, "epoch")
         ended = last_value(self.folder.times_file, "epoch")
         if ended is None:
-            measured = [row["epoch"] for row in self.history if any(name.startswith("val/") for name in row)]
+            measured = (
+                row.get("epoch", -1) for row in self.history if any(name.startswith("val/") for name in row)
+            )
             ended = max(measured, default=-1)
-        return int(max(logged or 0, ended + 1))
+        epoch = max(logged or 0, ended + 1)
+        return int(epoch) if math.isfinite(epoch) else 0
 
     @property
     def epochs(self) -> float | None:
@@ -131,6 +154,25 @@ class Run:
         """The metric's last value in metrics.csv; None where it was never logged."""
         return last_value(self.folder.metrics_file, metric)
 
+    @cached_property
+    def damage(self) -> InputError | None:
+        """Why config.yaml, metrics.csv or times.csv cannot be read; None where they can."""
+        try:
+            _ = self.config
+        except InputError as error:
+            return error
+        return self.log_damage
+
+    @cached_property
+    def log_damage(self) -> InputError | None:
+        """Why metrics.csv or times.csv cannot be read; None where they can, or are absent."""
+        try:
+            for file in (self.folder.metrics_file, self.folder.times_file):
+                last_value(file, "step")
+        except InputError as error:
+            return error
+        return None
+
     @property
     def seconds(self) -> float | None:
         """Seconds of training and validation, from times.csv; None without it."""
@@ -147,10 +189,7 @@ class Run:
         file = self.folder.evaluation_file
         if not file.exists():
             return []
-        try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(f"{file} is no JSON file") from error
+        found = read_json(file)
         if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
             raise InputError(f"{file} is not a list of rows")
         return found
@@ -176,6 +215,28 @@ def find_runs(paths: Iterable[str | Path]) -> list[Run]:
             real = folder.resolve()
             found[real] = min(found.get(real, folder), folder, key=lambda path: len(path.parts))
     return [Run(folder) for folder in sorted(found.values())]
+
+
+def readable(runs: Iterable[Run], command: str) -> list[Run]:
+    """Leaves out the runs whose files cannot be read, each with a line on stderr.
+
+    Args:
+        runs: the runs.
+        command: name of the command that leaves them out, for the line.
+
+    Raises:
+        InputError: no run is left.
+    """
+    kept, damage = [], None
+    for run in runs:
+        if run.damage is None:
+            kept.append(run)
+        else:
+            damage = run.damage
+            print(f"ssl-vision {command}: left out: {damage}", file=sys.stderr)
+    if not kept and damage is not None:
+        raise InputError("no run can be read: the lines above say why")
+    return kept
 
 
 def _below(path: Path, seen: set[str]) -> Iterator[Path]:

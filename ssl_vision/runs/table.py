@@ -1,20 +1,36 @@
 """Reads metrics.csv and times.csv: all of it, one column, or the last value of one."""
 
 import csv
+import math
 import os
+import stat
 from pathlib import Path
+from typing import BinaryIO
+
+from ssl_vision.errors import InputError
 
 _BLOCK = 1 << 14
 """Bytes that are read first from a file's end."""
 
+_LARGEST = 2**29
+"""Bytes of a file; a million steps with twenty numbers each have less than half of them."""
+
+_LONGEST_HEADER = 2**16
+"""Bytes of the first line."""
+
+_PLACE = {"step": math.nan, "epoch": 0.0}
+"""What says where in the training a row belongs, and the value where it is not given."""
+
 
 def rows(path: Path) -> list[dict[str, float]]:
-    """A dict for each row, empty cells left out; a row that is not whole numbers is left out, too.
+    """A dict for each row, without empty cells; rows that are damaged or have no finite step are left out.
 
-    No file has no rows.
+    Without the file there are no rows.
+
+    Raises:
+        InputError: the file is too large, is not a regular file, or cannot be read.
     """
-    header, lines = _whole(path)
-    columns = _columns(header)
+    columns, lines = _whole(path)
     found = []
     for line in lines:
         try:
@@ -22,25 +38,23 @@ def rows(path: Path) -> list[dict[str, float]]:
             row = {name: float(cell) for name, cell in cells if cell.strip()}
         except ValueError:
             continue
-        if "step" in row:
+        if all(math.isfinite(row.get(name, default)) for name, default in _PLACE.items()):
             found.append(row)
     return found
 
 
 def names(path: Path) -> list[str]:
     """The columns' names."""
-    try:
-        with path.open("rb") as file:
-            header = file.readline()
-    except FileNotFoundError:
+    file = _opened(path)
+    if file is None:
         return []
-    return _columns(header) if header.endswith(b"\n") else []
+    with file:
+        return _columns(file)
 
 
 def column(path: Path, *names: str) -> list[float]:
     """The values of one column, or of several, in whole rows; empty cells and absent columns have none."""
-    header, lines = _whole(path)
-    columns = _columns(header)
+    columns, lines = _whole(path)
     places = [columns.index(name) for name in names if name in columns]
     split = (line.split(b",") for line in lines)
     table = [cells for cells in split if len(cells) == len(columns) and cells[0].isdigit()]
@@ -56,12 +70,11 @@ def last_value(path: Path, name: str) -> float | None:
 
     Read from the file's end, so that a long file costs no more than a short one.
     """
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
+    file = _opened(path)
+    if file is None:
         return None
     with file:
-        columns = _columns(file.readline())
+        columns = _columns(file)
         if name not in columns:
             return None
         place, first = columns.index(name), file.tell()
@@ -81,13 +94,32 @@ def last_value(path: Path, name: str) -> float | None:
             size *= 4
 
 
-def _whole(path: Path) -> tuple[bytes, list[bytes]]:
-    """The header and the lines below it; nothing without the file."""
+def _whole(path: Path) -> tuple[list[str], list[bytes]]:
+    """The names of the columns and the lines below them; nothing without the file."""
+    file = _opened(path)
+    if file is None:
+        return [], []
+    with file:
+        return _columns(file), _ended(file.read())
+
+
+def _opened(path: Path) -> BinaryIO | None:
+    """The file; None where there is none.
+
+    Raises:
+        InputError: the file is too large, is not a regular file, or cannot be opened.
+    """
     try:
-        header, *lines = _ended(path.read_bytes()) or [b""]
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{path} is not a file")
+        if status.st_size > _LARGEST:
+            raise InputError(f"{path} is larger than {_LARGEST // 2**20} MiB")
+        return path.open("rb")
     except FileNotFoundError:
-        return b"", []
-    return header, lines
+        return None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror})") from error
 
 
 def _ended(content: bytes) -> list[bytes]:
@@ -95,8 +127,15 @@ def _ended(content: bytes) -> list[bytes]:
     return content.split(b"\n")[:-1]
 
 
-def _columns(header: bytes) -> list[str]:
-    return next(csv.reader([header.decode("utf-8")]), [])
+def _columns(file: BinaryIO) -> list[str]:
+    """The names in the first line of a file; none where that line is not whole or no header."""
+    header = file.readline(_LONGEST_HEADER)
+    if not header.endswith(b"\n"):
+        return []
+    try:
+        return next(csv.reader([header.decode("utf-8")]), [])
+    except (UnicodeDecodeError, csv.Error):
+        return []
 
 
 def _number(cell: bytes) -> float | None:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
+from ssl_vision.runs.output import sync
+
 _PARTIAL = re.compile(
     r"\..+\.ckpt\.[0-9a-f]+\.partial|\.[0-9a-f]{8}-(config\.yaml|skipped\.txt|(metrics|times|weights)\.csv)"
 )
@@ -105,14 +107,14 @@ class WholeFiles(TorchCheckpointIO):
         except OSError as error:
             lost = f"{self.last} cannot be written ({error.strerror})"
             if spare is None:
-                raise OSError(f"{lost}: the end of the run is lost, give --spare_dir another disk") from error
+                advice = "the end of the run is lost, give --spare_dir another disk"
+                raise OSError(error.errno, f"{lost}: {advice}") from error
             try:
                 _named(_written(checkpoint, spare / self.last.name), spare / self.last.name)
             except OSError as other:
-                raise OSError(
-                    f"{lost}, nor can {spare} ({other.strerror}): the end of the run is lost"
-                ) from other
-            raise OSError(f"{lost}: it is at {spare / self.last.name}") from error
+                advice = f"nor can {spare} ({other.strerror}): the end of the run is lost"
+                raise OSError(error.errno, f"{lost}, {advice}") from other
+            raise OSError(error.errno, f"{lost}: it is at {spare / self.last.name}") from error
 
 
 def remove_partial(folder: Path) -> None:
@@ -151,8 +153,4 @@ def _written(checkpoint: dict[str, Any], target: Path) -> Path:
 def _named(partial: Path, target: Path) -> None:
     """Gives a complete file its name, for good."""
     os.replace(partial, target)
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(target.parent)

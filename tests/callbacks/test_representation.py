@@ -102,3 +102,16 @@ def test_a_collapsed_representation_is_a_warning():
         logged = trainer.validate(model, data, verbose=False)
     assert logged[0]["val/collapsed"] == 1
     assert logged[0]["val/rankme"] < 1.5
+
+
+def test_features_that_are_not_finite_leave_the_metrics_out_and_end_no_run():
+    model = SimCLR(**SMALL)
+    with torch.no_grad():
+        model.backbone.bn1.weight.fill_(torch.inf)
+    trainer = pl.Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        callbacks=[RepresentationMetrics(k=7)], limit_val_batches=1,
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="val/knn_top1 is left out: queries: some of .* are not finite"):
+        logged, _ = trainer.validate(model, Digits(seed=0), verbose=False)
+    assert not any(key.startswith("val/knn") for key in logged)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torchvision
 
-from ssl_vision.models import Backbone
+from ssl_vision.models import Backbone, backbone
 
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
@@ -74,3 +74,16 @@ def test_stems_keep_or_quarter_the_resolution():
 def test_what_does_not_exist_is_refused_by_name(options, word):
     with pytest.raises(ValueError, match=word):
         Backbone(**options)
+
+
+@pytest.mark.parametrize("depth", [18, 34, 50, 101])
+def test_the_estimate_of_parameters_is_that_of_the_network(depth):
+    with torch.device("meta"):
+        count = sum(parameter.numel() for parameter in Backbone(depth=depth, width=256).parameters())
+    assert backbone._OVER_SQUARED_WIDTH[depth] * 256**2 == pytest.approx(count, rel=5e-3)
+
+
+@pytest.mark.parametrize("width", [700, 10**8, 10**30])
+def test_a_network_that_is_too_large_is_refused_before_it_takes_memory(width):
+    with pytest.raises(ValueError, match=f"width {width} and depth 18 make .* parameters, over"):
+        Backbone(width=width)

@@ -326,6 +326,82 @@ VALUES = [
     ),
 ]
 
+TRAINER = [
+    *(
+        Case(f"{option} {value}", f"fit --{option}={value}", rf"--{option} must .*, not {re.escape(value)}")
+        for option, values in {
+            "trainer.accumulate_grad_batches": ("0", "-1"),
+            "trainer.check_val_every_n_epoch": ("0", "-1"),
+            "trainer.val_check_interval": ("0", "-1"),
+            "trainer.max_epochs": ("0", "-2"),
+            "trainer.max_steps": ("0", "-2"),
+            "trainer.limit_train_batches": ("0", "-1"),
+            "trainer.gradient_clip_val": ("-1",),
+            "seed_everything": ("-1", str(2**32)),
+        }.items()
+        for value in values
+    ),
+    Case(
+        "a clipping nan",
+        "fit --trainer.gradient_clip_val=.nan",
+        r"--trainer\.gradient_clip_val must be 0 or more, not nan",
+    ),
+    Case(
+        "validation after more batches than there are",
+        "fit --trainer.val_check_interval=99",
+        r"--trainer\.val_check_interval: more than the training batches of an epoch",
+    ),
+    *(
+        Case(
+            f"a time of {value!r}",
+            f"fit --trainer.max_time={value}",
+            r"--trainer\.max_time must be .*, not .*",
+        )
+        for value in ("0", "00:00:00:00", "soon")
+    ),
+    Case("a name that is too long", f"fit --name={'x' * 300}", r"--name x+…: longer than 200 bytes"),
+    Case("the directory above", "fit --name=..", r"--name \.\.: a name, not a path; .*"),
+    Case("runs in a file", "fit --runs_dir=/dev/null", r"--runs_dir: /dev/null is not a directory"),
+    Case(
+        "a run directory that is a dangling link",
+        "fit --runs_dir={here} --name=link",
+        r"--name: {here}/link is not a directory",
+        lambda here, run: (here / "link").symlink_to(here / "absent"),
+    ),
+]
+
+SIZES = [
+    *(
+        Case(f"{option} {value}", f"fit --{option}={value}", line)
+        for option, value, line in [
+            ("data.views.size", 10**6, r".*views\.size must be 4096 or less, not 1000000"),
+            ("data.batch_size", 10**9, r".*batch_size must be 1048576 or less, not 1000000000"),
+            ("data.eval_batch_size", 10**30, r".*eval_batch_size must be 1048576 or less, not .*"),
+            (
+                "model.width",
+                10**8,
+                r".*width 100000000 and depth 18 make 2\.7e\+19 parameters, over 1\.1e\+09",
+            ),
+            ("model.width", 10**30, r".*width 10+ and depth 18 make 2\.7e\+63 parameters.*"),
+            ("model.hidden_dim", 10**9, r".*hidden_dim must be 1048576 or less, not 1000000000"),
+            ("model.output_dim", 10**30, r".*output_dim must be 1048576 or less, not .*"),
+            ("model.chunk_size", 10**30, r".*chunk_size must be 1048576 or less, not .*"),
+        ]
+    ),
+    Case(
+        "a head with too many parameters",
+        "fit --model.hidden_dim=100000 --model.output_dim=100000",
+        r".*hidden_dim 100000 and output_dim 100000 make 1\.0e\+10 parameters, over 1\.1e\+09",
+    ),
+    Case(
+        "images that are too large",
+        f"fit {FOLDER} --data.image_size=1000000",
+        r".*image_size must be 4096 or less, not 1000000",
+        lambda here, run: images(here),
+    ),
+    Case("a map that is too fine", "maps --grid=100000", r"--grid must be 1000 or less, not 100000"),
+]
+
 DATA = [
     Case("absent images", f"fit {FOLDER}", r"no folder {here}/images"),
     Case("a file for a folder", f"fit {FOLDER}", r"no folder {here}/images", written("images", b"")),
@@ -568,6 +644,44 @@ CHECKPOINTS = [
         )
         for reader in ("evaluate", "export", "embed")
     ),
+    *(
+        read_by(
+            reader,
+            f"{new} in its config",
+            line,
+            changed(
+                lambda content, old=old, new=new: content["ssl_vision"].update(
+                    config=content["ssl_vision"]["config"].replace(old, new)
+                )
+            ),
+        )
+        for reader in ("evaluate", "export", "embed")
+        for old, new, line in [
+            ("width: 4", "width: 100000000", r".*width 100000000 and depth 18 make .* parameters, over .*"),
+            ("width: 4", "width: 400", r"{here}/other\.ckpt: .*size mismatch for .*"),
+            ("ssl_vision.models.SimCLR", "no.such.Class", r".*describes no model: .*'no'"),
+            ("ssl_vision.objectives.MACL", "no.such.Class", r".*describes no model: .*'no'"),
+        ]
+    ),
+    *(
+        read_by(
+            reader,
+            f"{name} for a config",
+            line,
+            changed(lambda content, text=text: content["ssl_vision"].update(config=text)),
+        )
+        for reader in READERS
+        for name, text, line in [
+            ("aliases without end", GROWING.decode(), r"{here}/other\.ckpt: its config: holds itself, or .*"),
+            ("brackets", "[" * 100_000, r"{here}/other\.ckpt: its config: nested more than 50 deep"),
+        ]
+    ),
+    Case(
+        "a table that cannot be written",
+        "evaluate {run} --protocol=check --baselines=false --cache=false --output={here}/f/x.json",
+        r"{here}/f/x\.json cannot be written \(Not a directory\)",
+        written("f", b""),
+    ),
     Case(
         "no run of that name",
         "validate --name=none --ckpt_path=last",
@@ -616,7 +730,9 @@ def contents(folder: Path) -> set[Path]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("case", [*KEYS, *VALUES, *DATA, *CHECKPOINTS], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [*KEYS, *VALUES, *TRAINER, *SIZES, *DATA, *CHECKPOINTS], ids=lambda case: case.name
+)
 def test_wrong_input_is_answered_with_one_line(case, tiny_run, tmp_path, capfd):
     case.make(tmp_path, tiny_run)
     before = contents(tiny_run)

@@ -1,5 +1,7 @@
 """Two runs into one folder: the second stops, and a dead one leaves no claim."""
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -81,3 +83,26 @@ def test_a_run_that_another_finished_meanwhile_is_not_wiped(tmp_path, monkeypatc
     assert main(["fit", *runs]) == 2
     assert "holds a run with another config (seed_everything: 5 there, 0 here)" in capsys.readouterr().err
     assert read_checkpoint(tmp_path / "run").config["seed_everything"] == 5
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, number):
+    def refused(*args):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    lock = Lock(tmp_path / "run" / ".lock")
+    with pytest.warns(UserWarning, match=r"\.lock cannot be locked .*: do not start this run a second time"):
+        lock.take()
+    assert not lock.held
+    lock.release()
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink(path.name, path)])
+def test_a_lock_that_is_no_file_is_not_held_and_cannot_be_taken(tmp_path, make):
+    make(tmp_path / ".lock")
+    lock = Lock(tmp_path / ".lock")
+    assert not lock.held
+    with pytest.raises(InputError, match=r"\.lock cannot be opened"):
+        lock.take()

@@ -1,5 +1,7 @@
 """What run folders say: of a real run, of hand-made and damaged ones, and how soon of a thousand."""
 
+import os
+import shutil
 import subprocess
 import sys
 
@@ -8,7 +10,7 @@ import yaml
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.lock import Lock
-from ssl_vision.runs.registry import Run, find_runs
+from ssl_vision.runs.registry import Run, find_runs, readable
 
 CONFIG = {
     "seed_everything": 3,
@@ -162,3 +164,42 @@ def test_a_damaged_evaluation_is_named(tmp_path, text):
 def test_no_torch_is_imported():
     code = "import sys, ssl_vision.runs.registry as r; sys.exit('torch' in sys.modules or not r.find_runs)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("text", ["", "\0\0", "name: tiny\nseed_everything: 7\n", "model: {", "just text"])
+def test_a_damaged_config_is_taken_from_the_checkpoint(tmp_path, tiny_run, text):
+    shutil.copytree(tiny_run, tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").write_text(text)
+    assert Run(tmp_path / "run").config == Run(tiny_run).config
+    (tmp_path / "run" / "checkpoints" / "last.ckpt").write_bytes(b"")
+    assert Run(tmp_path / "run").config == Run(tiny_run).config  # of the one before it
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink(path.name, path)])
+def test_a_log_that_cannot_be_read_leaves_its_run_out_and_no_other(tmp_path, make, capsys):
+    made(tmp_path / "good")
+    make(made(tmp_path / "bad", metrics=None).folder.metrics_file)
+    (kept,) = readable(find_runs([tmp_path]), "compare")
+    assert kept.name == "good"
+    assert capsys.readouterr().err.startswith(f"ssl-vision compare: left out: {tmp_path}/bad/metrics.csv ")
+    with pytest.raises(InputError, match="no run can be read"):
+        readable(find_runs([tmp_path / "bad"]), "compare")
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        "step,epoch,a\nnan,nan,1\n1,inf,2\n",
+        "\xff,\0\n1,2\n",
+        "step,epoch," + "x" * 300_000 + "\n1,1,1\n",
+        'step,"epoch\n1,1\n',
+        "a,b\n1,2\n",
+        "step\n1e400\n",
+        "step,epoch,val/a\n1,,3\n",
+    ],
+)
+def test_a_log_of_anything_has_an_epoch_and_a_status(tmp_path, metrics):
+    run = made(tmp_path / "run", metrics=metrics)
+    assert (run.epoch, run.status) == (0, "stopped")
+    assert isinstance(run.history, list)

@@ -101,7 +101,7 @@ def test_a_continuation_and_an_evaluation_are_parts_of_the_same_run(run):
 
 def test_runs_that_differ_in_the_seed_alone_are_a_group(run):
     (group,) = {record["run"]["run_group"] for part in parts(run) for record in records(part, "run")}
-    config = RunFolder(run).config()
+    config = Run(run).config
     assert group == derived_group(config | {"seed_everything": 7})
     assert group != derived_group(config | {"data": {"class_path": "ssl_vision.data.CIFAR10"}})
 
@@ -179,7 +179,7 @@ def no_key(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("no_key")
 def test_an_evaluation_that_wandb_cannot_take_is_kept_and_says_so(run, capsys):
     before = parts(run)
-    mirror_rows(RunFolder(run), RunFolder(run).config() | {"wandb": True}, [{"value": 1}], name="evaluation")
+    mirror_rows(RunFolder(run), Run(run).config | {"wandb": True}, [{"value": 1}], name="evaluation")
     assert "not mirrored to W&B: --wandb true: no W&B API key is configured" in capsys.readouterr().err
     assert parts(run) == before
 

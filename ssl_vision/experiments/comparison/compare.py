@@ -21,7 +21,7 @@ from ssl_vision.experiments.comparison.verdict import (
 )
 from ssl_vision.runs.complaint import OneLineErrors
 from ssl_vision.runs.output import completed
-from ssl_vision.runs.registry import find_runs
+from ssl_vision.runs.registry import find_runs, readable
 
 _SUFFIXES = (".json", ".md", ".csv")
 
@@ -78,7 +78,7 @@ def run(args: Sequence[str]) -> None:
         row=dict(map(_field, options.row)),
     )
     comparison = compare(
-        find_runs(options.paths or ["runs"]),
+        readable(find_runs(options.paths or ["runs"]), "compare"),
         by=options.by,
         quantity=quantity,
         baseline=options.baseline,

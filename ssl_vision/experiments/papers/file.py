@@ -7,10 +7,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.papers.paper import Cell, Column, Metric, Options, Paper, Small, Table, ordered
+from ssl_vision.runs.reading import read_yaml
 
 _PROTOCOLS = files("ssl_vision.evaluation") / "protocols"
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
@@ -28,12 +27,7 @@ def read_paper(path: str | Path, *, small: bool = False) -> Paper:
         InputError: no such file, not one of this form, or one without a scaled-down version.
     """
     path = Path(path)
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({type(error).__name__})") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: {' '.join(str(error).split())}") from error
+    content = read_yaml(path, words=True)
     try:
         return _Reader(path, small=small).paper(content)
     except _Wrong as error:

@@ -21,6 +21,8 @@ from ssl_vision.experiments.papers.runs import PaperRun, options_of, seconds_lef
 from ssl_vision.runs.complaint import OneLineErrors
 from ssl_vision.runs.output import completed
 
+_MOST_SEEDS = 1000
+
 
 def run(args: Sequence[str]) -> None:
     """Trains what a paper's tables need, measures it by the paper's protocol, and writes the tables.
@@ -35,6 +37,8 @@ def run(args: Sequence[str]) -> None:
     """
     own, extra = _split(args)
     options = _parser().parse_args(own)
+    if (options.seeds or 0) > _MOST_SEEDS:
+        raise InputError(f"--seeds must be {_MOST_SEEDS} or less, not {options.seeds}")
     small = options.budget == "small"
     paper = read_paper(options.paper, small=small)
     tables = [paper.tables[name] for name in _tables(paper, options.table)]

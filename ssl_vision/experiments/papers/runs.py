@@ -6,12 +6,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import yaml
-
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.papers.paper import Cell, Metric, Options, Paper
 from ssl_vision.runs.folder import differences
 from ssl_vision.runs.names import names_in_command
+from ssl_vision.runs.reading import parse_yaml, read_yaml
 from ssl_vision.runs.registry import Run
 
 _SETTLED = ("name", "runs_dir", "seed_everything", "ckpt_path", "overwrite", "config", "c")
@@ -87,7 +86,7 @@ class PaperRun:
     def expected(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """A run's config with whatever the paper file, its config file and the options say now."""
         file = Path(self.cell.options["config"])
-        wanted = dict(_settings(yaml.safe_load(file.read_text(encoding="utf-8"))))
+        wanted = dict(_settings(read_yaml(file)))
         wanted |= {key: value for key, value in self.cell.options.items() if key != "config"}
         now: dict[str, Any] = copy.deepcopy(dict(config))
         for key in sorted(wanted):
@@ -191,7 +190,7 @@ def _plain(value: Any) -> Any:
         try:
             value = float(value)  # 1e-4 is text to YAML
         except ValueError:
-            value = yaml.safe_load(value)
+            value = parse_yaml(value, where="after --")
     return value
 
 

@@ -137,14 +137,18 @@ class CellProcess:
         if size == self._metrics_size:
             return None
         self._metrics_size = size
+        if run.log_damage is not None:
+            return None
         return [value for _, _, value in run.curve(self.plan.file.metric.name)]
 
     def outcome(self, code: int) -> tuple[str, float | None, str]:
         """The state that an exit code means, the metric's last value, and what is to be said of it."""
         metric, run = self.plan.file.metric.name, Run(self.plan.folder / self.claim.cell.name)
-        value = run.last(metric)
         if code:
             return "failed", None, f"{_ended(code)}: {last_line(self.log, self._begin)}"
+        if run.log_damage is not None:
+            return "failed", None, str(run.log_damage)
+        value = run.last(metric)
         if value is None:
             return "failed", None, _absent(metric, run)
         if not math.isfinite(value):

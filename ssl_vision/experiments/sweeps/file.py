@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.sweeps.hyperband import Hyperband, read_hyperband
 from ssl_vision.experiments.sweeps.macros import DEFAULT_COMMAND, check_command
 from ssl_vision.experiments.sweeps.parameters import Choice, Parameter, read_parameter
 from ssl_vision.runs.nearest import check_keys
+from ssl_vision.runs.reading import parse_yaml, read_text
 
 METHODS = ("grid", "random", "bayes")
 _KEYS = (
@@ -85,14 +84,7 @@ def read_sweep_file(path: str | Path) -> SweepFile:
     Raises:
         InputError: it cannot be read, or a key is unknown, lacks or has a value that it cannot have.
     """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no text file") from error
-    return parse_sweep(text, where=str(path))
+    return parse_sweep(read_text(Path(path)), where=str(path))
 
 
 def parse_sweep(text: str, *, where: str) -> SweepFile:
@@ -105,13 +97,7 @@ def parse_sweep(text: str, *, where: str) -> SweepFile:
     Raises:
         InputError: as ``read_sweep_file``.
     """
-    try:
-        content = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise InputError(f"{where}{line}: {error.problem}") from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise InputError(f"{where}: not a YAML file ({type(error).__name__})") from error
+    content = parse_yaml(text, where=where)
     _table(where, content)
     check_keys(where, content, _KEYS)
     method = content.get("method")

@@ -34,7 +34,8 @@ def write_plot(folder: Path, records: Sequence[Record], metric: Metric) -> Path 
     for number, (setting, group) in enumerate(_settings(order, axis).items()):
         _add_setting(figure, number, setting, group, axis)
     for record in order:
-        curve = Run(folder / record.cell.name).curve(metric.name)
+        run = Run(folder / record.cell.name)
+        curve = run.curve(metric.name) if run.log_damage is None else []
         figure.add_scatter(
             x=[epoch + 1 for _, epoch, _ in curve],
             y=[value for _, _, value in curve],

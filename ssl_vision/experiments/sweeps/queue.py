@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.sweeps.cells import Cell, cells_of, named_cell
-from ssl_vision.experiments.sweeps.file import changed_keys, parse_sweep
+from ssl_vision.experiments.sweeps.file import changed_keys, read_sweep_file
 from ssl_vision.experiments.sweeps.parameters import from_optuna, optuna_distribution
 from ssl_vision.experiments.sweeps.plan import Claim, Plan, Record, check_folder
 from ssl_vision.runs.output import appended, completed
@@ -169,7 +169,7 @@ class Queue:
 
     def _changed(self, copy: Path) -> list[str]:
         """What makes this another sweep than the folder's."""
-        before = parse_sweep(copy.read_text(encoding="utf-8"), where=str(copy))
+        before = read_sweep_file(copy)
         attributes = self._study.user_attrs
         found = changed_keys(before.content, self.file.content)
         if self.file.method == "grid" and all(key.startswith("parameters.") for key in found):

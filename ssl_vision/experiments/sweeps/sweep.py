@@ -18,6 +18,8 @@ from ssl_vision.experiments.sweeps.machines import Submitit, slots
 from ssl_vision.experiments.sweeps.plan import Plan
 from ssl_vision.optional import needed
 from ssl_vision.runs.complaint import OneLineErrors, one_line
+from ssl_vision.runs.folder import run_path
+from ssl_vision.runs.reading import read_text
 
 if TYPE_CHECKING:
     from ssl_vision.experiments.sweeps.worker import Worker
@@ -50,7 +52,7 @@ def run(args: Sequence[str]) -> None:
         folder=_folder(
             options.runs_dir, str(options.name or file.content.get("name") or Path(options.file).stem)
         ),
-        text=Path(options.file).read_text(encoding="utf-8"),
+        text=read_text(Path(options.file)),
         cap=check_cap(file, options.cells),
         options=tuple(passed),
         seed=options.seed,
@@ -141,9 +143,9 @@ def _show(plan: Plan) -> None:
 
 
 def _folder(runs_dir: str, name: str) -> Path:
-    if Path(name).name != name or name.startswith("."):
-        raise InputError(f"--name {name}: a name, not a path; the folder is --runs_dir")
-    return Path(runs_dir).expanduser() / name
+    if name.startswith("."):
+        raise InputError(f"--name {name}: a name that does not begin with a dot")
+    return run_path(runs_dir, name)
 
 
 def _split(parser: OneLineErrors, args: list[str]) -> tuple[list[str], list[str]]:

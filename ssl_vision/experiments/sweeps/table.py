@@ -52,13 +52,14 @@ def write_tables(folder: Path, records: Sequence[Record], metric: Metric) -> str
 
 def _row(folder: Path, record: Record, metric: Metric) -> dict[str, Any]:
     run = Run(folder / record.cell.name)
+    epochs, seconds = (run.epoch, run.seconds) if run.log_damage is None else (0, None)
     return {
         "name": record.cell.name,
         **_columns(record.cell.varied, metric),
         "state": record.state,
         metric.name: record.value,
-        "epochs": run.epoch or None,
-        "seconds": None if run.seconds is None else round(run.seconds, 1),
+        "epochs": epochs or None,
+        "seconds": None if seconds is None else round(seconds, 1),
         "note": record.note,
     }
 

@@ -140,7 +140,8 @@ class Worker:
         run = Run(self.queue.plan.folder / process.claim.cell.name)
         said = [] if value is None else [f"{self.queue.file.metric.name} {value:.4g}"]
         said += [note] if note else []
-        said += [f"{run.epoch} epochs, {run.seconds:.0f} s"] if run.seconds is not None else []
+        if run.log_damage is None and run.seconds is not None:
+            said.append(f"{run.epoch} epochs, {run.seconds:.0f} s")
         what = f"{state}: " if state != "finished" else ""
         print(f"{done}/{all_of_them} {process.claim.cell.name}: {what}{'; '.join(said)}", flush=True)
 

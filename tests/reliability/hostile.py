@@ -1,0 +1,1091 @@
+"""The campaign of wrong and hostile inputs: no traceback, no fault, no hang, no file changed elsewhere.
+
+    python tests/reliability/hostile.py                         every case, some minutes on one core
+    python tests/reliability/hostile.py --category sizes        one category
+
+A case is a command line, a change to a directory of good files, and limits. Cases are products: each numeric
+option of each command times wrong values, each file that a command reads times kinds of damage. To add a
+category, write a generator of cases and decorate it with `category`.
+
+Each case runs in a child process that is forked after the imports, without the privileges of root, in a copy of the
+directory. It passes if the command ends in time with exit code 0, or with exit code 2 and one line on stderr,
+takes no more memory than it may, and changes nothing outside ``runs/`` and ``out/``; with exit code 2 it may not
+leave a new run directory either. Linux only. Prints the counts by category and exits with 1 if a case fails.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import errno
+import fcntl
+import importlib
+import inspect
+import io
+import itertools
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import pytorch_lightning as pl
+import torch
+import yaml
+from PIL import Image
+from settings import TINY
+
+from ssl_vision.callbacks import RepresentationMetrics
+from ssl_vision.data import Digits, Views
+from ssl_vision.main import COMMANDS, main
+from ssl_vision.models import OptimizerRule, SimCLR
+from ssl_vision.objectives import MACL
+from ssl_vision.runs.complaint import OneLineErrors
+
+SECONDS = 60
+ADDRESS_SPACE = 4 * 2**30
+"""What a case may reserve beyond what the parent has."""
+
+Make = Callable[[Path], object]
+
+
+class Case(NamedTuple):
+    """A command line in a changed copy of the template, and how it may end."""
+
+    name: str
+    args: list[str]
+    """With {here} for the directory of the case."""
+    make: Make = lambda here: None
+    codes: frozenset[int] = frozenset({0, 2})
+    lines: int | None = 1
+    """Lines on stderr with exit code 2; None where there may be notes besides the line."""
+    around: Callable[[], Any] = contextlib.nullcontext
+    """A context in the child process, in which the command runs."""
+    seconds: float = SECONDS
+    """Of processor time; the wall has SECONDS for each case."""
+    megabytes: float = 2000
+    """Of resident memory beyond the parent's."""
+
+
+class Outcome(NamedTuple):
+    """How a case ended."""
+
+    code: int | None
+    error: str
+    output: str
+    seconds: float
+    megabytes: float
+    problems: list[str]
+
+
+CATEGORIES: dict[str, Callable[[Path], Iterator[Case]]] = {}
+
+
+def category(function: Callable[[Path], Iterator[Case]]) -> Callable[[Path], Iterator[Case]]:
+    """Adds a generator of cases, which is given the template."""
+    CATEGORIES[function.__name__] = function
+    return function
+
+
+# ---------------------------------------------------------------------------------------------- template
+
+FIT = ["fit", "--runs_dir={here}/runs", "--name=run", *TINY, "--trainer.max_epochs=1"]
+FIT += ["--trainer.limit_train_batches=2", "--trainer.limit_val_batches=1", "--trainer.max_steps=2"]
+SAME = ["--model.objective=MACL", "--model.objective.alpha=3", *TINY]
+
+SWEEP = {
+    "program": "ssl-vision",
+    "method": "grid",
+    "metric": {"name": "val/knn_top1", "goal": "maximize"},
+    "parameters": {"seed_everything": {"values": [0, 1]}},
+}
+PROTOCOL = {"layers": ["backbone"], "measurements": [{"knn": {"k": 5, "temperature": 0.1}}]}
+PAPER = {
+    "title": "a title", "source": "a source",
+    "metrics": {"knn": {"metric": "knn_top1", "protocol": "macl"}},
+    "options": {"config": "base.yaml", "trainer.max_epochs": "1"},
+    "rows": {"InfoNCE": {"model.objective": "InfoNCE"}},
+    "tables": {"1": {"title": "t", "columns": {"g": {"axis": "data.batch_size", "at": ["64"]}},
+                     "values": {"InfoNCE": {"knn": ["70.0"]}}}},
+}  # fmt: skip
+BASE = {"data": {"class_path": "Digits"}, "model": {"class_path": "SimCLR"}}
+
+
+def template(folder: Path) -> None:
+    """Two runs, evaluated; an exported backbone; images; a file of each kind that a user writes."""
+    runs = ["--report=false", "--trainer.enable_progress_bar=false", f"--runs_dir={folder}/runs"]
+    for name, alpha in (("a", 3), ("b", 5)):
+        _must(["fit", *SAME, *runs, f"--name={name}", f"--model.objective.alpha={alpha}"])
+        _must(
+            ["evaluate", f"{folder}/runs/{name}", "--protocol=check", "--baselines=false", "--report=false"]
+        )
+    (folder / "runs" / "a" / "wandb").mkdir()
+    (folder / "runs" / "a" / "wandb" / "mirror.json").write_text(
+        '{"id": "0123abcd", "project": "ssl_vision"}'
+    )
+    _must(["export", f"{folder}/runs/a", f"--output={folder}/b.safetensors"])
+    state = torch.load(folder / "runs/a/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    torch.save({k.removeprefix("backbone."): v for k, v in state.items()}, folder / "w.pth")
+    for label, number in itertools.product("ab", range(3)):
+        (folder / "images" / label).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 9), (40 * number, 0, 0)).save(folder / "images" / label / f"{number}.png")
+    for name, content in {"sweep": SWEEP, "protocol": PROTOCOL, "paper": PAPER, "base": BASE}.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    for name in ("out", "home", "elsewhere"):
+        (folder / name).mkdir()
+    (folder / "elsewhere" / "file").write_text("not to be changed")
+
+
+def _must(args: list[str]) -> None:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as error:
+        if main(args):
+            raise RuntimeError(error.getvalue())
+
+
+# ---------------------------------------------------------------------------------------------- execution
+
+
+def run_case(case: Case, template: Path, here: Path) -> Outcome:
+    """Runs a case in a child process and judges it."""
+    shutil.copytree(template, here, symlinks=True)
+    problems: list[str] = []
+    case.make(here)
+    before, existed = snapshot(here), _runs_of(here)
+    begin = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        _child(case, here)
+    used = _resident()
+    status, usage = _waited(pid)
+    code = None if status is None else os.waitstatus_to_exitcode(status)
+    seconds = usage.ru_utime + usage.ru_stime
+    megabytes = max(0, usage.ru_maxrss / 1024 - used)
+    error = (here.parent / "stderr").read_text(errors="replace")
+    output = (here.parent / "stdout").read_text(errors="replace")
+    if code is None:
+        problems.append(f"hangs: {time.monotonic() - begin:.0f} s")
+    elif code not in case.codes:
+        problems.append(f"exit code {code}")
+    problems += [
+        word for word in ("Traceback", "fault:", "Exception ignored", "Logging error") if word in error
+    ]
+    said = lines_of(error)
+    if code == 2 and case.lines is not None and len(said) != case.lines:
+        problems.append(f"{len(said)} lines")
+    if code == 2 and said and not said[-1].startswith("ssl-vision "):
+        problems.append("another last line")
+    if code == 2 and any(len(line) > 1200 for line in said):
+        problems.append("a line that is too long")
+    if seconds > case.seconds:
+        problems.append(f"{seconds:.1f} s")
+    if megabytes > case.megabytes:
+        problems.append(f"{megabytes:.0f} MB")
+    after = snapshot(here)
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    free = ("runs", "out", "home")
+    if outside := sorted(name for name in changed if name.split(os.sep)[0] not in free):
+        problems.append(f"changed {outside[:3]}")
+    if code == 2 and (new := _runs_of(here) - existed):
+        problems.append(f"left {sorted(new)}")
+    return Outcome(code, error, output, seconds, megabytes, problems)
+
+
+def lines_of(error: str) -> list[str]:
+    """What a person reads on stderr: no blank lines, no warnings of Python."""
+    lines = [line for line in error.splitlines() if line.strip()]
+    told = re.compile(r"^\S+:\d+: \w*Warning: |^  \w+\.warn\(|^  warnings?\.warn|^  rank_zero_")
+    return [line for line in lines if not told.match(line)]
+
+
+def _child(case: Case, here: Path) -> None:
+    """Becomes the command; does not return."""
+    code = 70
+    try:
+        os.setsid()
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            descriptor = os.open(here.parent / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        _open_streams("utf-8")
+        os.chdir(here / "out")
+        os.environ |= {"HOME": str(here / "home"), "USER": "nobody", "MPLCONFIGDIR": str(here / "home")}
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + ADDRESS_SPACE, size + ADDRESS_SPACE))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        _give_up_privileges()
+        warnings.resetwarnings()
+        with case.around():
+            code = main([arg.replace("{here}", str(here)) for arg in case.args])
+            for stream in (sys.stdout, sys.stderr):  # as the interpreter does at its end
+                if stream is not None:
+                    stream.flush()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            traceback.print_exc(file=open(here.parent / "stderr", "a"))
+        code = 71
+    finally:
+        os._exit(code)
+
+
+def _open_streams(encoding: str) -> None:
+    """Opens stdout and stderr as the interpreter does at its start."""
+    sys.stdout = open(1, "w", encoding=encoding, closefd=False)
+    sys.stderr = open(2, "w", encoding=encoding, errors="backslashreplace", closefd=False, buffering=1)
+
+
+def _waited(pid: int) -> tuple[int | None, Any]:
+    """Status and usage of a child; the status is None where it had to be killed."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        found, status, usage = os.wait4(pid, os.WNOHANG)
+        if found:
+            _kill(pid)
+            return status, usage
+        time.sleep(0.002)
+    _kill(pid)
+    return None, os.wait4(pid, 0)[2]
+
+
+def _kill(pid: int) -> None:
+    """Ends the processes of a case's group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _resident() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+
+def _give_up_privileges() -> None:
+    """Makes permissions count for root, too: gives up CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_FOWNER."""
+    libc = ctypes.CDLL(None)
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    libc.capget(header, sets)
+    for number in range(3):
+        sets[number] &= ~0b1110
+    if libc.capset(header, sets):
+        raise OSError("capset")
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Type, size and time of change of every file below a directory; no link is followed."""
+    found = {}
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = os.path.join(place, name)
+            status = os.lstat(path)
+            held = status.st_size if name in files else 0
+            changed = status.st_mtime_ns if name in files else 0
+            found[os.path.relpath(path, folder)] = (status.st_mode, held, changed)
+    return found
+
+
+def _runs_of(here: Path) -> set[str]:
+    return set(os.listdir(here / "runs")) if (here / "runs").is_dir() else set()
+
+
+# ---------------------------------------------------------------------------------------------- options
+
+LONG = "x" * 5000
+SAME_AS_OTHERS = ("inf", "", LONG)
+"""Of the numbers below, those that the parser refuses of one option as of the next."""
+NUMBERS = ["0", "-1", ".nan", "inf", ".inf", "1e30", "", LONG]
+
+
+def numeric(owner: Callable[..., Any], prefix: str, *, but: Iterable[str] = ()) -> list[str]:
+    """Options that take a number: the parameters of a class whose types say so."""
+    found = []
+    for base in getattr(owner, "__mro__", [owner]):
+        for name, parameter in inspect.signature(base.__init__).parameters.items():
+            if re.search(r"\b(int|float|timedelta)\b", str(parameter.annotation)) and name not in but:
+                found.append(f"--{prefix}{name}")
+    return list(dict.fromkeys(found))
+
+
+@category
+def fit_options(template: Path) -> Iterator[Case]:
+    """Every numeric option of fit."""
+    options = numeric(pl.Trainer, "trainer.", but=("devices", "num_nodes"))
+    options += numeric(SimCLR, "model.") + numeric(Digits, "data.") + numeric(Views, "data.views.")
+    options += numeric(OptimizerRule, "model.optimizer.") + numeric(MACL, "model.objective.")
+    options += numeric(RepresentationMetrics, "metrics.")
+    options += ["--patience", "--save_every_n_steps", "--seed_everything", "--trainer.max_time"]
+    for option, value in itertools.product(dict.fromkeys(options), NUMBERS):
+        if value in SAME_AS_OTHERS and not option.startswith("--trainer"):
+            continue
+        more = ["--model.objective=MACL"] if option.startswith("--model.objective") else []
+        yield Case(f"{option}={value[:9]}", [*FIT, *more, f"{option}={value}"], lines=None)
+    for option, value in (
+        ("trainer.val_check_interval", "99"), ("trainer.val_check_interval", "1.5"),
+        ("trainer.max_time", "x"), ("trainer.max_time", "00:00:00:-1"), ("trainer.devices", "0"),
+        ("trainer.devices", "-1"), ("trainer.devices", "99999"), ("trainer.devices", "x"),
+        ("trainer.num_nodes", "0"), ("trainer.num_nodes", "-1"), ("trainer.precision", "7"),
+        ("trainer.strategy", "x"), ("trainer.accelerator", "tpu"), ("trainer.accelerator", "cuda"),
+        ("trainer.profiler", "x"), ("trainer.plugins", "x"), ("trainer.callbacks", "x"),
+        ("trainer.logger", "x"), ("trainer.detect_anomaly", "x"), ("trainer.default_root_dir", "/dev/null"),
+        ("trainer.gradient_clip_algorithm", "x"), ("spare_dir", "/dev/null/x"), ("wandb", "x"),
+        ("initial_checkpoint", "/dev/null"), ("initial_checkpoint", ""), ("initial_checkpoint", LONG),
+        ("ckpt_path", "/dev/null"), ("ckpt_path", ""), ("ckpt_path", LONG), ("config", "/dev/null"),
+        ("config", ""), ("config", LONG), ("data.views.mean", "[1]"), ("data.views.scale", "[2,1]"),
+        ("data", ""), ("model", ""), ("model.objective", ""), ("data.root", LONG), ("model.seed", "-1"),
+    ):  # fmt: skip
+        yield Case(f"--{option}={value[:9]}", [*FIT, f"--{option}={value}"], lines=None)
+
+
+def parsed_options(command: str, args: list[str]) -> list[str]:
+    """Names of the options of a command that is not fit."""
+    found: list[str] = []
+
+    class Found(Exception):
+        pass
+
+    def capture(parser: OneLineErrors, *_: Any, **__: Any) -> None:
+        for action in parser._actions:
+            if action.option_strings and action.nargs != 0:
+                found.append(next(name for name in action.option_strings if name.startswith("--")))
+        raise Found
+
+    module, _, name = COMMANDS[command].function.partition(":")
+    with mock.patch.object(OneLineErrors, "parse_args", capture), contextlib.suppress(Found):
+        getattr(importlib.import_module(module), name)(args)
+    return [option for option in found if option not in ("--print_config", "--config")]
+
+
+GOOD = {
+    "validate": ["validate", *SAME, "--runs_dir={here}/runs", "--name=a", "--ckpt_path=last"],
+    "evaluate": ["evaluate", "{here}/runs/a", "--report=false", "--baselines=false"],
+    "runs": ["runs", "{here}/runs"],
+    "sweep": ["sweep", "{here}/sweep.yaml", "--dry_run", "--runs_dir={here}/runs"],
+    "compare": ["compare", "{here}/runs", "--by=model.objective.alpha", "--protocol=check"],
+    "reproduce": ["reproduce", "{here}/paper.yaml", "--dry_run", "--runs_dir={here}/runs"],
+    "report": ["report", "{here}/runs/a", "--embed=false", "--output={here}/out/r.html"],
+    "maps": [
+        "maps",
+        "--grid=2",
+        "--batches=2",
+        "--negatives=3",
+        "--output={here}/out/m.svg",
+        "--objectives",
+        "InfoNCE",
+    ],
+    "export": ["export", "{here}/runs/a", "--output={here}/out/b.safetensors"],
+    "embed": ["embed", "{here}/images", "--backbone={here}/b.safetensors", "--output={here}/out/f.npz"],
+    "doctor": ["doctor"],
+}
+"""A good command line of each command but fit."""
+
+
+@category
+def options(template: Path) -> Iterator[Case]:
+    """Every option with a value of every command but fit."""
+    for command, args in GOOD.items():
+        if command == "validate":
+            continue
+        own = [arg.replace("{here}", str(template)) for arg in args[1:]]
+        for option, value in itertools.product(parsed_options(command, own), NUMBERS):
+            codes = frozenset({0, 1, 2}) if command == "doctor" else frozenset({0, 2})
+            yield Case(
+                f"{command} {option}={value[:9]}", [*args, f"{option}={value}"], codes=codes, lines=None
+            )
+    for command, args in GOOD.items():
+        first = args[1:2] if args[1:] and not args[1].startswith("-") else []
+        for value in (
+            "",
+            "/dev/null",
+            LONG,
+            "{here}/nothing",
+            "{here}/elsewhere",
+            "\n",
+            "-",
+            "--",
+            "/dev/full",
+        ):
+            if first:
+                yield Case(f"{command} {value[:9]!r}", [command, value, *args[2:]], lines=None)
+        yield Case(f"{command} alone", [command], codes=frozenset({0, 1, 2}), lines=None)
+
+
+@category
+def places(template: Path) -> Iterator[Case]:
+    """Run directories that cannot be one."""
+    for value in ("x" * 300, "x" * 5000, "..", ".", "a/b", "/", "~", "ü" * 150):
+        for command in ("fit", "validate"):
+            yield Case(f"{command} --name={value[:9]}", [command, *FIT[1:], f"--name={value}"], lines=None)
+        yield Case(f"sweep --name={value[:9]}", [*GOOD["sweep"], f"--name={value}"])
+
+    def dangling(here: Path) -> None:
+        (here / "runs" / "run").symlink_to(here / "absent")
+
+    def loop(here: Path) -> None:
+        (here / "runs" / "run").symlink_to("run")
+
+    def file(here: Path) -> None:
+        (here / "runs" / "run").write_text("a file")
+
+    def pipe(here: Path) -> None:
+        os.mkfifo(here / "runs" / "run")
+
+    def closed(here: Path) -> None:
+        (here / "runs" / "run").mkdir(mode=0)
+
+    def read_only(here: Path) -> None:
+        (here / "runs").chmod(0o555)
+
+    for make in (dangling, loop, file, pipe, closed, read_only):
+        for command in ("fit", "validate"):
+            for more in ([], ["--ckpt_path=last"], ["--overwrite=true"]):
+                if command == "fit" or more == ["--ckpt_path=last"]:
+                    yield Case(
+                        f"{command} {make.__name__} {more}", [command, *FIT[1:], *more], make, lines=None
+                    )
+    for value in (
+        "/dev/null",
+        "/proc",
+        "/dev/full",
+        "{here}/elsewhere/file",
+        "{here}/nothing/at/all",
+        LONG,
+        "",
+    ):
+        for command in ("fit", "validate", "sweep", "reproduce", "doctor"):
+            args = [command, *FIT[1:]] if command in ("fit", "validate") else GOOD[command]
+            codes = frozenset({0, 1, 2}) if command == "doctor" else frozenset({0, 2})
+            make = (lambda here: (here / "nothing").mkdir()) if "nothing" in value else (lambda here: None)
+            # a directory that may be made is not a fault: it is made where runs may be
+            place = value.replace("{here}/nothing", "{here}/runs/x")
+            yield Case(
+                f"{command} --runs_dir={value[:20]}", [*args, f"--runs_dir={place}"], codes=codes, lines=None
+            )
+
+
+# ---------------------------------------------------------------------------------------------- damage
+
+
+def bomb(levels: int = 20) -> str:
+    """Nine to the power of `levels` values in some hundred bytes of YAML."""
+    lines = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 9)}]" for n in range(levels)]
+    return "\n".join(lines) + "\n"
+
+
+def merge_bomb(levels: int = 12) -> str:
+    """The same by merge keys, which YAML's own reader expands."""
+    lines = ["m0: &m0 {a: 1}"]
+    lines += [f"m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 9)}]}}" for n in range(1, levels)]
+    return "\n".join(lines) + "\n"
+
+
+def _replaced(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _content(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        content = path.read_bytes() if path.is_file() else b""
+        _replaced(path)
+        path.write_bytes(change(content))
+
+    return damage
+
+
+def _flipped(content: bytes, count: int = 8) -> bytes:
+    rng, changed = random.Random(len(content)), bytearray(content)
+    for _ in range(count if content else 0):
+        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+def _placed(place: Callable[[Path], object]) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        _replaced(path)
+        place(path)
+
+    return damage
+
+
+def _sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(3 * 2**30)
+
+
+DAMAGES: dict[str, Callable[[Path], Any]] = {
+    "absent": _replaced,
+    "empty": _content(lambda content: b""),
+    "half": _content(lambda content: content[: len(content) // 2]),
+    "bits": _content(_flipped),
+    "binary": _content(lambda content: random.Random(0).randbytes(5000)),
+    "nulls": _content(lambda content: bytes(len(content))),
+    "not UTF-8": _content(lambda content: content[:60] + b"\xff\xfe" + content[60:]),
+    "a directory": _placed(Path.mkdir),
+    "a dangling link": _placed(lambda path: path.symlink_to("nowhere")),
+    "a link to itself": _placed(lambda path: path.symlink_to(path.name)),
+    "unreadable": lambda path: (path.parent.mkdir(exist_ok=True), path.touch(), path.chmod(0)),
+    "a pipe": _placed(lambda path: os.mkfifo(path)),
+    "sparse, 3 GB": _placed(_sparse),
+}
+TEXTS: dict[str, Callable[[Path], Any]] = {
+    "aliases": _content(lambda content: bomb().encode()),
+    "merges": _content(lambda content: merge_bomb().encode()),
+    "itself": _content(lambda content: b"a: &a {b: *a}\n"),
+    "deep": _content(lambda content: b"[" * 100_000),
+    "deep pairs": _content(lambda content: b'{"a":' * 50_000 + b"1" + b"}" * 50_000),
+    "deep, indented": _content(lambda content: "".join(f"{' ' * n}a:\n" for n in range(1500)).encode()),
+    "long": _content(lambda content: b"[" + b"1," * 3_000_000 + b"1]"),
+    "a long word": _content(lambda content: b"a: " + b"x" * 8_000_000),
+    "a list": _content(lambda content: b"[1, 2]"),
+    "a word": _content(lambda content: b"word"),
+    "a number": _content(lambda content: b"3"),
+    "null": _content(lambda content: b"null"),
+    "a table": _content(lambda content: b'{"a": {"b": 1}}'),
+    "rows of words": _content(lambda content: b'[{"a": "b"}, {"value": "x"}]'),
+    "other keys": _content(lambda content: b"model: 3\ndata: [1]\ntrainer: x\nseed_everything: {a: 1}\n"),
+    "code": _content(lambda content: b"a: !!python/object/apply:os.system [x]\n"),
+    "numbers for keys": _content(lambda content: b"1: 2\nnull: 3\n? [a]\n: b\n"),
+    "a date": _content(lambda content: b"seed_everything: 2020-13-45\nmodel: 2020-01-01\n"),
+    "a large number": _content(lambda content: b"a: " + b"9" * 5000 + b"\n"),
+}
+TABLES: dict[str, Callable[[Path], Any]] = {
+    "a header": _content(lambda content: content.split(b"\n")[0] + b"\n"),
+    "no line": _content(lambda content: content.replace(b"\n", b"")),
+    "words": _content(lambda content: b"step,epoch,train/loss\nx,y,z\n"),
+    "nan": _content(lambda content: b"step,epoch,train/loss,val/knn_top1\nnan,nan,nan,nan\n1,nan,inf,nan\n"),
+    "inf": _content(lambda content: b"step,epoch,train/loss,val/knn_top1\ninf,inf,-inf,inf\n1,inf,inf,inf\n"),
+    "large": _content(lambda content: b"step,epoch,train/loss\n1,1e300,1e300\n" + b"9" * 400 + b",1,1\n"),
+    "negative": _content(lambda content: b"step,epoch,train/loss,val/knn_top1\n-3,-7,1,1\n"),
+    "a long line": _content(lambda content: b"step,epoch," + b"x" * 500_000 + b"\n1,1,1\n"),
+    "quotes": _content(lambda content: b'step,"epoch\n",a\n1,1,1\n'),
+    "twice a name": _content(lambda content: b"step,step,epoch,epoch\n1,2,3,4\n"),
+    "no step": _content(lambda content: b"a,b\n1,2\n"),
+}
+OVER_RUNS = {
+    "runs": GOOD["runs"],
+    "compare": [*GOOD["compare"], "--metric=val/knn_top1"],
+    "compare rows": GOOD["compare"],
+    "report": GOOD["report"],
+    "report of both": ["report", "{here}/runs", "--output={here}/out/r.html"],
+}
+CONTINUED = ["fit", *SAME, "--runs_dir={here}/runs", "--name=a", "--ckpt_path=last"]
+AGAIN = {
+    "fit": CONTINUED,
+    "fit, further": [*CONTINUED, "--trainer.max_epochs=3"],
+    "fit anew": ["fit", *SAME, "--runs_dir={here}/runs", "--name=a"],
+    "validate": GOOD["validate"],
+    "evaluate": [*GOOD["evaluate"], "--protocol=check"],
+    "export": GOOD["export"],
+    "embed": ["embed", "{here}/images", "--backbone={here}/runs/a", "--output={here}/out/f.npz"],
+}
+
+
+def damaged(
+    files: Iterable[str],
+    damages: dict[str, Callable[[Path], Any]],
+    commands: dict[str, list[str]],
+    **more: Any,
+) -> Iterator[Case]:
+    """The product of files, damages and commands."""
+    for file, (kind, damage), (name, args) in itertools.product(files, damages.items(), commands.items()):
+
+        def make(here: Path, file: str = file, damage: Callable[[Path], Any] = damage) -> None:
+            damage(here / file)
+
+        yield Case(f"{name}: {Path(file).name} {kind}", args, make, lines=None, **more)
+
+
+@category
+def configs(template: Path) -> Iterator[Case]:
+    """A run's config.yaml."""
+    yield from damaged(
+        ["runs/a/config.yaml"], DAMAGES | TEXTS, OVER_RUNS | {"fit": CONTINUED, "fit anew": AGAIN["fit anew"]}
+    )
+    yield from damaged(["runs/a/config.yaml"], TEXTS, {k: AGAIN[k] for k in ("evaluate", "export")})
+
+
+@category
+def logs(template: Path) -> Iterator[Case]:
+    """A run's metrics.csv, times.csv and weights.csv."""
+    yield from damaged(["runs/a/metrics.csv"], DAMAGES | TABLES, OVER_RUNS | {"fit": AGAIN["fit, further"]})
+    few = {k: OVER_RUNS[k] for k in ("runs", "report")} | {"fit": AGAIN["fit, further"]}
+    yield from damaged(["runs/a/times.csv", "runs/a/weights.csv"], DAMAGES | TABLES, few)
+
+
+@category
+def results(template: Path) -> Iterator[Case]:
+    """evaluation.json and mirror.json."""
+    readers = {k: OVER_RUNS[k] for k in ("compare rows", "report")} | {"export": AGAIN["export"]}
+    yield from damaged(["runs/a/evaluation.json"], DAMAGES | TEXTS, readers)
+    wandb = {
+        "fit": [
+            "fit",
+            *SAME,
+            "--runs_dir={here}/runs",
+            "--name=new",
+            "--wandb=offline",
+            "--trainer.max_epochs=1",
+        ]
+    }
+    around = {
+        "around": lambda: mock.patch.dict(os.environ, {"WANDB_RUN_ID": "other", "WANDB_MODE": "disabled"})
+    }
+    yield from damaged(["runs/a/wandb/mirror.json"], DAMAGES | TEXTS, wandb, **around)
+
+
+@category
+def locks(template: Path) -> Iterator[Case]:
+    """A lock that cannot be read or taken."""
+    readers = {k: OVER_RUNS[k] for k in ("runs", "compare", "report of both")} | {
+        "fit": AGAIN["fit, further"]
+    }
+    few = {
+        k: DAMAGES[k]
+        for k in ("a directory", "a dangling link", "a link to itself", "unreadable", "a pipe", "binary")
+    }
+    yield from damaged(["runs/a/.lock"], few, readers)
+
+    def without(number: int) -> Callable[[], Any]:
+        def refused(*_: Any) -> None:
+            raise OSError(number, os.strerror(number))
+
+        return lambda: mock.patch.object(fcntl, "flock", refused)
+
+    for number in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EIO):
+        for name, args in (readers | {"fit anew": FIT}).items():
+            yield Case(f"{name}: flock {errno.errorcode[number]}", args, around=without(number), lines=None)
+
+
+@category
+def checkpoints(template: Path) -> Iterator[Case]:
+    """A damaged last.ckpt, alone and with the one before it."""
+    yield from damaged(["runs/a/checkpoints/last.ckpt"], DAMAGES, AGAIN)
+
+    def both(damage: Callable[[Path], Any]) -> Callable[[Path], Any]:
+        return lambda path: (damage(path), damage(path.with_name("previous-last.ckpt")))
+
+    yield from damaged(
+        ["runs/a/checkpoints/last.ckpt"],
+        {f"and previous {kind}": both(damage) for kind, damage in DAMAGES.items()},
+        {k: AGAIN[k] for k in ("fit", "fit anew", "validate")},
+    )
+
+
+WRONG: dict[str, Any] = {
+    "null": None, "word": "x", "number": 3, "list": [], "table": {}, "nan": float("nan"), "huge": 10**30,
+    "tensor": torch.zeros(2),
+}  # fmt: skip
+
+
+def changed_checkpoint(path: tuple[Any, ...], value: Any) -> Make:
+    """A checkpoint with another value at a path; `del` removes it."""
+
+    def make(here: Path) -> None:
+        file = here / "runs/a/checkpoints/last.ckpt"
+        content = torch.load(file, weights_only=True)
+        node: Any = content
+        for key in path[:-1]:
+            node = node[key]
+        if value is DELETED:
+            del node[path[-1]]
+        else:
+            node[path[-1]] = value
+        torch.save(content, file)
+
+    return make
+
+
+DELETED = object()
+
+
+def changed_config(key: str, value: Any) -> Make:
+    """A checkpoint and a config.yaml with another value at a dotted key."""
+
+    def make(here: Path) -> None:
+        file = here / "runs/a/checkpoints/last.ckpt"
+        content = torch.load(file, weights_only=True)
+        config = yaml.safe_load(content["ssl_vision"]["config"])
+        node, *rest = config, *key.split(".")
+        for part in rest[:-1]:
+            node = node[part]
+        node[rest[-1]] = value
+        content["ssl_vision"]["config"] = yaml.safe_dump(config)
+        torch.save(content, file)
+        (here / "runs/a/config.yaml").write_text(yaml.safe_dump(config))
+
+    return make
+
+
+READ = {k: AGAIN[k] for k in ("evaluate", "export", "embed")}
+
+
+@category
+def contents(template: Path) -> Iterator[Case]:
+    """Checkpoints that are whole and hold something else."""
+    paths: list[tuple[Any, ...]] = [
+        ("ssl_vision",), ("ssl_vision", "version"), ("ssl_vision", "config"), ("state_dict",),
+        ("state_dict", "backbone.conv1.weight"), ("loops",), ("loops", "fit_loop", "epoch_progress", "current"),
+        ("loops", "fit_loop", "epoch_progress", "current", "processed"), ("callbacks",),
+    ]  # fmt: skip
+    for path, (kind, value) in itertools.product(paths, (WRONG | {"nothing": DELETED}).items()):
+        for name in (
+            ("export", "fit, further") if len(path) == 1 or kind in ("null", "tensor") else ("export",)
+        ):
+            yield Case(
+                f"{name}: {'.'.join(path)} {kind}", AGAIN[name], changed_checkpoint(path, value), lines=None
+            )
+    for key in ("optimizer_states", "lr_schedulers", "global_step", "epoch", "pytorch-lightning_version", "callbacks",
+                "RandomBatches", "Digits"):  # fmt: skip
+        for kind in ("null", "word", "list", "huge"):
+            yield Case(
+                f"fit, further: {key} {kind}",
+                AGAIN["fit, further"],
+                changed_checkpoint((key,), WRONG[kind]),
+                lines=None,
+            )
+    for text, kind in ((bomb(), "aliases"), (merge_bomb(), "merges"), ("[" * 100_000, "deep"), ("", "empty"),
+                       ("\0", "null byte"), ("a: &a {b: *a}", "itself"), ("x: " + "y" * 8_000_000, "long")):  # fmt: skip
+        for name, args in AGAIN.items():
+            make = changed_checkpoint(("ssl_vision", "config"), text)
+            yield Case(f"{name}: config {kind}", args, make, lines=None, seconds=3)
+    keys = ("model", "model.class_path", "model.init_args", "model.init_args.objective", "model.init_args.width",
+            "model.init_args.objective.class_path", "data", "data.class_path", "data.init_args",
+            "data.init_args.views", "data.init_args.views.size", "data.init_args.views.mean", "seed_everything",
+            "metrics", "metrics.k", "trainer", "trainer.max_epochs", "name")  # fmt: skip
+    values = {
+        "null": None,
+        "word": "no.such.Class",
+        "number": 3,
+        "list": [1],
+        "table": {"a": 1},
+        "nan": float("nan"),
+    }
+    for key, (kind, value) in itertools.product(keys, values.items()):
+        for name in READ if kind in ("word", "null") else ("evaluate",):
+            yield Case(f"{name}: {key} {kind}", READ[name], changed_config(key, value), lines=None)
+
+
+# ---------------------------------------------------------------------------------------------- sizes
+
+HUGE = {
+    "model.init_args.width": [10**5, 10**8, 10**18, 10**30],
+    "model.init_args.hidden_dim": [10**7, 10**9, 10**18, 10**30],
+    "model.init_args.output_dim": [10**7, 10**9, 10**18, 10**30],
+    "model.init_args.depth": [10**6, 10**30],
+    "model.init_args.chunk_size": [10**30],
+    "data.init_args.views.size": [10**5, 10**6, 10**9, 10**30],
+    "data.init_args.batch_size": [10**9, 10**30],
+    "data.init_args.eval_batch_size": [10**30],
+    "metrics.k": [10**30],
+}
+
+
+@category
+def sizes(template: Path) -> Iterator[Case]:
+    """Absurd sizes: on the command line, in a config file, in a checkpoint."""
+    limits: dict[str, Any] = {"seconds": 2, "megabytes": 100}
+    for key, values in HUGE.items():
+        for value in values:
+            option = f"--{key.replace('init_args.', '')}={value}"
+            refused = (
+                frozenset({2})
+                if key.endswith(("width", "_dim", "depth", "views.size"))
+                else frozenset({0, 2})
+            )
+            own = limits if refused == frozenset({2}) else {}
+            yield Case(f"fit {option}", [*FIT, option], codes=refused, lines=None, **own)
+
+            def written(here: Path, key: str = key, value: int = value) -> None:
+                config: Any = {"data": {"class_path": "Digits"}, "model": {"class_path": "SimCLR"}}
+                node = config
+                for part in key.split(".")[:-1]:
+                    node = node.setdefault(part, {})
+                node[key.rpartition(".")[2]] = value
+                if "views" in key:
+                    config["data"]["init_args"]["views"] = {"size": value}
+                (here / "c.yaml").write_text(yaml.safe_dump(config))
+
+            few = [arg for arg in FIT if not arg.startswith(option.partition("=")[0] + "=")]
+            yield Case(
+                f"fit c.yaml {option}",
+                [few[0], "--config={here}/c.yaml", *few[1:]],
+                written,
+                refused,
+                None,
+                **own,
+            )
+            for name in READ:
+                same = key.startswith(
+                    ("metrics", "data.init_args.batch", "model.init_args.chunk", "data.init_args.eval")
+                )
+                yield Case(
+                    f"{name}: {key} {value}", READ[name], changed_config(key, value), lines=None, seconds=8 if same else 2,
+                    megabytes=500 if same else 100,
+                )  # fmt: skip
+    for value in ("100000000", "1" + "0" * 30):
+        for command, option in (("maps", "--grid"), ("maps", "--batches"), ("maps", "--negatives"),
+                                ("embed", "--batch_size"), ("evaluate", "--k"), ("reproduce", "--seeds"),
+                                ("sweep", "--cells"), ("sweep", "--attempts"), ("evaluate", "--probe.epochs")):  # fmt: skip
+            yield Case(
+                f"{command} {option}={value}", [*GOOD[command], f"{option}={value}"], lines=None, seconds=20
+            )
+    folder = ["--data=ImageFolder", "--data.root={here}/images", "--data.batch_size=4"]
+    for value in (10**5, 10**6, 10**30):
+        yield Case(
+            f"fit image_size={value}", [FIT[0], *folder, *FIT[1:], f"--data.image_size={value}"], lines=None,
+            codes=frozenset({2}), **limits,
+        )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------- files of users
+
+
+@category
+def written_files(template: Path) -> Iterator[Case]:
+    """Files that a user writes, or gets from someone: configs, sweeps, protocols, papers, weights."""
+    every = DAMAGES | TEXTS
+    sweep = [*GOOD["sweep"]]
+    yield from damaged(["sweep.yaml"], every, {"sweep": sweep}, seconds=3)
+    yield from damaged(
+        ["protocol.yaml"],
+        every,
+        {"evaluate": [*GOOD["evaluate"], "--protocol={here}/protocol.yaml"]},
+        seconds=8,
+    )
+    yield from damaged(["paper.yaml"], every, {"reproduce": GOOD["reproduce"]}, seconds=3)
+    yield from damaged(
+        ["base.yaml"],
+        every,
+        {"reproduce": GOOD["reproduce"], "fit": ["fit", "--config={here}/base.yaml", *FIT[1:]]},
+    )
+    yield from damaged(["w.pth"], DAMAGES, {"fit": [*FIT, "--initial_checkpoint={here}/w.pth"]})
+    yield from damaged(["b.safetensors"], DAMAGES, {"embed": GOOD["embed"]})
+    yield from damaged(["images/a/0.png"], DAMAGES, {"embed": [*GOOD["embed"], "--strict=true"]})
+    for text in ("{class_path: InfoNCE, init_args: {temperature: 1e-300}}", bomb(), merge_bomb(), "[" * 5000, "", "null",
+                 "{class_path: os.system}", "{class_path: [1]}", "{init_args: {}}", "no.Such", "InfoNCE.temperature",
+                 "{class_path: InfoNCE, init_args: 3}", "MACL,InfoNCE", "\0", "{a: &a [*a]}"):  # fmt: skip
+        yield Case(f"maps --objectives {text[:30]!r}", [*GOOD["maps"][:-1], text], lines=None, seconds=10)
+
+
+# ---------------------------------------------------------------------------------------------- streams
+
+
+def closed(*numbers: int) -> Callable[[], Any]:
+    """Streams that the interpreter finds closed at its start."""
+
+    @contextlib.contextmanager
+    def around() -> Iterator[None]:
+        for number in numbers:
+            os.close(number)
+            setattr(sys, {0: "stdin", 1: "stdout", 2: "stderr"}[number], None)
+        yield
+
+    return around
+
+
+def redirected(number: int, path: str) -> Callable[[], Any]:
+    """A stream into a file, or into a pipe without a reader."""
+
+    @contextlib.contextmanager
+    def around() -> Iterator[None]:
+        if path == "broken":
+            read, write = os.pipe()
+            os.close(read)
+        else:
+            write = os.open(path, os.O_WRONLY)
+        os.dup2(write, number)
+        os.close(write)
+        _open_streams("utf-8")
+        yield
+
+    return around
+
+
+def encoded(encoding: str) -> Callable[[], Any]:
+    """Streams of another encoding, as PYTHONIOENCODING and LC_ALL=C make them."""
+
+    @contextlib.contextmanager
+    def around() -> Iterator[None]:
+        _open_streams(encoding)
+        yield
+
+    return around
+
+
+STREAMS = {
+    "stdout closed": closed(1), "stderr closed": closed(2), "both closed": closed(1, 2), "all closed": closed(0, 1, 2),
+    "stdout broken": redirected(1, "broken"), "stderr broken": redirected(2, "broken"),
+    "stdout full": redirected(1, "/dev/full"), "stderr full": redirected(2, "/dev/full"), "ASCII": encoded("ascii"),
+}  # fmt: skip
+
+
+@category
+def streams(template: Path) -> Iterator[Case]:
+    """Streams that are closed, broken, full or ASCII, for good and wrong commands."""
+    good = GOOD | {"fit": FIT, "usage": [], "version": ["--version"], "help": ["runs", "--help"]}
+    wrong = {
+        "fit, wrong": [*FIT, "--model.width=0"],
+        "runs, wrong": ["runs", "{here}/ü/図"],
+        "no command": ["x"],
+    }
+    for (name, args), (kind, around) in itertools.product((good | wrong).items(), STREAMS.items()):
+        codes = frozenset({0, 2}) | {"broken": {1, 141}, "full": {1}}.get(kind.split()[-1], set())
+        yield Case(f"{name}: {kind}", list(args), codes=codes, around=around, lines=None)
+
+
+# ---------------------------------------------------------------------------------------------- permissions
+
+
+@category
+def permissions(template: Path) -> Iterator[Case]:
+    """Directories that cannot be written or read."""
+
+    def read_only(folder: str) -> Make:
+        return lambda here: [
+            path.chmod(0o555) for path in (here / folder, *(here / folder).rglob("*")) if path.is_dir()
+        ]
+
+    def unreadable(folder: str) -> Make:
+        return lambda here: (here / folder).chmod(0)
+
+    commands = {
+        **OVER_RUNS,
+        **AGAIN,
+        "sweep": [*GOOD["sweep"]],
+        "evaluate, report": ["evaluate", "{here}/runs/a", "--protocol=check"],
+    }
+    for name, args in commands.items():
+        for folder in ("runs", "runs/a", "out"):
+            yield Case(f"{name}: {folder} read-only", args, read_only(folder), lines=None)
+        for folder in ("runs", "runs/a", "runs/a/checkpoints"):
+            yield Case(f"{name}: {folder} unreadable", args, unreadable(folder), lines=None)
+    outputs = {
+        "report": "--output", "maps": "--output", "export": "--output", "embed": "--output", "compare": "--output",
+        "evaluate": "--output",
+    }  # fmt: skip
+    ends = {
+        "report": "html",
+        "maps": "svg",
+        "export": "safetensors",
+        "embed": "npz",
+        "compare": "json",
+        "evaluate": "json",
+    }
+    for command, option in outputs.items():
+        for place in (
+            "/dev/null/x",
+            "/proc/x",
+            "{here}/elsewhere/file/x",
+            "{here}/images/..",
+            "/dev/full",
+            LONG,
+        ):
+            value = place if place in ("/dev/full", "{here}/images/..") else f"{place}.{ends[command]}"
+            yield Case(f"{command} {option}={value[:30]}", [*GOOD[command], f"{option}={value}"], lines=None)
+
+
+# ---------------------------------------------------------------------------------------------- campaign
+
+
+def cases(template: Path, names: Iterable[str] = ()) -> Iterator[tuple[str, Case]]:
+    """Every case with its category."""
+    for name in names or CATEGORIES:
+        for case in CATEGORIES[name](template):
+            yield name, case
+
+
+def sample(template: Path, count: int) -> list[tuple[str, Case]]:
+    """So many cases, evenly spaced, so that each category has its share."""
+    every = list(cases(template))
+    return every[:: len(every) // count][:count]
+
+
+def campaign(folder: Path, names: list[str], *, verbose: bool, pattern: str, every: int) -> bool:
+    """Runs the cases and prints the counts."""
+    good = folder / "template"
+    good.mkdir()
+    folder.chmod(0o755)
+    template(good)
+    counts: dict[str, Counter[str]] = {}
+    slowest: list[tuple[float, str]] = []
+    chosen = [(name, case) for name, case in cases(good, names) if re.search(pattern, case.name)][::every]
+    for number, (name, case) in enumerate(chosen):
+        place = folder / f"case{number}"
+        place.mkdir()
+        outcome = run_case(case, good, place / "here")
+        count = counts.setdefault(name, Counter())
+        count["cases"] += 1
+        count[{0: "done", 2: "refused"}.get(outcome.code, "other")] += 1  # type: ignore[call-overload]
+        slowest.append((outcome.seconds, case.name))
+        if outcome.problems:
+            count["failed"] += 1
+        if outcome.problems or verbose:
+            said = lines_of(outcome.error)
+            last = (said[-1] if said else "").replace(str(place), "")[:300]
+            print(
+                f"{name}: {case.name}: {outcome.code} {', '.join(outcome.problems)}\n    {last}", flush=True
+            )
+        _removed(place)
+    print("\n| category | cases | done | refused | other | failed |\n|---|---|---|---|---|---|")
+    total = Counter[str]()
+    for name, count in counts.items():
+        total += count
+        print(f"| {name} | {' | '.join(str(count[key]) for key in COLUMNS)} |")
+    print(f"| all | {' | '.join(str(total[key]) for key in COLUMNS)} |")
+    print("\nslowest: " + "; ".join(f"{name} {seconds:.1f} s" for seconds, name in sorted(slowest)[:-6:-1]))
+    return not total["failed"]
+
+
+COLUMNS = ("cases", "done", "refused", "other", "failed")
+
+
+def _removed(place: Path) -> None:
+    for folder, folders, _ in os.walk(place):
+        for name in folders:
+            path = os.path.join(folder, name)
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)
+    shutil.rmtree(place)
+
+
+def prepare() -> None:
+    """Imports what commands import when they are called, so that children need not."""
+    for command in COMMANDS.values():
+        importlib.import_module(command.function.partition(":")[0])
+    for name in ("optuna", "plotly", "matplotlib.pyplot", "wandb", "sklearn.datasets", "faiss"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    torch.set_num_threads(1)
+
+
+def begin() -> int:
+    """Runs the campaign."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--category", action="append", choices=CATEGORIES, default=[])
+    parser.add_argument("--match", default="", help="a regular expression that the case's name holds")
+    parser.add_argument("--every", type=int, default=1, help="one case of so many")
+    parser.add_argument("--verbose", action="store_true")
+    chosen = parser.parse_args()
+    prepare()
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        good = campaign(
+            Path(folder), chosen.category, verbose=chosen.verbose, pattern=chosen.match, every=chosen.every
+        )
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(begin())
