@@ -17,6 +17,7 @@ from ssl_vision.runs.changed_images import check_images
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.folder import RunFolder, derived_name, differences
 from ssl_vision.runs.images_file import read_images, write_images
+from ssl_vision.runs.registry import Run
 
 FOLDER = ["--data.image_size=8", "--data.views.size=8", "--data.eval_batch_size=8"]
 
@@ -140,7 +141,7 @@ def test_fit_refuses_and_goes_on_when_asked_to(here, capfd, monkeypatch):
     images = read_images(here / "run" / "images.csv")
     assert len(images) == 24
     assert read_checkpoint(here / "run").images != content_of(before, here)
-    assert RunFolder(here / "run").config()["data"]["init_args"]["root"] == str(here / "moved")
+    assert Run(here / "run").config["data"]["init_args"]["root"] == str(here / "moved")
     checked_now = ImageFolder(root=here / "moved", image_size=8)
     check_images(checked_now, read_checkpoint(here / "run"))
 

@@ -104,5 +104,5 @@ def test_a_lock_that_is_no_file_is_not_held_and_cannot_be_taken(tmp_path, make):
     make(tmp_path / ".lock")
     lock = Lock(tmp_path / ".lock")
     assert not lock.held
-    with pytest.raises(InputError, match=r"\.lock cannot be opened"):
+    with pytest.raises(InputError, match=r"\.lock cannot be used as a lock"):
         lock.take()
