@@ -394,6 +394,10 @@ def _check_trainer(trainer: Namespace) -> None:
             value = trainer.get(name)
             if value is not None and not good(value):
                 raise InputError(f"--trainer.{name} must be {description}, not {value}")
+    cores = max(8, os.cpu_count() or 1)  # on a GPU, Lightning compares with the devices that there are
+    devices = trainer.devices
+    if str(devices).isdigit() and not 1 <= int(devices) <= cores:
+        raise InputError(f"--trainer.devices must lie in 1..{cores}, not {devices}")
     if trainer.max_time is not None and not _lasts(trainer.max_time):
         raise InputError(
             f"--trainer.max_time must be days:hours:minutes:seconds above 0, not {trainer.max_time}"

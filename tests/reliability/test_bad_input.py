@@ -337,6 +337,7 @@ TRAINER = [
             "trainer.max_steps": ("0", "-2"),
             "trainer.limit_train_batches": ("0", "-1"),
             "trainer.gradient_clip_val": ("-1",),
+            "trainer.devices": ("0", "99999"),
             "seed_everything": ("-1", str(2**32)),
         }.items()
         for value in values
