@@ -19,6 +19,7 @@ from ssl_vision.evaluation.cache import (
 )
 from ssl_vision.evaluation.features import VIEW_EPOCH, crop_and_flip, embed, embed_corrupted, embed_views
 from ssl_vision.evaluation.subset import Labels, few
+from ssl_vision.metrics.rows import LazyRows
 from ssl_vision.models import SimCLR
 
 
@@ -58,7 +59,7 @@ class Splits:
 
 
 class Pixels:
-    """The images themselves as features; a split's are made when they are first asked for.
+    """The images themselves as features, converted from bytes when they are read.
 
     Args:
         splits: the images.
@@ -66,13 +67,12 @@ class Pixels:
 
     def __init__(self, splits: Splits) -> None:
         self.splits = splits
-        self._made: dict[Split, Tensor] = {}
 
-    def plain(self, split: Split, layer: str) -> Tensor:
+    def plain(self, split: Split, layer: str) -> LazyRows:
         """(N, 3 · H · W) values in [0, 1]; there is one layer, whatever its name."""
-        if split not in self._made:
-            self._made[split] = self.splits.images[split].images.flatten(1).float().div_(255)
-        return self._made[split]
+        images = self.splits.images[split]
+        width = math.prod(images.store.shape[1:])
+        return LazyRows(lambda rows: images.at(rows).flatten(1).float().div_(255), (len(images), width))
 
 
 class Embedded:

@@ -1,7 +1,7 @@
 """From features to rows: each kind of measurement on one representation."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -29,6 +29,8 @@ from ssl_vision.evaluation.protocol import (
 from ssl_vision.evaluation.table import Row
 from ssl_vision.metrics import Alignment, KNNScore, Representation, knn_table, lidar, rank_correlation
 from ssl_vision.metrics.precision import full_precision
+from ssl_vision.metrics.rows import Features
+from ssl_vision.progress import Job
 
 
 class Value(NamedTuple):
@@ -58,12 +60,12 @@ class Source:
     epoch: int = 0
 
     @property
-    def bank(self) -> Tensor:
+    def bank(self) -> Features:
         """(N, F) of the train split."""
         return self.made.plain("train", self.layer)
 
     @property
-    def queries(self) -> Tensor:
+    def queries(self) -> Features:
         """(M, F) of the test split."""
         return self.made.plain("test", self.layer)
 
@@ -109,12 +111,14 @@ def _neighbours_votes(protocol: Protocol, source: Source, splits: Splits) -> dic
         group = [measurement for measurement in wanted if measurement.distance == distance]
         ks = list(dict.fromkeys(measurement.k for measurement in group))
         temperatures = list(dict.fromkeys(map(_temperature, group)))
-        table = knn_table(
-            source.queries, splits.images["test"].labels.to(source.queries.device),
-            source.bank, splits.images["train"].labels.to(source.bank.device),
-            num_classes=len(splits.images["train"].classes), ks=ks, temperatures=temperatures,
-            metric=distance,
-        )  # fmt: skip
+        queries, bank = source.queries, source.bank
+        with Job(f"kNN of {source.features} {source.layer}"):
+            table = knn_table(
+                queries, splits.images["test"].labels.to(queries.device),
+                bank, splits.images["train"].labels.to(bank.device),
+                num_classes=len(splits.images["train"].classes), ks=ks, temperatures=temperatures,
+                metric=distance,
+            )  # fmt: skip
         by_place = dict(zip(product(temperatures, ks), table, strict=True))
         scores |= {each: by_place[_temperature(each), each.k] for each in group}
     return scores
@@ -169,7 +173,8 @@ def _trained(
     options = _options(splits.train_labels(measurement.labels), source, splits)
     match measurement:
         case Linear(augmentation=augmentation):
-            views, how = [bank], "none"
+            views: Sequence[Features] = [bank]
+            how = "none"
             if augmentation != "none":
                 if network is None or source.features != "trained":
                     return
@@ -215,9 +220,11 @@ def _options(train_labels: Tensor, source: Source, splits: Splits) -> dict[str, 
 
 def _geometry(measurement: Geometry, source: Source, network: Embedded, splits: Splits) -> Iterator[Value]:
     representation, alignment = Representation(extended=measurement.extended), Alignment()
-    representation.update(source.queries.cpu(), splits.images["test"].labels)
+    representation.update(network.plain("test", source.layer).cpu(), splits.images["test"].labels)
     alignment.update(*(view.cpu() for view in network.pairs("test", network.layers)[source.layer]))
-    for metric, value in representation.compute().items():
+    with Job(f"geometry of {source.features} {source.layer}"):
+        values = representation.compute()
+    for metric, value in values.items():
         if not value.isnan():  # as the mean over pairs of a class that has one image
             yield Value(metric, float(value), {})
     yield Value("alignment", float(alignment.compute()), {"augmentation": "pretraining"})

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.metrics.neighbours import nearest
-from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels
+from ssl_vision.metrics.rows import UNLABELLED, Features, check_features, check_labels, select
 from ssl_vision.metrics.vote import check_range, place, votes
 
 TOP = 5
@@ -28,9 +28,9 @@ class KNNScore(NamedTuple):
 
 
 def knn_table(
-    queries: Tensor,
+    queries: Features,
     truth: Tensor,
-    bank: Tensor,
+    bank: Features,
     labels: Tensor,
     *,
     num_classes: int,
@@ -66,15 +66,16 @@ def knn_table(
         ValueError: Shapes, devices or options do not fit, a label is out of range, or the bank or the
             queries have no labelled row.
     """
-    for name, rows, known in (("queries", queries, truth), ("bank", bank, labels)):
+    given: tuple[tuple[str, Features, Tensor], ...] = (("queries", queries, truth), ("bank", bank, labels))
+    for name, rows, known in given:
         check_features(rows, name)
         check_labels(known, len(rows), f"labels of the {name}")
         if not (known != UNLABELLED).any():
             raise ValueError(f"labels of the {name}: none of the {len(known)} rows is labelled")
     if not ks or min(ks) < 1:
         raise ValueError(f"ks: expected numbers of at least 1, got {list(ks)}")
-    queries, truth = queries[truth != UNLABELLED], truth[truth != UNLABELLED].long()
-    bank, labels = bank[labels != UNLABELLED], labels[labels != UNLABELLED]
+    queries, truth = select(queries, truth != UNLABELLED), truth[truth != UNLABELLED].long()
+    bank, labels = select(bank, labels != UNLABELLED), labels[labels != UNLABELLED]
     check_range(truth, num_classes, "labels of the queries")
     used = [min(k, len(bank)) for k in ks]
     if max(ks) > len(bank):
