@@ -30,7 +30,7 @@ class Digits(ImageData):
     """1,797 scans of 8x8 pixels in 10 classes (Alpaydin & Kaynak, UCI optdigits); the first 1,437 are train.
 
     Writers follow one another in the file, so test and the held-out rows show other people's digits.
-    Good for a first run, too easy to rank objectives. The smallest class of train has 138 images, so 20
+    Good for a first run, too easy to rank objectives. The smallest class of train has 141 images, so 20
     neighbours vote in kNN by default.
 
     Args:

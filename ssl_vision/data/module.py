@@ -44,8 +44,8 @@ class ImageData(pl.LightningDataModule):
             fit stays on the host, as everything does at 0; the batches are the same.
 
     Attributes:
-        knn_k: Neighbours that vote in kNN unless another number is given. A data set with fewer images per class
-            has a smaller one.
+        knn_k: Neighbours that vote in kNN unless another number is given; smaller where a class has fewer
+            images.
 
     Raises:
         InputError: A value is out of range.

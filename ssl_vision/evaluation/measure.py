@@ -1,5 +1,6 @@
 """From features to rows: each kind of measurement on one representation."""
 
+import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from ssl_vision.evaluation.embedded import Embedded, Pixels, Splits
 from ssl_vision.evaluation.finetune import finetuned_top1
 from ssl_vision.evaluation.grid import grid_probe
 from ssl_vision.evaluation.logistic import logistic_top1
-from ssl_vision.evaluation.probe import labelled_rows, linear_probe, top1
+from ssl_vision.evaluation.probe import ProbeRule, labelled_rows, linear_probe, top1
 from ssl_vision.evaluation.protocol import (
     KNN,
     Corruptions,
@@ -31,6 +32,9 @@ from ssl_vision.metrics import Alignment, KNNScore, Representation, knn_table, l
 from ssl_vision.metrics.precision import full_precision
 from ssl_vision.metrics.rows import Features
 from ssl_vision.progress import Job
+
+_OWN = {"labels", "augmentation", "views", "lr", "weight_decay"}
+"""Options of measurements that are fields of a row."""
 
 
 class Value(NamedTuple):
@@ -99,7 +103,8 @@ def measured(protocol: Protocol, source: Source, splits: Splits, *, seed: int) -
         for metric, value, about in values:
             yield Row(
                 source.features, source.layer, metric, value, "test", epoch=source.epoch, seed=seed,
-                data=splits.data, protocol=protocol.name, **about,
+                data=splits.data, protocol=protocol.name, **splits.place, **about,
+                weights=source.made.weights if isinstance(source.made, Embedded) else None,
             )  # fmt: skip
 
 
@@ -268,9 +273,17 @@ def _corruptions(
         how = {"corruption": corruption or "none", "severity": severity}
         vote = _vote("corrupted_knn_top1", knn, score)
         yield vote._replace(about=vote.about | how)
-        about = {"bank": "train", "lr": rule.lr, "weight_decay": rule.weight_decay}
+        about = {"bank": "train", "lr": rule.lr, "weight_decay": rule.weight_decay, "options": _shown(rule)}
         yield Value("corrupted_linear_top1", right, about | how)
 
 
 def _about(measurement: Linear | Grid | Logistic | FineTune) -> dict[str, Any]:
-    return {"bank": "train", "labels": None if measurement.labels == "all" else measurement.labels}
+    labels = None if measurement.labels == "all" else measurement.labels
+    return {"bank": "train", "labels": labels, "options": _shown(measurement)}
+
+
+def _shown(rule: ProbeRule | Grid | Logistic | FineTune) -> str:
+    """The options of a rule that have no field of their own in a row."""
+    own = _OWN if not isinstance(rule, Grid) else {"labels"}
+    options = {key: value for key, value in dataclasses.asdict(rule).items() if key not in own}
+    return ", ".join(f"{key} {value}" for key, value in options.items())

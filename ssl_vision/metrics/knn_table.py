@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ssl_vision.metrics.neighbours import nearest
 from ssl_vision.metrics.rows import UNLABELLED, Features, check_features, check_labels, select
-from ssl_vision.metrics.vote import check_range, place, votes
+from ssl_vision.metrics.vote import check_range, place, votes, warn_of_large_k
 
 TOP = 5
 
@@ -44,7 +44,8 @@ def knn_table(
 
     One search at the largest k (see `nearest`) serves them all (see `vote`). Rows labelled -1 are left out,
     of the bank and of the queries. Neighbours at equal similarity are taken by lower index, classes of equal
-    score by lower number. A bank of fewer than k labelled rows votes as a whole, with one warning.
+    score by lower number. A bank of fewer than k labelled rows votes as a whole, with one warning. Another
+    one says that a class of the bank has fewer than k rows.
 
     Args:
         queries: (Q, F).
@@ -80,6 +81,8 @@ def knn_table(
     used = [min(k, len(bank)) for k in ks]
     if max(ks) > len(bank):
         warnings.warn(f"knn_table: k={max(ks)}, but the bank has {len(bank)} rows", stacklevel=2)
+    else:
+        warn_of_large_k(max(ks), labels)
     increasing = sorted(set(used))
     found = nearest(queries, bank, increasing[-1], backend=backend, metric=metric, dtype=dtype)
     table = []

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -112,6 +113,16 @@ class RunFolder:
         """Writes config.yaml."""
         with completed(self.config_file) as partial:
             partial.write_text(as_yaml(config), encoding="utf-8")
+
+
+def below_home(value: Any) -> Any:
+    """The same with ``~`` for the home directory, which is nobody else's business and differs elsewhere."""
+    if isinstance(value, dict):
+        return {key: below_home(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [below_home(item) for item in value]
+    home = str(Path.home()) + os.sep
+    return f"~{os.sep}{value[len(home) :]}" if isinstance(value, str) and value.startswith(home) else value
 
 
 def as_yaml(config: Mapping[str, Any]) -> str:

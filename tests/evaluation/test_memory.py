@@ -9,7 +9,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 import ssl_vision.metrics.rows
-from ssl_vision.data import Digits, Images
+from ssl_vision.data import Digits
 from ssl_vision.evaluation.embedded import Pixels, Splits
 from ssl_vision.evaluation.grid import GridRule, grid_probe
 from ssl_vision.evaluation.logistic import logistic_top1
