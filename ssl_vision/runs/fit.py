@@ -172,7 +172,7 @@ class RunCLI(LightningCLI):
         """Settles the run folder and the checkpoint to continue from, before anything is built."""
         config = self.config[self.subcommand]
         if config.metrics.k is None:
-            config.metrics.k = _knn_k(config.data.class_path)
+            config.metrics.k = knn_k(config.data.class_path)
         self.plain_config = self._plain(config)
         name = config.name or derived_name(self.plain_config)
         if Path(name).name != name:
@@ -304,7 +304,7 @@ class RunCLI(LightningCLI):
         print(summary(Run(self.folder.path), images=images))
 
 
-def _knn_k(class_path: str) -> int:
+def knn_k(class_path: str) -> int:
     """Neighbours that vote by default on a data set."""
     module, _, name = class_path.rpartition(".")
     data = getattr(importlib.import_module(module), name)

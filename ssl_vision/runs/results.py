@@ -36,7 +36,10 @@ def read_rows(file: Path, config: Mapping[str, Any]) -> Rows:
     if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
         raise InputError(f"{file} is not a list of rows")
     own = own_data(config)
-    return [own | row if row.get("data", own.get("data")) == own.get("data") else row for row in found]
+    for row in found:
+        if row.get("data", own.get("data")) == own.get("data"):
+            row |= {name: value for name, value in own.items() if name not in row}
+    return found
 
 
 def own_data(config: Mapping[str, Any]) -> dict[str, str]:

@@ -35,6 +35,7 @@ def test_every_row_says_how_it_came_about(evaluated):
     knn = found(rows, "trained", "backbone", "knn_top1")
     value = knn.pop("value")
     assert 0 < value < 1
+    assert len(knn.pop("weights")) == 12
     assert knn == {
         "features": "trained", "layer": "backbone", "metric": "knn_top1", "split": "test", "bank": "train",
         "k": 5, "temperature": 0.1, "epoch": 2, "seed": 0, "protocol": "macl", "distance": "cosine",
