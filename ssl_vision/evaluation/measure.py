@@ -117,7 +117,7 @@ def _neighbours_votes(protocol: Protocol, source: Source, splits: Splits) -> dic
         ks = list(dict.fromkeys(measurement.k for measurement in group))
         temperatures = list(dict.fromkeys(map(_temperature, group)))
         queries, bank = source.queries, source.bank
-        with Job(f"kNN of {source.features} {source.layer}"):
+        with Job(f"kNN of {source.features} {source.layer}", lines=isinstance(bank, Tensor)):
             table = knn_table(
                 queries, splits.images["test"].labels.to(queries.device),
                 bank, splits.images["train"].labels.to(bank.device),
