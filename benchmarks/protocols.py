@@ -10,6 +10,7 @@ rows, with what the run was.
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -63,9 +64,12 @@ def main() -> None:
         sys.exit(__doc__)
     run = Path(sys.argv[1])
     start = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "ssl_vision", "evaluate", *sys.argv[1:]], check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "rows.json"
+        evaluate = ["evaluate", *sys.argv[1:], "--output", str(output)]
+        subprocess.run([sys.executable, "-m", "ssl_vision", *evaluate], check=True)
+        rows = json.loads(output.read_text())
     config = yaml.safe_load((run / "config.yaml").read_text())
-    rows = json.loads((run / "evaluation.json").read_text())
     record = provenance("torchvision", "scikit-learn") | {
         "run": {key: config[key] for key in ("seed_everything", "model", "trainer")},
         "epoch": max(row["epoch"] for row in rows),

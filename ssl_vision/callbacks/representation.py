@@ -7,7 +7,7 @@ import torch
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
-from ssl_vision.data import BANK, QUERIES, Batch
+from ssl_vision.data import BANK, QUERIES, Batch, ImageData
 from ssl_vision.metrics import Alignment, KNNAccuracy, Ranking, Representation
 from ssl_vision.models import Layers
 
@@ -30,13 +30,14 @@ class RepresentationMetrics(pl.Callback):
     ``val/collapsed`` 1 on the progress bar: RankMe of the backbone or the projector lies below a floor.
 
     Args:
-        k: neighbours of the kNN vote; a bank with fewer images is used whole.
+        k: neighbours of the kNN vote, at most as many as the bank has images; None takes ``knn_k`` of the
+            data set, which is 20 for the digits and 200 for all others of the package.
         temperature: T of the vote's weight exp(similarity / T).
         rank_floor: RankMe below which features count as collapsed; 1 is a single direction.
     """
 
-    def __init__(self, k: int = 200, temperature: float = 0.1, rank_floor: float = 1.5) -> None:
-        if k < 1 or not temperature > 0:
+    def __init__(self, k: int | None = None, temperature: float = 0.1, rank_floor: float = 1.5) -> None:
+        if (k is not None and k < 1) or not temperature > 0:
             raise ValueError(f"k and temperature must be positive, got k={k} and temperature={temperature}")
         self.k, self.temperature, self.rank_floor = k, temperature, rank_floor
         self._knn: KNNAccuracy | None = None
@@ -53,8 +54,10 @@ class RepresentationMetrics(pl.Callback):
         """Begins with empty metrics."""
         device = pl_module.device
         if self._labelled(trainer):
-            classes = trainer.datamodule.num_classes  # type: ignore[attr-defined]
-            self._knn = KNNAccuracy(num_classes=classes, k=self.k, temperature=self.temperature).to(device)
+            data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
+            k = data.knn_k if self.k is None else self.k
+            knn = KNNAccuracy(num_classes=data.num_classes, k=k, temperature=self.temperature)
+            self._knn = knn.to(device)
         self._superclasses = getattr(trainer.datamodule, "superclasses", None)  # type: ignore[attr-defined]
         if self._superclasses is not None:
             self._superclasses = self._superclasses.to(device)

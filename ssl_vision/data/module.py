@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pytorch_lightning as pl
 import torch
@@ -52,9 +52,15 @@ class ImageData(pl.LightningDataModule):
         resident: Largest share of a CUDA device's free memory that images may take, in [0, 1]. What does not
             fit stays on the host, as everything does at 0; the batches are the same.
 
+    Attributes:
+        knn_k: Neighbours that vote in kNN unless another number is given; smaller where a class has fewer
+            images.
+
     Raises:
         InputError: A value is out of range.
     """
+
+    knn_k: ClassVar[int] = 200
 
     def __init__(
         self,

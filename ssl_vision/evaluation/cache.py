@@ -15,8 +15,8 @@ from ssl_vision.data import Views
 from ssl_vision.errors import InputError
 from ssl_vision.runs.output import completed
 
-_FORMAT = 1
-"""Part of every key: to be raised when the same network makes other features of the same images."""
+_FORMAT = 2
+"""Part of every key: to be raised when the form of a file changes, or what a network makes of images."""
 
 Features = dict[str, Tensor]
 """(N, ·) float32 by layer."""
@@ -31,6 +31,15 @@ def digest_of_network(state: Mapping[str, Tensor], config: Mapping[str, Any]) ->
     return digest.hexdigest()
 
 
+def digest_of_features(key: str, features: Features) -> str:
+    """SHA-256 of the key of a file, and of the names, types, shapes and bytes of its features."""
+    digest = hashlib.sha256(key.encode())
+    for name, values in features.items():
+        digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
+        digest.update(values.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
 def digest_of_views(views: Views, *, plain: bool) -> str:
     """What decides how an image looks to the network: as it is, or as a random view."""
     fields = dataclasses.asdict(views)
@@ -42,8 +51,9 @@ class FeatureCache:
     """Features in ``folder``, one file for each (network, images, views, layers).
 
     A file's name holds a hash of all that its content is a function of, so that none is ever out of date; it
-    may be deleted at any time. One that cannot be read is made again, and one that cannot be written is
-    mentioned on stderr.
+    may be deleted at any time. The file holds a checksum of the features; where it does not fit, or the file
+    cannot be read, the features are computed again and a line on stderr says so. Another one reports a file
+    that cannot be written. Features that are not finite are not kept.
 
     Args:
         folder: where the files lie.
@@ -67,19 +77,24 @@ class FeatureCache:
         file = self.folder / f"{title}-{key}.pt"
         try:
             kept = torch.load(file, map_location="cpu", weights_only=True)
-            if kept.keys() == set(layers):
-                return {name: kept[name] for name in layers}
+            features: Features = {name: kept["features"][name] for name in layers}
+            if digest_of_features(key, features) == kept["checksum"]:
+                return features
+            print(
+                f"{file}: its features are not those that were written; computing them again", file=sys.stderr
+            )
         except (FileNotFoundError, NotADirectoryError):
             pass
         except Exception as error:
-            print(f"{file}: not readable ({type(error).__name__}), made again", file=sys.stderr)
+            print(f"{file}: not readable ({type(error).__name__}); computing it again", file=sys.stderr)
         made = make()
-        self._write(file, {name: made[name].cpu() for name in layers})
+        if all(values.isfinite().all() for values in made.values()):
+            self._write(file, key, {name: made[name].cpu() for name in layers})
         return made
 
-    def _write(self, file: Path, features: Features) -> None:
+    def _write(self, file: Path, key: str, features: Features) -> None:
         try:
             with completed(file) as part:
-                torch.save(features, part)
+                torch.save({"features": features, "checksum": digest_of_features(key, features)}, part)
         except (InputError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
             print(f"features not kept: {error}", file=sys.stderr)

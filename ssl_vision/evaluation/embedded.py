@@ -19,6 +19,7 @@ from ssl_vision.evaluation.cache import (
 )
 from ssl_vision.evaluation.features import VIEW_EPOCH, crop_and_flip, embed, embed_corrupted, embed_views
 from ssl_vision.evaluation.subset import Labels, few
+from ssl_vision.metrics.rows import LazyRows
 from ssl_vision.models import SimCLR
 
 
@@ -28,14 +29,21 @@ class Splits:
     Args:
         data: where the images are.
         images: other splits, or other images of them, than all of train and test.
+        place: fields of a row that tell the data from other data of its class.
 
     Attributes:
         images: "train" and "test"; for data without a test split, "test" holds the validation split.
         evaluated: the split that is classified: "test" or "val".
     """
 
-    def __init__(self, data: ImageData, images: Mapping[Split, Images] | None = None) -> None:
-        self.data, self.views = type(data).__name__, data.views
+    def __init__(
+        self,
+        data: ImageData,
+        images: Mapping[Split, Images] | None = None,
+        *,
+        place: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.data, self.views, self.place = type(data).__name__, data.views, dict(place or {})
         self.superclasses: Tensor | None = getattr(data, "superclasses", None)
         if images is None:
             images = {"train": data.split("train"), "test": data.split(data.eval_split)}
@@ -63,7 +71,7 @@ class Splits:
 
 
 class Pixels:
-    """The images themselves as features; a split's are made when they are first asked for.
+    """The images themselves as features, converted from bytes when they are read.
 
     Args:
         splits: the images.
@@ -71,13 +79,12 @@ class Pixels:
 
     def __init__(self, splits: Splits) -> None:
         self.splits = splits
-        self._made: dict[Split, Tensor] = {}
 
-    def plain(self, split: Split, layer: str) -> Tensor:
+    def plain(self, split: Split, layer: str) -> LazyRows:
         """(N, 3 · H · W) values in [0, 1]; there is one layer, whatever its name."""
-        if split not in self._made:
-            self._made[split] = self.splits.images[split].images.flatten(1).float().div_(255)
-        return self._made[split]
+        images = self.splits.images[split]
+        width = math.prod(images.store.shape[1:])
+        return LazyRows(lambda rows: images.at(rows).flatten(1).float().div_(255), (len(images), width))
 
 
 class Embedded:
@@ -107,7 +114,7 @@ class Embedded:
         data = str(config["data"]["class_path"]).rsplit(".", 1)[-1]
         self.online = online if data == splits.data else None
         self.model, self.splits, self.layers, self.cache, self.seed = model, splits, layers, cache, seed
-        self._network = digest_of_network(model.state_dict(), config) if cache else ""
+        self._network = digest_of_network(model.state_dict(), config)
         self._plain: dict[Split, Features] = {}
         self._other: dict[tuple[str, ...], Features] = {}
 
@@ -116,12 +123,21 @@ class Embedded:
         """Whether the un-augmented images of all splits are embedded."""
         return self._plain.keys() >= self.splits.images.keys()
 
+    @property
+    def weights(self) -> str:
+        """The first digits of a hash of the network."""
+        return self._network[:12]
+
     def forget(self) -> None:
         """Frees all but the features of un-augmented images."""
         self._other.clear()
 
     def plain(self, split: Split, layer: str) -> Tensor:
-        """(N, F) features of the un-augmented images, on the model's device."""
+        """(N, F) features of the un-augmented images, on the model's device.
+
+        Raises:
+            ValueError: some are not finite.
+        """
         if split not in self._plain:
             images, views = self.splits.images[split], self.splits.views
 
@@ -131,7 +147,7 @@ class Embedded:
 
             what = ("plain", digest_of_views(views, plain=True))
             self._plain[split] = self._kept(split, split, what, self.layers, make)
-        return self._plain[split][layer]
+        return _finite(self._plain[split][layer], split)
 
     def corrupted(self, layers: tuple[str, ...], corruption: Corruption, severity: int) -> Features:
         """By layer, (N, F) features of the test images under a corruption.
@@ -231,6 +247,8 @@ class Embedded:
         key = (split, *what, *layers)
         if key not in self._other:
             self._other[key] = self._kept(title, split, what, layers, make)
+        for features in self._other[key].values():
+            _finite(features, split)
         return self._other[key]
 
     def _kept(
@@ -245,3 +263,14 @@ class Embedded:
             return make()
         kept = self.cache.get(title, (self._network, self.splits.digest(split), *what), layers, make)
         return {name: features.to(self.model.device) for name, features in kept.items()}
+
+
+def _finite(features: Tensor, split: str) -> Tensor:
+    """The features as they are.
+
+    Raises:
+        ValueError: some are not finite.
+    """
+    if not features.isfinite().all():
+        raise ValueError(f"features of {split} images are not finite: training has diverged")
+    return features

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,27 +22,30 @@ from ssl_vision.models import Layers
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.classes import add_allow_class, allowed_classes, resolved
 from ssl_vision.runs.complaint import OneLineErrors, one_line
-from ssl_vision.runs.folder import RunFolder, owned
+from ssl_vision.runs.folder import RunFolder, below_home, owned, significant
 from ssl_vision.runs.mirror import mirror_rows
 from ssl_vision.runs.output import completed
+from ssl_vision.runs.results import merged, own_data, read_rows
 
 _DEFAULT = "macl"
 
 
 def run(args: Sequence[str]) -> dict[str, Any] | None:
-    """Evaluates a checkpoint and prints the tables; writes ``evaluation.json`` into the run folder.
+    """Evaluates a checkpoint, prints the tables and adds the rows to ``evaluation.json`` in the run folder.
 
     Model and data come from the checkpoint alone; options change the protocol, and ``--data.…`` the data.
     Another data set, ``--data CLASS``, is brought to the size and the normalisation of the run unless
-    ``--data.views.…`` says otherwise, and written to ``evaluation_CLASS.json``, that of an ImageFolder to
-    ``evaluation_imagefolder_NAME.json``. A measurement that fails is named on stderr and left out. Nothing is
-    downloaded unless ``--data.download true`` is given, and a run of another user needs ``--data.root``.
+    ``--data.views.…`` says otherwise. A row replaces that of the same measurement (data, root, folder, split,
+    protocol, layer, k, temperature, …); all others stay. A measurement that fails is named on stderr and left
+    out, so that its earlier row stays. Nothing is downloaded unless ``--data.download true`` is given, and a
+    run of another user needs ``--data.root``.
 
     Returns:
-        What the run's page is made of; None where what was written is not the run's ``evaluation.json``.
+        What the run's page is made of; None where other data than the run's were measured.
 
     Raises:
-        InputError: a checkpoint that cannot be used, absent data, a wrong option, or nothing to be measured.
+        InputError: a checkpoint that cannot be used, absent data, a wrong option, an ``evaluation.json`` that
+            cannot be read, or nothing of the trained network that could be measured.
     """
     named = bool(args) and not args[0].startswith("-")
     if not named and not {"-h", "--help"} & set(args):
@@ -54,8 +57,9 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         return None
     folder = _beside(checkpoint)
     folder.check_links()
-    own = owned(folder.path, checkpoint.path)
-    parser = _parser(_data(checkpoint, args, allowed, own=own))
+    by_user = owned(folder.path, checkpoint.path)
+    stored = _data(checkpoint, args, allowed, own=by_user)
+    parser = _parser(stored)
     options = parser.parse_args(list(args))
     if options.data.init_args.get("root") == ROOT_NEEDED:
         raise InputError(f"{checkpoint.path}: belongs to another user: give the images with --data.root")
@@ -64,11 +68,14 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         built = parser.instantiate(options)
     except ValueError as error:
         raise InputError(one_line(str(error))) from error
-    protocols = _protocols(built, checkpoint.config.get("metrics") or {})
     data: ImageData = built.data
     data.check("train", data.eval_split)
+    given = options.data.as_dict()
+    own = _same(checkpoint.config["data"], data)
+    protocols = _protocols(built, checkpoint.config.get("metrics") or {}, data, own=own)
+    read_rows(folder.evaluation_file, checkpoint.config)
     data.prepare_data()
-    splits = Splits(data)
+    splits = Splits(data, place=_place(checkpoint.config["data"], stored, given, data))
     train, test = splits.images["train"], splits.images["test"]
     if not train.labelled.any() or not test.labelled.any():
         raise InputError(
@@ -97,11 +104,13 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         for embedded in filter(None, (trained, untrained)):
             embedded.forget()
     every = [row.as_dict() for found in rows.values() for row in found]
-    if not every:
-        raise InputError("nothing could be measured: the lines above say why")
-    output = Path(options.output) if options.output else _output(folder, checkpoint, data)
+    if not any(row["features"] == "trained" for row in every):
+        raise InputError("nothing of the trained network could be measured: the lines above say why")
+    output = Path(options.output) if options.output else folder.evaluation_file
+    if not options.output:
+        every = merged(read_rows(output, checkpoint.config), every)
     unwritten = _written(output, json.dumps(every, indent=1))
-    if own:  # no one else's run says where to upload
+    if by_user:  # no one else's run says where to upload
         mirror_rows(folder, checkpoint.config, every, name=output.stem)
     split = "test split" if data.eval_split == "test" else "validation split, as there is no test split"
     print(
@@ -114,7 +123,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     if unwritten is not None:
         raise unwritten
     print(f"written to {output}")
-    if not options.report or output != folder.evaluation_file or not folder.config_file.exists():
+    if not options.report or options.output or not own or not folder.config_file.exists():
         return None
     return {
         "path": folder.path, "data": data, "embedded": trained if trained.made else None, "allowed": allowed,
@@ -161,7 +170,8 @@ def _parser(data: dict[str, Any] | None = None) -> OneLineErrors:
         "--k",
         type=int | None,
         default=None,
-        help=f"Neighbours that vote in {_DEFAULT}; without --protocol, the run's metrics.k by default.",
+        help=f"Neighbours that vote in {_DEFAULT}. Default: metrics.k of the run on its own data without "
+        "--protocol, otherwise that of the data set (200, and 20 for the digits).",
     )
     parser.add_argument(
         "--temperature", type=float | None, default=None, help="T of the vote, likewise metrics.temperature."
@@ -173,7 +183,10 @@ def _parser(data: dict[str, Any] | None = None) -> OneLineErrors:
     )
     parser.add_argument("--report", type=bool, default=True, help="Write report.html into the run folder.")
     parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
-    parser.add_argument("--output", type=str | None, default=None, help="JSON file; else in the run folder.")
+    parser.add_argument(
+        "--output", type=str | None, default=None,
+        help="JSON file of these rows alone; else they are added to evaluation.json in the run folder.",
+    )  # fmt: skip
     add_allow_class(parser)
     parser.add_subclass_arguments(pl.LightningDataModule, "data", required=data is not None)
     if data:
@@ -181,18 +194,19 @@ def _parser(data: dict[str, Any] | None = None) -> OneLineErrors:
     return parser
 
 
-def _protocols(options: Any, metrics: dict[str, Any]) -> list[Protocol]:
-    """What was asked for; the options, and the run's own k and T, change the default one.
+def _protocols(options: Any, metrics: dict[str, Any], data: ImageData, *, own: bool) -> list[Protocol]:
+    """What was asked for; the options, and the run's own T and, on its own data, k, change the default one.
 
     Raises:
         InputError: no such protocol, two of one name, or an option without the protocol that it changes.
     """
     names = options.protocol or [_DEFAULT]
-    protocols = [read_protocol(name) for name in dict.fromkeys(_expanded(names))]
+    protocols = [read_protocol(name, k=data.knn_k) for name in dict.fromkeys(_expanded(names))]
     if len({protocol.name for protocol in protocols}) < len(protocols):
         raise InputError(f"--protocol: two of {', '.join(names)} have one name")
     change = {name: getattr(options, name) for name in ("k", "temperature")}
     if not options.protocol:
+        metrics = metrics if own else metrics | {"k": None}
         change = {name: metrics.get(name) if value is None else value for name, value in change.items()}
     change = {name: value for name, value in change.items() if value is not None}
     other_probe = options.probe != ProbeRule()
@@ -236,18 +250,50 @@ def _sources(
         yield Source("pixels", "raw", pixels)
 
 
-def _output(folder: RunFolder, checkpoint: Checkpoint, data: ImageData) -> Path:
-    """The run's ``evaluation.json``; for another data set than the run's, a file named after it.
+def _same(own: Mapping[str, Any], data: ImageData) -> bool:
+    """Whether the data are of the run's data set; images of one's own are told apart by their folders."""
+    name = own_data({"data": own})["data"]
+    if not isinstance(data, ImageFolder):
+        return type(data).__name__ == name
+    options = own.get("init_args") or {}
+    return type(data).__name__ == name and _at(options, data) and options.get("test", "test") == data.test
 
-    A data set is its class; images of one's own are the folder, too.
+
+def _at(options: Mapping[str, Any], data: ImageData) -> bool:
+    """Whether the data lie in the root of some options."""
+    return "root" in options and data.root.resolve() == Path(options["root"]).expanduser().resolve()
+
+
+_NO_SETTINGS = {
+    "class_path", "root", "test", "batch_size", "eval_batch_size", "seed", "val", "val_folder",
+    "val_share", "views.compile",
+}  # fmt: skip
+"""Options of data that rows name elsewhere, or that do not change what evaluation sees."""
+
+
+def _place(
+    own: Mapping[str, Any], stored: Mapping[str, Any], given: Mapping[str, Any], data: ImageData
+) -> dict[str, str]:
+    """Root, folder and settings, as far as they apply, of the data of an evaluation.
+
+    Args:
+        own: the data of the run's config.
+        stored: the same with every option that has a default, or another class where the run's is not built.
+        given: the data as options say now.
+        data: what they made.
     """
-    own = checkpoint.config["data"]
-    name, file = type(data).__name__, folder.evaluation_file
-    same = str(own["class_path"]).rsplit(".", 1)[-1] == name
+    place: dict[str, str] = {}
+    mine = own.get("init_args") or {}
+    if "root" in given["init_args"]:
+        place["root"] = str(mine["root"]) if _at(mine, data) else below_home(str(data.root.resolve()))
     if isinstance(data, ImageFolder):
-        same = same and data.root.resolve() == Path(own["init_args"]["root"]).expanduser().resolve()
-        name = f"{name}_{data.root.resolve().name}"
-    return file if same else file.with_stem(f"{file.stem}_{name.lower()}")
+        place["folder"] = data.test if data.eval_split == "test" else data.val_folder
+    before, now = (significant({"data": each}) for each in (stored, given))
+    names = {key: key.removeprefix("data.").removeprefix("init_args.") for key in now}
+    changed = [key for key in now if before.get(key) != now[key] and names[key] not in _NO_SETTINGS]
+    if changed:
+        place["settings"] = ", ".join(f"{names[key]} {now[key]}" for key in sorted(changed))
+    return place
 
 
 def _described(protocol: Protocol, count: int) -> str:

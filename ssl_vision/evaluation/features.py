@@ -1,6 +1,7 @@
 """Features: what a network makes of a split's images, computed once."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +17,14 @@ from ssl_vision.progress import Job
 
 VIEW_EPOCH = 0
 
+_ON_CPU = 2**17
+"""Pixels that a network sees at a time on a CPU: 128 images of 32 x 32, which bounds its activations."""
+_ON_CUDA = 512
+"""Images that a network sees at a time on a CUDA device."""
+
 
 def embed(
-    model: SimCLR, data: Images, views: Views, *, batch_size: int = 512, title: str = "embed"
+    model: SimCLR, data: Images, views: Views, *, batch_size: int | None = None, title: str = "embed"
 ) -> Layers:
     """The representations of a split's images, un-augmented, in evaluation mode.
 
@@ -28,13 +34,14 @@ def embed(
         model: on the device where the work is done.
         data: a split of N images.
         views: says to which size images are brought and how they are normalised.
-        batch_size: images at a time.
+        batch_size: images at a time; None chooses by the size of the images, so that memory stays bounded.
         title: of the progress bar.
 
     Returns:
         Float32 features (N, ·) at the three layers, on the model's device.
     """
-    return _through(model, data, lambda images, _: views.plain(images), batch_size, title)
+    count = batch_size or _batch(model, views)
+    return _through(model, data, lambda images, _: views.plain(images), count, title)
 
 
 def embed_views(
@@ -44,7 +51,7 @@ def embed_views(
     *,
     seed: int,
     epoch: int = VIEW_EPOCH,
-    batch_size: int = 512,
+    batch_size: int | None = None,
     title: str = "embed views",
 ) -> tuple[Layers, Layers]:
     """The representations of two random views of each image, by ``seed``, ``epoch`` and the image alone."""
@@ -54,7 +61,7 @@ def embed_views(
         made = views(images, indices, seed=seed, epoch=epoch)
         return torch.stack(made.chunk(2), dim=1).flatten(0, 1)
 
-    both = _through(model, data, prepare, batch_size, title)
+    both = _through(model, data, prepare, batch_size or math.ceil(_batch(model, views) / 2), title)
     return Layers(*(layer[::2] for layer in both)), Layers(*(layer[1::2] for layer in both))
 
 
@@ -66,7 +73,7 @@ def embed_corrupted(
     corruption: Corruption,
     severity: int,
     seed: int,
-    batch_size: int = 512,
+    batch_size: int | None = None,
     title: str = "embed corrupted",
 ) -> Layers:
     """The representations of images that are resized as for `embed`, as bytes, and then corrupted.
@@ -81,7 +88,11 @@ def embed_corrupted(
             images = resized.round_().clamp_(0, 255).to(torch.uint8)
         return views.plain(corrupt(images, indices, corruption=corruption, severity=severity, seed=seed))
 
-    return _through(model, data, prepare, batch_size, title)
+    return _through(model, data, prepare, batch_size or _batch(model, views), title)
+
+
+def _batch(model: SimCLR, views: Views) -> int:
+    return _ON_CUDA if model.device.type == "cuda" else max(1, _ON_CPU // views.size**2)
 
 
 def crop_and_flip(views: Views) -> Views:

@@ -12,6 +12,7 @@ from ssl_vision.evaluation.probe import Schedule, labelled_rows, scale_at
 from ssl_vision.evaluation.ranges import check
 from ssl_vision.evaluation.stratified import stratified
 from ssl_vision.metrics.precision import full_precision
+from ssl_vision.metrics.rows import Features, parts, select
 from ssl_vision.progress import tracked
 
 _ROWS = 4096
@@ -64,9 +65,9 @@ class GridResult(NamedTuple):
 
 
 def grid_probe(
-    train_features: Tensor,
+    train_features: Features,
     train_labels: Tensor,
-    test_features: Tensor,
+    test_features: Features,
     test_labels: Tensor,
     *,
     num_classes: int,
@@ -81,7 +82,7 @@ def grid_probe(
     held-out rows.
 
     Args:
-        train_features: (N, F).
+        train_features: (N, F). `LazyRows` are read batch by batch.
         train_labels: (N,) integers, 0 to num_classes − 1; rows labelled -1 are ignored.
         test_features: (M, F).
         test_labels: (M,), likewise.
@@ -105,9 +106,9 @@ def grid_probe(
     if held.all():
         raise ValueError(f"train_labels: {len(y)} labelled rows are too few to hold some out")
     with full_precision(x.device):
-        weight, bias = train_grid(x[~held], y[~held], num_classes, rule, seed=seed)
+        weight, bias = train_grid(select(x, ~held), y[~held], num_classes, rule, seed=seed)
         finite = weight.isfinite().all(dim=(1, 2)) & bias.isfinite().all(dim=1)  # type: ignore[call-overload]
-        top1 = _top1(x[held], y[held], weight, bias).where(finite, -1.0)
+        top1 = _top1(select(x, held), y[held], weight, bias).where(finite, -1.0)
         if not finite.any():
             raise ValueError(f"lrs: training diverged at all of {rule.lrs}; lower them")
         best = int((top1 == top1.max()).nonzero()[0])
@@ -116,7 +117,9 @@ def grid_probe(
     return GridResult(float(test), lr, decay, top1.cpu())
 
 
-def train_grid(x: Tensor, y: Tensor, num_classes: int, rule: GridRule, *, seed: int) -> tuple[Tensor, Tensor]:
+def train_grid(
+    x: Features, y: Tensor, num_classes: int, rule: GridRule, *, seed: int
+) -> tuple[Tensor, Tensor]:
     """Weights (G, C, F) and biases (G, C) of all members, each as `linear_probe` trains it alone.
 
     All members see the same rows at each step, so that a step is one product of (B, F) with (F, G·C) for
@@ -130,9 +133,11 @@ def train_grid(x: Tensor, y: Tensor, num_classes: int, rule: GridRule, *, seed: 
         seed: Of the order of rows.
     """
     # Class by class, the members of one next to each other: a softmax over dim 1 is several times faster so.
-    lrs, decays = x.new_tensor(rule.members).repeat(num_classes, 1).T.unsqueeze(-1)
+    members = torch.tensor(rule.members, dtype=torch.float32, device=x.device)
+    lrs, decays = members.repeat(num_classes, 1).T.unsqueeze(-1)
     width = len(rule.members) * num_classes
-    weight, bias = x.new_zeros(width, x.shape[1]), x.new_zeros(width, 1)
+    weight = torch.zeros(width, x.shape[1], device=x.device)
+    bias = torch.zeros(width, 1, device=x.device)
     momenta = (torch.zeros_like(weight), torch.zeros_like(bias))
     generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device sees one order
     steps, step = rule.epochs * math.ceil(len(x) / rule.batch_size), 0
@@ -140,7 +145,7 @@ def train_grid(x: Tensor, y: Tensor, num_classes: int, rule: GridRule, *, seed: 
     for _ in tracked(range(rule.epochs), what, unit="epochs"):
         order = torch.randperm(len(x), generator=generator).to(x.device)
         for batch in torch.split(order, rule.batch_size):
-            rows = x.index_select(0, batch)
+            rows = x[batch]
             scores = torch.addmm(bias.T, rows, weight.T).view(len(batch), num_classes, -1)
             error = scores.softmax(dim=1)
             own = y[batch, None, None].expand(-1, 1, len(rule.members))
@@ -154,14 +159,14 @@ def train_grid(x: Tensor, y: Tensor, num_classes: int, rule: GridRule, *, seed: 
                     momentum.addcmul_(decays, parameter)
                 parameter.addcmul_(rate, momentum, value=-1)
             step += 1
-    members = (num_classes, len(rule.members), -1)
-    return weight.view(members).transpose(0, 1), bias.view(members[:2]).T
+    shape = (num_classes, len(rule.members), -1)
+    return weight.view(shape).transpose(0, 1), bias.view(shape[:2]).T
 
 
-def _top1(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _top1(x: Features, y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """(G,) float64, each member's share of right rows."""
     right = torch.zeros(len(weight), dtype=torch.float64, device=x.device)
-    for rows, truth in zip(x.split(_ROWS), y.split(_ROWS), strict=True):  # type: ignore[no-untyped-call]
-        scores = torch.addmm(bias.flatten(), rows, weight.flatten(0, 1).T).view(len(rows), *bias.shape)
-        right += (scores.argmax(dim=2) == truth[:, None]).sum(dim=0)
+    for part in parts(x, most=_ROWS):
+        scores = torch.addmm(bias.flatten(), x[part], weight.flatten(0, 1).T).view(-1, *bias.shape)
+        right += (scores.argmax(dim=2) == y[part, None]).sum(dim=0)
     return right / len(y)

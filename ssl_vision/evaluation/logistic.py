@@ -1,41 +1,43 @@
 """Logistic regression: a linear probe without step sizes, batches or chance, to check the others by."""
 
 import sys
-import warnings
 
+import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
+from scipy.optimize import minimize
 from torch import Tensor
 
 from ssl_vision.evaluation.probe import labelled_rows
+from ssl_vision.metrics.rows import Features, LazyRows, parts
+from ssl_vision.progress import Job
 
 
 def logistic_top1(
-    train_features: Tensor,
+    train_features: Features,
     train_labels: Tensor,
-    test_features: Tensor,
+    test_features: Features,
     test_labels: Tensor,
     *,
     num_classes: int,
     c: float = 1.0,
     max_iter: int = 1000,
 ) -> float:
-    """Test accuracy of scikit-learn's multinomial logistic regression, an optimum and hence deterministic.
+    """Test accuracy of multinomial logistic regression, an optimum and hence deterministic.
 
-    Minimises c Σ loss + ‖W‖²/2 by L-BFGS in float64, the bias not penalised. Every feature is standardised
-    with its mean and standard deviation over train: the penalty would otherwise depend on the scale of the
-    features, which differs a hundredfold between layers and networks. A feature that is constant on train
-    is left out. Where L-BFGS stops at ``max_iter``, a line on stderr says so.
+    Minimises c Σ loss + ‖W‖²/2 by SciPy's L-BFGS in float64, the bias not penalised. Objective and stopping
+    rule are those of scikit-learn's ``LogisticRegression``, with one weight vector for two classes. Every
+    feature is standardised with its mean and standard deviation over train: the penalty would otherwise
+    depend on the scale of the features, which differs a hundredfold between layers and networks. A feature
+    that is constant on train is left out. Where L-BFGS stops at ``max_iter``, a line on stderr says so.
 
     Args:
-        train_features: (N, F).
+        train_features: (N, F). `LazyRows` are read part by part, in every iteration.
         train_labels: (N,) integers, 0 to num_classes − 1; rows labelled -1 are ignored.
         test_features: (M, F).
         test_labels: (M,), likewise.
         num_classes: Number of classes.
-        c: Weight of the loss against the penalty; scikit-learn's default.
-        max_iter: Of L-BFGS.
+        c: Weight of the loss against the penalty; 1 is scikit-learn's default.
+        max_iter: Iterations of L-BFGS at most.
 
     Raises:
         ValueError: Shapes or types do not fit, a value is not finite, a label is out of range, or train has
@@ -45,18 +47,74 @@ def logistic_top1(
     test_x, test_y = labelled_rows(test_features, test_labels, num_classes, "test")
     if x.shape[1] != test_x.shape[1]:
         raise ValueError(f"features: {x.shape[1]} columns in train, {test_x.shape[1]} in test")
-    if (y == y[0]).all():
+    classes, target = y.cpu().unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    if len(classes) < 2:
         raise ValueError(f"train_labels: all {len(y)} labelled rows are of one class")
-    x, test_x = x.double(), test_x.double()
-    std, mean = torch.std_mean(x, dim=0, correction=0)
-    varies = std > 1e-7 * mean.abs()
-    scaled = [((rows - mean) / std)[:, varies].cpu().numpy() for rows in (x, test_x)]
-    if not varies.any():
+    mean, inverse = _moments(x)
+    if not inverse.any():
         raise ValueError("train_features: all rows are equal")
-    model = LogisticRegression(C=c, max_iter=max_iter)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ConvergenceWarning)
-        model.fit(scaled[0], y.cpu().numpy())
-    if any(issubclass(warning.category, ConvergenceWarning) for warning in caught):
-        print(f"logistic regression: not converged after {max_iter} iterations", file=sys.stderr)
-    return float(model.score(scaled[1], test_y.cpu().numpy()))
+    scaled, test_scaled = (_standardised(rows, mean, inverse) for rows in (x, test_x))
+    weight, bias = _fitted(scaled, target, len(classes), c=c, max_iter=max_iter)
+    right = [
+        classes[_scores(test_scaled[part], weight, bias).argmax(dim=1)] == test_y[part].cpu()
+        for part in parts(test_scaled)
+    ]
+    return torch.cat(right).double().mean().item()
+
+
+def _moments(x: Features) -> tuple[Tensor, Tensor]:
+    """(F,) float64 means and inverse standard deviations, on the CPU; the inverse of 0 is 0 here."""
+    total = torch.zeros(x.shape[1], dtype=torch.float64)
+    squares = torch.zeros_like(total)
+    for part in parts(x):
+        total += x[part].cpu().double().sum(dim=0)
+    mean = total / len(x)
+    for part in parts(x):
+        squares += (x[part].cpu().double() - mean).square_().sum(dim=0)
+    std = (squares / len(x)).sqrt()
+    return mean, std.reciprocal().where(std > 1e-7 * mean.abs(), 0.0)
+
+
+def _standardised(x: Features, mean: Tensor, inverse: Tensor) -> Features:
+    def scaled(rows: Tensor) -> Tensor:
+        return rows.cpu().double().sub_(mean).mul_(inverse)
+
+    return x.map(scaled) if isinstance(x, LazyRows) else scaled(x)
+
+
+def _fitted(x: Features, y: Tensor, classes: int, *, c: float, max_iter: int) -> tuple[Tensor, Tensor]:
+    """Weight (K, F) and bias (K,), K being 1 for two classes."""
+    outputs = 1 if classes == 2 else classes
+    penalty = 1 / (c * len(x))
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        both = torch.from_numpy(flat).view(outputs, -1)
+        weight, bias = both[:, :-1], both[:, -1]
+        gradient, loss = torch.zeros_like(both), 0.0
+        for part in parts(x):
+            rows, own = x[part], y[part, None]
+            logarithms = _scores(rows, weight, bias).log_softmax(dim=1)
+            loss -= float(logarithms.gather(1, own).sum())
+            error = logarithms.exp_().scatter_add_(1, own, logarithms.new_full(own.shape, -1.0))[:, -outputs:]
+            gradient[:, :-1].addmm_(error.T, rows)
+            gradient[:, -1] += error.sum(dim=0)
+        gradient /= len(x)
+        gradient[:, :-1].add_(weight, alpha=penalty)
+        return loss / len(x) + 0.5 * penalty * float(weight.square().sum()), gradient.flatten().numpy()
+
+    with Job("logistic regression", unit="iterations") as job:
+        found = minimize(
+            objective, np.zeros(outputs * (x.shape[1] + 1)), jac=True, method="L-BFGS-B",
+            callback=lambda _: job.advance(),
+            options={"maxiter": max_iter, "maxls": 50, "gtol": 1e-4, "ftol": 64 * np.finfo(float).eps},
+        )  # fmt: skip
+    if not found.success:
+        print(f"logistic regression: not converged after {found.nit} iterations", file=sys.stderr)
+    both = torch.from_numpy(found.x).view(outputs, -1)
+    return both[:, :-1], both[:, -1]
+
+
+def _scores(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """(n, C) logits; with one output those of two classes, the first being 0."""
+    scores = torch.addmm(bias, rows, weight.T)
+    return torch.cat((torch.zeros_like(scores), scores), dim=1) if len(bias) == 1 else scores

@@ -1,7 +1,8 @@
 """From features to rows: each kind of measurement on one representation."""
 
+import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from ssl_vision.evaluation.embedded import Embedded, Pixels, Splits
 from ssl_vision.evaluation.finetune import finetuned_top1
 from ssl_vision.evaluation.grid import grid_probe
 from ssl_vision.evaluation.logistic import logistic_top1
-from ssl_vision.evaluation.probe import labelled_rows, linear_probe, top1
+from ssl_vision.evaluation.probe import ProbeRule, labelled_rows, linear_probe, top1
 from ssl_vision.evaluation.protocol import (
     KNN,
     Corruptions,
@@ -29,6 +30,11 @@ from ssl_vision.evaluation.protocol import (
 from ssl_vision.evaluation.table import Row
 from ssl_vision.metrics import Alignment, KNNScore, Representation, knn_table, lidar, rank_correlation
 from ssl_vision.metrics.precision import full_precision
+from ssl_vision.metrics.rows import Features
+from ssl_vision.progress import Job
+
+_OWN = {"labels", "augmentation", "views", "lr", "weight_decay"}
+"""Options of measurements that are fields of a row."""
 
 
 class Value(NamedTuple):
@@ -58,12 +64,12 @@ class Source:
     epoch: int = 0
 
     @property
-    def bank(self) -> Tensor:
+    def bank(self) -> Features:
         """(N, F) of the train split."""
         return self.made.plain("train", self.layer)
 
     @property
-    def queries(self) -> Tensor:
+    def queries(self) -> Features:
         """(M, F) of the test split."""
         return self.made.plain("test", self.layer)
 
@@ -97,7 +103,8 @@ def measured(protocol: Protocol, source: Source, splits: Splits, *, seed: int) -
         for metric, value, about in values:
             yield Row(
                 source.features, source.layer, metric, value, splits.evaluated, epoch=source.epoch, seed=seed,
-                data=splits.data, protocol=protocol.name, **about,
+                data=splits.data, protocol=protocol.name, **splits.place, **about,
+                weights=source.made.weights if isinstance(source.made, Embedded) else None,
             )  # fmt: skip
 
 
@@ -109,12 +116,14 @@ def _neighbours_votes(protocol: Protocol, source: Source, splits: Splits) -> dic
         group = [measurement for measurement in wanted if measurement.distance == distance]
         ks = list(dict.fromkeys(measurement.k for measurement in group))
         temperatures = list(dict.fromkeys(map(_temperature, group)))
-        table = knn_table(
-            source.queries, splits.images["test"].labels.to(source.queries.device),
-            source.bank, splits.images["train"].labels.to(source.bank.device),
-            num_classes=len(splits.images["train"].classes), ks=ks, temperatures=temperatures,
-            metric=distance,
-        )  # fmt: skip
+        queries, bank = source.queries, source.bank
+        with Job(f"kNN of {source.features} {source.layer}", lines=isinstance(bank, Tensor)):
+            table = knn_table(
+                queries, splits.images["test"].labels.to(queries.device),
+                bank, splits.images["train"].labels.to(bank.device),
+                num_classes=len(splits.images["train"].classes), ks=ks, temperatures=temperatures,
+                metric=distance,
+            )  # fmt: skip
         by_place = dict(zip(product(temperatures, ks), table, strict=True))
         scores |= {each: by_place[_temperature(each), each.k] for each in group}
     return scores
@@ -169,7 +178,8 @@ def _trained(
     options = _options(splits.train_labels(measurement.labels), source, splits)
     match measurement:
         case Linear(augmentation=augmentation):
-            views, how = [bank], "none"
+            views: Sequence[Features] = [bank]
+            how = "none"
             if augmentation != "none":
                 if network is None or source.features != "trained":
                     return
@@ -215,9 +225,11 @@ def _options(train_labels: Tensor, source: Source, splits: Splits) -> dict[str, 
 
 def _geometry(measurement: Geometry, source: Source, network: Embedded, splits: Splits) -> Iterator[Value]:
     representation, alignment = Representation(extended=measurement.extended), Alignment()
-    representation.update(source.queries.cpu(), splits.images["test"].labels)
+    representation.update(network.plain("test", source.layer).cpu(), splits.images["test"].labels)
     alignment.update(*(view.cpu() for view in network.pairs("test", network.layers)[source.layer]))
-    for metric, value in representation.compute().items():
+    with Job(f"geometry of {source.features} {source.layer}"):
+        values = representation.compute()
+    for metric, value in values.items():
         if not value.isnan():  # as the mean over pairs of a class that has one image
             yield Value(metric, float(value), {})
     yield Value("alignment", float(alignment.compute()), {"augmentation": "pretraining"})
@@ -261,9 +273,17 @@ def _corruptions(
         how = {"corruption": corruption or "none", "severity": severity}
         vote = _vote("corrupted_knn_top1", knn, score)
         yield vote._replace(about=vote.about | how)
-        about = {"bank": "train", "lr": rule.lr, "weight_decay": rule.weight_decay}
+        about = {"bank": "train", "lr": rule.lr, "weight_decay": rule.weight_decay, "options": _shown(rule)}
         yield Value("corrupted_linear_top1", right, about | how)
 
 
 def _about(measurement: Linear | Grid | Logistic | FineTune) -> dict[str, Any]:
-    return {"bank": "train", "labels": None if measurement.labels == "all" else measurement.labels}
+    labels = None if measurement.labels == "all" else measurement.labels
+    return {"bank": "train", "labels": labels, "options": _shown(measurement)}
+
+
+def _shown(rule: ProbeRule | Grid | Logistic | FineTune) -> str:
+    """The options of a rule that have no field of their own in a row."""
+    own = _OWN if not isinstance(rule, Grid) else {"labels"}
+    options = {key: value for key, value in dataclasses.asdict(rule).items() if key not in own}
+    return ", ".join(f"{key} {value}" for key, value in options.items())

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from ssl_vision.evaluation.ranges import check
 from ssl_vision.metrics.precision import full_precision
-from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels
+from ssl_vision.metrics.rows import (
+    UNLABELLED,
+    Features,
+    LazyRows,
+    check_features,
+    check_labels,
+    parts,
+    select,
+)
 from ssl_vision.progress import tracked
 
 Schedule = Literal["constant", "cosine"]
@@ -64,9 +72,9 @@ class ProbeResult(NamedTuple):
 
 
 def linear_probe(
-    train_features: Tensor | Sequence[Tensor],
+    train_features: Features | Sequence[Features],
     train_labels: Tensor,
-    test_features: Tensor,
+    test_features: Features,
     test_labels: Tensor,
     *,
     num_classes: int,
@@ -84,7 +92,7 @@ def linear_probe(
 
     Args:
         train_features: (N, F), or several of them, of as many views of each image: epoch e trains on the
-            e-th, and starts again with the first when they are used up.
+            e-th, and starts again with the first when they are used up. `LazyRows` are read batch by batch.
         train_labels: (N,) integers, 0 to num_classes − 1; rows labelled -1 are ignored.
         test_features: (M, F).
         test_labels: (M,), likewise.
@@ -96,7 +104,9 @@ def linear_probe(
         ValueError: Shapes, types or devices do not fit, a value is not finite, a label is out of range, a
             split has no labelled row, or training diverged.
     """
-    views = [train_features] if isinstance(train_features, Tensor) else list(train_features)
+    views: list[Features] = (
+        [train_features] if isinstance(train_features, Tensor | LazyRows) else list(train_features)
+    )
     if not views:
         raise ValueError("train_features: there are none")
     xs = [labelled_rows(view, train_labels, num_classes, "train") for view in views]
@@ -120,12 +130,16 @@ def scale_at(schedule: Schedule, step: int, steps: int) -> float:
     return 1.0 if schedule == "constant" else (1 + math.cos(math.pi * step / steps)) / 2
 
 
-def labelled_rows(features: Tensor, labels: Tensor, num_classes: int, split: str) -> tuple[Tensor, Tensor]:
+def labelled_rows(
+    features: Features, labels: Tensor, num_classes: int, split: str
+) -> tuple[Features, Tensor]:
     """The split's labelled rows, (n, F) float32 and (n,) int64, checked."""
     check_features(features, f"{split}_features")
     check_labels(labels, len(features), f"{split}_labels")
     keep = labels != UNLABELLED
-    rows, known = features.detach()[keep].float(), labels[keep].long()
+    rows, known = select(features, keep), labels[keep].long()
+    if isinstance(rows, Tensor):
+        rows = rows.detach().float()
     if len(rows) == 0:
         raise ValueError(f"{split}_labels: none of the {len(labels)} rows is labelled")
     low, high = int(known.min()), int(known.max())
@@ -133,17 +147,18 @@ def labelled_rows(features: Tensor, labels: Tensor, num_classes: int, split: str
         raise ValueError(
             f"{split}_labels: expected -1 to {num_classes - 1} for {num_classes=}, got {low} to {high}"
         )
-    if not rows.isfinite().all():
+    if isinstance(rows, Tensor) and not rows.isfinite().all():
         raise ValueError(f"{split}_features: some of the {tuple(features.shape)} values are not finite")
     return rows, known
 
 
 def _train(
-    views: Sequence[Tensor], y: Tensor, num_classes: int, rule: ProbeRule, seed: int
+    views: Sequence[Features], y: Tensor, num_classes: int, rule: ProbeRule, seed: int
 ) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device sees one order
     x = views[0]
-    weight, bias = x.new_zeros(num_classes, x.shape[1]), x.new_zeros(num_classes)
+    weight = torch.zeros(num_classes, x.shape[1], device=x.device)
+    bias = torch.zeros(num_classes, device=x.device)
     momenta = (torch.zeros_like(weight), torch.zeros_like(bias))
     squares = (torch.zeros_like(weight), torch.zeros_like(bias))
     steps, step = rule.epochs * math.ceil(len(x) / rule.batch_size), 0
@@ -151,7 +166,7 @@ def _train(
         x = views[epoch % len(views)]
         order = torch.randperm(len(x), generator=generator).to(x.device)
         for batch in torch.split(order, rule.batch_size):
-            rows = x.index_select(0, batch)
+            rows = x[batch]
             error = torch.addmm(bias, rows, weight.T).softmax(dim=1)
             error.scatter_add_(1, y[batch, None], error.new_full((len(batch), 1), -1.0)).div_(len(batch))
             lr = rule.lr * scale_at(rule.schedule, step, steps)
@@ -181,6 +196,7 @@ def _adam(parameter: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, lr:
     parameter.addcdiv_(mean, root, value=-lr / (1 - _BETAS[0] ** step))
 
 
-def top1(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> float:
+def top1(x: Features, y: Tensor, weight: Tensor, bias: Tensor) -> float:
     """Share of rows x (n, F) that weight (C, F) and bias (C,) classify as y (n,) says."""
-    return (torch.addmm(bias, x, weight.T).argmax(dim=1) == y).double().mean().item()
+    right = [torch.addmm(bias, x[part], weight.T).argmax(dim=1) == y[part] for part in parts(x)]
+    return torch.cat(right).double().mean().item()

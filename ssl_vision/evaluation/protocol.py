@@ -30,6 +30,7 @@ class KNN:
     """
 
     k: int = 200
+    """In a file of a protocol, the default is the data set's (``knn_k``)."""
     distance: Literal["cosine", "euclidean"] = "cosine"
     vote: Literal["weighted", "majority"] = "weighted"
     """``weighted`` counts a neighbour as exp(s/T), s the cosine or −distance; ``majority`` each as 1."""
@@ -240,11 +241,15 @@ def shipped() -> list[str]:
     )
 
 
-def read_protocol(name: str) -> Protocol:
+def read_protocol(name: str, *, k: int = KNN.k) -> Protocol:
     """A protocol of the package by its name, or of a user's own file by its path.
 
     The file holds ``layers``, a list, and ``measurements``, a list whose items have one key, the kind,
     and the options of that kind, as in ``- knn: {k: 20, temperature: 0.07}``.
+
+    Args:
+        name: of a protocol of the package, or a path that ends in .yaml or .yml.
+        k: neighbours that vote where the file does not say it.
 
     Raises:
         InputError: no such protocol, or a file that is none.
@@ -269,14 +274,14 @@ def read_protocol(name: str) -> Protocol:
     if not isinstance(items, list) or not items:
         raise InputError(f"protocol {name}: measurements must be a list")
     measurements = tuple(
-        _measurement(item, f"protocol {name}: measurement {i}") for i, item in enumerate(items, 1)
+        _measurement(item, k, f"protocol {name}: measurement {i}") for i, item in enumerate(items, 1)
     )
     if "backbone" not in layers and any(isinstance(each, FineTune) for each in measurements):
         raise InputError(f"protocol {name}: finetune is of the backbone, which layers must name")
     return Protocol(path.stem, tuple(layers), measurements)
 
 
-def _measurement(item: Any, where: str) -> Measurement:
+def _measurement(item: Any, k: int, where: str) -> Measurement:
     if not isinstance(item, Mapping) or len(item) != 1 or next(iter(item)) not in KINDS:
         raise InputError(f"{where}: expected one of {', '.join(KINDS)} with its options, not {item}")
     ((kind, options),) = item.items()
@@ -284,6 +289,7 @@ def _measurement(item: Any, where: str) -> Measurement:
         raise InputError(f"{where}: expected options of {kind} by name, not {options}")
     parser = OneLineErrors()
     parser.add_class_arguments(KINDS[kind], kind)
+    parser.set_defaults({"knn": {"knn.k": k}, "corruptions": {"corruptions.knn.k": k}}.get(kind, {}))
     try:
         made: Measurement = parser.instantiate(parser.parse_object({kind: options or {}}))[kind]
     except (InputError, ValueError) as error:

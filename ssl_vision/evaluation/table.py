@@ -72,6 +72,16 @@ class Row:
     """Of the images that are classified; ``none`` for those that the corrupted ones are compared with."""
     severity: int | None = None
     """1 to 5, 0 for ``none``."""
+    root: str | None = None
+    """Folder of the data set: as in the run's config, else the whole path, with ~ for the home directory."""
+    folder: str | None = None
+    """Subfolder of ``root`` whose images are classified, for an ImageFolder."""
+    settings: str | None = None
+    """Options of the data that change its images, where the run's config has others."""
+    options: str | None = None
+    """How a layer or a network is trained, besides the fields above."""
+    weights: str | None = None
+    """The first digits of a hash of the network."""
 
     def as_dict(self) -> dict[str, str | float | int]:
         """The fields that apply."""

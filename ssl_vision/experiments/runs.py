@@ -27,7 +27,7 @@ _LEFT = ("run", "status", "objective", "data")
 
 
 def run(args: Sequence[str]) -> None:
-    """Lists the runs in a folder: status, objective, epochs done, last kNN accuracy (%), time.
+    """Lists the runs in a folder: status, objective, epochs done, last kNN accuracy in validation (%), time.
 
     Reads config.yaml, metrics.csv and times.csv of every run folder at or below the paths, and nothing else.
     A run is *running* while a process trains it, *finished* with all its epochs, else *stopped*; *unreadable*
@@ -78,7 +78,7 @@ def run(args: Sequence[str]) -> None:
         print(f"none of {len(runs)} runs has {' and '.join(options.where)}")
     else:
         left = next((i for i, key in enumerate(columns) if key not in _LEFT), len(columns))
-        heads = ["kNN %" if key == "knn" else key for key in columns]
+        heads = ["validation kNN %" if key == "knn" else key for key in columns]
         lines = [[_cell(key, value) for key, value in row.items()] for row in rows]
         print(aligned([heads, *lines], left=max(1, left)))
 

@@ -7,7 +7,7 @@ from typing import Any
 from ssl_vision.errors import InputError
 from ssl_vision.export.backbones import Pretrained
 from ssl_vision.runs.checkpoint import Checkpoint
-from ssl_vision.runs.reading import read_json
+from ssl_vision.runs.results import preferred, read_rows
 
 # Options of the data that say where and how fast, not what.
 _ELSEWHERE = {
@@ -93,16 +93,19 @@ def _without_folders(path: str) -> str:
     return Path(path).name if Path(path).is_absolute() or path.startswith("~") else path
 
 
-def evaluation_rows(file: Path, *, epoch: int) -> list[dict[str, Any]]:
+def evaluation_rows(file: Path, config: Mapping[str, Any], *, epoch: int) -> list[dict[str, Any]]:
     """Rows of an ``evaluation.json`` that say how good the backbone of an epoch is, with the baselines' rows.
+
+    Args:
+        file: the evaluation.
+        config: of the run, on whose own data the rows were measured if there are such rows.
+        epoch: of the checkpoint.
 
     Raises:
         InputError: it is not what ``ssl-vision evaluate`` writes.
     """
-    if not file.is_file():
-        return []
     try:
-        rows = [dict(row) for row in read_json(file) if "corruption" not in row]
+        rows = [row for row in preferred(read_rows(file, config), config) if "corruption" not in row]
         ours = [row for row in rows if row["features"] == "trained" and row["epoch"] == epoch]
         others = [row for row in rows if row["features"] != "trained"]
         shown = [row for row in ours if row["layer"] == "backbone"]
@@ -117,7 +120,7 @@ def evaluation_rows(file: Path, *, epoch: int) -> list[dict[str, Any]]:
 def _evaluation(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not rows:
         return ["None of this checkpoint was found beside it; `ssl-vision evaluate` makes one."]
-    named = ("features", "layer", "metric", "value")
+    named = ("features", "layer", "metric", "value", "root", "options", "weights")
     lines = ["| features | layer | metric | value | protocol |", "|---|---|---|---|---|"]
     for row in rows:
         protocol = _plain({key: value for key, value in row.items() if key not in named})

@@ -48,7 +48,7 @@ def run(args: Sequence[str]) -> None:
     file = Path(options.output) if options.output else home.path / _file_name(options.format)
     if file.suffix != form.suffix:
         raise InputError(f"--output {file} must end with {form.suffix}")
-    rows = evaluation_rows(home.evaluation_file, epoch=checkpoint.epoch)
+    rows = evaluation_rows(home.evaluation_file, checkpoint.config, epoch=checkpoint.epoch)
     with completed(file) as partial:
         form.write(partial, given)
         checked = _checked(partial, form, given)

@@ -10,7 +10,7 @@ from torchmetrics import Metric
 from ssl_vision.metrics.knn_table import KNNScore, knn_table
 from ssl_vision.metrics.neighbours import nearest
 from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels, joined
-from ssl_vision.metrics.vote import check_range, place, vote
+from ssl_vision.metrics.vote import check_range, place, vote, warn_of_large_k
 
 
 class KNNAccuracy(Metric):
@@ -24,7 +24,8 @@ class KNNAccuracy(Metric):
 
     Args:
         num_classes: Number of classes.
-        k: Neighbours that vote; a smaller bank votes as a whole, with one warning.
+        k: Neighbours that vote; a smaller bank votes as a whole, with one warning. Another one says that a
+            class of the bank has fewer than k rows.
         temperature: Of the vote's weights; None counts every vote as 1.
         top: A query counts if its label is among this many best classes.
         kwargs: Options of `torchmetrics.Metric`.
@@ -85,6 +86,8 @@ class KNNAccuracy(Metric):
         if k < self.k and not self._warned:
             self._warned = True
             warnings.warn(f"KNNAccuracy: k={self.k}, but the bank has {k} rows; k={k} is used", stacklevel=2)
+        elif k == self.k:
+            warn_of_large_k(k, labels)
         scores = vote(nearest(queries, bank, k), labels, self.num_classes, k=k, temperature=self.temperature)
         return (place(scores, truth) < self.top).double().mean()
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ssl_vision.metrics.neighbours import nearest
-from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels
-from ssl_vision.metrics.vote import check_range, place, votes
+from ssl_vision.metrics.rows import UNLABELLED, Features, check_features, check_labels, select
+from ssl_vision.metrics.vote import check_range, place, votes, warn_of_large_k
 
 TOP = 5
 
@@ -28,9 +28,9 @@ class KNNScore(NamedTuple):
 
 
 def knn_table(
-    queries: Tensor,
+    queries: Features,
     truth: Tensor,
-    bank: Tensor,
+    bank: Features,
     labels: Tensor,
     *,
     num_classes: int,
@@ -44,7 +44,8 @@ def knn_table(
 
     One search at the largest k (see `nearest`) serves them all (see `vote`). Rows labelled -1 are left out,
     of the bank and of the queries. Neighbours at equal similarity are taken by lower index, classes of equal
-    score by lower number. A bank of fewer than k labelled rows votes as a whole, with one warning.
+    score by lower number. A bank of fewer than k labelled rows votes as a whole, with one warning. Another
+    one says that a class of the bank has fewer than k rows.
 
     Args:
         queries: (Q, F).
@@ -66,19 +67,22 @@ def knn_table(
         ValueError: Shapes, devices or options do not fit, a label is out of range, or the bank or the
             queries have no labelled row.
     """
-    for name, rows, known in (("queries", queries, truth), ("bank", bank, labels)):
+    given: tuple[tuple[str, Features, Tensor], ...] = (("queries", queries, truth), ("bank", bank, labels))
+    for name, rows, known in given:
         check_features(rows, name)
         check_labels(known, len(rows), f"labels of the {name}")
         if not (known != UNLABELLED).any():
             raise ValueError(f"labels of the {name}: none of the {len(known)} rows is labelled")
     if not ks or min(ks) < 1:
         raise ValueError(f"ks: expected numbers of at least 1, got {list(ks)}")
-    queries, truth = queries[truth != UNLABELLED], truth[truth != UNLABELLED].long()
-    bank, labels = bank[labels != UNLABELLED], labels[labels != UNLABELLED]
+    queries, truth = select(queries, truth != UNLABELLED), truth[truth != UNLABELLED].long()
+    bank, labels = select(bank, labels != UNLABELLED), labels[labels != UNLABELLED]
     check_range(truth, num_classes, "labels of the queries")
     used = [min(k, len(bank)) for k in ks]
     if max(ks) > len(bank):
         warnings.warn(f"knn_table: k={max(ks)}, but the bank has {len(bank)} rows", stacklevel=2)
+    else:
+        warn_of_large_k(max(ks), labels)
     increasing = sorted(set(used))
     found = nearest(queries, bank, increasing[-1], backend=backend, metric=metric, dtype=dtype)
     table = []

@@ -1,6 +1,8 @@
 """Exact nearest neighbours, by cosine similarity or Euclidean distance."""
 
 import importlib
+from collections.abc import Callable
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Literal, NamedTuple
 
@@ -8,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ssl_vision.metrics.precision import full_precision
-from ssl_vision.metrics.rows import check_features, unit_rows
+from ssl_vision.metrics.rows import Features, LazyRows, check_features, parts, unit_rows
+from ssl_vision.progress import Job
 
 QUERY_TILE = 512
 BANK_TILE = 65536
@@ -28,8 +31,8 @@ class Neighbours(NamedTuple):
 
 
 def nearest(
-    queries: Tensor,
-    bank: Tensor,
+    queries: Features,
+    bank: Features,
     k: int,
     *,
     backend: Literal["auto", "faiss", "torch"] = "auto",
@@ -46,7 +49,8 @@ def nearest(
 
     Args:
         queries: (Q, F).
-        bank: (N, F), on the same device.
+        bank: (N, F), on the same device. Where queries or bank are `LazyRows`, the search is torch's and
+            reports its progress, and memory does not grow with the number of rows.
         k: Neighbours to find, 1 ≤ k ≤ N.
         backend: "torch" searches in tiles, so memory stays bounded. "faiss" searches on the GPU where tensors
             and FAISS are there, else on the CPU. "auto" takes FAISS for CPU tensors, FAISS's GPU search for
@@ -80,20 +84,22 @@ def nearest(
     if dtype not in (torch.float32, *allowed):
         raise ValueError(f"dtype: expected {(torch.float32, *allowed)} for metric={metric!r}, got {dtype}")
     for name, rows in (("queries", queries), ("bank", bank)):
-        if rows.numel() and not all(extreme.isfinite() for extreme in rows.aminmax()):
+        if isinstance(rows, Tensor) and rows.numel() and not all(end.isfinite() for end in rows.aminmax()):
             raise ValueError(f"{name}: some of the {tuple(rows.shape)} values are not finite")
     if backend == "faiss" and _faiss() is None:
         raise ImportError("backend='faiss': FAISS is not installed; pip install 'ssl_vision[cpu]' or '[gpu]'")
 
     with full_precision(queries.device):
-        on_gpu = queries.is_cuda and faiss_kind() == "gpu" and k < FAISS_GPU_MAX_K
-        use_faiss = (on_gpu and dtype == torch.float32) or (faiss_kind() != "none" and not queries.is_cuda)
-        use_faiss = len(queries) > 0 and (backend == "faiss" or (backend == "auto" and use_faiss))
+        on_gpu = queries.device.type == "cuda" and faiss_kind() == "gpu" and k < FAISS_GPU_MAX_K
+        on_cpu = faiss_kind() != "none" and queries.device.type != "cuda"
+        use_faiss = backend == "faiss" or (
+            backend == "auto" and (on_cpu or (on_gpu and dtype == torch.float32))
+        )
         if metric == "euclidean":
             left, right = _lifted(queries, bank)
         else:
-            left, right = unit_rows(queries).to(dtype), unit_rows(bank).to(dtype)
-        if use_faiss:
+            left, right = (_mapped(rows, lambda part: unit_rows(part).to(dtype)) for rows in (queries, bank))
+        if isinstance(left, Tensor) and isinstance(right, Tensor) and use_faiss and len(left) > 0:
             found = _search_faiss(left.float(), right.float(), k, on_gpu=on_gpu)
         else:
             found = _search_torch(left, right, k)
@@ -138,27 +144,45 @@ def _search_faiss(queries: Tensor, bank: Tensor, k: int, *, on_gpu: bool) -> Nei
     return neighbours
 
 
-def _lifted(queries: Tensor, bank: Tensor) -> tuple[Tensor, Tensor]:
+def _mapped(
+    features: Features, function: Callable[[Tensor], Tensor], *, width: int | None = None
+) -> Features:
+    return features.map(function, width=width) if isinstance(features, LazyRows) else function(features)
+
+
+def _lifted(queries: Features, bank: Features) -> tuple[Features, Features]:
     """Rows (q, 1) and (b, −‖b‖²/2), whose product is largest where ‖q − b‖ is least; centred and scaled."""
-    queries, bank = (rows if rows.dtype == torch.float64 else rows.float() for rows in (queries, bank))
-    scale = max((float(rows.abs().max()) for rows in (queries, bank) if len(rows)), default=0.0) or 1.0
-    centre = (bank / scale).mean(dim=0)
-    queries, bank = queries / scale - centre, bank / scale - centre
-    ones = queries.new_ones(len(queries), 1)
-    queries = torch.cat((queries, ones), dim=1)
-    bank = torch.cat((bank, -0.5 * bank.square().sum(dim=1, keepdim=True)), dim=1)
-    return queries.float(), bank.float()
+    largest = [
+        float(rows[part].abs().max()) for rows in (queries, bank) for part in parts(rows, most=BANK_TILE)
+    ]
+    scale = max(largest, default=0.0) or 1.0
+    centre = sum((_wide(bank[part]) / scale).sum(dim=0) for part in parts(bank, most=BANK_TILE)) / len(bank)
+
+    def lifted_query(rows: Tensor) -> Tensor:
+        rows = _wide(rows) / scale - centre
+        return torch.cat((rows, rows.new_ones(len(rows), 1)), dim=1).float()
+
+    def lifted_bank(rows: Tensor) -> Tensor:
+        rows = _wide(rows) / scale - centre
+        return torch.cat((rows, -0.5 * rows.square().sum(dim=1, keepdim=True)), dim=1).float()
+
+    width = bank.shape[1] + 1
+    return _mapped(queries, lifted_query, width=width), _mapped(bank, lifted_bank, width=width)
 
 
-def _by_distance(queries: Tensor, bank: Tensor, index: Tensor) -> Neighbours:
+def _wide(rows: Tensor) -> Tensor:
+    return rows if rows.dtype == torch.float64 else rows.float()
+
+
+def _by_distance(queries: Features, bank: Features, index: Tensor) -> Neighbours:
     """The same neighbours with −‖q − b‖ from the differences, which keeps the digits of small distances."""
     index = index.sort(dim=1).values
     similarity = torch.empty(index.shape, device=index.device)
-    wide = torch.promote_types(torch.promote_types(queries.dtype, bank.dtype), torch.float32)
     tile = max(1, DIFFERENCES // (index.shape[1] * queries.shape[1]))
     for start in range(0, len(queries), tile):
         rows = slice(start, start + tile)
-        difference = bank[index[rows]].to(wide) - queries[rows, None].to(wide)
+        near = bank[index[rows].flatten()].view(*index[rows].shape, -1)
+        difference = _wide(near) - _wide(queries[rows]).unsqueeze(1)
         largest = difference.abs().amax(dim=2, keepdim=True)
         length = (difference / largest.where(largest > 0, 1.0)).norm(dim=2)
         similarity[rows] = -length * largest[..., 0]
@@ -166,17 +190,20 @@ def _by_distance(queries: Tensor, bank: Tensor, index: Tensor) -> Neighbours:
     return Neighbours(similarity, index.gather(1, order))
 
 
-def _search_torch(queries: Tensor, bank: Tensor, k: int) -> Neighbours:
+def _search_torch(queries: Features, bank: Features, k: int) -> Neighbours:
     similarity = torch.empty(len(queries), k, device=queries.device)
     index = torch.empty(len(queries), k, dtype=torch.int64, device=queries.device)
-    for start in range(0, len(queries), QUERY_TILE):
-        rows = slice(start, start + QUERY_TILE)
-        best = None
-        for offset in range(0, len(bank), BANK_TILE):
-            here = _top(_products(queries[rows], bank[offset : offset + BANK_TILE]), k, offset)
-            best = here if best is None else _merge(best, here, k)
-        if best is not None:
-            similarity[rows], index[rows] = best
+    lazy = isinstance(queries, LazyRows) or isinstance(bank, LazyRows)
+    with Job("nearest neighbours", len(queries), unit="queries") if lazy else nullcontext() as job:
+        for rows in parts(queries, most=QUERY_TILE):
+            some, best = queries[rows], None
+            for part in parts(bank, most=BANK_TILE):
+                here = _top(_products(some, bank[part]), k, part.start)
+                best = here if best is None else _merge(best, here, k)
+            if best is not None:
+                similarity[rows], index[rows] = best
+            if job is not None:
+                job.advance(len(some))
     return Neighbours(similarity, index)
 
 

@@ -1,7 +1,7 @@
 """Rows of features and their labels: what the metrics accept, keep and normalise."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -9,13 +9,91 @@ from torchmetrics import Metric
 
 UNLABELLED = -1
 
+_VALUES = 2**22
+"""Values of lazy rows that are computed at a time: 16 MiB in float32."""
 
-def check_features(features: Tensor, name: str = "features") -> None:
+
+class LazyRows:
+    """Features that are computed when they are read, so that memory does not grow with their number.
+
+    Indexing with a slice or with row numbers computes those rows. All values must be finite.
+
+    Args:
+        read: computes the (n, F) features of (n,) int64 row numbers.
+        shape: (N, F), the number of rows that ``read`` accepts and their width.
+        rows: (M,) int64, the rows that are used; None uses all of them.
+
+    Example:
+        >>> pixels = torch.arange(6, dtype=torch.uint8).view(3, 2)
+        >>> rows = LazyRows(lambda numbers: pixels[numbers].float() / 5, (3, 2))
+        >>> rows[1:]
+        tensor([[0.4000, 0.6000],
+                [0.8000, 1.0000]])
+        >>> len(rows.select(torch.tensor([True, False, True])))
+        2
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(
+        self, read: Callable[[Tensor], Tensor], shape: tuple[int, int], *, rows: Tensor | None = None
+    ) -> None:
+        self.read = read
+        self.rows = torch.arange(shape[0]) if rows is None else rows
+        self.shape = (len(self.rows), shape[1])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, key: slice | Tensor) -> Tensor:
+        return self.read(self.rows[key])
+
+    def select(self, mask: Tensor) -> Self:
+        """The rows where a (N,) boolean mask is True; nothing is computed."""
+        return type(self)(self.read, self.shape, rows=self.rows[mask])
+
+    def map(self, function: Callable[[Tensor], Tensor], *, width: int | None = None) -> Self:
+        """The rows after a function of (n, F) features.
+
+        Args:
+            function: maps each row by itself.
+            width: features of its result; None for as many as before.
+        """
+        shape = (self.shape[0], width or self.shape[1])
+        return type(self)(lambda rows: function(self.read(rows)), shape, rows=self.rows)
+
+
+Features = Tensor | LazyRows
+"""(N, F): in memory, or computed when they are read."""
+
+
+def select(features: Features, mask: Tensor) -> Features:
+    """The rows where a (N,) boolean mask is True."""
+    return features.select(mask) if isinstance(features, LazyRows) else features[mask]
+
+
+def parts(features: Features, *, most: int | None = None) -> Iterator[slice]:
+    """Slices that cover all rows, each small enough to be computed at once.
+
+    Args:
+        features: N rows; a tensor is one slice unless ``most`` is given.
+        most: rows of a slice at most.
+    """
+    step = most or max(1, len(features))
+    if isinstance(features, LazyRows):
+        step = min(step, max(1, _VALUES // features.shape[1]))
+    for start in range(0, len(features), step):
+        yield slice(start, start + step)
+
+
+def check_features(features: Features, name: str = "features") -> None:
     """Accept real (N, F) features, N = 0 included.
 
     Raises:
         ValueError: Not two-dimensional, without columns, or complex.
     """
+    if isinstance(features, LazyRows):
+        return
     if features.ndim != 2 or features.shape[1] == 0 or features.is_complex():
         raise ValueError(f"{name}: expected real (N, F), got {features.dtype} {tuple(features.shape)}")
 

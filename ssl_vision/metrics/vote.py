@@ -1,5 +1,6 @@
 """The vote of neighbours: from their similarities and labels to class scores."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -91,6 +92,23 @@ def place(scores: Tensor, truth: Tensor) -> Tensor:
     own = scores.gather(1, truth[:, None])
     lower = torch.arange(scores.shape[1], device=truth.device) < truth[:, None]
     return ((scores > own) | ((scores == own) & lower)).sum(dim=1)
+
+
+def warn_of_large_k(k: int, labels: Tensor) -> None:
+    """Warns where more neighbours vote than the smallest class of the bank has rows.
+
+    Args:
+        k: Neighbours that vote.
+        labels: (N,) integers, at least one.
+    """
+    classes, counts = labels.unique(return_counts=True)  # type: ignore[no-untyped-call]
+    smallest = int(counts.argmin())
+    if k > int(counts[smallest]):
+        warnings.warn(
+            f"kNN with k = {k}: class {int(classes[smallest])} has only {int(counts[smallest])} rows in the "
+            "bank, so neighbours of other classes always take part in its vote; choose a smaller k",
+            stacklevel=3,
+        )
 
 
 def check_range(labels: Tensor, num_classes: int, name: str) -> None:

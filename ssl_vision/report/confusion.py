@@ -48,8 +48,7 @@ def section(material: Material) -> Section:
     }  # fmt: skip
     known = look.images.labelled
     right = (look.predicted == look.images.labels)[known].double().mean().item()
-    k = min(look.k, look.neighbours.index.shape[1])
-    title = f"{100 * right:.2f} % right, {look.split}, k = {k}, T = {look.temperature:g}"
+    title = f"{100 * right:.2f} % right, {look.split}, k = {look.voters}, T = {look.temperature:g}"
     content = chart(title, [trace], layout, about=f"Confusion of kNN: {title}", tall=True)
     worst = [
         [f"{names[i]} taken for {names[j]}", int(counts[i, j]), f"{100 * shares[i, j]:.1f} %"]

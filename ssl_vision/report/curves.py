@@ -13,8 +13,8 @@ LAYERS = {"backbone": "", "hidden": "_hidden", "projector": "_projector"}
 
 METRICS = {
     "train/loss": ("Loss", "of the training batches; compare it within one objective only"),
-    "val/knn_top1": ("kNN top-1, %", "of held-out images, on the backbone; higher is better"),
-    "val/online_top1": ("Online linear top-1, %", "of held-out images; higher is better"),
+    "val/knn_top1": ("Validation kNN top-1, %", "of validation images, on the backbone; higher is better"),
+    "val/online_top1": ("Validation online linear top-1, %", "of validation images; higher is better"),
     "train/temperature": ("Temperature τ", "in force in the objective"),
     "train/alignment": ("Similarity of positive pairs", "mean cosine in training; higher is closer"),
     "val/alignment": ("Alignment", "mean squared distance of two views; lower is closer"),

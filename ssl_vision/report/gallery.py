@@ -36,6 +36,7 @@ def neighbours(material: Material, sheet: Sheet) -> Section:
     where = "training images" if look.bank else "same images"
     lead = f"An image and the five {where} with the highest cosine, best first"
     lead += "; ✓ marks the same class." if look.images.labelled.any() else "."
+    lead += _about_the_vote(look)
     return Section("neighbours", "Nearest neighbours", lead, content)
 
 
@@ -125,9 +126,7 @@ def _rows(look: Look, chosen: list[int], sheet: Sheet) -> str:
     lines = []
     for row in chosen:
         label = int(look.images.labels[row])
-        said = ""
-        if look.predicted is not None and int(look.predicted[row]) != label:
-            said = f"<br>kNN: {text(look.name(int(look.predicted[row])))}"
+        said = "".join(f"<br>{text(line)}" for line in said_of(look, row))
         query = f"<figure>{_tile(look, look.images, row, sheet)}<figcaption>{text(look.name(label))}{said}"
         near = look.neighbours.index[row, :NEAR].tolist()
         cosines = look.neighbours.similarity[row, :NEAR].tolist()
@@ -136,6 +135,44 @@ def _rows(look: Look, chosen: list[int], sheet: Sheet) -> str:
         )
         lines.append(f'<li class="query">{query}</figcaption></figure>{others}</li>')
     return f'<ul class="gallery">{"".join(lines)}</ul>'
+
+
+def said_of(look: Look, row: int) -> list[str]:
+    """What all k neighbours say of an image, where the vote differs from its label or from those shown.
+
+    A line for the class that the vote gives, and one for the label: its neighbours and its share of the vote.
+    """
+    if look.scores is None or look.bank is None:
+        return []
+    near = look.bank.labels[look.neighbours.index[row, : look.voters]]
+    label, chosen = int(look.images.labels[row]), int(look.scores[row].argmax())
+    if chosen == label and chosen == int(near[:NEAR].mode().values):
+        return []
+    shares = look.scores[row] / look.scores[row].sum()
+    lines = [("kNN", chosen), *([("label", label)] if label not in (chosen, -1) else [])]
+    return [
+        f"{who}: {look.name(own)}, {int((near == own).sum())} of {look.voters} neighbours, "
+        f"{100 * float(shares[own]):.0f} % of the vote"
+        for who, own in lines
+    ]
+
+
+def _about_the_vote(look: Look) -> str:
+    """Why the class that the vote gives may differ from that of the neighbours shown."""
+    if look.scores is None or look.bank is None:
+        return ""
+    smallest = int(torch.unique(look.bank.labels, return_counts=True)[1].min())  # type: ignore[no-untyped-call]
+    about = (
+        f" The class of kNN is voted by the {look.voters} nearest, not only by those shown; a neighbour's "
+        f"weight is exp(cosine / {look.temperature:g}). Where the vote differs from what is shown, its "
+        "neighbours are counted."
+    )
+    if look.voters > smallest:
+        about += (
+            f" The smallest class has only {smallest} images in the bank, so images of other classes always "
+            f"take part in its vote: k = {look.voters} is too large for these data."
+        )
+    return about
 
 
 def _neighbour(look: Look, row: int, label: int, cosine: float, sheet: Sheet) -> str:

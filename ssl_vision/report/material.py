@@ -69,14 +69,24 @@ class Look:
         other[:, -1] &= other.sum(dim=1) < count  # an image that is not among its own neighbours has equals
         return Neighbours(*(each[other].view(len(self.images), count - 1) for each in found))
 
+    @property
+    def voters(self) -> int:
+        """Neighbours that vote: k, or all of a smaller bank."""
+        return min(self.k, len(self.bank or self.images))
+
     @cached_property
-    def predicted(self) -> Tensor | None:
-        """(N,) the class that the vote gives each image; None where images or bank have no labels."""
+    def scores(self) -> Tensor | None:
+        """(N, C) the score that the vote gives each class; None where images or bank have no labels."""
         if self.bank is None or not self.bank.labelled.all() or not self.images.labelled.any():
             return None
-        k = min(self.k, len(self.bank))
-        scores = vote(self.neighbours, self.bank.labels, len(self.classes), k=k, temperature=self.temperature)
-        return scores.argmax(dim=1)
+        return vote(
+            self.neighbours, self.bank.labels, len(self.classes), k=self.voters, temperature=self.temperature
+        )
+
+    @property
+    def predicted(self) -> Tensor | None:
+        """(N,) the class that the vote gives each image; None where there are no scores."""
+        return None if self.scores is None else self.scores.argmax(dim=1)
 
     @cached_property
     def shown(self) -> Tensor:
@@ -209,8 +219,6 @@ def _look(embedded: Embedded, metrics: dict[str, Any]) -> Look:
     images = embedded.splits.images
     name: Any = "test" if "test" in images else "train"
     features = {layer: embedded.plain(name, layer).cpu() for layer in embedded.layers}
-    if not all(values.isfinite().all() for values in features.values()):
-        raise Missing("the network's features are not finite: the run has diverged")
     bank, bank_features = None, features["backbone"]
     if name == "test":
         bank, bank_features = images["train"], embedded.plain("train", "backbone").cpu()

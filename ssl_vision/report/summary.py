@@ -37,10 +37,13 @@ def of_one(run: Run) -> str:
         row = evaluated(run, metric)
         if row:
             votes = f", k = {row['k']}, T = {row['temperature']:g}" if metric == "knn_top1" else ""
-            facts.append((f"{100 * row['value']:.2f} %", name, f"test, protocol {row['protocol']}{votes}"))
+            data = f" of {row['data']}" if row["data"] != run.setting("data") else ""
+            about = f"test{data}, protocol {row['protocol']}{votes}"
+            facts.append((f"{100 * row['value']:.2f} %", name, about))
     knn, rank = run.last("val/knn_top1"), run.last("val/rankme")
-    if knn is not None and not evaluated(run, "knn_top1"):
-        facts.append((f"{100 * knn:.2f} %", "kNN top-1", "last validation"))
+    if knn is not None:
+        about = f"last validation, {run.validated_on}, k = {run.setting('metrics.k') or 200}"
+        facts.append((f"{100 * knn:.2f} %", "kNN top-1", about))
     if rank is not None:
         facts.append((f"{rank:.1f}", "RankMe", "last validation, backbone"))
     loss = run.last("train/loss")
@@ -73,12 +76,8 @@ def of_several(runs: Sequence[Run], names: Sequence[str]) -> str:
 
 
 def evaluated(run: Run, metric: str) -> dict[str, Any] | None:
-    """The first row of evaluation.json with this metric of the trained backbone, if there is one."""
+    """`Run.evaluated`; None where the file is damaged, too, which the section on evaluation says."""
     try:
-        rows = run.evaluation
-    except InputError:  # the section on evaluation says what is wrong
+        return run.evaluated(metric)
+    except InputError:
         return None
-    for row in rows:
-        if (row.get("features"), row.get("layer"), row.get("metric")) == ("trained", "backbone", metric):
-            return row
-    return None

@@ -1,5 +1,6 @@
 """The Lightning command line: ``fit`` and ``validate``."""
 
+import importlib
 import logging
 import math
 import os
@@ -22,7 +23,7 @@ from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zer
 # Importing the classes makes their short names known to the command line.
 import ssl_vision.data
 import ssl_vision.models
-import ssl_vision.objectives  # noqa: F401
+import ssl_vision.objectives
 from ssl_vision.callbacks import (
     FiniteSteps,
     GradientDiagnostics,
@@ -42,7 +43,7 @@ from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.classes import class_paths
 from ssl_vision.runs.complaint import OneLineErrors, one_line
 from ssl_vision.runs.default_data import with_data
-from ssl_vision.runs.folder import RunFolder, derived_name, differences, run_path
+from ssl_vision.runs.folder import RunFolder, below_home, derived_name, differences, run_path
 from ssl_vision.runs.initial import start_from
 from ssl_vision.runs.last import LastCheckpoint
 from ssl_vision.runs.log import RunLog
@@ -205,6 +206,8 @@ class RunCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Settles the run folder and the checkpoint to continue from, before anything is built."""
         config = self.config[self.subcommand]
+        if config.metrics.k is None:
+            config.metrics.k = knn_k(config.data.class_path)
         self.plain_config = self._plain(config)
         name = config.name or derived_name(self.plain_config)
         self.folder = RunFolder(run_path(config.runs_dir, name))
@@ -240,7 +243,7 @@ class RunCLI(LightningCLI):
         """What describes the run, as plain dicts and lists."""
         text = self._parser(self.subcommand).dump(config, skip_unset=False, skip_validation=True)
         plain = yaml.safe_load(text)
-        recorded: dict[str, Any] = _below_home({key: plain[key] for key in _RECORDED})
+        recorded: dict[str, Any] = below_home({key: plain[key] for key in _RECORDED})
         return recorded
 
     def _last(self) -> str | None:
@@ -412,14 +415,11 @@ def _lasts(duration: Any) -> bool:
         return False
 
 
-def _below_home(value: Any) -> Any:
-    """The same with ``~`` for the home directory, which is nobody else's business and differs elsewhere."""
-    if isinstance(value, dict):
-        return {key: _below_home(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_below_home(item) for item in value]
-    home = str(Path.home()) + os.sep
-    return f"~{os.sep}{value[len(home) :]}" if isinstance(value, str) and value.startswith(home) else value
+def knn_k(class_path: str) -> int:
+    """Neighbours that vote by default on a data set."""
+    module, _, name = class_path.rpartition(".")
+    data = getattr(importlib.import_module(module), name)
+    return int(data.knn_k) if issubclass(data, ssl_vision.data.ImageData) else ssl_vision.data.ImageData.knn_k
 
 
 def _requeued() -> bool:

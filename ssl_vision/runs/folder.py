@@ -195,6 +195,16 @@ def run_path(runs_dir: str, name: str) -> Path:
     return path
 
 
+def below_home(value: Any) -> Any:
+    """The same with ``~`` for the home directory, which is nobody else's business and differs elsewhere."""
+    if isinstance(value, dict):
+        return {key: below_home(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [below_home(item) for item in value]
+    home = str(Path.home()) + os.sep
+    return f"~{os.sep}{value[len(home) :]}" if isinstance(value, str) and value.startswith(home) else value
+
+
 def as_yaml(config: Mapping[str, Any]) -> str:
     """The text of a config file."""
     return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)

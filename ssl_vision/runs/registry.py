@@ -11,7 +11,8 @@ from typing import Any
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.folder import RunFolder
-from ssl_vision.runs.reading import read_json, read_yaml
+from ssl_vision.runs.reading import read_yaml
+from ssl_vision.runs.results import preferred, read_rows
 from ssl_vision.runs.table import column, last_value, rows
 
 SHORT = {
@@ -186,13 +187,26 @@ class Run:
         Raises:
             InputError: the file is not what ``ssl-vision evaluate`` writes.
         """
-        file = self.folder.evaluation_file
-        if not file.exists():
-            return []
-        found = read_json(file)
-        if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
-            raise InputError(f"{file} is not a list of rows")
-        return found
+        return read_rows(self.folder.evaluation_file, self.config)
+
+    def evaluated(self, metric: str) -> dict[str, Any] | None:
+        """The row of evaluation.json that stands for a metric of the trained backbone; None without one.
+
+        Of several it is one of the run's own data set where there is one, of the latest epoch, and of the
+        evaluation that was made last.
+        """
+        wanted = {"features": "trained", "layer": "backbone", "metric": metric}
+        rows = [row for row in self.evaluation if all(row.get(key) == wanted[key] for key in wanted)]
+        return max(reversed(preferred(rows, self.config)), key=lambda row: int(row["epoch"]), default=None)
+
+    @property
+    def validated_on(self) -> str:
+        """The images whose accuracies metrics.csv has, in words."""
+        known = {"test": "test images", "val": "validation images"}
+        own_splits = self.setting("data.val") == "auto" and self.setting("data") == "ImageFolder"
+        return known.get(
+            self.setting("data.val"), "held-out images" if own_splits else "held-out train images"
+        )
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Run]:

@@ -129,6 +129,8 @@ def _validations(run: Run) -> Iterator[str]:
     places = (0, -1) if len(longest) > 1 else (-1,)
     width = max(map(len, curves)) + len("val/")
     heads = [f"epoch {longest[place][1] + 1}" for place in places]
+    k = run.setting("metrics.k")
+    yield f"  validation on {run.validated_on}" + (f", kNN with k = {k}" if k else "")
     yield "  ".join([f"  {'':<{width}}", *(f"{head:>10}" for head in heads)])
     for name, curve in curves.items():
         yield "  ".join([f"  {f'val/{name}':<{width}}", *(f"{curve[place][2]:>10.4g}" for place in places)])

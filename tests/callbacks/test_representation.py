@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import pytorch_lightning as pl
@@ -80,6 +81,18 @@ def test_images_without_labels_are_measured_as_far_as_they_go(tmp_path):
     assert {"val/alignment", "val/uniformity", "val/rankme", "val/uniformity_projector"} <= set(logged)
     assert not [key for key in logged if "knn" in key or "tolerance" in key or "sensitivity" in key]
     assert all(math.isfinite(value) for value in logged.values())
+
+
+def test_k_is_the_data_sets_unless_it_is_given(monkeypatch):
+    data, used = Digits(seed=0), []
+    monkeypatch.setattr(
+        "ssl_vision.callbacks.representation.KNNAccuracy", lambda **options: used.append(options)
+    )
+    for k in (None, 7):
+        trainer = SimpleNamespace(datamodule=data, val_dataloaders=[0, 1])
+        with pytest.raises(AttributeError):  # where the metric would be moved to the device
+            RepresentationMetrics(k=k).on_validation_epoch_start(trainer, SimCLR(**SMALL))
+    assert [options["k"] for options in used] == [20, 7]
 
 
 @pytest.mark.parametrize("options", [{"k": 0}, {"temperature": 0.0}])

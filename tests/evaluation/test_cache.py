@@ -37,7 +37,6 @@ def test_the_second_evaluation_embeds_nothing_and_finds_the_same(run, monkeypatc
     assert main(["evaluate", str(run), *FAST]) == 0
     first, kept = (run / "evaluation.json").read_text(), files(run)
     assert [name.rsplit("-", 1)[0] for name in kept] == ["test", "test", "test-views", "train", "train"]
-    (run / "evaluation.json").unlink()
     forbid_embedding(monkeypatch)
     assert main(["evaluate", str(run), *FAST]) == 0
     assert (run / "evaluation.json").read_text() == first
@@ -83,7 +82,70 @@ def test_a_damaged_file_is_made_again(run, capsys, content):
     assert main(["evaluate", str(run), *FAST]) == 0
     assert f"{damaged}: not readable" in capsys.readouterr().err
     assert (run / "evaluation.json").read_text() == first
-    assert torch.load(damaged, weights_only=True).keys() >= {"backbone"}
+    assert torch.load(damaged, weights_only=True)["features"].keys() >= {"backbone"}
+
+
+def reverse(features):
+    return {name: values.flip(0) for name, values in features.items()}
+
+
+def spoil(features):
+    return {name: torch.full_like(values, torch.nan) for name, values in features.items()}
+
+
+def shorten(features):
+    return {name: values[:-1] for name, values in features.items()}
+
+
+def retype(features):
+    return {name: values.half() for name, values in features.items()}
+
+
+@pytest.mark.parametrize("change", [reverse, spoil, shorten, retype])
+def test_features_that_are_not_those_written_are_computed_again(tmp_path, capsys, change):
+    cache = FeatureCache(tmp_path)
+    features = {"a": torch.randn(5, 3), "b": torch.randn(5, 2)}
+    cache.get("train", ("x",), ("a", "b"), lambda: features)
+    (file,) = tmp_path.iterdir()
+    content = torch.load(file, weights_only=True)
+    torch.save({**content, "features": change(content["features"])}, file)
+    for said in (f"{file}: its features are not those that were written", ""):
+        found = cache.get("train", ("x",), ("a", "b"), lambda: features)
+        assert all(torch.equal(found[name], features[name]) for name in features)
+        assert capsys.readouterr().err.startswith(said)
+        assert torch.equal(torch.load(file, weights_only=True)["features"]["a"], features["a"])
+
+
+def test_a_file_under_the_name_of_another_is_not_believed(tmp_path, capsys):
+    cache = FeatureCache(tmp_path)
+    for name in "xy":
+        cache.get(name, (name,), ("a",), lambda name=name: {"a": torch.full((2, 3), float(ord(name)))})
+    one, other = sorted(tmp_path.iterdir())
+    shutil.copy(one, other)
+    found = cache.get("y", ("y",), ("a",), lambda: {"a": torch.full((2, 3), 121.0)})
+    assert found["a"].unique().tolist() == [121.0]
+    assert "not those that were written" in capsys.readouterr().err
+
+
+def test_features_that_are_not_finite_are_not_kept(tmp_path):
+    cache = FeatureCache(tmp_path)
+    cache.get("train", ("x",), ("a",), lambda: {"a": torch.tensor([[1.0, torch.inf]])})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_network_whose_features_are_not_finite_leaves_good_rows_alone(run, capsys):
+    assert main(["evaluate", str(run), *FAST]) == 0
+    good = (run / "evaluation.json").read_text()
+    file = run / "checkpoints" / "last.ckpt"
+    content = torch.load(file, weights_only=True)
+    content["state_dict"]["backbone.conv1.weight"].fill_(torch.nan)
+    torch.save(content, file)
+    capsys.readouterr()
+    assert main(["evaluate", str(run), *FAST]) == 2
+    error = capsys.readouterr().err
+    assert "features of test images are not finite: training has diverged" in error
+    assert "nothing of the trained network could be measured" in error.splitlines()[-1]
+    assert (run / "evaluation.json").read_text() == good
 
 
 def test_a_checkpoint_outside_a_run_has_its_features_beside_it(run, tmp_path):

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from settings import TINY
 
 import ssl_vision.evaluation.measure as measure
-from ssl_vision.data import Digits
+from ssl_vision.data import CIFAR10, STL10, Digits
 from ssl_vision.evaluation.embedded import Embedded, Splits
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.evaluation.protocol import KNN, Linear, read_protocol, shipped
@@ -42,8 +43,9 @@ def brief(monkeypatch):
 
 
 def rows_of(run, *args):
-    assert main(["evaluate", str(run), "--baselines=false", *args]) == 0
-    return json.loads((run / "evaluation.json").read_text())
+    output = run.parent / "rows.json"
+    assert main(["evaluate", str(run), "--baselines=false", f"--output={output}", *args]) == 0
+    return json.loads(output.read_text())
 
 
 def test_the_published_numbers():
@@ -127,8 +129,7 @@ def test_augmented_views_and_few_labels(run, tmp_path, brief):
         "linear: {augmentation: pretraining, views: 2}, linear: {}, linear: {labels: 1%}, "
         "logistic: {labels: 10%}, grid: {labels: 10%, lrs: [0.1]}]"
     )
-    assert main(["evaluate", str(run), f"--protocol={tmp_path / 'mine.yaml'}"]) == 0
-    rows = json.loads((run / "evaluation.json").read_text())
+    rows = rows_of(run, f"--protocol={tmp_path / 'mine.yaml'}", "--baselines=true")
     trained, pixels = ([row for row in rows if row["features"] == name] for name in ("trained", "pixels"))
     assert [(row["metric"], row["augmentation"], row.get("labels")) for row in trained] == [
         ("linear_top1", "crop, 3 views", None),
@@ -164,7 +165,23 @@ def test_options_change_the_default_protocol_only(run):
     assert [row["k"] for row in default if "k" in row] == [5] * 3  # the run's own
     named = rows_of(run, "--protocol=macl", "--protocol=lightly", "--temperature=0.5", "--probe.epochs=1")
     found = [(row["protocol"], row["k"], row["temperature"]) for row in named if "k" in row]
-    assert found == [("macl", 200, 0.5)] * 3 + [("lightly", 200, 0.1)]
+    assert found == [("macl", 20, 0.5)] * 3 + [("lightly", 200, 0.1)]
+
+
+def test_k_is_the_data_sets_where_neither_file_nor_option_nor_run_says_it(run, tmp_path):
+    text = "measurements: [knn: {}, corruptions: {corruptions: [jpeg], severities: [1], linear: {epochs: 1}}]"
+    (tmp_path / "mine.yaml").write_text(text)
+    mine = rows_of(run, f"--protocol={tmp_path / 'mine.yaml'}")
+    assert {row["k"] for row in mine if "k" in row} == {20}
+    assert CIFAR10.knn_k == STL10.knn_k == read_protocol("macl").measurements[0].k == 200
+
+
+def test_a_k_that_exceeds_the_smallest_class_is_a_warning(run):
+    with pytest.warns(UserWarning, match="k = 142: class 8 has only 141 rows in the bank"):
+        rows_of(run, "--k=142", "--probe.epochs=1")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="kNN")
+        rows_of(run, "--k=141", "--probe.epochs=1")
 
 
 def test_the_macl_file_says_what_the_defaults_are():

@@ -14,6 +14,7 @@ from ssl_vision.evaluation.rebuild import trained_model
 from ssl_vision.main import main
 from ssl_vision.metrics import KNNAccuracy
 from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.registry import Run
 
 KNN = "measurements: [knn: {k: 5}]"
 
@@ -46,11 +47,10 @@ def test_another_data_set_comes_at_the_size_and_normalisation_of_the_run(
     args = ["--baselines=false", "--cache=false", f"--protocol={tmp_path / 'mine.yaml'}"]
     other = ["--data=ImageFolder", f"--data.root={folder}", "--data.image_size=24", *options]
     assert main(["evaluate", str(run), *args, *other]) == 0
-    assert sorted(path.name for path in run.iterdir()) == sorted(
-        [*before, "evaluation_imagefolder_folder.json"]
-    )
-    (row,) = json.loads((run / "evaluation_imagefolder_folder.json").read_text())
-    assert row["data"] == "ImageFolder"
+    assert sorted(path.name for path in run.iterdir()) == sorted([*before, "evaluation.json"])
+    (row,) = json.loads((run / "evaluation.json").read_text())
+    assert (row["data"], row["root"], row["folder"]) == ("ImageFolder", str(folder.resolve()), "test")
+    assert ("views.size 12" in row["settings"]) == (size == 12)
     own = Digits().views
     data, model = ImageFolder(root=folder, image_size=24), trained_model(read_checkpoint(run))
     views = type(own)(size=size, mean=own.mean, std=own.std)
@@ -61,17 +61,36 @@ def test_another_data_set_comes_at_the_size_and_normalisation_of_the_run(
     assert row["value"] == pytest.approx(float(knn.compute()))
 
 
-def test_a_run_on_a_folder_keeps_its_file_when_another_folder_is_measured(folder, tmp_path):
+def test_rows_of_every_folder_and_protocol_stay(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     other = shutil.copytree(folder, tmp_path / "Other one")
+    shutil.copytree(folder / "test", folder / "second")
     small = ["--data.image_size=16", "--trainer.max_epochs=1", "--data.batch_size=8"]
     args = [f"--runs_dir={tmp_path}", "--name=r", "--data=ImageFolder", f"--data.root={folder}"]
     assert main(["fit", *args, *TINY, *small]) == 0
     (tmp_path / "mine.yaml").write_text(KNN)
+    (tmp_path / "other.yaml").write_text("measurements: [linear: {epochs: 1}]")
     measure = ["evaluate", str(tmp_path / "r"), "--baselines=false", f"--protocol={tmp_path / 'mine.yaml'}"]
-    assert main(measure) == 0
-    assert main([*measure, f"--data.root={other}"]) == 0
-    found = sorted(path.name for path in (tmp_path / "r").glob("evaluation*"))
-    assert found == ["evaluation.json", "evaluation_imagefolder_other one.json"]
+    steps = [
+        ["--data.test=second"],
+        [f"--data.root={other}"],
+        [],
+        ["--data.views.size=8"],
+        [f"--protocol={tmp_path / 'other.yaml'}"],
+    ]
+    places = []
+    for step in [*steps, []]:
+        assert main([*measure, *step]) == 0
+        rows = json.loads((tmp_path / "r" / "evaluation.json").read_text())
+        places = [(row["protocol"], row["root"], row["folder"], row.get("settings")) for row in rows]
+        assert len(set(places)) == len(places)
+    own = "~/folder"
+    assert set(places) == {
+        ("mine", own, "second", None), ("mine", "~/Other one", "test", None), ("mine", own, "test", None),
+        ("mine", own, "test", "views.size 8"), ("other", own, "test", None),
+    }  # fmt: skip
+    row = Run(tmp_path / "r").evaluated("knn_top1")
+    assert (row["root"], row["folder"], row.get("settings")) == (own, "test", None)
 
 
 def test_what_one_image_a_class_does_not_define_is_no_row(run, folder, tmp_path):
@@ -81,14 +100,14 @@ def test_what_one_image_a_class_does_not_define_is_no_row(run, folder, tmp_path)
     (tmp_path / "mine.yaml").write_text("measurements: [geometry: {}]")
     args = ["--baselines=false", "--cache=false", f"--protocol={tmp_path / 'mine.yaml'}"]
     assert main(["evaluate", str(run), *args, "--data=ImageFolder", f"--data.root={folder}"]) == 0
-    text = (run / "evaluation_imagefolder_folder.json").read_text()
+    text = (run / "evaluation.json").read_text()
     found = {row["metric"] for row in json.loads(text)}
     assert "NaN" not in text
     assert {"different_cosine", "uniformity", "alignment"} <= found
     assert not {"same_cosine"} & found
 
 
-def test_the_runs_own_data_goes_to_its_own_file(run, tmp_path):
+def test_the_runs_own_data_is_named_in_its_rows(run, tmp_path):
     (tmp_path / "mine.yaml").write_text(KNN)
     args = ["--baselines=false", "--cache=false", f"--protocol={tmp_path / 'mine.yaml'}", "--data=Digits"]
     assert main(["evaluate", str(run), *args]) == 0
@@ -104,6 +123,6 @@ def test_a_backbone_of_cifar10_on_other_data(data_root, tmp_path, capsys):
         options = ["--baselines=false", f"--protocol={tmp_path / 'mine.yaml'}", f"--data={data}"]
         assert main(["evaluate", str(tmp_path / "c"), *options]) == 0
         assert f"{data}: test split" in capsys.readouterr().out
-        (row,) = json.loads((tmp_path / "c" / f"evaluation_{data.lower()}.json").read_text())
+        row = json.loads((tmp_path / "c" / "evaluation.json").read_text())[-1]
         assert row["data"] == data
         assert row["value"] > 1.5 / classes

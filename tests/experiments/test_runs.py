@@ -53,7 +53,18 @@ def test_the_table(runs, capsys, monkeypatch):
     monkeypatch.chdir(runs.parent)
     assert main(["runs", runs.name]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == ["run", "status", "objective", "data", "seed", "epoch", "kNN", "%", "time"]
+    assert lines[0] == [
+        "run",
+        "status",
+        "objective",
+        "data",
+        "seed",
+        "epoch",
+        "validation",
+        "kNN",
+        "%",
+        "time",
+    ]
     assert lines[1] == [f"{runs.name}/a", "stopped", "DCL", "Digits", "5", "1", "75.00", "1:02"]
     assert lines[2] == [f"{runs.name}/b", "finished", "MACL", "Digits", "5", "2", "50.00", "2:03"]
     assert lines[3] == [f"{runs.name}/sweep/c", "finished", "MACL", "Digits", "5", "2", "2:03"]

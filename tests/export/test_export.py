@@ -134,7 +134,7 @@ def test_the_card_says_what_it_is_and_how_good(tiny_run, tmp_path, capsys):
         "| optimizer | adam (lr 0.001, ",
         "| epochs | 2 of 2 |",
         "| seed | 0 |",
-        "| trained | backbone | knn_top1 | 0.7500 | k 5, epoch 2 |",
+        "| trained | backbone | knn_top1 | 0.7500 | k 5, epoch 2, data Digits |",
         "| pixels | raw | knn_top1 | 0.7500 |",
         f"ssl_vision {ssl_vision.__version__}, torch {torch.__version__.partition('+')[0]}",
     ):

@@ -124,6 +124,34 @@ def test_mistakes_are_wrong_and_in_order():
     assert max(left, default=-1) <= first[-1]
 
 
+def test_the_vote_is_explained_where_it_differs_from_the_label_or_from_what_is_shown():
+    """Five near neighbours of class 1 and, behind them, seven of class 0: k = 12 outvotes what is shown."""
+    angles = torch.cat((torch.linspace(0.01, 0.02, 5), torch.linspace(0.03, 0.05, 7)))
+    bank = torch.stack((angles.cos(), angles.sin()), dim=1)
+    labels = torch.tensor([1] * 5 + [0] * 7)
+    pixels = torch.zeros(12, 3, 4, 4, dtype=torch.uint8)
+    query, names = torch.tensor([[1.0, 0.0]]), ("four", "nine")
+
+    def said(label, k):
+        image = Images(pixels[:1], torch.tensor([label]), names)
+        seen = Look(
+            image, "test", {"backbone": query}, Images(pixels, labels, names), bank, k=k, temperature=0.1,
+            classes=names,
+        )  # fmt: skip
+        return gallery.said_of(seen, 0), gallery._about_the_vote(seen)
+
+    lines, about = said(1, 12)
+    assert lines == [
+        "kNN: four, 7 of 12 neighbours, 58 % of the vote",
+        "label: nine, 5 of 12 neighbours, 42 % of the vote",
+    ]
+    assert "voted by the 12 nearest" in about
+    assert "smallest class has only 5 images" in about
+    assert said(0, 12)[0] == lines[:1]
+    assert said(1, 5) == ([], said(1, 5)[1])
+    assert "smallest class" not in said(1, 5)[1]
+
+
 def test_queries_take_each_class_once():
     data = images(60, 4)
     assert sorted(data.labels[gallery.queries(data)].tolist()) == [0, 1, 2, 3]

@@ -57,8 +57,8 @@ def test_curves_are_the_values_of_metrics_csv(evaluated_run, page):
     assert loss["y"] == pytest.approx([float(row["train/loss"]) for row in logged], rel=1e-4)
     assert loss["x"] == [pytest.approx((int(row["step"]) + 1) / 4) for row in logged]
     knn = [100 * float(row["val/knn_top1"]) for row in logged if row["val/knn_top1"]]
-    assert drawn["kNN top-1, %"]["y"] == pytest.approx(knn, rel=1e-4)
-    assert drawn["kNN top-1, %"]["x"] == [1, 2]
+    assert drawn["Validation kNN top-1, %"]["y"] == pytest.approx(knn, rel=1e-4)
+    assert drawn["Validation kNN top-1, %"]["x"] == [1, 2]
     (plane,) = page.blocks["plane"]["figure"]
     hidden = next(trace for trace in plane["traces"] if trace["name"] == "hidden")
     for axis, metric in (("x", "val/uniformity_hidden"), ("y", "val/alignment_hidden")):
@@ -81,6 +81,8 @@ def test_the_summary_has_the_accuracies_and_their_protocol(evaluated_run, page):
     run = Run(evaluated_run)
     knn = next(row for row in run.evaluation if row["metric"] == "knn_top1")
     assert f"kNN top-1 {100 * knn['value']:.2f} % (test, protocol macl, k = 5, T = 0.1)" in page.text[""]
+    validation = 100 * run.last("val/knn_top1")
+    assert f"{validation:.2f} % (last validation, held-out train images, k = 5)" in page.text[""]
     assert "MACL on Digits: a ResNet-18 of width 4, 2 epochs of batches of 64, seed 0" in page.text[""]
     assert f"{100 * knn['value']:.2f}" in page.text["protocols"]
 

@@ -17,6 +17,7 @@ from settings import CONFIGS, TINY
 from ssl_vision.main import main
 from ssl_vision.objectives import Contrastive, TwoViews
 from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.fit import knn_k
 from ssl_vision.runs.folder import derived_name
 
 
@@ -288,6 +289,14 @@ def test_config_files_stack_and_later_ones_win(tmp_path):
     assert model["objective"]["class_path"] == "ssl_vision.objectives.MACLb"
     assert model["objective"]["init_args"]["beta"] == 0.25
     assert model["width"] == 4
+
+
+def test_the_config_records_the_k_of_the_data_set(tmp_path):
+    args = [option for option in TINY if not option.startswith("--metrics.k")]
+    short = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=1", "--trainer.limit_val_batches=0"]
+    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *args, *short]) == 0
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["metrics"]["k"] == 20
+    assert knn_k("ssl_vision.data.CIFAR10") == knn_k("pytorch_lightning.LightningDataModule") == 200
 
 
 def test_a_loss_of_another_library_trains_too(tmp_path):

@@ -59,6 +59,7 @@ def test_it_fits_on_a_screen_and_says_all(folder):
         "  last loss      4.125\n"
         "  skipped steps  2\n"
         "  collapsed      at 1 of 2 validations, not at the last one\n"
+        "  validation on held-out train images\n"
         "                   epoch 1     epoch 3\n"
         "  val/knn_top1        0.25        0.75\n"
         "  val/rankme          1.25        20.5\n"

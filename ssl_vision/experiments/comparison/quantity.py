@@ -9,8 +9,9 @@ from ssl_vision.errors import InputError
 from ssl_vision.experiments.comparison.keys import is_metric, shown
 from ssl_vision.runs.nearest import meant
 from ssl_vision.runs.registry import Run
+from ssl_vision.runs.results import preferred
 
-_OF_ONE_RUN = ("value", "seed", "lr", "weight_decay")
+_OF_ONE_RUN = ("value", "seed", "lr", "weight_decay", "weights")
 """Fields of a row of evaluation.json that may differ between runs; the step size is chosen for each."""
 
 
@@ -45,7 +46,8 @@ class Quantity:
             curve = run.curve(self.metric)
             if not curve:
                 raise InputError(f"{run.folder.path} has no {self.metric} in its metrics.csv")
-            return {"value": curve[-1][2], "epoch": curve[-1][1] + 1}
+            on = {"images": run.validated_on} if self.metric.startswith("val/") else {}
+            return {"value": curve[-1][2], "epoch": curve[-1][1] + 1, **on}
         rows = [row for row in run.evaluation if row.get("features") == "trained"]
         wanted = {"protocol": self.protocol, "layer": self.layer, "metric": self.metric, **self.row}
         for key, value in wanted.items():
@@ -60,6 +62,8 @@ class Quantity:
                     f"ssl-vision evaluate {place} --protocol {value}"
                 )
             raise InputError(f"{place} has no {key} '{value}' in its evaluation.json{meant(value, present)}")
+        rows = preferred(rows, run.config)
+        rows = [row for row in rows if row.get("epoch") == run.epoch] or rows[-1:]
         if len(rows) > 1:
             choices = _different(rows)
             raise InputError(
@@ -71,7 +75,10 @@ class Quantity:
                 f"{run.folder.path} was evaluated at epoch {rows[0].get('epoch')} and has {run.epoch} now: "
                 f"ssl-vision evaluate {shlex.quote(str(run.folder.path))} --protocol {self.protocol}"
             )
-        return rows[0]
+        found = dict(rows[0])
+        if found.get("data") != "ImageFolder":  # the root of any other data set says where it is, not which
+            found.pop("root", None)
+        return found
 
 
 def common(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

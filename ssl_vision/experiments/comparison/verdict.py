@@ -14,13 +14,15 @@ def title(comparison: Comparison) -> str:
     how = {
         k: v
         for k, v in comparison.how.items()
-        if k not in ("features", "metric", "layer", "protocol", "epoch")
+        if k not in ("features", "metric", "layer", "protocol", "epoch", "options", "root")
     }
     quantity = comparison.quantity
     named = quantity.metric
     if "protocol" in comparison.how:
         named += f" of the {quantity.layer}, protocol {quantity.protocol}"
         named += f" ({', '.join(f'{key} {value}' for key, value in how.items())})"
+    elif "images" in comparison.how:
+        named += f" (validation on {comparison.how['images']})"
     seeds = ", ".join(map(str, comparison.seeds))
     unit = ", in percent" if quantity.percent else ""
     plural = "seed" if len(comparison.seeds) == 1 else "seeds"

@@ -12,6 +12,7 @@ from ssl_vision.runs.folder import differences
 from ssl_vision.runs.names import names_in_command
 from ssl_vision.runs.reading import parse_yaml, read_yaml
 from ssl_vision.runs.registry import Run
+from ssl_vision.runs.results import preferred
 
 _SETTLED = ("name", "runs_dir", "seed_everything", "ckpt_path", "overwrite", "config", "c")
 _DEVICES = ("trainer.devices", "trainer.num_nodes")
@@ -145,6 +146,7 @@ def _found(run: Run, metric: Metric) -> float | None:
         if row.get("epoch") == run.setting("epochs")
         and all(str(row.get(key)) == value for key, value in metric.fields.items())
     ]
+    rows = preferred(rows, run.config)
     if len(rows) > 1:
         raise InputError(
             f"{run.folder.evaluation_file}: {len(rows)} rows are {metric.name} of the paper file"

@@ -43,7 +43,10 @@ def write_tables(folder: Path, records: Sequence[Record], metric: Metric) -> str
     if means := list(_over_seeds(order, metric)):
         parts.append("\n".join(["95 % intervals of the mean over seeds, by Student's t:", "", _table(means)]))
     if order and order[0].state == "finished":
-        parts.append(f"best: {order[0].cell.name}, {metric.name} {order[0].value:.4g}")
+        best = order[0].cell.name
+        parts.append(f"best: {best}, {metric.name} {order[0].value:.4g}")
+        if metric.name.startswith("val/"):
+            parts.append(f"{metric.name} is of validation, on {Run(folder / best).validated_on}.")
     text = "\n\n".join(parts)
     with completed(folder / "sweep.md") as partial:
         partial.write_text(f"{text}\n", encoding="utf-8")

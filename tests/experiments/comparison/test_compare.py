@@ -81,6 +81,18 @@ def percent(name):
     return 100 * np.array(SCORES[name])
 
 
+def test_rows_of_other_data_do_not_come_before_the_runs_own(runs, capsys):
+    for path in runs.iterdir():
+        file = path / "evaluation.json"
+        own = json.loads(file.read_text())
+        file.write_text(json.dumps([row(0.1, data="STL10", root="~/data"), *own]))
+    assert compared()["groups"][0]["mean"] == pytest.approx(percent("MACL").mean())
+    assert compared("--row=data=STL10")["groups"][0]["mean"] == pytest.approx(10)
+    capsys.readouterr()
+    assert compared("--metric=val/knn_top1")
+    assert "val/knn_top1 (validation on held-out train images)" in capsys.readouterr().out
+
+
 def test_differences_are_taken_seed_by_seed(runs):
     found = compared()
     assert [group["name"] for group in found["groups"]] == ["MACL", "DCL", "InfoNCE"]
@@ -169,7 +181,7 @@ def test_a_worse_group_is_called_worse(runs):
 def test_a_metric_of_the_log_is_its_last_value(runs):
     found = compared("--metric=val/knn_top1")
     assert found["groups"][0]["mean"] == pytest.approx(percent("MACL").mean())
-    assert found["how"] == {"epoch": 2}
+    assert found["how"] == {"epoch": 2, "images": "held-out train images"}
 
 
 def test_another_layer_and_another_key(runs):

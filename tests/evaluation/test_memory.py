@@ -1,0 +1,113 @@
+"""The raw-pixel baseline: the values of whole tensors, in memory that does not grow with the images."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+import ssl_vision.metrics.rows
+from ssl_vision.data import Digits
+from ssl_vision.evaluation.embedded import Pixels, Splits
+from ssl_vision.evaluation.grid import GridRule, grid_probe
+from ssl_vision.evaluation.logistic import logistic_top1
+from ssl_vision.evaluation.probe import ProbeRule, linear_probe
+from ssl_vision.metrics import knn_table, nearest
+
+COUNT = {"train": 300, "test": 80}
+
+
+@pytest.fixture(params=[2**22, 20_000], ids=["one part", "several parts"])
+def splits(request, monkeypatch):
+    """Splits of the digits, read in one part or in several."""
+    monkeypatch.setattr(ssl_vision.metrics.rows, "_VALUES", request.param)
+    data = Digits()
+    return Splits(data, {name: data.split(name).select(torch.arange(n)) for name, n in COUNT.items()})
+
+
+def lazy_and_whole(splits, name):
+    images = splits.images[name]
+    return Pixels(splits).plain(name, "raw"), images.images.flatten(1).float() / 255, images.labels
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_neighbours_are_those_of_whole_tensors(splits, metric):
+    (bank, whole_bank, labels), (queries, whole, truth) = (lazy_and_whole(splits, n) for n in COUNT)
+    found, expected = (
+        nearest(*rows, 9, metric=metric) for rows in ((queries, bank), (whole.double(), whole_bank.double()))
+    )
+    torch.testing.assert_close(found.similarity, expected.similarity, atol=1e-6, rtol=1e-6)
+    assert (found.index == expected.index).float().mean() > 0.99  # but for equals to within rounding
+    options = {"num_classes": 10, "ks": (1, 5, 20), "temperatures": (0.1, None), "metric": metric}
+    for one, other in zip(
+        knn_table(queries, truth, bank, labels, **options),
+        knn_table(whole, truth, whole_bank, labels, **options),
+        strict=True,
+    ):
+        assert one == pytest.approx(other, abs=1 / COUNT["test"])
+
+
+def test_probes_are_those_of_whole_tensors(splits):
+    (train, whole_train, labels), (test, whole, truth) = (lazy_and_whole(splits, n) for n in COUNT)
+    labels = labels.clone()
+    labels[::7] = -1
+    lazy, plain = (train, labels, test, truth), (whole_train, labels, whole, truth)
+    rule = ProbeRule(epochs=3, lr=0.1)
+    one, other = (linear_probe(*data, num_classes=10, rule=rule, seed=1) for data in (lazy, plain))
+    torch.testing.assert_close(one.weight, other.weight, atol=1e-6, rtol=1e-5)
+    assert one[:2] == pytest.approx(other[:2])
+    grid = GridRule(lrs=(0.01, 0.1), epochs=3)
+    found, expected = (grid_probe(*data, num_classes=10, rule=grid, seed=1) for data in (lazy, plain))
+    assert found[:3] == pytest.approx(expected[:3])
+    assert found.held_out_top1.tolist() == pytest.approx(expected.held_out_top1.tolist())
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_logistic_regression_is_scikit_learns(splits, classes):
+    (train, whole_train, labels), (test, whole, truth) = (lazy_and_whole(splits, n) for n in COUNT)
+    labels, truth = (torch.where(each < classes, each, -1) for each in (labels, truth))
+    known, asked = labels >= 0, truth >= 0
+    mean, std = whole_train[known].double().mean(0), whole_train[known].double().std(0, correction=0)
+    varies = std > 1e-7 * mean
+    rows, queries = (((x.double() - mean) / std)[:, varies] for x in (whole_train[known], whole[asked]))
+    peer = LogisticRegression(max_iter=1000).fit(rows.numpy(), labels[known].numpy())
+    expected = peer.score(queries.numpy(), truth[asked].numpy())
+    assert logistic_top1(train, labels, test, truth, num_classes=10) == pytest.approx(expected)
+
+
+GROWTH = """
+import resource
+import torch
+import ssl_vision.metrics.neighbours
+import ssl_vision.metrics.rows
+from ssl_vision.data import Digits, Images
+from ssl_vision.evaluation.embedded import Pixels, Splits
+from ssl_vision.evaluation.measure import Source, measured
+from ssl_vision.evaluation.protocol import KNN, Grid, Linear, Logistic, Protocol
+
+ssl_vision.metrics.rows._VALUES = ssl_vision.metrics.neighbours.DIFFERENCES = 2**20
+store = torch.randint(256, (50, 3, 96, 96), dtype=torch.uint8)
+small = {"epochs": 1, "batch_size": 32}
+measurements = (
+    KNN(k=3), KNN(k=3, distance="euclidean"), Linear(**small), Grid(lrs=(0.1,), **small), Logistic(max_iter=1)
+)
+for count in (80, 320):
+    rows = torch.arange(count) % 50
+    images = Images(store, rows % 2, ("a", "b"), rows=rows)
+    splits = Splits(Digits(), {"train": images, "test": images.select(torch.arange(count // 2))})
+    source = Source("pixels", "raw", Pixels(splits))
+    found = list(measured(Protocol("p", ("backbone",), measurements), source, splits, seed=0))
+    assert len(found) == len(measurements)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+def test_ten_times_the_images_take_no_more_memory():
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**20)}  # what is freed leaves the process
+    command = [sys.executable, "-c", GROWTH]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    few, many = map(int, done.stdout.split())
+    whole = (320 - 80) * 3 * 96 * 96 * 4 / 2**20  # 25 MiB for the bank alone, in float32
+    assert many - few < whole / 2
