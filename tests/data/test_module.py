@@ -143,7 +143,9 @@ def test_loaders_take_the_share_of_their_process():
     for rank in (0, 1):
         data = Toy(batch_size=8)
         strategy = SimpleNamespace(root_device=torch.device("cpu"))
-        data.trainer = SimpleNamespace(global_rank=rank, world_size=2, strategy=strategy)
+        progress = SimpleNamespace(current=SimpleNamespace(ready=0))
+        loops = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress))
+        data.trainer = SimpleNamespace(global_rank=rank, world_size=2, strategy=strategy, fit_loop=loops)
         shares.append([batch.indices for batch in data.train_dataloader()])
     joined = [torch.cat(share).tolist() for share in zip(*shares, strict=True)]
     assert joined == [batch.indices.tolist() for batch in Toy().train_dataloader()]
