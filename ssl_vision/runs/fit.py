@@ -281,7 +281,8 @@ class RunCLI(LightningCLI):
         except InputError:
             raise
         except (
-            ValueError, TypeError, RuntimeError, OverflowError, MemoryError, MisconfigurationException
+            ValueError, TypeError, RuntimeError, OverflowError, MemoryError, ImportError,
+            MisconfigurationException,
         ) as error:  # fmt: skip
             raise InputError(one_line(str(error)) or type(error).__name__) from error
 
@@ -293,8 +294,9 @@ class RunCLI(LightningCLI):
             raise
         except Exception as error:
             if "`val_check_interval`" in str(error):
-                reason = "more than the training batches of an epoch"
-                raise InputError(f"--trainer.val_check_interval: {reason}") from error
+                raise InputError(
+                    "--trainer.val_check_interval: more than the training batches of an epoch"
+                ) from error
             path = self.config_init[subcommand].ckpt_path
             if path is None or self.beginning.over:
                 raise

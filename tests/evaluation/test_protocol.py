@@ -232,7 +232,7 @@ def test_files_that_are_no_protocol_are_refused_in_one_line(run, tmp_path, capsy
             "no protocol 'lightli'; there are check, dinov2, dkobak, few_labels, finetune, lightly, macl, "
             "online, robustness, solo, all, and",
         ),
-        (["--protocol=absent.yaml"], "absent.yaml: not readable"),
+        (["--protocol=absent.yaml"], "absent.yaml cannot be read"),
         (["--protocol=solo", "--k=3"], "change the protocol macl only"),
         (["--protocol=solo", "--probe.epochs=3"], "change the protocol macl only"),
         (["--temperature=0"], "temperature"),
