@@ -20,7 +20,7 @@ from ssl_vision.evaluation.rebuild import ROOT_NEEDED, safe_data, trained_model,
 from ssl_vision.evaluation.table import Row, render
 from ssl_vision.models import Layers
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
-from ssl_vision.runs.classes import add_allow_class, allowed_classes, resolved
+from ssl_vision.runs.classes import add_allow_class, allowed_classes
 from ssl_vision.runs.complaint import OneLineErrors, one_line
 from ssl_vision.runs.folder import RunFolder, below_home, owned, significant
 from ssl_vision.runs.mirror import mirror_rows
@@ -144,17 +144,16 @@ def _data(
     checkpoint: Checkpoint, args: Sequence[str], allowed: Sequence[str], *, own: bool
 ) -> dict[str, Any]:
     """The data section that the command line changes."""
-    path = checkpoint.path
-    config = safe_data(checkpoint.config, where=path, owned=own)
+    path, config = checkpoint.path, checkpoint.config
     try:
-        return resolved(pl.LightningDataModule, "data", config, where=path, allowed=allowed)
+        return safe_data(config, where=path, owned=own, allowed=allowed)
     except InputError:
         if not any(arg == "--data" or arg.startswith("--data=") for arg in args):
             raise
         # Another class is evaluated. Of the run's own only the views matter, whose class is this package's.
-        options = {"views": config["data"]["init_args"]["views"]} | ({} if own else {"root": ROOT_NEEDED})
-        config["data"] = {"class_path": "ssl_vision.data.CIFAR10", "init_args": options}
-        return resolved(pl.LightningDataModule, "data", config, where=path, allowed=())
+        views = {"views": config["data"]["init_args"]["views"]}
+        other = {"class_path": "ssl_vision.data.CIFAR10", "init_args": views}
+        return safe_data({**config, "data": other}, where=path, owned=own)
 
 
 def _parser(data: dict[str, Any] | None = None) -> OneLineErrors:

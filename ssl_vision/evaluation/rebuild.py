@@ -1,6 +1,5 @@
 """Model and data of a run, built again from what its checkpoint says."""
 
-import copy
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from ssl_vision.errors import InputError
 from ssl_vision.models import SimCLR
 from ssl_vision.runs.checkpoint import Checkpoint
-from ssl_vision.runs.classes import built
+from ssl_vision.runs.classes import built, resolved
 
 ROOT_NEEDED = "--data.root"
 """The data root of another user's run until one is given."""
@@ -60,36 +59,37 @@ def trained_model(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> S
     return model
 
 
-def safe_data(config: Mapping[str, Any], *, where: object, owned: bool) -> dict[str, Any]:
-    """A run's config whose data section downloads nothing and, in another user's run, chooses no files.
+def safe_data(
+    config: Mapping[str, Any], *, where: object, owned: bool, allowed: Collection[str] = ()
+) -> dict[str, Any]:
+    """The data section of a run, which downloads nothing and, in another user's run, chooses no files.
 
     Args:
         config: of the run.
         where: file that holds it, for messages.
         owned: True if the run belongs to the user. Otherwise ``root`` becomes `ROOT_NEEDED`, and ``cache``
             and ``cache_dir`` have their defaults.
+        allowed: classes outside this package that it may name.
 
     Raises:
-        InputError: another user's run names a path outside its data root.
+        InputError: it names another class; or another user's run names a path outside its data root.
     """
-    safe = copy.deepcopy(dict(config))
-    options = safe["data"]["init_args"]
-    if "download" in options:
-        options["download"] = False
-    if owned:
-        return safe
-    if "root" in options:
-        options["root"] = ROOT_NEEDED
-    for key in ("cache", "cache_dir"):
-        options.pop(key, None)
-    for text in _texts(options):
+    section = resolved(pl.LightningDataModule, "data", config, where=where, allowed=allowed)
+    for options in (section["init_args"], section.get("dict_kwargs") or {}):
+        if "download" in options:
+            options["download"] = False
+        if not owned:
+            options |= {"root": ROOT_NEEDED} if "root" in options else {}
+            for key in ("cache", "cache_dir"):
+                options.pop(key, None)
+    for text in () if owned else _texts(section):
         path = Path(text)
         if path.is_absolute() or text.startswith("~") or ".." in path.parts:
             raise InputError(
                 f"{where}: belongs to another user, and its data section names {text}, which is outside the "
                 "data root: copy the run and remove the path"
             )
-    return safe
+    return section
 
 
 def _texts(value: Any) -> Iterator[str]:

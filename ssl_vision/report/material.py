@@ -191,14 +191,15 @@ class Material:
         """
         file, config = self.run.folder.config_file, self.run.config
         try:
-            config = safe_data(config, where=file, owned=self.run.folder.owned)
-            options = config["data"]["init_args"]
+            section = safe_data(config, where=file, owned=self.run.folder.owned, allowed=self.allowed)
+            options = section["init_args"]
             if self.root is not None:
                 options["root"] = self.root
             if options.get("root") == ROOT_NEEDED:
                 raise InputError(
                     f"{file}: belongs to another user: give the images to ssl-vision report with --data.root"
                 )
+            config = {**config, "data": section}
             data = built(pl.LightningDataModule, "data", config, where=file, allowed=self.allowed)
         except InputError:
             raise

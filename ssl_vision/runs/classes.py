@@ -6,6 +6,7 @@ To import a module is to run its code, so names are checked before anything is i
 import argparse
 import copy
 import inspect
+import os
 import pydoc
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ import ssl_vision.models
 import ssl_vision.objectives  # noqa: F401
 from ssl_vision.errors import InputError
 from ssl_vision.runs.complaint import one_line
-from ssl_vision.runs.names import dotted, dotted_names
+from ssl_vision.runs.names import dotted, dotted_names, yaml_texts
 
 _OPTION = "--allow_class"
 _PACKAGES = ("ssl_vision.data", "ssl_vision.models", "ssl_vision.objectives")
@@ -118,9 +119,7 @@ def _parsed(
     kind: type[Any], key: str, config: Mapping[str, Any], where: object, allowed: Collection[str]
 ) -> tuple[ArgumentParser, Namespace]:
     section = copy.deepcopy(config[key])
-    for name in dotted_names(_without_folders(section)):
-        if name not in allowed and not _registered(name):
-            raise _refusal(name, where)
+    _check_names(_without_folders(section), where, allowed)
     parser = ArgumentParser(exit_on_error=False)
     # To add_subclass_arguments a text may be the path of another config file; to this it may not.
     parser.add_argument(f"--{key}", type=kind, required=True)
@@ -132,6 +131,35 @@ def _parsed(
         if not _registered(name) and not any(_same(name, other) for other in allowed):
             raise _refusal(name, where)
     return parser, parsed
+
+
+def _check_names(section: Any, where: object, allowed: Collection[str]) -> None:
+    """Checks all that the parser may import, and that it reads no other file."""
+    for name in dotted_names(section):
+        if name not in allowed and not _registered(name):
+            raise _refusal(name, where)
+    for text in _texts(section, allowed):
+        if os.path.exists(os.path.expanduser(text)) and not os.path.isdir(os.path.expanduser(text)):
+            raise InputError(f"{where}: names the file {text} in the place of an option's value")
+
+
+def _texts(section: Any, allowed: Collection[str]) -> Iterator[str]:
+    """Values in a section, but for the options of allowed classes, which may be names of files."""
+    if isinstance(section, str):
+        yield section
+        inner = yaml_texts(section)
+        if isinstance(inner, (dict, list)):
+            yield from _texts(inner, allowed)
+    elif isinstance(section, list):
+        for value in section:
+            yield from _texts(value, allowed)
+    elif isinstance(section, dict):
+        trusted = section.get("class_path") in allowed
+        for key, value in section.items():
+            options = value if trusted and key == "init_args" and isinstance(value, dict) else None
+            inner = [each for each in options.values() if isinstance(each, dict)] if options else [value]
+            for each in inner:
+                yield from _texts(each, allowed)
 
 
 def _without_folders(section: Any) -> Any:

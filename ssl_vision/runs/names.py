@@ -33,7 +33,7 @@ def dotted_names(value: Any) -> Iterator[str]:
         elif isinstance(value, str) and dotted(value.strip()):
             yield value.strip()
         elif isinstance(value, str):
-            inner = _yaml(value)
+            inner = yaml_texts(value)
             left += [inner] if isinstance(inner, (dict, list)) else []
 
 
@@ -79,13 +79,13 @@ def _is_local(name: str) -> bool:
 
 def _content(file: Path) -> Any:
     try:
-        return _yaml(file.read_text(encoding="utf-8"))
+        return yaml_texts(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # the command says what is wrong with it
         return None
 
 
-def _yaml(text: str) -> Any:
-    """The content of a text, its values as texts; None where it is no YAML."""
+def yaml_texts(text: str) -> Any:
+    """The content of a YAML text, with texts for all values; None where it is no YAML."""
     try:
         return yaml.load(text, Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError, ValueError):

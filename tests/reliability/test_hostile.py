@@ -148,24 +148,36 @@ def test_python_m_imports_nothing_from_the_current_folder(tmp_path):
     assert not (tmp_path / "imported").exists()
 
 
-def test_another_users_run_chooses_no_files_and_none_downloads():
-    options = {
-        "root": "~/private",
-        "cache": "always",
-        "cache_dir": "/shared",
-        "download": True,
-        "test": "test",
-    }
+DOWNLOADS = [
+    {"init_args": {"download": True}},
+    {"init_args": {}, "dict_kwargs": {"download": True}},
+    {"init_args": {}, "init_args.download": True},
+]
+
+
+@pytest.mark.parametrize("owned", [True, False])
+@pytest.mark.parametrize("options", DOWNLOADS)
+def test_no_run_downloads(options, owned):
+    config = {"data": {"class_path": "ssl_vision.data.CIFAR10", **options}}
+    section = safe_data(config, where="x", owned=owned)
+    assert not section["init_args"]["download"]
+    assert not (section.get("dict_kwargs") or {}).get("download")
+
+
+def test_another_users_run_chooses_no_files():
+    options = {"root": "~/private", "cache": "always", "cache_dir": "/shared", "test": "test"}
     config = {"data": {"class_path": "ssl_vision.data.ImageFolder", "init_args": options}}
-    own = safe_data(config, where="x", owned=True)["data"]["init_args"]
-    assert own == options | {"download": False}
-    theirs = safe_data(config, where="x", owned=False)["data"]["init_args"]
-    assert theirs == {"root": ROOT_NEEDED, "download": False, "test": "test"}
+    own = safe_data(config, where="x", owned=True)["init_args"]
+    assert {key: own[key] for key in options} == options
+    theirs = safe_data(config, where="x", owned=False)["init_args"]
+    assert theirs.keys() & options.keys() == {"root", "test"}
+    assert theirs["root"] == ROOT_NEEDED
+    config["data"]["init_args.root"] = "/etc"
+    assert safe_data(config, where="x", owned=False)["init_args"]["root"] == ROOT_NEEDED
     for path in ("/etc", "~/mail", "../mail", "a/../../mail"):
         options["test"] = path
         with pytest.raises(InputError, match="x: belongs to another user"):
             safe_data(config, where="x", owned=False)
-    assert options["download"]  # the given config stays as it is
 
 
 @pytest.mark.parametrize("whose", ["run", "checkpoint"])

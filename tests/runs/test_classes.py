@@ -65,6 +65,13 @@ ATTACKS = {
         {"objective.class_path": "evil_module.Loss"}
     ),
     "a folder's option": lambda config: config["model"]["init_args"].update(root="evil_module.Loss"),
+    "a config file for a group of options": lambda config: config["model"]["init_args"].update(
+        optimizer="./evil.yaml"
+    ),
+    "one in YAML in a text": lambda config: config.update(
+        model="{class_path: ssl_vision.models.SimCLR, init_args: {optimizer: ./evil.yaml}}"
+    ),
+    "one by a dotted key": lambda config: config["model"].update({"init_args.optimizer": "./evil.yaml"}),
     "the whole section": lambda config: config.update(model="evil_module.Loss"),
 }
 

@@ -291,6 +291,10 @@ def _attributes(cell: Cell, attempt: int) -> dict[str, Any]:
 
 def _cell(trial: FrozenTrial) -> Cell:
     attributes = trial.user_attrs
+    if Path(attributes["cell"]).name != attributes["cell"]:  # it becomes the name of a folder
+        raise InputError(
+            f"the sweep's database names a cell {attributes['cell']}, which is a path: delete it"
+        )
     return Cell(attributes["cell"], attributes["parameters"], attributes["varied"])
 
 
