@@ -17,7 +17,7 @@ from ssl_vision.runs.output import completed
 
 _FORMAT = 2
 """Part of every key: to be raised when the form of a file changes, or what a network makes of images."""
-_ROWS = 4096
+_ROWS = 256
 
 Features = dict[str, Tensor]
 """(N, ·) float32 by layer."""

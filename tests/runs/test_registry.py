@@ -1,5 +1,6 @@
 """What run folders say: of a real run, of hand-made and damaged ones, and how soon of a thousand."""
 
+import json
 import subprocess
 import sys
 
@@ -162,3 +163,18 @@ def test_a_damaged_evaluation_is_named(tmp_path, text):
 def test_no_torch_is_imported():
     code = "import sys, ssl_vision.runs.registry as r; sys.exit('torch' in sys.modules or not r.find_runs)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_row_that_stands_for_a_run_is_of_its_own_data_its_last_epoch_and_the_default_protocol(tmp_path):
+    run = made(tmp_path / "run")
+    same = {"features": "trained", "layer": "backbone", "metric": "knn_top1", "split": "test"}
+    wanted = same | {"data": run.setting("data"), "protocol": "macl", "epoch": 2, "value": 0.5}
+    others = [
+        {"data": "STL10"}, {"protocol": "solo"}, {"epoch": 1}, {"features": "untrained"}, {"layer": "hidden"},
+        {"split": "train"}, {"metric": "linear_top1"},
+    ]  # fmt: skip
+    rows = [wanted | other for other in others]
+    for order in ([wanted, *rows], [*rows, wanted]):
+        run.folder.evaluation_file.write_text(json.dumps(order))
+        assert Run(run.folder.path).evaluated("knn_top1") == wanted
+    assert Run(run.folder.path).evaluated("grid_top1") is None
