@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import product
 from typing import Any
 
 import torch
@@ -206,15 +207,18 @@ class Embedded:
         some = test.select(torch.arange(count) * len(test) // count)
 
         def make() -> Features:
-            found: dict[str, list[Tensor]] = {name: [] for name in layers}
+            found: Features = {}
             for number in range(math.ceil(views / 2)):
                 title = f"embed views {2 * number + 1} and {2 * number + 2} of {views}"
                 both = embed_views(
                     self.model, some, made_by, seed=seed, epoch=VIEW_EPOCH + number, title=title
                 )
-                for name in layers:
-                    found[name] += [getattr(each, name) for each in both]
-            return {name: torch.stack(found[name][:views], dim=1) for name in layers}
+                for place, name in product(range(2 * number, min(2 * number + 2, views)), layers):
+                    rows = getattr(both[place % 2], name)
+                    if name not in found:
+                        found[name] = rows.new_empty(count, views, rows.shape[1])
+                    found[name][:, place] = rows
+            return found
 
         what = ("many", digest_of_views(made_by, plain=False), str(seed), str(count), str(views))
         return self._remembered("test-many-views", "test", what, layers, make)

@@ -246,6 +246,8 @@ def _sources(
         yield Source("trained", layer, trained, protocol.layers, epoch)
     if untrained is not None:
         yield Source("untrained", "backbone", untrained)
+        trained.forget()  # raw pixels are the last source, and need the room
+        untrained.forget()
         yield Source("pixels", "raw", pixels)
 
 

@@ -9,6 +9,10 @@ from torchmetrics import Metric
 EPSILON = 1e-7
 
 
+_IMAGES = 64
+"""Images whose views are in float64 at a time."""
+
+
 def lidar(views: Tensor, *, delta: float = 1e-4) -> Tensor:
     """Linear-discriminant-analysis rank, exp(−Σ_k p_k log p_k), p_k = λ_k/‖λ‖₁ + 1e-7 (Thilak et al. 2023).
 
@@ -30,13 +34,17 @@ def lidar(views: Tensor, *, delta: float = 1e-4) -> Tensor:
     _check_views(views)
     if not delta > 0:
         raise ValueError(f"delta: expected more than 0, got {delta}")
-    x = views.double()
-    if len(x) == 0 or not x.isfinite().all():
-        return x.new_full((), torch.nan)
-    means = x.mean(dim=1)
-    within, between = (x - means[:, None]).flatten(0, 1), means - means.mean(dim=0)
-    eye = torch.eye(x.shape[2], dtype=x.dtype, device=x.device)
-    root = torch.linalg.cholesky(within.T @ within / len(within) + delta * eye)
+    if len(views) == 0 or not views.isfinite().all():
+        return views.new_full((), torch.nan, dtype=torch.float64)
+    blocks: tuple[Tensor, ...] = views.split(_IMAGES)  # type: ignore[no-untyped-call]
+    means = torch.cat([block.double().mean(dim=1) for block in blocks])
+    between = means - means.mean(dim=0)
+    eye = torch.eye(views.shape[2], dtype=means.dtype, device=views.device)
+    within = torch.zeros_like(eye)
+    for block, mean in zip(blocks, means.split(_IMAGES), strict=True):  # type: ignore[no-untyped-call]
+        rows = (block.double() - mean[:, None]).flatten(0, 1)
+        within += rows.T @ rows
+    root = torch.linalg.cholesky(within / (len(views) * views.shape[1]) + delta * eye)
     # another root of Σ_w than the symmetric one: the eigenvalues are the same
     whitened = torch.linalg.solve_triangular(root, between.T, upper=False)
     values = torch.linalg.eigvalsh(whitened @ whitened.T).clamp(min=0.0)

@@ -195,7 +195,7 @@ def _search_torch(queries: Features, bank: Features, k: int) -> Neighbours:
     index = torch.empty(len(queries), k, dtype=torch.int64, device=queries.device)
     lazy = isinstance(queries, LazyRows) or isinstance(bank, LazyRows)
     with Job("nearest neighbours", len(queries), unit="queries") if lazy else nullcontext() as job:
-        for rows in parts(queries, most=QUERY_TILE):
+        for rows in parts(queries, most=QUERY_TILE, times=4):  # the bank is computed for each of these parts
             some, best = queries[rows], None
             for part in parts(bank, most=BANK_TILE):
                 here = _top(_products(some, bank[part]), k, part.start)

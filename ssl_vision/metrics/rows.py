@@ -9,8 +9,8 @@ from torchmetrics import Metric
 
 UNLABELLED = -1
 
-_VALUES = 2**22
-"""Values of lazy rows that are computed at a time: 16 MiB in float32."""
+_VALUES = 2**20
+"""Values of lazy rows that are computed at a time: 4 MiB in float32."""
 
 
 class LazyRows:
@@ -72,16 +72,17 @@ def select(features: Features, mask: Tensor) -> Features:
     return features.select(mask) if isinstance(features, LazyRows) else features[mask]
 
 
-def parts(features: Features, *, most: int | None = None) -> Iterator[slice]:
+def parts(features: Features, *, most: int | None = None, times: int = 1) -> Iterator[slice]:
     """Slices that cover all rows, each small enough to be computed at once.
 
     Args:
         features: N rows; a tensor is one slice unless ``most`` is given.
         most: rows of a slice at most.
+        times: how many times as large as usual the slices of `LazyRows` are.
     """
     step = most or max(1, len(features))
     if isinstance(features, LazyRows):
-        step = min(step, max(1, _VALUES // features.shape[1]))
+        step = min(step, max(1, times * _VALUES // features.shape[1]))
     for start in range(0, len(features), step):
         yield slice(start, start + step)
 

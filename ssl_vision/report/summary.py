@@ -36,9 +36,10 @@ def of_one(run: Run) -> str:
     for metric, name in _ACCURACIES.items():
         row = evaluated(run, metric)
         if row:
-            votes = f", k = {row['k']}, T = {row['temperature']:g}" if metric == "knn_top1" else ""
-            data = f" of {row['data']}" if row["data"] != run.setting("data") else ""
-            about = f"test{data}, protocol {row['protocol']}{votes}"
+            votes = f", k = {row['k']}" if "k" in row else ""
+            votes += f", T = {row['temperature']:g}" if "temperature" in row else ""
+            data = f" of {row['data']}" if row.get("data") != run.setting("data") else ""
+            about = f"test{data}, protocol {row.get('protocol')}{votes}"
             facts.append((f"{100 * row['value']:.2f} %", name, about))
     knn, rank = run.last("val/knn_top1"), run.last("val/rankme")
     if knn is not None:

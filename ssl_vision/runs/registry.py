@@ -192,12 +192,16 @@ class Run:
     def evaluated(self, metric: str) -> dict[str, Any] | None:
         """The row of evaluation.json that stands for a metric of the trained backbone; None without one.
 
-        Of several it is one of the run's own data set where there is one, of the latest epoch, and of the
-        evaluation that was made last.
+        Of several it is one of the run's own data set where there is one, of the latest epoch, of the
+        protocol ``macl`` where there is one, and of the evaluation that was made last.
         """
         wanted = {"features": "trained", "layer": "backbone", "metric": metric}
         rows = [row for row in self.evaluation if all(row.get(key) == wanted[key] for key in wanted)]
-        return max(reversed(preferred(rows, self.config)), key=lambda row: int(row["epoch"]), default=None)
+
+        def standing(row: dict[str, Any]) -> tuple[int, bool]:
+            return row.get("epoch", 0), row.get("protocol") == "macl"
+
+        return max(reversed(preferred(rows, self.config)), key=standing, default=None)
 
     @property
     def validated_on(self) -> str:

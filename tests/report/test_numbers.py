@@ -2,11 +2,13 @@
 
 import base64
 import io
+import json
 import re
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 from settings import TINY
 from sklearn.metrics import confusion_matrix
@@ -16,7 +18,7 @@ from ssl_vision.data import Digits, Images
 from ssl_vision.data.module import ImageData
 from ssl_vision.main import main
 from ssl_vision.metrics import knn_table
-from ssl_vision.report import confusion, embedding_map, gallery, spectrum, views
+from ssl_vision.report import confusion, embedding_map, gallery, protocols, spectrum, views
 from ssl_vision.report.curves import line
 from ssl_vision.report.material import Look
 from ssl_vision.report.sheet import COLUMNS, Sheet
@@ -150,6 +152,34 @@ def test_the_vote_is_explained_where_it_differs_from_the_label_or_from_what_is_s
     assert said(0, 12)[0] == lines[:1]
     assert said(1, 5) == ([], said(1, 5)[1])
     assert "smallest class" not in said(1, 5)[1]
+
+
+def test_the_evaluation_has_a_table_for_each_data_set_protocol_and_epoch(tmp_path):
+    same = {"layer": "backbone", "metric": "knn_top1", "split": "test", "k": 5, "temperature": 0.1}
+    config = {"data": {"class_path": "ssl_vision.data.Digits", "init_args": {}}, "metrics": {"k": 5}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    rows = [
+        same | {"features": "untrained", "value": 0.25, "protocol": "macl", "data": "Digits", "epoch": 0},
+        *(
+            same | {"features": "trained", "value": value, "protocol": protocol, "epoch": epoch} | data
+            for value, protocol, epoch, data in (
+                (0.5, "macl", 1, {"data": "Digits"}), (0.75, "macl", 2, {"data": "Digits"}),
+                (0.375, "macl", 2, {"data": "ImageFolder", "root": "~/x", "folder": "test"}),
+                (0.625, "macl", 2, {"data": "ImageFolder", "root": "~/x", "folder": "other"}),
+                (0.875, "solo", 2, {"data": "Digits"}),
+            )
+        ),
+    ]  # fmt: skip
+    (tmp_path / "evaluation.json").write_text(json.dumps(rows))
+    content = protocols.section(Run(tmp_path)).html
+    tables = re.findall(r"Protocol (\w+): (.*?); kNN(.*?)</table>", content, flags=re.DOTALL)
+    assert [(name, about, re.findall(r"\d\d\.\d\d", cells)) for name, about, cells in tables] == [
+        ("macl", "Digits, test split, epoch 2", ["25.00", "75.00"]),
+        ("macl", "Digits, test split, epoch 1", ["25.00", "50.00"]),
+        ("macl", "ImageFolder ~/x test, test split, epoch 2", ["37.50"]),
+        ("macl", "ImageFolder ~/x other, test split, epoch 2", ["62.50"]),
+        ("solo", "Digits, test split, epoch 2", ["87.50"]),
+    ]
 
 
 def test_queries_take_each_class_once():

@@ -1,5 +1,6 @@
 """What run folders say: of a real run, of hand-made and damaged ones, and how soon of a thousand."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -203,3 +204,18 @@ def test_a_log_of_anything_has_an_epoch_and_a_status(tmp_path, metrics):
     run = made(tmp_path / "run", metrics=metrics)
     assert (run.epoch, run.status) == (0, "stopped")
     assert isinstance(run.history, list)
+
+
+def test_the_row_that_stands_for_a_run_is_of_its_own_data_its_last_epoch_and_the_default_protocol(tmp_path):
+    run = made(tmp_path / "run")
+    same = {"features": "trained", "layer": "backbone", "metric": "knn_top1", "split": "test"}
+    wanted = same | {"data": run.setting("data"), "protocol": "macl", "epoch": 2, "value": 0.5}
+    others = [
+        {"data": "STL10"}, {"protocol": "solo"}, {"epoch": 1}, {"features": "untrained"}, {"layer": "hidden"},
+        {"split": "train"}, {"metric": "linear_top1"},
+    ]  # fmt: skip
+    rows = [wanted | other for other in others]
+    for order in ([wanted, *rows], [*rows, wanted]):
+        run.folder.evaluation_file.write_text(json.dumps(order))
+        assert Run(run.folder.path).evaluated("knn_top1") == wanted
+    assert Run(run.folder.path).evaluated("grid_top1") is None
