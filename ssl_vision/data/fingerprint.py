@@ -12,7 +12,7 @@ import torch
 from ssl_vision.data.images import Images
 
 _DIGITS = 16
-_ROWS = 4096
+_ROWS = 256
 _SAMPLE = 2**28
 
 
