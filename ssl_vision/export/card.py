@@ -11,6 +11,7 @@ from ssl_vision.runs.results import preferred, read_rows
 
 # Options of the data that say where and how fast, not what.
 _ELSEWHERE = {
+    "changed",
     "cache", "cache_dir", "compile", "download", "eval_batch_size", "resident", "root", "val", "val_share",
 }  # fmt: skip
 

@@ -56,12 +56,13 @@ class Lock:
         self._file = file
 
     def check(self) -> None:
-        """Complains where another process has the folder, and changes nothing.
+        """Checks that the directory can be claimed, and changes nothing.
 
         Raises:
-            InputError: it has.
+            InputError: another process holds the lock, or something else is in the place of the lock file.
         """
-        if self._file is None and (self.held or self.path.is_symlink()):
+        blocked = os.path.lexists(self.path) and (self.path.is_symlink() or not self.path.is_file())
+        if self._file is None and (blocked or self.held):
             self.take()
             self.release()
 

@@ -53,7 +53,8 @@ def replaced(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the file cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
     partial.touch(exist_ok=False)
     try:

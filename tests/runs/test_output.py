@@ -118,11 +118,11 @@ def test_a_subfolder_that_leads_out_of_the_run_is_refused(name, folder, tmp_path
     (folder / "config.yaml").write_text("{}")
     run = RunFolder(folder)
     (folder / name).symlink_to(folder / "inside")
-    run.check({}, resume=True, overwrite=False)
+    run.check({}, recorded=dict, resume=True, overwrite=False)
     (folder / name).unlink()
     (folder / name).symlink_to("../elsewhere")
     with pytest.raises(InputError, match=f"{name} is a symbolic link out of"):
-        run.check({}, resume=False, overwrite=True)
+        run.check({}, recorded=dict, resume=False, overwrite=True)
 
 
 def test_a_folder_that_is_reached_through_a_link_may_be_written_to(folder, tmp_path):

@@ -3,10 +3,12 @@
 import csv
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ssl_vision.errors import InputError
 from ssl_vision.experiments.comparison.statistics import t_interval
 from ssl_vision.experiments.sweeps.cells import short_value
 from ssl_vision.experiments.sweeps.file import Metric
@@ -46,7 +48,10 @@ def write_tables(folder: Path, records: Sequence[Record], metric: Metric) -> str
         best = order[0].cell.name
         parts.append(f"best: {best}, {metric.name} {order[0].value:.4g}")
         if metric.name.startswith("val/"):
-            parts.append(f"{metric.name} is of validation, on {Run(folder / best).validated_on}.")
+            with suppress(InputError):  # a program of one's own may leave no config.yaml
+                parts.append(
+                    f"{metric.name} was measured in validation, on {Run(folder / best).validated_on}."
+                )
     text = "\n\n".join(parts)
     with completed(folder / "sweep.md") as partial:
         partial.write_text(f"{text}\n", encoding="utf-8")
