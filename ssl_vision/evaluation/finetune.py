@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ssl_vision.data import Images, Views
+from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.evaluation.features import crop_and_flip
 from ssl_vision.evaluation.probe import Schedule, scale_at
-from ssl_vision.evaluation.ranges import check
+from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
 from ssl_vision.models import SimCLR
 from ssl_vision.progress import Job
 
@@ -47,11 +48,11 @@ class FineTuneRule:
     def __post_init__(self) -> None:
         check(
             self,
-            epochs=self.epochs >= 1,
+            epochs=1 <= self.epochs <= MOST_EPOCHS,
             lr=self.lr > 0,
             momentum=0 < self.momentum < 1,
             weight_decay=self.weight_decay >= 0,
-            batch_size=self.batch_size >= 2,
+            batch_size=2 <= self.batch_size <= LARGEST_BATCH,
             schedule=self.schedule in ("constant", "cosine"),
             augmentation=self.augmentation in ("none", "crop", "pretraining"),
         )

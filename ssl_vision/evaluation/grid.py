@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.evaluation.probe import Schedule, labelled_rows, scale_at
-from ssl_vision.evaluation.ranges import check
+from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
 from ssl_vision.evaluation.stratified import stratified
 from ssl_vision.metrics.precision import full_precision
 from ssl_vision.metrics.rows import Features, parts, select
@@ -40,9 +41,9 @@ class GridRule:
             self,
             lrs=bool(self.lrs) and all(lr > 0 for lr in self.lrs),
             weight_decays=bool(self.weight_decays) and all(decay >= 0 for decay in self.weight_decays),
-            epochs=self.epochs >= 1,
+            epochs=1 <= self.epochs <= MOST_EPOCHS,
             momentum=0 <= self.momentum < 1,
-            batch_size=self.batch_size >= 1,
+            batch_size=1 <= self.batch_size <= LARGEST_BATCH,
             schedule=self.schedule in ("constant", "cosine"),
             held_out=0 < self.held_out < 1,
         )

@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ssl_vision.evaluation.ranges import check
+from ssl_vision.data.module import LARGEST_BATCH
+from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
 from ssl_vision.metrics.precision import full_precision
 from ssl_vision.metrics.rows import (
     UNLABELLED,
@@ -48,11 +49,11 @@ class ProbeRule:
     def __post_init__(self) -> None:
         check(
             self,
-            epochs=self.epochs >= 1,
+            epochs=1 <= self.epochs <= MOST_EPOCHS,
             lr=self.lr > 0,
             momentum=0 <= self.momentum < 1,
             weight_decay=self.weight_decay >= 0,
-            batch_size=self.batch_size >= 1,
+            batch_size=1 <= self.batch_size <= LARGEST_BATCH,
             schedule=self.schedule in ("constant", "cosine"),
             optimizer=self.optimizer in ("sgd", "nesterov", "adam"),
         )

@@ -418,7 +418,8 @@ def options(template: Path) -> Iterator[Case]:
         ):
             if first:
                 yield Case(f"{command} {value[:9]!r}", [command, value, *args[2:]])
-        yield Case(f"{command} alone", [command], codes=frozenset({0, 1, 2}))
+        if command != "maps":  # which draws for a minute
+            yield Case(f"{command} alone", [command], codes=frozenset({0, 1, 2}))
 
 
 @category
@@ -819,7 +820,6 @@ def sizes(template: Path) -> Iterator[Case]:
                 [few[0], "--config={here}/c.yaml", *few[1:]],
                 written,
                 refused,
-                None,
                 **own,
             )
             for name in READ:

@@ -30,6 +30,8 @@ _KEYS = (
 _SAYS_NOTHING = ("name", "description", "project", "entity", "run_cap")
 """Keys that change no cell's result."""
 
+_MOST_CELLS = 1_000_000
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -186,9 +188,11 @@ def check_cap(file: SweepFile, cells: int | None) -> int | None:
     """How many cells there may be: ``cells``, else the file's run_cap; None for all of a grid.
 
     Raises:
-        InputError: neither is given, and the method has no end.
+        InputError: neither is given, and the method has no end; or there are too many.
     """
     cap = cells if cells is not None else file.run_cap
     if cap is None and file.method != "grid":
         raise InputError(f"method {file.method} has no end: give run_cap in the file, or --cells")
+    if cap is not None and cap > _MOST_CELLS:
+        raise InputError(f"--cells and run_cap must be {_MOST_CELLS} or less, not {cap}")
     return cap
