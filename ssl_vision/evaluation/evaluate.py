@@ -245,8 +245,8 @@ def _sources(
     for layer in protocol.layers:
         yield Source("trained", layer, trained, protocol.layers, epoch)
     if untrained is not None:
+        trained.forget()
         yield Source("untrained", "backbone", untrained)
-        trained.forget()  # raw pixels are the last source, and need the room
         untrained.forget()
         yield Source("pixels", "raw", pixels)
 

@@ -111,15 +111,22 @@ def _through(
 ) -> Layers:
     was_training = model.training
     model.eval()
-    parts: list[Layers] = []
+    features: list[Tensor] = []  # whole from the first batch on: many small ones would scatter over the heap
     order: tuple[Tensor, ...] = torch.arange(len(data)).split(batch_size)  # type: ignore[no-untyped-call]
     with Job(title, len(data), unit="images") as job:
         for rows in order:
             images, indices = data.at(rows).to(model.device), rows.to(model.device)
-            parts.append(Layers(*(layer.float() for layer in model(prepare(images, indices)))))
+            layers = model(prepare(images, indices))
+            views = len(layers[0]) // len(rows)
+            features = features or [
+                layer.new_empty(views * len(data), layer.shape[1], dtype=torch.float32) for layer in layers
+            ]
+            place = slice(views * int(rows[0]), views * (int(rows[-1]) + 1))
+            for whole, layer in zip(features, layers, strict=True):
+                whole[place] = layer
             job.advance(len(rows))
     model.train(was_training)
-    return Layers(*(torch.cat(layer) for layer in zip(*parts, strict=True)))
+    return Layers(*features)
 
 
 def chosen_device(name: str) -> torch.device:
