@@ -101,11 +101,13 @@ class LastCheckpoint(Checkpoint):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Saves and ends where a signal came."""
+        """Save and end after a signal, unless gradients of a part of a step are waiting."""
         if trainer.sanity_checking:
             return
         self._signal = self._signal or self.interruption.agreed(trainer)
-        if self._signal:
+        batches = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        within_step = batches % trainer.accumulate_grad_batches and batches < trainer.num_training_batches
+        if self._signal and not within_step:
             self._save(trainer)
             self._settle(trainer)
 

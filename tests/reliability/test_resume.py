@@ -96,11 +96,12 @@ def test_a_run_cut_by_max_steps_continues(tmp_path, whole, steps):
     assert not difference_of_runs(tmp_path / "run", whole)
 
 
-def test_accumulated_gradients_are_never_cut(tmp_path, monkeypatch, stopped_at):
-    args = ["--trainer.accumulate_grad_batches=2", "--trainer.limit_train_batches=5"]
+@pytest.mark.parametrize("options", [[], ["--trainer.val_check_interval=3"]], ids=["", "validated within"])
+def test_accumulated_gradients_are_never_cut(tmp_path, monkeypatch, stopped_at, options):
+    args = ["--trainer.accumulate_grad_batches=2", "--trainer.limit_train_batches=5", *options]
     assert fit(tmp_path, *args, name="whole") == 0
     with monkeypatch.context():
-        stopped_at("training_step", 6, signal.SIGTERM)
+        stopped_at("training_step", 3 if options else 6, signal.SIGTERM)
         assert fit(tmp_path, *args) == 143
         monkeypatch.undo()
     assert fit(tmp_path, *args, "--ckpt_path=last") == 0
