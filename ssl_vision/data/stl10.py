@@ -11,6 +11,7 @@ from torchvision import datasets
 from ssl_vision.data.absent import absent, fetch
 from ssl_vision.data.images import Images
 from ssl_vision.data.module import ImageData, Split
+from ssl_vision.data.rowfile import RowFile
 from ssl_vision.data.views import Views
 from ssl_vision.errors import InputError
 
@@ -60,7 +61,10 @@ class STL10(ImageData):
             fetch("STL-10", datasets.STL10, self.root)
 
     def read(self, split: Split) -> Images:
-        """Decodes a split; "pretrain" is train followed by unlabeled, whose labels are -1."""
+        """Reads a split; "pretrain" is train followed by unlabeled, whose labels are -1.
+
+        The images of pretrain are held in memory, those of train and test stay in their files.
+        """
         if split == "pretrain" and not self.unlabeled:
             return self.split("train")
         if split == "train" and self.unlabeled and "pretrain" in self._splits:
@@ -73,7 +77,11 @@ class STL10(ImageData):
         labels = torch.full((sum(counts),), -1)
         labels[: counts[0]] = self._labels(part, counts[0])
         classes = tuple(self._file("class_names.txt").read_text().split())
-        return Images(_pixels(paths, counts), labels, classes)
+        if split == "pretrain":
+            return Images(_pixels(paths, counts), labels, classes)
+        shape = (counts[0], 3, _SIDE, _SIDE)
+        file = RowFile(paths[0], shape, by_column=True, advice="fetch it with --data.download true")
+        return Images(file.mapped(), labels, classes, file=file)
 
     def _file(self, name: str) -> Path:
         path = self.folder / name

@@ -20,8 +20,12 @@ from ssl_vision.evaluation.cache import (
 )
 from ssl_vision.evaluation.features import VIEW_EPOCH, crop_and_flip, embed, embed_corrupted, embed_views
 from ssl_vision.evaluation.subset import Labels, few
+from ssl_vision.metrics.lidar import ViewScatter, joined, view_scatter
 from ssl_vision.metrics.rows import LazyRows
 from ssl_vision.models import SimCLR
+
+_IMAGES_OF_MANY_VIEWS = 128
+"""Images whose many views are embedded before their statistics are taken."""
 
 
 class Splits:
@@ -187,15 +191,14 @@ class Embedded:
         def make() -> Features:
             title = f"embed views of {split}"
             both = embed_views(self.model, images, made_by, seed=self.seed, epoch=epoch, title=title)
-            first, second = (found._asdict() for found in both)
-            return {name: torch.stack((first[name], second[name])) for name in layers}
+            return {name: getattr(both, name) for name in layers}
 
         what = ("views", digest_of_views(made_by, plain=False), str(self.seed), str(epoch))
         kept = self._remembered(f"{split}-views", split, what, layers, make)
         return {name: (pair[0], pair[1]) for name, pair in kept.items()}
 
-    def many(self, layers: tuple[str, ...], *, images: int, views: int) -> Features:
-        """By layer, (n, V, F) features of V random views of n test images, evenly spaced in the split.
+    def view_scatter(self, layers: tuple[str, ...], *, images: int, views: int) -> dict[str, ViewScatter]:
+        """By layer, the statistics of V random views of n test images, evenly spaced in the split.
 
         Args:
             layers: which representations.
@@ -207,21 +210,36 @@ class Embedded:
         some = test.select(torch.arange(count) * len(test) // count)
 
         def make() -> Features:
-            found: Features = {}
-            for number in range(math.ceil(views / 2)):
-                title = f"embed views {2 * number + 1} and {2 * number + 2} of {views}"
-                both = embed_views(
-                    self.model, some, made_by, seed=seed, epoch=VIEW_EPOCH + number, title=title
-                )
-                for place, name in product(range(2 * number, min(2 * number + 2, views)), layers):
-                    rows = getattr(both[place % 2], name)
-                    if name not in found:
-                        found[name] = rows.new_empty(count, views, rows.shape[1])
-                    found[name][:, place] = rows
-            return found
+            scatters: dict[str, list[ViewScatter]] = {name: [] for name in layers}
+            for start in range(0, count, _IMAGES_OF_MANY_VIEWS):
+                block = torch.arange(start, min(start + _IMAGES_OF_MANY_VIEWS, count))
+                for name, features in self._many_views(some, block, layers, views).items():
+                    scatters[name].append(view_scatter(features))
+            parts = {name: joined(each)._asdict() for name, each in scatters.items()}
+            return {f"{name} {part}": parts[name][part] for name, part in product(layers, ViewScatter._fields)}
 
-        what = ("many", digest_of_views(made_by, plain=False), str(seed), str(count), str(views))
-        return self._remembered("test-many-views", "test", what, layers, make)
+        what = ("scatter", digest_of_views(made_by, plain=False), str(seed), str(count), str(views))
+        names = tuple(f"{name} {part}" for name, part in product(layers, ViewScatter._fields))
+        kept = self._remembered("test-many-views", "test", what, names, make)
+        return {
+            name: ViewScatter(*(kept[f"{name} {part}"] for part in ViewScatter._fields)) for name in layers
+        }
+
+    def _many_views(self, images: Images, rows: Tensor, layers: tuple[str, ...], views: int) -> Features:
+        """By layer, (n, V, F) features of V random views of n images."""
+        made: Features = {}
+        for number in range(math.ceil(views / 2)):
+            title = f"embed views {2 * number + 1} and {2 * number + 2} of {views}, images from {rows[0] + 1}"
+            both = embed_views(
+                self.model, images, self.splits.views, rows=rows, seed=self.seed, epoch=VIEW_EPOCH + number,
+                title=title,
+            )  # fmt: skip
+            for name in layers:
+                pair = getattr(both, name)
+                if name not in made:
+                    made[name] = pair.new_empty(views, len(rows), pair.shape[2])
+                made[name][2 * number : 2 * number + 2] = pair[: views - 2 * number]
+        return {name: features.transpose(0, 1) for name, features in made.items()}
 
     def augmented(self, layers: tuple[str, ...], count: int, *, plainer: bool) -> dict[str, list[Tensor]]:
         """By layer, ``count`` times (N, F) features of random views of the train images.

@@ -13,6 +13,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.cache import FeatureCache
 from ssl_vision.evaluation.embedded import Embedded, Pixels, Splits
 from ssl_vision.evaluation.features import chosen_device
+from ssl_vision.evaluation.heap import unmap_large_blocks
 from ssl_vision.evaluation.measure import Source, measured
 from ssl_vision.evaluation.probe import ProbeRule
 from ssl_vision.evaluation.protocol import KNN, Linear, Protocol, read_protocol, shipped
@@ -74,6 +75,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     own = _same(checkpoint.config["data"], data)
     protocols = _protocols(built, checkpoint.config.get("metrics") or {}, data, own=own)
     read_rows(folder.evaluation_file, checkpoint.config)
+    unmap_large_blocks()
     data.prepare_data()
     splits = Splits(data, place=_place(checkpoint.config["data"], stored, given, data))
     train, test = splits.images["train"], splits.images["test"]

@@ -51,18 +51,33 @@ def embed_views(
     *,
     seed: int,
     epoch: int = VIEW_EPOCH,
+    rows: Tensor | None = None,
     batch_size: int | None = None,
     title: str = "embed views",
-) -> tuple[Layers, Layers]:
-    """The representations of two random views of each image, by ``seed``, ``epoch`` and the image alone."""
+) -> Layers:
+    """The representations of two random views of each image, by ``seed``, ``epoch`` and the image alone.
+
+    Args:
+        model: on the device where the work is done.
+        data: a split of N images.
+        views: how views are made.
+        seed: of the views.
+        epoch: each gives other views.
+        rows: (n,) increasing numbers of the images to embed; None embeds all.
+        batch_size: images at a time.
+        title: of the progress bar.
+
+    Returns:
+        Float32 features (2, N, ·) at the three layers, on the model's device.
+    """
 
     def prepare(images: Tensor, indices: Tensor) -> Tensor:
         # (2n, …) with the views one after the other becomes (2n, …) with the views of an image together.
         made = views(images, indices, seed=seed, epoch=epoch)
         return torch.stack(made.chunk(2), dim=1).flatten(0, 1)
 
-    both = _through(model, data, prepare, batch_size or math.ceil(_batch(model, views) / 2), title)
-    return Layers(*(layer[::2] for layer in both)), Layers(*(layer[1::2] for layer in both))
+    both = _through(model, data, prepare, batch_size or math.ceil(_batch(model, views) / 2), title, rows)
+    return Layers(*(layer.unflatten(0, (-1, 2)).transpose(0, 1) for layer in both))
 
 
 def embed_corrupted(
@@ -108,23 +123,25 @@ def _through(
     prepare: Callable[[Tensor, Tensor], Tensor],
     batch_size: int,
     title: str,
+    rows: Tensor | None = None,
 ) -> Layers:
     was_training = model.training
     model.eval()
     features: list[Tensor] = []  # whole from the first batch on: many small ones would scatter over the heap
-    order: tuple[Tensor, ...] = torch.arange(len(data)).split(batch_size)  # type: ignore[no-untyped-call]
-    with Job(title, len(data), unit="images") as job:
-        for rows in order:
-            images, indices = data.at(rows).to(model.device), rows.to(model.device)
-            layers = model(prepare(images, indices))
-            views = len(layers[0]) // len(rows)
+    rows = torch.arange(len(data)) if rows is None else rows
+    batches: tuple[Tensor, ...] = rows.split(batch_size)  # type: ignore[no-untyped-call]
+    with Job(title, len(rows), unit="images") as job:
+        done = 0
+        for batch in batches:
+            layers = model(prepare(data.at(batch).to(model.device), batch.to(model.device)))
+            views = len(layers[0]) // len(batch)
             features = features or [
-                layer.new_empty(views * len(data), layer.shape[1], dtype=torch.float32) for layer in layers
+                layer.new_empty(views * len(rows), layer.shape[1], dtype=torch.float32) for layer in layers
             ]
-            place = slice(views * int(rows[0]), views * (int(rows[-1]) + 1))
             for whole, layer in zip(features, layers, strict=True):
-                whole[place] = layer
-            job.advance(len(rows))
+                whole[views * done : views * (done + len(batch))] = layer
+            done += len(batch)
+            job.advance(len(batch))
     model.train(was_training)
     return Layers(*features)
 

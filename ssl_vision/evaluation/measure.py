@@ -237,9 +237,9 @@ def _geometry(measurement: Geometry, source: Source, network: Embedded, splits: 
         yield from _ranking(source, network, splits, splits.superclasses)
     if measurement.extended:
         images, views = measurement.lidar_images, measurement.lidar_views
-        found = network.many(source.layers, images=images, views=views)[source.layer]
-        how = f"pretraining, {views} views of {len(found)} images"
-        yield Value("lidar", float(lidar(found.cpu())), {"augmentation": how})
+        scatter = network.view_scatter(source.layers, images=images, views=views)[source.layer]
+        how = f"pretraining, {views} views of {len(scatter.means)} images"
+        yield Value("lidar", float(lidar(scatter)), {"augmentation": how})
 
 
 def _ranking(source: Source, network: Embedded, splits: Splits, superclasses: Tensor) -> Iterator[Value]:

@@ -1,6 +1,7 @@
 """LiDAR: how many dimensions tell images apart, in spite of their augmentations."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,12 +9,51 @@ from torchmetrics import Metric
 
 EPSILON = 1e-7
 
-
 _IMAGES = 64
 """Images whose views are in float64 at a time."""
 
 
-def lidar(views: Tensor, *, delta: float = 1e-4) -> Tensor:
+class ViewScatter(NamedTuple):
+    """The statistics of V views of N images that LiDAR is a function of, in float64."""
+
+    means: Tensor
+    """(N, F) mean over the views of each image."""
+    within: Tensor
+    """(F, F) mean of (x − μ)(x − μ)ᵀ over all views x, with μ the mean of the image's views."""
+
+
+def view_scatter(views: Tensor) -> ViewScatter:
+    """Return the statistics of views.
+
+    Args:
+        views: embeddings of V ≥ 2 views of N ≥ 1 images, shape (N, V, F).
+
+    Raises:
+        ValueError: Another shape, fewer than two views, or no image.
+    """
+    _check_views(views)
+    means: list[Tensor] = []
+    within = torch.zeros(views.shape[2], views.shape[2], dtype=torch.float64, device=views.device)
+    blocks: tuple[Tensor, ...] = views.split(_IMAGES)  # type: ignore[no-untyped-call]
+    for block in blocks:
+        wide = block.double()
+        means.append(wide.mean(dim=1))
+        rows = (wide - means[-1][:, None]).flatten(0, 1)
+        within += rows.T @ rows
+    return ViewScatter(torch.cat(means), within / (len(views) * views.shape[1]))
+
+
+def joined(scatters: Sequence[ViewScatter]) -> ViewScatter:
+    """Return the statistics of all images from those of parts, which have equal numbers of views.
+
+    The views of all images never have to be in memory at once.
+    """
+    means = torch.cat([scatter.means for scatter in scatters])
+    weighted = [scatter.within * len(scatter.means) / len(means) for scatter in scatters]
+    return ViewScatter(means, torch.stack(weighted).sum(dim=0))
+
+
+def lidar(views: Tensor | ViewScatter, *, delta: float = 1e-4) -> Tensor:
     """Linear-discriminant-analysis rank, exp(−Σ_k p_k log p_k), p_k = λ_k/‖λ‖₁ + 1e-7 (Thilak et al. 2023).
 
     λ are the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, each image being a class of its own:
@@ -22,7 +62,8 @@ def lidar(views: Tensor, *, delta: float = 1e-4) -> Tensor:
     they are, and δ has the unit of their square. In float64, O(N V F² + F³) time.
 
     Args:
-        views: (N, V, F): V ≥ 2 embeddings of each of N images; the paper has N = 1000, V = 50.
+        views: embeddings of V ≥ 2 views of each of N images, shape (N, V, F), or their statistics from
+            `view_scatter`; the paper has N = 1000, V = 50.
         delta: δ > 0.
 
     Returns:
@@ -31,20 +72,20 @@ def lidar(views: Tensor, *, delta: float = 1e-4) -> Tensor:
     Raises:
         ValueError: Another shape, fewer than two views, or δ ≤ 0.
     """
-    _check_views(views)
+    if not isinstance(views, ViewScatter):
+        _check_views(views)
     if not delta > 0:
         raise ValueError(f"delta: expected more than 0, got {delta}")
-    if len(views) == 0 or not views.isfinite().all():
-        return views.new_full((), torch.nan, dtype=torch.float64)
-    blocks: tuple[Tensor, ...] = views.split(_IMAGES)  # type: ignore[no-untyped-call]
-    means = torch.cat([block.double().mean(dim=1) for block in blocks])
+    if not isinstance(views, ViewScatter):
+        if len(views) == 0:
+            return views.new_full((), torch.nan, dtype=torch.float64)
+        views = view_scatter(views)
+    means, within = views
+    if not (means.isfinite().all() and within.isfinite().all()):
+        return means.new_full((), torch.nan)
     between = means - means.mean(dim=0)
-    eye = torch.eye(views.shape[2], dtype=means.dtype, device=views.device)
-    within = torch.zeros_like(eye)
-    for block, mean in zip(blocks, means.split(_IMAGES), strict=True):  # type: ignore[no-untyped-call]
-        rows = (block.double() - mean[:, None]).flatten(0, 1)
-        within += rows.T @ rows
-    root = torch.linalg.cholesky(within / (len(views) * views.shape[1]) + delta * eye)
+    eye = torch.eye(len(within), dtype=within.dtype, device=within.device)
+    root = torch.linalg.cholesky(within + delta * eye)
     # another root of Σ_w than the symmetric one: the eigenvalues are the same
     whitened = torch.linalg.solve_triangular(root, between.T, upper=False)
     values = torch.linalg.eigvalsh(whitened @ whitened.T).clamp(min=0.0)

@@ -47,7 +47,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         check_bytes(file)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the pickle protocol of what is refused anyway
-            content = torch.load(file, map_location="cpu", weights_only=True)
+            mapped = zipfile.is_zipfile(file)  # the optimizer's state is not needed, and so never read
+            content = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         raise InputError(f"{file}: refused, it holds more than tensors and plain values") from error
     except InputError:

@@ -45,7 +45,7 @@ def test_logged_numbers_are_the_metrics_of_the_network(val):
     for name, suffix in zip(Layers._fields, ("", "_hidden", "_projector"), strict=True):
         representation, alignment = Representation(), Alignment()
         representation.update(getattr(seen, name), queries.labels)
-        alignment.update(getattr(pair[0], name), getattr(pair[1], name))
+        alignment.update(*getattr(pair, name))
         expected = representation.compute() | {"alignment": alignment.compute()}
         for key, value in expected.items():
             assert logged[f"val/{key}{suffix}"] == pytest.approx(float(value), rel=1e-4), key
@@ -59,7 +59,7 @@ def test_where_classes_have_superclasses_the_ranking_is_logged(monkeypatch):
     queries = data.val_dataloader()[0].data
     pair = embed_views(model, queries, data.views, seed=fold(0, Stream.QUERIES))
     levels = torch.stack([superclasses[queries.labels], queries.labels, torch.arange(len(queries))], dim=1)
-    want = rank_correlation(torch.cat([layers.backbone for layers in pair]), levels.repeat(2, 1))
+    want = rank_correlation(pair.backbone.flatten(0, 1), levels.repeat(2, 1))
     for key, value in want._asdict().items():
         assert logged[f"val/{key}"] == pytest.approx(float(value), rel=1e-4), key
 

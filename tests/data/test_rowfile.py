@@ -36,6 +36,15 @@ def test_it_stays_readable_when_its_name_is_deleted(file):
     assert torch.equal(mapped, PIXELS)
 
 
+def test_images_that_are_stored_by_column_are_given_by_row(tmp_path):
+    pixels = PIXELS[..., :4]
+    (tmp_path / "columns").write_bytes(pixels.transpose(2, 3).contiguous().numpy().tobytes())
+    file, rows = RowFile(tmp_path / "columns", (50, 3, 5, 4), by_column=True), torch.tensor([7, 0])
+    assert torch.equal(file.mapped(), pixels)
+    assert torch.equal(file.read(rows), pixels[rows])
+    assert file.read(rows).is_contiguous()
+
+
 def test_a_file_of_another_size_is_refused(file):
     with pytest.raises(InputError, match=r"rows is damaged: delete it"):
         RowFile(file.path, (51, 3, 5, 5))

@@ -271,7 +271,7 @@ def test_where_classes_have_superclasses_the_ranking_is_measured(run, monkeypatc
     test = data.split("test")
     pair = embed_views(trained_model(checkpoint), test, data.views, seed=0)
     levels = torch.stack([superclasses[test.labels], test.labels, torch.arange(len(test))], dim=1)
-    want = rank_correlation(torch.cat([layers.backbone for layers in pair]), levels.repeat(2, 1))
+    want = rank_correlation(pair.backbone.flatten(0, 1), levels.repeat(2, 1))
     for metric, value in want._asdict().items():
         row = found[metric, "backbone"]
         assert row["value"] == pytest.approx(float(value))
