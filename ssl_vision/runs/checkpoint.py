@@ -56,12 +56,13 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     except Exception as error:
         raise InputError(f"{file}: not a readable checkpoint ({type(error).__name__})") from error
     try:
-        version, text = content[CHECKPOINT_KEY]["version"], content[CHECKPOINT_KEY]["config"]
+        own, fit_loop = _table(content, CHECKPOINT_KEY), _table(content, "loops", "fit_loop")
+        version, text = own["version"], own["config"]
         if _release(version) > _release(__version__):
             raise InputError(f"{file}: written by ssl_vision {version}, this is {__version__}: update it")
         config, state = parse_yaml(text, where=f"{file}: its config"), content["state_dict"]
         # "processed" counts epochs whose batches are all done; Lightning saves before it counts "completed".
-        progress = content["loops"]["fit_loop"]["epoch_progress"]["current"]
+        progress = _table(fit_loop, "epoch_progress", "current")
         if (
             not _is_config(config)
             or not isinstance(state, dict)
@@ -69,12 +70,28 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         ):
             raise TypeError
         online = content.get("callbacks", {}).get("OnlineProbe", {}).get("layer")
-        images = content[CHECKPOINT_KEY].get("images")
+        images = own.get("images")
         return Checkpoint(file, config, int(progress["processed"]), state, online, images)
     except InputError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise InputError(f"{file}: was not written by ssl-vision fit") from error
+
+
+def _table(content: Any, *keys: str) -> dict[str, Any]:
+    """The table at the end of a path of keys.
+
+    Raises:
+        TypeError: something on the path is not a table.
+        KeyError: a table lacks its key.
+    """
+    for key in keys:
+        if not isinstance(content, dict):
+            raise TypeError
+        content = content[key]
+    if not isinstance(content, dict):
+        raise TypeError
+    return content
 
 
 def _is_config(config: Any) -> bool:

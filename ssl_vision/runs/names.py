@@ -9,6 +9,9 @@ from typing import Any
 
 import yaml
 
+from ssl_vision.errors import InputError
+from ssl_vision.runs.reading import read_yaml
+
 _FILES = (".yaml", ".yml", ".json")
 
 
@@ -79,8 +82,8 @@ def _is_local(name: str) -> bool:
 
 def _content(file: Path) -> Any:
     try:
-        return yaml_texts(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # the command says what is wrong with it
+        return read_yaml(file, words=True)
+    except InputError:  # the command says what is wrong with it
         return None
 
 

@@ -1,6 +1,7 @@
 """Classes that a stored config may name: this package's, and those that the user allows."""
 
 import inspect
+import os
 import shutil
 import sys
 
@@ -132,6 +133,16 @@ def test_names_in_a_command_are_found_wherever_they_stand(tmp_path):
         "--trainer.callbacks", '[{"class_path": "in_json.D"}]', "--lr=0.5", "--data.root=/data/x.y",
     ]  # fmt: skip
     assert set(names_in_command(args)) == {"in_file.A", "in_data.B", "in_option.C", "in_json.D"}
+
+
+@pytest.mark.timeout(10)
+def test_a_command_may_name_a_file_that_cannot_be_read_as_a_config(tmp_path):
+    """Whatever is wrong with it, its command says so."""
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "sparse.yaml").touch()
+    os.truncate(tmp_path / "sparse.yaml", 2**40)
+    args = ["evaluate", str(tmp_path / "pipe.yaml"), f"--config={tmp_path / 'sparse.yaml'}", "--x=mine.A"]
+    assert list(names_in_command(args)) == ["mine.A"]
 
 
 def test_the_current_folder_is_searched_last_and_only_where_a_command_names_a_module_in_it(
