@@ -7,7 +7,9 @@ import sys
 
 from settings import TINY
 
-OURS = re.compile(r"(epoch|validation|embed|linear probe|loading|kNN|geometry|nearest neighbours)\b[^:]*: ")
+OURS = re.compile(
+    r"(epoch|training|validation|embed|linear probe|loading|kNN|geometry|nearest neighbours)\b[^:]*: "
+)
 """How the lines begin that a long job writes where there is no terminal."""
 
 

@@ -209,6 +209,8 @@ class Embedded:
         count = min(images, len(test))
         some = test.select(torch.arange(count) * len(test) // count)
 
+        names = {f"{layer} {part}": (layer, part) for layer, part in product(layers, ViewScatter._fields)}
+
         def make() -> Features:
             scatters: dict[str, list[ViewScatter]] = {name: [] for name in layers}
             for start in range(0, count, _IMAGES_OF_MANY_VIEWS):
@@ -216,13 +218,12 @@ class Embedded:
                 for name, features in self._many_views(some, block, layers, views).items():
                     scatters[name].append(view_scatter(features))
             parts = {name: joined(each)._asdict() for name, each in scatters.items()}
-            return {f"{name} {part}": parts[name][part] for name, part in product(layers, ViewScatter._fields)}
+            return {name: parts[layer][part] for name, (layer, part) in names.items()}
 
         what = ("scatter", digest_of_views(made_by, plain=False), str(seed), str(count), str(views))
-        names = tuple(f"{name} {part}" for name, part in product(layers, ViewScatter._fields))
-        kept = self._remembered("test-many-views", "test", what, names, make)
+        kept = self._remembered("test-many-views", "test", what, tuple(names), make)
         return {
-            name: ViewScatter(*(kept[f"{name} {part}"] for part in ViewScatter._fields)) for name in layers
+            layer: ViewScatter(*(kept[f"{layer} {part}"] for part in ViewScatter._fields)) for layer in layers
         }
 
     def _many_views(self, images: Images, rows: Tensor, layers: tuple[str, ...], views: int) -> Features:

@@ -77,7 +77,7 @@ def embed_views(
         return torch.stack(made.chunk(2), dim=1).flatten(0, 1)
 
     both = _through(model, data, prepare, batch_size or math.ceil(_batch(model, views) / 2), title, rows)
-    return Layers(*(layer.unflatten(0, (-1, 2)).transpose(0, 1) for layer in both))
+    return Layers(*(layer.view(-1, 2, layer.shape[1]).transpose(0, 1) for layer in both))
 
 
 def embed_corrupted(

@@ -10,11 +10,12 @@ _LARGE = 4 * 2**20
 
 
 def unmap_large_blocks() -> None:
-    """Let glibc return blocks of 4 MiB and more to the system as soon as they are freed; elsewhere do nothing.
+    """Let glibc return blocks of 4 MiB and more to the system as soon as they are freed.
 
     By default glibc raises that size up to 32 MiB as a program runs. Smaller blocks stay in the heap, where
     those that torch aligns leave gaps that are not filled again: reading raw pixels in parts of 12 MiB then
-    takes several hundred MiB more than it uses. The price is clearing the pages of each block anew.
+    takes several hundred MiB more than it uses. The price is clearing the pages of each block anew. With
+    another C library this does nothing.
     """
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none

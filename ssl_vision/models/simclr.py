@@ -175,6 +175,22 @@ class SimCLR(pl.LightningModule):
         if stage == "fit" and self.compile_mode is not None:
             self.backbone.compile(mode=self.compile_mode, fullgraph=True, dynamic=False)
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Compares the shapes of the checkpoint's tensors with those of the model.
+
+        Raises:
+            InputError: one differs, as that of a memory of the images where their number has changed.
+        """
+        own = self.state_dict()
+        for name, stored in checkpoint["state_dict"].items():
+            if name in own and own[name].shape != stored.shape:
+                memory = name.startswith("objective.") and len(own[name]) != len(stored)
+                raise InputError(
+                    f"the checkpoint's {name} has shape {tuple(stored.shape)}, the model's "
+                    f"{tuple(own[name].shape)}"
+                    + (": its memory of the images needs as many as before" if memory else "")
+                )
+
     def on_train_start(self) -> None:
         """Prepares the recording of a step, and an objective that goes on within an epoch."""
         self._set_epoch()

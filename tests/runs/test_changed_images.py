@@ -1,6 +1,7 @@
 """A run is not continued on other images than its checkpoint was trained on, unless that is asked for."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -174,3 +175,19 @@ def test_how_the_images_are_checked_is_no_part_of_what_a_run_is():
     moved = config(root="b", val="auto", val_folder="val")
     assert differences(new, moved) == ["data.init_args.root: a there, b here"]
     assert differences(new, moved, moved=True) == []
+
+
+def test_a_memory_of_the_images_is_not_continued_on_another_number_of_them(here, capfd):
+    options = ["--model.objective=RECLAIM", "--model.objective.k=3", "--data.changed=allow"]
+    shutil.rmtree(here / "run")
+    with pytest.warns(UserWarning, match="skipped 1 of 25"):
+        assert fit(here, "--trainer.max_epochs=1", *options) == 0
+    (here / "images" / "train" / "a" / "00.png").unlink()
+    with pytest.warns(UserWarning, match="training goes on with the images as they are"):
+        assert fit(here, "--trainer.max_epochs=2", "--ckpt_path=last", *options) == 2
+    assert re.search(
+        r"^ssl-vision fit: the checkpoint's objective\.\S+ has shape \(24.*\), the model's \(23.*\): "
+        r"its memory of the images needs as many as before$",
+        capfd.readouterr().err,
+        re.MULTILINE,
+    )
