@@ -264,7 +264,7 @@ def sweep(device: str) -> list[dict[str, Any]]:
     bfloat16, as a network under autocast gives them, against those that are not.
     """
     rows = []
-    presets = [c for c in o.Contrastive.__subclasses__() if not c.wants]
+    presets = [c for c in o.Contrastive.__subclasses__() if not c.required_inputs]
     for kind in ("random", "separated", "collapsed", "bfloat16"):
         for tau in TEMPERATURES:
             worst: dict[str, float] = {}

@@ -58,7 +58,7 @@ def step(
     else:
         features, z = (rows.clone().requires_grad_() for rows in given)
     known = {"indices": own, "features": features.chunk(2), "labels": torch.full_like(own, -1)}
-    loss = objective(*z.chunk(2), **{name: known[name] for name in objective.wants})
+    loss = objective(*z.chunk(2), **{name: known[name] for name in objective.required_inputs})
     loss.backward()
     model.zero_grad(set_to_none=True)
     objective.zero_grad(set_to_none=True)

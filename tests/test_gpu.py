@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 TINY_NETWORK = {"width": 4, "hidden_dim": 16, "output_dim": 8, "seed": 0}
-PRESETS = [cls for cls in o.Contrastive.__subclasses__() if not cls.wants] + [o.ArcCon]
+PRESETS = [cls for cls in o.Contrastive.__subclasses__() if not cls.required_inputs] + [o.ArcCon]
 
 
 @pytest.mark.parametrize("tau", [0.1, 0.01])

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
+from ssl_vision.callbacks.objective_eval import objective_at
 from ssl_vision.data import Batch
 from ssl_vision.models.finite import not_finite, skips_on_device
 
@@ -26,12 +27,14 @@ class FiniteSteps(pl.Callback):
 
     Args:
         patience: steps in a row that may be skipped before the run ends.
+        objective: submodule path of the training objective, whose temperature the message states; None leaves
+            it out.
     """
 
-    def __init__(self, patience: int = 10) -> None:
+    def __init__(self, patience: int = 10, objective: str | None = None) -> None:
         if patience < 1:
             raise ValueError(f"patience must be 1 or more, got {patience}")
-        self.patience = patience
+        self.patience, self.path = patience, objective
         self.skipped = 0
         self._bad: Tensor | None = None
         self._step: Tensor | None = None
@@ -66,7 +69,7 @@ class FiniteSteps(pl.Callback):
         self._step = bad
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Counts the step, where the batch ended one, and now and then looks at the counts."""
         bad, self._step = self._step, None
@@ -75,7 +78,8 @@ class FiniteSteps(pl.Callback):
         if bad is None:
             return
         total, row = self._counts
-        self._counts, self._images = torch.stack((total + bad, (row + 1) * bad)), batch.indices
+        self._counts = torch.stack((total + bad, (row + 1) * bad))
+        self._images = batch.indices if isinstance(batch, Batch) else torch.empty(0)
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         logs = bool(every) and trainer.global_step % every == 0
         if pl_module.device.type == "cpu" or logs:
@@ -106,11 +110,12 @@ class FiniteSteps(pl.Callback):
         self.skipped += total
         indices = self._images.tolist()
         images = ", ".join(map(str, indices[:8])) + (", …" if len(indices) > 8 else "")
-        where = f"at step {trainer.global_step} the loss or a gradient is not finite (images {images}"
-        statistics: dict[str, Tensor] = getattr(getattr(pl_module, "objective", None), "statistics", dict)()
+        about = [f"images {images}"] if indices else []
+        statistics = {} if self.path is None else objective_at(pl_module, self.path).statistics()
         if "temperature" in statistics:
-            where += f"; temperature {float(statistics['temperature']):g}"
-        where += ")"
+            about.append(f"temperature {float(statistics['temperature']):g}")
+        where = f"at step {trainer.global_step} the loss or a gradient is not finite"
+        where += f" ({'; '.join(about)})" if about else ""
         if row < self.patience:
             warnings.warn(f"{where}: the update is skipped, {self.skipped} so far", stacklevel=2)
             return

@@ -6,18 +6,17 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from ssl_vision.callbacks.beside import (
+from ssl_vision.callbacks.objective_eval import (
+    ObjectiveInputs,
     check_every,
-    due,
-    embeddings,
+    detached_copy,
+    embedding_objective_at,
+    is_due,
     log,
     loss_of,
-    of_embeddings,
-    twin,
 )
-from ssl_vision.data import Batch
 from ssl_vision.metrics import gradient_statistics
-from ssl_vision.objectives import Anchors, Contrastive
+from ssl_vision.objectives import Anchors, Contrastive, Objective
 
 
 class GradientDiagnostics(pl.Callback):
@@ -28,6 +27,8 @@ class GradientDiagnostics(pl.Callback):
     embeddings that get a gradient. The rest is taken from autograd on the embeddings, whatever the objective;
     what only a function of cosines has is left out for others. Of RECLAIM it is the objective inside.
 
+    It works in any LightningModule that calls its objective with the embeddings of both views first.
+
     Each time costs three evaluations of the objective on M = min(N, ``images``) images of the batch, one of
     them with embeddings of width D + 2M, and O(M² D); nothing goes through the network. The images are each
     other's negatives, so a larger batch is seen with fewer negatives than it trains with. With several
@@ -36,37 +37,47 @@ class GradientDiagnostics(pl.Callback):
     Args:
         every: steps from one time to the next, of those that the trainer logs.
         images: M at most.
+        objective: submodule path of the training objective.
 
     Raises:
         ValueError: every is below 1, or images below 2.
-        InputError: in training, the objective takes more than embeddings and labels, and has none inside.
+        InputError: in training, the objective needs more than embeddings and labels, and has none inside, or
+            the module has no submodule of that path.
     """
 
-    def __init__(self, every: int = 50, images: int = 256) -> None:
+    def __init__(self, every: int = 50, images: int = 256, *, objective: str = "objective") -> None:
         check_every(every)
         if images < 2:
             raise ValueError(f"images must be 2 or more, got {images}")
-        self.every, self.images = every, images
+        self.every, self.images, self.path = every, images, objective
+        self._inputs: ObjectiveInputs | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Looks whether it can be done."""
-        of_embeddings(pl_module.objective)  # type: ignore[arg-type]
+        """Begin to read the inputs of the training objective."""
+        embedding_objective_at(pl_module, self.path)
+        self._inputs = ObjectiveInputs(pl_module, self.path)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Remove the hook."""
+        if self._inputs is not None:
+            self._inputs.remove()
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Measures the embeddings that the batch's training step computed."""
-        if not due(trainer, self.every, batch_idx):
+        """Measure the embeddings of the batch's training step."""
+        if self._inputs is None or not is_due(trainer, self.every, batch_idx):
             return
-        objective = twin(of_embeddings(pl_module.objective))  # type: ignore[arg-type]
-        labels = batch.labels[: self.images]
-        z1, z2 = (z[: self.images] for z in embeddings(pl_module))
+        objective = detached_copy(embedding_objective_at(pl_module, self.path))
+        z1, z2 = (z[: self.images] for z in self._inputs.embeddings())
+        labels = self._inputs.labels(batch)
+        labels = None if labels is None else labels[: self.images]
         found = gradient_statistics(loss_of(objective, labels), z1, z2)._asdict()
         found["gate"] = _gate(objective, z1, z2, labels)
         log(trainer, pl_module, {f"gradient/{key}": value for key, value in found.items()})
 
 
-def _gate(objective: nn.Module, z1: Tensor, z2: Tensor, labels: Tensor) -> Tensor:
+def _gate(objective: Objective, z1: Tensor, z2: Tensor, labels: Tensor | None) -> Tensor:
     """Mean GD."""
     seen: list[tuple[Tensor, Tensor]] = []
 
@@ -81,7 +92,7 @@ def _gate(objective: nn.Module, z1: Tensor, z2: Tensor, labels: Tensor) -> Tenso
     if seen:
         margin, losses = seen[0]
         return torch.autograd.grad(losses.sum(), margin)[0].mean()
-    statistics = objective.statistics() if hasattr(objective, "statistics") else {}  # type: ignore[operator]
+    statistics = objective.statistics()
     for key in ("gate_mean", "active_share"):
         if key in statistics:
             gate: Tensor = statistics[key]

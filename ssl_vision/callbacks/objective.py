@@ -4,21 +4,28 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from ssl_vision.callbacks.objective_eval import objective_at
+
 
 class ObjectiveStatistics(pl.Callback):
     """Logs the objective's ``statistics()``: ``train/temperature``, ``train/alignment``, ``train/weight_…``.
 
     They are read at the steps that the trainer logs (``trainer.log_every_n_steps``), so no other step
-    pays for them. An objective without ``statistics`` logs nothing.
+    pays for them. A module that is no `Objective` logs nothing.
+
+    Args:
+        objective: submodule path of the training objective.
     """
+
+    def __init__(self, objective: str = "objective") -> None:
+        self.path = objective
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Logs the statistics of the step."""
-        statistics = getattr(getattr(pl_module, "objective", None), "statistics", None)
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if statistics is None or not every or trainer.global_step % every:
+        if not every or trainer.global_step % every:
             return
-        for key, value in statistics().items():
+        for key, value in objective_at(pl_module, self.path).statistics().items():
             pl_module.log(f"train/{key}", value, prog_bar=key == "temperature")

@@ -7,6 +7,8 @@ import torch
 from pytorch_lightning.loggers import Logger
 from torch import Tensor
 
+from ssl_vision.callbacks.objective_eval import objective_at
+
 BINS = 20
 """Of [0, 1], equally wide."""
 
@@ -32,21 +34,21 @@ class WeightHistogram(pl.Callback):
 
     Args:
         log: takes the rows; a ``RunLog`` puts them into ``weights.csv``.
+        objective: submodule path of the training objective.
     """
 
-    def __init__(self, log: Logger) -> None:
-        self.log_rows = log.log_metrics
+    def __init__(self, log: Logger, objective: str = "objective") -> None:
+        self.log_rows, self.path = log.log_metrics, objective
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Counts the anchors of the step, on the first process."""
-        anchor_weights = getattr(getattr(pl_module, "objective", None), "anchor_weights", None)
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         step = trainer.global_step
-        if anchor_weights is None or not every or not step or step % every or not trainer.is_global_zero:
+        if not every or not step or step % every or not trainer.is_global_zero:
             return
-        weights: Tensor = anchor_weights()
+        weights = objective_at(pl_module, self.path).anchor_weights()
         if len(weights):
             found = dict(zip(names(), shares(weights).tolist(), strict=True))
             self.log_rows({"epoch": float(trainer.current_epoch), **found}, step=step - 1)

@@ -4,7 +4,7 @@ import inspect
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import pytorch_lightning as pl
 import torch
@@ -12,11 +12,12 @@ from lightly.models.modules.heads import ProjectionHead
 from torch import Tensor, nn
 
 from ssl_vision.data.images import Batch
+from ssl_vision.data.module import ImageData
 from ssl_vision.errors import InputError
 from ssl_vision.models.backbone import MOST_PARAMETERS, Backbone, Depth, Stem
 from ssl_vision.models.optimizer import OptimizerRule
 from ssl_vision.models.recorded import RecordedStep, whole_step
-from ssl_vision.objectives import Contrastive, InfoNCE, in_chunks
+from ssl_vision.objectives import Contrastive, InfoNCE, Objective, as_objective, in_chunks
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
 HeadBatchNorm = Literal["none", "hidden", "all"]
@@ -52,10 +53,8 @@ class SimCLR(pl.LightningModule):
 
     Args:
         objective: called with the two views' embeddings, each (N, ``output_dim``), gives the loss; one of
-            ``ssl_vision.objectives`` or any module of that form. What else it is called with, by name, it
-            lists in ``wants``: ``labels`` and ``indices`` of the images and, each a pair with one for each
-            view, ``features`` of the backbone and ``shallow`` ones, its third stage's, pooled. A method
-            ``prepare`` is told before training how many images there are, and the widths.
+            ``ssl_vision.objectives``, an `Objective` of your own, or any module of that form. All required
+            inputs of an `Objective` but ``negatives`` are available; SimCLR has no queue of them.
         depth: of the ResNet.
         width: channels of its first stage.
         stem: ``"small"`` (3×3, no max-pool) or ``"imagenet"``.
@@ -119,8 +118,13 @@ class SimCLR(pl.LightningModule):
             raise InputError(f"head_batch_norm must be none, hidden or all, not {head_batch_norm}")
         self.save_hyperparameters(ignore=["objective", "optimizer"])
         self.objective = InfoNCE() if objective is None else objective
+        self._contracts = (as_objective(self.objective),)  # in a tuple: it is no second submodule
+        if missing := set(self._contract.required_inputs) - {"labels", "indices", "features", "shallow"}:
+            name = type(self.objective).__name__
+            raise InputError(f"{name} needs {', '.join(sorted(missing))}, which SimCLR does not have")
         try:
-            inspect.signature(self.objective.forward).bind(0, 0, **dict.fromkeys(self._wanted))
+            required = dict.fromkeys(self._contract.required_inputs)
+            inspect.signature(self.objective.forward).bind(0, 0, **required)
         except TypeError as error:
             name = type(self.objective).__name__
             raise InputError(
@@ -166,11 +170,11 @@ class SimCLR(pl.LightningModule):
 
     def setup(self, stage: str) -> None:
         """Compiles the backbone in place, which leaves the names of its parameters alone."""
-        if stage == "fit" and hasattr(self.objective, "prepare"):
+        if stage == "fit":
             self._prepare_objective()
         if stage == "fit" and self.cuda_graph:
             self._check_graph()
-        if stage == "fit" and self.compile_mode is not None and "shallow" in self._wanted:
+        if stage == "fit" and self.compile_mode is not None and "shallow" in self._contract.required_inputs:
             raise InputError("model.compile_mode does not go with an objective of the third stage's features")
         if stage == "fit" and self.compile_mode is not None:
             self.backbone.compile(mode=self.compile_mode, fullgraph=True, dynamic=False)
@@ -229,31 +233,30 @@ class SimCLR(pl.LightningModule):
         return loss
 
     @property
-    def _wanted(self) -> tuple[str, ...]:
-        return getattr(self.objective, "wants", ())
+    def _contract(self) -> Objective:
+        return self._contracts[0]
 
     def _set_epoch(self) -> None:
-        objective: Any = self.objective
-        if hasattr(objective, "set_epoch"):
-            objective.set_epoch(self.current_epoch)
+        self._contract.set_epoch(self.current_epoch)
 
     def _prepare_objective(self) -> None:
-        data, objective = getattr(self.trainer, "datamodule", None), cast(Any, self.objective)
-        if data is None:
-            name = type(objective).__name__
-            raise InputError(f"{name} has to know the images: train with a data module of ssl_vision.data")
+        data = getattr(
+            self.trainer, "datamodule", None
+        )  # Lightning has the attribute with a data module only
         try:
-            objective.prepare(
-                images=len(data.split("pretrain")),
+            self._contract.prepare(
+                images=len(data.split("pretrain")) if isinstance(data, ImageData) else None,
                 embeddings=self.output_dim,
                 features=self.backbone.dim,
                 shallow=self.backbone.dim // 2,
             )
         except ValueError as error:
             raise InputError(f"model.objective: {error}") from error
-        # DistributedDataParallel would send these round at every step; they are equal without.
-        names = [f"objective.{name}" for name, _ in objective.named_buffers()]
-        self._ddp_params_and_buffers_to_ignore = names
+        if "indices" in self._contract.required_inputs:
+            # A memory of the images: DistributedDataParallel would send it round at every step, and it is
+            # equal in all processes without.
+            names = [f"objective.{name}" for name, _ in self.objective.named_buffers()]
+            self._ddp_params_and_buffers_to_ignore = names
 
     def _loss(self, views: Tensor, labels: Tensor, indices: Tensor | None = None) -> Tensor:
         if self.chunk_size is None:
@@ -266,7 +269,9 @@ class SimCLR(pl.LightningModule):
         self.features = (features[0].detach(), features[1].detach())
         self.embeddings = (z1.detach(), z2.detach())
         known = {"labels": labels, "indices": indices, "features": features, "shallow": shallow}
-        loss: Tensor = self.objective(z1, z2, **{name: known[name] for name in self._wanted})
+        loss: Tensor = self.objective(
+            z1, z2, **{name: known[name] for name in self._contract.required_inputs}
+        )
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
@@ -287,7 +292,7 @@ class SimCLR(pl.LightningModule):
             (self.chunk_size is not None, "model.chunk_size"),
             (self.compile_mode not in (None, "default"), f"model.compile_mode {self.compile_mode}"),
             (rule.name == "lars", "optimizer.name lars"),
-            ("indices" in self._wanted, f"model.objective {type(self.objective).__name__}"),
+            ("indices" in self._contract.required_inputs, f"model.objective {type(self.objective).__name__}"),
         ):
             if wrong:
                 raise InputError(f"model.cuda_graph does not go with {what}")
@@ -295,7 +300,7 @@ class SimCLR(pl.LightningModule):
     def _embed(self, views: Tensor) -> tuple[Tensor, ...]:
         """Embeddings of first and second views, their features, and the third stage's if these are wanted."""
         shallow: list[Tensor] = []
-        with self._tapped(shallow) if "shallow" in self._wanted else nullcontext():
+        with self._tapped(shallow) if "shallow" in self._contract.required_inputs else nullcontext():
             parts = [self(views)] if self.bn == "joint" else [self(view) for view in views.chunk(2)]
         projector = torch.cat([part.projector for part in parts])
         features = torch.cat([part.backbone for part in parts])

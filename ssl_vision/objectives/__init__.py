@@ -3,11 +3,12 @@
 from ssl_vision.objectives.bank import Bank
 from ssl_vision.objectives.block import Block
 from ssl_vision.objectives.chunks import in_chunks
-from ssl_vision.objectives.contrastive import Contrastive
+from ssl_vision.objectives.contrastive import Contrastive, PairSet
 from ssl_vision.objectives.critic import Critic
 from ssl_vision.objectives.dissipation import MAT, MET, MPT, ArcCon, HardestTriplet
 from ssl_vision.objectives.margin import margin, positive_similarity, unit
 from ssl_vision.objectives.modified import ModifiedBarlowTwins, ModifiedMHE, ModifiedMHS, ModifiedVICReg
+from ssl_vision.objectives.objective import Objective, as_objective
 from ssl_vision.objectives.paradigm import (
     AngularRatio,
     ConstantRatio,
@@ -117,7 +118,9 @@ __all__ = [
     "ModifiedMHS",
     "ModifiedVICReg",
     "NegativeWeight",
+    "Objective",
     "OpenGate",
+    "PairSet",
     "Pairs",
     "PerAnchor",
     "PowerOverNegatives",
@@ -140,6 +143,7 @@ __all__ = [
     "VonMisesFisher",
     "Weight",
     "WithinViewGate",
+    "as_objective",
     "in_chunks",
     "margin",
     "positive_similarity",

@@ -1,62 +1,80 @@
 """The contrastive objective: temperature rule × weight × pair set."""
 
 from collections.abc import Callable
+from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ssl_vision.objectives.gather import whole_batch
-from ssl_vision.objectives.margin import positives, unit, unit_margin
+from ssl_vision.objectives.margin import full_precision, positives, unit, unit_margin
+from ssl_vision.objectives.objective import Objective
+from ssl_vision.objectives.queue import queue_margin
 from ssl_vision.objectives.temperature import TemperatureRule, as_rule
-from ssl_vision.objectives.tiled import Pairs, check_pairs
+from ssl_vision.objectives.tiled import check_pairs
 from ssl_vision.objectives.weight import Anchors, Softmax, Weight
 
+PairSet = Literal["both", "cross", "queue"]
 
-class Contrastive(nn.Module):
-    """Mean over the 2N anchors of a batch of ``weight``'s loss, at ``temperature``'s τ.
 
-        L = 1/(2N) Σ_i ℓ(d_i(τ))
+class Contrastive(Objective):
+    """Mean over the anchors of a batch of ``weight``'s loss, at ``temperature``'s τ.
 
-    where d is the margin (``ssl_vision.objectives.margin``). Call it with the two views' embeddings; read
-    ``statistics()`` afterwards for what it knows of itself.
+        L = 1/A Σ_i ℓ(d_i(τ)),   d_i(τ) = log Σ_{j ∈ Neg(i)} exp(s_ij / τ) − s⁺_i / τ
+
+    where d is the margin (``ssl_vision.objectives.margin``) and A the number of anchors. Call it with the two
+    views' embeddings; read ``statistics()`` afterwards for what it knows of itself.
 
     Args:
         temperature: τ, a number or a rule.
         weight: from margins to losses; the default is InfoNCE.
-        pairs: ``"both"``, all other 2N − 2 embeddings are negatives, or ``"cross"``, the other view's N − 1.
+        pairs: which embeddings are anchors and negatives. With ``"both"`` all 2N embeddings are anchors and
+            all other 2N − 2 are negatives (SimCLR). With ``"cross"`` the negatives are the N − 1 of the other
+            view. With ``"queue"`` the N embeddings of view 1 are the anchors, those of view 2 the positives,
+            without a gradient, and ``negatives`` are the only negatives (MoCo); call it a second time with
+            the views exchanged for the symmetric loss.
         gather: under a process group, take the embeddings of all processes as one batch; otherwise each
             process has negatives of its own only, which is another objective for every number of processes.
 
-    Attributes:
-        wants: Names of the arguments that the objective is called with besides the embeddings.
-
     Raises:
         ValueError: for a temperature that is or could become zero or negative, or unknown ``pairs``.
+
+    Example:
+        >>> z1, z2, queue = (torch.eye(4)[rows] for rows in ([0, 1], [0, 1], [2, 3]))
+        >>> Contrastive(temperature=1.0)(z1, z2)
+        tensor(0.5514)
+        >>> Contrastive(temperature=1.0, pairs="queue")(z1, z2, negatives=queue)
+        tensor(0.5514)
     """
 
-    wants: tuple[str, ...] = ()
+    supports_queue: ClassVar[bool] = True
 
     def __init__(
         self,
         *,
         temperature: float | TemperatureRule = 0.1,
         weight: Weight | None = None,
-        pairs: Pairs = "both",
+        pairs: PairSet = "both",
         gather: bool = True,
     ) -> None:
         super().__init__()
-        check_pairs(pairs)
+        if self.supports_queue and pairs not in ("both", "cross", "queue"):
+            raise ValueError(f"pairs must be 'both', 'cross' or 'queue', got {pairs!r}")
+        if not self.supports_queue:
+            check_pairs(pairs)
         self.temperature = as_rule(temperature)
         self.weight = Softmax() if weight is None else weight
-        self.pairs: Pairs = pairs
+        self.pairs: PairSet = pairs
         self.gather = gather
+        if pairs == "queue":
+            self.required_inputs = ("negatives",)
         self._seen: tuple[Tensor, Tensor, Tensor] | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """Tells the temperature rule which epoch (counted from 0) is running."""
         self.temperature.set_epoch(epoch)
 
-    def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
+    def forward(self, z1: Tensor, z2: Tensor, *, negatives: Tensor | None = None) -> Tensor:
         """The loss of a batch.
 
         With several processes the batch is that of all of them: negatives, alignment and value are those of
@@ -65,6 +83,8 @@ class Contrastive(nn.Module):
         Args:
             z1: (N, D) embeddings of view 1, any scale, at least 2 images over all processes.
             z2: (N, D) embeddings of view 2.
+            negatives: (K, D) embeddings of a queue, any scale and the same on all processes, with
+                ``pairs="queue"`` and not otherwise. They get no gradient.
 
         Returns:
             A scalar, float32 (float64 for float64 input).
@@ -72,34 +92,69 @@ class Contrastive(nn.Module):
         Raises:
             ValueError: naming the argument and the shape that cannot be used.
         """
+        if self.pairs == "queue":
+            return self._queue_loss(z1, z2, negatives)
+        if negatives is not None:
+            raise ValueError(f"negatives need pairs='queue', not {self.pairs!r}")
+        pairs = self.pairs
         u = self._units(z1, z2)
         positive = positives(u)
+        u1, u2 = u.chunk(2)
+        shift = self._shift(u1, u2, positive)
         tau = self.temperature(positive.detach())
 
         def margin_at(temperature: Tensor | float) -> Tensor:
-            return unit_margin(u, positive, temperature, pairs=self.pairs)
+            return unit_margin(u, shift, temperature, pairs=pairs)
 
         return self._losses(margin_at, positive.repeat(2), tau).mean()
+
+    def _queue_loss(self, z1: Tensor, z2: Tensor, negatives: Tensor | None) -> Tensor:
+        z1, z2 = whole_batch(z1, z2.detach(), gathers=self.gather)
+        width = z1.shape[1]
+        if negatives is None or negatives.ndim != 2 or negatives.shape[1] != width or len(negatives) == 0:
+            shape = None if negatives is None else tuple(negatives.shape)
+            raise ValueError(f"negatives must have shape (K, {width}) with K of at least 1, got {shape}")
+        u1, u2, queue = unit(z1), unit(z2.detach()), unit(negatives.detach()).to(z1.device)
+        with full_precision(u1.device):
+            positive = (u1 * u2).sum(dim=-1)
+            shift = self._shift(u1, u2, positive)
+            tau = self.temperature(positive.detach())
+
+            def margin_at(temperature: Tensor | float) -> Tensor:
+                wide = torch.as_tensor(temperature, dtype=u1.dtype, device=u1.device).expand(len(u1))
+                return queue_margin(u1, shift, wide, queue.to(u1.dtype))
+
+            return self._losses(margin_at, positive, tau).mean()
+
+    def _shift(self, u1: Tensor, u2: Tensor, positive: Tensor) -> Tensor:
+        """(N,) what the margin subtracts for the positive pairs: their similarities."""
+        return positive
 
     def _units(self, z1: Tensor, z2: Tensor) -> Tensor:
         """(2N, D) unit embeddings of the whole batch, those of view 1 first."""
         return unit(torch.cat(whole_batch(z1, z2, gathers=self.gather)))
 
     def _losses(self, margin_at: Callable[[Tensor | float], Tensor], positive: Tensor, tau: Tensor) -> Tensor:
-        """(2N,) losses of anchors with the margins ``margin_at(tau)``, noted for ``statistics``."""
+        """(A,) losses of anchors with the margins ``margin_at(tau)``, recorded for ``statistics``.
+
+        Args:
+            margin_at: (A,) margins at a temperature.
+            positive: (A,) similarities to the positives.
+            tau: a scalar, or (N,) with a value for each image.
+        """
         d = margin_at(tau)
         self._seen = (positive.detach(), tau.detach(), d.detach())
         anchors = Anchors(
             margin=d,
             positive=positive,
-            temperature=tau.repeat(2) if tau.ndim else tau,
+            temperature=tau.repeat(len(positive) // len(tau)) if tau.ndim else tau,
             margin_at=torch.no_grad()(margin_at),
         )
         losses: Tensor = self.weight(anchors)
         return losses
 
     def anchor_weights(self) -> Tensor:
-        """(2N,) W = sigmoid(d) of the last call's anchors, detached, on its device; none before the first."""
+        """(A,) W = sigmoid(d) of the last call's anchors, detached, on its device; none before the first."""
         return torch.empty(0) if self._seen is None else self._seen[2].sigmoid()
 
     def statistics(self) -> dict[str, Tensor]:

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ssl_vision.objectives.contrastive import PairSet
 from ssl_vision.objectives.distance import Metric, angle, distance
-from ssl_vision.objectives.margin import full_precision, positives, unit, unit_margin
+from ssl_vision.objectives.margin import full_precision, positives, unit
 from ssl_vision.objectives.presets import InfoNCE
 from ssl_vision.objectives.temperature import TemperatureRule
 from ssl_vision.objectives.tiled import Pairs, check_pairs, hardest, own_image
@@ -54,7 +55,7 @@ class HardestTriplet(TwoViews):
         nearest = hardest(u, own_image(len(u) // 2), pairs=self.pairs)
         to_positive = self.distance.between(*u.chunk(2)).repeat(2)
         losses = F.relu(to_positive - self.distance.between(u, u[nearest]) + self.margin)
-        self.note(alignment=positives(u).mean(), active_share=(losses > 0).to(u.dtype).mean())
+        self.record(alignment=positives(u).mean(), active_share=(losses > 0).to(u.dtype).mean())
         return losses.mean()
 
 
@@ -121,24 +122,17 @@ class ArcCon(InfoNCE):
         *,
         temperature: float | TemperatureRule = 0.1,
         angle: float = 10.0,
-        pairs: Pairs = "both",
+        pairs: PairSet = "both",
         gather: bool = True,
     ) -> None:
         super().__init__(temperature=temperature, pairs=pairs, gather=gather)
         check_angle(angle)
         self.angle = math.radians(angle)
 
-    def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """The loss of a batch, as in ``Contrastive``."""
-        u = self._units(z1, z2)
-        with full_precision(u.device):
-            turned = torch.cos(angle(*u.chunk(2)) + self.angle)
-        positive = positives(u.detach())
-
-        def margin_at(temperature: Tensor | float) -> Tensor:
-            return unit_margin(u, turned, temperature, pairs=self.pairs)
-
-        return self._losses(margin_at, positive.repeat(2), self.temperature(positive)).mean()
+    def _shift(self, u1: Tensor, u2: Tensor, positive: Tensor) -> Tensor:
+        """(N,) cos(θ⁺ + u)."""
+        with full_precision(u1.device):
+            return torch.cos(angle(u1, u2) + self.angle)
 
 
 def check_angle(degrees: float) -> None:

@@ -376,7 +376,7 @@ class UnifiedGradient(TwoViews):
         if self.gate.stills:
             gradients *= gates[:, None]
         is_open = (gates > 0).to(u.dtype)
-        self.note(alignment=positives(u).mean(), gate_mean=gates.mean(), active_share=is_open.mean())
+        self.record(alignment=positives(u).mean(), gate_mean=gates.mean(), active_share=is_open.mean())
         opened = is_open.view(groups, -1, 1).sum(dim=1, keepdim=True).clamp(min=1.0)
         factor = self.scale / groups / (len(u) if self.average == "all" else opened)
         return (values * factor).sum(), (gradients * factor).sum(dim=0)

@@ -1,8 +1,7 @@
 """The published objectives, by name: each a choice of temperature rule and weight."""
 
-from ssl_vision.objectives.contrastive import Contrastive
+from ssl_vision.objectives.contrastive import Contrastive, PairSet
 from ssl_vision.objectives.temperature import AlignmentExponential, AlignmentLinear, TemperatureRule
-from ssl_vision.objectives.tiled import Pairs
 from ssl_vision.objectives.weight import (
     AtTemperature,
     Clipped,
@@ -19,7 +18,7 @@ class InfoNCE(Contrastive):
     """InfoNCE, also NT-Xent: softplus(d) (MACL paper, Eq. 1; Chen et al. 2020, A Simple Framework)."""
 
     def __init__(
-        self, *, temperature: float | TemperatureRule = 0.1, pairs: Pairs = "both", gather: bool = True
+        self, *, temperature: float | TemperatureRule = 0.1, pairs: PairSet = "both", gather: bool = True
     ) -> None:
         super().__init__(temperature=temperature, weight=Softmax(), pairs=pairs, gather=gather)
 
@@ -28,7 +27,7 @@ class DCL(Contrastive):
     """Decoupled contrastive learning: d (Yeh et al. 2021)."""
 
     def __init__(
-        self, *, temperature: float | TemperatureRule = 0.1, pairs: Pairs = "both", gather: bool = True
+        self, *, temperature: float | TemperatureRule = 0.1, pairs: PairSet = "both", gather: bool = True
     ) -> None:
         super().__init__(temperature=temperature, weight=Decoupled(), pairs=pairs, gather=gather)
 
@@ -48,7 +47,7 @@ class DCLW(Contrastive):
         *,
         temperature: float | TemperatureRule = 0.1,
         sigma: float = 0.5,
-        pairs: Pairs = "both",
+        pairs: PairSet = "both",
         gather: bool = True,
     ) -> None:
         super().__init__(temperature=temperature, weight=VonMisesFisher(sigma), pairs=pairs, gather=gather)
@@ -58,7 +57,7 @@ class DCLPlus(Contrastive):
     """DCL⁺, clipped decoupled loss: max(0, d), zero gradient for anchors with d < 0."""
 
     def __init__(
-        self, *, temperature: float | TemperatureRule = 0.1, pairs: Pairs = "both", gather: bool = True
+        self, *, temperature: float | TemperatureRule = 0.1, pairs: PairSet = "both", gather: bool = True
     ) -> None:
         super().__init__(temperature=temperature, weight=Clipped(), pairs=pairs, gather=gather)
 
@@ -67,7 +66,7 @@ class FlatNCE(Contrastive):
     """FlatNCE: exp(d − sg d), value 1, gradient ∇d (Chen et al. 2021)."""
 
     def __init__(
-        self, *, temperature: float | TemperatureRule = 0.1, pairs: Pairs = "both", gather: bool = True
+        self, *, temperature: float | TemperatureRule = 0.1, pairs: PairSet = "both", gather: bool = True
     ) -> None:
         super().__init__(temperature=temperature, weight=Flat(), pairs=pairs, gather=gather)
 
@@ -87,7 +86,7 @@ class DualTemperature(Contrastive):
         *,
         temperature: float | TemperatureRule = 0.1,
         outer_temperature: float = 1.0,
-        pairs: Pairs = "both",
+        pairs: PairSet = "both",
         gather: bool = True,
     ) -> None:
         super().__init__(
@@ -106,7 +105,7 @@ class MACL(Contrastive):
     """
 
     def __init__(
-        self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: Pairs = "both", gather: bool = True
+        self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: PairSet = "both", gather: bool = True
     ) -> None:
         super().__init__(
             temperature=AlignmentExponential(temperature, alpha),
@@ -133,7 +132,7 @@ class MACLb(Contrastive):
         temperature: float = 0.1,
         beta: float = 0.5,
         minimum: float = 0.01,
-        pairs: Pairs = "both",
+        pairs: PairSet = "both",
         gather: bool = True,
     ) -> None:
         super().__init__(
@@ -155,7 +154,7 @@ class MACLc(Contrastive):
     """
 
     def __init__(
-        self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: Pairs = "both", gather: bool = True
+        self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: PairSet = "both", gather: bool = True
     ) -> None:
         super().__init__(
             temperature=AlignmentExponential(temperature, alpha),
@@ -184,7 +183,7 @@ class MACLICML(Contrastive):
         beta: float = 0.5,
         threshold: float = 0.0,
         minimum: float = 0.01,
-        pairs: Pairs = "both",
+        pairs: PairSet = "both",
         gather: bool = True,
     ) -> None:
         super().__init__(
@@ -206,7 +205,7 @@ class AdaptiveInfoNCE(Contrastive):
     """
 
     def __init__(
-        self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: Pairs = "both", gather: bool = True
+        self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: PairSet = "both", gather: bool = True
     ) -> None:
         super().__init__(
             temperature=AlignmentExponential(temperature, alpha), weight=Softmax(), pairs=pairs, gather=gather

@@ -14,6 +14,7 @@ from ssl_vision.objectives.bank import Bank, Chosen, Search
 from ssl_vision.objectives.critic import Critic, Weights
 from ssl_vision.objectives.gather import gather, is_distributed
 from ssl_vision.objectives.margin import full_precision, unit
+from ssl_vision.objectives.objective import Objective, as_objective
 from ssl_vision.objectives.presets import InfoNCE
 
 Pair = Literal["layers", "views", "depths"]
@@ -32,7 +33,7 @@ _FROM: dict[str, tuple[str, str]] = {
 }
 
 
-class RECLAIM(nn.Module):
+class RECLAIM(Objective):
     """A contrastive objective plus a contrast of two representations u, v of an image, by a critic.
 
         L = L_objective + λ mean_i [ softplus(−c(u_i, v_i))
@@ -45,9 +46,10 @@ class RECLAIM(nn.Module):
     maximised with λ > 0 it would have called negatives positives. u is of view 1 and v of view 2, both
     normalised; u', v' and the banks carry no gradient, so it reaches the network through u_i and v_i.
 
-    It is called with more than the embeddings (see ``wants``), after ``prepare``; ``SimCLR`` does both, and
-    loading the state of one that is prepared prepares it, too. In the first ``warmup_epochs``, while the
-    banks fill, negatives are the other images of the batch. A row that is not yet written is never chosen.
+    It is called with more than the embeddings (see ``required_inputs``), after ``prepare``; ``SimCLR`` does
+    both, and loading the state of one that is prepared prepares it, too. In the first ``warmup_epochs``,
+    while the banks fill, negatives are the other images of the batch. A row that is not yet written is never
+    chosen.
 
     With several processes each has the banks of the images of all, negatives of the batch are those of
     the whole batch, and value and averaged gradient are those of one process that has it whole.
@@ -111,6 +113,8 @@ class RECLAIM(nn.Module):
         self.objective = InfoNCE() if objective is None else objective
         if isinstance(self.objective, RECLAIM):
             raise ValueError("objective must not be RECLAIM, too")
+        own = {"indices", "labels", *_FROM[pair]} - {"embeddings"}
+        self.required_inputs = tuple(sorted(own.union(self._inside.required_inputs)))
         self.weight, self.pair, self.k, self.rho = weight, pair, k, rho
         self.gamma = float(k) if gamma is None else gamma
         self.negatives, self.share, self.search = negatives, share, search
@@ -121,19 +125,20 @@ class RECLAIM(nn.Module):
         self.register_load_state_dict_pre_hook(_prepare_for)  # type: ignore[no-untyped-call]
 
     @property
-    def wants(self) -> tuple[str, ...]:
-        """Names of the arguments it is called with besides the embeddings."""
-        own = {"indices", "labels", *_FROM[self.pair]} - {"embeddings"}
-        return tuple(sorted(own.union(getattr(self.objective, "wants", ()))))
+    def embedding_objective(self) -> Objective:
+        """The objective inside."""
+        return self._inside
+
+    @property
+    def _inside(self) -> Objective:
+        return as_objective(self.objective)
 
     def set_epoch(self, epoch: int) -> None:
         """Tells it, and the objective inside, which epoch (counted from 0) is running."""
         self.epoch = epoch
-        objective: Any = self.objective
-        if hasattr(objective, "set_epoch"):
-            objective.set_epoch(epoch)
+        self._inside.set_epoch(epoch)
 
-    def prepare(self, *, images: int, **dims: int) -> None:
+    def prepare(self, *, images: int | None, **dims: int | None) -> None:
         """Makes critic and banks: before the optimizer is made, and before the module is moved to a device.
 
         The critic's weights are a function of torch's initial seed alone. A second call changes nothing.
@@ -143,12 +148,16 @@ class RECLAIM(nn.Module):
             **dims: of ``embeddings``, ``features`` and ``shallow``, those of them that ``pair`` takes.
 
         Raises:
-            ValueError: for K that is not below ``images``, sizes other than those of an earlier call, or an
-                approximate search without FAISS.
+            ValueError: for unknown ``images``, K that is not below them, sizes other than those of an earlier
+                call, or an approximate search without FAISS.
         """
+        if images is None:
+            raise ValueError("RECLAIM has to know the images: train with a data module of ssl_vision.data")
         if self.negatives == "nearest" and self.k >= images:
             raise ValueError(f"k {self.k} must be below the number of training images, {images}")
         u_dim, v_dim = (dims[name] for name in _FROM[self.pair])
+        if u_dim is None or v_dim is None:
+            raise ValueError(f"pair {self.pair!r} needs an encoder with a third stage")
         if "critic" not in self._modules:
             self._make(images, u_dim, v_dim)
         there = (len(self.labels), self.u_bank.rows.shape[1], self.v_bank.rows.shape[1])
@@ -205,8 +214,8 @@ class RECLAIM(nn.Module):
         for name in _FROM[self.pair]:
             if given[name] is None:
                 raise ValueError(f"{name} must be both views' for pair {self.pair!r}, got none")
-        inside = {name: given[name] for name in getattr(self.objective, "wants", ())}
-        loss: Tensor = self.objective(z1, z2, **inside)
+        inside = {name: given[name] for name in self._inside.required_inputs}
+        loss: Tensor = self._inside(z1, z2, **inside)
         u, v = (unit(given[name][view]) for view, name in enumerate(_FROM[self.pair]))
         with full_precision(z1.device):
             return loss + self.weight * self._contrast(u, v, indices, labels)
@@ -282,8 +291,7 @@ class RECLAIM(nn.Module):
             labelled = counts & (labels[:, None] >= 0) & (theirs >= 0)
             known += labelled.sum()
             same += (labelled & (theirs == labels[:, None])).sum()
-        inside: dict[str, Tensor] = getattr(self.objective, "statistics", dict)()
-        return {**inside, **self._seen, "same_class_share": same / known.clamp(min=1)}
+        return {**self._inside.statistics(), **self._seen, "same_class_share": same / known.clamp(min=1)}
 
 
 def _against(weights: Weights, left: Tensor, right: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:

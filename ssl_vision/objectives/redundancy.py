@@ -41,7 +41,7 @@ class BarlowTwins(TwoViews):
         correlation = linear(x.T, y.T) / len(x)
         invariance = (1 - correlation.diagonal()).square().sum()
         redundancy = _off_diagonal(correlation).square().sum()
-        self.note(alignment=F.cosine_similarity(x, y).mean(), invariance=invariance, redundancy=redundancy)
+        self.record(alignment=F.cosine_similarity(x, y).mean(), invariance=invariance, redundancy=redundancy)
         return invariance + self.weight * redundancy
 
 
@@ -114,7 +114,7 @@ class VICReg(TwoViews):
             matrix = linear(centred.T, centred.T) / (len(z) - 1)
             variance = variance + F.relu(1 - (matrix.diagonal() + self.epsilon).sqrt()).mean() / 2
             covariance = covariance + _off_diagonal(matrix).square().sum() / z.shape[1]
-        self.note(
+        self.record(
             alignment=F.cosine_similarity(z1, z2).mean(),
             invariance=invariance,
             variance=variance,
@@ -154,7 +154,7 @@ class SphericalVICReg(TwoViews):
         x, y = unit(z1), unit(z2)
         products = linear(x.T, x.T), linear(y.T, y.T)
         covariance = (products[0].square().sum() + products[1].square().sum()) / (2 * len(x) ** 2)
-        self.note(alignment=(x * y).sum(dim=1).mean(), covariance=covariance)
+        self.record(alignment=(x * y).sum(dim=1).mean(), covariance=covariance)
         return (x - y).square().sum(dim=1).mean() + self.weight * covariance
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from ssl_vision.objectives.contrastive import Contrastive
 from ssl_vision.objectives.gather import gather, is_distributed
 from ssl_vision.objectives.margin import dense, full_precision, is_dense, per_anchor, positives
-from ssl_vision.objectives.tiled import NEVER, Exclude, tiled
+from ssl_vision.objectives.tiled import NEVER, Exclude, Pairs, tiled
 
 
 class SupCon(Contrastive):
@@ -31,9 +31,17 @@ class SupCon(Contrastive):
         gather: as in ``Contrastive``.
     """
 
-    wants = ("labels",)
+    required_inputs = ("labels",)
+    supports_queue = False
 
-    def forward(self, z1: Tensor, z2: Tensor, labels: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        z1: Tensor,
+        z2: Tensor,
+        labels: Tensor | None = None,
+        *,
+        negatives: Tensor | None = None,
+    ) -> Tensor:
         """The loss of a batch.
 
         Args:
@@ -41,6 +49,7 @@ class SupCon(Contrastive):
             z2: (N, D) embeddings of view 2.
             labels: (N,) integers; a negative one means that the image has no label, and then its other view
                 is its one positive.
+            negatives: not used; SupCon takes its negatives from the batch.
 
         Returns:
             A scalar.
@@ -48,6 +57,8 @@ class SupCon(Contrastive):
         Raises:
             ValueError: without labels that fit, or as ``Contrastive`` does.
         """
+        if negatives is not None:
+            raise ValueError("negatives: SupCon takes them from the batch, by their labels")
         if labels is None or labels.shape != z1.shape[:1] or labels.is_floating_point():
             got = "none" if labels is None else f"{labels.dtype} of shape {tuple(labels.shape)}"
             raise ValueError(f"labels must be integers of shape ({len(z1)},), got {got}")
@@ -55,6 +66,7 @@ class SupCon(Contrastive):
         if self.gather and is_distributed():
             labels = gather(labels[:, None])[:, 0]
         count = len(labels)
+        pairs: Pairs = "both" if self.pairs == "both" else "cross"
         with full_precision(u.device):
             labels = torch.where(labels < 0, -1 - torch.arange(count, device=u.device), labels)
             own = positives(u).repeat(2)
@@ -63,10 +75,10 @@ class SupCon(Contrastive):
             tau = self.temperature(mean.detach().view(2, count).mean(dim=0))
             twice = labels.repeat(2)
 
-            def over(pairs: Exclude, temperature: Tensor | float) -> Tensor:
+            def over(exclude: Exclude, temperature: Tensor | float) -> Tensor:
                 """Log-sum-exp of a set of pairs, with the other view's similarity as zero."""
                 compute = dense if is_dense(u) else tiled
-                return compute(u, own, per_anchor(temperature, u), pairs, pairs=self.pairs)
+                return compute(u, own, per_anchor(temperature, u), exclude, pairs=pairs)
 
             attraction = over(_positives_of(twice), tau)
 

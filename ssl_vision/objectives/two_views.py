@@ -1,13 +1,14 @@
 """What the objectives without a margin d share: the batch they see and what they tell of it."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ssl_vision.objectives.gather import whole_batch
 from ssl_vision.objectives.margin import full_precision
+from ssl_vision.objectives.objective import Objective
 
 
-class TwoViews(nn.Module):
+class TwoViews(Objective):
     """A loss of the whole batch's two views; a subclass says which in ``loss``.
 
     Args:
@@ -37,10 +38,10 @@ class TwoViews(nn.Module):
             return self.loss(*(z if z.dtype == torch.float64 else z.float() for z in whole))
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """The loss of the whole batch's (N, D) embeddings, in float32 or float64; calls ``note``."""
+        """The loss of the whole batch's (N, D) embeddings, in float32 or float64; calls ``record``."""
         raise NotImplementedError
 
-    def note(self, **seen: Tensor) -> None:
+    def record(self, **seen: Tensor) -> None:
         """Keeps scalars of this call for ``statistics``, detached."""
         self._seen = {name: value.detach() for name, value in seen.items()}
 

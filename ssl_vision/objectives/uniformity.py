@@ -91,7 +91,7 @@ class AlignmentUniformity(TwoViews):
         else:
             keys = (images - 1) * (2 if self.pairs == "both" else 1)
             uniformity = sums.logsumexp(dim=0) - math.log(2 * images * keys)
-        self.note(alignment=positives(u).mean(), uniformity=uniformity)
+        self.record(alignment=positives(u).mean(), uniformity=uniformity)
         return self.alignment_weight * alignment + self.uniformity_weight * uniformity
 
 
@@ -123,7 +123,7 @@ class MHE(TwoViews):
         """Alignment plus energy."""
         u = unit(torch.cat([z1, z2]))
         energy = log_sums(u, 1.0, pairs="within").view(2, -1).logsumexp(dim=1) + 1 - math.log(2)
-        self.note(alignment=positives(u).mean(), energy=energy.mean())
+        self.record(alignment=positives(u).mean(), energy=energy.mean())
         return chord(*u.chunk(2)).square().mean() + self.weight * energy.sum()
 
 
@@ -154,7 +154,7 @@ class MHS(TwoViews):
         u = unit(torch.cat([z1, z2]))
         nearest = u.detach()[hardest(u, own_image(len(u) // 2), pairs="cross")]
         separation = chord(u, nearest).mean()
-        self.note(alignment=positives(u).mean(), separation=separation)
+        self.record(alignment=positives(u).mean(), separation=separation)
         return chord(*u.chunk(2)).square().mean() - 2 * self.weight * separation
 
 

@@ -331,10 +331,10 @@ class RunCLI(LightningCLI):
             self.beginning,
             Times(),
             Memory(),
-            ObjectiveStatistics(),
-            WeightHistogram(log),
         ]
-        own += [FiniteSteps(config.patience)]
+        has_objective = "objective" in dict(self.model.named_children())
+        own += [ObjectiveStatistics(), WeightHistogram(log)] if has_objective else []
+        own += [FiniteSteps(config.patience, objective="objective" if has_objective else None)]
         own += [OnlineProbe()] if config.online_probe else []
         own += [GradientDiagnostics()] if config.gradients else []
         files = WholeFiles(self.folder.last, self.folder.previous)

@@ -72,8 +72,13 @@ def step(objective, callback, *, images=24, noise=0.3):
         accumulate_grad_batches=1,
         strategy=SimpleNamespace(reduce=lambda value, reduce_op: value),
     )
-    module = SimpleNamespace(objective=objective, embeddings=(z1, z2), log=logged.__setitem__)
-    callback.on_train_batch_end(trainer, module, None, SimpleNamespace(labels=labels), 0)
+    module = nn.Module()
+    module.objective, module.log = objective, logged.__setitem__
+    callback.on_train_start(trainer, module)
+    inputs = {"labels": labels} if isinstance(objective, SupCon) else {}
+    objective(z1.clone().requires_grad_(), z2, **inputs)
+    callback.on_train_batch_end(trainer, module, None, None, 0)
+    callback.on_train_end(trainer, module)
     return z1, z2, labels, logged
 
 
@@ -188,14 +193,14 @@ def test_the_run_and_the_objectives_statistics_are_the_same_without():
 
 
 class Indexed(InfoNCE):
-    wants = ("labels", "indices")
+    required_inputs = ("labels", "indices")
 
     def forward(self, z1, z2, *, labels, indices):
         return super().forward(z1, z2)
 
 
 def test_an_objective_of_more_than_embeddings_is_refused():
-    message = r"^Indexed is no function of embeddings alone \(it wants indices\)$"
+    message = r"^Indexed is not a function of embeddings alone \(it needs indices\)$"
     for callback in (GradientDiagnostics(), ShadowObjectives([DCL()])):
         with pytest.raises(InputError, match=message):
             train(Indexed(), callback)

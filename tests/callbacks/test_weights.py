@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from settings import TINY
+from torch import nn
 
 from ssl_vision.callbacks.weights import BINS, WeightHistogram, names, shares
 from ssl_vision.main import main
@@ -35,14 +36,15 @@ def test_a_row_is_the_weights_of_the_step():
     objective, written = MACL(temperature=0.1), []
     log = SimpleNamespace(log_metrics=lambda row, step: written.append((step, row)))
     trainer = SimpleNamespace(log_every_n_steps=2, global_step=3, current_epoch=1, is_global_zero=True)
-    callback = WeightHistogram(log)
-    callback.on_train_batch_end(trainer, SimpleNamespace(objective=objective), None, None, 0)
+    callback, module = WeightHistogram(log), nn.Module()
+    module.objective = objective
+    callback.on_train_batch_end(trainer, module, None, None, 0)
     trainer.global_step = 4
-    callback.on_train_batch_end(trainer, SimpleNamespace(objective=objective), None, None, 0)
+    callback.on_train_batch_end(trainer, module, None, None, 0)
     assert written == []  # nothing was called yet
     z1, z2 = torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(0))
     objective(z1, z2)
-    callback.on_train_batch_end(trainer, SimpleNamespace(objective=objective), None, None, 0)
+    callback.on_train_batch_end(trainer, module, None, None, 0)
     ((step, row),) = written
     assert step == 3
     assert row.pop("epoch") == 1

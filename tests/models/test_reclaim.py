@@ -42,7 +42,7 @@ def test_the_objective_gets_what_it_wants(pair, chunk_size, bn):
         shallow = stage(shallow)
     features = backbone.layer4(shallow).mean(dim=(2, 3))
     given = {"features": features.chunk(2), "shallow": shallow.mean(dim=(2, 3)).chunk(2)}
-    given = {name: value for name, value in given.items() if name in other.objective.wants}
+    given = {name: value for name, value in given.items() if name in other.objective.required_inputs}
     z = other.head(features).chunk(2)
     want = other.objective(*z, indices=BATCH.indices, labels=LABELS, **given)
     torch.testing.assert_close(loss, want)

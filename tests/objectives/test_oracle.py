@@ -170,4 +170,4 @@ def test_every_weight_and_rule_is_tested():
 
 
 def test_every_preset_is_tested():
-    assert {c.__name__ for c in o.Contrastive.__subclasses__() if not c.wants} == set(PRESETS)
+    assert {c.__name__ for c in o.Contrastive.__subclasses__() if not c.required_inputs} == set(PRESETS)

@@ -86,7 +86,7 @@ def gradients_in_autocast(which, n, *, enabled):
     if hasattr(objective, "prepare"):
         objective.prepare(images=200, embeddings=16, features=64, shallow=64)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-        loss = objective(z1, z2, **{name: known[name] for name in getattr(objective, "wants", ())})
+        loss = objective(z1, z2, **{name: known[name] for name in objective.required_inputs})
         loss.backward()
     leaves = (z1, z2, *known["features"], *objective.parameters())
     return torch.cat([leaf.grad.flatten() for leaf in leaves if leaf.grad is not None])
@@ -185,7 +185,7 @@ def test_parameters_that_cannot_work_are_refused_by_name(make, words):
 
 
 @pytest.mark.parametrize("n", [16, 256])
-@pytest.mark.parametrize("preset", [c for c in o.Contrastive.__subclasses__() if not c.wants])
+@pytest.mark.parametrize("preset", [c for c in o.Contrastive.__subclasses__() if not c.required_inputs])
 def test_what_is_not_finite_shows_in_the_loss(preset, n):
     for value in (math.nan, math.inf):
         z = torch.randn(2 * n, 8, generator=torch.Generator().manual_seed(0))

@@ -56,7 +56,7 @@ def batch(objective):
         name: tuple(randn(N, dim, seed=10 * dim + view).requires_grad_() for view in (0, 1))
         for name, dim in DIMS.items()
     }
-    given = {name: views[name] for name in ("features", "shallow") if name in objective.wants}
+    given = {name: views[name] for name in ("features", "shallow") if name in objective.required_inputs}
     return views["embeddings"], {"indices": OWN, "labels": LABELS, **given}
 
 
@@ -305,7 +305,7 @@ def test_statistics_tell_the_gap_and_how_many_negatives_are_of_the_anchors_class
 
 def test_the_objective_inside_gets_what_it_wants():
     objective = prepared(objective=o.SupCon(), weight=0.0)
-    assert objective.wants == ("features", "indices", "labels")
+    assert objective.required_inputs == ("features", "indices", "labels")
     z, given = batch(objective)
     torch.testing.assert_close(objective(*z, **given), o.SupCon()(*z, LABELS))
 

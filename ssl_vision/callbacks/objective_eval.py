@@ -1,0 +1,151 @@
+"""Evaluating an objective again on the embeddings of a training step, without changing the run."""
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from ssl_vision.data import Batch
+from ssl_vision.errors import InputError
+from ssl_vision.objectives import Objective, as_objective
+
+
+def check_every(every: int) -> None:
+    """Check a number of steps.
+
+    Raises:
+        ValueError: it is below 1.
+    """
+    if every < 1:
+        raise ValueError(f"every must be 1 or more, got {every}")
+
+
+def objective_at(pl_module: pl.LightningModule, path: str) -> Objective:
+    """Return the objective at a submodule path.
+
+    Raises:
+        InputError: the module has no such submodule.
+    """
+    return as_objective(_submodule(pl_module, path))
+
+
+def embedding_objective_at(pl_module: pl.LightningModule, path: str) -> Objective:
+    """Return the objective at a submodule path, or the one of embeddings alone that it adds to.
+
+    Raises:
+        InputError: the module has no such submodule, or it needs more than embeddings and labels.
+    """
+    objective = objective_at(pl_module, path).embedding_objective
+    check_embedding_objective(objective)
+    return objective
+
+
+def check_embedding_objective(objective: Objective) -> None:
+    """Check that an objective is a function of embeddings and labels.
+
+    Raises:
+        InputError: it needs more.
+    """
+    if more := sorted(set(objective.required_inputs) - {"labels"}):
+        name = type(objective).__name__
+        raise InputError(f"{name} is not a function of embeddings alone (it needs {', '.join(more)})")
+
+
+def is_due(trainer: pl.Trainer, every: int, batch_idx: int) -> bool:
+    """Return True if the batch ends a step that the trainer logs, and this is one in ``every`` of them."""
+    logged: Any = trainer.log_every_n_steps  # type: ignore[attr-defined]
+    accumulated = (batch_idx + 1) % trainer.accumulate_grad_batches and not trainer.is_last_batch
+    return bool(logged) and not accumulated and trainer.global_step % math.lcm(every, logged) == 0
+
+
+def detached_copy(objective: Objective) -> Objective:
+    """Return a copy of the objective in its present state, which sees this process's embeddings alone."""
+    other = copy.deepcopy(objective)
+    other.gather = False
+    return other
+
+
+def loss_of(objective: Objective, labels: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the objective as a function of embeddings, given the labels of the images.
+
+    Raises:
+        InputError: it needs labels and there are none.
+    """
+    if "labels" in objective.required_inputs and labels is None:
+        raise InputError(f"{type(objective).__name__} needs labels, which the batches do not have")
+    inputs = {"labels": labels} if "labels" in objective.required_inputs else {}
+
+    def loss(z1: Tensor, z2: Tensor) -> Tensor:
+        value: Tensor = objective(z1, z2, **inputs)
+        return value
+
+    return loss
+
+
+class ObjectiveInputs:
+    """The inputs of the last call of an objective in training, read by a forward pre-hook.
+
+    Args:
+        pl_module: the module that trains.
+        path: submodule path of its objective, which is called with the embeddings of both views first.
+
+    Raises:
+        InputError: the module has no such submodule.
+    """
+
+    def __init__(self, pl_module: pl.LightningModule, path: str) -> None:
+        self.path = path
+        self._module = _submodule(pl_module, path)
+        self._inputs: tuple[Any, ...] = ()
+        self._labels: Tensor | None = None
+        self._handle = self._module.register_forward_pre_hook(self._record, with_kwargs=True)
+
+    def remove(self) -> None:
+        """Remove the hook."""
+        self._handle.remove()
+
+    def embeddings(self) -> tuple[Tensor, Tensor]:
+        """Embeddings of both views, (N, D) each, float32 or float64, detached.
+
+        Raises:
+            InputError: the objective was not called with two tensors of one shape (N, D).
+        """
+        pair = self._inputs[:2]
+        if len(pair) < 2 or not all(isinstance(z, Tensor) and z.ndim == 2 for z in pair):
+            raise InputError(f"{self.path} was not called with the embeddings of two views, (N, D) each")
+        z1, z2 = (z.detach() if z.dtype == torch.float64 else z.detach().float() for z in pair)
+        return z1, z2
+
+    def labels(self, batch: Any) -> Tensor | None:
+        """(N,) labels of the images: those of the call, those of the batch, or None."""
+        if self._labels is not None:
+            return self._labels
+        return batch.labels if isinstance(batch, Batch) else None
+
+    def _record(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if module is self._module and torch.is_grad_enabled():  # not in a copy, nor in validation
+            self._inputs, self._labels = args, kwargs.get("labels")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy of the objective keeps the hook, which ignores it."""
+        return self
+
+
+def log(trainer: pl.Trainer, pl_module: pl.LightningModule, values: dict[str, Tensor]) -> None:
+    """Log scalars as means over the processes, leaving out those that are NaN in one of them."""
+    together = torch.stack([value.float() for value in values.values()])
+    means: Any = trainer.strategy.reduce(together, reduce_op="mean")
+    for key, value in zip(values, means.tolist(), strict=True):
+        if not math.isnan(value):
+            pl_module.log(key, value)
+
+
+def _submodule(pl_module: pl.LightningModule, path: str) -> nn.Module:
+    try:
+        return pl_module.get_submodule(path)
+    except AttributeError as error:
+        raise InputError(f"{type(pl_module).__name__} has no submodule {path!r}: {error}") from error

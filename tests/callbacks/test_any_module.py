@@ -1,0 +1,102 @@
+"""The callbacks that read an objective work in LightningModules that this package did not write."""
+
+import pytest
+import pytorch_lightning as pl
+import torch
+import torchvision
+from lightly.loss import NTXentLoss
+from lightly.models.modules import SimCLRProjectionHead
+from pytorch_lightning.loggers import CSVLogger
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from ssl_vision.callbacks import FiniteSteps, GradientDiagnostics, ObjectiveStatistics, ShadowObjectives
+from ssl_vision.errors import InputError
+from ssl_vision.objectives import DCL, InfoNCE, SupCon
+
+
+class TutorialSimCLR(pl.LightningModule):
+    """SimCLR as tutorials write it: a torchvision backbone, lightly's head, a loss called ``criterion``."""
+
+    def __init__(self, criterion):
+        super().__init__()
+        resnet = torchvision.models.resnet18(width_per_group=64)
+        self.backbone = nn.Sequential(*list(resnet.children())[:-1])
+        self.projection_head = SimCLRProjectionHead(512, 16, 8)
+        self.criterion = criterion
+
+    def forward(self, x):
+        return self.projection_head(self.backbone(x).flatten(start_dim=1))
+
+    def training_step(self, batch, batch_index):
+        x0, x1 = batch
+        return self.criterion(self(x0), self(x1))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.06)
+
+
+def train(model, callbacks, folder):
+    generator = torch.Generator().manual_seed(0)
+    views = TensorDataset(*torch.rand(2, 24, 3, 32, 32, generator=generator))
+    logger = CSVLogger(folder)
+    trainer = pl.Trainer(
+        max_steps=3, accelerator="cpu", logger=logger, callbacks=callbacks, log_every_n_steps=1,
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+    )  # fmt: skip
+    trainer.fit(model, DataLoader(views, batch_size=8))
+    return trainer.logged_metrics
+
+
+def test_a_tutorials_module_with_the_loss_of_another_library(tmp_path):
+    pl.seed_everything(0)
+    model = TutorialSimCLR(NTXentLoss(temperature=0.5))
+    callbacks = [
+        GradientDiagnostics(every=1, objective="criterion"),
+        ShadowObjectives([InfoNCE(temperature=0.5), DCL()], every=1, objective="criterion"),
+        ObjectiveStatistics("criterion"),
+        FiniteSteps(objective="criterion"),
+    ]
+    logged = train(model, callbacks, tmp_path)
+    assert logged["shadow/InfoNCE/cosine"] == pytest.approx(1, abs=1e-4)  # lightly's loss is this one
+    assert logged["shadow/InfoNCE/gradient_norm"] == pytest.approx(
+        float(logged["shadow/training/gradient_norm"]), rel=1e-4
+    )
+    assert 0 < logged["gradient/gate"] <= 1
+    assert not model.criterion._forward_pre_hooks  # removed with the end of training
+
+
+def test_the_callbacks_change_nothing_in_training(tmp_path):
+    weights = []
+    for callbacks in ([], [GradientDiagnostics(every=1, objective="criterion")]):
+        pl.seed_everything(0)
+        model = TutorialSimCLR(InfoNCE())
+        train(model, callbacks, tmp_path)
+        weights.append(model.state_dict())
+    assert all(torch.equal(one, weights[1][name]) for name, one in weights[0].items())
+
+
+def test_an_objective_of_ours_in_it_has_its_statistics(tmp_path):
+    logged = train(TutorialSimCLR(DCL(temperature=0.2)), [ObjectiveStatistics("criterion")], tmp_path)
+    assert logged["train/temperature"] == pytest.approx(0.2)
+    assert "train/weight_q95" in logged
+
+
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (GradientDiagnostics(), "TutorialSimCLR has no submodule 'objective'"),
+        (
+            ShadowObjectives([SupCon()], every=1, objective="criterion"),
+            "SupCon needs labels, which the batches do not have",
+        ),
+        (
+            GradientDiagnostics(every=1, objective="backbone"),
+            "backbone was not called with the embeddings of two views",
+        ),
+    ],
+    ids=["path", "labels", "no objective"],
+)
+def test_what_is_missing_is_named(callback, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        train(TutorialSimCLR(InfoNCE()), [callback], tmp_path)

@@ -1,0 +1,133 @@
+"""Anchors with a queue of negatives: values and gradients by loops, and what the contract says of them."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ssl_vision import objectives as o
+from ssl_vision.models import SimCLR
+from ssl_vision.objectives import queue
+from ssl_vision.objectives.queue import queue_margin
+
+QUEUED = [c for c in o.Contrastive.__subclasses__() if c.supports_queue] + [o.ArcCon]
+
+
+@pytest.fixture(params=[3, 4096], ids=["several tiles", "one tile"])
+def tile(request, monkeypatch):
+    monkeypatch.setattr(queue, "_TILE", request.param)
+
+
+def embeddings(n=5, k=11, dim=6, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    z1, z2, negatives = (torch.randn(rows, dim, generator=generator, dtype=dtype) for rows in (n, n, k))
+    return z1.requires_grad_(), (z1.detach() + 0.5 * z2).requires_grad_(), negatives.requires_grad_()
+
+
+def direct_margin(z1, z2, negatives, tau):
+    """Logit margins from one matrix, by autograd."""
+    u1, u2, keys = (F.normalize(z, dim=1) for z in (z1, z2.detach(), negatives.detach()))
+    return torch.logsumexp(u1 @ keys.T / tau, dim=1) - (u1 * u2).sum(dim=1) / tau
+
+
+@pytest.mark.parametrize("tau", [0.01, 0.1, 1.0])
+@pytest.mark.usefixtures("tile")
+def test_infonce_is_mocos_cross_entropy(tau):
+    z1, z2, negatives = embeddings()
+    loss = o.InfoNCE(temperature=tau, pairs="queue")(z1, z2, negatives=negatives)
+    u1, u2, keys = (F.normalize(z.detach(), dim=1) for z in (z1, z2, negatives))
+    u1.requires_grad_()
+    logits = torch.cat([(u1 * u2).sum(dim=1, keepdim=True), u1 @ keys.T], dim=1) / tau
+    expected = F.cross_entropy(logits, torch.zeros(len(u1), dtype=torch.long))
+    torch.testing.assert_close(loss, expected)
+    (found,) = torch.autograd.grad(loss, z1, retain_graph=True)
+    by_autograd = F.cross_entropy(
+        torch.cat([(F.normalize(z1, dim=1) * u2).sum(1, keepdim=True), F.normalize(z1, dim=1) @ keys.T], 1)
+        / tau,
+        torch.zeros(len(u1), dtype=torch.long),
+    )
+    torch.testing.assert_close(found, torch.autograd.grad(by_autograd, z1)[0])
+
+
+def test_only_the_anchors_get_a_gradient():
+    z1, z2, negatives = embeddings()
+    o.MACLc(pairs="queue")(z1, z2, negatives=negatives).backward()
+    assert z1.grad.abs().sum() > 0
+    assert z2.grad is None
+    assert negatives.grad is None
+
+
+@pytest.mark.usefixtures("tile")
+def test_the_margin_passes_gradcheck():
+    z1, z2, negatives = embeddings(n=3, k=7)
+    u, keys = F.normalize(z1.detach(), dim=1).requires_grad_(), F.normalize(negatives.detach(), dim=1)
+    shift = (u.detach() * F.normalize(z2.detach(), dim=1)).sum(dim=1).requires_grad_()
+    tau = torch.tensor([0.1, 0.5, 2.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda *args: queue_margin(*args, keys), (u, shift, tau))
+
+
+@pytest.mark.parametrize("cls", QUEUED, ids=lambda c: c.__name__)
+def test_margins_are_those_of_cross_where_the_queue_holds_the_same_negatives(cls):
+    """Of two images, the negative of one anchor is the second view of the other image."""
+    z1, z2, _ = embeddings(n=2)
+    cross, with_queue = (cls(pairs=pairs, temperature=0.3) for pairs in ("cross", "queue"))
+    cross(z1, z2)
+    _, tau, d = cross._seen
+    for i in range(2):
+        twice = [i, i]
+        assert with_queue(z1[twice], z2[twice], negatives=z2[1 - i : 2 - i]).isfinite()
+        _, own_tau, own_d = with_queue._seen
+        if torch.equal(own_tau, tau):  # not where it follows the alignment of the batch
+            torch.testing.assert_close(own_d, d[twice])
+
+
+def test_half_precision_is_computed_in_float32():
+    z1, z2, negatives = embeddings(dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = o.InfoNCE(pairs="queue")(z1, z2, negatives=negatives)
+        (found,) = torch.autograd.grad(loss, z1)
+    expected = o.InfoNCE(pairs="queue")(z1, z2, negatives=negatives)
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found, torch.autograd.grad(expected, z1)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_learned_temperature_gets_its_gradient():
+    z1, z2, negatives = embeddings()
+    rule = o.Learnable(0.3)
+    o.InfoNCE(temperature=rule, pairs="queue")(z1, z2, negatives=negatives).backward()
+    (parameter,) = rule.parameters()
+    mine = parameter.grad.clone()
+    tau = rule(torch.zeros(5))
+    (expected,) = torch.autograd.grad(F.softplus(direct_margin(z1, z2, negatives, tau)).mean(), parameter)
+    torch.testing.assert_close(mine, expected)
+
+
+@pytest.mark.parametrize("shape", [None, (11,), (11, 5), (0, 6)], ids=str)
+def test_negatives_that_do_not_fit_are_named(shape):
+    z1, z2, _ = embeddings()
+    negatives = None if shape is None else torch.zeros(shape)
+    with pytest.raises(ValueError, match=r"^negatives must have shape \(K, 6\)"):
+        o.InfoNCE(pairs="queue")(z1, z2, negatives=negatives)
+
+
+def test_without_a_queue_negatives_are_refused():
+    z1, z2, negatives = embeddings()
+    with pytest.raises(ValueError, match="negatives need pairs='queue', not 'both'"):
+        o.InfoNCE()(z1, z2, negatives=negatives)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: o.SupCon(pairs="queue"),
+        lambda: o.MPT(pairs="queue"),
+        lambda: o.AlignmentUniformity(pairs="queue"),
+        lambda: o.UnifiedGradient(pairs="queue"),
+        lambda: SimCLR(width=4, objective=o.InfoNCE(pairs="queue")),
+    ],
+    ids=["labels", "triplets", "uniformity", "gradient", "SimCLR"],
+)
+def test_combinations_that_do_not_exist_fail_at_construction(make):
+    with pytest.raises(
+        ValueError, match=r"pairs must be|InfoNCE needs negatives, which SimCLR does not have"
+    ):
+        make()
