@@ -14,6 +14,9 @@ from ssl_vision.data.fingerprint import digest_of_content
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
 
+_LARGEST = 2**28
+"""Bytes of an image file; 4096 × 4096 pixels of 16 bits in 4 channels without compression have half of it."""
+
 Square = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 
@@ -77,6 +80,8 @@ def corrupt(path: Path, cause: object) -> InputError:
 def _content(path: Path) -> bytes:
     if not path.is_file():
         raise OSError("not a regular file")
+    if path.stat().st_size > _LARGEST:
+        raise OSError(f"larger than {_LARGEST // 2**20} MiB")
     return path.read_bytes()
 
 

@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -202,3 +204,11 @@ def test_wrong_folders_are_refused_by_name(labelled, tmp_path):
 def test_the_stored_size_must_be_positive(tmp_path):
     with pytest.raises(InputError, match="image_size must be 1 or more, not 0"):
         folder(tmp_path, image_size=0)
+
+
+def test_a_file_that_is_larger_than_any_image_is_not_read(labelled):
+    huge = labelled / "train" / "cat" / "huge.png"
+    huge.touch()
+    os.truncate(huge, 2**40)
+    with pytest.warns(UserWarning, match=r"skipped 1 of 5 images, not decodable: .*huge\.png"):
+        assert len(folder(labelled).split("train")) == 4

@@ -230,6 +230,7 @@ def _child(case: Case, here: Path) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         _give_up_privileges()
         warnings.resetwarnings()
+        warnings.simplefilter("ignore", DeprecationWarning)  # as the interpreter does at its start
         with case.around():
             code = main([arg.replace("{here}", str(here)) for arg in case.args])
             for stream in (sys.stdout, sys.stderr):  # as the interpreter does at its end
