@@ -1,0 +1,81 @@
+"""An objective of somebody else, in its own file, is trained, resumed, compared and reported like ours."""
+
+import csv
+import sys
+
+import pytest
+import torch
+from settings import TINY
+
+from ssl_vision.main import main
+
+OBJECTIVE = '''
+import torch.nn.functional as F
+
+from ssl_vision.objectives import Objective
+
+
+class AlignmentRepulsion(Objective):
+    """Mean squared distance of positives, less that of all pairs."""
+
+    def forward(self, z1, z2):
+        z1, z2 = F.normalize(z1, dim=1), F.normalize(z2, dim=1)
+        self.distance = (z1 - z2).square().sum(dim=1).mean()
+        return self.distance - (z1[:, None] - z2).square().sum(dim=2).mean()
+
+    def statistics(self):
+        return {"distance": self.distance.detach()} if hasattr(self, "distance") else {}
+'''
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    (tmp_path / "their_objective.py").write_text(OBJECTIVE)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("their_objective", None)
+
+
+def fit(*options):
+    assert main(["fit", "--runs_dir=runs", *TINY, *options]) == 0
+
+
+def logged(run):
+    with (run / "metrics.csv").open(newline="") as file:
+        return [row["train/distance"] for row in csv.DictReader(file) if row["train/distance"]]
+
+
+def test_an_objective_with_two_methods_is_used_by_every_command(here, capsys):
+    theirs = "--model.objective=their_objective.AlignmentRepulsion"
+    for seed in range(2):
+        fit(f"--name=theirs-{seed}", theirs, "--trainer.max_epochs=2", f"--seed_everything={seed}")
+        fit(
+            f"--name=ours-{seed}",
+            "--model.objective=InfoNCE",
+            "--trainer.max_epochs=2",
+            f"--seed_everything={seed}",
+        )
+    # resumed: the same rows and weights as in one go
+    fit("--name=resumed", theirs, "--trainer.max_epochs=1")
+    fit("--name=resumed", theirs, "--trainer.max_epochs=2", "--ckpt_path=last")
+    whole, resumed = here / "runs" / "theirs-0", here / "runs" / "resumed"
+    assert logged(whole) == logged(resumed) != []
+    states = [
+        torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+        for run in (whole, resumed)
+    ]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+    # compared
+    capsys.readouterr()
+    runs = [str(here / "runs" / f"{name}-{seed}") for name in ("theirs", "ours") for seed in range(2)]
+    assert main(["compare", *runs, "--metric=val/knn_top1"]) == 0
+    assert "AlignmentRepulsion" in capsys.readouterr().out
+    # evaluated and reported, with permission, as the run names a class from outside
+    allow = "--allow_class=their_objective.AlignmentRepulsion"
+    assert main(["evaluate", str(whole), allow, "--probe.epochs=1", "--baselines=false"]) == 0
+    assert main(["report", str(whole), allow]) == 0
+    assert "AlignmentRepulsion" in (whole / "report.html").read_text()
+    # not drawn, with the reason
+    capsys.readouterr()
+    assert main(["maps", "--objectives=their_objective.AlignmentRepulsion", "--output=maps.svg"]) == 2
+    assert "no map of AlignmentRepulsion: its loss is its own" in capsys.readouterr().err
