@@ -220,6 +220,14 @@ def test_the_classifier_of_the_backbones_page_tells_colours_apart(place):
     assert names["scores"].tolist() == [1.0] * 5
 
 
+def test_the_module_of_the_callbacks_page_is_measured(capsys):
+    names = {}
+    exec(next(iter(blocks("callbacks.md"))), names)
+    logged = names["trainer"].callback_metrics
+    assert {"val/knn_top1", "val/alignment", "gradient/norm", "shadow/MACL/cosine"} <= logged.keys()
+    assert "shadow/DCL/value" in capsys.readouterr().out
+
+
 def test_the_loop_of_the_backbones_page_trains_by_dcl(place, images):
     names = {"images": images}
     exec(next(block for block in blocks("backbones.md") if "loss.backward()" in block), names)

@@ -30,7 +30,7 @@ def objective_at(pl_module: pl.LightningModule, path: str) -> Objective:
     Raises:
         InputError: the module has no such submodule.
     """
-    return as_objective(_submodule(pl_module, path))
+    return as_objective(submodule_at(pl_module, path))
 
 
 def embedding_objective_at(pl_module: pl.LightningModule, path: str) -> Objective:
@@ -99,7 +99,7 @@ class ObjectiveInputs:
 
     def __init__(self, pl_module: pl.LightningModule, path: str) -> None:
         self.path = path
-        self._module = _submodule(pl_module, path)
+        self._module = submodule_at(pl_module, path)
         self._inputs: tuple[Any, ...] = ()
         self._labels: Tensor | None = None
         self._handle = self._module.register_forward_pre_hook(self._record, with_kwargs=True)
@@ -144,7 +144,12 @@ def log(trainer: pl.Trainer, pl_module: pl.LightningModule, values: dict[str, Te
             pl_module.log(key, value)
 
 
-def _submodule(pl_module: pl.LightningModule, path: str) -> nn.Module:
+def submodule_at(pl_module: pl.LightningModule, path: str) -> nn.Module:
+    """Return the submodule at a path, such as ``"backbone"`` or ``"student.encoder"``.
+
+    Raises:
+        InputError: the module has none.
+    """
     try:
         return pl_module.get_submodule(path)
     except AttributeError as error:

@@ -1,5 +1,6 @@
 """Measures the representation at every validation: kNN, alignment, uniformity and the rest."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytorch_lightning as pl
@@ -7,6 +8,7 @@ import torch
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
+from ssl_vision.callbacks.embedding import embedded, embedded_pairs
 from ssl_vision.data import BANK, QUERIES, Batch, ImageData
 from ssl_vision.metrics import Alignment, KNNAccuracy, Ranking, Representation
 from ssl_vision.models import Layers
@@ -26,6 +28,12 @@ class RepresentationMetrics(pl.Callback):
 
     ``trainer.check_val_every_n_epoch`` says how often; ``data.val`` says which images.
 
+    **In a LightningModule of your own**, name its encoder and give the loaders. The callback then runs the
+    encoder itself, in evaluation mode and without gradients, at the end of every
+    ``check_val_every_n_epoch``-th training epoch, and logs the same names for the encoder alone:
+
+        RepresentationMetrics(encoder="backbone", bank=train_loader, queries=test_loader)
+
     A representation that has collapsed, whose features are all but one direction, is a warning and
     ``val/collapsed`` 1 on the progress bar: RankMe of the backbone or the projector lies below a floor.
 
@@ -34,12 +42,37 @@ class RepresentationMetrics(pl.Callback):
             data set, which is 20 for the digits and 200 for all others of the package.
         temperature: T of the vote's weight exp(similarity / T).
         rank_floor: RankMe below which features count as collapsed; 1 is a single direction.
+        encoder: submodule path of the encoder, called with a batch of images; None uses the outputs of the
+            validation step of this package's methods.
+        bank: batches (images, labels) of the labelled images that vote; needs ``encoder``.
+        queries: batches (images, labels) of the images that are classified; needs ``encoder``.
+        pairs: batches that begin with two views of the same images, for ``val/alignment``; None leaves it
+            out. Needs ``encoder``.
+
+    Raises:
+        ValueError: k or temperature is not positive, or of ``encoder``, ``bank`` and ``queries`` only some
+            are given.
+        InputError: in training, the module has no such submodule, a batch has another form, or the encoder
+            does not return (N, F) features.
     """
 
-    def __init__(self, k: int | None = None, temperature: float = 0.1, rank_floor: float = 1.5) -> None:
+    def __init__(
+        self,
+        k: int | None = None,
+        temperature: float = 0.1,
+        rank_floor: float = 1.5,
+        *,
+        encoder: str | None = None,
+        bank: Iterable[Any] | None = None,
+        queries: Iterable[Any] | None = None,
+        pairs: Iterable[Any] | None = None,
+    ) -> None:
         if (k is not None and k < 1) or not temperature > 0:
             raise ValueError(f"k and temperature must be positive, got k={k} and temperature={temperature}")
+        if not (encoder is None) == (bank is None) == (queries is None) or (encoder is None and pairs):
+            raise ValueError("encoder, bank and queries belong together, and pairs needs them")
         self.k, self.temperature, self.rank_floor = k, temperature, rank_floor
+        self.encoder, self.bank, self.queries, self.pairs = encoder, bank, queries, pairs
         self._knn: KNNAccuracy | None = None
         self._ranking: Ranking | None = None
         self._superclasses: Tensor | None = None
@@ -52,6 +85,8 @@ class RepresentationMetrics(pl.Callback):
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begins with empty metrics."""
+        if self.encoder is not None:
+            return
         device = pl_module.device
         if self._labelled(trainer):
             data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
@@ -75,6 +110,8 @@ class RepresentationMetrics(pl.Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Takes in a batch's representations."""
+        if self.encoder is not None:
+            return
         plain: Layers = outputs["plain"]
         if self._knn is not None:
             self._knn.update(
@@ -92,7 +129,7 @@ class RepresentationMetrics(pl.Callback):
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Computes and logs."""
-        if trainer.sanity_checking:
+        if trainer.sanity_checking or self.encoder is not None:
             return
         if self._knn is not None:
             try:
@@ -114,9 +151,43 @@ class RepresentationMetrics(pl.Callback):
             for key, value in values.items():
                 if not torch.isnan(value):
                     pl_module.log(f"val/{key}{suffix}", value.float(), sync_dist=True)
-        low = [name for name in ("backbone", "projector") if ranks[name] < self.rank_floor]
+        self._warn_of_collapse(pl_module, {name: ranks[name] for name in ("backbone", "projector")})
+        self._knn, self._ranking, self._representation, self._alignment = None, None, {}, {}
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Measure the encoder that was named, in epochs that are validated."""
+        every = trainer.check_val_every_n_epoch or 1
+        if self.encoder is None or self.bank is None or self.queries is None:
+            return
+        if (trainer.current_epoch + 1) % every:
+            return
+        bank, known = embedded(pl_module, self.encoder, self.bank)
+        queries, labels = embedded(pl_module, self.encoder, self.queries)
+        # Every process embeds all images, so nothing is gathered.
+        classes = int(max(known.max(), labels.max())) + 1
+        knn = KNNAccuracy(
+            num_classes=classes,
+            k=self.k or ImageData.knn_k,
+            temperature=self.temperature,
+            sync_on_compute=False,
+        )
+        knn.update(bank, known, "bank")
+        knn.update(queries, labels, "query")
+        representation = Representation(sync_on_compute=False)
+        representation.update(queries, labels)
+        values: dict[str, Tensor] = {"knn_top1": knn.compute(), **representation.compute()}
+        if self.pairs is not None:
+            alignment = Alignment(sync_on_compute=False)
+            alignment.update(*embedded_pairs(pl_module, self.encoder, self.pairs))
+            values["alignment"] = alignment.compute()
+        for key, value in values.items():
+            if not torch.isnan(value):
+                pl_module.log(f"val/{key}", value.float(), prog_bar=key == "knn_top1")
+        self._warn_of_collapse(pl_module, {self.encoder: float(values["rankme"])})
+
+    def _warn_of_collapse(self, pl_module: pl.LightningModule, ranks: dict[str, float]) -> None:
+        low = {name: rank for name, rank in ranks.items() if rank < self.rank_floor}
         if low:
-            found = ", ".join(f"{ranks[name]:.2f} of the {name}" for name in low)
+            found = ", ".join(f"{rank:.2f} of the {name}" for name, rank in low.items())
             rank_zero_warn(f"collapsed: RankMe is {found}, below {self.rank_floor:g}")
             pl_module.log("val/collapsed", 1.0, prog_bar=True)
-        self._knn, self._ranking, self._representation, self._alignment = None, None, {}, {}

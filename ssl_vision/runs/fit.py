@@ -184,7 +184,11 @@ class RunCLI(LightningCLI):
             help="Mirror the run to Weights & Biases: true, false or offline.",
         )
         parser.add_argument("--report", type=bool, default=True, help="Write report.html at the end.")
-        parser.add_lightning_class_args(RepresentationMetrics, "metrics")
+        parser.callback_keys.append("metrics")
+        parser.add_class_arguments(
+            RepresentationMetrics, "metrics", fail_untyped=False, sub_configs=True,
+            skip={"encoder", "bank", "queries", "pairs"},
+        )  # fmt: skip
         parser.add_argument(
             "--gradients", type=bool, default=False, help="Log what the gradient does to the embeddings."
         )

@@ -10,8 +10,15 @@ from pytorch_lightning.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from ssl_vision.callbacks import FiniteSteps, GradientDiagnostics, ObjectiveStatistics, ShadowObjectives
+from ssl_vision.callbacks import (
+    FiniteSteps,
+    GradientDiagnostics,
+    ObjectiveStatistics,
+    RepresentationMetrics,
+    ShadowObjectives,
+)
 from ssl_vision.errors import InputError
+from ssl_vision.metrics import Alignment, KNNAccuracy, Representation
 from ssl_vision.objectives import DCL, InfoNCE, SupCon
 
 
@@ -74,6 +81,65 @@ def test_the_callbacks_change_nothing_in_training(tmp_path):
         train(model, callbacks, tmp_path)
         weights.append(model.state_dict())
     assert all(torch.equal(one, weights[1][name]) for name, one in weights[0].items())
+
+
+def images(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % 2
+    return torch.rand(count, 3, 32, 32, generator=generator) + labels[:, None, None, None], labels
+
+
+def test_the_encoder_is_measured_on_loaders(tmp_path):
+    bank, queries = (TensorDataset(*images(count, seed)) for count, seed in ((40, 0), (16, 1)))
+    views = TensorDataset(queries[:][0], queries[:][0].flip(3))
+    loaders = {
+        "bank": DataLoader(bank, 16),
+        "queries": DataLoader(queries, 16),
+        "pairs": DataLoader(views, 5),
+    }
+    model, metrics = TutorialSimCLR(NTXentLoss()), RepresentationMetrics(k=3, encoder="backbone", **loaders)
+    model.backbone[1].eval()  # frozen, and stays so
+    logged = train(model, [metrics], tmp_path)
+    assert model.training
+    assert model.backbone[4].training
+    assert not model.backbone[1].training
+    model.backbone.eval()
+    with torch.no_grad():
+        known, asked, flipped = (
+            model.backbone(x).flatten(1) for x in (bank[:][0], queries[:][0], views[:][1])
+        )
+    knn, representation, alignment = KNNAccuracy(num_classes=2, k=3), Representation(), Alignment()
+    knn.update(known, bank[:][1], "bank")
+    knn.update(asked, queries[:][1], "query")
+    representation.update(asked, queries[:][1])
+    alignment.update(asked, flipped)
+    expected = {"knn_top1": knn.compute(), "alignment": alignment.compute(), **representation.compute()}
+    for key, value in expected.items():
+        assert logged[f"val/{key}"] == pytest.approx(float(value), rel=1e-3, abs=1e-5), key
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"encoder": "backbon"}, "has no submodule 'backbon'"),
+        ({"bank": [torch.zeros(2, 3, 32, 32)]}, "a batch must begin with images and labels as two tensors"),
+        ({"queries": []}, "a loader of images and labels has no batches"),
+        ({"encoder": "backbone.4"}, r"backbone\.4 must return features of shape \(N, F\)"),
+    ],
+    ids=["path", "batch", "empty", "maps"],
+)
+def test_what_cannot_be_measured_is_named(options, message, tmp_path):
+    loader = (
+        [images(8, 0)] if "backbone.4" not in options.values() else [(torch.rand(2, 64, 8, 8), torch.ones(2))]
+    )
+    given = {"encoder": "backbone", "bank": loader, "queries": loader} | options
+    with pytest.raises(InputError, match=message):
+        train(TutorialSimCLR(InfoNCE()), [RepresentationMetrics(**given)], tmp_path)
+
+
+def test_encoder_and_loaders_belong_together():
+    with pytest.raises(ValueError, match="encoder, bank and queries belong together"):
+        RepresentationMetrics(encoder="backbone", bank=[])
 
 
 def test_an_objective_of_ours_in_it_has_its_statistics(tmp_path):

@@ -131,6 +131,8 @@ def run(args: list[str], environment: dict[str, str]) -> int:
         command = [sys.executable, "-m", "ssl_vision", *args]
         paths = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, sys.path)])
         environment = os.environ | environment | {"PYTHONPATH": paths}
+        if "SLURM_JOB_ID" in environment:
+            return run_tasks(command, environment)
         with subprocess.Popen(command, env=environment, start_new_session=True) as process:
             code = process.wait(timeout=200)
         if code:  # the other process of a killed one
@@ -149,8 +151,27 @@ def run(args: list[str], environment: dict[str, str]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def run_tasks(command: list[str], environment: dict[str, str]) -> int:
+    """The exit code of the two tasks of a job, which srun starts in one process group."""
+    tasks: list[subprocess.Popen[bytes]] = []
+    for rank in ("0", "1"):
+        own = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2"}
+        group = tasks[0].pid if tasks else 0
+        tasks.append(subprocess.Popen(command, env=environment | own, process_group=group))
+    try:
+        codes = [task.wait(timeout=200) for task in tasks]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(tasks[0].pid, signal.SIGKILL)
+    assert codes[0] == codes[1]
+    return codes[0]
+
+
 def records(file: Path, rank: int) -> list[list]:
-    return [json.loads(line) for line in Path(f"{file}.{rank}").read_text(encoding="utf-8").splitlines()]
+    """What a process trained on; nothing where the run had ended before."""
+    path = Path(f"{file}.{rank}")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
 
 
 @pytest.fixture
@@ -158,9 +179,9 @@ def slurm(tmp_path) -> dict[str, str]:
     """A job that SLURM requeues: scontrol ends it, as SLURM does."""
     scontrol = tmp_path / "bin" / "scontrol"
     scontrol.parent.mkdir()
-    scontrol.write_text("#!/bin/sh\nkill -TERM $PPID\n")
+    scontrol.write_text('#!/bin/sh\n[ "$SLURM_NTASKS" = 1 ] && kill -TERM $PPID || kill -TERM 0\n')
     scontrol.chmod(0o755)
-    job = {"JOB_ID": 7, "JOB_NAME": "train", "NTASKS": 1, "LOCALID": 0, "NODEID": 0, "PROCID": 0}
+    job = {"JOB_ID": os.getpid(), "JOB_NAME": "train", "NTASKS": 1, "LOCALID": 0, "NODEID": 0, "PROCID": 0}
     path = f"{scontrol.parent}{os.pathsep}{os.environ['PATH']}"
     return {"PATH": path, **{f"SLURM_{key}": str(value) for key, value in job.items()}}
 

@@ -1,0 +1,91 @@
+"""Features of the images of a loader, by an encoder inside a LightningModule."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from ssl_vision.callbacks.objective_eval import submodule_at
+from ssl_vision.errors import InputError
+
+
+@torch.no_grad()
+def embedded(pl_module: pl.LightningModule, path: str, loader: Iterable[Any]) -> tuple[Tensor, Tensor]:
+    """Return features (N, F), float32, and labels (N,) of all images of a loader, on the module's device.
+
+    Args:
+        pl_module: the module that holds the encoder.
+        path: submodule path of the encoder. It runs in evaluation mode and is left in the mode it was in.
+        loader: batches that begin with images and labels.
+
+    Raises:
+        InputError: the module has no such submodule, a batch has another form, or the encoder does not return
+            (N, F) features.
+    """
+    encoder = submodule_at(pl_module, path)
+    with evaluating(encoder):
+        rows = [
+            (_features(encoder, path, images.to(pl_module.device)), labels.to(pl_module.device).long())
+            for images, labels in _pairs(loader, "images and labels")
+        ]
+    features, labels = (torch.cat(column) for column in zip(*rows, strict=True))
+    return features, labels
+
+
+@torch.no_grad()
+def embedded_pairs(pl_module: pl.LightningModule, path: str, loader: Iterable[Any]) -> tuple[Tensor, Tensor]:
+    """Return features (N, F) of the first and of the second view of all images of a loader.
+
+    Args:
+        pl_module: the module that holds the encoder.
+        path: submodule path of the encoder.
+        loader: batches that begin with two views of the same images.
+
+    Raises:
+        InputError: as for `embedded`.
+    """
+    encoder = submodule_at(pl_module, path)
+    with evaluating(encoder):
+        rows = [
+            tuple(_features(encoder, path, view.to(pl_module.device)) for view in pair)
+            for pair in _pairs(loader, "two views")
+        ]
+    first, second = (torch.cat(column) for column in zip(*rows, strict=True))
+    return first, second
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode; afterwards each of its submodules has its own mode again."""
+    modes = {each: each.training for each in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for each, training in modes.items():
+            each.training = training
+
+
+def _pairs(loader: Iterable[Any], what: str) -> Iterator[tuple[Tensor, Tensor]]:
+    empty = True
+    for batch in loader:
+        pair = tuple(batch[:2]) if isinstance(batch, (tuple, list)) else ()
+        if len(pair) < 2 or not all(isinstance(part, Tensor) for part in pair):
+            raise InputError(f"a batch must begin with {what} as two tensors, got {type(batch).__name__}")
+        empty = False
+        yield pair[0], pair[1]
+    if empty:
+        raise InputError(f"a loader of {what} has no batches")
+
+
+def _features(encoder: nn.Module, path: str, images: Tensor) -> Tensor:
+    features = encoder(images)
+    if isinstance(features, Tensor) and features.ndim > 2 and features.shape[2:].numel() == 1:
+        features = features.flatten(1)  # pooled, but not flattened
+    if not isinstance(features, Tensor) or features.ndim != 2:
+        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise InputError(f"{path} must return features of shape (N, F), got {got}")
+    return features.float()
