@@ -32,8 +32,10 @@ README = (DOCS.parent / "README.md").read_text()
 
 
 def test_the_objective_that_the_page_adds_has_the_gradient_it_states():
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    block, queue = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     names = {}
+    exec(queue, names)
+    assert names["loss"].isfinite()
     exec(block, names)
     z = torch.randn(8, 4, dtype=torch.float64, requires_grad=True)
     other = torch.randn(8, 4, dtype=torch.float64)
