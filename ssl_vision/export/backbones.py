@@ -13,10 +13,10 @@ from safetensors.torch import save
 
 from ssl_vision import __version__
 from ssl_vision.data import Views
+from ssl_vision.encoders.resnet import Depth, Stem
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.rebuild import trained_model
 from ssl_vision.models import Backbone, SimCLR
-from ssl_vision.models.backbone import Depth, Stem
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.complaint import one_line
 

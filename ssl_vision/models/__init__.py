@@ -1,6 +1,6 @@
 """Models: the ResNet, the projection head, and the LightningModules that train them."""
 
-from ssl_vision.models.backbone import Backbone
+from ssl_vision.encoders.resnet import Backbone
 from ssl_vision.models.optimizer import OptimizerRule
 from ssl_vision.models.simclr import Layers, SimCLR
 

@@ -12,8 +12,8 @@ from lightly.models.modules.heads import ProjectionHead
 from torch import Tensor, nn
 
 from ssl_vision.data.images import Batch
+from ssl_vision.encoders.resnet import MOST_PARAMETERS, Backbone, Depth, Stem
 from ssl_vision.errors import InputError
-from ssl_vision.models.backbone import MOST_PARAMETERS, Backbone, Depth, Stem
 from ssl_vision.models.optimizer import OptimizerRule
 from ssl_vision.models.recorded import RecordedStep, whole_step
 from ssl_vision.objectives import Contrastive, InfoNCE, in_chunks

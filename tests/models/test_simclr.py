@@ -180,7 +180,7 @@ def compiled_by(backend, monkeypatch):
     def other(self, *, mode, **options):
         compile_(self, backend=backend, **options)
 
-    monkeypatch.setattr("ssl_vision.models.backbone.Backbone.compile", other)
+    monkeypatch.setattr("ssl_vision.encoders.resnet.Backbone.compile", other)
 
 
 def short_fit(model, tmp_path, **options):

@@ -7,7 +7,8 @@ import pytest
 import torch
 import torchvision
 
-from ssl_vision.models import Backbone, backbone
+from ssl_vision.encoders import resnet
+from ssl_vision.models import Backbone
 
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
@@ -80,7 +81,7 @@ def test_what_does_not_exist_is_refused_by_name(options, word):
 def test_the_estimate_of_parameters_is_that_of_the_network(depth):
     with torch.device("meta"):
         count = sum(parameter.numel() for parameter in Backbone(depth=depth, width=256).parameters())
-    assert backbone._OVER_SQUARED_WIDTH[depth] * 256**2 == pytest.approx(count, rel=5e-3)
+    assert resnet._OVER_SQUARED_WIDTH[depth] * 256**2 == pytest.approx(count, rel=5e-3)
 
 
 @pytest.mark.parametrize("width", [700, 10**8, 10**30])
