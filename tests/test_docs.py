@@ -132,7 +132,7 @@ def test_the_quick_start_loads_a_backbone(tiny_run):
     (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "quickstart.md").read_text(), flags=re.DOTALL)
     names = {}
     exec(block.replace("runs/first", str(tiny_run)), names)
-    assert names["features"].shape == (4, names["backbone"].dim)
+    assert names["features"].shape == (4, names["backbone"].num_features)
 
 
 def test_the_example_of_the_concepts_is_right():

@@ -236,8 +236,16 @@ KEYS = [
 ]
 
 VALUES = [
-    Case("a word for a number", "fit --model.width=wide", r"model\.width: expected int, got wide"),
-    Case("a number with a comma", "fit --model.width=2.5", r"model\.width: expected int, got 2\.5"),
+    Case(
+        "a word for a number",
+        "fit --model.encoder.width=wide",
+        r"model\.encoder\.width: expected int, got wide",
+    ),
+    Case(
+        "a number with a comma",
+        "fit --model.encoder.width=2.5",
+        r"model\.encoder\.width: expected int, got 2\.5",
+    ),
     Case("a list for a number", "fit --data.batch_size=[1]", r"data\.batch_size: expected int, got \[1\]"),
     Case(
         "a word that is none of some",
@@ -246,12 +254,12 @@ VALUES = [
     ),
     Case(
         "a depth that is none",
-        "fit --model.depth=19",
+        "fit --model.encoder.depth=19",
         r"model\.depth: expected one of 18, 34, 50, 101, got 19",
     ),
     Case(
         "a stem that is none",
-        "fit --model.stem=big",
+        "fit --model.encoder.stem=big",
         r"model\.stem: expected one of 'small', 'imagenet', got big",
     ),
     Case("temperature 0", "fit --model.objective.temperature=0", r".*temperature must be .*0"),
@@ -267,7 +275,7 @@ VALUES = [
         "fit --model.optimizer.lr=nan",
         r"model\.optimizer\.lr: expected float, got nan",
     ),
-    Case("a width of 0", "fit --model.width=0", r".*width must be at least 1, got 0"),
+    Case("a width of 0", "fit --model.encoder.width=0", r".*width must be at least 1, got 0"),
     Case(
         "a warm-up without a schedule",
         "fit --model.optimizer.warmup_epochs=1",
@@ -378,11 +386,11 @@ SIZES = [
             ("data.batch_size", 10**9, r".*batch_size must be 1048576 or less, not 1000000000"),
             ("data.eval_batch_size", 10**30, r".*eval_batch_size must be 1048576 or less, not .*"),
             (
-                "model.width",
+                "model.encoder.width",
                 10**8,
                 r".*width 100000000 and depth 18 make 2\.7e\+19 parameters, over 1\.1e\+09",
             ),
-            ("model.width", 10**30, r".*width 10+ and depth 18 make 2\.7e\+63 parameters.*"),
+            ("model.encoder.width", 10**30, r".*width 10+ and depth 18 make 2\.7e\+63 parameters.*"),
             ("model.hidden_dim", 10**9, r".*hidden_dim must be 1048576 or less, not 1000000000"),
             ("model.output_dim", 10**30, r".*output_dim must be 1048576 or less, not .*"),
             ("model.chunk_size", 10**30, r".*chunk_size must be 1048576 or less, not .*"),
@@ -623,12 +631,12 @@ CHECKPOINTS = [
     ),
     Case(
         "another architecture to continue",
-        "fit --model.width=8 --ckpt_path={run}/checkpoints/last.ckpt",
+        "fit --model.encoder.width=8 --ckpt_path={run}/checkpoints/last.ckpt",
         r"{run}/checkpoints/last\.ckpt was made with another config \(.*width: 4 there, 8 here.*\)",
     ),
     Case(
         "another architecture to validate",
-        "validate --model.width=8 --ckpt_path={run}/checkpoints/last.ckpt",
+        "validate --model.encoder.width=8 --ckpt_path={run}/checkpoints/last.ckpt",
         r"{run}/checkpoints/last\.ckpt was made with another config \(model.*width: 4 there, 8 here\)",
     ),
     *(

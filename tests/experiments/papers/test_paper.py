@@ -193,14 +193,14 @@ def test_a_cell_is_base_table_row_and_column_in_that_order(tmp_path):
         content["options"]["data.batch_size"] = 16
         content["options"]["model.objective.temperature"] = 0.5
         content["rows"]["B"]["model.objective.temperature"] = 0.2
-        content["tables"]["1"]["options"] = {"model.width": 16}
+        content["tables"]["1"]["options"] = {"model.encoder.width": 16}
 
     paper = read_paper(written(tmp_path, change))
     first, *_, last = paper.tables["1"].cells
     assert list(first.options)[1:] == sorted(list(first.options)[1:])
     assert next(iter(first.options)) == "config"
     assert first.options["data.batch_size"] == "32"
-    assert first.options["model.width"] == "16"
+    assert first.options["model.encoder.width"] == "16"
     assert (first.options["model.objective.temperature"], first.name) == (
         "0.5",
         "digits-infonce-batch_size32-width16",
