@@ -124,7 +124,9 @@ GROWING = b"".join(
 KEYS = [
     Case("no command of that name", "fti", r"no command 'fti'; there are fit, validate, .*"),
     Case(
-        "a wrong key", "fit --model.widht=3", r"model: SimCLR has no option 'widht', did you mean 'width'\?"
+        "a wrong key",
+        "fit --model.encoder.widht=3",
+        r"model\.encoder: ResNet has no option 'widht', did you mean 'width'\?",
     ),
     Case(
         "a wrong key of the objective",
@@ -155,7 +157,11 @@ KEYS = [
         "fit --learning_rate=3",
         r"learning_rate: there is no option 'learning_rate'.*",
     ),
-    Case("an abbreviated key", "fit --model.wid=3", r"model: SimCLR has no option 'wid'.*'width'\?"),
+    Case(
+        "an abbreviated key",
+        "fit --model.encoder.wid=3",
+        r"model\.encoder: ResNet has no option 'wid'.*'width'\?",
+    ),
     Case("zero workers", "fit --data.num_workers=0", r"data: Digits has no option 'num_workers'.*"),
     Case(
         "a wrong class",
@@ -763,7 +769,7 @@ def test_wrong_input_is_answered_with_one_line(case, tiny_run, tmp_path, capfd):
     assert contents(tiny_run) == before
 
 
-@pytest.mark.parametrize("named", ["--model.widht=3", "--data.batch_size=5000"])
+@pytest.mark.parametrize("named", ["--model.encoder.widht=3", "--data.batch_size=5000"])
 def test_as_a_process_there_is_nothing_else_on_stderr(named, tmp_path):
     command = [
         sys.executable,

@@ -322,7 +322,7 @@ def test_validate_measures_under_another_protocol_and_never_another_network(tiny
     assert main(["validate", *args, "--name=tiny", "--data.val=test", "--metrics.k=9"]) == 0
     assert "val/knn_top1" in capsys.readouterr().out
     assert main(["validate", *args, "--name=tiny", "--model.encoder.width=8"]) == 2
-    assert "model.init_args.width: 4 there, 8 here" in capsys.readouterr().err
+    assert "model.init_args.encoder.init_args.width: 4 there, 8 here" in capsys.readouterr().err
     assert main(["validate", *args, "--name=absent"]) == 2
     assert "no such checkpoint" in capsys.readouterr().err
 
@@ -332,7 +332,7 @@ BAD = {
     "--trainer.max_epochs=-1 --model.optimizer.schedule=cosine": "optimizer.schedule 'cosine' needs an end",
     "--model.objective=MCAL": "model.objective: no class named MCAL, did you mean 'MACL'?",
     "--model.objective.temprature=0.2": "no option 'temprature', did you mean 'temperature'?",
-    "--model.widht=3": "SimCLR has no option 'widht', did you mean 'width'?",
+    "--model.encoder.widht=3": "ResNet has no option 'widht', did you mean 'width'?",
     "--data=Digits": "--data.batch_size stands before the data's class: give the class first",
     "--data.batchsize=3": "did you mean 'batch_size'?",
     "--model.encoder.width=wide": "model.encoder.width: expected int, got wide",
