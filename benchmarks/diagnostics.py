@@ -11,6 +11,7 @@ benchmarks/results/diagnostics.json, or diagnostics_cuda.json.
 
 import argparse
 import statistics
+from functools import partial
 from types import SimpleNamespace
 
 import torch
@@ -18,6 +19,7 @@ from objectives import Meter
 from provenance import provenance, save
 
 from ssl_vision.callbacks import GradientDiagnostics
+from ssl_vision.encoders import ResNet
 from ssl_vision.models import SimCLR
 
 EVERY = 50
@@ -26,7 +28,7 @@ EVERY = 50
 
 def measured(width: int, batch: int, rounds: int, device: str) -> dict[str, float]:
     """Milliseconds of a step and of the diagnostics."""
-    meter, model = Meter(device), SimCLR(width=width, seed=0).to(device)
+    meter, model = Meter(device), SimCLR(encoder=partial(ResNet, width=width), seed=0).to(device)
     views = torch.randn(2 * batch, 3, 32, 32, generator=torch.Generator().manual_seed(0)).to(device)
     labels = torch.zeros(batch, dtype=torch.int64, device=device)
     callback = GradientDiagnostics(every=EVERY)

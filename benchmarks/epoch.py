@@ -24,6 +24,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -39,6 +40,7 @@ from torchvision import transforms
 
 from ssl_vision.callbacks import ObjectiveStatistics
 from ssl_vision.data import CIFAR10, Images, Views
+from ssl_vision.encoders import ResNet
 from ssl_vision.models import SimCLR
 from ssl_vision.objectives import InfoNCE
 
@@ -106,7 +108,9 @@ class Loop:
     def __init__(self, chosen: argparse.Namespace, *, tuned: bool) -> None:
         self.chosen, self.tuned = chosen, tuned
         self.device = torch.device(chosen.device)
-        self.model = SimCLR(width=chosen.width, compile_mode=chosen.compile_mode if tuned else None)
+        self.model = SimCLR(
+            encoder=partial(ResNet, width=chosen.width), compile_mode=chosen.compile_mode if tuned else None
+        )
         self.model.to(self.device, memory_format=torch.channels_last if tuned else torch.contiguous_format)
         self.model.setup("fit")
         self.objective = InfoNCE(temperature=0.5) if tuned else NTXentLoss(temperature=0.5)
@@ -204,7 +208,7 @@ def ours(chosen: argparse.Namespace) -> Callable[[], float]:
                 torch.cuda.synchronize()
             seconds.append(time.perf_counter() - self.start)
 
-    model = SimCLR(width=chosen.width, compile_mode=chosen.compile_mode)
+    model = SimCLR(encoder=partial(ResNet, width=chosen.width), compile_mode=chosen.compile_mode)
     views = Views(compile=chosen.compile_mode is not None)
     data = Some(count=chosen.images, root=chosen.data, batch_size=chosen.batch, views=views, seed=0)
 

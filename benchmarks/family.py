@@ -58,7 +58,7 @@ def one(file: Path, chosen: argparse.Namespace) -> dict:
     runs, run = Path(chosen.runs), Path(chosen.runs) / file.stem
     fit = ["fit", "--config", str(CONFIGS / "pretrain/cifar10.yaml"), "--config", str(file)]
     fit += ["--name", file.stem, "--runs_dir", str(runs), "--data.root", chosen.data]
-    fit += ["--model.width", str(chosen.width), "--data.batch_size", str(chosen.batch)]
+    fit += ["--model.encoder.width", str(chosen.width), "--data.batch_size", str(chosen.batch)]
     fit += ["--trainer.max_epochs", str(chosen.epochs), "--trainer.limit_train_batches", chosen.limit]
     fit += ["--trainer.precision", chosen.precision, "--trainer.limit_val_batches", "0"]
     fit += ["--model.optimizer.lr", str(chosen.lr), "--seed_everything", str(chosen.seed)]

@@ -16,6 +16,7 @@ import statistics
 import sys
 import tempfile
 import warnings
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -25,6 +26,7 @@ from torchvision.transforms import v2
 
 from ssl_vision.callbacks import RepresentationMetrics
 from ssl_vision.data import CIFAR10, Batch, Digits, ImageData, Views
+from ssl_vision.encoders import ResNet
 from ssl_vision.experiments.comparison.statistics import t_interval
 from ssl_vision.models import SimCLR
 from ssl_vision.objectives import InfoNCE
@@ -73,7 +75,7 @@ def accuracy(chosen: argparse.Namespace, seed: int, *, fast: bool) -> float:
         data = (CIFAR10 if fast else PlainCIFAR10)(root=chosen.data, **options)
     else:
         data = (Digits if fast else PlainDigits)(**options)
-    model = SimCLR(width=chosen.width, objective=InfoNCE(temperature=0.5), seed=seed)
+    model = SimCLR(encoder=partial(ResNet, width=chosen.width), objective=InfoNCE(temperature=0.5), seed=seed)
     if not fast:
         model.to(memory_format=torch.contiguous_format)
     with tempfile.TemporaryDirectory() as folder:

@@ -40,7 +40,7 @@ PLAIN = "InfoNCE"
 def built(options: dict[str, Any], images: int, model: SimCLR, device: str) -> RECLAIM:
     """With every row of its banks written, past the warm-up."""
     objective = RECLAIM(warmup_epochs=0, **options)
-    objective.prepare(images=images, embeddings=128, features=model.backbone.dim, shallow=256)
+    objective.prepare(images=images, embeddings=128, features=model.backbone.num_features, shallow=256)
     for bank in (objective.u_bank, objective.v_bank):
         rows = torch.randn(bank.rows.shape, generator=torch.Generator().manual_seed(0))
         for part in torch.arange(images).split(10_000):
@@ -71,7 +71,9 @@ def measured(
     meter, model = Meter(device), SimCLR(seed=0).to(device)
     g = torch.Generator().manual_seed(0)
     views = torch.randn(2 * batch, 3, 32, 32, generator=g).to(device)
-    given = tuple(torch.randn(2 * batch, dim, generator=g).to(device) for dim in (model.backbone.dim, 128))
+    given = tuple(
+        torch.randn(2 * batch, dim, generator=g).to(device) for dim in (model.backbone.num_features, 128)
+    )
     own = torch.randperm(images, generator=g)[:batch].to(device)
     calls: dict[str, Callable[[], None]] = {
         name: partial(step, objective, model, views, None if network else given, own)

@@ -17,6 +17,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -26,6 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ssl_vision.callbacks import ObjectiveStatistics
 from ssl_vision.data import Batch, ImageData, Images, Views
+from ssl_vision.encoders import ResNet
 from ssl_vision.models import SimCLR
 
 PARTS = ("views", "forward", "objective", "backward", "optimizer")
@@ -75,7 +77,9 @@ class Bench:
         """A fresh network on the device."""
         chosen = self.chosen
         model = SimCLR(
-            width=chosen.width, stem=chosen.stem, compile_mode=chosen.compile_mode, cuda_graph=cuda_graph
+            encoder=partial(ResNet, width=chosen.width, stem=chosen.stem),
+            compile_mode=chosen.compile_mode,
+            cuda_graph=cuda_graph,
         )
         return model.to(self.device)
 
@@ -169,7 +173,7 @@ class Bench:
 
     def flops(self) -> float:
         """Floating-point operations of a step, forward and backward of both views."""
-        model = SimCLR(width=self.chosen.width, stem=self.chosen.stem)
+        model = SimCLR(encoder=partial(ResNet, width=self.chosen.width, stem=self.chosen.stem))
         few = torch.zeros(4, 3, self.chosen.size, self.chosen.size)
         with FlopCounterMode(display=False) as counter:
             model(few).projector.sum().backward()

@@ -72,7 +72,7 @@ plt.show()
 
 # %%
 run(
-    "fit --name first --model.width 16 --model.stem imagenet --model.objective InfoNCE "
+    "fit --name first --model.encoder.width 16 --model.encoder.stem imagenet --model.objective InfoNCE "
     "--model.objective.temperature 0.5 --data Digits --data.batch_size 128 --data.views.scale [0.7,1.0] "
     "--data.views.degrees 10.0 --trainer.max_epochs 20 "
     "--trainer.check_val_every_n_epoch 2 --trainer.log_every_n_steps 11 --trainer.accelerator cpu"

@@ -54,7 +54,7 @@ TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0)
 def fit(name: str, objective: str) -> Run:
     """Trains a narrow ResNet-18 on the digits."""
     run(
-        f"fit --name {name} --model.width 16 --model.stem imagenet {objective} --data Digits "
+        f"fit --name {name} --model.encoder.width 16 --model.encoder.stem imagenet {objective} --data Digits "
         f"--data.batch_size 128 --trainer.max_epochs {EPOCHS} --trainer.check_val_every_n_epoch {EPOCHS} "
         "--trainer.log_every_n_steps 11 --trainer.accelerator cpu"
     )

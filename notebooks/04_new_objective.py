@@ -176,7 +176,8 @@ for p, known in ((0.0, DCL()), (1.0, InfoNCE())):
 POWERS = (0.0, 0.5, 1.0)
 for p in POWERS:
     run(
-        f"fit --name power_{p} --model.width 16 --model.stem imagenet --model.objective Contrastive "
+        f"fit --name power_{p} --model.encoder.width 16 --model.encoder.stem imagenet "
+        "--model.objective Contrastive "
         f"--model.objective.weight powers.Power --model.objective.weight.power {p} --data Digits "
         "--data.batch_size 128 --trainer.max_epochs 8 --trainer.check_val_every_n_epoch 2 "
         "--trainer.log_every_n_steps 11 --trainer.accelerator cpu"

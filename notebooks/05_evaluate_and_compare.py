@@ -48,7 +48,8 @@ SEEDS = range(4)
 for objective in ("InfoNCE", "DCL"):
     for seed in SEEDS:
         run(
-            f"fit --name {objective}_{seed} --seed_everything {seed} --model.width 16 --model.stem imagenet "
+            f"fit --name {objective}_{seed} --seed_everything {seed} --model.encoder.width 16 "
+            "--model.encoder.stem imagenet "
             f"--model.objective {objective} --model.objective.temperature 0.5 --data Digits "
             "--data.batch_size 64 --data.views.scale [0.7,1.0] --data.views.degrees 10.0 "
             "--trainer.max_epochs 4 --trainer.check_val_every_n_epoch 4 --trainer.log_every_n_steps 22 "

@@ -78,13 +78,13 @@ for number in range(320):
 def fit(name: str, options: str) -> None:
     """Trains a ResNet-18 with torchvision's stem on the folder."""
     run(
-        f"fit --name {name} --model.stem imagenet --model.objective DCL --data ImageFolder "
+        f"fit --name {name} --model.encoder.stem imagenet --model.objective DCL --data ImageFolder "
         f"--data.root my_images --data.image_size 32 --data.views.size 32 --data.batch_size 32 {options} "
         "--trainer.max_epochs 6 --trainer.check_val_every_n_epoch 6 --trainer.accelerator cpu"
     )
 
 
-fit("first", "--model.width 16")
+fit("first", "--model.encoder.width 16")
 
 # %% [markdown]
 # `embed` writes the features of all images below a folder, and their names in the same order. Each row shows

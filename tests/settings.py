@@ -1,11 +1,16 @@
 """Where the configs are, and the options that make a run on the digits take a second."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+from ssl_vision.encoders import ResNet
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
 TINY = [
-    "--model.width=4",
+    "--model.encoder.width=4",
     "--model.hidden_dim=16",
     "--model.output_dim=8",
     "--data.batch_size=64",
@@ -17,3 +22,8 @@ TINY = [
     "--metrics.k=5",
     "--report=false",
 ]
+
+
+def resnet(**options: Any) -> Callable[[], ResNet]:
+    """A function that builds a ResNet with some options."""
+    return partial(ResNet, **options)

@@ -114,7 +114,11 @@ def test_the_pretraining_configs_are_the_papers_as_far_as_it_goes(name, capsys):
         200,
         256,
     )
-    assert (model["depth"], model["width"], model["stem"]) == (18, 64, "small")
+    assert tuple(model["encoder"]["init_args"][name] for name in ("depth", "width", "stem")) == (
+        18,
+        64,
+        "small",
+    )
     assert model["objective"]["init_args"]["temperature"] == 0.1
     views = data["views"]
     assert views["size"] == (96 if name == "stl10" else 32)
@@ -142,7 +146,7 @@ def cifar_runs(data_root, tmp_path_factory):
     """30 steps on real CIFAR-10 at batch 32 with a narrow ResNet-18, one run for each objective."""
     runs = tmp_path_factory.mktemp("cifar")
     for name, objective in FIVE.items():
-        thirty_steps(data_root, runs, name, *objective, "--model.width=4", "--data.batch_size=32")
+        thirty_steps(data_root, runs, name, *objective, "--model.encoder.width=4", "--data.batch_size=32")
     return runs
 
 
@@ -162,7 +166,7 @@ def thirty_steps(data_root, runs, name, *args):
 @pytest.mark.realdata
 @pytest.mark.parametrize("file", sorted((CONFIGS / "objective").glob("*.yaml")), ids=lambda file: file.stem)
 def test_every_objective_takes_thirty_steps_on_cifar10(file, data_root, tmp_path):
-    small = ["--model.width=4", "--data.batch_size=16", "--gradients=true"]
+    small = ["--model.encoder.width=4", "--data.batch_size=16", "--gradients=true"]
     thirty_steps(data_root, tmp_path, "run", f"--config={file}", *small)
     with (tmp_path / "run/metrics.csv").open(newline="") as log:
         losses = [float(row["train/loss"]) for row in csv.DictReader(log)]

@@ -17,9 +17,10 @@ from settings import TINY
 from ssl_vision import __version__
 from ssl_vision import objectives as o
 from ssl_vision.data import Views
+from ssl_vision.encoders import ResNet
 from ssl_vision.evaluation.protocol import read_protocol, shipped
 from ssl_vision.evaluation.rebuild import trained_model
-from ssl_vision.export.backbones import Description, load_backbone
+from ssl_vision.export.backbones import Description, Pretrained, load_backbone
 from ssl_vision.export.formats import FORMATS
 from ssl_vision.main import main
 from ssl_vision.metrics import Alignment, Uniformity
@@ -134,7 +135,7 @@ def test_the_quick_start_loads_a_backbone(tiny_run):
     (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "quickstart.md").read_text(), flags=re.DOTALL)
     names = {}
     exec(block.replace("runs/first", str(tiny_run)), names)
-    assert names["features"].shape == (4, names["backbone"].dim)
+    assert names["features"].shape == (4, names["backbone"].num_features)
 
 
 def test_the_example_of_the_concepts_is_right():
@@ -194,12 +195,11 @@ def test_the_backbones_of_the_page_make_the_features_of_their_run(place, images)
 
 
 def test_the_lines_for_other_libraries_are_those_of_the_card():
-    about = Description(
-        depth=18, width=64, stem="small", size=32, decoded_size=32, mean=(0.5,) * 3, std=(0.2,) * 3
-    )
+    about = Description(encoder={}, size=32, decoded_size=32, mean=(0.5,) * 3, std=(0.2,) * 3)
+    given = Pretrained(ResNet(), about)
     files = {"torchvision": "backbone-torchvision.safetensors", "timm": "backbone-timm.safetensors"}
     for form, file in (files | {"onnx": "backbone.onnx"}).items():
-        assert FORMATS[form].snippet(file, about) + "\n" in blocks("backbones.md")
+        assert FORMATS[form].snippet(file, given) + "\n" in blocks("backbones.md")
 
 
 def test_feature_maps_are_taken_as_the_page_says(tiny_run):
@@ -304,6 +304,7 @@ def test_the_messages_of_the_troubleshooting_page_are_in_the_code():
     others = {
         "… has no option '…', did you mean '…'?",  # put together of parts
         "… has no option 'temperature'",
+        "model: is now --model.encoder.…",
         "File does not exist",  # of the libraries
         "limit_train_batches",
         "CUDA out of memory",

@@ -6,7 +6,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from equal import difference_of_runs
-from settings import TINY
+from settings import TINY, resnet
 
 from ssl_vision import objectives as o
 from ssl_vision.callbacks import ObjectiveStatistics
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 
-TINY_NETWORK = {"width": 4, "hidden_dim": 16, "output_dim": 8, "seed": 0}
+TINY_NETWORK = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
 PRESETS = [cls for cls in o.Contrastive.__subclasses__() if not cls.required_inputs] + [o.ArcCon]
 
 
@@ -156,7 +156,7 @@ class Strict(pl.Callback):
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 @pytest.mark.parametrize("name", ["adam", "sgd"])
 def test_a_step_under_lightning_does_not_wait_for_the_device(tmp_path, name, precision):
-    model = SimCLR(width=8, objective=o.MACL(), optimizer=OptimizerRule(name=name))
+    model = SimCLR(encoder=resnet(width=8), objective=o.MACL(), optimizer=OptimizerRule(name=name))
     trainer = pl.Trainer(
         max_epochs=1, limit_val_batches=0, accelerator="gpu", devices=1, precision=precision, logger=False,
         enable_checkpointing=False, enable_progress_bar=False, callbacks=[Strict(), ObjectiveStatistics()],

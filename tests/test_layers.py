@@ -9,6 +9,7 @@ ROOMS = [
     {"errors", "quiet", "progress", "optional", "streams"},
     {"objectives", "metrics"},
     {"data"},
+    {"encoders"},
     {"models"},
     {"callbacks"},
     {"runs"},

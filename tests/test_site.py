@@ -28,14 +28,14 @@ def site(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("room", ["objectives", "metrics", "data", "models", "callbacks"])
+@pytest.mark.parametrize("room", ["objectives", "metrics", "data", "encoders", "models", "callbacks"])
 def test_every_class_and_function_of_a_room_is_in_the_reference(room, site):
     page = (site / "api" / room / "index.html").read_text(encoding="utf-8")
     described = set(re.findall(r'id="([\w.]+)"', page))
     module = importlib.import_module(f"ssl_vision.{room}")
     public = {name: getattr(module, name) for name in module.__all__}
     wanted = [name for name, what in public.items() if inspect.isclass(what) or inspect.isfunction(what)]
-    assert len(wanted) > 3
+    assert len(wanted) >= 3
     # a function that is named as its file is listed as of the file
     assert [
         name

@@ -47,8 +47,8 @@ class OnlineProbe(pl.Callback):
         classes = trainer.datamodule.num_classes  # type: ignore[attr-defined]
         if not classes:
             raise InputError("online_probe: the train split has no labels")
-        dim: Any = pl_module.backbone.dim  # type: ignore[union-attr]
-        self.layer = nn.Linear(dim, classes, device=pl_module.device)
+        width: Any = pl_module.backbone.num_features  # type: ignore[union-attr]
+        self.layer = nn.Linear(width, classes, device=pl_module.device)
         nn.init.zeros_(self.layer.weight)
         nn.init.zeros_(self.layer.bias)
         self._optimizer = torch.optim.SGD(

@@ -83,7 +83,9 @@ def finetuned_top1(
     labelled, queries = (split.labelled.nonzero()[:, 0] for split in (train, test))
     if len(labelled) < 2 or not len(queries):
         raise ValueError(f"labels: expected 2 in train and 1 in test, got {len(labelled)} and {len(queries)}")
-    network = nn.Sequential(copy.deepcopy(model.backbone), nn.Linear(model.backbone.dim, len(train.classes)))
+    network = nn.Sequential(
+        copy.deepcopy(model.backbone), nn.Linear(model.backbone.num_features, len(train.classes))
+    )
     for parameter in network[1].parameters():
         nn.init.zeros_(parameter)
     network.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]

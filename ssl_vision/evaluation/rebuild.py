@@ -1,17 +1,20 @@
 """Model and data of a run, built again from what its checkpoint says."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 import torch
+from torch import nn
 
 from ssl_vision.errors import InputError
 from ssl_vision.models import SimCLR
 from ssl_vision.runs.checkpoint import Checkpoint
 from ssl_vision.runs.classes import built, resolved
+
+Network = TypeVar("Network", bound=nn.Module)
 
 ROOT_NEEDED = "--data.root"
 """The data root of another user's run until one is given."""
@@ -46,10 +49,7 @@ def trained_model(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> S
     """
     build = partial(untrained_model, checkpoint.config, where=checkpoint.path, allowed=allowed)
     try:
-        with torch.device("meta"):  # a network that the weights do not fit is refused before it takes memory
-            build().load_state_dict(checkpoint.state, assign=True)
-        model = build()
-        model.load_state_dict(checkpoint.state)
+        model = with_weights(build, checkpoint.state)
     except RuntimeError as error:
         _, *found = str(error).splitlines()
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
@@ -57,6 +57,29 @@ def trained_model(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> S
             f"{checkpoint.path}: its weights do not fit its config ({' '.join(found[0].split())}{more})"
         ) from error
     return model
+
+
+def with_weights(build: Callable[[], Network], state: Mapping[str, torch.Tensor]) -> Network:
+    """Build a network and load its weights; one that they do not fit is refused before it takes memory.
+
+    Random number generators stay as they are.
+
+    Raises:
+        RuntimeError: the weights do not fit the network.
+    """
+    with torch.random.fork_rng(devices=[]):
+        with torch.device("meta"):
+            try:
+                sketch = build()
+            except Exception as error:
+                if "meta" not in str(error).lower():  # else the encoder needs numbers when it is built
+                    raise
+                sketch = None
+        if sketch is not None:
+            sketch.load_state_dict(state, assign=True)
+        network = build()
+    network.load_state_dict(state)
+    return network
 
 
 def safe_data(

@@ -1,35 +1,40 @@
-"""Pretrained backbones: out of a run, a checkpoint or an exported file, in one line."""
+"""Load pretrained encoders from a run, a checkpoint or an exported file."""
 
 import copy
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import nn
 
 from ssl_vision import __version__
 from ssl_vision.data import Views
+from ssl_vision.encoders import Encoder, as_encoder, build
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.rebuild import trained_model
-from ssl_vision.models import Backbone, SimCLR
-from ssl_vision.models.backbone import Depth, Stem
+from ssl_vision.evaluation.rebuild import trained_model, with_weights
+from ssl_vision.models import SimCLR
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
+from ssl_vision.runs.classes import built
 from ssl_vision.runs.complaint import one_line
+from ssl_vision.runs.migration import migrated_description
 
 SUFFIX = ".safetensors"
+
+_KEYS = {"encoder", "depth", "width", "stem", "size", "decoded_size", "mean", "std", "version"}
+"""Metadata of an exported file, of this version and of 0.1."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """What has to be known of a backbone besides its weights."""
+    """What is needed to build an encoder and to prepare its images, besides its weights."""
 
-    depth: Depth
-    width: int
-    stem: Stem
+    encoder: dict[str, Any]
+    """Class and options of the encoder, as in a config: ``class_path``, ``init_args`` and ``dict_kwargs``."""
     size: int
     """Side of the images that it is given, pixels."""
     decoded_size: int
@@ -48,26 +53,27 @@ class Description:
 class Pretrained(NamedTuple):
     """A backbone in evaluation mode, and what it is."""
 
-    backbone: Backbone
+    backbone: Encoder
     description: Description
 
 
-def load_backbone(path: str | Path, *, allowed: Collection[str] = ()) -> Backbone:
+def load_backbone(path: str | Path, *, allowed: Collection[str] = ()) -> Encoder:
     """The pretrained backbone in a file or a run folder, on the CPU, in evaluation mode.
 
-    Images (N, 3, H, W), normalised as they were for its training, become features (N, ``backbone.dim``).
+    Images (N, 3, H, W), normalised as they were for its training, become features
+    (N, ``backbone.num_features``).
     Nothing in the file is run: only tensors and plain values are read.
 
     Args:
         path: a ``.safetensors`` file that ``ssl-vision export`` wrote, a run folder or a checkpoint.
-        allowed: classes outside this package, as ``module.Class``, that a checkpoint may name.
+        allowed: classes outside this package, as ``module.Class``, that the file may name.
 
     Raises:
         InputError: there is no such file, or it is none of these.
     """
     path = Path(path)
     if path.suffix == SUFFIX:
-        return read_backbone(path).backbone
+        return read_backbone(path, allowed=allowed).backbone
     return pretrained(read_checkpoint(path), allowed=allowed)[1].backbone
 
 
@@ -86,9 +92,7 @@ def pretrained(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> tupl
         model, data = (checkpoint.config[part]["init_args"] for part in ("model", "data"))
         views = data["views"]
         description = Description(
-            depth=model["depth"],
-            width=model["width"],
-            stem=model["stem"],
+            encoder=_described(model["encoder"]),
             size=views["size"],
             decoded_size=data.get("image_size", views["size"]),
             mean=tuple(views["mean"]),
@@ -101,19 +105,23 @@ def pretrained(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> tupl
     except ValueError as error:
         raise InputError(f"{checkpoint.path}: {one_line(str(error))}") from error
     except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{checkpoint.path}: not a ResNet trained on views of images ({error})") from error
+        raise InputError(f"{checkpoint.path}: not an encoder trained on views of images ({error})") from error
     return network, Pretrained(backbone, description)
 
 
-def write_backbone(path: Path, backbone: Backbone, description: Description | None = None) -> None:
-    """Writes the weights; without a description there is nothing but tensors with torchvision's names."""
+def write_backbone(path: Path, backbone: nn.Module, description: Description | None = None) -> None:
+    """Writes the weights; without a description the file has nothing but tensors."""
     state = {name: tensor.contiguous() for name, tensor in backbone.state_dict().items()}
     about = asdict(description) if description else {}
     path.write_bytes(save(state, {"format": "pt"} | {key: json.dumps(value) for key, value in about.items()}))
 
 
-def read_backbone(path: Path) -> Pretrained:
+def read_backbone(path: Path, *, allowed: Collection[str] = ()) -> Pretrained:
     """Reads what `write_backbone` wrote.
+
+    Args:
+        path: the ``.safetensors`` file.
+        allowed: classes outside this package, as ``module.Class``, that the file may name.
 
     Raises:
         InputError: absent, unreadable, without a description, or with weights that do not fit it.
@@ -126,16 +134,37 @@ def read_backbone(path: Path) -> Pretrained:
             state = {name: file.get_tensor(name) for name in list(file.keys())}
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: not a readable safetensors file") from error
+    try:
+        values = migrated_description({key: json.loads(text) for key, text in about.items() if key in _KEYS})
+    except ValueError as error:
+        raise InputError(f"{path}: {' '.join(str(error).split())}") from error
     names = [field.name for field in fields(Description)]
-    if not set(names) <= set(about):
+    if not set(names) <= set(values):
         raise InputError(f"{path}: was not written by ssl-vision export --format safetensors")
     try:
-        values = {name: json.loads(about[name]) for name in names}
+        values = {name: values[name] for name in names}
         description = Description(**values | {key: tuple(values[key]) for key in ("mean", "std")})
         _ = description.views
-        with torch.device("meta"):  # no weights are drawn: they are in the file
-            backbone = Backbone(depth=description.depth, width=description.width, stem=description.stem)
-        backbone.load_state_dict(state, assign=True)
+        spec = {"encoder": description.encoder}
+        kind = Callable[[], Encoder] | Callable[[], nn.Module]
+
+        def make() -> Encoder:
+            factory = built(kind, "encoder", spec, where=path, allowed=allowed)
+            return as_encoder(build(factory))
+
+        backbone = with_weights(make, state)
     except (ValueError, TypeError, RuntimeError) as error:
+        if str(error).startswith(f"{path}: "):
+            raise
         raise InputError(f"{path}: {' '.join(str(error).split())}") from error
     return Pretrained(backbone.eval(), description)
+
+
+def _described(encoder: Any) -> dict[str, Any]:
+    """Return the class and options of an encoder in a config, without a wish for timm's weights."""
+    if isinstance(encoder, str):  # a function that builds it
+        return {"class_path": encoder}
+    options = dict(encoder.get("init_args") or {})
+    if "pretrained" in options:
+        options["pretrained"] = False
+    return {**encoder, "init_args": options}

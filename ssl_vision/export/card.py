@@ -15,11 +15,6 @@ _ELSEWHERE = {
     "cache", "cache_dir", "compile", "download", "eval_batch_size", "resident", "root", "val", "val_share",
 }  # fmt: skip
 
-_STEMS = {
-    "small": "3×3 first convolution of stride 1, no max-pool",
-    "imagenet": "7×7 first convolution of stride 2, max-pool",
-}
-
 
 def card(
     checkpoint: Checkpoint,
@@ -51,8 +46,7 @@ def card(
     labels = "from weights of another training" if start else "without labels"
     size = sum(parameter.numel() for parameter in given.backbone.parameters())
     facts = {
-        "architecture": f"ResNet-{about.depth}, width {about.width}, {_STEMS[about.stem]}; "
-        f"{size:,} parameters, {given.backbone.dim} features",
+        "encoder": f"{_plain(about.encoder)}; {size:,} parameters, {given.backbone.num_features} features",
         "input": f"float32 (N, 3, {about.size}, {about.size}), RGB in [0, 1] less {_plain(about.mean)}, "
         f"divided by {_plain(about.std)}",
         "data": f"{dataset} ({_plain(kept)})",
@@ -67,7 +61,7 @@ def card(
     }
     return "\n".join(
         [
-            f"# ResNet-{about.depth} pretrained on {dataset} with {objective}, {labels}",
+            f"# {_name(about.encoder)} pretrained on {dataset} with {objective}, {labels}",
             "",
             "| | |",
             "|---|---|",

@@ -97,7 +97,7 @@ def open_network(path: str | Path, layer: LayerName, *, allowed: Collection[str]
         return Network(whole if layer != "backbone" else whole.backbone, layer, description)
     if layer != "backbone":
         raise InputError(f"{path} has the backbone only: --layer {layer} takes a run or a checkpoint")
-    backbone, description = read_backbone(path)
+    backbone, description = read_backbone(path, allowed=allowed)
     return Network(backbone.to(memory_format=torch.channels_last), layer, description)
 
 

@@ -53,7 +53,7 @@ def run(args: Sequence[str]) -> None:
         form.write(partial, given)
         checked = _checked(partial, form, given)
     page = file.with_name(file.name + ".md")
-    snippet = form.snippet(file.name, given.description)
+    snippet = form.snippet(file.name, given)
     with completed(page) as partial:
         text = card(checkpoint, given, rows, snippet=snippet, checked=checked, versions=_versions(form))
         partial.write_text(text, encoding="utf-8")

@@ -6,16 +6,19 @@ import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+import timm
 import torch
 import torchvision
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from ssl_vision.encoders import ResNet, Timm
 from ssl_vision.errors import InputError
-from ssl_vision.export.backbones import SUFFIX, Description, Pretrained, read_backbone, write_backbone
+from ssl_vision.export.backbones import SUFFIX, Pretrained, read_backbone, write_backbone
 from ssl_vision.optional import needed
+from ssl_vision.runs.classes import class_paths
 
 Network = Callable[[Tensor], Tensor]
 """Normalised images (N, 3, size, size) to features (N, F)."""
@@ -30,8 +33,8 @@ class Format(NamedTuple):
     library: str
     """What loads it, as it is imported."""
     write: Callable[[Path, Pretrained], None]
-    load: Callable[[Path, Description], Network]
-    snippet: Callable[[str, Description], str]
+    load: Callable[[Path, Pretrained], Network]
+    snippet: Callable[[str, Pretrained], str]
     """Python that loads the file of that name as ``backbone``."""
 
 
@@ -54,7 +57,7 @@ def difference(file: Path, form: Format, given: Pretrained) -> Difference:
     size = given.description.size
     noise = torch.randint(256, (8, 3, size, size), generator=torch.Generator().manual_seed(0))
     images = given.description.views.plain(noise.to(torch.uint8))
-    network = form.load(file, given.description)
+    network = form.load(file, given)
     with torch.inference_mode():
         ours = torch.cat([given.backbone(images), given.backbone(images[:1])])
         theirs = torch.cat([network(images), network(images[:1])])
@@ -66,35 +69,60 @@ def _write_described(path: Path, given: Pretrained) -> None:
     write_backbone(path, given.backbone, given.description)
 
 
-def _load_described(path: Path, description: Description) -> Network:
-    return read_backbone(path).backbone
+def _load_described(path: Path, given: Pretrained) -> Network:
+    own = given.description.encoder["class_path"]
+    return read_backbone(path, allowed=[*class_paths(given.description.encoder), own]).backbone
 
 
-def _describe_described(name: str, description: Description) -> str:
+def _describe_described(name: str, given: Pretrained) -> str:
     return f"from ssl_vision import load_backbone\n\nbackbone = load_backbone({json.dumps(name)})"
 
 
-def _write_plain(path: Path, given: Pretrained) -> None:
-    width = given.description.width
-    if width != 64:
+def _resnet(given: Pretrained, library: str) -> ResNet:
+    """Return the encoder as a ResNet that torchvision and timm have.
+
+    Raises:
+        InputError: it is another encoder or has another width.
+    """
+    backbone = given.backbone
+    if not isinstance(backbone, ResNet):
         raise InputError(
-            f"torchvision and timm have ResNets of width 64 only, this one is {width} wide: "
+            f"the {library} format is for ResNet, not for {type(backbone).__name__}: "
+            "export it as safetensors or onnx"
+        )
+    if backbone.width != 64:
+        raise InputError(
+            f"torchvision and timm have ResNets of width 64 only, this one is {backbone.width} wide: "
             "export it as onnx or safetensors"
         )
-    write_backbone(path, given.backbone)
+    return backbone
 
 
-def _load_torchvision(path: Path, description: Description) -> Network:
-    return _filled(getattr(torchvision.models, f"resnet{description.depth}")(), path, description)
+def _write_torchvision(path: Path, given: Pretrained) -> None:
+    write_backbone(path, _resnet(given, "torchvision"))
 
 
-def _load_timm(path: Path, description: Description) -> Network:
-    timm: Any = importlib.import_module("timm")
-    return _filled(timm.create_model(f"resnet{description.depth}", num_classes=0), path, description)
+def _write_timm(path: Path, given: Pretrained) -> None:
+    backbone = given.backbone
+    write_backbone(path, backbone.network if isinstance(backbone, Timm) else _resnet(given, "timm"))
 
 
-def _filled(network: Any, path: Path, description: Description) -> Network:
-    if description.stem == "small":
+def _load_torchvision(path: Path, given: Pretrained) -> Network:
+    resnet = _resnet(given, "torchvision")
+    return _filled(getattr(torchvision.models, f"resnet{resnet.depth}")(), path, resnet)
+
+
+def _load_timm(path: Path, given: Pretrained) -> Network:
+    if isinstance(given.backbone, Timm):
+        network: Any = timm.create_model(given.backbone.name, num_classes=0, **given.backbone.options)
+        network.load_state_dict(load_file(path))
+        return cast(Network, network.eval())
+    resnet = _resnet(given, "timm")
+    return _filled(timm.create_model(f"resnet{resnet.depth}", num_classes=0), path, resnet)
+
+
+def _filled(network: Any, path: Path, resnet: ResNet) -> Network:
+    if resnet.stem == "small":
         network.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
         network.maxpool = nn.Identity()
     network.fc = nn.Identity()
@@ -103,18 +131,23 @@ def _filled(network: Any, path: Path, description: Description) -> Network:
     return filled
 
 
-def _describe_torchvision(name: str, description: Description) -> str:
-    make = f"torchvision.models.resnet{description.depth}()"
-    return _loading("torchvision", make, name, description, remove_classifier=True)
+def _describe_torchvision(name: str, given: Pretrained) -> str:
+    resnet = _resnet(given, "torchvision")
+    make = f"torchvision.models.resnet{resnet.depth}()"
+    return _loading("torchvision", make, name, small=resnet.stem == "small", remove_classifier=True)
 
 
-def _describe_timm(name: str, description: Description) -> str:
-    make = f'timm.create_model("resnet{description.depth}", num_classes=0)'
-    return _loading("timm", make, name, description, remove_classifier=False)
+def _describe_timm(name: str, given: Pretrained) -> str:
+    if isinstance(given.backbone, Timm):
+        options = "".join(f", {key}={value!r}" for key, value in given.backbone.options.items())
+        make = f"timm.create_model({json.dumps(given.backbone.name)}, num_classes=0{options})"
+        return _loading("timm", make, name, small=False, remove_classifier=False)
+    resnet = _resnet(given, "timm")
+    make = f'timm.create_model("resnet{resnet.depth}", num_classes=0)'
+    return _loading("timm", make, name, small=resnet.stem == "small", remove_classifier=False)
 
 
-def _loading(library: str, make: str, name: str, description: Description, *, remove_classifier: bool) -> str:
-    small = description.stem == "small"
+def _loading(library: str, make: str, name: str, *, small: bool, remove_classifier: bool) -> str:
     lines = [f"import {library}"]
     if small or remove_classifier:
         lines = [*sorted((f"import {library}", "import torch"))]
@@ -168,7 +201,7 @@ def _anonymise(model: Any) -> None:
         part.ClearField("doc_string")
 
 
-def _load_onnx(path: Path, description: Description) -> Network:
+def _load_onnx(path: Path, given: Pretrained) -> Network:
     runtime: Any = importlib.import_module("onnxruntime")
     session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
@@ -179,7 +212,7 @@ def _load_onnx(path: Path, description: Description) -> Network:
     return network
 
 
-def _describe_onnx(name: str, description: Description) -> str:
+def _describe_onnx(name: str, given: Pretrained) -> str:
     return "\n".join(
         [
             "import onnxruntime",
@@ -195,7 +228,9 @@ def _describe_onnx(name: str, description: Description) -> str:
 
 FORMATS = {
     "safetensors": Format(SUFFIX, "ssl_vision", _write_described, _load_described, _describe_described),
-    "torchvision": Format(SUFFIX, "torchvision", _write_plain, _load_torchvision, _describe_torchvision),
-    "timm": Format(SUFFIX, "timm", _write_plain, _load_timm, _describe_timm),
+    "torchvision": Format(
+        SUFFIX, "torchvision", _write_torchvision, _load_torchvision, _describe_torchvision
+    ),
+    "timm": Format(SUFFIX, "timm", _write_timm, _load_timm, _describe_timm),
     "onnx": Format(".onnx", "onnxruntime", _write_onnx, _load_onnx, _describe_onnx),
 }

@@ -2,8 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
 import pytorch_lightning as pl
@@ -11,10 +10,19 @@ import torch
 from lightly.models.modules.heads import ProjectionHead
 from torch import Tensor, nn
 
+from ssl_vision.data import Views
 from ssl_vision.data.images import Batch
 from ssl_vision.data.module import ImageData
+from ssl_vision.encoders import (
+    MOST_PARAMETERS,
+    Encoder,
+    ResNet,
+    as_encoder,
+    build,
+    floating_dtype,
+    measure_num_features,
+)
 from ssl_vision.errors import InputError
-from ssl_vision.models.backbone import MOST_PARAMETERS, Backbone, Depth, Stem
 from ssl_vision.models.optimizer import OptimizerRule
 from ssl_vision.models.recorded import RecordedStep, whole_step
 from ssl_vision.objectives import Contrastive, InfoNCE, Objective, as_objective, in_chunks
@@ -32,7 +40,7 @@ class Layers(NamedTuple):
     """An image at the three places where a representation is read."""
 
     backbone: Tensor
-    """(N, backbone dim) pooled features: what is kept after pretraining."""
+    """(N, F) features of the encoder, which is what pretraining is for."""
     hidden: Tensor
     """(N, hidden dim) the projection head's hidden layer, after its ReLU."""
     projector: Tensor
@@ -40,24 +48,25 @@ class Layers(NamedTuple):
 
 
 class SimCLR(pl.LightningModule):
-    """Contrastive pretraining of a ResNet (Chen et al. 2020), with any objective.
+    """Contrastive pretraining of any encoder (Chen et al. 2020), with any objective.
 
     The defaults are the MACL paper's: ResNet-18 with the small-image stem, Adam 1e-3; the projection head
     (Linear without bias, BatchNorm, ReLU, Linear) is the one of the code that the paper builds on.
 
     The initial weights are a function of the run's seed alone: the objective and anything else that
-    draws random numbers before do not change them.
+    draws random numbers before do not change them. A module that is given ready keeps its weights.
 
     ``SimCLR.load_from_checkpoint`` rebuilds the network of a checkpoint written from Python; give it the
-    objective and the optimizer again. A checkpoint written by ``ssl-vision fit`` rebuilds all of it.
+    encoder, the objective and the optimizer again. A checkpoint written by ``ssl-vision fit`` rebuilds all
+    of it.
 
     Args:
         objective: called with the two views' embeddings, each (N, ``output_dim``), gives the loss; one of
             ``ssl_vision.objectives``, an `Objective` of your own, or any module of that form. All required
             inputs of an `Objective` but ``negatives`` are available; SimCLR has no queue of them.
-        depth: of the ResNet.
-        width: channels of its first stage.
-        stem: ``"small"`` (3×3, no max-pool) or ``"imagenet"``.
+        encoder: class or function without arguments that builds the encoder, or a ready module: one of
+            ``ssl_vision.encoders`` or any module that maps images (N, 3, H, W) to features (N, F). On the
+            command line, ``--model.encoder ResNet --model.encoder.depth 50``.
         hidden_dim: of the projection head.
         output_dim: of the embeddings.
         head_batch_norm: linear layers of the projection head that BatchNorm follows: the ``"hidden"`` one,
@@ -82,8 +91,9 @@ class SimCLR(pl.LightningModule):
         embeddings: Each view's (N, ``output_dim``) embeddings in it, without a gradient.
 
     Raises:
-        InputError: a size is below 1 or makes more than 2³⁰ parameters, head_batch_norm is unknown, or the
-            objective does not take two embeddings; in training, cuda_graph or compile_mode with what it does
+        InputError: a size is below 1 or makes more than 2³⁰ parameters, head_batch_norm is unknown, the
+            encoder has no feature maps and the objective needs them, or the objective does not take two
+            embeddings; in training, cuda_graph or compile_mode with what it does
             not go with, or an objective that cannot be prepared.
     """
 
@@ -94,9 +104,7 @@ class SimCLR(pl.LightningModule):
         self,
         *,
         objective: nn.Module | None = None,
-        depth: Depth = 18,
-        width: int = 64,
-        stem: Stem = "small",
+        encoder: Callable[[], Encoder] | Callable[[], nn.Module] = ResNet,
         hidden_dim: int = 512,
         output_dim: int = 128,
         head_batch_norm: HeadBatchNorm = "hidden",
@@ -116,7 +124,7 @@ class SimCLR(pl.LightningModule):
                 raise InputError(f"{name} must be {_LARGEST} or less, not {size}")
         if head_batch_norm not in get_args(HeadBatchNorm):
             raise InputError(f"head_batch_norm must be none, hidden or all, not {head_batch_norm}")
-        self.save_hyperparameters(ignore=["objective", "optimizer"])
+        self.save_hyperparameters(ignore=["encoder", "objective", "optimizer"])
         self.objective = InfoNCE() if objective is None else objective
         self._contracts = (as_objective(self.objective),)  # in a tuple: it is no second submodule
         if missing := set(self._contract.required_inputs) - {"labels", "indices", "features", "shallow"}:
@@ -132,8 +140,8 @@ class SimCLR(pl.LightningModule):
             ) from error
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch.initial_seed() if seed is None else seed)
-            self.backbone = Backbone(depth=depth, width=width, stem=stem)
-            if (count := (self.backbone.dim + output_dim) * hidden_dim) > MOST_PARAMETERS:
+            self.backbone = _checked(as_encoder(build(encoder)))
+            if (count := (self.backbone.num_features + output_dim) * hidden_dim) > MOST_PARAMETERS:
                 raise InputError(
                     f"hidden_dim {hidden_dim} and output_dim {output_dim} make {count:.1e} parameters, "
                     f"over {MOST_PARAMETERS:.1e}"
@@ -142,10 +150,11 @@ class SimCLR(pl.LightningModule):
             output_norm = nn.BatchNorm1d(output_dim) if head_batch_norm == "all" else None
             self.head = ProjectionHead(
                 [
-                    (self.backbone.dim, hidden_dim, hidden_norm, nn.ReLU()),
+                    (self.backbone.num_features, hidden_dim, hidden_norm, nn.ReLU()),
                     (hidden_dim, output_dim, output_norm, None),
                 ]
             )
+        self._shallow_features = self._measured_shallow() if self._needs_shallow else 0
         self.to(memory_format=torch.channels_last)
         self._hidden_layers = 2 if hidden_norm is None else 3  # the first of head.layers, up to the ReLU
         self.output_dim = output_dim
@@ -159,11 +168,17 @@ class SimCLR(pl.LightningModule):
 
     def forward(self, images: Tensor) -> Layers:
         """The three representations of normalised images (N, 3, H, W)."""
-        autocast = torch.is_autocast_enabled(images.device.type)
-        dtype = images.dtype if autocast else self.backbone.conv1.weight.dtype
         compiled = self.training or self.compile_mode is None
-        backbone = self.backbone if compiled else self.backbone.forward
-        features = backbone(images.to(dtype, memory_format=torch.channels_last))
+        encode = self.backbone if compiled else self.backbone.forward
+        return self._projected(encode(self._as_input(images)))
+
+    def _as_input(self, images: Tensor) -> Tensor:
+        """Images in the encoder's dtype and memory format."""
+        autocast = torch.is_autocast_enabled(images.device.type)
+        dtype = images.dtype if autocast else floating_dtype(self.backbone, images.dtype)
+        return images.to(dtype, memory_format=torch.channels_last)
+
+    def _projected(self, features: Tensor) -> Layers:
         layers = self.head.layers
         hidden = layers[: self._hidden_layers](features)
         return Layers(features, hidden, layers[self._hidden_layers :](hidden))
@@ -174,8 +189,10 @@ class SimCLR(pl.LightningModule):
             self._prepare_objective()
         if stage == "fit" and self.cuda_graph:
             self._check_graph()
-        if stage == "fit" and self.compile_mode is not None and "shallow" in self._contract.required_inputs:
-            raise InputError("model.compile_mode does not go with an objective of the third stage's features")
+        if stage == "fit":
+            self._check_image_size()
+        if stage == "fit" and self.compile_mode is not None and self._needs_shallow:
+            raise InputError("model.compile_mode does not go with an objective of the encoder's feature maps")
         if stage == "fit" and self.compile_mode is not None:
             self.backbone.compile(mode=self.compile_mode, fullgraph=True, dynamic=False)
 
@@ -236,19 +253,21 @@ class SimCLR(pl.LightningModule):
     def _contract(self) -> Objective:
         return self._contracts[0]
 
+    @property
+    def _needs_shallow(self) -> bool:
+        return "shallow" in self._contract.required_inputs
+
     def _set_epoch(self) -> None:
         self._contract.set_epoch(self.current_epoch)
 
     def _prepare_objective(self) -> None:
-        data = getattr(
-            self.trainer, "datamodule", None
-        )  # Lightning has the attribute with a data module only
+        data = getattr(self.trainer, "datamodule", None)  # set by Lightning only where there is one
         try:
             self._contract.prepare(
                 images=len(data.split("pretrain")) if isinstance(data, ImageData) else None,
                 embeddings=self.output_dim,
-                features=self.backbone.dim,
-                shallow=self.backbone.dim // 2,
+                features=self.backbone.num_features,
+                shallow=self._shallow_features or None,
             )
         except ValueError as error:
             raise InputError(f"model.objective: {error}") from error
@@ -281,6 +300,20 @@ class SimCLR(pl.LightningModule):
             loss = outputs["loss"] * self.trainer.accumulate_grad_batches  # Lightning has divided it
             self.log("train/loss", loss, batch_size=len(batch.images), prog_bar=True)
 
+    def _check_image_size(self) -> None:
+        """Encode one image of the size of the views, which some encoders do not accept.
+
+        Raises:
+            InputError: the encoder does not accept this size.
+        """
+        views = getattr(getattr(self.trainer, "datamodule", None), "views", None)
+        if not isinstance(views, Views):
+            return
+        try:
+            measure_num_features(self.backbone, views.size)
+        except ValueError as error:
+            raise InputError(f"data.views.size {views.size}: {error}") from error
+
     def _check_graph(self) -> None:
         trainer, rule = self.trainer, self.optimizer_rule
         for wrong, what in (
@@ -298,10 +331,17 @@ class SimCLR(pl.LightningModule):
                 raise InputError(f"model.cuda_graph does not go with {what}")
 
     def _embed(self, views: Tensor) -> tuple[Tensor, ...]:
-        """Embeddings of first and second views, their features, and the third stage's if these are wanted."""
+        """Embeddings of first and second views, their features, and their shallow features if needed."""
+        inputs = [views] if self.bn == "joint" else list(views.chunk(2))
         shallow: list[Tensor] = []
-        with self._tapped(shallow) if "shallow" in self._contract.required_inputs else nullcontext():
-            parts = [self(views)] if self.bn == "joint" else [self(view) for view in views.chunk(2)]
+        parts: list[Layers] = []
+        for images in inputs:
+            if self._needs_shallow:
+                features, pooled = self.backbone.forward_shallow(self._as_input(images))
+                shallow.append(pooled)
+                parts.append(self._projected(features))
+            else:
+                parts.append(self(images))
         projector = torch.cat([part.projector for part in parts])
         features = torch.cat([part.backbone for part in parts])
         return tuple(
@@ -310,16 +350,13 @@ class SimCLR(pl.LightningModule):
             for half in both.chunk(2)
         )
 
-    @contextmanager
-    def _tapped(self, pooled: list[Tensor]) -> Iterator[None]:
-        """Appends the mean over the positions of what the third stage gives."""
-        tap = self.backbone.layer3.register_forward_hook(
-            lambda module, inputs, output: pooled.append(output.mean(dim=(2, 3)))
-        )
+    def _measured_shallow(self) -> int:
         try:
-            yield
-        finally:
-            tap.remove()
+            return self.backbone.shallow_features()
+        except NotImplementedError as error:
+            raise InputError(
+                f"model.objective {type(self.objective).__name__} needs the encoder's feature maps: {error}"
+            ) from error
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Layers]:
         """The representations of a batch's plain images and, where it has them, of its two views."""
@@ -339,3 +376,14 @@ class SimCLR(pl.LightningModule):
         per_epoch = math.ceil(self.trainer.num_training_batches / self.trainer.accumulate_grad_batches)
         scheduler = self.optimizer_rule.scheduler(optimizer, steps=int(steps), steps_per_epoch=per_epoch)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def _checked(encoder: Encoder) -> Encoder:
+    """Return the encoder.
+
+    Raises:
+        InputError: it has more than 2³⁰ parameters.
+    """
+    if (count := sum(parameter.numel() for parameter in encoder.parameters())) > MOST_PARAMETERS:
+        raise InputError(f"the encoder has {count:.1e} parameters, over {MOST_PARAMETERS:.1e}")
+    return encoder

@@ -51,7 +51,7 @@ class Objective(nn.Module):
             images: number of training images, or None if it is unknown.
             embeddings: width of the embeddings.
             features: width of the encoder's output.
-            shallow: width of its third stage, or None if it has none.
+            shallow: width of its third stage, or None if ``required_inputs`` does not name it.
 
         Raises:
             ValueError: the objective cannot be trained so.

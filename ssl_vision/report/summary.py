@@ -26,8 +26,7 @@ def of_one(run: Run) -> str:
     """Data, objective, epochs, accuracies with their protocol, and seconds."""
     epochs, planned = run.epoch, run.setting("epochs")
     length = f"{epochs} of {planned} epochs" if planned and planned != epochs else f"{epochs} epochs"
-    depth, width = run.setting("model.depth"), run.setting("model.width")
-    network = f"a ResNet-{depth} of width {width}" if depth else str(run.setting("model"))
+    network = run.described("model.encoder") or str(run.setting("model"))
     words = [
         f"{run.setting('objective')} on {run.setting('data')}: {network}, {length} of batches of "
         f"{run.setting('batch_size')}, seed {run.setting('seed')}."

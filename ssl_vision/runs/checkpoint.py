@@ -11,6 +11,7 @@ import torch
 from ssl_vision import __version__
 from ssl_vision.errors import InputError
 from ssl_vision.runs.folder import RunFolder
+from ssl_vision.runs.migration import migrated_config
 from ssl_vision.runs.reading import parse_yaml
 from ssl_vision.runs.record import CHECKPOINT_KEY
 
@@ -60,7 +61,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         version, text = own["version"], own["config"]
         if _release(version) > _release(__version__):
             raise InputError(f"{file}: written by ssl_vision {version}, this is {__version__}: update it")
-        config, state = parse_yaml(text, where=f"{file}: its config"), content["state_dict"]
+        config = migrated_config(parse_yaml(text, where=f"{file}: its config"))
+        state = content["state_dict"]
         # "processed" counts epochs whose batches are all done; Lightning saves before it counts "completed".
         progress = _table(fit_loop, "epoch_progress", "current")
         if (

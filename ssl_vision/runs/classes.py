@@ -19,14 +19,16 @@ from torch import nn
 
 # Importing the classes makes their short names known to the parser.
 import ssl_vision.data
+import ssl_vision.encoders
 import ssl_vision.models
 import ssl_vision.objectives  # noqa: F401
+from ssl_vision.encoders import Timm
 from ssl_vision.errors import InputError
 from ssl_vision.runs.complaint import one_line
 from ssl_vision.runs.names import dotted, dotted_names, yaml_texts
 
 _OPTION = "--allow_class"
-_PACKAGES = ("ssl_vision.data", "ssl_vision.models", "ssl_vision.objectives")
+_PACKAGES = ("ssl_vision.data", "ssl_vision.encoders", "ssl_vision.models", "ssl_vision.objectives")
 _FOLDERS = ("cache_dir", "root", "test", "train")
 """Options of this package's data whose values may look like import paths: ``data.v1``."""
 
@@ -91,10 +93,10 @@ def resolved(
     return section
 
 
-def built(
-    kind: type[Any], key: str, config: Mapping[str, Any], *, where: object, allowed: Collection[str]
-) -> Any:
+def built(kind: Any, key: str, config: Mapping[str, Any], *, where: object, allowed: Collection[str]) -> Any:
     """The object that a section of a stored config describes; where its ``seed`` is null, it has the run's.
+
+    Encoders of timm are built without timm's weights, so nothing is downloaded.
 
     Args:
         kind: base class of the object.
@@ -108,15 +110,17 @@ def built(
     """
     parser, parsed = _parsed(kind, key, config, where, allowed)
     try:
-        if parsed[key].init_args.seed is None:
-            parsed[key].init_args.seed = config["seed_everything"]
+        options = parsed[key].init_args
+        if "seed" in options and options.seed is None:
+            options.seed = config["seed_everything"]
+        _disable_downloads(parsed[key])
         return parser.instantiate(parsed)[key]
     except Exception as error:  # of any class that the config names
         raise InputError(f"{where}: the run's config describes no {key}: {one_line(str(error))}") from error
 
 
 def _parsed(
-    kind: type[Any], key: str, config: Mapping[str, Any], where: object, allowed: Collection[str]
+    kind: Any, key: str, config: Mapping[str, Any], where: object, allowed: Collection[str]
 ) -> tuple[ArgumentParser, Namespace]:
     section = copy.deepcopy(config[key])
     _check_names(_without_folders(section), where, allowed)
@@ -131,6 +135,16 @@ def _parsed(
         if not _registered(name) and not any(_same(name, other) for other in allowed):
             raise _refusal(name, where)
     return parser, parsed
+
+
+def _disable_downloads(section: Any) -> None:
+    """Set ``pretrained`` of timm's encoders to false, in place and at any depth."""
+    if not isinstance(section, Namespace):
+        return
+    if isinstance(section.get("class_path"), str) and pydoc.locate(section.class_path) is Timm:
+        section.init_args.pretrained = False
+    for value in vars(section).values():
+        _disable_downloads(value)
 
 
 def _check_names(section: Any, where: object, allowed: Collection[str]) -> None:

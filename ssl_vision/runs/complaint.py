@@ -13,12 +13,14 @@ import yaml
 from jsonargparse import ActionSubCommands, ArgumentParser, Namespace, get_loader, set_loader
 
 from ssl_vision.errors import InputError
+from ssl_vision.runs.migration import migrated_config, migrated_key
 from ssl_vision.runs.nearest import meant
-from ssl_vision.runs.reading import check_yaml, read_yaml
+from ssl_vision.runs.reading import check_yaml, parse_yaml, read_yaml
 
 _NOISE = re.compile(
     r"^(Does not validate|Subtypes:|Errors?:?$|Given value|Expected a <class 'NoneType'>|Expected a path but)"
 )
+_FACTORY = re.compile(r"^Type collections\.abc\.Callable\[.*\] expects a function or a callable class: ")
 _load_value = get_loader("yaml")
 
 
@@ -68,6 +70,14 @@ class OneLineErrors(ArgumentParser):
         parsed: Namespace = super().parse_path(*args, **kwargs)
         return parsed
 
+    def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Namespace:
+        """Reads the text of a config file, which version 0.1 may have written."""
+        given = parse_yaml(content, where=str(args[0] if args else kwargs.get("path", "")))
+        if (current := migrated_config(given)) != given:
+            content = yaml.safe_dump(current, sort_keys=False)
+        parsed: Namespace = super().parse_string(content, *args, **kwargs)
+        return parsed
+
 
 def _destinations(parser: ArgumentParser) -> Iterator[str]:
     """Names of a parser's options and of its subcommands'."""
@@ -87,27 +97,28 @@ def one_line(message: str, *, options: Sequence[str] = ()) -> str:
         message: of the error.
         options: the parser's.
     """
-    lines = [line.strip().removeprefix("- ").strip() for line in message.splitlines()]
+    lines = [_FACTORY.sub("", line.strip().removeprefix("- ").strip()) for line in message.splitlines()]
     keys: list[str] = []
     owner, complaint, given = "", "", ""
     for line in lines:
         if match := re.match(r'Parser key "([^"]+)":?\s*(.*)', line):
-            keys.append(match[1])
+            keys += [] if complaint else [match[1]]
             line = match[2]
         if match := re.match(r"Problem with given class_path '([^']+)':?\s*(.*)", line):
             owner, line = match[1], match[2]
         if match := re.match(r"Given value: (.*)", line):
             given = given or match[1]
         elif line and not _NOISE.match(line) and not complaint:
-            complaint = line
+            complaint, of_class = _split_class(line)
+            owner = of_class or owner
     if not complaint:
         return " ".join(line for line in lines if line)
     path = ".".join(keys)
     if match := re.match(r"Option '([^']+)' is not accepted", complaint):
-        return f"{path}: {_unknown_option(match[1], owner, options)}"
+        return f"{path}: {_unknown_option(match[1], owner, options, path)}"
     unknown = r"(?:[Uu]nrecognized arguments: --|Subcommand '\w+' does not accept option ')([^=\s']+)"
     if match := re.match(unknown, complaint):
-        return f"{'.'.join([*keys, match[1]])}: {_unknown_option(match[1], owner, options)}"
+        return f"{'.'.join([*keys, match[1]])}: {_unknown_option(match[1], owner, options, '.'.join(keys))}"
     if match := re.match(r"Expected a dot import path string: (\S+)", complaint):
         complaint = f"no class named {match[1]}{meant(match[1], _classes(keys))}"
     if complaint.startswith("Expected a ") and "Got value" not in complaint and given:
@@ -119,7 +130,16 @@ def one_line(message: str, *, options: Sequence[str] = ()) -> str:
     return f"{path}: {complaint}" if path else complaint
 
 
-def _unknown_option(name: str, owner: str, options: Sequence[str]) -> str:
+def _split_class(complaint: str) -> tuple[str, str]:
+    """Split a complaint about an encoder's option from the options given, and return it with the class."""
+    match = re.match(r"(.*?)\.? Got value: (?:Namespace|\{).*class_path'?[=:] ?'([^']+)'", complaint)
+    return (match[1], match[2]) if match else (complaint, "")
+
+
+def _unknown_option(name: str, owner: str, options: Sequence[str], place: str) -> str:
+    key = ".".join(filter(None, (place, name)))
+    if (current := migrated_key(key)) != key:
+        return f"is now --{current}"
     head, _, last = name.rpartition(".")
     known = _options(owner, head)
     if not owner:
@@ -155,6 +175,10 @@ def _options(owner: str, head: str) -> list[str]:
 
 def _classes(keys: Sequence[str]) -> list[str]:
     """Names of the package's classes that can stand at a key."""
-    rooms = {"objective": "objectives", "temperature": "objectives", "weight": "objectives", "data": "data"}
+    rooms = {"temperature": "objective", "weight": "objective", "network": "encoder"}
+    rooms = {
+        key: f"{rooms.get(key, key)}s" for key in ("encoder", "network", "objective", "temperature", "weight")
+    }
+    rooms["data"] = "data"
     room = importlib.import_module(f"ssl_vision.{rooms.get(keys[-1] if keys else '', 'models')}")
     return [name for name in getattr(room, "__all__", ()) if inspect.isclass(getattr(room, name))]

@@ -22,6 +22,7 @@ from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zer
 
 # Importing the classes makes their short names known to the command line.
 import ssl_vision.data
+import ssl_vision.encoders
 import ssl_vision.models
 import ssl_vision.objectives
 from ssl_vision.callbacks import (
@@ -56,7 +57,10 @@ from ssl_vision.runs.writing import WholeFiles
 _DEFAULTS = {
     "model": {
         "class_path": "ssl_vision.models.SimCLR",
-        "init_args": {"objective": {"class_path": "ssl_vision.objectives.InfoNCE"}},
+        "init_args": {
+            "objective": {"class_path": "ssl_vision.objectives.InfoNCE"},
+            "encoder": {"class_path": "ssl_vision.encoders.ResNet"},
+        },
     },
     "trainer.max_epochs": 200,
     "trainer.num_sanity_val_steps": 0,
@@ -163,7 +167,7 @@ class RunCLI(LightningCLI):
             "--initial_checkpoint",
             type=str | None,
             default=None,
-            help="Start from its weights: a run, or a ResNet's state dict (.safetensors, .pth).",
+            help="Start from its weights: a run, or an encoder's state dict (.safetensors, .pth).",
         )
         parser.add_argument(
             "--save_every_n_steps",

@@ -13,6 +13,7 @@ import yaml
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.lock import Lock
+from ssl_vision.runs.migration import original_settings
 from ssl_vision.runs.output import check_inside, completed
 
 _ROOT = "data.init_args.root"
@@ -242,7 +243,9 @@ def derived_group(config: Mapping[str, Any]) -> str:
 
 
 def _named(config: Mapping[str, Any], middle: str, settings: Mapping[str, Any]) -> str:
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:6]
+    digest = hashlib.sha256(
+        json.dumps(original_settings(settings), sort_keys=True, default=str).encode()
+    ).hexdigest()[:6]
     data = class_name(config.get("data"))
     objective = class_name((config.get("model") or {}).get("init_args", {}).get("objective"))
     return f"{data}-{objective}-{middle}-{digest}".lower()

@@ -1,4 +1,4 @@
-"""Initial weights from a file: another run's, or a ResNet's of another library."""
+"""Initial weights from a file: another run's, or those of an encoder of another library."""
 
 import pickle
 import zipfile
@@ -9,12 +9,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from ssl_vision.encoders import ModuleEncoder
 from ssl_vision.errors import InputError
 from ssl_vision.models import SimCLR
 from ssl_vision.runs.checkpoint import check_bytes, read_checkpoint
 
-_CLASSIFIER = "fc."
-"""What torchvision's and timm's ResNets end with, and a backbone does not have."""
+_CLASSIFIERS = ("classifier.", "fc.", "head.")
+"""Names of the classifiers of torchvision's and timm's networks, which encoders do not have."""
 
 
 def start_from(model: nn.Module, path: str | Path) -> str:
@@ -26,22 +27,19 @@ def start_from(model: nn.Module, path: str | Path) -> str:
 
     Args:
         model: about to be trained.
-        path: a run folder, a checkpoint that ``ssl-vision fit`` wrote, or a ResNet's state dict with
-            torchvision's names, as a ``.safetensors`` file or one of ``torch.save``; a classifier in it is
-            left out. Of a pickle only tensors and plain values are read.
+        path: a run folder, a checkpoint that ``ssl-vision fit`` wrote, or an encoder's state dict with the
+            names of torchvision or timm, as a ``.safetensors`` file or one of ``torch.save``; a classifier
+            in it is left out. Of a pickle only tensors and plain values are read.
 
     Raises:
-        InputError: absent, unreadable, or with a backbone of another depth, width or stem; or the model is
+        InputError: absent, unreadable, or with tensors of another encoder; or the model is
             no `SimCLR`.
     """
     path = Path(path).expanduser()
     if not isinstance(model, SimCLR):
         raise InputError(f"--initial_checkpoint is for SimCLR, not for {type(model).__name__}")
     state = _read(path, model.state_dict())
-    backbone = {
-        name.removeprefix("backbone."): tensor for name, tensor in state.items() if _of_backbone(name)
-    }
-    _load(model.backbone, backbone, path)
+    _load(model.backbone, _of_encoder(state, model.backbone), path)
     head = {name.removeprefix("head."): tensor for name, tensor in state.items() if name.startswith("head.")}
     own = model.head.state_dict()
     if head.keys() != own.keys() or any(head[name].shape != own[name].shape for name in own):
@@ -50,8 +48,23 @@ def start_from(model: nn.Module, path: str | Path) -> str:
     return f"backbone and projection head from {path}"
 
 
-def _of_backbone(name: str) -> bool:
-    return not name.startswith(("head.", "objective.", _CLASSIFIER))
+def _of_encoder(state: Mapping[str, Tensor], encoder: nn.Module) -> dict[str, Tensor]:
+    """Return the encoder's tensors in a file, without a classifier and with the names of the encoder.
+
+    A run's tensors start with ``backbone.``. Those of another library lack the ``network.`` that starts the
+    names of `ModuleEncoder`.
+    """
+    own = encoder.state_dict().keys()
+    if any(name.startswith("backbone.") for name in state):
+        return {
+            name.removeprefix("backbone."): tensor
+            for name, tensor in state.items()
+            if name.startswith("backbone.")
+        }
+    prefix = "network." if isinstance(encoder, ModuleEncoder) else ""
+    renamed = {name if name in own else f"{prefix}{name}": tensor for name, tensor in state.items()}
+    left_out = tuple(f"{prefix}{name}" for name in _CLASSIFIERS)
+    return {name: tensor for name, tensor in renamed.items() if name in own or not name.startswith(left_out)}
 
 
 def _read(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -89,7 +102,8 @@ def _read_safetensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, T
     with safe_open(path, framework="pt") as file:
         for name in list(file.keys()):
             shape = tuple(file.get_slice(name).get_shape())
-            own = expected.get(name, expected.get(f"backbone.{name}"))
+            names = (name, f"backbone.{name}", f"backbone.network.{name}")
+            own = next((expected[known] for known in names if known in expected), None)
             fits = own is not None and own.shape == shape
             found[name] = file.get_tensor(name) if fits else torch.empty(shape, device="meta")
     return found
@@ -99,15 +113,16 @@ def _load(backbone: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
     own = backbone.state_dict()
     for name in own:
         if name not in state:
-            raise InputError(
-                f"{path}: has no {name}, so it is no ResNet of this depth with torchvision's names"
-            )
+            raise InputError(f"{path}: has no {name}, so it is not a file of this encoder")
         theirs, ours = tuple(state[name].shape), tuple(own[name].shape)
         if theirs != ours:
             raise InputError(
                 f"{path}: {name} is {theirs}, the model's is {ours}: "
-                "--model.depth, --model.width and --model.stem must be those of the file"
+                "--model.encoder and its options must be those of the file"
             )
     if more := sorted(state.keys() - own.keys()):
-        raise InputError(f"{path}: has {more[0]}, which the model has not: --model.depth must be the file's")
+        raise InputError(
+            f"{path}: has {more[0]}, which the model has not: "
+            "--model.encoder and its options must be those of the file"
+        )
     backbone.load_state_dict(state)

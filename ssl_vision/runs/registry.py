@@ -11,6 +11,7 @@ from typing import Any
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.folder import RunFolder
+from ssl_vision.runs.migration import migrated_config, migrated_key
 from ssl_vision.runs.reading import read_yaml
 from ssl_vision.runs.results import preferred, read_rows
 from ssl_vision.runs.table import column, last_value, rows
@@ -56,7 +57,7 @@ class Run:
         """
         file, config = self.folder.config_file, None
         try:
-            config = read_yaml(file)
+            config = migrated_config(read_yaml(file))
             if isinstance(config, dict) and _LAST_KEY in config:
                 return config
             damage = InputError(f"{file} is not a table of keys and values")
@@ -89,14 +90,28 @@ class Run:
         """
         if key == "name":
             return self.name
-        value = _found(self.config, SHORT.get(key, key))[1]
+        value = _found(self.config, migrated_key(SHORT.get(key, key)))[1]
         if isinstance(value, dict) and "class_path" in value:
             return str(value["class_path"]).rpartition(".")[2]
         return value
 
+    def described(self, key: str) -> str | None:
+        """Return a class with its options in words, such as ``ResNet (depth 18, width 64)``; None without it.
+
+        Args:
+            key: dotted key of config.yaml, as for `setting`.
+        """
+        value = _found(self.config, key)[1]
+        if not isinstance(value, dict) or "class_path" not in value:
+            return str(value) if value else None
+        options = {**(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}
+        words = [f"{name} {option}" for name, option in options.items() if option not in (None, False)]
+        name = str(value["class_path"]).rpartition(".")[2]
+        return f"{name} ({', '.join(words)})" if words else name
+
     def whole_key(self, key: str) -> str | None:
         """The dotted key of config.yaml that a key stands for; None where there is none."""
-        parts = _found(self.config, SHORT.get(key, key))[0]
+        parts = _found(self.config, migrated_key(SHORT.get(key, key)))[0]
         return ".".join(parts) if parts else None
 
     @property

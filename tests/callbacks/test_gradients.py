@@ -7,6 +7,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
+from settings import resnet
 from torch import nn
 
 from ssl_vision.callbacks import GradientDiagnostics, ShadowObjectives
@@ -32,7 +33,7 @@ from ssl_vision.objectives import (
     positive_similarity,
 )
 
-SMALL = {"width": 4, "hidden_dim": 16, "output_dim": 8, "seed": 0}
+SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
 
 
 class Seen(pl.Callback):

@@ -5,7 +5,7 @@ import csv
 import pytest
 import pytorch_lightning as pl
 import torch
-from settings import TINY
+from settings import TINY, resnet
 
 from ssl_vision.callbacks import OnlineProbe
 from ssl_vision.data import Batch, Digits
@@ -14,7 +14,7 @@ from ssl_vision.main import main
 from ssl_vision.models import SimCLR
 from ssl_vision.runs.checkpoint import read_checkpoint
 
-SMALL = {"width": 4, "hidden_dim": 16, "output_dim": 8, "seed": 0}
+SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
 
 
 class Seen(pl.Callback):

@@ -8,6 +8,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from PIL import Image
+from settings import resnet
 
 from ssl_vision.callbacks import RepresentationMetrics
 from ssl_vision.data import Digits, ImageFolder, Views, fold
@@ -16,7 +17,7 @@ from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.metrics import Alignment, KNNAccuracy, Representation, rank_correlation
 from ssl_vision.models import Layers, SimCLR
 
-SMALL = {"width": 4, "hidden_dim": 16, "output_dim": 8, "seed": 0}
+SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
 
 
 def validate(model, data, **options):

@@ -2,6 +2,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
+from settings import resnet
 
 from ssl_vision.data import Digits
 from ssl_vision.models import SimCLR
@@ -35,7 +36,7 @@ def fit(folder, *callbacks, ckpt_path=None, crash=None, **options):
         num_sanity_val_steps=0,
         **options,
     )
-    model = SimCLR(width=2, hidden_dim=8, output_dim=4, seed=0)
+    model = SimCLR(encoder=resnet(width=2), hidden_dim=8, output_dim=4, seed=0)
     trainer.fit(model, datamodule=Digits(batch_size=256, eval_batch_size=64, seed=1), ckpt_path=ckpt_path)
     return {key: value.clone() for key, value in model.state_dict().items()}, watch.seen
 

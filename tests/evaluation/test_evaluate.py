@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+from settings import resnet
 
 from ssl_vision.data import Digits, Images
 from ssl_vision.evaluation.features import embed, embed_views
@@ -67,7 +68,7 @@ def test_the_numbers_are_those_of_the_rebuilt_network(evaluated):
 
 def test_untrained_is_the_network_that_training_started_from(tiny_run):
     model = untrained_model(read_checkpoint(tiny_run).config)
-    expected = SimCLR(width=4, hidden_dim=16, output_dim=8, seed=0)
+    expected = SimCLR(encoder=resnet(width=4), hidden_dim=16, output_dim=8, seed=0)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), expected.parameters(), strict=True))
 
 

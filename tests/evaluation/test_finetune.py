@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 import torch
+from settings import resnet
 from torch import nn
 
 from ssl_vision.data import Digits, Images
@@ -27,7 +28,7 @@ def some(split, count):
 
 
 def network(**options):
-    return SimCLR(width=4, hidden_dim=16, output_dim=8, seed=0, **options)
+    return SimCLR(encoder=resnet(width=4), hidden_dim=16, output_dim=8, seed=0, **options)
 
 
 def seen(augmentation, images, rows, seed, epoch):
@@ -44,7 +45,7 @@ def seen(augmentation, images, rows, seed, epoch):
 def test_two_steps_are_those_of_a_plain_loop(augmentation, monkeypatch):
     train, test = some("train", 79), some("test", 50)
     backbone = copy.deepcopy(network().backbone).train()
-    head = nn.Linear(backbone.dim, 10)
+    head = nn.Linear(backbone.num_features, 10)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     order = torch.randperm(79, generator=torch.Generator().manual_seed(3))

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from settings import resnet
 from torch.nn import functional as F
 
 from ssl_vision.data import CIFAR10, Digits, Views
@@ -79,7 +80,7 @@ def test_numbers_are_those_of_the_corrupted_images(run, rows, corruption, severi
 
 
 def test_images_of_the_networks_size_are_corrupted_as_they_are():
-    model, views = SimCLR(width=4, hidden_dim=8, output_dim=4, seed=0).eval(), Views(size=8)
+    model, views = SimCLR(encoder=resnet(width=4), hidden_dim=8, output_dim=4, seed=0).eval(), Views(size=8)
     test = Digits().split("test").select(torch.arange(40))
     options = {"corruption": "noise", "severity": 3, "seed": 5}
     found = embed_corrupted(model, test, views, batch_size=16, **options).backbone

@@ -29,7 +29,7 @@ def checkpoint(tiny_run, tmp_path_factory):
     def make(**architecture):
         content = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
         config = yaml.safe_load(content["ssl_vision"]["config"])
-        config["model"]["init_args"] |= architecture
+        config["model"]["init_args"]["encoder"]["init_args"] |= architecture
         model = untrained_model(config)
         with torch.no_grad():
             model(torch.randn(16, 3, 16, 16))
@@ -100,7 +100,10 @@ def test_load_backbone_takes_a_run_a_checkpoint_and_an_export(tiny_run, tmp_path
         backbone.train()(X).sum().backward()  # it can be trained further
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.equal(names["backbone"](X), ssl_vision.load_backbone(file)(X))
-    assert (description.depth, description.width, description.stem) == (18, 4, "small")
+    assert description.encoder == {
+        "class_path": "ssl_vision.encoders.ResNet",
+        "init_args": {"depth": 18, "width": 4, "stem": "small"},
+    }
     assert (description.size, description.decoded_size, description.mean) == (16, 16, (0.3054,) * 3)
 
 
@@ -128,7 +131,7 @@ def test_the_card_says_what_it_is_and_how_good(tiny_run, tmp_path, capsys):
     (run / "evaluation.json").write_text(json.dumps(rows))
     _, _, card = exported(run, "safetensors", tmp_path, capsys)
     for words in (
-        "# ResNet-18 pretrained on Digits with MACL, without labels",
+        "# ResNet pretrained on Digits with MACL, without labels",
         "| objective | MACL (temperature 0.1, alpha 3, pairs both, gather true) |",
         "| data | Digits (batch_size 64) |",
         "| optimizer | adam (lr 0.001, ",
@@ -213,7 +216,11 @@ def right(tiny_run, tmp_path_factory):
 
 def changed(file, path, **about):
     """A copy of an export with other words about it, or with none."""
-    known = {"depth": "18", "width": "4", "stem": '"small"', "size": "16", "decoded_size": "16"}
+    options = {"depth": "18", "width": "4", "stem": '"small"'}
+    options |= {name: about.pop(name) for name in options if name in about}
+    inner = ", ".join(f'"{name}": {value}' for name, value in options.items() if value)
+    known = {"encoder": f'{{"class_path": "ssl_vision.encoders.ResNet", "init_args": {{{inner}}}}}'}
+    known |= {"size": "16", "decoded_size": "16"}
     known |= {"mean": "[0, 0, 0]", "std": "[1, 1, 1]", "version": '"1"'}
     save_file(load_file(file), path, {key: value for key, value in (known | about).items() if value})
 
@@ -225,10 +232,10 @@ def changed(file, path, **about):
         (lambda file, path: path.write_bytes(b""), "not a readable safetensors file"),
         (lambda file, path: path.write_bytes(pickle.dumps(print)), "not a readable safetensors file"),
         (lambda file, path: path.write_bytes(file.read_bytes()[:-9]), "not a readable safetensors file"),
-        (lambda file, path: changed(file, path, depth=None), "was not written by ssl-vision export"),
+        (lambda file, path: changed(file, path, encoder=None), "was not written by ssl-vision export"),
         (lambda file, path: changed(file, path, width="8"), "size mismatch"),
-        (lambda file, path: changed(file, path, width='"8"'), "not supported"),
-        (lambda file, path: changed(file, path, depth="19"), "depth must be one of"),
+        (lambda file, path: changed(file, path, width='"wide"'), "expected int, got wide"),
+        (lambda file, path: changed(file, path, depth="19"), "expected one of 18, 34, 50, 101, got 19"),
         (lambda file, path: changed(file, path, mean="{"), "Expecting"),
         (lambda file, path: changed(file, path, mean="[0]"), "views.mean"),
     ],
@@ -246,9 +253,12 @@ def test_files_that_are_no_export_are_refused_in_one_line(right, tmp_path, write
     ("change", "words"),
     [
         (lambda config: config["model"].update(class_path="my.Model"), "names the class my.Model, which"),
-        (lambda config: config["model"]["init_args"].update(width=0), "width must be at least 1"),
-        (lambda config: config["data"]["init_args"].pop("views"), "not a ResNet trained on views"),
-        (lambda config: config.pop("model"), "not a ResNet trained on views"),
+        (
+            lambda config: config["model"]["init_args"]["encoder"]["init_args"].update(width=0),
+            "width must be at least 1",
+        ),
+        (lambda config: config["data"]["init_args"].pop("views"), "not an encoder trained on views"),
+        (lambda config: config.pop("model"), "not an encoder trained on views"),
     ],
 )
 def test_a_config_that_describes_no_backbone_is_refused_in_one_line(tiny_run, change, words):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import pytorch_lightning as pl
 import torch
-from settings import TINY
+from settings import TINY, resnet
 
 from ssl_vision import load_backbone
 from ssl_vision.data import Batch, Digits
@@ -15,7 +15,7 @@ from ssl_vision.models import OptimizerRule, SimCLR
 from ssl_vision.objectives import RECLAIM
 from ssl_vision.runs.checkpoint import read_checkpoint
 
-SMALL = {"width": 4, "hidden_dim": 16, "output_dim": 8, "seed": 0}
+SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
 DIMS = {"embeddings": 8, "features": 32, "shallow": 16}
 VIEWS = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 LABELS = torch.tensor([0, 1, 0, 1, 2, -1, -1, 2])

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import pytorch_lightning as pl
 import torch
+from settings import resnet
 
 from ssl_vision import objectives as o
 from ssl_vision.data import Digits
@@ -12,7 +13,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.models import OptimizerRule, SimCLR
 from ssl_vision.models.recorded import RecordedStep
 
-SMALL = {"width": 4, "hidden_dim": 16, "output_dim": 8, "seed": 0}
+SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
 
 
 @pytest.fixture

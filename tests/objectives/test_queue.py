@@ -122,7 +122,7 @@ def test_without_a_queue_negatives_are_refused():
         lambda: o.MPT(pairs="queue"),
         lambda: o.AlignmentUniformity(pairs="queue"),
         lambda: o.UnifiedGradient(pairs="queue"),
-        lambda: SimCLR(width=4, objective=o.InfoNCE(pairs="queue")),
+        lambda: SimCLR(objective=o.InfoNCE(pairs="queue")),
     ],
     ids=["labels", "triplets", "uniformity", "gradient", "SimCLR"],
 )

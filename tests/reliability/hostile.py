@@ -931,7 +931,7 @@ def streams(template: Path) -> Iterator[Case]:
     """Streams that are closed, broken, full or ASCII, for good and wrong commands."""
     good = GOOD | {"fit": FIT, "usage": [], "version": ["--version"], "help": ["runs", "--help"]}
     wrong = {
-        "fit, wrong": [*FIT, "--model.width=0"],
+        "fit, wrong": [*FIT, "--model.encoder.width=0"],
         "runs, wrong": ["runs", "{here}/ü/図"],
         "no command": ["x"],
     }

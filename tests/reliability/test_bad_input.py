@@ -124,7 +124,9 @@ GROWING = b"".join(
 KEYS = [
     Case("no command of that name", "fti", r"no command 'fti'; there are fit, validate, .*"),
     Case(
-        "a wrong key", "fit --model.widht=3", r"model: SimCLR has no option 'widht', did you mean 'width'\?"
+        "a wrong key",
+        "fit --model.encoder.widht=3",
+        r"model\.encoder: ResNet has no option 'widht', did you mean 'width'\?",
     ),
     Case(
         "a wrong key of the objective",
@@ -155,7 +157,11 @@ KEYS = [
         "fit --learning_rate=3",
         r"learning_rate: there is no option 'learning_rate'.*",
     ),
-    Case("an abbreviated key", "fit --model.wid=3", r"model: SimCLR has no option 'wid'.*'width'\?"),
+    Case(
+        "an abbreviated key",
+        "fit --model.encoder.wid=3",
+        r"model\.encoder: ResNet has no option 'wid'.*'width'\?",
+    ),
     Case("zero workers", "fit --data.num_workers=0", r"data: Digits has no option 'num_workers'.*"),
     Case(
         "a wrong class",
@@ -236,8 +242,16 @@ KEYS = [
 ]
 
 VALUES = [
-    Case("a word for a number", "fit --model.width=wide", r"model\.width: expected int, got wide"),
-    Case("a number with a comma", "fit --model.width=2.5", r"model\.width: expected int, got 2\.5"),
+    Case(
+        "a word for a number",
+        "fit --model.encoder.width=wide",
+        r"model\.encoder\.width: expected int, got wide",
+    ),
+    Case(
+        "a number with a comma",
+        "fit --model.encoder.width=2.5",
+        r"model\.encoder\.width: expected int, got 2\.5",
+    ),
     Case("a list for a number", "fit --data.batch_size=[1]", r"data\.batch_size: expected int, got \[1\]"),
     Case(
         "a word that is none of some",
@@ -246,12 +260,12 @@ VALUES = [
     ),
     Case(
         "a depth that is none",
-        "fit --model.depth=19",
+        "fit --model.encoder.depth=19",
         r"model\.depth: expected one of 18, 34, 50, 101, got 19",
     ),
     Case(
         "a stem that is none",
-        "fit --model.stem=big",
+        "fit --model.encoder.stem=big",
         r"model\.stem: expected one of 'small', 'imagenet', got big",
     ),
     Case("temperature 0", "fit --model.objective.temperature=0", r".*temperature must be .*0"),
@@ -267,7 +281,7 @@ VALUES = [
         "fit --model.optimizer.lr=nan",
         r"model\.optimizer\.lr: expected float, got nan",
     ),
-    Case("a width of 0", "fit --model.width=0", r".*width must be at least 1, got 0"),
+    Case("a width of 0", "fit --model.encoder.width=0", r".*width must be at least 1, got 0"),
     Case(
         "a warm-up without a schedule",
         "fit --model.optimizer.warmup_epochs=1",
@@ -378,11 +392,11 @@ SIZES = [
             ("data.batch_size", 10**9, r".*batch_size must be 1048576 or less, not 1000000000"),
             ("data.eval_batch_size", 10**30, r".*eval_batch_size must be 1048576 or less, not .*"),
             (
-                "model.width",
+                "model.encoder.width",
                 10**8,
                 r".*width 100000000 and depth 18 make 2\.7e\+19 parameters, over 1\.1e\+09",
             ),
-            ("model.width", 10**30, r".*width 10+ and depth 18 make 2\.7e\+63 parameters.*"),
+            ("model.encoder.width", 10**30, r".*width 10+ and depth 18 make 2\.7e\+63 parameters.*"),
             ("model.hidden_dim", 10**9, r".*hidden_dim must be 1048576 or less, not 1000000000"),
             ("model.output_dim", 10**30, r".*output_dim must be 1048576 or less, not .*"),
             ("model.chunk_size", 10**30, r".*chunk_size must be 1048576 or less, not .*"),
@@ -623,12 +637,12 @@ CHECKPOINTS = [
     ),
     Case(
         "another architecture to continue",
-        "fit --model.width=8 --ckpt_path={run}/checkpoints/last.ckpt",
+        "fit --model.encoder.width=8 --ckpt_path={run}/checkpoints/last.ckpt",
         r"{run}/checkpoints/last\.ckpt was made with another config \(.*width: 4 there, 8 here.*\)",
     ),
     Case(
         "another architecture to validate",
-        "validate --model.width=8 --ckpt_path={run}/checkpoints/last.ckpt",
+        "validate --model.encoder.width=8 --ckpt_path={run}/checkpoints/last.ckpt",
         r"{run}/checkpoints/last\.ckpt was made with another config \(model.*width: 4 there, 8 here\)",
     ),
     *(
@@ -755,7 +769,7 @@ def test_wrong_input_is_answered_with_one_line(case, tiny_run, tmp_path, capfd):
     assert contents(tiny_run) == before
 
 
-@pytest.mark.parametrize("named", ["--model.widht=3", "--data.batch_size=5000"])
+@pytest.mark.parametrize("named", ["--model.encoder.widht=3", "--data.batch_size=5000"])
 def test_as_a_process_there_is_nothing_else_on_stderr(named, tmp_path):
     command = [
         sys.executable,

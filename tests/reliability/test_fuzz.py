@@ -32,7 +32,14 @@ GIGABYTES = 12
 
 TINY = {
     "seed_everything": 0,
-    "model": {"init_args": {"width": 2, "hidden_dim": 8, "output_dim": 4, "compile_mode": None}},
+    "model": {
+        "init_args": {
+            "encoder": {"class_path": "ResNet", "init_args": {"width": 2}},
+            "hidden_dim": 8,
+            "output_dim": 4,
+            "compile_mode": None,
+        }
+    },
     "data": {"init_args": {"batch_size": 8, "eval_batch_size": 8}},
     "trainer": {
         "max_epochs": 1,

@@ -83,7 +83,10 @@ def test_the_summary_has_the_accuracies_and_their_protocol(evaluated_run, page):
     assert f"kNN top-1 {100 * knn['value']:.2f} % (test, protocol macl, k = 5, T = 0.1)" in page.text[""]
     validation = 100 * run.last("val/knn_top1")
     assert f"{validation:.2f} % (last validation, held-out train images, k = 5)" in page.text[""]
-    assert "MACL on Digits: a ResNet-18 of width 4, 2 epochs of batches of 64, seed 0" in page.text[""]
+    assert (
+        "MACL on Digits: ResNet (depth 18, width 4, stem small), 2 epochs of batches of 64, seed 0"
+        in page.text[""]
+    )
     assert f"{100 * knn['value']:.2f}" in page.text["protocols"]
 
 
@@ -201,7 +204,7 @@ def test_several_runs_beside_each_other(tiny_run, tmp_path):
     boxes = [given["value"] for given in page.all("input") if given["type"] == "checkbox"]
     assert boxes == names
     assert "model.objective" in page.text["configuration"]
-    assert "model.depth" not in page.text["configuration"]
+    assert "model.encoder.depth" not in page.text["configuration"]
     last = Run(tiny_run).last("val/knn_top1")
     (figure,) = page.blocks["comparison"]["figure"]
     assert figure["traces"][1]["x"] == [pytest.approx(100 * last, rel=1e-4)] * 4

@@ -101,7 +101,7 @@ def test_the_refusal_says_what_to_do_and_that_helps(tiny_run, marker):
     assert marker.exists()
 
 
-@pytest.mark.parametrize("name", ["Identity", "torch.nn.Identity", "ssl_vision.models.backbone.nn.Identity"])
+@pytest.mark.parametrize("name", ["Identity", "torch.nn.Identity", "ssl_vision.models.simclr.nn.Identity"])
 def test_classes_of_installed_libraries_are_refused_as_well(name, tiny_run):
     config = read_checkpoint(tiny_run).config
     for value in (name, {"class_path": name}):

@@ -288,7 +288,7 @@ def test_config_files_stack_and_later_ones_win(tmp_path):
     model = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["model"]["init_args"]
     assert model["objective"]["class_path"] == "ssl_vision.objectives.MACLb"
     assert model["objective"]["init_args"]["beta"] == 0.25
-    assert model["width"] == 4
+    assert model["encoder"]["init_args"]["width"] == 4
 
 
 def test_the_config_records_the_k_of_the_data_set(tmp_path):
@@ -321,8 +321,8 @@ def test_validate_measures_under_another_protocol_and_never_another_network(tiny
     args = [f"--config={tiny_run}/config.yaml", f"--runs_dir={tiny_run.parent}", "--ckpt_path=last"]
     assert main(["validate", *args, "--name=tiny", "--data.val=test", "--metrics.k=9"]) == 0
     assert "val/knn_top1" in capsys.readouterr().out
-    assert main(["validate", *args, "--name=tiny", "--model.width=8"]) == 2
-    assert "model.init_args.width: 4 there, 8 here" in capsys.readouterr().err
+    assert main(["validate", *args, "--name=tiny", "--model.encoder.width=8"]) == 2
+    assert "model.init_args.encoder.init_args.width: 4 there, 8 here" in capsys.readouterr().err
     assert main(["validate", *args, "--name=absent"]) == 2
     assert "no such checkpoint" in capsys.readouterr().err
 
@@ -332,10 +332,10 @@ BAD = {
     "--trainer.max_epochs=-1 --model.optimizer.schedule=cosine": "optimizer.schedule 'cosine' needs an end",
     "--model.objective=MCAL": "model.objective: no class named MCAL, did you mean 'MACL'?",
     "--model.objective.temprature=0.2": "no option 'temprature', did you mean 'temperature'?",
-    "--model.widht=3": "SimCLR has no option 'widht', did you mean 'width'?",
+    "--model.encoder.widht=3": "ResNet has no option 'widht', did you mean 'width'?",
     "--data=Digits": "--data.batch_size stands before the data's class: give the class first",
     "--data.batchsize=3": "did you mean 'batch_size'?",
-    "--model.width=wide": "model.width: expected int, got wide",
+    "--model.encoder.width=wide": "model.encoder.width: expected int, got wide",
     "--trainer.max_epoch=3": "Trainer has no option 'max_epoch', did you mean 'max_epochs'?",
     "--data.views.sise=3": "data.views.sise: Digits's views has no option 'sise', did you mean 'size'?",
     "--trainer.accelerator=gpuu": "gpuu",

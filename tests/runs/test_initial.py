@@ -8,7 +8,7 @@ import torch
 import torchvision
 import yaml
 from safetensors.torch import load_file, save_file
-from settings import TINY
+from settings import TINY, resnet
 
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
@@ -57,37 +57,38 @@ def test_it_continues_without_the_file(tiny_run, tmp_path):
 
 
 def test_a_resnet_of_torchvision_is_taken_without_its_classifier(tmp_path):
-    resnet = torchvision.models.resnet18(weights=None)
-    torch.save(resnet.state_dict(), tmp_path / "resnet.pth")
-    save_file(resnet.state_dict(), tmp_path / "resnet.safetensors")
+    theirs = torchvision.models.resnet18(weights=None)
+    torch.save(theirs.state_dict(), tmp_path / "resnet.pth")
+    save_file(theirs.state_dict(), tmp_path / "resnet.safetensors")
     for name in ("resnet.pth", "resnet.safetensors"):
-        model = SimCLR(stem="imagenet", seed=0)
+        model = SimCLR(encoder=resnet(stem="imagenet"), seed=0)
         head = {name: tensor.clone() for name, tensor in model.head.state_dict().items()}
         said = start_from(model, tmp_path / name)
         assert "projection head starts from the seed" in said
-        assert equal(model.backbone.state_dict(), resnet.state_dict())
+        assert equal(model.backbone.state_dict(), theirs.state_dict())
         assert equal(head, model.head.state_dict())
-    resnet.fc = torch.nn.Identity()
+    theirs.fc = torch.nn.Identity()
     images = torch.randn(2, 3, 64, 64)
-    torch.testing.assert_close(model.eval().backbone(images), resnet.eval()(images))
+    torch.testing.assert_close(model.eval().backbone(images), theirs.eval()(images))
 
 
 def test_an_exported_backbone_is_taken(tiny_run, tmp_path):
     assert main(["export", str(tiny_run), "--format=safetensors", f"--output={tmp_path}/b.safetensors"]) == 0
-    model = SimCLR(width=4, seed=3)
+    model = SimCLR(encoder=resnet(width=4), seed=3)
     start_from(model, tmp_path / "b.safetensors")
     assert equal(load_file(tmp_path / "b.safetensors"), model.backbone.state_dict())
 
 
 def test_another_head_is_left_to_the_seed(tiny_run):
     model, same = (
-        SimCLR(width=4, hidden_dim=16, output_dim=12, seed=3),
-        SimCLR(width=4, hidden_dim=16, output_dim=8),
+        SimCLR(encoder=resnet(width=4), hidden_dim=16, output_dim=12, seed=3),
+        SimCLR(encoder=resnet(width=4), hidden_dim=16, output_dim=8),
     )
     state = read_checkpoint(tiny_run).state
     assert start_from(model, tiny_run).endswith("the projection head starts from the seed")
     assert equal(
-        model.head.state_dict(), SimCLR(width=4, hidden_dim=16, output_dim=12, seed=3).head.state_dict()
+        model.head.state_dict(),
+        SimCLR(encoder=resnet(width=4), hidden_dim=16, output_dim=12, seed=3).head.state_dict(),
     )
     assert start_from(same, tiny_run).startswith("backbone and projection head from")
     assert equal(same.head.state_dict(), state, "head.")
@@ -96,21 +97,21 @@ def test_another_head_is_left_to_the_seed(tiny_run):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ({"width": 8}, "--model.width"),
+        ({"width": 8}, "--model.encoder and its options must be those of the file"),
         ({"width": 4, "stem": "imagenet"}, "conv1.weight is (4, 3, 3, 3), the model's is (4, 3, 7, 7)"),
         ({"width": 4, "depth": 34}, "has no layer1.2.conv1.weight"),
     ],
 )
 def test_another_network_is_refused_with_what_differs(model, words, tiny_run):
     with pytest.raises(InputError) as error:
-        start_from(SimCLR(**model), tiny_run)
+        start_from(SimCLR(encoder=resnet(**model)), tiny_run)
     assert words in str(error.value)
 
 
 def test_a_deeper_network_is_refused(tmp_path):
     save_file(torchvision.models.resnet34(weights=None).state_dict(), tmp_path / "deep.safetensors")
     with pytest.raises(InputError, match=r"layer1\.2\.bn1\.bias, which the model has not"):
-        start_from(SimCLR(stem="imagenet"), tmp_path / "deep.safetensors")
+        start_from(SimCLR(encoder=resnet(stem="imagenet")), tmp_path / "deep.safetensors")
 
 
 def test_what_cannot_be_read_is_one_line(tmp_path, capsys):
@@ -133,7 +134,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path, capsys):
 
 
 def test_a_damaged_or_compressed_file_of_weights_is_refused(tmp_path):
-    model = SimCLR(width=4)
+    model = SimCLR(encoder=resnet(width=4))
     whole, file = tmp_path / "whole.pth", tmp_path / "x.pth"
     torch.save(model.backbone.state_dict(), whole)
     start_from(model, whole)
@@ -182,7 +183,7 @@ def beyond(header):
     ids=["cut", "longer", "header longer than the file", "shape of 2 ** 60", "beyond the end"],
 )
 def test_a_safetensors_file_of_another_size_than_it_says_is_refused(damage, tmp_path):
-    model, file = SimCLR(width=4), tmp_path / "x.safetensors"
+    model, file = SimCLR(encoder=resnet(width=4)), tmp_path / "x.safetensors"
     saved(model, file)
     start_from(model, file)
     file.write_bytes(damage(file.read_bytes()))
@@ -191,7 +192,7 @@ def test_a_safetensors_file_of_another_size_than_it_says_is_refused(damage, tmp_
 
 
 def test_tensors_that_the_model_does_not_have_are_not_read(tmp_path):
-    model, file = SimCLR(width=4), tmp_path / "x.safetensors"
+    model, file = SimCLR(encoder=resnet(width=4)), tmp_path / "x.safetensors"
     saved(model, file, **{"fc.weight": torch.zeros(1000, 32), "more": torch.ones(9)})
     read = _read(file, model.state_dict())
     assert {name for name, tensor in read.items() if tensor.is_meta} == {"fc.weight", "more"}

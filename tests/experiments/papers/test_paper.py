@@ -9,7 +9,7 @@ import torch
 import yaml
 from lightly.loss import DCLLoss, NTXentLoss
 from lightly.models.modules.heads import SimCLRProjectionHead
-from settings import CONFIGS
+from settings import CONFIGS, resnet
 
 from ssl_vision import objectives
 from ssl_vision.data import Batch
@@ -136,7 +136,7 @@ VIEWS = torch.randn(16, 3, 8, 8, dtype=torch.float64, generator=torch.Generator(
 
 def test_simco_has_the_loss_network_and_pixels_of_the_official_code():
     """Of each view's softmax: sg((1 − P(1.0)) / (1 − P(0.1))) · −log P(0.1), the mean of both directions."""
-    model, options = network_of("dual_temperature", "SimCo", width=4)
+    model, options = network_of("dual_temperature", "SimCo", encoder=resnet(width=4))
     first, relu, last = model.head.layers
     assert (type(first), type(relu), type(last)) == (torch.nn.Linear, torch.nn.ReLU, torch.nn.Linear)
     assert (first.out_features, last.out_features, first.bias is None) == (128, 128, False)
@@ -157,7 +157,7 @@ def test_simco_has_the_loss_network_and_pixels_of_the_official_code():
 
 @pytest.mark.parametrize(("row", "criterion"), [("SimCLR", NTXentLoss(0.5)), ("DCL", DCLLoss(0.1))])
 def test_lightlys_rows_have_its_head_and_its_loss(row, criterion):
-    model, _ = network_of("lightly", row, width=4)
+    model, _ = network_of("lightly", row, encoder=resnet(width=4))
     head = SimCLRProjectionHead(32, 512, 128).double()
     head.load_state_dict(model.head.state_dict())
     want = criterion(*(head(model.backbone(view)) for view in VIEWS.chunk(2)))
@@ -193,14 +193,14 @@ def test_a_cell_is_base_table_row_and_column_in_that_order(tmp_path):
         content["options"]["data.batch_size"] = 16
         content["options"]["model.objective.temperature"] = 0.5
         content["rows"]["B"]["model.objective.temperature"] = 0.2
-        content["tables"]["1"]["options"] = {"model.width": 16}
+        content["tables"]["1"]["options"] = {"model.encoder.width": 16}
 
     paper = read_paper(written(tmp_path, change))
     first, *_, last = paper.tables["1"].cells
     assert list(first.options)[1:] == sorted(list(first.options)[1:])
     assert next(iter(first.options)) == "config"
     assert first.options["data.batch_size"] == "32"
-    assert first.options["model.width"] == "16"
+    assert first.options["model.encoder.width"] == "16"
     assert (first.options["model.objective.temperature"], first.name) == (
         "0.5",
         "digits-infonce-batch_size32-width16",

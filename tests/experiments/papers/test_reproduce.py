@@ -267,7 +267,7 @@ def test_times_of_other_images_say_nothing(paper, commands, tmp_path):
 def test_the_small_version_has_its_own_folder_and_marks_every_row(paper, commands, capsys):
     assert main(["reproduce", paper, "--table=1", "--budget=small", "--workers=1"]) == 0
     assert len(commands) == 2 * 4  # one seed
-    assert "--model.width=4" in commands[0]
+    assert "--model.encoder.width=4" in commands[0]
     assert "--device=cpu" in commands[1]
     assert not Path("runs/mine").exists()
     found = cell("1", "DCL", "32", "LE", "runs/mine-small")

@@ -1,17 +1,18 @@
 """ResNets for small images, in any width."""
 
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import skip_init
-from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+from torchvision.models import resnet as torchvision_resnet
+from torchvision.models.resnet import BasicBlock, Bottleneck
+
+from ssl_vision.encoders.encoder import MOST_PARAMETERS, Encoder
 
 Stem = Literal["small", "imagenet"]
 Depth = Literal[18, 34, 50, 101]
-
-MOST_PARAMETERS = 2**30
-"""Of a backbone or a head, 4 GiB in float32; the largest ResNet of the SimCLR paper has 3.8e8."""
 
 _LAYERS: dict[int, tuple[type[BasicBlock | Bottleneck], tuple[int, int, int, int]]] = {
     18: (BasicBlock, (2, 2, 2, 2)),
@@ -22,7 +23,7 @@ _LAYERS: dict[int, tuple[type[BasicBlock | Bottleneck], tuple[int, int, int, int
 
 
 _OVER_SQUARED_WIDTH = {18: 2727, 34: 5194, 50: 5739, 101: 10376}
-"""Parameters of a backbone by its depth, divided by the square of its width."""
+"""Number of parameters by depth, divided by the square of the width."""
 
 
 class _Pointwise(nn.Conv2d):
@@ -37,20 +38,24 @@ class _Pointwise(nn.Conv2d):
         return functional.conv2d(x[..., ::rows, ::columns], self.weight)
 
 
-class Backbone(ResNet):
-    """A torchvision ResNet without its classifier: images (N, 3, H, W) to pooled features (N, ``dim``).
+class ResNet(torchvision_resnet.ResNet, Encoder):
+    """ResNet without a classifier: images (N, 3, H, W) to pooled features (N, ``num_features``).
 
-    Parameters carry torchvision's names, so at width 64 a state dict loads into torchvision's own ResNet
-    with the same stem.
+    Parameter names are those of torchvision. At width 64 a state dict loads into torchvision's ResNet with
+    the same stem.
 
     Args:
-        depth: 18, 34, 50 or 101 layers.
-        width: channels of the first stage; the stages have width, 2, 4 and 8 times width.
-        stem: ``"small"`` has a 3×3 first convolution of stride 1 and no max-pool, for images up to about
-            96 px; ``"imagenet"`` has the 7×7 convolution of stride 2 and the max-pool.
+        depth: number of layers: 18, 34, 50 or 101.
+        width: number of channels of the first stage; the four stages have width, 2, 4 and 8 times width.
+        stem: ``"small"`` has a 3×3 first convolution with stride 1 and no max-pooling, for images up to about
+            96 pixels; ``"imagenet"`` has a 7×7 convolution with stride 2 and max-pooling.
 
     Raises:
-        ValueError: for an unknown depth or stem, or a width below 1 or with more than 2³⁰ parameters.
+        ValueError: the depth or stem is unknown, or the width is below 1 or makes more than 2³⁰ parameters.
+
+    Example:
+        >>> ResNet(depth=18, width=8).num_features
+        64
     """
 
     def __init__(self, *, depth: Depth = 18, width: int = 64, stem: Stem = "small") -> None:
@@ -77,10 +82,11 @@ class Backbone(ResNet):
             raise ValueError(f"stem must be 'small' or 'imagenet', got {stem!r}")
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
-        self.layer1 = self._make_layer(block, width, layers[0])
-        self.layer2 = self._make_layer(block, 2 * width, layers[1], stride=2)
-        self.layer3 = self._make_layer(block, 4 * width, layers[2], stride=2)
-        self.layer4 = self._make_layer(block, 8 * width, layers[3], stride=2)
+        make: Any = self._make_layer
+        self.layer1 = make(block, width, layers[0])
+        self.layer2 = make(block, 2 * width, layers[1], stride=2)
+        self.layer3 = make(block, 4 * width, layers[2], stride=2)
+        self.layer4 = make(block, 8 * width, layers[3], stride=2)
         for layer in (self.layer2, self.layer3, self.layer4):
             plain = layer[0].downsample[0]
             if plain.in_channels < 16:
@@ -90,12 +96,22 @@ class Backbone(ResNet):
                 )  # fmt: skip
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
         self.fc: nn.Module = nn.Identity()
-        self.dim = 8 * width * block.expansion
+        self.num_features = 8 * width * block.expansion
+        self.depth, self.width, self.stem = depth, width, stem
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Pooled features of the last stage, (N, ``dim``)."""
-        features: Tensor = super().forward(x)
+    def forward(self, images: Tensor) -> Tensor:
+        """Map normalised images (N, 3, H, W) to pooled features of the last stage, (N, ``num_features``)."""
+        features: Tensor = super().forward(images)
         return features
+
+    def forward_intermediates(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the features and the feature maps of the four stages."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        maps: list[Tensor] = []
+        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+            x = stage(x)
+            maps.append(x)
+        return self.fc(torch.flatten(self.avgpool(x), 1)), maps

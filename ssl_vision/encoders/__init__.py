@@ -1,0 +1,25 @@
+"""Encoders: networks that map images to feature vectors."""
+
+from ssl_vision.encoders.encoder import (
+    MOST_PARAMETERS,
+    Encoder,
+    ModuleEncoder,
+    as_encoder,
+    build,
+    floating_dtype,
+    measure_num_features,
+)
+from ssl_vision.encoders.resnet import ResNet
+from ssl_vision.encoders.timm import Timm
+
+__all__ = [
+    "MOST_PARAMETERS",
+    "Encoder",
+    "ModuleEncoder",
+    "ResNet",
+    "Timm",
+    "as_encoder",
+    "build",
+    "floating_dtype",
+    "measure_num_features",
+]

@@ -1,0 +1,187 @@
+"""The encoder contract: what a network provides to be trained, evaluated and exported."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+MOST_PARAMETERS = 2**30
+"""Limit for an encoder or a projection head, 4 GiB in float32; the largest ResNet of SimCLR has 3.8e8."""
+
+
+class Encoder(nn.Module):
+    """Base class of networks that map images (N, 3, H, W) to feature vectors (N, ``num_features``).
+
+    A subclass defines ``forward`` and sets ``num_features``. `ModuleEncoder` does both for any other module.
+
+    Attributes:
+        num_features: width of the feature vectors.
+        image_size: side, in pixels, of an image that the encoder accepts.
+
+    Example:
+        >>> class MeanColour(Encoder):
+        ...     num_features = 3
+        ...
+        ...     def forward(self, images):
+        ...         return images.mean(dim=(2, 3))
+        >>> MeanColour()(torch.zeros(2, 3, 8, 8)).shape
+        torch.Size([2, 3])
+    """
+
+    num_features: int
+    image_size: int = 32
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map normalised images (N, 3, H, W) to features (N, ``num_features``)."""
+        raise NotImplementedError
+
+    def forward_intermediates(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the features and the feature maps (N, C, H, W) of the stages, from first to last.
+
+        Encoders without feature maps do not define this method, and objectives that use them are refused.
+
+        Raises:
+            NotImplementedError: the encoder has no feature maps.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no feature maps")
+
+    def forward_shallow(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features and the pooled feature map at three quarters of the depth, (N, C).
+
+        With four stages this is the third stage.
+
+        Raises:
+            NotImplementedError: the encoder has no feature maps.
+        """
+        features, maps = self.forward_intermediates(images)
+        return features, maps[(3 * len(maps) + 3) // 4 - 1].mean(dim=(2, 3))
+
+    def shallow_features(self) -> int:
+        """Measure the width of the pooled feature map of `forward_shallow`.
+
+        Raises:
+            NotImplementedError: the encoder has no feature maps.
+        """
+        with _undisturbed(self):
+            return int(self.forward_shallow(_image(self, self.image_size))[1].shape[1])
+
+
+class ModuleEncoder(Encoder):
+    """Encoder made of any module that maps images to feature vectors.
+
+    One evaluation-mode forward pass measures ``num_features``. It draws no random numbers, and it changes
+    neither BatchNorm statistics nor the training mode. Parameter names start with ``network.``.
+
+    Args:
+        network: the module, or a function without arguments that builds it.
+        image_size: side, in pixels, of the image that the module is measured with. A module that accepts one
+            size only needs that size here.
+
+    Raises:
+        ValueError: the module does not map an image of this size to one feature vector.
+
+    Example:
+        >>> layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        >>> ModuleEncoder(layers).num_features
+        8
+    """
+
+    def __init__(
+        self, network: Callable[[], Encoder] | Callable[[], nn.Module], image_size: int = 64
+    ) -> None:
+        super().__init__()
+        self.network = build(network)
+        self.image_size = image_size
+        try:
+            self.num_features = measure_num_features(self.network, image_size)
+        except ValueError as error:
+            raise ValueError(f"{error}; image_size of ModuleEncoder sets another size") from error
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map normalised images (N, 3, H, W) to features (N, ``num_features``)."""
+        features: Tensor = self.network(images)
+        return features
+
+
+def build(network: Callable[[], nn.Module]) -> nn.Module:
+    """Return a module as it is, or the module that a function without arguments builds.
+
+    Example:
+        >>> build(nn.Identity), build(nn.Identity())
+        (Identity(), Identity())
+    """
+    return network if isinstance(network, nn.Module) else network()
+
+
+def as_encoder(network: nn.Module) -> Encoder:
+    """Return an encoder as it is, and any other module as a `ModuleEncoder`.
+
+    Raises:
+        ValueError: the module does not map images to feature vectors.
+
+    Example:
+        >>> as_encoder(nn.Flatten()).num_features == 3 * 64 * 64
+        True
+    """
+    return network if isinstance(network, Encoder) else ModuleEncoder(network)
+
+
+def measure_num_features(network: nn.Module, image_size: int) -> int:
+    """Measure the width of a network's features with one evaluation-mode forward pass of one image.
+
+    Random number generators, BatchNorm statistics and the training mode stay as they are.
+
+    Args:
+        network: module that maps images to feature vectors.
+        image_size: side of the image, in pixels.
+
+    Raises:
+        ValueError: the network does not map the image to one feature vector.
+
+    Example:
+        >>> measure_num_features(nn.Flatten(), 8)
+        192
+    """
+    name, shape = type(network).__name__, f"(1, 3, {image_size}, {image_size})"
+    try:
+        with _undisturbed(network):
+            features = network(_image(network, image_size))
+    except Exception as error:  # any class, as the network may be anybody's
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{name} cannot encode images {shape}, {reason}") from error
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 1:
+        got: Sequence[int] | str = (
+            tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        )
+        raise ValueError(f"{name} must map images {shape} to features (1, F), but returns {got}")
+    return int(features.shape[1])
+
+
+def floating_dtype(network: nn.Module, default: torch.dtype) -> torch.dtype:
+    """Return the dtype of a network's first floating-point parameter, or the default if it has none.
+
+    Example:
+        >>> floating_dtype(nn.Linear(2, 2).double(), torch.float32)
+        torch.float64
+    """
+    return next((each.dtype for each in network.parameters() if each.is_floating_point()), default)
+
+
+def _image(network: nn.Module, size: int) -> Tensor:
+    """Return a black image with the dtype and on the device of a network."""
+    first = next((each for each in network.parameters() if each.is_floating_point()), torch.empty(0))
+    return torch.zeros(1, 3, size, size, dtype=first.dtype, device=first.device)
+
+
+@contextmanager
+def _undisturbed(network: nn.Module) -> Iterator[None]:
+    """Disable training mode, gradients and changes of the random number generator."""
+    modes = {module: module.training for module in network.modules()}
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            network.eval()
+            yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode

@@ -1,0 +1,78 @@
+"""Encoders from timm, by name."""
+
+import difflib
+from typing import Any
+
+import timm
+from torch import Tensor
+
+from ssl_vision.encoders.encoder import ModuleEncoder
+
+_FIXED = (
+    "num_classes",
+    "in_chans",
+    "checkpoint_path",
+    "pretrained_cfg",
+    "pretrained_cfg_overlay",
+    "cache_dir",
+)
+
+
+class Timm(ModuleEncoder):
+    """Encoder from timm: ``timm.create_model(name, num_classes=0, …)``.
+
+    ``num_features`` is measured, because timm's attribute of that name is not always the width of the output.
+    ``forward_intermediates`` is available for models that have timm's method of this name.
+
+    Args:
+        name: name of the model, such as ``"vit_tiny_patch16_224"``; ``timm.list_models()`` lists them.
+        img_size: side of the images, in pixels. Required for vision transformers if the views do not have the
+            model's default size. Convolutional networks do not have this option.
+        pretrained: start from timm's weights, which are downloaded if necessary. They are not loaded if
+            weights of a checkpoint replace them.
+        **kwargs: further options of the model, such as ``embed_dim``. On the command line they are
+            ``--model.encoder.dict_kwargs.embed_dim 96``.
+
+    Raises:
+        ValueError: timm has no such model, or the model does not take an option.
+
+    Example:
+        >>> Timm("convnext_atto").num_features
+        320
+        >>> Timm("vit_tiny_patch16_224", img_size=32, depth=2).num_features
+        192
+    """
+
+    def __init__(
+        self, name: str, img_size: int | None = None, pretrained: bool = False, **kwargs: Any
+    ) -> None:
+        if not timm.is_model(name):
+            near = difflib.get_close_matches(name, timm.list_models(), n=1, cutoff=0.5)
+            raise ValueError(f"timm has no model '{name}'" + (f", did you mean '{near[0]}'?" if near else ""))
+        if fixed := next((option for option in _FIXED if option in kwargs), None):
+            raise ValueError(
+                f"{fixed} is not an option of Timm; --initial_checkpoint takes weights from a file"
+            )
+        options = dict(kwargs) if img_size is None else {**kwargs, "img_size": img_size}
+        try:
+            network: Any = timm.create_model(name, pretrained=pretrained, num_classes=0, **options)
+        except (TypeError, AssertionError) as error:
+            raise ValueError(f"timm cannot build {name}: {error}") from error
+        size = network.pretrained_cfg["input_size"][-1] if img_size is None else img_size
+        super().__init__(network, image_size=size)
+        self.name = name
+        self.options = options
+
+    def forward_intermediates(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the features and the feature maps (N, C, H, W) of the stages or blocks, from first to last.
+
+        Raises:
+            NotImplementedError: timm has no feature maps of this model.
+        """
+        network: Any = self.network
+        try:
+            method = network.forward_intermediates
+        except AttributeError as error:
+            raise NotImplementedError(f"timm has no feature maps of {self.name}") from error
+        last, maps = method(images, output_fmt="NCHW")
+        return network.forward_head(last), maps

@@ -1,0 +1,240 @@
+"""The encoder contract: measured widths, and training of encoders that are not ours."""
+
+import hashlib
+from functools import partial
+
+import pytest
+import torch
+import yaml
+from settings import TINY
+from torch import nn
+
+import ssl_vision
+import ssl_vision.models
+from ssl_vision.encoders import Encoder, ModuleEncoder, ResNet, Timm, as_encoder
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.rebuild import untrained_model
+from ssl_vision.main import main
+from ssl_vision.models import SimCLR
+from ssl_vision.objectives import RECLAIM
+from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.folder import derived_name
+from ssl_vision.runs.registry import Run
+
+OTHERS = [option for option in TINY if "encoder" not in option]
+VIT = partial(Timm, "vit_tiny_patch16_224", img_size=32, depth=4)
+NETWORK = """
+from torch import nn
+
+
+class MyNet(nn.Sequential):
+    def __init__(self, channels: int = 8) -> None:
+        layers = [nn.Conv2d(3, channels, 3), nn.BatchNorm2d(channels), nn.ReLU(), nn.Dropout(0.5)]
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+"""
+
+
+def digest(model):
+    sha = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        sha.update(name.encode())
+        sha.update(tensor.contiguous().numpy().tobytes())
+    return sha.hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("encoder", "seed", "expected"),
+    [
+        (partial(ResNet, width=8), 0, "169ac02afaf1ec7a44b61eac3d451590e3a211ffb2cab2cf0ae38af1da62e5bd"),
+        (
+            partial(ResNet, width=4, depth=50, stem="imagenet"),
+            1,
+            "98bcf6f1e4dd2384e924767c6ef32f1fd3c3974c9f1fa0561e4caa6ac3233bf0",
+        ),
+    ],
+)
+def test_initial_weights_are_those_of_version_0_1(encoder, seed, expected):
+    """The digests were computed with the options width, depth and stem of SimCLR."""
+    assert digest(SimCLR(encoder=encoder, seed=seed)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "claimed", "width"), [("mobilenetv4_conv_small", 960, 1280), ("convnext_atto", 320, 320)]
+)
+def test_num_features_is_the_width_of_the_output(name, claimed, width):
+    encoder = Timm(name)
+    assert encoder.network.num_features == claimed
+    assert encoder.num_features == width
+    assert encoder.eval()(torch.zeros(2, 3, 64, 64)).shape == (2, width)
+
+
+def test_measuring_changes_nothing():
+    module = nn.Sequential(nn.BatchNorm2d(3), nn.Dropout(), nn.Flatten())
+    module[1].eval()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    assert ModuleEncoder(module, image_size=4).num_features == 48
+    assert torch.equal(torch.rand(3), expected)
+    assert [part.training for part in (module, *module)] == [True, True, False, True]
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+
+
+def test_an_encoder_is_not_wrapped_again():
+    encoder = ResNet(width=4)
+    assert as_encoder(encoder) is encoder
+    assert SimCLR(encoder=encoder).backbone is encoder
+    assert isinstance(SimCLR(encoder=nn.Flatten()).backbone, ModuleEncoder)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: as_encoder(nn.Identity()), r"Identity must map images .* but returns \(1, 3, 64, 64\)"),
+        (
+            lambda: as_encoder(nn.Linear(2, 2)),
+            "Linear cannot encode images .*; image_size of ModuleEncoder sets",
+        ),
+        (lambda: Timm("convnext_ato"), "timm has no model 'convnext_ato', did you mean 'convnext_atto'"),
+        (lambda: Timm("convnext_atto", img_size=32), "timm cannot build convnext_atto: .*img_size"),
+        (lambda: Timm("convnext_atto", checkpoint_path="x"), "checkpoint_path is not an option of Timm"),
+    ],
+)
+def test_wrong_encoders_are_refused_in_one_line(build, words):
+    with pytest.raises(ValueError, match=words) as error:
+        build()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("encoder", [VIT, partial(Timm, "convnext_atto")], ids=["vit", "convnext"])
+def test_intermediates_belong_to_the_same_features(encoder):
+    encoder, images = encoder().eval(), torch.randn(2, 3, 32, 32)
+    features, maps = encoder.forward_intermediates(images)
+    torch.testing.assert_close(features, encoder(images))
+    assert len(maps) == 4
+    _, shallow = encoder.forward_shallow(images)
+    torch.testing.assert_close(shallow, maps[2].mean(dim=(2, 3)))
+    assert encoder.shallow_features() == maps[2].shape[1]
+
+
+def test_an_objective_of_feature_maps_needs_an_encoder_that_has_them():
+    objective = RECLAIM(pair="depths")
+    with pytest.raises(InputError, match="RECLAIM needs the encoder's feature maps: ModuleEncoder has no"):
+        SimCLR(encoder=nn.Flatten, objective=objective)
+    assert SimCLR(encoder=VIT, objective=objective)._shallow_features == 192
+
+
+@pytest.mark.parametrize(
+    ("options", "formats"),
+    [
+        (
+            [
+                "--model.encoder=Timm", "--model.encoder.name=vit_tiny_patch16_224",
+                "--model.encoder.img_size=32", "--model.encoder.dict_kwargs.depth=2",
+            ],
+            ["safetensors", "timm"],
+        ),
+        (
+            [
+                "--model.encoder=Timm", "--model.encoder.name=convnext_atto",
+                "--model.encoder.dict_kwargs.depths=[1,1,1,1]",
+                "--model.encoder.dict_kwargs.dims=[8,16,24,32]",
+            ],
+            ["safetensors", "timm"],
+        ),
+        (["--model.encoder=own_network.MyNet", "--model.encoder.channels=6"], ["safetensors"]),
+    ],
+    ids=["vit", "convnext", "own"],
+)  # fmt: skip
+def test_any_encoder_trains_evaluates_and_is_exported(options, formats, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_network.py").write_text(NETWORK)
+    common = ["--data=Digits", "--data.views.size=32", "--name=run", *OTHERS, "--trainer.max_epochs=1"]
+    assert main(["fit", *common, *options]) == 0
+    allow = ["--allow_class=own_network.MyNet"] if "own" in options[0] else []
+    measure = ["--protocol=macl", "--baselines=false"]
+    assert main(["evaluate", "runs/run", *measure, *allow]) == 0
+    assert "trained backbone" in capsys.readouterr().out
+    for name in formats:
+        assert main(["export", "runs/run", f"--format={name}", *allow]) == 0
+        assert "Checked: with" in capsys.readouterr().out
+    assert main(["export", "runs/run", "--format=torchvision", *allow]) == 2
+    assert "the torchvision format is for ResNet, not for" in capsys.readouterr().err
+    config = read_checkpoint("runs/run").config["model"]["init_args"]["encoder"]
+    assert config["class_path"] in ("ssl_vision.encoders.Timm", "own_network.MyNet")
+
+
+def test_views_of_a_size_that_the_encoder_refuses_are_one_line(tmp_path, capsys):
+    options = ["--model.encoder.name=vit_tiny_patch16_224", "--model.encoder.img_size=32"]
+    assert (
+        main(["fit", "--data=Digits", f"--runs_dir={tmp_path}", "--model.encoder=Timm", *options, *OTHERS])
+        == 2
+    )
+    message = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "data.views.size 16: Timm cannot encode images (1, 3, 16, 16), Input height (16)" in message
+
+
+def test_weights_of_timm_are_taken_as_initial_weights(tmp_path):
+    from ssl_vision.runs.initial import start_from
+
+    theirs = VIT().network
+    torch.save({**theirs.state_dict(), "head.weight": torch.zeros(10, 192)}, tmp_path / "vit.pth")
+    model = SimCLR(encoder=VIT, seed=3)
+    start_from(model, tmp_path / "vit.pth")
+    assert torch.equal(model.backbone.network.patch_embed.proj.weight, theirs.patch_embed.proj.weight)
+
+
+def as_version_0_1(config):
+    """The config as version 0.1 wrote it."""
+    options = {**config["model"]["init_args"], **config["model"]["init_args"]["encoder"]["init_args"]}
+    del options["encoder"]
+    return {**config, "model": {**config["model"], "init_args": options}}
+
+
+def test_a_run_of_version_0_1_is_read(tiny_run, tmp_path):
+    config = yaml.safe_load((tiny_run / "config.yaml").read_text())
+    name = derived_name(config)
+    content = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
+    old = as_version_0_1(yaml.safe_load((tiny_run / "config.yaml").read_text()))
+    assert old["model"]["init_args"]["width"] == 4
+    content["ssl_vision"]["config"] = yaml.safe_dump(old)
+    folder = tmp_path / "tiny"
+    (folder / "checkpoints").mkdir(parents=True)
+    torch.save(content, folder / "checkpoints" / "last.ckpt")
+    (folder / "config.yaml").write_text(yaml.safe_dump(old, sort_keys=False))
+    assert Run(folder).config == config
+    assert Run(folder).setting("model.width") == 4
+    assert read_checkpoint(folder).config == config
+    assert derived_name(old) == name
+    resume = ["--ckpt_path=last", f"--runs_dir={tmp_path}", "--trainer.max_epochs=3", "--report=false"]
+    assert main(["fit", f"--config={folder}/config.yaml", *resume]) == 0
+    assert main(["export", str(folder)]) == 0
+    assert ssl_vision.load_backbone(folder / "backbone.safetensors").num_features == 32
+
+
+@pytest.mark.parametrize("option", ["width=16", "depth=18", "stem=small"])
+def test_an_old_option_names_the_new_one(option, tmp_path, capsys):
+    assert main(["fit", f"--model.{option}", f"--runs_dir={tmp_path}"]) == 2
+    message = capsys.readouterr().err.strip()
+    assert message.endswith(f"--model.encoder.{option.partition('=')[0]}")
+    assert "\n" not in message
+
+
+def test_the_old_class_is_deprecated():
+    with pytest.warns(DeprecationWarning, match=r"use ssl_vision\.encoders\.ResNet"):
+        assert ssl_vision.models.Backbone is ResNet
+
+
+def test_a_checkpoint_never_makes_an_evaluation_download(tiny_run, monkeypatch):
+    config = read_checkpoint(tiny_run).config
+    options = {"name": "convnext_atto", "pretrained": True}
+    config["model"]["init_args"]["encoder"] = {"class_path": "ssl_vision.encoders.Timm", "init_args": options}
+    given = []
+    create = ssl_vision.encoders.timm.timm.create_model
+    monkeypatch.setattr(
+        "ssl_vision.encoders.timm.timm.create_model",
+        lambda name, pretrained, **rest: given.append(pretrained) or create(name, **rest),
+    )
+    assert isinstance(untrained_model(config).backbone, Encoder)
+    assert given == [False]
