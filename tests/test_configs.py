@@ -159,6 +159,7 @@ def thirty_steps(data_root, runs, name, *args):
         "--trainer.log_every_n_steps=1",
         "--trainer.accelerator=cpu",
         "--trainer.enable_progress_bar=false",
+        "--report=false",
     ]
     assert main(["fit", *start, f"--runs_dir={runs}", f"--name={name}", *args, *short]) == 0
 

@@ -187,8 +187,8 @@ KEYS = [
     Case(
         "a wrong key in a file",
         "fit --config={here}/c.yaml",
-        r"model: SimCLR has no option 'dpeth', did you mean 'depth'\?",
-        written("c.yaml", b"model: {class_path: SimCLR, init_args: {dpeth: 18}}"),
+        r"model: SimCLR has no option 'hiden_dim', did you mean 'hidden_dim'\?",
+        written("c.yaml", b"model: {class_path: SimCLR, init_args: {hiden_dim: 18}}"),
     ),
     Case(
         "a file that is no YAML",
@@ -256,17 +256,17 @@ VALUES = [
     Case(
         "a word that is none of some",
         "fit --model.objective.pairs=all",
-        r"model\.objective\.pairs: expected one of 'both', 'cross', got all",
+        r"model\.objective\.pairs: expected one of 'both', 'cross', 'queue', got all",
     ),
     Case(
         "a depth that is none",
         "fit --model.encoder.depth=19",
-        r"model\.depth: expected one of 18, 34, 50, 101, got 19",
+        r"model\.encoder\.depth: expected one of 18, 34, 50, 101, got 19",
     ),
     Case(
         "a stem that is none",
         "fit --model.encoder.stem=big",
-        r"model\.stem: expected one of 'small', 'imagenet', got big",
+        r"model\.encoder\.stem: expected one of 'small', 'imagenet', got big",
     ),
     Case("temperature 0", "fit --model.objective.temperature=0", r".*temperature must be .*0"),
     Case("temperature below 0", "fit --model.objective.temperature=-0.1", r".*temperature must be .*-0\.1"),

@@ -249,7 +249,7 @@ def test_runs_may_differ_in_the_compared_key_and_in_where_they_ran(tmp_path, mon
             "ssl_vision.data.CIFAR10",
             "data (ssl_vision.data.Digits, ssl_vision.data.CIFAR10)",
         ),
-        ("model.init_args.width", 32, "model.width (64, 32)"),
+        ("model.init_args.width", 32, "model.encoder.width (64, 32)"),
     ],
 )
 def test_another_setting_is_refused_with_both_values_and_runs(runs, capsys, key, value, told):
