@@ -24,6 +24,7 @@ torture: install-test  ## the long forms of the tests: 100 kills, 20,000 steps, 
 	$(BIN)/python tests/reliability/torture.py
 	OMP_NUM_THREADS=1 SSL_VISION_SEQUENCES=all $(BIN)/python -m pytest -n 2 tests/reliability/test_sequence.py
 	$(BIN)/python tests/reliability/hostile.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m long
 	SSL_VISION_FUZZ=2000 $(BIN)/python -m pytest tests/reliability/test_fuzz.py --hypothesis-show-statistics
 
 floors: install-test  ## the tests on the oldest libraries that setup.cfg admits, in an environment of their own

@@ -4,8 +4,7 @@
     python benchmarks/guard.py --data data --device cuda --width 64 --epochs 30       on CIFAR-10
 
 Each seed trains twice: with this package's views for a whole batch, bfloat16 and channels_last; and plainly,
-with torchvision's random transforms an image at a time and float32. Accuracy is kNN's on test, with
-the k of the data set.
+with torchvision's random transforms an image at a time and float32. Accuracy is kNN's, k = 200, on test.
 Prints means with their 95 % intervals (Student's t) and that of the difference. Writes
 benchmarks/results/guard_<data>.json.
 """
@@ -90,7 +89,7 @@ def accuracy(chosen: argparse.Namespace, seed: int, *, fast: bool) -> float:
             enable_progress_bar=False,
             enable_checkpointing=False,
             enable_model_summary=False,
-            callbacks=[RepresentationMetrics(k=data.knn_k)],
+            callbacks=[RepresentationMetrics(k=200)],
             default_root_dir=folder,
         )
         trainer.fit(model, data)

@@ -195,6 +195,7 @@ def test_thirty_steps_on_cifar10_align_the_views(cifar_runs, name):
     assert losses[-5:].mean() < losses[:5].mean()
 
 
+@pytest.mark.long
 @pytest.mark.realdata
 def test_evaluate_on_cifar10_from_the_checkpoint_alone(cifar_runs, tmp_path, capsys):
     args = ["--baselines=false", "--probe.epochs=1", f"--output={tmp_path / 'evaluation.json'}"]

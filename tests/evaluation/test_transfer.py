@@ -114,6 +114,7 @@ def test_the_runs_own_data_is_named_in_its_rows(run, tmp_path):
     assert [row["data"] for row in json.loads((run / "evaluation.json").read_text())] == ["Digits"]
 
 
+@pytest.mark.long
 @pytest.mark.realdata
 def test_a_backbone_of_cifar10_on_other_data(data_root, tmp_path, capsys):
     args = [f"--runs_dir={tmp_path}", "--name=c", "--data=CIFAR10", f"--data.root={data_root}", *TINY]

@@ -103,7 +103,9 @@ def one_process_alone(name):
         return one_process(name)
 
 
-@pytest.mark.parametrize("world", SHARES)
+@pytest.mark.parametrize(
+    "world", [pytest.param(world, marks=[pytest.mark.long] if world > 2 else []) for world in SHARES]
+)
 def test_averaged_gradients_are_those_of_one_process(world, tmp_path):
     rendezvous = f"file://{tmp_path}/rendezvous"
     commands = [[sys.executable, __file__, str(rank), str(world), rendezvous] for rank in range(world)]

@@ -216,6 +216,7 @@ def gone(group: int) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_two_processes_end_together_and_continue(tmp_path):
     """The signal reaches the first alone; both save and end, and both continue."""
     with start(tmp_path / "whole") as whole:

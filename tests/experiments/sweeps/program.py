@@ -37,6 +37,6 @@ for step in range(begin, int(options.get("steps", 2))):
     partial = place.with_suffix(".partial")
     partial.write_text(str(step + 1))
     partial.replace(place)
-if begin < int(options.get("steps", 2)):
+if begin < int(options.get("steps", 2)) or not (folder / "ends").exists():  # killed before it noted the end
     with (folder / "ends").open("a") as file:
         file.write("end\n")
