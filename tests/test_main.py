@@ -1,7 +1,7 @@
 """The table of commands."""
 
-import importlib
 import contextlib
+import importlib
 import os
 import subprocess
 import sys
