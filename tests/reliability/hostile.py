@@ -815,7 +815,7 @@ def sizes(template: Path) -> Iterator[Case]:
                     config["data"]["init_args"]["views"] = {"size": value}
                 (here / "c.yaml").write_text(yaml.safe_dump(config))
 
-            few = [arg for arg in FIT if not arg.startswith(option.partition("=")[0] + "=")]
+            few = [arg for arg in FIT if not re.search(rf"[.-]{key.rpartition('.')[2]}=", arg)]
             yield Case(
                 f"fit c.yaml {option}",
                 [few[0], "--config={here}/c.yaml", *few[1:]],
