@@ -93,8 +93,8 @@ class SimCLR(pl.LightningModule):
     Raises:
         InputError: a size is below 1 or makes more than 2³⁰ parameters, head_batch_norm is unknown, the
             encoder has no feature maps and the objective needs them, or the objective does not take two
-            embeddings; in training, cuda_graph or compile_mode with what it does
-            not go with, or an objective that cannot be prepared.
+            embeddings; in training, cuda_graph or compile_mode with what it does not
+            go with, or an objective that cannot be prepared.
     """
 
     features: tuple[Tensor, Tensor]
@@ -185,15 +185,17 @@ class SimCLR(pl.LightningModule):
 
     def setup(self, stage: str) -> None:
         """Compiles the backbone in place, which leaves the names of its parameters alone."""
-        if stage == "fit":
-            self._prepare_objective()
-        if stage == "fit" and self.cuda_graph:
+        if stage != "fit":
+            return
+        self._prepare_objective()
+        self._check_image_size()
+        if self.cuda_graph:
             self._check_graph()
-        if stage == "fit":
-            self._check_image_size()
-        if stage == "fit" and self.compile_mode is not None and self._needs_shallow:
-            raise InputError("model.compile_mode does not go with an objective of the encoder's feature maps")
-        if stage == "fit" and self.compile_mode is not None:
+        if self.compile_mode is not None:
+            if self._needs_shallow:
+                raise InputError(
+                    "model.compile_mode does not go with an objective of the encoder's feature maps"
+                )
             self.backbone.compile(mode=self.compile_mode, fullgraph=True, dynamic=False)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

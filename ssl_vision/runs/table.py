@@ -3,11 +3,11 @@
 import csv
 import math
 import os
-import stat
 from pathlib import Path
 from typing import BinaryIO
 
 from ssl_vision.errors import InputError
+from ssl_vision.runs.reading import check_file
 
 _BLOCK = 1 << 14
 """Bytes that are read first from a file's end."""
@@ -110,11 +110,7 @@ def _opened(path: Path) -> BinaryIO | None:
         InputError: the file is too large, is not a regular file, or cannot be opened.
     """
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"{path} is not a file")
-        if status.st_size > _LARGEST:
-            raise InputError(f"{path} is larger than {_LARGEST // 2**20} MiB")
+        check_file(path, largest=_LARGEST)
         return path.open("rb")
     except FileNotFoundError:
         return None

@@ -8,6 +8,7 @@ import pytest
 import torch
 from settings import resnet
 
+import ssl_vision.evaluation.embedded
 from ssl_vision.data import Digits, Images
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.evaluation.probe import linear_probe
@@ -123,6 +124,11 @@ def write_foreign(path):
     torch.save({"state_dict": {}, "epoch": 3}, path)
 
 
+def write_tensor(path):
+    """A tensor where a table is expected; torch warns of indexing one by a name."""
+    torch.save({"ssl_vision": torch.zeros(2, 3), "state_dict": {}}, path)
+
+
 def write_truncated(path):
     torch.save({"state_dict": {"weight": torch.zeros(1000)}}, path)
     path.write_bytes(path.read_bytes()[:1000])
@@ -138,6 +144,9 @@ def write_nothing(path):
         (write_malicious, "refused"),
         (write_pickle, "refused"),
         (write_foreign, "was not written by ssl-vision fit"),
+        pytest.param(
+            write_tensor, "was not written by ssl-vision fit", marks=pytest.mark.filterwarnings("error")
+        ),
         (write_truncated, "not a readable checkpoint"),
         (write_nothing, "not a readable checkpoint"),
     ],
@@ -181,7 +190,8 @@ def test_a_checkpoint_of_another_architecture_is_refused(tiny_run, tmp_path, cap
     assert error.count("\n") == 1
 
 
-def test_extended_geometry_is_in_the_rows(tiny_run, tmp_path):
+def test_extended_geometry_is_in_the_rows(tiny_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(ssl_vision.evaluation.embedded, "_IMAGES_OF_MANY_VIEWS", 32)  # 90 images in 3 blocks
     mine, rows = tmp_path / "mine.yaml", tmp_path / "rows.json"
     mine.write_text("measurements:\n  - geometry: {extended: true, lidar_images: 90, lidar_views: 5}\n")
     options = [f"--protocol={mine}", "--baselines=false", "--cache=false", f"--output={rows}"]

@@ -53,6 +53,17 @@ def arguments(objective, rows):
     return [labels[rows]] if isinstance(objective, o.SupCon) else []
 
 
+OBJECTIVES |= {  # negatives from a queue; those of MACL have a temperature of the whole batch
+    "queue": (o.InfoNCE, {"pairs": "queue"}),
+    "queue, MACL": (o.MACL, {"pairs": "queue"}),
+}
+QUEUE = torch.randn(9, 5, generator=torch.Generator().manual_seed(2))
+
+
+def inputs(objective):
+    return {"negatives": QUEUE} if "negatives" in objective.required_inputs else {}
+
+
 def build(name):
     cls, options = OBJECTIVES[name]
     if cls in (o.InfoNCE, o.DCL):  # with a parameter of its own, too
@@ -62,7 +73,7 @@ def build(name):
 
 def one_process(name):
     net, objective, (x1, x2) = network(), build(name), batch()
-    loss = objective(net(x1), net(x2), *arguments(objective, slice(None)))
+    loss = objective(net(x1), net(x2), *arguments(objective, slice(None)), **inputs(objective))
     loss.backward()
     return loss.detach(), [p.grad for p in net.parameters()]
 
@@ -74,7 +85,7 @@ def process(rank, world, rendezvous):
     for name in OBJECTIVES:
         x1, x2 = (x[mine] for x in batch())
         net, objective = DistributedDataParallel(network()), build(name)
-        loss = objective(*net(torch.cat([x1, x2])).chunk(2), *arguments(objective, mine))
+        loss = objective(*net(torch.cat([x1, x2])).chunk(2), *arguments(objective, mine), **inputs(objective))
         loss.backward()
         expected_loss, expected = one_process_alone(name)
         torch.testing.assert_close(loss.detach(), expected_loss, rtol=1e-5, atol=1e-6, msg=name)
@@ -84,11 +95,13 @@ def process(rank, world, rendezvous):
         assert error < 1e-5, f"{name}: relative gradient error {error}"
         objective.gather = False
         alone = (
-            objective(*(network()(x) for x in (x1, x2)), *arguments(objective, mine)) if len(x1) > 1 else 0
+            objective(*(network()(x) for x in (x1, x2)), *arguments(objective, mine), **inputs(objective))
+            if len(x1) > 1
+            else 0
         )
         with mock.patch("torch.distributed.is_initialized", return_value=False):
             assert len(x1) == 1 or alone == build(name)(
-                *(network()(x) for x in (x1, x2)), *arguments(objective, mine)
+                *(network()(x) for x in (x1, x2)), *arguments(objective, mine), **inputs(objective)
             )
         everywhere = [torch.zeros_like(loss) for _ in range(world)]
         dist.all_gather(everywhere, loss.detach())
