@@ -20,7 +20,7 @@ from provenance import provenance, save
 
 from ssl_vision.callbacks import GradientDiagnostics
 from ssl_vision.encoders import ResNet
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 
 EVERY = 50
 """Steps from one time to the next: the default."""

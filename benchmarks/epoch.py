@@ -41,7 +41,7 @@ from torchvision import transforms
 from ssl_vision.callbacks import ObjectiveStatistics
 from ssl_vision.data import CIFAR10, Images, Views
 from ssl_vision.encoders import ResNet
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 from ssl_vision.objectives import InfoNCE
 
 VIEWS = Views()

@@ -27,7 +27,7 @@ from ssl_vision.callbacks import RepresentationMetrics
 from ssl_vision.data import CIFAR10, Batch, Digits, ImageData, Views
 from ssl_vision.encoders import ResNet
 from ssl_vision.experiments.comparison.statistics import t_interval
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 from ssl_vision.objectives import InfoNCE
 
 

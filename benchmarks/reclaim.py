@@ -22,8 +22,8 @@ from objectives import Meter
 from provenance import provenance, save
 from torch import Tensor
 
+from ssl_vision.methods import SimCLR
 from ssl_vision.metrics import faiss_kind
-from ssl_vision.models import SimCLR
 from ssl_vision.objectives import RECLAIM, InfoNCE
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -28,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ssl_vision.callbacks import ObjectiveStatistics
 from ssl_vision.data import Batch, ImageData, Images, Views
 from ssl_vision.encoders import ResNet
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 
 PARTS = ("views", "forward", "objective", "backward", "optimizer")
 

@@ -26,7 +26,7 @@ LOOPS = {"objective": "MACL", "seed": "0"}
 NOT_RUN = {
     r"--data (STL10|CIFAR100)": "official data; tests/evaluation/test_transfer.py runs it",
     r"--trainer\.devices": "several devices; tests/reliability has processes",
-    r"compile": "compiling takes minutes on a CPU; tests/models and tests/data compile",
+    r"compile": "compiling takes minutes on a CPU; tests/methods and tests/data compile",
     r"--model\.encoder Timm": "a large network; tests/encoders trains small ones",
     r"--format (torchvision|timm)": "a network of width 64; tests/export/test_export.py has one",
     r"^ssl-vision (runs|sweep|reproduce|compare)\b": "several runs; tests/experiments has them",

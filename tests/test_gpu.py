@@ -12,7 +12,7 @@ from ssl_vision import objectives as o
 from ssl_vision.callbacks import ObjectiveStatistics
 from ssl_vision.data import Digits, Views
 from ssl_vision.main import main
-from ssl_vision.models import OptimizerRule, SimCLR
+from ssl_vision.methods import OptimizerRule, SimCLR
 
 pytestmark = [
     pytest.mark.gpu,

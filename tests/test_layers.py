@@ -10,7 +10,7 @@ ROOMS = [
     {"objectives", "metrics"},
     {"data"},
     {"encoders"},
-    {"models"},
+    {"methods"},
     {"callbacks"},
     {"runs"},
     {"evaluation"},

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from ssl_vision.callbacks.objective_eval import objective_at
 from ssl_vision.data import Batch
-from ssl_vision.models.finite import not_finite, skips_on_device
+from ssl_vision.methods.finite import not_finite, skips_on_device
 
 
 class FiniteSteps(pl.Callback):

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from ssl_vision.data import QUERIES, Batch
 from ssl_vision.errors import InputError
-from ssl_vision.models import Layers
-from ssl_vision.models.finite import not_finite
+from ssl_vision.methods import Layers
+from ssl_vision.methods.finite import not_finite
 
 
 class OnlineProbe(pl.Callback):

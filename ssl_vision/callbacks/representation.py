@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ssl_vision.callbacks.embedding import embedded, embedded_pairs
 from ssl_vision.data import BANK, QUERIES, Batch, ImageData
+from ssl_vision.methods import Layers
 from ssl_vision.metrics import Alignment, KNNAccuracy, Ranking, Representation
-from ssl_vision.models import Layers
 
 
 class RepresentationMetrics(pl.Callback):

@@ -20,9 +20,9 @@ from ssl_vision.evaluation.cache import (
 )
 from ssl_vision.evaluation.features import VIEW_EPOCH, crop_and_flip, embed, embed_corrupted, embed_views
 from ssl_vision.evaluation.subset import Labels, few
+from ssl_vision.methods import SimCLR
 from ssl_vision.metrics.lidar import ViewScatter, joined, view_scatter
 from ssl_vision.metrics.rows import LazyRows
-from ssl_vision.models import SimCLR
 
 _IMAGES_OF_MANY_VIEWS = 128
 """Images whose many views are embedded before their statistics are taken."""

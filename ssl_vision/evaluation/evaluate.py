@@ -19,7 +19,7 @@ from ssl_vision.evaluation.probe import ProbeRule
 from ssl_vision.evaluation.protocol import KNN, Linear, Protocol, read_protocol, shipped
 from ssl_vision.evaluation.rebuild import ROOT_NEEDED, safe_data, trained_model, untrained_model
 from ssl_vision.evaluation.table import Row, render
-from ssl_vision.models import Layers
+from ssl_vision.methods import Layers
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.classes import add_allow_class, allowed_classes
 from ssl_vision.runs.complaint import OneLineErrors, one_line

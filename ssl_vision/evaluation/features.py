@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from ssl_vision.data import Images, Views
 from ssl_vision.data.corruptions import Corruption, corrupt
 from ssl_vision.errors import InputError
-from ssl_vision.models import Layers, SimCLR
+from ssl_vision.methods import Layers, SimCLR
 from ssl_vision.progress import Job
 
 VIEW_EPOCH = 0

@@ -15,7 +15,7 @@ from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.evaluation.features import crop_and_flip
 from ssl_vision.evaluation.probe import Schedule, scale_at
 from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 from ssl_vision.progress import Job
 
 _TEST_BATCH = 512

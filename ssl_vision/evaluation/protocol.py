@@ -14,7 +14,7 @@ from ssl_vision.evaluation.grid import GridRule
 from ssl_vision.evaluation.probe import ProbeRule
 from ssl_vision.evaluation.ranges import check
 from ssl_vision.evaluation.subset import SHARES, Labels
-from ssl_vision.models import Layers
+from ssl_vision.methods import Layers
 from ssl_vision.runs.complaint import OneLineErrors, one_line
 from ssl_vision.runs.reading import parse_yaml, read_text
 

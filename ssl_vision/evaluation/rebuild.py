@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ssl_vision.errors import InputError
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 from ssl_vision.runs.checkpoint import Checkpoint
 from ssl_vision.runs.classes import built, resolved
 

@@ -17,7 +17,7 @@ from ssl_vision.data import Views
 from ssl_vision.encoders import Encoder, as_encoder, build
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.rebuild import trained_model, with_weights
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.classes import built
 from ssl_vision.runs.complaint import one_line

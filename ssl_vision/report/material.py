@@ -15,9 +15,9 @@ from ssl_vision.evaluation.cache import FeatureCache
 from ssl_vision.evaluation.embedded import Embedded, Splits
 from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.rebuild import ROOT_NEEDED, safe_data, trained_model
+from ssl_vision.methods import Layers
 from ssl_vision.metrics.neighbours import Neighbours, nearest
 from ssl_vision.metrics.vote import vote
-from ssl_vision.models import Layers
 from ssl_vision.report.page import Missing
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.classes import built

@@ -20,7 +20,7 @@ from torch import nn
 # Importing the classes makes their short names known to the parser.
 import ssl_vision.data
 import ssl_vision.encoders
-import ssl_vision.models
+import ssl_vision.methods
 import ssl_vision.objectives  # noqa: F401
 from ssl_vision.encoders import Timm
 from ssl_vision.errors import InputError
@@ -28,7 +28,7 @@ from ssl_vision.runs.complaint import one_line
 from ssl_vision.runs.names import dotted, dotted_names, yaml_texts
 
 _OPTION = "--allow_class"
-_PACKAGES = ("ssl_vision.data", "ssl_vision.encoders", "ssl_vision.models", "ssl_vision.objectives")
+_PACKAGES = ("ssl_vision.data", "ssl_vision.encoders", "ssl_vision.methods", "ssl_vision.objectives")
 _FOLDERS = ("cache_dir", "root", "test", "train")
 """Options of this package's data whose values may look like import paths: ``data.v1``."""
 

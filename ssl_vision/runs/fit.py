@@ -23,7 +23,7 @@ from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zer
 # Importing the classes makes their short names known to the command line.
 import ssl_vision.data
 import ssl_vision.encoders
-import ssl_vision.models
+import ssl_vision.methods
 import ssl_vision.objectives
 from ssl_vision.callbacks import (
     FiniteSteps,
@@ -56,7 +56,7 @@ from ssl_vision.runs.writing import WholeFiles
 
 _DEFAULTS = {
     "model": {
-        "class_path": "ssl_vision.models.SimCLR",
+        "class_path": "ssl_vision.methods.SimCLR",
         "init_args": {
             "objective": {"class_path": "ssl_vision.objectives.InfoNCE"},
             "encoder": {"class_path": "ssl_vision.encoders.ResNet"},

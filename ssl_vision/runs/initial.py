@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ssl_vision.encoders import ModuleEncoder
 from ssl_vision.errors import InputError
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 from ssl_vision.runs.checkpoint import check_bytes, read_checkpoint
 
 _CLASSIFIERS = ("classifier.", "fc.", "head.")

@@ -9,10 +9,13 @@ _ENCODER_OPTIONS = ("depth", "width", "stem")
 _RESNET = "ssl_vision.encoders.ResNet"
 
 _CLASSES = {
+    "ssl_vision.models.SimCLR": "ssl_vision.methods.SimCLR",
     "ssl_vision.models.Backbone": _RESNET,
     "ssl_vision.models.backbone.Backbone": _RESNET,
 }
-"""Classes that have a new name."""
+"""Current names of classes by their names in version 0.1."""
+
+_ORIGINAL_CLASSES = {current: old for old, current in _CLASSES.items() if current != _RESNET}
 
 
 def migrated_config(config: Any) -> Any:
@@ -74,9 +77,13 @@ def original_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Settings that version 0.1 did not have keep their keys.
     """
+    settings = {
+        key: _ORIGINAL_CLASSES.get(value, value) if key.endswith("class_path") else value
+        for key, value in settings.items()
+    }
     prefix = "model.init_args.encoder."
     if settings.get(f"{prefix}class_path") != _RESNET:
-        return dict(settings)
+        return settings
     names = {f"{prefix}init_args.{name}": f"model.init_args.{name}" for name in _ENCODER_OPTIONS}
     return {names.get(key, key): value for key, value in settings.items() if key != f"{prefix}class_path"}
 

@@ -8,8 +8,8 @@ import torch
 from settings import TINY
 
 from ssl_vision.main import main
-from ssl_vision.models import OptimizerRule, SimCLR
-from ssl_vision.models.finite import not_finite
+from ssl_vision.methods import OptimizerRule, SimCLR
+from ssl_vision.methods.finite import not_finite
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.folder import RunFolder
 

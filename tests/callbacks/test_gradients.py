@@ -13,8 +13,8 @@ from torch import nn
 from ssl_vision.callbacks import GradientDiagnostics, ShadowObjectives
 from ssl_vision.data import Digits
 from ssl_vision.errors import InputError
+from ssl_vision.methods import SimCLR
 from ssl_vision.metrics import gradient_statistics
-from ssl_vision.models import SimCLR
 from ssl_vision.objectives import (
     DCL,
     MACL,

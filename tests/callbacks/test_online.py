@@ -11,7 +11,7 @@ from ssl_vision.callbacks import OnlineProbe
 from ssl_vision.data import Batch, Digits
 from ssl_vision.evaluation.features import embed
 from ssl_vision.main import main
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}

@@ -14,8 +14,8 @@ from ssl_vision.callbacks import RepresentationMetrics
 from ssl_vision.data import Digits, ImageFolder, Views, fold
 from ssl_vision.data.random import Stream
 from ssl_vision.evaluation.features import embed, embed_views
+from ssl_vision.methods import Layers, SimCLR
 from ssl_vision.metrics import Alignment, KNNAccuracy, Representation, rank_correlation
-from ssl_vision.models import Layers, SimCLR
 
 SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
 

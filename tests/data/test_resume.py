@@ -5,7 +5,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from settings import resnet
 
 from ssl_vision.data import Digits
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 
 EPOCH = 5
 

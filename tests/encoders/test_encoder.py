@@ -10,12 +10,11 @@ from settings import TINY
 from torch import nn
 
 import ssl_vision
-import ssl_vision.models
 from ssl_vision.encoders import Encoder, ModuleEncoder, ResNet, Timm, as_encoder
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.rebuild import untrained_model
 from ssl_vision.main import main
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 from ssl_vision.objectives import RECLAIM
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.folder import derived_name
@@ -219,11 +218,6 @@ def test_an_old_option_names_the_new_one(option, tmp_path, capsys):
     message = capsys.readouterr().err.strip()
     assert message.endswith(f"--model.encoder.{option.partition('=')[0]}")
     assert "\n" not in message
-
-
-def test_the_old_class_is_deprecated():
-    with pytest.warns(DeprecationWarning, match=r"use ssl_vision\.encoders\.ResNet"):
-        assert ssl_vision.models.Backbone is ResNet
 
 
 def test_a_checkpoint_never_makes_an_evaluation_download(tiny_run, monkeypatch):

@@ -7,15 +7,14 @@ import pytest
 import torch
 import torchvision
 
-from ssl_vision.encoders import resnet
-from ssl_vision.models import ResNet
+from ssl_vision.encoders import ResNet, resnet
 
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
 BACKWARD = """
 import torch
-from ssl_vision.models import ResNet
+from ssl_vision.encoders import ResNet
 for width, count, size in [(4, 16, 96), (8, 16, 96), (12, 9, 96), (8, 39, 16)]:
     network = ResNet(width=width).to(memory_format=torch.channels_last)
     images = torch.randn(count, 3, size, size).to(memory_format=torch.channels_last)

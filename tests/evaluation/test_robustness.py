@@ -15,8 +15,8 @@ from ssl_vision.evaluation.probe import ProbeRule, linear_probe
 from ssl_vision.evaluation.rebuild import trained_model
 from ssl_vision.evaluation.table import Row, render
 from ssl_vision.main import main
+from ssl_vision.methods import SimCLR
 from ssl_vision.metrics import KNNAccuracy
-from ssl_vision.models import SimCLR
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 SOME = (

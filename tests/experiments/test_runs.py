@@ -26,7 +26,7 @@ def runs(tmp_path):
             spec["init_args"]["alpha"] = 2.0
         config = {
             "seed_everything": 5,
-            "model": {"class_path": "ssl_vision.models.SimCLR", "init_args": {"objective": spec}},
+            "model": {"class_path": "ssl_vision.methods.SimCLR", "init_args": {"objective": spec}},
             "data": {"class_path": "ssl_vision.data.Digits", "init_args": {"batch_size": 64}},
             "trainer": {"max_epochs": 2},
         }
@@ -154,7 +154,7 @@ def test_a_thousand_runs_are_listed_before_another_command_has_started(tmp_path,
     list_them = ["-m", "ssl_vision", "runs", str(tmp_path)]
     taken, printed = min(seconds(*list_them) for _ in range(2))
     assert len(printed.splitlines()) == 1001
-    loading = "import pytorch_lightning, ssl_vision.models"
+    loading = "import pytorch_lightning, ssl_vision.methods"
     assert taken < seconds("-c", loading)[0]
 
 

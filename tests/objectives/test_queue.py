@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from ssl_vision import objectives as o
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 from ssl_vision.objectives import queue
 from ssl_vision.objectives.queue import queue_margin
 

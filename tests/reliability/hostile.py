@@ -50,7 +50,7 @@ from settings import TINY
 from ssl_vision.callbacks import RepresentationMetrics
 from ssl_vision.data import Digits, Views
 from ssl_vision.main import COMMANDS, main
-from ssl_vision.models import OptimizerRule, SimCLR
+from ssl_vision.methods import OptimizerRule, SimCLR
 from ssl_vision.objectives import MACL
 from ssl_vision.runs.complaint import OneLineErrors
 

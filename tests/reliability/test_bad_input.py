@@ -674,7 +674,7 @@ CHECKPOINTS = [
             ("width: 4", "width: 100000000", r".*width 100000000 and depth 18 make .* parameters, over .*"),
             ("width: 4", "width: 400", r"{here}/other\.ckpt: .*size mismatch for .*"),
             (
-                "ssl_vision.models.SimCLR",
+                "ssl_vision.methods.SimCLR",
                 "no.such.Class",
                 r".*names the class no\.such\.Class, .*--allow_class no\.such\.Class",
             ),

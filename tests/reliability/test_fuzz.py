@@ -24,7 +24,7 @@ from settings import CONFIGS
 
 from ssl_vision import data, models, objectives
 from ssl_vision.main import main
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 
 EXAMPLES = int(os.environ.get("SSL_VISION_FUZZ", "0"))
 SECONDS = 120

@@ -9,7 +9,7 @@ from equal import difference, difference_of_runs, everything
 from settings import TINY
 
 from ssl_vision.main import main
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 

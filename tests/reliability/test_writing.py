@@ -14,7 +14,7 @@ import torch
 from settings import TINY
 
 from ssl_vision.main import main
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 from ssl_vision.runs import writing
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.writing import WholeFiles

@@ -70,7 +70,7 @@ ATTACKS = {
         optimizer="./evil.yaml"
     ),
     "one in YAML in a text": lambda config: config.update(
-        model="{class_path: ssl_vision.models.SimCLR, init_args: {optimizer: ./evil.yaml}}"
+        model="{class_path: ssl_vision.methods.SimCLR, init_args: {optimizer: ./evil.yaml}}"
     ),
     "one by a dotted key": lambda config: config["model"].update({"init_args.optimizer": "./evil.yaml"}),
     "the whole section": lambda config: config.update(model="evil_module.Loss"),
@@ -101,7 +101,7 @@ def test_the_refusal_says_what_to_do_and_that_helps(tiny_run, marker):
     assert marker.exists()
 
 
-@pytest.mark.parametrize("name", ["Identity", "torch.nn.Identity", "ssl_vision.models.simclr.nn.Identity"])
+@pytest.mark.parametrize("name", ["Identity", "torch.nn.Identity", "ssl_vision.methods.simclr.nn.Identity"])
 def test_classes_of_installed_libraries_are_refused_as_well(name, tiny_run):
     config = read_checkpoint(tiny_run).config
     for value in (name, {"class_path": name}):

@@ -222,7 +222,7 @@ def test_interrupting_ends_with_130_and_the_way_to_continue(tmp_path, capsys, mo
     def interrupt(self, batch, batch_idx):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ssl_vision.models.SimCLR.training_step", interrupt)
+    monkeypatch.setattr("ssl_vision.methods.SimCLR.training_step", interrupt)
     assert fit(tmp_path) == 130
     assert "--ckpt_path last" in capsys.readouterr().err
 
@@ -417,7 +417,7 @@ def test_a_progress_bar_of_the_users_own_takes_the_place_of_ours(own, tmp_path, 
     def note(self):
         seen.append([type(c).__name__ for c in self.trainer.callbacks if isinstance(c, ProgressBar)])
 
-    monkeypatch.setattr("ssl_vision.models.SimCLR.on_train_epoch_start", note)
+    monkeypatch.setattr("ssl_vision.methods.SimCLR.on_train_epoch_start", note)
     bar = ["--trainer.callbacks+=TQDMProgressBar"] if own else []
     assert fit(tmp_path, "--trainer.enable_progress_bar=true", "--trainer.max_epochs=1", *bar) == 0
     assert seen == [["TQDMProgressBar" if own else "RunBar"]]

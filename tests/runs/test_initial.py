@@ -12,7 +12,7 @@ from settings import TINY, resnet
 
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.initial import _read, start_from
 

@@ -16,7 +16,7 @@ from ssl_vision.runs.registry import Run, find_runs, readable
 CONFIG = {
     "seed_everything": 3,
     "model": {
-        "class_path": "ssl_vision.models.SimCLR",
+        "class_path": "ssl_vision.methods.SimCLR",
         "init_args": {
             "objective": {
                 "class_path": "ssl_vision.objectives.MACL",

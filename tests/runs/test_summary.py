@@ -10,7 +10,7 @@ from settings import TINY
 
 from ssl_vision.data import ImageFolder
 from ssl_vision.main import main
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 from ssl_vision.runs.registry import Run
 from ssl_vision.runs.summary import summary
 

@@ -18,7 +18,7 @@ from ssl_vision.experiments.papers.file import read_paper
 from ssl_vision.experiments.papers.paper import extended, published_number
 from ssl_vision.experiments.papers.runs import PaperRun, options_of
 from ssl_vision.main import main
-from ssl_vision.models import SimCLR
+from ssl_vision.methods import SimCLR
 from ssl_vision.runs.folder import differences
 
 FILES = sorted((CONFIGS / "paper").glob("*.yaml"))

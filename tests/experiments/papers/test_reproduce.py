@@ -94,7 +94,7 @@ def fitted(options, log):
     config = {
         "seed_everything": int(options["seed_everything"]),
         "model": {
-            "class_path": "ssl_vision.models.SimCLR",
+            "class_path": "ssl_vision.methods.SimCLR",
             "init_args": {
                 "width": 16,
                 "objective": {"class_path": objective, "init_args": {"temperature": 0.5}},

@@ -23,8 +23,8 @@ from ssl_vision.encoders import (
     measure_num_features,
 )
 from ssl_vision.errors import InputError
-from ssl_vision.models.optimizer import OptimizerRule
-from ssl_vision.models.recorded import RecordedStep, whole_step
+from ssl_vision.methods.optimizer import OptimizerRule
+from ssl_vision.methods.recorded import RecordedStep, whole_step
 from ssl_vision.objectives import Contrastive, InfoNCE, Objective, as_objective, in_chunks
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]

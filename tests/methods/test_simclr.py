@@ -10,7 +10,7 @@ from settings import resnet
 
 from ssl_vision.data import Batch, Digits
 from ssl_vision.errors import InputError
-from ssl_vision.models import Layers, OptimizerRule, SimCLR
+from ssl_vision.methods import Layers, OptimizerRule, SimCLR
 from ssl_vision.objectives import DCL, InfoNCE, Learnable, SupCon
 
 SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8}

@@ -11,7 +11,7 @@ from ssl_vision import load_backbone
 from ssl_vision.data import Batch, Digits
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
-from ssl_vision.models import OptimizerRule, SimCLR
+from ssl_vision.methods import OptimizerRule, SimCLR
 from ssl_vision.objectives import RECLAIM
 from ssl_vision.runs.checkpoint import read_checkpoint
 

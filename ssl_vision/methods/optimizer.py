@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ssl_vision.errors import InputError
-from ssl_vision.models.lars import LARS
+from ssl_vision.methods.lars import LARS
 
 _LARGEST = torch.finfo(torch.float32).max
 

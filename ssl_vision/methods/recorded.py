@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ssl_vision.models.finite import not_finite, skips_on_device
+from ssl_vision.methods.finite import not_finite, skips_on_device
 
 
 class RecordedStep:

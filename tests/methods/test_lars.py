@@ -7,8 +7,8 @@ import torch
 from lightly.utils.lars import LARS as LightlyLARS
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ssl_vision.models.lars import LARS
-from ssl_vision.models.optimizer import OptimizerRule
+from ssl_vision.methods.lars import LARS
+from ssl_vision.methods.optimizer import OptimizerRule
 
 SHAPES = ((4, 3), (2, 3, 3, 3), (3, 5), (5,), (3,))
 WEIGHTS = 3  # the first shapes; the third weight starts at zero
