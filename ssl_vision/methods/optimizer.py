@@ -52,13 +52,13 @@ class OptimizerRule:
             raise ValueError("optimizer.warmup_epochs needs optimizer.schedule 'cosine'")
 
     def optimizer(self, module: nn.Module, *, capturable: bool = False) -> Optimizer:
-        """The optimizer over all parameters of ``module``; on a GPU one kernel moves them all.
+        """Return the optimizer of all trainable parameters of ``module``; on a GPU one kernel updates them.
 
         Args:
             module: on the device where it is trained.
             capturable: its step can be part of a CUDA graph.
         """
-        parameters = list(module.parameters())
+        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         fused = all(parameter.is_cuda for parameter in parameters) or None
         if self.name == "adam":
             return torch.optim.Adam(

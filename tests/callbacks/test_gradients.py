@@ -42,9 +42,19 @@ class Seen(pl.Callback):
     def __init__(self):
         self.steps = []
 
+    def on_train_start(self, trainer, pl_module):
+        def keep(module, embeddings):
+            if module is pl_module.objective:  # and not a copy of it
+                self.embeddings = tuple(z.detach() for z in embeddings[:2])
+
+        self.hook = pl_module.objective.register_forward_pre_hook(keep)
+
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         logged = {key: float(value) for key, value in trainer.callback_metrics.items()}
-        self.steps.append((pl_module.embeddings, batch.labels, logged))
+        self.steps.append((self.embeddings, batch.labels, logged))
+
+    def on_train_end(self, trainer, pl_module):
+        self.hook.remove()
 
 
 def train(objective, *callbacks, steps=4, **options):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ssl_vision.data.images import Batch
 from ssl_vision.methods.finite import not_finite, skips_on_device
 
 
@@ -60,6 +61,31 @@ class RecordedStep:
         with torch.cuda.graph(graph):
             self._output = self._step(*self._inputs)
         return graph.replay
+
+
+class GraphedTraining:
+    """Executor that runs a method's training step as one CUDA graph.
+
+    The learning rates of the optimizer become tensors, so that a schedule reaches the recording.
+
+    Args:
+        loss: a method's loss of a batch.
+        optimizer: optimizer of all that has a gradient.
+        device: device of the method.
+    """
+
+    def __init__(self, loss: Callable[[Batch], Tensor], optimizer: Optimizer, device: torch.device) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = torch.tensor(float(group["lr"]), device=device)
+        self._step = RecordedStep(whole_step(lambda *tensors: loss(Batch(*tensors)), optimizer))
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Train on a batch; return its loss without a gradient."""
+        return self._step(*(tensor for tensor in batch if tensor is not None))
+
+    def forget(self) -> None:
+        """Record the next step anew, because a Python value in it has changed."""
+        self._step.forget()
 
 
 def whole_step(loss: Callable[..., Tensor], optimizer: Optimizer) -> Callable[..., Tensor]:

@@ -11,7 +11,7 @@ from ssl_vision import objectives as o
 from ssl_vision.data import Digits
 from ssl_vision.errors import InputError
 from ssl_vision.methods import OptimizerRule, SimCLR
-from ssl_vision.methods.recorded import RecordedStep
+from ssl_vision.methods.cuda_graph import RecordedStep
 
 SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
 

@@ -1,0 +1,441 @@
+"""What all methods share: encoder, projection head, objective, optimizer and the steps of training."""
+
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from ssl_vision.data import Views
+from ssl_vision.data.images import Batch
+from ssl_vision.data.module import ImageData
+from ssl_vision.encoders import (
+    MOST_PARAMETERS,
+    Encoder,
+    ResNet,
+    as_encoder,
+    build,
+    floating_dtype,
+    measure_num_features,
+)
+from ssl_vision.errors import InputError
+from ssl_vision.methods.cuda_graph import GraphedTraining
+from ssl_vision.methods.optimizer import OptimizerRule
+from ssl_vision.methods.projection import HeadBatchNorm, projection_head
+from ssl_vision.objectives import Contrastive, InfoNCE, Objective, as_objective, in_chunks
+
+CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
+
+_ADAM = OptimizerRule()
+
+_LARGEST = 2**20
+"""Dimensions of a layer of the projection head, and images in a chunk."""
+
+
+class Layers(NamedTuple):
+    """Representations of images at the three places where evaluation reads them."""
+
+    backbone: Tensor
+    """(N, F) features of the encoder, which are what pretraining is for."""
+    hidden: Tensor
+    """(N, hidden_dim) activations of the projection head's hidden layer, after its ReLU."""
+    projector: Tensor
+    """(N, output_dim) embeddings that the objective receives, not normalised."""
+
+
+class View(NamedTuple):
+    """The network's output for one view of a batch."""
+
+    embeddings: Tensor
+    """(N, output_dim), not normalised."""
+    features: Tensor
+    """(N, F) features of the encoder."""
+    shallow: Tensor | None = None
+    """(N, F3) features of the encoder's third stage, if the objective requires them."""
+
+
+class Method(pl.LightningModule, ABC):
+    """Base class of methods, which combine an encoder, a projection head, an objective and an optimizer.
+
+    A subclass defines `loss`, from top to bottom what one training step computes:
+
+        class SimCLR(Method):
+            def loss(self, batch):
+                first, second = self.embed_views(batch.views)
+                return self.objective(first.embeddings, second.embeddings)
+
+    The base class runs it eagerly, with gradient caching (``chunk_size``), with a compiled encoder
+    (``compile_mode``) or as a CUDA graph (``cuda_graph``). The names of parameters are the same in all of
+    them. Networks that a subclass adds are made inside ``with self.seeded():``.
+
+    The initial weights are a function of the run's seed alone: the objective and anything else that draws
+    random numbers before do not change them. A module that is given ready keeps its weights.
+
+    ``load_from_checkpoint`` rebuilds the network of a checkpoint written from Python; give it the encoder,
+    the objective and the optimizer again. A checkpoint written by ``ssl-vision fit`` rebuilds all of it.
+
+    Args:
+        objective: called with the two views' embeddings, each (N, ``output_dim``), returns the loss; one of
+            ``ssl_vision.objectives``, an `Objective` of your own, or any module of that form.
+        encoder: class or function without arguments that builds the encoder, or a ready module: one of
+            ``ssl_vision.encoders`` or any module that maps images (N, 3, H, W) to features (N, F). On the
+            command line, ``--model.encoder ResNet --model.encoder.depth 50``.
+        hidden_dim: width of the projection head's hidden layer.
+        output_dim: width of the embeddings.
+        head_batch_norm: linear layers of the projection head that BatchNorm follows: the ``"hidden"`` one,
+            ``"all"`` (the output, too, as in lightly), or ``"none"`` (as in solo-learn). A layer has a bias
+            where no BatchNorm follows it.
+        bn: ``"joint"`` sends both views through the network as one batch, ``"per_view"`` one after the
+            other, so that BatchNorm normalises each by itself (as lightly and solo-learn do). With
+            several processes BatchNorm sees each one's share, unless ``trainer.sync_batchnorm`` is set.
+        chunk_size: images that the network sees at a time in training, for batches that do not fit into
+            memory; the objective sees the whole batch, BatchNorm a chunk. None: all at once.
+        compile_mode: None, or the mode in which ``torch.compile`` compiles the encoder for training:
+            ``"default"``, ``"reduce-overhead"`` (CUDA graphs, for small batches) or ``"max-autotune"``. It
+            costs a minute at the start; on a CPU it gains nothing. Validation runs uncompiled.
+        cuda_graph: launch forward, loss, backward and update as one CUDA graph, for batches so small that
+            the device waits for launches. One CUDA device, float32 or bfloat16, an optimizer other than
+            LARS; no clipping, no accumulation, no chunks, and no hook between the step's parts.
+        optimizer: optimizer and schedule.
+        seed: seed of the initial weights; None takes the seed given to ``seed_everything``.
+
+    Attributes:
+        backbone: The encoder.
+        head: The projection head.
+        features: Each view's (N, F) encoder features in the last training step, without a gradient.
+
+    Raises:
+        InputError: a size is below 1 or makes more than 2³⁰ parameters, head_batch_norm is unknown, the
+            encoder has no feature maps and the objective needs them, or the objective does not take two
+            embeddings; in training, cuda_graph or compile_mode with what it does not
+            go with, or an objective that cannot be prepared.
+    """
+
+    available_inputs: ClassVar[frozenset[str]] = frozenset({"labels", "indices", "features", "shallow"})
+    """Required inputs of objectives that `objective_inputs` can give."""
+
+    features: tuple[Tensor, Tensor]
+
+    def __init__(
+        self,
+        *,
+        objective: nn.Module | None = None,
+        encoder: Callable[[], Encoder] | Callable[[], nn.Module] = ResNet,
+        hidden_dim: int = 512,
+        output_dim: int = 128,
+        head_batch_norm: HeadBatchNorm = "hidden",
+        bn: Literal["joint", "per_view"] = "joint",
+        chunk_size: int | None = None,
+        compile_mode: CompileMode | None = None,
+        cuda_graph: bool = False,
+        optimizer: OptimizerRule = _ADAM,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        sizes = {"hidden_dim": hidden_dim, "output_dim": output_dim, "chunk_size": chunk_size}
+        for name, size in sizes.items():
+            if size is not None and size < 1:
+                raise InputError(f"{name} must be 1 or more, not {size}")
+            if size is not None and size > _LARGEST:
+                raise InputError(f"{name} must be {_LARGEST} or less, not {size}")
+        if head_batch_norm not in get_args(HeadBatchNorm):
+            raise InputError(f"head_batch_norm must be none, hidden or all, not {head_batch_norm}")
+        self.save_hyperparameters(ignore=["encoder", "objective", "optimizer"])
+        self.output_dim = output_dim
+        self.bn = bn
+        self.chunk_size = chunk_size
+        self.compile_mode = compile_mode
+        self.cuda_graph = cuda_graph
+        self.automatic_optimization = not cuda_graph
+        self.optimizer_rule = optimizer
+        self._seed = torch.initial_seed() if seed is None else seed
+        self._graphed: GraphedTraining | None = None
+        self._updates = 0
+        self.objective = InfoNCE() if objective is None else objective
+        self._contracts = (self._checked_objective(self.objective),)  # a tuple, so that it is no submodule
+        with self.seeded():
+            self.backbone = _checked_encoder(as_encoder(build(encoder)))
+            self.head = projection_head(self.backbone.num_features, hidden_dim, output_dim, head_batch_norm)
+        self._shallow_features = self._measured_shallow() if self._needs_shallow else 0
+        self._hidden_layers = 2 if head_batch_norm == "none" else 3  # first ones of the head, up to the ReLU
+        self.to(memory_format=torch.channels_last)
+
+    @abstractmethod
+    def loss(self, batch: Batch) -> Tensor:
+        """Compute the loss of a batch, a scalar with a gradient.
+
+        It is a function of the batch and of the module's state alone: it logs nothing, and neither a trainer
+        nor an optimizer is needed to call it.
+
+        Args:
+            batch: with ``views`` on the module's device.
+        """
+
+    def after_update(self) -> None:
+        """Change what follows the trained weights, such as a momentum encoder; called after every update."""
+
+    def forward(self, images: Tensor) -> Layers:
+        """Compute the three representations of normalised images (N, 3, H, W)."""
+        compiled = self.training or self.compile_mode is None
+        encode = self.backbone if compiled else self.backbone.forward
+        return self._projected(encode(self._as_input(images)))
+
+    def embed_views(self, views: Tensor | None) -> tuple[View, View]:
+        """Compute embeddings and features of both views, as ``bn`` and ``chunk_size`` say.
+
+        Args:
+            views: (2N, 3, S, S), all first views, then all second views.
+
+        Raises:
+            ValueError: there are no views.
+        """
+        if views is None:
+            raise ValueError(
+                f"the batch has no views: train {type(self).__name__} with a data module of ssl_vision.data"
+            )
+        if self.chunk_size is None:
+            parts = self._embed(views)
+        else:
+            parts = in_chunks(
+                self, *views.chunk(2), size=self.chunk_size, call=lambda *pair: self._embed(torch.cat(pair))
+            )
+        first, second = View(*parts[0::2]), View(*parts[1::2])
+        self.features = (first.features.detach(), second.features.detach())
+        return first, second
+
+    def objective_inputs(self, batch: Batch, first: View, second: View) -> dict[str, Any]:
+        """Return the keyword arguments that the objective requires besides the embeddings."""
+        known = {
+            "labels": batch.labels,
+            "indices": batch.indices,
+            "features": (first.features, second.features),
+            "shallow": (first.shallow, second.shallow),
+        }
+        return {name: known[name] for name in self._contract.required_inputs}
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Draw initial weights from the seed of the method, and leave the generator as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed)
+            yield
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Run `loss`, or replay its CUDA graph."""
+        if self._graphed is None:
+            return self.loss(batch)
+        loss = self._graphed(batch)
+        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+        progress.increment_ready()
+        progress.increment_completed()
+        schedule: Any = self.lr_schedulers()
+        if schedule is not None:
+            schedule.step()
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Layers]:
+        """Return the representations of a batch's plain images and, where it has them, of its two views."""
+        out = {"plain": self(batch.images)}
+        if batch.views is not None:
+            out["views"] = self(batch.views)
+        return out
+
+    def configure_optimizers(self) -> Any:
+        """Return optimizer and schedule, as ``optimizer`` says."""
+        optimizer = self.optimizer_rule.optimizer(self, capturable=self.cuda_graph)
+        if self.optimizer_rule.schedule == "constant":
+            return optimizer
+        steps = self.trainer.estimated_stepping_batches
+        if steps == math.inf:
+            raise InputError("optimizer.schedule 'cosine' needs an end: set trainer.max_epochs or max_steps")
+        per_epoch = math.ceil(self.trainer.num_training_batches / self.trainer.accumulate_grad_batches)
+        scheduler = self.optimizer_rule.scheduler(optimizer, steps=int(steps), steps_per_epoch=per_epoch)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def setup(self, stage: str) -> None:
+        """Prepare the objective and compile the encoder in place, which does not rename its parameters."""
+        if stage != "fit":
+            return
+        self._prepare_objective()
+        self._check_image_size()
+        if self.cuda_graph:
+            self._check_graph()
+        if self.compile_mode is not None:
+            if self._needs_shallow:
+                raise InputError(
+                    "model.compile_mode does not go with an objective of the encoder's feature maps"
+                )
+            self.backbone.compile(mode=self.compile_mode, fullgraph=True, dynamic=False)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Compare the shapes of the checkpoint's tensors with those of the model.
+
+        Raises:
+            InputError: one differs, as that of a memory of the images where their number has changed.
+        """
+        own = self.state_dict()
+        for name, stored in checkpoint["state_dict"].items():
+            if name in own and own[name].shape != stored.shape:
+                memory = name.startswith("objective.") and len(own[name]) != len(stored)
+                raise InputError(
+                    f"the checkpoint's {name} has shape {tuple(stored.shape)}, the model's "
+                    f"{tuple(own[name].shape)}"
+                    + (": its memory of the images needs as many as before" if memory else "")
+                )
+
+    def on_train_start(self) -> None:
+        """Prepare the CUDA graph, and an objective that goes on within an epoch."""
+        self._contract.set_epoch(self.current_epoch)
+        self._updates = self.trainer.global_step
+        if self.cuda_graph:
+            optimizer: Any = self.optimizers(use_pl_optimizer=False)
+            self._graphed = GraphedTraining(self.loss, optimizer, self.device)
+
+    def on_train_epoch_start(self) -> None:
+        """Tell the objective which epoch is running."""
+        if self._graphed is None or not isinstance(self.objective, Contrastive):
+            self._contract.set_epoch(self.current_epoch)
+            return
+        positive = torch.linspace(-1, 1, 5, device=self.device)
+        before = self.objective.temperature(positive)
+        self._contract.set_epoch(self.current_epoch)
+        if not torch.equal(self.objective.temperature(positive), before):
+            self._graphed.forget()
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        """Log ``train/loss`` at the steps that the trainer logs: elsewhere nothing waits for the device."""
+        if self.trainer.global_step > self._updates:
+            self._updates = self.trainer.global_step
+            self.after_update()
+        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if every and self.trainer.global_step % every == 0:
+            loss = outputs["loss"] * self.trainer.accumulate_grad_batches  # Lightning has divided it
+            self.log("train/loss", loss, batch_size=len(batch.images), prog_bar=True)
+
+    @property
+    def _contract(self) -> Objective:
+        return self._contracts[0]
+
+    @property
+    def _needs_shallow(self) -> bool:
+        return "shallow" in self._contract.required_inputs
+
+    def _as_input(self, images: Tensor) -> Tensor:
+        """Images in the encoder's dtype and memory format."""
+        autocast = torch.is_autocast_enabled(images.device.type)
+        dtype = images.dtype if autocast else floating_dtype(self.backbone, images.dtype)
+        return images.to(dtype, memory_format=torch.channels_last)
+
+    def _projected(self, features: Tensor) -> Layers:
+        layers = self.head.layers
+        hidden = layers[: self._hidden_layers](features)
+        return Layers(features, hidden, layers[self._hidden_layers :](hidden))
+
+    def _embed(self, views: Tensor) -> tuple[Tensor, ...]:
+        """The fields of `View`, each of the first and of the second view, one after the other."""
+        inputs = [views] if self.bn == "joint" else list(views.chunk(2))
+        shallow: list[Tensor] = []
+        parts: list[Layers] = []
+        for images in inputs:
+            if self._needs_shallow:
+                features, pooled = self.backbone.forward_shallow(self._as_input(images))
+                shallow.append(pooled)
+                parts.append(self._projected(features))
+            else:
+                parts.append(self(images))
+        projector = torch.cat([part.projector for part in parts])
+        features = torch.cat([part.backbone for part in parts])
+        return tuple(
+            half
+            for both in (projector, features, *([torch.cat(shallow)] if shallow else []))
+            for half in both.chunk(2)
+        )
+
+    def _checked_objective(self, module: nn.Module) -> Objective:
+        """Return the objective.
+
+        Raises:
+            InputError: the module is not called with two embeddings, or needs what the method does not have.
+        """
+        objective, name = as_objective(module), type(module).__name__
+        if missing := set(objective.required_inputs) - self.available_inputs:
+            needed = ", ".join(sorted(missing))
+            raise InputError(f"{name} needs {needed}, which {type(self).__name__} does not have")
+        try:
+            inspect.signature(module.forward).bind(0, 0, **dict.fromkeys(objective.required_inputs))
+        except TypeError as error:
+            raise InputError(
+                f"{name} is no objective: it is not called with two views' embeddings"
+            ) from error
+        return objective
+
+    def _prepare_objective(self) -> None:
+        data = getattr(self.trainer, "datamodule", None)  # set by Lightning only where there is one
+        try:
+            self._contract.prepare(
+                images=len(data.split("pretrain")) if isinstance(data, ImageData) else None,
+                embeddings=self.output_dim,
+                features=self.backbone.num_features,
+                shallow=self._shallow_features or None,
+            )
+        except ValueError as error:
+            raise InputError(f"model.objective: {error}") from error
+        if "indices" in self._contract.required_inputs:
+            # A memory of the images: DistributedDataParallel would send it round at every step, and it is
+            # equal in all processes without.
+            names = [f"objective.{name}" for name, _ in self.objective.named_buffers()]
+            self._ddp_params_and_buffers_to_ignore = names
+
+    def _measured_shallow(self) -> int:
+        try:
+            return self.backbone.shallow_features()
+        except NotImplementedError as error:
+            raise InputError(
+                f"model.objective {type(self.objective).__name__} needs the encoder's feature maps: {error}"
+            ) from error
+
+    def _check_image_size(self) -> None:
+        """Encode one image of the size of the views, which some encoders do not accept.
+
+        Raises:
+            InputError: the encoder does not accept this size.
+        """
+        views = getattr(getattr(self.trainer, "datamodule", None), "views", None)
+        if not isinstance(views, Views):
+            return
+        try:
+            measure_num_features(self.backbone, views.size)
+        except ValueError as error:
+            raise InputError(f"data.views.size {views.size}: {error}") from error
+
+    def _check_graph(self) -> None:
+        trainer, rule = self.trainer, self.optimizer_rule
+        for wrong, what in (
+            (trainer.strategy.root_device.type != "cuda", "a CPU"),
+            (trainer.world_size > 1, f"{trainer.world_size} processes"),
+            (trainer.precision not in ("32-true", "bf16-mixed"), f"trainer.precision {trainer.precision}"),
+            (trainer.gradient_clip_val is not None, "trainer.gradient_clip_val"),
+            (trainer.accumulate_grad_batches > 1, "trainer.accumulate_grad_batches"),
+            (self.chunk_size is not None, "model.chunk_size"),
+            (self.compile_mode not in (None, "default"), f"model.compile_mode {self.compile_mode}"),
+            (rule.name == "lars", "optimizer.name lars"),
+            ("indices" in self._contract.required_inputs, f"model.objective {type(self.objective).__name__}"),
+        ):
+            if wrong:
+                raise InputError(f"model.cuda_graph does not go with {what}")
+
+
+def _checked_encoder(encoder: Encoder) -> Encoder:
+    """Return the encoder.
+
+    Raises:
+        InputError: it has more than 2³⁰ parameters.
+    """
+    if (count := sum(parameter.numel() for parameter in encoder.parameters())) > MOST_PARAMETERS:
+        raise InputError(f"the encoder has {count:.1e} parameters, over {MOST_PARAMETERS:.1e}")
+    return encoder
