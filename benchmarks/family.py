@@ -102,7 +102,7 @@ def spearman(run: Path, chosen: argparse.Namespace) -> float:
     test = data.split("test").select(torch.arange(len(data.split("test"))) < chosen.ranked)
     pair = embed_views(trained_model(read_checkpoint(run)), test, data.views, seed=0)
     levels = torch.stack([test.labels, torch.arange(len(test))], dim=1).repeat(2, 1)
-    return float(rank_correlation(pair.backbone.flatten(0, 1), levels).spearman)
+    return float(rank_correlation(pair["backbone"].flatten(0, 1), levels).spearman)
 
 
 def refuse_others(chosen: argparse.Namespace) -> None:

@@ -1,7 +1,6 @@
 """Features of the images of a loader, by an encoder inside a LightningModule."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytorch_lightning as pl
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_vision.callbacks.objective_eval import submodule_at
+from ssl_vision.encoders import evaluation_mode
 from ssl_vision.errors import InputError
 
 
@@ -26,7 +26,7 @@ def embedded(pl_module: pl.LightningModule, path: str, loader: Iterable[Any]) ->
             (N, F) features.
     """
     encoder = submodule_at(pl_module, path)
-    with evaluating(encoder):
+    with evaluation_mode(encoder):
         rows = [
             (_features(encoder, path, images.to(pl_module.device)), labels.to(pl_module.device).long())
             for images, labels in _pairs(loader, "images and labels")
@@ -48,25 +48,13 @@ def embedded_pairs(pl_module: pl.LightningModule, path: str, loader: Iterable[An
         InputError: as for `embedded`.
     """
     encoder = submodule_at(pl_module, path)
-    with evaluating(encoder):
+    with evaluation_mode(encoder):
         rows = [
             tuple(_features(encoder, path, view.to(pl_module.device)) for view in pair)
             for pair in _pairs(loader, "two views")
         ]
     first, second = (torch.cat(column) for column in zip(*rows, strict=True))
     return first, second
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode; afterwards each of its submodules has its own mode again."""
-    modes = {each: each.training for each in module.modules()}
-    module.eval()
-    try:
-        yield
-    finally:
-        for each, training in modes.items():
-            each.training = training
 
 
 def _pairs(loader: Iterable[Any], what: str) -> Iterator[tuple[Tensor, Tensor]]:

@@ -88,14 +88,13 @@ class RepresentationMetrics(pl.Callback):
         if self.encoder is not None:
             return
         device = pl_module.device
+        data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
         if self._labelled(trainer):
-            data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
             k = data.knn_k if self.k is None else self.k
             knn = KNNAccuracy(num_classes=data.num_classes, k=k, temperature=self.temperature)
             self._knn = knn.to(device)
-        self._superclasses = getattr(trainer.datamodule, "superclasses", None)  # type: ignore[attr-defined]
-        if self._superclasses is not None:
-            self._superclasses = self._superclasses.to(device)
+        if data.superclasses is not None:
+            self._superclasses = data.superclasses.to(device)
             self._ranking = Ranking().to(device)
         self._representation = {name: Representation().to(device) for name in Layers._fields}
         self._alignment = {name: Alignment().to(device) for name in Layers._fields}

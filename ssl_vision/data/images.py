@@ -71,6 +71,10 @@ class Images:
         labels = self.labels[indices]
         return Images(self.store, labels, self.classes, rows=rows[indices], file=self.file)
 
+    def relabelled(self, labels: Tensor) -> "Images":
+        """Return the same images with other labels (N,) of the same classes."""
+        return Images(self.store, labels, self.classes, rows=self.rows, file=self.file)
+
     def at(self, indices: Tensor, *, pin: bool = False) -> Tensor:
         """A copy of the images at `indices`; no other is read.
 

@@ -175,6 +175,11 @@ class ImageData(pl.LightningDataModule):
         """Number of classes of the train split."""
         return len(self.classes)
 
+    @property
+    def superclasses(self) -> Tensor | None:
+        """(C,) int64, the superclass of each class; None for a data set without superclasses."""
+        return None
+
     def heldout(self, count: int) -> Tensor:
         """(count,) bool: which of ``count`` train rows serve as queries where val="train".
 

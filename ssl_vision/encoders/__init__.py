@@ -6,6 +6,8 @@ from ssl_vision.encoders.encoder import (
     ModuleEncoder,
     as_encoder,
     build,
+    device_of,
+    evaluation_mode,
     floating_dtype,
     measure_num_features,
 )
@@ -20,6 +22,8 @@ __all__ = [
     "Timm",
     "as_encoder",
     "build",
+    "device_of",
+    "evaluation_mode",
     "floating_dtype",
     "measure_num_features",
 ]

@@ -1,5 +1,6 @@
 """The encoder contract: what a network provides to be trained, evaluated and exported."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -175,13 +176,39 @@ def _image(network: nn.Module, size: int) -> Tensor:
 
 
 @contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode; afterwards each of its submodules has its own mode again.
+
+    Example:
+        >>> layer = nn.Dropout()
+        >>> with evaluation_mode(layer):
+        ...     layer.training
+        False
+        >>> layer.training
+        True
+    """
+    modes = {each: each.training for each in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for each, training in modes.items():
+            each.training = training
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Return the device of a module's first parameter or buffer, or the CPU if it has none.
+
+    Example:
+        >>> device_of(nn.Flatten())
+        device(type='cpu')
+    """
+    tensors = itertools.chain(module.parameters(), module.buffers())
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
+
+
+@contextmanager
 def _undisturbed(network: nn.Module) -> Iterator[None]:
     """Disable training mode, gradients and changes of the random number generator."""
-    modes = {module: module.training for module in network.modules()}
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            network.eval()
-            yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluation_mode(network):
+        yield

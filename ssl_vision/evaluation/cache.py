@@ -13,18 +13,16 @@ from torch import Tensor
 
 from ssl_vision.data import Views
 from ssl_vision.errors import InputError
+from ssl_vision.evaluation.features import Features
 from ssl_vision.runs.output import completed
 
 _FORMAT = 2
 """Part of every key: to be raised when the form of a file changes, or what a network makes of images."""
 
-Features = dict[str, Tensor]
-"""(N, ·) float32 by layer."""
 
-
-def digest_of_network(state: Mapping[str, Tensor], config: Mapping[str, Any]) -> str:
-    """SHA-256 of a network's weights and of its description in a run's config."""
-    digest = hashlib.sha256(json.dumps(config["model"], sort_keys=True, default=str).encode())
+def digest_of_network(state: Mapping[str, Tensor], description: Any) -> str:
+    """Return the SHA-256 of a network's weights and of its description, such as the model in a config."""
+    digest = hashlib.sha256(json.dumps(description, sort_keys=True, default=str).encode())
     for name, value in sorted(state.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from itertools import product
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -12,15 +12,22 @@ from ssl_vision.data import ImageData, Images, Views
 from ssl_vision.data.corruptions import Corruption
 from ssl_vision.data.fingerprint import digest_of_images
 from ssl_vision.data.module import Split
+from ssl_vision.encoders import Encoder, device_of
 from ssl_vision.evaluation.cache import (
     FeatureCache,
-    Features,
     digest_of_network,
     digest_of_views,
 )
-from ssl_vision.evaluation.features import VIEW_EPOCH, crop_and_flip, embed, embed_corrupted, embed_views
+from ssl_vision.evaluation.features import (
+    VIEW_EPOCH,
+    Features,
+    crop_and_flip,
+    embed,
+    embed_corrupted,
+    embed_views,
+)
 from ssl_vision.evaluation.subset import Labels, few
-from ssl_vision.methods import SimCLR
+from ssl_vision.methods import Method
 from ssl_vision.metrics.lidar import ViewScatter, joined, view_scatter
 from ssl_vision.metrics.rows import LazyRows
 
@@ -29,33 +36,48 @@ _IMAGES_OF_MANY_VIEWS = 128
 
 
 class Splits:
-    """The splits that are evaluated, and what tells their images from others'.
+    """The labelled images that an evaluation uses.
 
     Args:
-        data: where the images are.
-        images: other splits, or other images of them, than all of train and test.
-        place: fields of a row that tell the data from other data of its class.
-
-    Attributes:
-        images: "train" and "test"; for data without a test split, "test" holds the validation split.
-        evaluated: the split that is classified: "test" or "val".
+        images: "train" and "test", or "train" alone.
+        views: how the images are brought to the network, and its augmentation.
+        data: name of the data set.
+        evaluated: the split that "test" holds: "test", or "val" for data without a test split.
+        superclasses: (C,) superclass of each class, or None.
+        place: fields of a row that distinguish the data from other data of this name.
     """
 
     def __init__(
         self,
+        images: Mapping[Split, Images],
+        views: Views,
+        *,
+        data: str,
+        evaluated: Split = "test",
+        superclasses: Tensor | None = None,
+        place: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.images, self.views, self.data, self.evaluated = images, views, data, evaluated
+        self.superclasses, self.place = superclasses, dict(place or {})
+        self._digests: dict[Split, str] = {}
+        self._labels: dict[Labels, Tensor] = {}
+
+    @classmethod
+    def of(
+        cls,
         data: ImageData,
         images: Mapping[Split, Images] | None = None,
         *,
         place: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.data, self.views, self.place = type(data).__name__, data.views, dict(place or {})
-        self.superclasses: Tensor | None = getattr(data, "superclasses", None)
+    ) -> Self:
+        """Return the splits of a data module, or the given images of it."""
         if images is None:
             images = {"train": data.split("train"), "test": data.split(data.eval_split)}
-        self.evaluated: Split = data.eval_split if "test" in images else "train"
-        self.images: Mapping[Split, Images] = images
-        self._digests: dict[Split, str] = {}
-        self._labels: dict[Labels, Tensor] = {}
+        return cls(
+            images, data.views,
+            data=type(data).__name__, evaluated=data.eval_split if "test" in images else "train",
+            superclasses=data.superclasses, place=place,
+        )  # fmt: skip
 
     def train_labels(self, share: Labels = "all") -> Tensor:
         """(N,) labels of the train split, -1 outside the share that is used."""
@@ -65,8 +87,7 @@ class Splits:
 
     def labelled_train(self, share: Labels) -> Images:
         """The train split with the labels of `train_labels`."""
-        train = self.images["train"]
-        return Images(train.store, self.train_labels(share), train.classes, rows=train.rows, file=train.file)
+        return self.images["train"].relabelled(self.train_labels(share))
 
     def digest(self, name: Split) -> str:
         """Of the split's pixels, computed once."""
@@ -93,35 +114,45 @@ class Pixels:
 
 
 class Embedded:
-    """What a network makes of the splits.
+    """Features of the splits, by one network.
 
     Args:
-        model: on the device where the work is done.
-        config: of the run, which describes the network.
+        network: a method or an encoder, on the device where the work is done.
         splits: the images.
-        layers: which representations are kept.
-        cache: where they are kept from one evaluation to the next; None keeps nothing.
-        seed: of random views.
-        online: weight and bias of the linear layer that was trained along with the network, if one was.
+        description: what the network is besides its weights, such as the model in a run's config.
+        layers: the layers that are kept.
+        cache: where features are kept from one evaluation to the next; None keeps nothing.
+        seed: seed of random views.
+        online: weight and bias of a linear layer that was trained along with the network on the same data
+            set, or None.
     """
 
     def __init__(
         self,
-        model: SimCLR,
-        config: Mapping[str, Any],
+        network: Method | Encoder,
         splits: Splits,
         *,
+        description: Any,
         layers: tuple[str, ...],
         cache: FeatureCache | None,
         seed: int,
         online: Mapping[str, Tensor] | None = None,
     ) -> None:
-        data = str(config["data"]["class_path"]).rsplit(".", 1)[-1]
-        self.online = online if data == splits.data else None
-        self.model, self.splits, self.layers, self.cache, self.seed = model, splits, layers, cache, seed
-        self._network = digest_of_network(model.state_dict(), config)
+        self.network, self.splits, self.layers, self.cache = network, splits, layers, cache
+        self.seed, self.online = seed, online
+        self._digest = digest_of_network(network.state_dict(), description)
         self._plain: dict[Split, Features] = {}
         self._other: dict[tuple[str, ...], Features] = {}
+
+    @property
+    def encoder(self) -> Encoder:
+        """The network itself, or the encoder of a method."""
+        return self.network.backbone if isinstance(self.network, Method) else self.network
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the network."""
+        return device_of(self.network)
 
     @property
     def made(self) -> bool:
@@ -131,7 +162,7 @@ class Embedded:
     @property
     def weights(self) -> str:
         """The first digits of a hash of the network."""
-        return self._network[:12]
+        return self._digest[:12]
 
     def forget(self) -> None:
         """Frees all but the features of un-augmented images."""
@@ -147,7 +178,7 @@ class Embedded:
             images, views = self.splits.images[split], self.splits.views
 
             def make() -> Features:
-                made = embed(self.model, images, views, title=f"embed {split}")._asdict()
+                made = embed(self.network, images, views, title=f"embed {split}")
                 return {name: made[name] for name in self.layers}
 
             what = ("plain", digest_of_views(views, plain=True))
@@ -167,9 +198,9 @@ class Embedded:
 
         def make() -> Features:
             made = embed_corrupted(
-                self.model, images, views, corruption=corruption, severity=severity, seed=seed,
+                self.network, images, views, corruption=corruption, severity=severity, seed=seed,
                 title=f"embed {title}",
-            )._asdict()  # fmt: skip
+            )  # fmt: skip
             return {name: made[name] for name in layers}
 
         what = ("corrupted", corruption, str(severity), str(seed), digest_of_views(views, plain=True))
@@ -190,8 +221,8 @@ class Embedded:
 
         def make() -> Features:
             title = f"embed views of {split}"
-            both = embed_views(self.model, images, made_by, seed=self.seed, epoch=epoch, title=title)
-            return {name: getattr(both, name) for name in layers}
+            both = embed_views(self.network, images, made_by, seed=self.seed, epoch=epoch, title=title)
+            return {name: both[name] for name in layers}
 
         what = ("views", digest_of_views(made_by, plain=False), str(self.seed), str(epoch))
         kept = self._remembered(f"{split}-views", split, what, layers, make)
@@ -232,11 +263,11 @@ class Embedded:
         for number in range(math.ceil(views / 2)):
             title = f"embed views {2 * number + 1} and {2 * number + 2} of {views}, images from {rows[0] + 1}"
             both = embed_views(
-                self.model, images, self.splits.views, rows=rows, seed=self.seed, epoch=VIEW_EPOCH + number,
+                self.network, images, self.splits.views, rows=rows, seed=self.seed, epoch=VIEW_EPOCH + number,
                 title=title,
             )  # fmt: skip
             for name in layers:
-                pair = getattr(both, name)
+                pair = both[name]
                 if name not in made:
                     made[name] = pair.new_empty(views, len(rows), pair.shape[2])
                 made[name][2 * number : 2 * number + 2] = pair[: views - 2 * number]
@@ -284,8 +315,8 @@ class Embedded:
     ) -> Features:
         if self.cache is None:
             return make()
-        kept = self.cache.get(title, (self._network, self.splits.digest(split), *what), layers, make)
-        return {name: features.to(self.model.device) for name, features in kept.items()}
+        kept = self.cache.get(title, (self._digest, self.splits.digest(split), *what), layers, make)
+        return {name: features.to(self.device) for name, features in kept.items()}
 
 
 def _finite(features: Tensor, split: str) -> Tensor:

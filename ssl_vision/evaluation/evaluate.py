@@ -77,7 +77,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     read_rows(folder.evaluation_file, checkpoint.config)
     unmap_large_blocks()
     data.prepare_data()
-    splits = Splits(data, place=_place(checkpoint.config["data"], stored, given, data))
+    splits = Splits.of(data, place=_place(checkpoint.config["data"], stored, given, data))
     train, test = splits.images["train"], splits.images["test"]
     if not train.labelled.any() or not test.labelled.any():
         raise InputError(
@@ -85,16 +85,18 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         )
     cache = FeatureCache(folder.features) if options.cache else None
     device = chosen_device(options.device)
+    description = checkpoint.config["model"]
+    trained_on = str(checkpoint.config["data"]["class_path"]).rpartition(".")[2]
     trained = Embedded(
-        trained_model(checkpoint, allowed=allowed).to(device), checkpoint.config, splits,
-        layers=Layers._fields, cache=cache, seed=seed, online=checkpoint.online,
+        trained_model(checkpoint, allowed=allowed).to(device), splits,
+        description=description, layers=Layers._fields, cache=cache, seed=seed,
+        online=checkpoint.online if trained_on == splits.data else None,
     )  # fmt: skip
     untrained = None
     if options.baselines:
         untrained = Embedded(
-            untrained_model(checkpoint.config, where=checkpoint.path, allowed=allowed).to(device),
-            checkpoint.config, splits,
-            layers=("backbone",), cache=cache, seed=seed,
+            untrained_model(checkpoint.config, where=checkpoint.path, allowed=allowed).to(device), splits,
+            description=description, layers=("backbone",), cache=cache, seed=seed,
         )  # fmt: skip
     pixels, rows = Pixels(splits), dict[str, list[Row]]()
     for protocol in protocols:

@@ -1,4 +1,4 @@
-"""Features: what a network makes of a split's images, computed once."""
+"""Features of a split's images, of any network."""
 
 import dataclasses
 import math
@@ -6,14 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ssl_vision.data import Images, Views
 from ssl_vision.data.corruptions import Corruption, corrupt
+from ssl_vision.encoders import device_of, evaluation_mode, floating_dtype
 from ssl_vision.errors import InputError
-from ssl_vision.methods import Layers, SimCLR
+from ssl_vision.methods import Layers
 from ssl_vision.progress import Job
+
+Features = dict[str, Tensor]
+"""(N, ·) float32 by layer."""
 
 VIEW_EPOCH = 0
 
@@ -24,28 +28,29 @@ _ON_CUDA = 512
 
 
 def embed(
-    model: SimCLR, data: Images, views: Views, *, batch_size: int | None = None, title: str = "embed"
-) -> Layers:
-    """The representations of a split's images, un-augmented, in evaluation mode.
+    network: nn.Module, data: Images, views: Views, *, batch_size: int | None = None, title: str = "embed"
+) -> Features:
+    """Compute the features of a split's images, un-augmented, in evaluation mode.
 
-    The network is left in the mode it was found in, its parameters and BatchNorm statistics untouched.
+    The network's training mode, parameters and BatchNorm statistics stay as they are.
 
     Args:
-        model: on the device where the work is done.
+        network: a method, which gives three layers, or an encoder, whose features are the layer
+            ``"backbone"``; on the device where the work is done.
         data: a split of N images.
         views: says to which size images are brought and how they are normalised.
         batch_size: images at a time; None chooses by the size of the images, so that memory stays bounded.
         title: of the progress bar.
 
     Returns:
-        Float32 features (N, ·) at the three layers, on the model's device.
+        Float32 features (N, ·) by layer, on the network's device.
     """
-    count = batch_size or _batch(model, views)
-    return _through(model, data, lambda images, _: views.plain(images), count, title)
+    count = batch_size or _batch(network, views)
+    return _through(network, data, lambda images, _: views.plain(images), count, title)
 
 
 def embed_views(
-    model: SimCLR,
+    network: nn.Module,
     data: Images,
     views: Views,
     *,
@@ -54,11 +59,11 @@ def embed_views(
     rows: Tensor | None = None,
     batch_size: int | None = None,
     title: str = "embed views",
-) -> Layers:
-    """The representations of two random views of each image, by ``seed``, ``epoch`` and the image alone.
+) -> Features:
+    """Compute the features of two random views of each image, by ``seed``, ``epoch`` and the image alone.
 
     Args:
-        model: on the device where the work is done.
+        network: as for `embed`.
         data: a split of N images.
         views: how views are made.
         seed: of the views.
@@ -68,7 +73,7 @@ def embed_views(
         title: of the progress bar.
 
     Returns:
-        Float32 features (2, N, ·) at the three layers, on the model's device.
+        Float32 features (2, N, ·) by layer, on the network's device.
     """
 
     def prepare(images: Tensor, indices: Tensor) -> Tensor:
@@ -76,12 +81,12 @@ def embed_views(
         made = views(images, indices, seed=seed, epoch=epoch)
         return torch.stack(made.chunk(2), dim=1).flatten(0, 1)
 
-    both = _through(model, data, prepare, batch_size or math.ceil(_batch(model, views) / 2), title, rows)
-    return Layers(*(layer.view(-1, 2, layer.shape[1]).transpose(0, 1) for layer in both))
+    both = _through(network, data, prepare, batch_size or math.ceil(_batch(network, views) / 2), title, rows)
+    return {name: layer.view(-1, 2, layer.shape[1]).transpose(0, 1) for name, layer in both.items()}
 
 
 def embed_corrupted(
-    model: SimCLR,
+    network: nn.Module,
     data: Images,
     views: Views,
     *,
@@ -90,8 +95,8 @@ def embed_corrupted(
     seed: int,
     batch_size: int | None = None,
     title: str = "embed corrupted",
-) -> Layers:
-    """The representations of images that are resized as for `embed`, as bytes, and then corrupted.
+) -> Features:
+    """Compute the features of images that are resized as for `embed`, as bytes, and then corrupted.
 
     So a corruption acts on the pixels that the network sees, whatever the size of the files.
     """
@@ -103,11 +108,11 @@ def embed_corrupted(
             images = resized.round_().clamp_(0, 255).to(torch.uint8)
         return views.plain(corrupt(images, indices, corruption=corruption, severity=severity, seed=seed))
 
-    return _through(model, data, prepare, batch_size or _batch(model, views), title)
+    return _through(network, data, prepare, batch_size or _batch(network, views), title)
 
 
-def _batch(model: SimCLR, views: Views) -> int:
-    return _ON_CUDA if model.device.type == "cuda" else max(1, _ON_CPU // views.size**2)
+def _batch(network: nn.Module, views: Views) -> int:
+    return _ON_CUDA if device_of(network).type == "cuda" else max(1, _ON_CPU // views.size**2)
 
 
 def crop_and_flip(views: Views) -> Views:
@@ -118,32 +123,35 @@ def crop_and_flip(views: Views) -> Views:
 
 @torch.inference_mode()
 def _through(
-    model: SimCLR,
+    network: nn.Module,
     data: Images,
     prepare: Callable[[Tensor, Tensor], Tensor],
     batch_size: int,
     title: str,
     rows: Tensor | None = None,
-) -> Layers:
-    was_training = model.training
-    model.eval()
-    features: list[Tensor] = []  # whole from the first batch on: many small ones would scatter over the heap
+) -> Features:
+    device = device_of(network)
+    features: Features = {}  # whole from the first batch on: many small ones would scatter over the heap
     rows = torch.arange(len(data)) if rows is None else rows
     batches: tuple[Tensor, ...] = rows.split(batch_size)  # type: ignore[no-untyped-call]
-    with Job(title, len(rows), unit="images") as job:
+    with evaluation_mode(network), Job(title, len(rows), unit="images") as job:
         done = 0
         for batch in batches:
-            layers = model(prepare(data.at(batch).to(model.device), batch.to(model.device)))
-            views = len(layers[0]) // len(batch)
-            features = features or [
-                layer.new_empty(views * len(rows), layer.shape[1], dtype=torch.float32) for layer in layers
-            ]
-            for whole, layer in zip(features, layers, strict=True):
-                whole[views * done : views * (done + len(batch))] = layer
+            images = prepare(data.at(batch).to(device), batch.to(device))
+            layers = _by_layer(network(images.to(floating_dtype(network, images.dtype))))
+            views = len(layers["backbone"]) // len(batch)
+            for name, layer in layers.items():
+                if name not in features:
+                    shape = (views * len(rows), layer.shape[1])
+                    features[name] = layer.new_empty(shape, dtype=torch.float32)
+                features[name][views * done : views * (done + len(batch))] = layer
             done += len(batch)
             job.advance(len(batch))
-    model.train(was_training)
-    return Layers(*features)
+    return features
+
+
+def _by_layer(output: Tensor | Layers) -> Features:
+    return {"backbone": output} if isinstance(output, Tensor) else output._asdict()
 
 
 def chosen_device(name: str) -> torch.device:

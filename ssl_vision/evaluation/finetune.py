@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from ssl_vision.data import Images, Views
 from ssl_vision.data.module import LARGEST_BATCH
+from ssl_vision.encoders import Encoder, device_of
 from ssl_vision.evaluation.features import crop_and_flip
 from ssl_vision.evaluation.probe import Schedule, scale_at
 from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
-from ssl_vision.methods import SimCLR
 from ssl_vision.progress import Job
 
 _TEST_BATCH = 512
@@ -59,9 +59,9 @@ class FineTuneRule:
 
 
 def finetuned_top1(
-    model: SimCLR, train: Images, test: Images, views: Views, *, rule: FineTuneRule, seed: int
+    encoder: Encoder, train: Images, test: Images, views: Views, *, rule: FineTuneRule, seed: int
 ) -> float:
-    """Test accuracy, in [0, 1], of a copy of the backbone and a linear layer trained end to end.
+    """Test accuracy, in [0, 1], of a copy of an encoder and a linear layer trained end to end.
 
     The layer starts at zero. An epoch takes all labelled train images in an order by ``seed`` and epoch, in
     the fewest batches of at most ``batch_size``, as equal as can be; an image is a view by ``seed``, epoch
@@ -69,7 +69,7 @@ def finetuned_top1(
     the training is autocast to bfloat16. A function of its arguments alone, on CUDA but for rounding.
 
     Args:
-        model: on the device where the work is done; it stays as it is.
+        encoder: on the device where the work is done; it stays as it is.
         train: its labelled images are trained on.
         test: its labelled images are classified, un-augmented.
         views: those of pretraining, which say how images are brought to the network, too.
@@ -79,13 +79,11 @@ def finetuned_top1(
     Raises:
         ValueError: fewer than two train images, or no test image, has a label, or training diverged.
     """
-    device = model.device
+    device = device_of(encoder)
     labelled, queries = (split.labelled.nonzero()[:, 0] for split in (train, test))
     if len(labelled) < 2 or not len(queries):
         raise ValueError(f"labels: expected 2 in train and 1 in test, got {len(labelled)} and {len(queries)}")
-    network = nn.Sequential(
-        copy.deepcopy(model.backbone), nn.Linear(model.backbone.num_features, len(train.classes))
-    )
+    network = nn.Sequential(copy.deepcopy(encoder), nn.Linear(encoder.num_features, len(train.classes)))
     for parameter in network[1].parameters():
         nn.init.zeros_(parameter)
     network.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]

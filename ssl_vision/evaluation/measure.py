@@ -153,7 +153,7 @@ def _values(measurement: Measurement, source: Source, splits: Splits, seed: int)
         case FineTune():
             if network and source.layer == "backbone":
                 top1 = finetuned_top1(
-                    network.model, splits.labelled_train(measurement.labels), splits.images["test"],
+                    network.encoder, splits.labelled_train(measurement.labels), splits.images["test"],
                     splits.views, rule=measurement, seed=seed,
                 )  # fmt: skip
                 about = _about(measurement) | {"augmentation": measurement.augmentation}
@@ -205,8 +205,8 @@ def _trained(
 def _online_top1(source: Source, network: Embedded, splits: Splits) -> float:
     if network.online is None:
         raise ValueError(f"the run has no --online_probe on {splits.data}")
-    layer = {name: tensor.to(network.model.device) for name, tensor in network.online.items()}
-    truth = splits.images["test"].labels.to(network.model.device)
+    layer = {name: tensor.to(network.device) for name, tensor in network.online.items()}
+    truth = splits.images["test"].labels.to(network.device)
     x, y = labelled_rows(source.queries, truth, len(layer["bias"]), "test")
     with full_precision(x.device):
         return top1(x, y, layer["weight"], layer["bias"])

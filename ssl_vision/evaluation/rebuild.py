@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ssl_vision.errors import InputError
-from ssl_vision.methods import SimCLR
+from ssl_vision.methods import Method
 from ssl_vision.runs.checkpoint import Checkpoint
 from ssl_vision.runs.classes import built, resolved
 
@@ -22,7 +22,7 @@ ROOT_NEEDED = "--data.root"
 
 def untrained_model(
     config: Mapping[str, Any], *, where: object = "config", allowed: Collection[str] = ()
-) -> SimCLR:
+) -> Method:
     """The model of a run's config, with the weights that its seed draws.
 
     Args:
@@ -33,11 +33,11 @@ def untrained_model(
     Raises:
         InputError: it names another class.
     """
-    model: SimCLR = built(pl.LightningModule, "model", config, where=where, allowed=allowed)
+    model: Method = built(pl.LightningModule, "model", config, where=where, allowed=allowed)
     return model
 
 
-def trained_model(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> SimCLR:
+def trained_model(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> Method:
     """The model with the checkpoint's weights.
 
     Args:

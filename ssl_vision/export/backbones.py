@@ -17,7 +17,7 @@ from ssl_vision.data import Views
 from ssl_vision.encoders import Encoder, as_encoder, build
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.rebuild import trained_model, with_weights
-from ssl_vision.methods import SimCLR
+from ssl_vision.methods import Method
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.classes import built
 from ssl_vision.runs.complaint import one_line
@@ -77,7 +77,7 @@ def load_backbone(path: str | Path, *, allowed: Collection[str] = ()) -> Encoder
     return pretrained(read_checkpoint(path), allowed=allowed)[1].backbone
 
 
-def pretrained(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> tuple[SimCLR, Pretrained]:
+def pretrained(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> tuple[Method, Pretrained]:
     """The whole network of a checkpoint in evaluation mode, and a copy of its backbone with what it is.
 
     Args:

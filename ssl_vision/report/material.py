@@ -180,8 +180,10 @@ class Material:
             images = {"train": _some(images["train"])}
         model = trained_model(checkpoint, allowed=self.allowed).to(chosen_device(self.device))
         cache = FeatureCache(self.run.folder.features) if self.cache else None
-        splits = Splits(data, images)
-        return Embedded(model, checkpoint.config, splits, layers=Layers._fields, cache=cache, seed=self.seed)
+        return Embedded(
+            model, Splits.of(data, images),
+            description=checkpoint.config["model"], layers=Layers._fields, cache=cache, seed=self.seed,
+        )  # fmt: skip
 
     def _data(self) -> ImageData:
         """The data module that the run's config describes, with the run's seed.

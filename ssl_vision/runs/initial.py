@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ssl_vision.encoders import ModuleEncoder
 from ssl_vision.errors import InputError
-from ssl_vision.methods import SimCLR
+from ssl_vision.methods import Method
 from ssl_vision.runs.checkpoint import check_bytes, read_checkpoint
 
 _CLASSIFIERS = ("classifier.", "fc.", "head.")
@@ -32,12 +32,12 @@ def start_from(model: nn.Module, path: str | Path) -> str:
             in it is left out. Of a pickle only tensors and plain values are read.
 
     Raises:
-        InputError: absent, unreadable, or with tensors of another encoder; or the model is
-            no `SimCLR`.
+        InputError: the file is absent, unreadable, or holds tensors of another encoder; or the model is not
+            a `Method`.
     """
     path = Path(path).expanduser()
-    if not isinstance(model, SimCLR):
-        raise InputError(f"--initial_checkpoint is for SimCLR, not for {type(model).__name__}")
+    if not isinstance(model, Method):
+        raise InputError(f"--initial_checkpoint requires a method of ssl_vision, not {type(model).__name__}")
     state = _read(path, model.state_dict())
     _load(model.backbone, _of_encoder(state, model.backbone), path)
     head = {name.removeprefix("head."): tensor for name, tensor in state.items() if name.startswith("head.")}

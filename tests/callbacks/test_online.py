@@ -54,7 +54,7 @@ def test_it_is_sgd_on_the_features_of_the_views(tmp_path, options):
     assert trainer.logged_metrics["train/online_top1"] == pytest.approx(float(right))
     queries = data.val_dataloader()[0].data
     with torch.inference_mode():
-        found = probe.layer(embed(model, queries, data.views).backbone).argmax(1) == queries.labels
+        found = probe.layer(embed(model, queries, data.views)["backbone"]).argmax(1) == queries.labels
     assert trainer.logged_metrics["val/online_top1"] == pytest.approx(float(found.float().mean()))
 
 

@@ -39,14 +39,14 @@ def test_logged_numbers_are_the_metrics_of_the_network(val):
     assert len(queries) == (144 if val == "train" else 360)
     seen, known = embed(model, queries, data.views), embed(model, bank, data.views)
     knn = KNNAccuracy(num_classes=10, k=7, temperature=0.2)
-    knn.update(known.backbone, bank.labels, "bank")
-    knn.update(seen.backbone, queries.labels, "query")
+    knn.update(known["backbone"], bank.labels, "bank")
+    knn.update(seen["backbone"], queries.labels, "query")
     assert logged["val/knn_top1"] == pytest.approx(float(knn.compute()))
     pair = embed_views(model, queries, data.views, seed=fold(0, Stream.QUERIES))
     for name, suffix in zip(Layers._fields, ("", "_hidden", "_projector"), strict=True):
         representation, alignment = Representation(), Alignment()
-        representation.update(getattr(seen, name), queries.labels)
-        alignment.update(*getattr(pair, name))
+        representation.update(seen[name], queries.labels)
+        alignment.update(*pair[name])
         expected = representation.compute() | {"alignment": alignment.compute()}
         for key, value in expected.items():
             assert logged[f"val/{key}{suffix}"] == pytest.approx(float(value), rel=1e-4), key
@@ -60,7 +60,7 @@ def test_where_classes_have_superclasses_the_ranking_is_logged(monkeypatch):
     queries = data.val_dataloader()[0].data
     pair = embed_views(model, queries, data.views, seed=fold(0, Stream.QUERIES))
     levels = torch.stack([superclasses[queries.labels], queries.labels, torch.arange(len(queries))], dim=1)
-    want = rank_correlation(pair.backbone.flatten(0, 1), levels.repeat(2, 1))
+    want = rank_correlation(pair["backbone"].flatten(0, 1), levels.repeat(2, 1))
     for key, value in want._asdict().items():
         assert logged[f"val/{key}"] == pytest.approx(float(value), rel=1e-4), key
 

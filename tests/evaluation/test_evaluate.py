@@ -58,7 +58,7 @@ def test_the_numbers_are_those_of_the_rebuilt_network(evaluated):
         ("trained", trained_model(checkpoint)),
         ("untrained", untrained_model(checkpoint.config)),
     ):
-        bank, queries = (embed(model, split, data.views).backbone for split in (train, test))
+        bank, queries = (embed(model, split, data.views)["backbone"] for split in (train, test))
         knn = KNNAccuracy(num_classes=10, k=5)
         knn.update(bank, train.labels, "bank")
         knn.update(queries, test.labels, "query")
@@ -77,7 +77,7 @@ def test_embedding_and_probing_leave_the_backbone_as_it_was(tiny_run):
     """Frozen for real: weights and BatchNorm statistics identical, mode restored."""
     model, data = trained_model(read_checkpoint(tiny_run)).train(), Digits()
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    train, test = (embed(model, data.split(name), data.views).backbone for name in ("train", "test"))
+    train, test = (embed(model, data.split(name), data.views)["backbone"] for name in ("train", "test"))
     linear_probe(train, data.split("train").labels, test, data.split("test").labels, num_classes=10)
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert model.training
@@ -203,7 +203,8 @@ def test_extended_geometry_is_in_the_rows(tiny_run, tmp_path, monkeypatch):
     model, data = trained_model(read_checkpoint(tiny_run)), Digits()
     test, every = data.split("test"), torch.arange(0, 360, 4)
     pairs = [
-        embed_views(model, test.select(every), data.views, seed=0, epoch=epoch).backbone for epoch in range(3)
+        embed_views(model, test.select(every), data.views, seed=0, epoch=epoch)["backbone"]
+        for epoch in range(3)
     ]
     expected = lidar(torch.cat(pairs)[:5].transpose(0, 1))
     assert values["lidar"] == pytest.approx(float(expected), rel=1e-4)

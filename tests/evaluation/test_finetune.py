@@ -28,7 +28,7 @@ def some(split, count):
 
 
 def network(**options):
-    return SimCLR(encoder=resnet(width=4), hidden_dim=16, output_dim=8, seed=0, **options)
+    return SimCLR(encoder=resnet(width=4), hidden_dim=16, output_dim=8, seed=0, **options).backbone
 
 
 def seen(augmentation, images, rows, seed, epoch):
@@ -44,7 +44,7 @@ def seen(augmentation, images, rows, seed, epoch):
 @pytest.mark.parametrize("augmentation", ["none", "crop", "pretraining"])
 def test_two_steps_are_those_of_a_plain_loop(augmentation, monkeypatch):
     train, test = some("train", 79), some("test", 50)
-    backbone = copy.deepcopy(network().backbone).train()
+    backbone = copy.deepcopy(network()).train()
     head = nn.Linear(backbone.num_features, 10)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
@@ -98,7 +98,7 @@ def test_it_depends_on_the_seed_and_on_nothing_else():
 
 def test_ten_percent_of_the_labels_are_exactly_those_images(monkeypatch):
     data = Digits()
-    splits, rows = Splits(data), []
+    splits, rows = Splits.of(data), []
     at = Images.at
     monkeypatch.setattr(Images, "at", lambda self, indices: rows.append((self, indices)) or at(self, indices))
     train, test = splits.labelled_train("10%"), some("test", 30)
@@ -127,10 +127,10 @@ def test_rows_of_both_networks(tiny_run, tmp_path):
     assert (rows[0]["labels"], rows[0]["lr"], rows[0]["augmentation"]) == ("10%", 0.05, "none")
     assert not (run / "features").exists()  # which fine-tuning has no use for
     data = Digits()
-    train = Splits(data).labelled_train("10%")
+    train = Splits.of(data).labelled_train("10%")
     rule = FineTuneRule(epochs=1, augmentation="none")
     model = trained_model(read_checkpoint(run))
-    expected = finetuned_top1(model, train, data.split("test"), data.views, rule=rule, seed=0)
+    expected = finetuned_top1(model.backbone, train, data.split("test"), data.views, rule=rule, seed=0)
     assert rows[0]["value"] == expected
 
 

@@ -24,7 +24,7 @@ def splits(request, monkeypatch):
     """Splits of the digits, read in one part or in several."""
     monkeypatch.setattr(ssl_vision.metrics.rows, "_VALUES", request.param)
     data = Digits()
-    return Splits(data, {name: data.split(name).select(torch.arange(n)) for name, n in COUNT.items()})
+    return Splits.of(data, {name: data.split(name).select(torch.arange(n)) for name, n in COUNT.items()})
 
 
 def lazy_and_whole(splits, name):
@@ -97,7 +97,7 @@ measurements = (
 for count in (80, 320):
     rows = torch.arange(count) % 50
     images = Images(store, rows % 2, ("a", "b"), rows=rows)
-    splits = Splits(Digits(), {"train": images, "test": images.select(torch.arange(count // 2))})
+    splits = Splits.of(Digits(), {"train": images, "test": images.select(torch.arange(count // 2))})
     source = Source("pixels", "raw", Pixels(splits))
     found = list(measured(Protocol("p", ("backbone",), measurements), source, splits, seed=0))
     assert len(found) == len(measurements)

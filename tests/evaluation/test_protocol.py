@@ -113,7 +113,7 @@ def test_a_protocol_of_ones_own(run, tmp_path, capsys):
         knn = KNNAccuracy(num_classes=10, k=k, temperature=temperature)
         for split, role in (("train", "bank"), ("test", "query")):
             images = data.split(split)
-            knn.update(embed(model, images, data.views).projector, images.labels, role)
+            knn.update(embed(model, images, data.views)["projector"], images.labels, role)
         assert row["value"] == pytest.approx(float(knn.compute()))
 
 
@@ -145,8 +145,8 @@ def test_augmented_views_and_few_labels(run, tmp_path, brief):
 
 def test_augmented_features_are_those_of_the_views(run):
     checkpoint, data = read_checkpoint(run), Digits()
-    model, splits = trained_model(checkpoint), Splits(data)
-    embedded = Embedded(model, checkpoint.config, splits, layers=("backbone",), cache=None, seed=5)
+    model, splits = trained_model(checkpoint), Splits.of(data)
+    embedded = Embedded(model, splits, description=None, layers=("backbone",), cache=None, seed=5)
     found = embedded.augmented(("backbone",), 3, plainer=True)["backbone"]
     assert len(found) == 3
     plainer = dataclasses.replace(data.views, degrees=0.0, jitter=0.0, grayscale=0.0, blur=0.0)
@@ -271,7 +271,7 @@ def test_where_classes_have_superclasses_the_ranking_is_measured(run, monkeypatc
     test = data.split("test")
     pair = embed_views(trained_model(checkpoint), test, data.views, seed=0)
     levels = torch.stack([superclasses[test.labels], test.labels, torch.arange(len(test))], dim=1)
-    want = rank_correlation(pair.backbone.flatten(0, 1), levels.repeat(2, 1))
+    want = rank_correlation(pair["backbone"].flatten(0, 1), levels.repeat(2, 1))
     for metric, value in want._asdict().items():
         row = found[metric, "backbone"]
         assert row["value"] == pytest.approx(float(value))

@@ -62,8 +62,8 @@ def test_numbers_are_those_of_the_corrupted_images(run, rows, corruption, severi
     with torch.inference_mode():
         queries = model.eval()(data.views.plain(images)).backbone
     if not severity:
-        queries = embed(model, test, data.views).backbone
-    bank = embed(model, train, data.views).backbone
+        queries = embed(model, test, data.views)["backbone"]
+    bank = embed(model, train, data.views)["backbone"]
     knn = KNNAccuracy(num_classes=10, k=7)
     knn.update(bank, train.labels, "bank")
     knn.update(queries, test.labels, "query")
@@ -83,7 +83,7 @@ def test_images_of_the_networks_size_are_corrupted_as_they_are():
     model, views = SimCLR(encoder=resnet(width=4), hidden_dim=8, output_dim=4, seed=0).eval(), Views(size=8)
     test = Digits().split("test").select(torch.arange(40))
     options = {"corruption": "noise", "severity": 3, "seed": 5}
-    found = embed_corrupted(model, test, views, batch_size=16, **options).backbone
+    found = embed_corrupted(model, test, views, batch_size=16, **options)["backbone"]
     with torch.inference_mode():
         expected = model(views.plain(corrupt(test.images, torch.arange(40), **options))).backbone
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)

@@ -57,7 +57,7 @@ def test_another_data_set_comes_at_the_size_and_normalisation_of_the_run(
     knn = KNNAccuracy(num_classes=2, k=5)
     for split, role in (("train", "bank"), ("test", "query")):
         images = data.split(split)
-        knn.update(embed(model, images, views).backbone, images.labels, role)
+        knn.update(embed(model, images, views)["backbone"], images.labels, role)
     assert row["value"] == pytest.approx(float(knn.compute()))
 
 

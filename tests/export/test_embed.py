@@ -40,7 +40,7 @@ def test_the_features_are_those_of_evaluation(images, tiny_run, tmp_path, layer)
     assert names == NAMES
     model, (_, description) = pretrained(read_checkpoint(tiny_run))
     split = ImageFolder(root=images, train=".", test="none", image_size=16, cache="never").split("train")
-    expected = getattr(embed(model, split, description.views), layer)
+    expected = embed(model, split, description.views)[layer]
     assert features.dtype == np.float32
     torch.testing.assert_close(torch.from_numpy(features), expected, atol=1e-5, rtol=0)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["f.npz"]
