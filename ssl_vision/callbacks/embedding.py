@@ -5,7 +5,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ssl_vision.callbacks.objective_eval import submodule_at
 from ssl_vision.encoders import evaluation_mode
@@ -28,7 +28,7 @@ def embedded(pl_module: pl.LightningModule, path: str, loader: Iterable[Any]) ->
     encoder = submodule_at(pl_module, path)
     with evaluation_mode(encoder):
         rows = [
-            (_features(encoder, path, images.to(pl_module.device)), labels.to(pl_module.device).long())
+            (feature_vectors(encoder(images.to(pl_module.device)), path), labels.to(pl_module.device).long())
             for images, labels in _pairs(loader, "images and labels")
         ]
     features, labels = (torch.cat(column) for column in zip(*rows, strict=True))
@@ -50,7 +50,7 @@ def embedded_pairs(pl_module: pl.LightningModule, path: str, loader: Iterable[An
     encoder = submodule_at(pl_module, path)
     with evaluation_mode(encoder):
         rows = [
-            tuple(_features(encoder, path, view.to(pl_module.device)) for view in pair)
+            tuple(feature_vectors(encoder(view.to(pl_module.device)), path) for view in pair)
             for pair in _pairs(loader, "two views")
         ]
     first, second = (torch.cat(column) for column in zip(*rows, strict=True))
@@ -69,8 +69,12 @@ def _pairs(loader: Iterable[Any], what: str) -> Iterator[tuple[Tensor, Tensor]]:
         raise InputError(f"a loader of {what} has no batches")
 
 
-def _features(encoder: nn.Module, path: str, images: Tensor) -> Tensor:
-    features = encoder(images)
+def feature_vectors(features: Any, path: str) -> Tensor:
+    """Return what an encoder has returned as (N, F) float32 features.
+
+    Raises:
+        InputError: it has another shape, or is not a tensor.
+    """
     if isinstance(features, Tensor) and features.ndim > 2 and features.shape[2:].numel() == 1:
         features = features.flatten(1)  # pooled, but not flattened
     if not isinstance(features, Tensor) or features.ndim != 2:

@@ -1,5 +1,6 @@
-"""A linear layer that is trained along with the backbone."""
+"""A linear classifier that is trained along with the encoder."""
 
+from collections.abc import Hashable
 from typing import Any
 
 import pytorch_lightning as pl
@@ -7,62 +8,107 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ssl_vision.callbacks.embedding import feature_vectors
+from ssl_vision.callbacks.objective_eval import submodule_at
 from ssl_vision.data import QUERIES, Batch
 from ssl_vision.errors import InputError
-from ssl_vision.methods import Layers
+from ssl_vision.methods import Layers, Method
 from ssl_vision.methods.finite import not_finite
 
 
 class OnlineProbe(pl.Callback):
-    """Trains a linear layer on the backbone's features of each training batch, as solo-learn and lightly do.
+    """Trains a linear layer on the encoder's features of each training batch, as solo-learn and lightly do.
 
     It sees both views of every labelled image, at its pretraining augmentation, and sends no gradient
     back: the run is the same without it. Softmax cross-entropy, SGD at a constant rate, weights that start
     at zero. Logs ``train/online_top1`` of the batch's views at the steps that the trainer logs, before the
-    step, and ``val/online_top1`` of the queries' plain images. Its state is in the checkpoint.
+    step, and ``val/online_top1`` of the validation images. Its state is in the checkpoint.
 
     An online accuracy is not a linear evaluation: the layer follows features that move, and ends with the
     augmented ones of the last epochs. ``ssl-vision evaluate`` measures the other.
 
+    **In a LightningModule of your own**, name its encoder and say where a batch holds the labels. The
+    features are those that the encoder returns in the training step, called once for all views or once for
+    each, and in the validation step:
+
+        OnlineProbe(encoder="backbone", num_classes=10, labels=1)
+
     Args:
         lr: step size.
-        momentum: of SGD.
-        weight_decay: of the weights.
+        momentum: momentum of SGD.
+        weight_decay: L2 penalty on weights and biases.
+        encoder: submodule path of the encoder; None for this package's methods.
+        num_classes: number of classes; None takes that of the data module.
+        labels: index or key of the labels (N,) in a batch; used with ``encoder``. Images labelled -1 are left
+            out.
+
+    Raises:
+        ValueError: an option is out of range, or ``encoder`` is given without ``num_classes``.
+        InputError: in training, the module has no such submodule, the encoder was not called or does not
+            return (N, F) features, or the batch has no labels for them.
     """
 
     layer: nn.Linear
     _optimizer: torch.optim.SGD
 
-    def __init__(self, lr: float = 0.1, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self,
+        lr: float = 0.1,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        *,
+        encoder: str | None = None,
+        num_classes: int | None = None,
+        labels: Hashable = 1,
+    ) -> None:
         if not lr > 0 or not 0 <= momentum < 1 or not weight_decay >= 0:
             raise ValueError(
                 "lr must be positive, momentum in [0, 1) and weight_decay not negative, "
                 f"got {lr}, {momentum} and {weight_decay}"
             )
+        if encoder is not None and num_classes is None:
+            raise ValueError("num_classes is required with encoder")
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
+        self.encoder, self.num_classes, self.labels = encoder, num_classes, labels
+        self._made = False
+        self._features: list[Tensor] = []
+        self._hook: Any = None
         self._loaded: dict[str, Any] = {}
 
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Watch the encoder that was named."""
+        if self.encoder is not None and stage == "fit":
+            self._hook = submodule_at(pl_module, self.encoder).register_forward_hook(self._record)
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Remove the hook."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Makes the layer, or takes up that of the checkpoint."""
-        classes = trainer.datamodule.num_classes  # type: ignore[attr-defined]
-        if not classes:
-            raise InputError("online_probe: the train split has no labels")
-        width: Any = pl_module.backbone.num_features  # type: ignore[union-attr]
-        self.layer = nn.Linear(width, classes, device=pl_module.device)
-        nn.init.zeros_(self.layer.weight)
-        nn.init.zeros_(self.layer.bias)
-        self._optimizer = torch.optim.SGD(
-            self.layer.parameters(), lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay
-        )
-        if self._loaded:
-            self.layer.load_state_dict(self._loaded["layer"])
-            self._optimizer.load_state_dict(self._loaded["optimizer"])
+        """Make the layer, if the width of the features is known."""
+        if self.encoder is None:
+            if not isinstance(pl_module, Method):
+                raise InputError(
+                    f"OnlineProbe needs encoder, the submodule path in {type(pl_module).__name__}"
+                )
+            classes = self.num_classes or trainer.datamodule.num_classes  # type: ignore[attr-defined]
+            if not classes:
+                raise InputError("online_probe: the train split has no labels")
+            self._make(pl_module.backbone.num_features, classes, pl_module.device)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Forget earlier features."""
+        self._features.clear()
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """One step on the features that the batch's training step computed."""
-        features, labels = torch.cat(pl_module.features).float(), batch.labels.repeat(2)  # type: ignore[arg-type]
+        """Take one step on the features that the training step computed."""
+        features, labels = self._training_pair(pl_module, batch)
         logits = self.layer(features)
         known = (labels >= 0).sum().clamp(min=1)
         self._optimizer.zero_grad()
@@ -77,34 +123,89 @@ class OnlineProbe(pl.Callback):
         if every and trainer.global_step % every == 0:
             pl_module.log("train/online_top1", _right(logits, labels) / known, sync_dist=True)
 
+    def on_validation_batch_start(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Forget earlier features."""
+        self._features.clear()
+
     def on_validation_batch_end(
         self,
         trainer: pl.Trainer,
         pl_module: pl.LightningModule,
         outputs: Any,
-        batch: Batch,
+        batch: Any,
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Counts the queries that the layer classifies right."""
-        if dataloader_idx == QUERIES and not trainer.sanity_checking:
+        """Count the validation images that the layer classifies correctly."""
+        if not self._made or trainer.sanity_checking or dataloader_idx != QUERIES:
+            return
+        if self.encoder is None:
             plain: Layers = outputs["plain"]
-            top1 = _right(self.layer(plain.backbone.float()), batch.labels) / len(batch.labels)
-            pl_module.log(
-                "val/online_top1",
-                top1,
-                batch_size=len(batch.labels),
-                add_dataloader_idx=False,
-                sync_dist=True,
-            )
+            features, labels = plain.backbone.float(), batch.labels
+        elif self._features:
+            features, labels = self._recorded(batch)
+        else:  # a validation step without the encoder
+            return
+        top1 = _right(self.layer(features), labels) / len(labels)
+        pl_module.log(
+            "val/online_top1", top1, batch_size=len(labels), add_dataloader_idx=False, sync_dist=True
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        """The layer and its optimizer."""
+        """Return the layer and its optimizer."""
+        if not self._made:
+            return self._loaded
         return {"layer": self.layer.state_dict(), "optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keeps them until training starts."""
+        """Keep the state until training starts."""
         self._loaded = state_dict
+
+    def _make(self, width: int, classes: int, device: torch.device) -> None:
+        self.layer = nn.Linear(width, classes, device=device)
+        nn.init.zeros_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+        self._optimizer = torch.optim.SGD(
+            self.layer.parameters(), lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay
+        )
+        if self._loaded:
+            self.layer.load_state_dict(self._loaded["layer"])
+            self._optimizer.load_state_dict(self._loaded["optimizer"])
+        self._made = True
+
+    def _record(self, module: nn.Module, args: Any, features: Any) -> None:
+        self._features.append(feature_vectors(features, str(self.encoder)).detach())
+
+    def _training_pair(self, pl_module: pl.LightningModule, batch: Any) -> tuple[Tensor, Tensor]:
+        """Features and labels of all views of a batch."""
+        if self.encoder is None and isinstance(pl_module, Method) and isinstance(batch, Batch):
+            return torch.cat(pl_module.features).float(), batch.labels.repeat(2)
+        features, labels = self._recorded(batch)
+        if self.num_classes is not None and not self._made:
+            self._make(features.shape[1], self.num_classes, features.device)
+        return features, labels
+
+    def _recorded(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """The features that the encoder has returned since the batch began, and their labels."""
+        if not self._features:
+            raise InputError(f"OnlineProbe: the training step did not call {self.encoder}")
+        features = torch.cat(self._features)
+        try:
+            labels = torch.as_tensor(batch[self.labels], device=features.device).long()
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"OnlineProbe: the batch has no labels at {self.labels!r}") from error
+        if labels.ndim != 1 or not len(labels) or len(features) % len(labels):
+            raise InputError(
+                f"OnlineProbe: {len(features)} features do not belong to labels {tuple(labels.shape)}"
+            )
+        return features, labels.repeat(len(features) // len(labels))
 
 
 def _right(logits: Tensor, labels: Tensor) -> Tensor:

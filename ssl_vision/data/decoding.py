@@ -92,12 +92,12 @@ def _square(content: bytes, side: int) -> Square:
     transparency. What Pillow takes for a decompression bomb (179 million pixels) is not decoded.
     """
     with Image.open(io.BytesIO(content)) as file:
-        image = _rgb(ImageOps.exif_transpose(file))
+        image = to_rgb(ImageOps.exif_transpose(file))
     image = ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image) -> Image.Image:
     """The image with 8 bits a channel; Pillow by itself makes nearly all of 16-bit grey white."""
     if image.mode.startswith("I"):
         image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))

@@ -61,6 +61,11 @@ class Images:
         return self.store if self.rows is None else self.store[self.rows]
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """(3, H, W) of an image."""
+        return tuple(self.store.shape[1:])
+
+    @property
     def labelled(self) -> Tensor:
         """(N,) bool: True where the image has a label."""
         return self.labels >= 0

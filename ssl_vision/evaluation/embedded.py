@@ -109,7 +109,7 @@ class Pixels:
     def plain(self, split: Split, layer: str) -> LazyRows:
         """(N, 3 · H · W) values in [0, 1]; there is one layer, whatever its name."""
         images = self.splits.images[split]
-        width = math.prod(images.store.shape[1:])
+        width = math.prod(images.shape)
         return LazyRows(lambda rows: images.at(rows).flatten(1).float().div_(255), (len(images), width))
 
 

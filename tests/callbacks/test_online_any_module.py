@@ -1,0 +1,128 @@
+"""The online probe in LightningModules that this package did not write."""
+
+import pytest
+import pytorch_lightning as pl
+import torch
+import torchvision
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from ssl_vision.callbacks import OnlineProbe
+from ssl_vision.errors import InputError
+
+
+class PlainModule(pl.LightningModule):
+    """A torchvision backbone, ordinary batches (view 1, view 2, labels) and a validation step."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = torchvision.models.resnet18()
+        self.backbone.fc = nn.Identity()
+        self.head = nn.Linear(512, 8)
+        self.seen = []
+
+    def training_step(self, batch, batch_idx):
+        first, second, labels = batch
+        x, y = self.backbone(first), self.backbone(second)
+        self.seen.append((torch.cat([x, y]).detach(), labels.repeat(2)))
+        return (self.head(x) - self.head(y)).square().mean()
+
+    def validation_step(self, batch, batch_idx):
+        self.backbone(batch[0])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+class WithoutEncoder(PlainModule):
+    def training_step(self, batch, batch_idx):
+        return self.head(torch.ones(1, 512)).mean()
+
+
+def loaders(labels=None):
+    g = torch.Generator().manual_seed(0)
+    labels = torch.arange(16) % 3 if labels is None else labels
+    data = TensorDataset(*torch.rand(2, 16, 3, 32, 32, generator=g), labels)
+    return DataLoader(data, batch_size=8), DataLoader(data, batch_size=4)
+
+
+def fit(module, probe, folder, *, data=None, epochs=2, ckpt_path=None):
+    trainer = pl.Trainer(
+        max_epochs=epochs, accelerator="cpu", logger=False, callbacks=[probe], log_every_n_steps=1,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=1,
+        default_root_dir=folder,
+    )  # fmt: skip
+    trainer.fit(module, *(data or loaders()), ckpt_path=ckpt_path, weights_only=True)
+    return trainer
+
+
+def named(**options):
+    return OnlineProbe(lr=0.3, encoder="backbone", num_classes=3, labels=2, **options)
+
+
+def test_it_is_sgd_on_what_the_encoder_returned(tmp_path):
+    module, probe = PlainModule(), named()
+    trainer = fit(module, probe, tmp_path)
+    layer = nn.Linear(512, 3)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    sgd = torch.optim.SGD(layer.parameters(), lr=0.3, momentum=0.9)
+    assert len(module.seen) == 4
+    for features, labels in module.seen:
+        sgd.zero_grad()
+        nn.functional.cross_entropy(layer(features), labels).backward()
+        sgd.step()
+    torch.testing.assert_close(probe.layer.weight, layer.weight)
+    images, _, labels = loaders()[1].dataset.tensors
+    with torch.no_grad():
+        right = layer(module.eval().backbone(images)).argmax(1) == labels
+    assert trainer.logged_metrics["val/online_top1"] == pytest.approx(float(right.float().mean()))
+    assert not module.backbone._forward_hooks  # removed with the end of training
+
+
+def test_the_module_trains_as_without_it_and_the_probe_continues(tmp_path):
+    pl.seed_everything(0)
+    plain = PlainModule()
+    fit(plain, pl.Callback(), tmp_path)
+    pl.seed_everything(0)
+    module, probe = PlainModule(), named()
+    fit(module, probe, tmp_path, epochs=1).save_checkpoint(tmp_path / "one.ckpt")
+    again, continued = PlainModule(), named()
+    fit(again, continued, tmp_path, ckpt_path=tmp_path / "one.ckpt")
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in plain.state_dict().items())
+    whole = named()
+    pl.seed_everything(0)
+    fit(PlainModule(), whole, tmp_path)
+    assert torch.equal(whole.layer.weight, continued.layer.weight)
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "message"),
+    [
+        (PlainModule, {"encoder": "encoder"}, "PlainModule has no submodule 'encoder'"),
+        (PlainModule, {"labels": 3}, "the batch has no labels at 3"),
+        (PlainModule, {"labels": "y"}, "the batch has no labels at 'y'"),
+        (PlainModule, {"labels": 0}, r"features do not belong to labels \(8, 3, 32, 32\)"),
+        (PlainModule, {"encoder": "backbone.layer1"}, r"must return features of shape \(N, F\)"),
+        (PlainModule, {"encoder": None}, "OnlineProbe needs encoder, the submodule path in PlainModule"),
+        (WithoutEncoder, {}, "the training step did not call backbone"),
+    ],
+)
+def test_what_is_missing_is_named(module, options, message, tmp_path):
+    options = {"encoder": "backbone", "num_classes": 3, "labels": 2} | options
+    with pytest.raises(InputError, match=message):
+        fit(module(), OnlineProbe(**options), tmp_path)
+
+
+def test_images_without_a_label_are_left_out(tmp_path):
+    labels = torch.tensor([0, -1] * 8)
+    module, probe = PlainModule(), named()
+    fit(module, probe, tmp_path, data=loaders(labels), epochs=1)
+    bias = probe.layer.bias.tolist()
+    assert bias[0] > 0 > bias[1]
+    assert bias[1] == pytest.approx(bias[2])  # neither class occurs
+
+
+def test_the_number_of_classes_is_required():
+    with pytest.raises(ValueError, match="num_classes is required with encoder"):
+        OnlineProbe(encoder="backbone")
