@@ -13,7 +13,7 @@ from ssl_vision import __version__
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.progress import Job
 from ssl_vision.quiet import quiet, silenced
-from ssl_vision.runs.names import local_modules
+from ssl_vision.runs.names import dotted, local_modules
 from ssl_vision.streams import BestEffort, abandon, prepare
 
 
@@ -81,7 +81,8 @@ def usage() -> str:
             *lines,
             "",
             "ssl-vision COMMAND --help lists a command's options. With any command, --quiet prints",
-            "results and errors only, and --debug shows where an error arose.",
+            "results and errors only, and --debug shows where an error arose. A command of your own",
+            "is a function of a module: ssl-vision my_module.my_command.",
         ]
     )
 
@@ -119,10 +120,10 @@ def _run(args: Sequence[str] | None) -> int:
         return 0
     name, rest = args[0], args[1:]
     try:
-        if name not in COMMANDS:
+        if name not in COMMANDS and not dotted(name):
             raise InputError(f"no command '{name}'; there are {', '.join(COMMANDS)}")
-        command = COMMANDS[name]
-        with silenced() if calm else nullcontext(), local_modules(rest):
+        with silenced() if calm else nullcontext(), local_modules([name, *rest]):
+            command = COMMANDS.get(name) or _own_command(name)
             run = _function(command.function)([name, *rest] if command.passes_name else rest)
             if run is not None:
                 _function(_PAGE)(**run)
@@ -176,6 +177,22 @@ def _function(place: str) -> Callable[..., Mapping[str, Any] | None]:
     with Job("loading", lines=False):
         function: Callable[..., Mapping[str, Any] | None] = getattr(importlib.import_module(module), name)
     return function
+
+
+def _own_command(name: str) -> Command:
+    """The command of the user that a function of theirs is, named ``module.function``.
+
+    Raises:
+        InputError: the module has no such function, or cannot be imported.
+    """
+    module, _, function = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"cannot be imported: {error}") from error
+    if not callable(found):
+        raise InputError("is not a function")
+    return Command(f"{module}:{function}", help="")
 
 
 def _complain(line: str, code: int, *, debug: bool) -> int:

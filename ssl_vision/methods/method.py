@@ -11,7 +11,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from ssl_vision.data import Views
+from ssl_vision.data import Views, fold
 from ssl_vision.data.images import Batch
 from ssl_vision.data.module import ImageData
 from ssl_vision.encoders import (
@@ -71,7 +71,7 @@ class Method(pl.LightningModule, ABC):
 
     The base class runs it eagerly, with gradient caching (``chunk_size``), with a compiled encoder
     (``compile_mode``) or as a CUDA graph (``cuda_graph``). The names of parameters are the same in all of
-    them. Networks that a subclass adds are made inside ``with self.seeded():``.
+    them. Networks that a subclass adds are made inside ``with self.seeded(1):``.
 
     The initial weights are a function of the run's seed alone: the objective and anything else that draws
     random numbers before do not change them. A module that is given ready keeps its weights.
@@ -146,6 +146,7 @@ class Method(pl.LightningModule, ABC):
         if head_batch_norm not in get_args(HeadBatchNorm):
             raise InputError(f"head_batch_norm must be none, hidden or all, not {head_batch_norm}")
         self.save_hyperparameters(ignore=["encoder", "objective", "optimizer"])
+        self.hidden_dim = hidden_dim
         self.output_dim = output_dim
         self.bn = bn
         self.chunk_size = chunk_size
@@ -219,10 +220,14 @@ class Method(pl.LightningModule, ABC):
         return {name: known[name] for name in self._contract.required_inputs}
 
     @contextmanager
-    def seeded(self) -> Iterator[None]:
-        """Draw initial weights from the seed of the method, and leave the generator as it was."""
+    def seeded(self, stream: int = 0) -> Iterator[None]:
+        """Draw initial weights from the seed of the method, and leave the generator as it was.
+
+        Args:
+            stream: number that keeps the weights of several networks apart; 0 is that of encoder and head.
+        """
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._seed)
+            torch.manual_seed(fold(self._seed, stream) if stream else self._seed)
             yield
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

@@ -91,6 +91,8 @@ class Run:
         if key == "name":
             return self.name
         value = _found(self.config, migrated_key(SHORT.get(key, key)))[1]
+        if value is None and key == "objective":  # a method that has one objective only
+            value = self.config.get("model")
         if isinstance(value, dict) and "class_path" in value:
             return str(value["class_path"]).rpartition(".")[2]
         return value
