@@ -5,7 +5,36 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ssl_vision.descriptions import describe
 from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels
+
+describe(
+    "nc1",
+    title="NC1",
+    direction="lower",
+    sections=(),
+    needs=("labels",),
+    note="spread within classes over spread between them; 0 at neural collapse",
+    order=220,
+)
+describe(
+    "nc2_norms",
+    title="NC2 norms",
+    direction="lower",
+    sections=(),
+    needs=("labels",),
+    note="variation of the norms of class means; 0 at neural collapse",
+    order=230,
+)
+describe(
+    "nc2_angles",
+    title="NC2 angles",
+    direction="lower",
+    sections=(),
+    needs=("labels",),
+    note="deviation of the angles of class means from a simplex; 0 at neural collapse",
+    order=240,
+)
 
 
 class ClassMeans(NamedTuple):

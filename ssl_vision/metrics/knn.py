@@ -7,10 +7,23 @@ from typing import Any, Literal
 from torch import Tensor
 from torchmetrics import Metric
 
+from ssl_vision.descriptions import describe
 from ssl_vision.metrics.knn_table import KNNScore, knn_table
 from ssl_vision.metrics.neighbours import nearest
 from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels, joined
 from ssl_vision.metrics.vote import check_range, place, vote, warn_of_large_k
+
+describe(
+    "knn_top1",
+    title="kNN",
+    long_title="kNN top-1",
+    unit="%",
+    direction="higher",
+    sections=("table", "curves", "summary", "progress", "headline"),
+    needs=("labels",),
+    note="share of images that the vote of their neighbours classifies correctly; higher is better",
+    order=20,
+)
 
 
 class KNNAccuracy(Metric):

@@ -7,10 +7,22 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from ssl_vision.descriptions import describe
+
 EPSILON = 1e-7
 
 _IMAGES = 64
 """Images whose views are in float64 at a time."""
+
+describe(
+    "lidar",
+    title="LiDAR",
+    direction="higher",
+    sections=(),
+    needs=("views",),
+    note="directions that tell images apart in spite of their augmentations",
+    order=290,
+)
 
 
 class ViewScatter(NamedTuple):

@@ -3,9 +3,19 @@
 import torch
 from torch import Tensor
 
+from ssl_vision.descriptions import describe
 from ssl_vision.metrics.rows import FeatureRows
 
 EPSILON = 1e-7
+
+describe(
+    "rankme",
+    title="RankMe",
+    direction="higher",
+    sections=("table", "curves", "summary"),
+    note="directions in use; 1 is a collapse",
+    order=170,
+)
 
 
 def rankme(features: Tensor) -> Tensor:

@@ -6,11 +6,31 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from ssl_vision.descriptions import describe
 from ssl_vision.metrics.precision import full_precision
 from ssl_vision.metrics.rows import check_features, joined, unit_rows
 
 _STEPS = 2**20
 """Steps of the cosine from 0 to 1."""
+
+describe(
+    "spearman",
+    title="Spearman",
+    direction="higher",
+    sections=("table",),
+    needs=("views", "labels", "superclasses"),
+    note="rank correlation of cosines with the hierarchy of classes",
+    order=180,
+)
+describe(
+    "kendall",
+    title="Kendall",
+    direction="higher",
+    sections=("table",),
+    needs=("views", "labels", "superclasses"),
+    note="the same by concordant and discordant pairs",
+    order=190,
+)
 
 
 class RankCorrelation(NamedTuple):

@@ -2,8 +2,17 @@
 
 from torch import Tensor
 
+from ssl_vision.descriptions import describe
 from ssl_vision.metrics.pairs import pair_statistics
 from ssl_vision.metrics.rows import LabelledRows
+
+describe(
+    "sensitivity",
+    title="sensitivity",
+    needs=("labels",),
+    note="how well cosines tell classes apart; read it beside kNN",
+    order=160,
+)
 
 
 class SemanticSensitivity(LabelledRows):

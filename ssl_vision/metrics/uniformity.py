@@ -4,8 +4,18 @@ from typing import Any
 
 from torch import Tensor
 
+from ssl_vision.descriptions import describe
 from ssl_vision.metrics.pairs import pair_statistics
 from ssl_vision.metrics.rows import FeatureRows
+
+describe(
+    "uniformity",
+    title="uniformity",
+    direction="lower",
+    sections=("table", "curves", "summary"),
+    note="log of the mean pair potential; lower is more spread",
+    order=120,
+)
 
 
 class Uniformity(FeatureRows):
