@@ -20,11 +20,12 @@ def dotted(text: str) -> bool:
     return "." in text and all(part.isidentifier() for part in text.split("."))
 
 
-def dotted_names(value: Any) -> Iterator[str]:
+def dotted_names(value: Any, *, keys: bool = False) -> Iterator[str]:
     """Texts in a config that can be import paths, those within texts that are YAML themselves included.
 
     Args:
         value: a tree of dicts, lists and plain values.
+        keys: look at the keys of dicts, too: in a protocol file they name kinds of measurements.
     """
     seen: dict[int, Any] = {}
     left = [value]
@@ -32,7 +33,10 @@ def dotted_names(value: Any) -> Iterator[str]:
         value = left.pop()
         if isinstance(value, (dict, list, tuple)) and id(value) not in seen:
             seen[id(value)] = value  # an alias may stand in many places, or in itself
-            left += value.values() if isinstance(value, dict) else value
+            if isinstance(value, dict):
+                left += [*value.values(), *(value if keys else ())]
+            else:
+                left += value
         elif isinstance(value, str) and dotted(value.strip()):
             yield value.strip()
         elif isinstance(value, str):
@@ -40,18 +44,19 @@ def dotted_names(value: Any) -> Iterator[str]:
             left += [inner] if isinstance(inner, (dict, list)) else []
 
 
-def names_in_command(args: Sequence[str]) -> Iterator[str]:
+def names_in_command(args: Sequence[str], *, keys: bool = False) -> Iterator[str]:
     """Texts in a user's command, and in the config files that it names, that can be import paths.
 
     Args:
         args: words of the command.
+        keys: look at keys in the files, too.
     """
     for before, arg in zip(("", *args), args, strict=False):
         name, equals, value = arg.partition("=")
         value = value if equals and name.startswith("-") else arg
         path = Path(value)
         is_config = "--config" in (name, before) or "-c" in (name, before) or path.suffix in _FILES
-        yield from dotted_names(_content(path) if is_config else value)
+        yield from dotted_names(_content(path) if is_config else value, keys=keys)
 
 
 @contextmanager
@@ -63,7 +68,7 @@ def local_modules(args: Sequence[str]) -> Iterator[None]:
     Args:
         args: words of the command.
     """
-    added = [str(Path.cwd())] if any(map(_is_local, names_in_command(args))) else []
+    added = [str(Path.cwd())] if any(map(_is_local, names_in_command(args, keys=True))) else []
     sys.path += added
     try:
         yield
