@@ -8,6 +8,9 @@ from ssl_vision.experiments.comparison.statistics import smallest_wilcoxon_p
 
 Lines = list[list[str]]
 
+_SIDES = {"higher": ("better", "worse"), "lower": ("worse", "better"), "none": ("higher", "lower")}
+"""How a sentence calls the larger and the smaller of two values, by the direction of the metric."""
+
 
 def title(comparison: Comparison) -> str:
     """What was compared, under which protocol, with which seeds."""
@@ -24,7 +27,8 @@ def title(comparison: Comparison) -> str:
     elif "images" in comparison.how:
         named += f" (validation on {comparison.how['images']})"
     seeds = ", ".join(map(str, comparison.seeds))
-    unit = ", in percent" if quantity.percent else ""
+    unit = ", in percent" if comparison.metric.percent else ""
+    unit += ", lower is better" if comparison.metric.direction == "lower" else ""
     plural = "seed" if len(comparison.seeds) == 1 else "seeds"
     return f"{named}{unit}, epoch {comparison.how['epoch']}, {plural} {seeds}"
 
@@ -66,7 +70,7 @@ def verdict(comparison: Comparison, pair: Pair) -> str:
     first, second = pair.first.name, pair.second.name
     seeds = f"{n} seed" if n == 1 else f"{n} seeds"
     size = _sized(comparison, abs(result.mean))
-    more, less = ("better", "worse") if comparison.quantity.percent else ("higher", "lower")
+    more, less = _SIDES[comparison.metric.direction]
     side = more if result.mean > 0 else less
     if not any(result.differences):
         return f"{first} and {second} are equal with {'the one seed' if n == 1 else f'each of {seeds}'}."
@@ -122,7 +126,8 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
     return {
         "by": comparison.by,
         "metric": comparison.quantity.metric,
-        "unit": "percent" if comparison.quantity.percent else "",
+        "unit": "percent" if comparison.metric.percent else comparison.metric.unit,
+        "direction": comparison.metric.direction,
         "how": dict(comparison.how),
         "alpha": comparison.alpha,
         "seeds": list(comparison.seeds),
@@ -179,11 +184,11 @@ def _shown(comparison: Comparison, value: float | tuple[float, float] | None) ->
         return ""
     if isinstance(value, tuple):
         return " to ".join(_shown(comparison, end) for end in value)
-    return f"{value:.2f}" if comparison.quantity.percent else f"{value:.4g}"
+    return f"{value:.2f}" if comparison.metric.percent else f"{value:.4g}"
 
 
 def _sized(comparison: Comparison, value: float | None) -> str:
-    return _shown(comparison, value) + (" points" if comparison.quantity.percent else "")
+    return _shown(comparison, value) + (" points" if comparison.metric.percent else "")
 
 
 def _p(value: float | None) -> str:
