@@ -29,6 +29,13 @@ class Alignment(Metric):
     Args:
         gamma: The power γ, more than 0.
         kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = Alignment()
+        >>> metric.update(torch.eye(2), torch.eye(2))
+        >>> metric.compute()
+        tensor(0., dtype=torch.float64)
     """
 
     is_differentiable = False

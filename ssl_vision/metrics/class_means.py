@@ -66,6 +66,13 @@ def class_means(features: Tensor, labels: Tensor) -> ClassMeans:
 
     Raises:
         ValueError: Shapes or types do not fit, or a label is below -1.
+
+    Example:
+        >>> import torch
+        >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]])
+        >>> measures = class_means(features, torch.tensor([0, 0, 1, 1]))
+        >>> measures.nc1, measures.nc2_norms, measures.nc2_angles
+        (tensor(0., dtype=torch.float64), tensor(0., dtype=torch.float64), tensor(0., dtype=torch.float64))
     """
     check_features(features)
     check_labels(labels, len(features))

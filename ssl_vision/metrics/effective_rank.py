@@ -31,6 +31,11 @@ def effective_rank(features: Tensor, *, centred: bool = False) -> Tensor:
 
     Raises:
         ValueError: Another shape.
+
+    Example:
+        >>> import torch
+        >>> round(float(effective_rank(torch.eye(4))), 3)
+        4.0
     """
     check_features(features)
     rows = features.double()

@@ -42,6 +42,14 @@ class KNNAccuracy(Metric):
         temperature: Of the vote's weights; None counts every vote as 1.
         top: A query counts if its label is among this many best classes.
         kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = KNNAccuracy(num_classes=2, k=1)
+        >>> metric.update(torch.eye(2), torch.tensor([0, 1]), "bank")
+        >>> metric.update(torch.tensor([[0.9, 0.1]]), torch.tensor([0]), "query")
+        >>> float(metric.compute())
+        1.0
     """
 
     is_differentiable = False

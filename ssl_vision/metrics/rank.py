@@ -27,6 +27,11 @@ def rankme(features: Tensor) -> Tensor:
 
     Returns:
         A float64 scalar; NaN for features that are not finite, or all zero.
+
+    Example:
+        >>> import torch
+        >>> round(float(rankme(torch.eye(4))), 3)
+        4.0
     """
     if not features.isfinite().all():
         return features.new_full((), torch.nan, dtype=torch.float64)
@@ -41,6 +46,13 @@ class RankMe(FeatureRows):
 
     Args:
         kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = RankMe()
+        >>> metric.update(torch.ones(8, 4))
+        >>> round(float(metric.compute()), 3)  # a collapse
+        1.0
     """
 
     higher_is_better = True

@@ -62,6 +62,13 @@ def rank_correlation(features: Tensor, levels: Tensor, *, tile: int = 1024) -> R
 
     Raises:
         ValueError: Shapes or types do not fit, or tile < 1.
+
+    Example:
+        >>> import torch
+        >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+        >>> levels = torch.tensor([[0], [0], [1], [1]])
+        >>> round(float(rank_correlation(features, levels).spearman), 3)
+        0.853
     """
     check_features(features)
     _check_levels(levels, len(features))
@@ -137,6 +144,13 @@ class Ranking(Metric):
 
     Args:
         kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = Ranking()
+        >>> metric.update(torch.eye(4)[[0, 0, 1, 1]], torch.tensor([[0], [0], [1], [1]]))
+        >>> round(float(metric.compute()["kendall"]), 3)
+        1.0
     """
 
     is_differentiable = False

@@ -78,6 +78,12 @@ def retrieval(
 
     Raises:
         ValueError: Shapes or types do not fit, K < 1, tile < 1, or a label is below -1.
+
+    Example:
+        >>> import torch
+        >>> found = retrieval(torch.eye(4)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), ks=(1,))
+        >>> float(found.mean_average_precision), found.recall.tolist()
+        (1.0, [1.0])
     """
     check_features(features)
     check_labels(labels, len(features))

@@ -26,6 +26,13 @@ class SemanticSensitivity(LabelledRows):
 
     Args:
         kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = SemanticSensitivity()
+        >>> metric.update(torch.eye(4), torch.tensor([0, 0, 1, 1]))
+        >>> round(float(metric.compute()), 4)  # orthogonal samples
+        0.3679
     """
 
     higher_is_better = None

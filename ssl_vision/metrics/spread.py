@@ -30,6 +30,11 @@ def feature_std(features: Tensor) -> Tensor:
 
     Raises:
         ValueError: Another shape.
+
+    Example:
+        >>> import torch
+        >>> float(feature_std(torch.ones(8, 4)))  # a collapse
+        0.0
     """
     check_features(features)
     if len(features) == 0 or not features.isfinite().all():

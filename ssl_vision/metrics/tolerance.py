@@ -88,6 +88,13 @@ class Tolerance(LabelledRows):
     Args:
         conditional: Average over same-class pairs only.
         kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = Tolerance()
+        >>> metric.update(torch.ones(4, 2), torch.tensor([0, 0, 1, 1]))
+        >>> round(float(metric.compute()), 4)  # a collapse: the share of same-class pairs
+        0.3333
     """
 
     higher_is_better = True

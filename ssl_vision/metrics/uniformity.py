@@ -27,6 +27,13 @@ class Uniformity(FeatureRows):
     Args:
         t: Sharpness of the kernel, more than 0.
         kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = Uniformity()
+        >>> metric.update(torch.eye(4))
+        >>> round(float(metric.compute()), 3)
+        -4.0
     """
 
     higher_is_better = False

@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
+from ssl_vision.descriptions import MetricDescription
 from ssl_vision.experiments.comparison.comparison import Comparison, Pair
 from ssl_vision.experiments.comparison.statistics import smallest_wilcoxon_p
 
 Lines = list[list[str]]
-
-_SIDES = {"higher": ("better", "worse"), "lower": ("worse", "better"), "none": ("higher", "lower")}
-"""How a sentence calls the larger and the smaller of two values, by the direction of the metric."""
 
 
 def title(comparison: Comparison) -> str:
@@ -27,8 +25,10 @@ def title(comparison: Comparison) -> str:
     elif "images" in comparison.how:
         named += f" (validation on {comparison.how['images']})"
     seeds = ", ".join(map(str, comparison.seeds))
-    unit = ", in percent" if comparison.metric.percent else ""
-    unit += ", lower is better" if comparison.metric.direction == "lower" else ""
+    metric = comparison.metric
+    unit = ", in percent" if metric.percent else ""
+    if metric.direction == "lower" or (metric.direction == "higher" and not metric.percent):
+        unit += f", {metric.direction} is better"
     plural = "seed" if len(comparison.seeds) == 1 else "seeds"
     return f"{named}{unit}, epoch {comparison.how['epoch']}, {plural} {seeds}"
 
@@ -70,7 +70,7 @@ def verdict(comparison: Comparison, pair: Pair) -> str:
     first, second = pair.first.name, pair.second.name
     seeds = f"{n} seed" if n == 1 else f"{n} seeds"
     size = _sized(comparison, abs(result.mean))
-    more, less = _SIDES[comparison.metric.direction]
+    more, less = _sides(comparison.metric)
     side = more if result.mean > 0 else less
     if not any(result.differences):
         return f"{first} and {second} are equal with {'the one seed' if n == 1 else f'each of {seeds}'}."
@@ -94,6 +94,13 @@ def verdict(comparison: Comparison, pair: Pair) -> str:
         f"{_sized(comparison, result.resolvable)} or more "
         "would be found 4 times in 5 if differences spread as these do."
     )
+
+
+def _sides(metric: MetricDescription) -> tuple[str, str]:
+    """How a sentence calls the larger and the smaller value; only shares of 1 are "better" or "worse"."""
+    if not metric.percent or metric.direction == "none":
+        return "higher", "lower"
+    return ("better", "worse") if metric.direction == "higher" else ("worse", "better")
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
