@@ -172,8 +172,8 @@ def described(section: Section | None = None) -> list[MetricDescription]:
     """Return the descriptions of a section, or all of them, in the order in which they are shown.
 
     Example:
-        >>> [description.title for description in described("progress")]
-        ['loss', 'kNN']
+        >>> " ".join(description.title for description in described("progress"))
+        'loss kNN'
     """
     every = _registered().values()
     return sorted(

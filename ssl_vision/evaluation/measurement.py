@@ -71,6 +71,14 @@ class Measurement:
     A subclass is a frozen dataclass with a method ``measure``. The decorator `measurement` gives it a name
     for protocol files. A class in a module of your own needs no name: your protocol file gives its import
     path.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Width(Measurement):
+        ...     def measure(self, source, splits, seed):
+        ...         yield Value("width", source.queries.shape[1], {})
+        >>> str(Width())
+        'width'
     """
 
     kind: ClassVar[str] = ""

@@ -31,8 +31,8 @@ class Representation(LabelledRows):
         >>> import torch
         >>> metric = Representation()
         >>> metric.update(torch.eye(4), torch.tensor([0, 0, 1, 1]))
-        >>> list(metric.compute())
-        ['uniformity', 'tolerance', 'same_cosine', 'different_cosine', 'sensitivity', 'rankme']
+        >>> " ".join(metric.compute())
+        'uniformity tolerance same_cosine different_cosine sensitivity rankme'
     """
 
     def __init__(self, t: float = 2.0, *, extended: bool = False, **kwargs: Any) -> None:
