@@ -25,7 +25,7 @@ def dotted_names(value: Any, *, keys: bool = False) -> Iterator[str]:
 
     Args:
         value: a tree of dicts, lists and plain values.
-        keys: look at the keys of dicts, too: in a protocol file they name kinds of measurements.
+        keys: look at the keys of dicts, too, which name kinds of measurements in a protocol file.
     """
     seen: dict[int, Any] = {}
     left = [value]
@@ -44,18 +44,18 @@ def dotted_names(value: Any, *, keys: bool = False) -> Iterator[str]:
             left += [inner] if isinstance(inner, (dict, list)) else []
 
 
-def names_in_command(args: Sequence[str], *, keys: bool = False) -> Iterator[str]:
+def names_in_command(args: Sequence[str]) -> Iterator[str]:
     """Texts in a user's command, and in the config files that it names, that can be import paths.
 
     Args:
         args: words of the command.
-        keys: look at keys in the files, too.
     """
     for before, arg in zip(("", *args), args, strict=False):
         name, equals, value = arg.partition("=")
         value = value if equals and name.startswith("-") else arg
         path = Path(value)
         is_config = "--config" in (name, before) or "-c" in (name, before) or path.suffix in _FILES
+        keys = "--protocol" in (name, before)
         yield from dotted_names(_content(path) if is_config else value, keys=keys)
 
 
@@ -68,7 +68,7 @@ def local_modules(args: Sequence[str]) -> Iterator[None]:
     Args:
         args: words of the command.
     """
-    added = [str(Path.cwd())] if any(map(_is_local, names_in_command(args, keys=True))) else []
+    added = [str(Path.cwd())] if any(map(_is_local, names_in_command(args))) else []
     sys.path += added
     try:
         yield

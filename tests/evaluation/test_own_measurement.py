@@ -10,12 +10,15 @@ import torch
 
 from ssl_vision.data import Digits
 from ssl_vision.descriptions import _registered, description_of
+from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import embed
 from ssl_vision.evaluation.measurement import Measurement, kinds, measurement
+from ssl_vision.evaluation.protocol import _measurement
 from ssl_vision.evaluation.rebuild import trained_model
 from ssl_vision.main import main
 from ssl_vision.report import curves, protocols
 from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.names import names_in_command
 from ssl_vision.runs.registry import Run
 
 MODULE = '''
@@ -155,6 +158,14 @@ def test_a_wrong_import_path_is_refused_in_one_line(run, here, capsys, kind, wor
     assert words in error
     assert error.startswith("ssl-vision evaluate: protocol mine.yaml: measurement 1: ")
     assert error.count("\n") == 1
+
+
+def test_only_a_users_own_file_may_name_an_import_path(here):
+    with pytest.raises(InputError, match="expected one of corruptions, finetune"):
+        _measurement({"their_metrics.Impurity": {}}, 20, "protocol macl", own=False)
+    assert "their_metrics" not in sys.modules
+    assert list(names_in_command(["evaluate", "--protocol", "mine.yaml"])) == ["their_metrics.Impurity"]
+    assert list(names_in_command(["evaluate", "--config", "mine.yaml"])) == []
 
 
 def test_a_failing_measurement_leaves_out_itself_alone(run, here, capsys):
