@@ -3,18 +3,20 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ssl_vision.evaluation.api import evaluate
     from ssl_vision.export.backbones import load_backbone
 
 __version__ = "0.2.0.dev0"
 
-__all__ = ["__version__", "load_backbone"]
+__all__ = ["__version__", "evaluate", "load_backbone"]
 
 if not TYPE_CHECKING:
+    _MODULES = {"evaluate": "ssl_vision.evaluation.api", "load_backbone": "ssl_vision.export.backbones"}
 
     def __getattr__(name: str) -> object:
-        """Imports what is asked for: ``import ssl_vision`` alone imports no torch."""
-        if name != "load_backbone":
+        """Import a function when it is asked for: ``import ssl_vision`` alone imports no torch."""
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from ssl_vision.export.backbones import load_backbone
+        from importlib import import_module
 
-        return load_backbone
+        return getattr(import_module(_MODULES[name]), name)

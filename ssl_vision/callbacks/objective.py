@@ -5,6 +5,23 @@ from typing import Any
 import pytorch_lightning as pl
 
 from ssl_vision.callbacks.objective_eval import objective_at
+from ssl_vision.descriptions import describe
+
+describe(
+    "train/temperature",
+    title="temperature τ",
+    sections=("curves",),
+    note="in force in the objective",
+    order=90,
+)
+describe(
+    "train/alignment",
+    title="similarity of positive pairs",
+    sections=("curves",),
+    needs=("views",),
+    note="mean cosine in training; higher is closer",
+    order=100,
+)
 
 
 class ObjectiveStatistics(pl.Callback):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ssl_vision.callbacks.embedding import embedded, embedded_pairs
 from ssl_vision.data import BANK, QUERIES, Batch, ImageData
+from ssl_vision.descriptions import LAYERS
 from ssl_vision.methods import Layers
 from ssl_vision.metrics import Alignment, KNNAccuracy, Ranking, Representation
 
@@ -143,13 +144,12 @@ class RepresentationMetrics(pl.Callback):
                 if not torch.isnan(value):
                     pl_module.log(f"val/{key}", value.float(), sync_dist=True)
         for name in Layers._fields:
-            suffix = "" if name == "backbone" else f"_{name}"
             values: dict[str, Tensor] = self._representation[name].compute()
             values["alignment"] = self._alignment[name].compute()
             ranks[name] = float(values["rankme"])
             for key, value in values.items():
                 if not torch.isnan(value):
-                    pl_module.log(f"val/{key}{suffix}", value.float(), sync_dist=True)
+                    pl_module.log(f"val/{key}{LAYERS[name]}", value.float(), sync_dist=True)
         self._warn_of_collapse(pl_module, {name: ranks[name] for name in ("backbone", "projector")})
         self._knn, self._ranking, self._representation, self._alignment = None, None, {}, {}
 

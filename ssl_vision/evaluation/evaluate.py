@@ -14,9 +14,11 @@ from ssl_vision.evaluation.cache import FeatureCache
 from ssl_vision.evaluation.embedded import Embedded, Pixels, Splits
 from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.heap import unmap_large_blocks
-from ssl_vision.evaluation.measure import Source, measured
-from ssl_vision.evaluation.probe import ProbeRule
-from ssl_vision.evaluation.protocol import KNN, Linear, Protocol, read_protocol, shipped
+from ssl_vision.evaluation.knn import KNN
+from ssl_vision.evaluation.measure import measured
+from ssl_vision.evaluation.measurement import Source
+from ssl_vision.evaluation.probe import Linear, ProbeRule
+from ssl_vision.evaluation.protocol import Protocol, read_protocol, shipped
 from ssl_vision.evaluation.rebuild import ROOT_NEEDED, safe_data, trained_model, untrained_model
 from ssl_vision.evaluation.table import Row, render
 from ssl_vision.methods import Layers

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,13 +13,36 @@ from torch.nn import functional as F
 
 from ssl_vision.data import Images, Views
 from ssl_vision.data.module import LARGEST_BATCH
+from ssl_vision.descriptions import describe
 from ssl_vision.encoders import Encoder, device_of
+from ssl_vision.evaluation.embedded import Splits
 from ssl_vision.evaluation.features import crop_and_flip
+from ssl_vision.evaluation.measurement import (
+    Measurement,
+    Source,
+    Value,
+    about_training,
+    labels_text,
+    measurement,
+)
 from ssl_vision.evaluation.probe import Schedule, scale_at
 from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
+from ssl_vision.evaluation.subset import SHARES, Labels
 from ssl_vision.progress import Job
 
 _TEST_BATCH = 512
+
+describe(
+    "finetune_top1",
+    title="fine-tuned",
+    long_title="fine-tuned top-1",
+    unit="%",
+    direction="higher",
+    sections=("table",),
+    needs=("labels",),
+    note="share of images that the network classifies correctly after training it end to end",
+    order=60,
+)
 
 Augmentation = Literal["none", "crop", "pretraining"]
 
@@ -56,6 +80,43 @@ class FineTuneRule:
             schedule=self.schedule in ("constant", "cosine"),
             augmentation=self.augmentation in ("none", "crop", "pretraining"),
         )
+
+
+@measurement("finetune")
+@dataclass(frozen=True)
+class FineTune(FineTuneRule, Measurement):
+    """The backbone and a linear layer, trained end to end.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    required_layer = "backbone"
+
+    labels: Labels = "all"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self, labels=self.labels in ("all", *SHARES))
+
+    def __str__(self) -> str:
+        views = {"none": "plain images", "crop": "crops", "pretraining": "the run's views"}[self.augmentation]
+        return (
+            f"fine-tuned: {self.epochs} epochs of Nesterov's SGD {self.lr:g}, cosine, on {views}"
+            f"{labels_text(self.labels)}"
+        )
+
+    def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
+        """Top-1 accuracy of a trained copy of the network."""
+        if source.network is None or source.layer != "backbone":
+            return
+        top1 = finetuned_top1(
+            source.network.encoder, splits.labelled_train(self.labels), splits.images["test"], splits.views,
+            rule=self, seed=seed,
+        )  # fmt: skip
+        about = about_training(self, labels=self.labels) | {"augmentation": self.augmentation}
+        about |= {"lr": self.lr, "weight_decay": self.weight_decay}
+        yield Value("finetune_top1", top1, about)
 
 
 def finetuned_top1(

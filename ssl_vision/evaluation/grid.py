@@ -1,6 +1,8 @@
 """The probe grid: linear layers at every learning rate and weight decay, trained at once."""
 
 import math
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -9,14 +11,38 @@ import torch
 from torch import Tensor
 
 from ssl_vision.data.module import LARGEST_BATCH
+from ssl_vision.descriptions import describe
+from ssl_vision.evaluation.embedded import Splits
+from ssl_vision.evaluation.measurement import (
+    Measurement,
+    Source,
+    Value,
+    about_training,
+    classification,
+    labels_text,
+    measurement,
+)
 from ssl_vision.evaluation.probe import Schedule, labelled_rows, scale_at
 from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
 from ssl_vision.evaluation.stratified import stratified
+from ssl_vision.evaluation.subset import SHARES, Labels
 from ssl_vision.metrics.precision import full_precision
 from ssl_vision.metrics.rows import Features, parts, select
 from ssl_vision.progress import tracked
 
 _ROWS = 4096
+
+describe(
+    "grid_top1",
+    title="grid",
+    long_title="linear top-1 of the best of a grid",
+    unit="%",
+    direction="higher",
+    sections=("table",),
+    needs=("labels",),
+    note="the same with the best of many learning rates, chosen on held-out train images",
+    order=40,
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +78,38 @@ class GridRule:
     def members(self) -> list[tuple[float, float]]:
         """(learning rate, weight decay) of each member, the decay changing fastest."""
         return list(product(self.lrs, self.weight_decays))
+
+
+@measurement("grid")
+@dataclass(frozen=True)
+class Grid(GridRule, Measurement):
+    """A linear layer by the best rule of a grid, chosen on a held-out part of train.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    labels: Labels = "all"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self, labels=self.labels in ("all", *SHARES))
+
+    def __str__(self) -> str:
+        return (
+            f"grid: {self.epochs} epochs of SGD, the best of {len(self.members)} on "
+            f"{100 * self.held_out:g} % held out of train{labels_text(self.labels)}"
+        )
+
+    def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
+        """Top-1 accuracy of the chosen member."""
+        options = classification(source, splits, self.labels)
+        best = grid_probe(**options, rule=self, seed=seed)
+        if len(self.lrs) > 1 and best.lr in (min(self.lrs), max(self.lrs)):
+            where = f"grid of {source.features} {source.layer}"
+            print(f"{where}: the best rate, {best.lr:g}, is at the grid's end", file=sys.stderr)
+        about = about_training(self, labels=self.labels) | {"lr": best.lr, "weight_decay": best.weight_decay}
+        yield Value("grid_top1", best.test_top1, about)
 
 
 class GridResult(NamedTuple):

@@ -1,15 +1,73 @@
 """Logistic regression: a linear probe without step sizes, batches or chance, to check the others by."""
 
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
+from ssl_vision.descriptions import describe
+from ssl_vision.evaluation.embedded import Splits
+from ssl_vision.evaluation.measurement import (
+    Measurement,
+    Source,
+    Value,
+    about_training,
+    classification,
+    labels_text,
+    measurement,
+)
 from ssl_vision.evaluation.probe import labelled_rows
+from ssl_vision.evaluation.ranges import check
+from ssl_vision.evaluation.subset import SHARES, Labels
 from ssl_vision.metrics.rows import Features, LazyRows, parts
 from ssl_vision.progress import Job
+
+describe(
+    "logistic_top1",
+    title="logistic",
+    long_title="logistic regression top-1",
+    unit="%",
+    direction="higher",
+    sections=("table",),
+    needs=("labels",),
+    note="the same by logistic regression on standardised features, which has one optimum",
+    order=50,
+)
+
+
+@measurement("logistic")
+@dataclass(frozen=True)
+class Logistic(Measurement):
+    """Logistic regression on standardised features.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    c: float = 1.0
+    max_iter: int = 1000
+    labels: Labels = "all"
+
+    def __post_init__(self) -> None:
+        check(
+            self,
+            c=self.c > 0,
+            max_iter=self.max_iter >= 1,
+            labels=self.labels in ("all", *SHARES),
+        )
+
+    def __str__(self) -> str:
+        return f"logistic: L-BFGS on standardised features, C = {self.c:g}{labels_text(self.labels)}"
+
+    def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
+        """Top-1 accuracy."""
+        options = classification(source, splits, self.labels)
+        top1 = logistic_top1(**options, c=self.c, max_iter=self.max_iter)
+        yield Value("logistic_top1", top1, about_training(self, labels=self.labels))
 
 
 def logistic_top1(

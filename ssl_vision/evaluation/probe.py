@@ -1,7 +1,7 @@
 """The linear probe: how well a linear layer reads classes from frozen features."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -9,7 +9,19 @@ import torch
 from torch import Tensor
 
 from ssl_vision.data.module import LARGEST_BATCH
+from ssl_vision.descriptions import describe
+from ssl_vision.evaluation.embedded import Splits
+from ssl_vision.evaluation.measurement import (
+    Measurement,
+    Source,
+    Value,
+    about_training,
+    classification,
+    labels_text,
+    measurement,
+)
 from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
+from ssl_vision.evaluation.subset import SHARES, Labels
 from ssl_vision.metrics.precision import full_precision
 from ssl_vision.metrics.rows import (
     UNLABELLED,
@@ -27,6 +39,18 @@ Optimizer = Literal["sgd", "nesterov", "adam"]
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 """Adam's, as everywhere."""
+
+describe(
+    "linear_top1",
+    title="linear",
+    long_title="linear top-1",
+    unit="%",
+    direction="higher",
+    sections=("table", "headline"),
+    needs=("labels",),
+    note="share of images that a linear layer on frozen features classifies correctly",
+    order=30,
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +81,55 @@ class ProbeRule:
             schedule=self.schedule in ("constant", "cosine"),
             optimizer=self.optimizer in ("sgd", "nesterov", "adam"),
         )
+
+
+@measurement("linear")
+@dataclass(frozen=True)
+class Linear(ProbeRule, Measurement):
+    """A linear layer by a fixed rule.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    labels: Labels = "all"
+    """How many of the train images have their labels."""
+    augmentation: Literal["none", "crop", "pretraining"] = "none"
+    """Views that it is trained on: the run's own, or of these only crop and flip."""
+    views: int = 10
+    """Random views of each image, where there is augmentation; the epochs take them in turn."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(
+            self,
+            labels=self.labels in ("all", *SHARES),
+            augmentation=self.augmentation in ("none", "crop", "pretraining"),
+            views=self.views >= 1,
+        )
+
+    def __str__(self) -> str:
+        name = {"sgd": "SGD", "nesterov": "Nesterov's SGD", "adam": "Adam"}[self.optimizer]
+        views = "" if self.augmentation == "none" else f" of {self.views} views ({self.augmentation})"
+        text = f"linear: {self.epochs} epochs of {name} {self.lr:g} on frozen features{views}"
+        return text + labels_text(self.labels)
+
+    def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
+        """Top-1 accuracy; training on views needs the trained network."""
+        options = classification(source, splits, self.labels)
+        how = "none"
+        if self.augmentation != "none":
+            network = source.trained_network
+            if network is None:
+                return
+            plainer = self.augmentation == "crop"
+            views = network.augmented(source.layers, self.views, plainer=plainer)[source.layer]
+            options["train_features"] = views
+            how = f"{self.augmentation}, {len(views)} views"
+        probe = linear_probe(**options, rule=self, seed=seed)
+        about = about_training(self, labels=self.labels) | {"augmentation": how}
+        about |= {"lr": self.lr, "weight_decay": self.weight_decay}
+        yield Value("linear_top1", probe.test_top1, about)
 
 
 class ProbeResult(NamedTuple):

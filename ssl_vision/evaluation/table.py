@@ -4,26 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 
-COLUMNS = {
-    "knn_top1": ("kNN %", 100),
-    "linear_top1": ("linear %", 100),
-    "grid_top1": ("grid %", 100),
-    "logistic_top1": ("logistic %", 100),
-    "finetune_top1": ("fine-tuned %", 100),
-    "online_top1": ("online %", 100),
-    "alignment": ("alignment", 1),
-    "uniformity": ("uniformity", 1),
-    "tolerance": ("tolerance", 1),
-    "same_cosine": ("same cos", 1),
-    "different_cosine": ("diff cos", 1),
-    "sensitivity": ("sensitivity", 1),
-    "rankme": ("RankMe", 1),
-    "spearman": ("Spearman", 1),
-    "kendall": ("Kendall", 1),
-}
-
-CORRUPTED = {"corrupted_knn_top1": "kNN", "corrupted_linear_top1": "linear"}
-"""Metrics with a value for each corruption and severity."""
+from ssl_vision.descriptions import MetricDescription, description_of
 
 VARIANTS = {
     "k": "k={}",
@@ -82,10 +63,19 @@ class Row:
     """How a layer or a network is trained, besides the fields above."""
     weights: str | None = None
     """The first digits of a hash of the network."""
+    title: str | None = None
+    """For a metric that is described outside this package, as ``unit`` and ``direction``."""
+    unit: str | None = None
+    direction: str | None = None
 
     def as_dict(self) -> dict[str, str | float | int]:
         """The fields that apply."""
         return {key: value for key, value in asdict(self).items() if value is not None}
+
+    @property
+    def description(self) -> MetricDescription:
+        """Description of the metric, from the row itself where the metric's module is not imported."""
+        return description_of(self.metric, stored=self.as_dict())
 
 
 def render(rows: Sequence[Row]) -> str:
@@ -103,23 +93,22 @@ def tables(rows: Sequence[Row]) -> list[list[list[str]]]:
 
 
 def _metrics(rows: Sequence[Row]) -> list[list[str]]:
-    order = list(COLUMNS)
-    rows = [row for row in rows if row.metric in order]
+    rows = [row for row in rows if row.corruption is None and "table" in row.description.sections]
+    about = {row.metric: row.description for row in rows}
+    order = sorted(about, key=lambda metric: about[metric].order)
     columns = sorted(dict.fromkeys(map(_column, rows)), key=lambda column: order.index(column[0]))
-    cells = {(row.features, row.layer, _column(row)): row.value for row in rows}
+    cells = {(row.features, row.layer, _column(row)): about[row.metric].shown(row.value) for row in rows}
     names = list(dict.fromkeys((row.features, row.layer) for row in rows))
-    lines = [["", *(_heading(COLUMNS[column[0]][0], column, columns) for column in columns)]]
+    lines = [["", *(_heading(about[column[0]].heading, column, columns) for column in columns)]]
     for features, layer in names:
-        values = [cells.get((features, layer, column)) for column in columns]
-        lines.append(
-            [_name(features, layer), *(_cell(v, c[0]) for v, c in zip(values, columns, strict=True))]
-        )
+        values = [cells.get((features, layer, column), "") for column in columns]
+        lines.append([_name(features, layer), *values])
     return lines
 
 
 def _corruptions(rows: Sequence[Row]) -> list[list[str]]:
     """A line for each accuracy: clean, the mean of each corruption, and the mean of all."""
-    rows = [row for row in rows if row.metric in CORRUPTED]
+    rows = [row for row in rows if row.corruption is not None and "table" in row.description.sections]
     columns = list(dict.fromkeys(map(_column, rows)))
     corruptions = list(dict.fromkeys(row.corruption for row in rows if row.severity))
     found: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
@@ -127,12 +116,13 @@ def _corruptions(rows: Sequence[Row]) -> list[list[str]]:
         found.setdefault((_name(row.features, row.layer), _column(row)), []).append(row)
     lines = [["top-1 %", "clean", *map(str, corruptions), "mean"]]
     for (name, column), own in found.items():
+        about = own[0].description
         groups = [
             [row for row in own if row.corruption == corruption] for corruption in ("none", *corruptions)
         ]
         groups.append([row for row in own if row.severity])
-        means = [f"{100 * fmean(row.value for row in group):.2f}" if group else "" for group in groups]
-        lines.append([f"{name}, {_heading(CORRUPTED[column[0]], column, columns)}", *means])
+        means = [about.shown(fmean(row.value for row in group)) if group else "" for group in groups]
+        lines.append([f"{name}, {_heading(about.title, column, columns)}", *means])
     return lines
 
 
@@ -169,10 +159,3 @@ def _text(value: float | str | None) -> str:
 
 def _name(features: str, layer: str) -> str:
     return "raw pixels" if features == "pixels" else f"{features} {layer}"
-
-
-def _cell(value: float | None, metric: str) -> str:
-    if value is None:
-        return ""
-    scale = COLUMNS[metric][1]
-    return f"{scale * value:.2f}" if scale == 100 else f"{value:.3f}"

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ssl_vision.descriptions import description_of
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.table import aligned
 from ssl_vision.experiments.comparison.keys import check_known, is_metric
@@ -13,12 +14,14 @@ from ssl_vision.progress import duration
 from ssl_vision.runs.complaint import OneLineErrors
 from ssl_vision.runs.registry import Run, find_runs
 
+_KNN = description_of("val/knn_top1")
+
 _FACTS: dict[str, Callable[[Run], Any]] = {
     "run": lambda run: str(run.folder.path),
     "status": lambda run: run.status,
     "epoch": lambda run: run.epoch,
     "time": lambda run: run.seconds,
-    "knn": lambda run: run.last("val/knn_top1"),
+    "knn": lambda run: run.last(_KNN.logged_name),
 }
 """Columns that are no setting and no metric, and where they come from."""
 
@@ -78,7 +81,7 @@ def run(args: Sequence[str]) -> None:
         print(f"none of {len(runs)} runs has {' and '.join(options.where)}")
     else:
         left = next((i for i, key in enumerate(columns) if key not in _LEFT), len(columns))
-        heads = ["validation kNN %" if key == "knn" else key for key in columns]
+        heads = [f"validation {_KNN.heading}" if key == "knn" else key for key in columns]
         lines = [[_cell(key, value) for key, value in row.items()] for row in rows]
         print(aligned([heads, *lines], left=max(1, left)))
 
@@ -124,9 +127,9 @@ def _cell(key: str, value: Any) -> str:
         return ""
     if key == "time":
         return duration(value)
-    if key == "knn" or key.endswith("_top1"):
-        return f"{100 * value:.2f}"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return (_KNN if key == "knn" else description_of(key)).shown(value, plain=".4g")
 
 
 def _plain(value: Any) -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ssl_vision.data import Views, fold
 from ssl_vision.data.images import Batch
 from ssl_vision.data.module import ImageData
+from ssl_vision.descriptions import describe
 from ssl_vision.encoders import (
     MOST_PARAMETERS,
     Encoder,
@@ -35,6 +36,14 @@ _ADAM = OptimizerRule()
 
 _LARGEST = 2**20
 """Dimensions of a layer of the projection head, and images in a chunk."""
+
+describe(
+    "train/loss",
+    title="loss",
+    sections=("curves", "progress"),
+    note="of the training batches; compare it within one objective only",
+    order=10,
+)
 
 
 class Layers(NamedTuple):

@@ -6,7 +6,18 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from ssl_vision.descriptions import describe
 from ssl_vision.metrics.rows import check_features, unit_rows
+
+describe(
+    "alignment",
+    title="alignment",
+    direction="lower",
+    sections=("table", "curves", "summary"),
+    needs=("views",),
+    note="mean squared distance of two views; lower is closer",
+    order=110,
+)
 
 
 class Alignment(Metric):
@@ -18,6 +29,13 @@ class Alignment(Metric):
     Args:
         gamma: The power γ, more than 0.
         kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = Alignment()
+        >>> metric.update(torch.eye(2), torch.eye(2))
+        >>> metric.compute()
+        tensor(0., dtype=torch.float64)
     """
 
     is_differentiable = False

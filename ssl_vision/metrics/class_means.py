@@ -5,7 +5,36 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ssl_vision.descriptions import describe
 from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels
+
+describe(
+    "nc1",
+    title="NC1",
+    direction="lower",
+    sections=(),
+    needs=("labels",),
+    note="spread within classes over spread between them; 0 at neural collapse",
+    order=220,
+)
+describe(
+    "nc2_norms",
+    title="NC2 norms",
+    direction="lower",
+    sections=(),
+    needs=("labels",),
+    note="variation of the norms of class means; 0 at neural collapse",
+    order=230,
+)
+describe(
+    "nc2_angles",
+    title="NC2 angles",
+    direction="lower",
+    sections=(),
+    needs=("labels",),
+    note="deviation of the angles of class means from a simplex; 0 at neural collapse",
+    order=240,
+)
 
 
 class ClassMeans(NamedTuple):
@@ -37,6 +66,13 @@ def class_means(features: Tensor, labels: Tensor) -> ClassMeans:
 
     Raises:
         ValueError: Shapes or types do not fit, or a label is below -1.
+
+    Example:
+        >>> import torch
+        >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]])
+        >>> measures = class_means(features, torch.tensor([0, 0, 1, 1]))
+        >>> measures.nc1, measures.nc2_norms, measures.nc2_angles
+        (tensor(0., dtype=torch.float64), tensor(0., dtype=torch.float64), tensor(0., dtype=torch.float64))
     """
     check_features(features)
     check_labels(labels, len(features))

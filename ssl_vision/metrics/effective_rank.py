@@ -3,7 +3,17 @@
 import torch
 from torch import Tensor
 
+from ssl_vision.descriptions import describe
 from ssl_vision.metrics.rows import check_features
+
+describe(
+    "effective_rank",
+    title="effective rank",
+    direction="higher",
+    sections=(),
+    note="directions in use, without the constant of RankMe",
+    order=200,
+)
 
 
 def effective_rank(features: Tensor, *, centred: bool = False) -> Tensor:
@@ -21,6 +31,11 @@ def effective_rank(features: Tensor, *, centred: bool = False) -> Tensor:
 
     Raises:
         ValueError: Another shape.
+
+    Example:
+        >>> import torch
+        >>> round(float(effective_rank(torch.eye(4))), 3)
+        4.0
     """
     check_features(features)
     rows = features.double()

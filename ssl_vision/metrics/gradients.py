@@ -85,6 +85,13 @@ def gradient_terms(loss: Loss, z1: Tensor, z2: Tensor) -> GradientTerms:
         loss: a mean over the 2N embeddings; it is called twice.
         z1: (N, D) embeddings of view 1, any scale.
         z2: (N, D) embeddings of view 2.
+
+    Example:
+        >>> import torch
+        >>> from ssl_vision.objectives import InfoNCE
+        >>> terms = gradient_terms(InfoNCE(), torch.eye(4), torch.eye(4).roll(1, 0))
+        >>> terms.norm.shape
+        torch.Size([8])
     """
     z = torch.cat([z1, z2]).detach()
     u, partner = F.normalize(z, dim=1), F.normalize(torch.cat([z2, z1]).detach(), dim=1)
@@ -124,6 +131,12 @@ def pair_coefficients(loss: Loss, u: Tensor) -> Tensor:
     Args:
         loss: a function of cosines; for any other the result means nothing.
         u: (2N, D) unit embeddings, those of view 1 first.
+
+    Example:
+        >>> import torch
+        >>> from ssl_vision.objectives import InfoNCE
+        >>> pair_coefficients(InfoNCE(), torch.eye(4)).shape
+        torch.Size([4, 4])
     """
     step = torch.finfo(u.dtype).eps ** 0.75
     own = torch.eye(len(u), dtype=u.dtype, device=u.device) * step
@@ -139,6 +152,13 @@ def gradient_statistics(loss: Loss, z1: Tensor, z2: Tensor) -> GradientStatistic
     embedding nears its positive iff r > cos θ · sin β/sin α, with α and β its angles to positive and negative
     and θ the one between these on its tangent plane. That is iff −g points to the positive's side, which is
     how it is counted, for any loss and any number of negatives.
+
+    Example:
+        >>> import torch
+        >>> from ssl_vision.objectives import InfoNCE
+        >>> statistics = gradient_statistics(InfoNCE(), torch.eye(4), torch.eye(4).roll(1, 0))
+        >>> float(statistics.zero_share)
+        0.0
     """
     terms = gradient_terms(loss, z1, z2)
     u = F.normalize(torch.cat([z1, z2]).detach(), dim=1)

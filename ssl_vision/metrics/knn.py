@@ -7,10 +7,23 @@ from typing import Any, Literal
 from torch import Tensor
 from torchmetrics import Metric
 
+from ssl_vision.descriptions import describe
 from ssl_vision.metrics.knn_table import KNNScore, knn_table
 from ssl_vision.metrics.neighbours import nearest
 from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels, joined
 from ssl_vision.metrics.vote import check_range, place, vote, warn_of_large_k
+
+describe(
+    "knn_top1",
+    title="kNN",
+    long_title="kNN top-1",
+    unit="%",
+    direction="higher",
+    sections=("table", "curves", "summary", "progress", "headline"),
+    needs=("labels",),
+    note="share of images that the vote of their neighbours classifies correctly; higher is better",
+    order=20,
+)
 
 
 class KNNAccuracy(Metric):
@@ -29,6 +42,14 @@ class KNNAccuracy(Metric):
         temperature: Of the vote's weights; None counts every vote as 1.
         top: A query counts if its label is among this many best classes.
         kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = KNNAccuracy(num_classes=2, k=1)
+        >>> metric.update(torch.eye(2), torch.tensor([0, 1]), "bank")
+        >>> metric.update(torch.tensor([[0.9, 0.1]]), torch.tensor([0]), "query")
+        >>> float(metric.compute())
+        1.0
     """
 
     is_differentiable = False

@@ -66,6 +66,16 @@ def knn_table(
     Raises:
         ValueError: Shapes, devices or options do not fit, a label is out of range, or the bank or the
             queries have no labelled row.
+
+    Example:
+        >>> import torch
+        >>> bank, labels = torch.eye(2), torch.tensor([0, 1])
+        >>> queries, truth = torch.tensor([[0.9, 0.1]]), torch.tensor([0])
+        >>> (score,) = knn_table(
+        ...     queries, truth, bank, labels, num_classes=2, ks=(1,), temperatures=(0.1,)
+        ... )
+        >>> score.k, score.temperature, score.top1
+        (1, 0.1, 1.0)
     """
     given: tuple[tuple[str, Features, Tensor], ...] = (("queries", queries, truth), ("bank", bank, labels))
     for name, rows, known in given:

@@ -7,10 +7,22 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from ssl_vision.descriptions import describe
+
 EPSILON = 1e-7
 
 _IMAGES = 64
 """Images whose views are in float64 at a time."""
+
+describe(
+    "lidar",
+    title="LiDAR",
+    direction="higher",
+    sections=(),
+    needs=("views",),
+    note="directions that tell images apart in spite of their augmentations",
+    order=290,
+)
 
 
 class ViewScatter(NamedTuple):
@@ -71,6 +83,12 @@ def lidar(views: Tensor | ViewScatter, *, delta: float = 1e-4) -> Tensor:
 
     Raises:
         ValueError: Another shape, fewer than two views, or δ ≤ 0.
+
+    Example:
+        >>> import torch
+        >>> views = torch.eye(4)[:, None].expand(4, 2, 4)  # two equal views of four images
+        >>> round(float(lidar(views)), 2)
+        3.0
     """
     if not isinstance(views, ViewScatter):
         _check_views(views)
@@ -100,6 +118,13 @@ class LiDAR(Metric):
     Args:
         delta: Of `lidar`.
         kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = LiDAR()
+        >>> metric.update(torch.eye(4), torch.eye(4))
+        >>> round(float(metric.compute()), 2)
+        3.0
     """
 
     is_differentiable = False

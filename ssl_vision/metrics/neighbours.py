@@ -66,6 +66,11 @@ def nearest(
         ValueError: Shapes or devices do not fit, k is out of range, a value is not finite, unknown backend,
             metric or dtype, or half precision of a distance.
         ImportError: backend="faiss" and FAISS is not installed.
+
+    Example:
+        >>> import torch
+        >>> nearest(torch.tensor([[0.9, 0.1]]), torch.eye(2), k=2).index
+        tensor([[0, 1]])
     """
     check_features(queries, "queries")
     check_features(bank, "bank")
@@ -107,7 +112,12 @@ def nearest(
 
 
 def faiss_kind() -> Literal["gpu", "cpu", "none"]:
-    """What FAISS can use: "gpu" (a GPU build that sees a GPU), "cpu", or "none" (missing or broken)."""
+    """What FAISS can use: "gpu" (a GPU build that sees a GPU), "cpu", or "none" (missing or broken).
+
+    Example:
+        >>> faiss_kind() in ("gpu", "cpu", "none")
+        True
+    """
     faiss = _faiss()
     if faiss is None:
         return "none"

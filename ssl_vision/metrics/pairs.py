@@ -45,6 +45,13 @@ def pair_statistics(
 
     Raises:
         ValueError: Shapes or types do not fit, N < 2, t ≤ 0, tile < 1, or a label is below -1.
+
+    Example:
+        >>> import torch
+        >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+        >>> statistics = pair_statistics(features, torch.tensor([0, 0, 1, 1]))
+        >>> round(float(statistics.tolerance), 4), round(float(statistics.same_cosine), 4)
+        (0.3333, 1.0)
     """
     check_features(features)
     if len(features) < 2:

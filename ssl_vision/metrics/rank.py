@@ -3,9 +3,19 @@
 import torch
 from torch import Tensor
 
+from ssl_vision.descriptions import describe
 from ssl_vision.metrics.rows import FeatureRows
 
 EPSILON = 1e-7
+
+describe(
+    "rankme",
+    title="RankMe",
+    direction="higher",
+    sections=("table", "curves", "summary"),
+    note="directions in use; 1 is a collapse",
+    order=170,
+)
 
 
 def rankme(features: Tensor) -> Tensor:
@@ -17,6 +27,11 @@ def rankme(features: Tensor) -> Tensor:
 
     Returns:
         A float64 scalar; NaN for features that are not finite, or all zero.
+
+    Example:
+        >>> import torch
+        >>> round(float(rankme(torch.eye(4))), 3)
+        4.0
     """
     if not features.isfinite().all():
         return features.new_full((), torch.nan, dtype=torch.float64)
@@ -31,6 +46,13 @@ class RankMe(FeatureRows):
 
     Args:
         kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = RankMe()
+        >>> metric.update(torch.ones(8, 4))
+        >>> round(float(metric.compute()), 3)  # a collapse
+        1.0
     """
 
     higher_is_better = True

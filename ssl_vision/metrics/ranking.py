@@ -6,11 +6,31 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from ssl_vision.descriptions import describe
 from ssl_vision.metrics.precision import full_precision
 from ssl_vision.metrics.rows import check_features, joined, unit_rows
 
 _STEPS = 2**20
 """Steps of the cosine from 0 to 1."""
+
+describe(
+    "spearman",
+    title="Spearman",
+    direction="higher",
+    sections=("table",),
+    needs=("views", "labels", "superclasses"),
+    note="rank correlation of cosines with the hierarchy of classes",
+    order=180,
+)
+describe(
+    "kendall",
+    title="Kendall",
+    direction="higher",
+    sections=("table",),
+    needs=("views", "labels", "superclasses"),
+    note="the same by concordant and discordant pairs",
+    order=190,
+)
 
 
 class RankCorrelation(NamedTuple):
@@ -42,6 +62,13 @@ def rank_correlation(features: Tensor, levels: Tensor, *, tile: int = 1024) -> R
 
     Raises:
         ValueError: Shapes or types do not fit, or tile < 1.
+
+    Example:
+        >>> import torch
+        >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+        >>> levels = torch.tensor([[0], [0], [1], [1]])
+        >>> round(float(rank_correlation(features, levels).spearman), 3)
+        0.853
     """
     check_features(features)
     _check_levels(levels, len(features))
@@ -117,6 +144,13 @@ class Ranking(Metric):
 
     Args:
         kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = Ranking()
+        >>> metric.update(torch.eye(4)[[0, 0, 1, 1]], torch.tensor([[0], [0], [1], [1]]))
+        >>> round(float(metric.compute()["kendall"]), 3)
+        1.0
     """
 
     is_differentiable = False

@@ -26,6 +26,13 @@ class Representation(LabelledRows):
         extended: Add effective rank, feature standard deviation, geometry of class means and retrieval; see
             `effective_rank`, `feature_std`, `class_means` and `retrieval`.
         kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = Representation()
+        >>> metric.update(torch.eye(4), torch.tensor([0, 0, 1, 1]))
+        >>> " ".join(metric.compute())
+        'uniformity tolerance same_cosine different_cosine sensitivity rankme'
     """
 
     def __init__(self, t: float = 2.0, *, extended: bool = False, **kwargs: Any) -> None:

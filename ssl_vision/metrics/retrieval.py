@@ -6,8 +6,46 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ssl_vision.descriptions import describe
 from ssl_vision.metrics.precision import full_precision
 from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels, unit_rows
+
+describe(
+    "map",
+    title="mAP",
+    direction="higher",
+    sections=(),
+    needs=("labels",),
+    note="mean average precision of retrieval by cosine",
+    order=250,
+)
+describe(
+    "recall@1",
+    title="recall@1",
+    direction="higher",
+    sections=(),
+    needs=("labels",),
+    note="share of images with an image of their class among the nearest one",
+    order=260,
+)
+describe(
+    "recall@5",
+    title="recall@5",
+    direction="higher",
+    sections=(),
+    needs=("labels",),
+    note="share of images with an image of their class among the 5 nearest",
+    order=270,
+)
+describe(
+    "recall@10",
+    title="recall@10",
+    direction="higher",
+    sections=(),
+    needs=("labels",),
+    note="share of images with an image of their class among the 10 nearest",
+    order=280,
+)
 
 
 class Retrieval(NamedTuple):
@@ -40,6 +78,12 @@ def retrieval(
 
     Raises:
         ValueError: Shapes or types do not fit, K < 1, tile < 1, or a label is below -1.
+
+    Example:
+        >>> import torch
+        >>> found = retrieval(torch.eye(4)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), ks=(1,))
+        >>> float(found.mean_average_precision), found.recall.tolist()
+        (1.0, [1.0])
     """
     check_features(features)
     check_labels(labels, len(features))

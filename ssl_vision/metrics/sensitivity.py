@@ -2,8 +2,17 @@
 
 from torch import Tensor
 
+from ssl_vision.descriptions import describe
 from ssl_vision.metrics.pairs import pair_statistics
 from ssl_vision.metrics.rows import LabelledRows
+
+describe(
+    "sensitivity",
+    title="sensitivity",
+    needs=("labels",),
+    note="how well cosines tell classes apart; read it beside kNN",
+    order=160,
+)
 
 
 class SemanticSensitivity(LabelledRows):
@@ -17,6 +26,13 @@ class SemanticSensitivity(LabelledRows):
 
     Args:
         kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = SemanticSensitivity()
+        >>> metric.update(torch.eye(4), torch.tensor([0, 0, 1, 1]))
+        >>> round(float(metric.compute()), 4)  # orthogonal samples
+        0.3679
     """
 
     higher_is_better = None

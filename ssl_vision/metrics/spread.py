@@ -3,7 +3,17 @@
 import torch
 from torch import Tensor
 
+from ssl_vision.descriptions import describe
 from ssl_vision.metrics.rows import check_features, unit_rows
+
+describe(
+    "feature_std",
+    title="feature std",
+    direction="higher",
+    sections=(),
+    note="spread in each dimension; 1 is isotropic, 0 a collapse",
+    order=210,
+)
 
 
 def feature_std(features: Tensor) -> Tensor:
@@ -20,6 +30,11 @@ def feature_std(features: Tensor) -> Tensor:
 
     Raises:
         ValueError: Another shape.
+
+    Example:
+        >>> import torch
+        >>> float(feature_std(torch.ones(8, 4)))  # a collapse
+        0.0
     """
     check_features(features)
     if len(features) == 0 or not features.isfinite().all():

@@ -4,7 +4,36 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ssl_vision.descriptions import describe
 from ssl_vision.metrics.rows import UNLABELLED, LabelledRows, unit_rows
+
+describe(
+    "tolerance",
+    title="tolerance",
+    direction="higher",
+    sections=("table", "curves", "summary"),
+    needs=("labels",),
+    note="mean cosine within classes, over all pairs; higher keeps a class together",
+    order=130,
+)
+describe(
+    "same_cosine",
+    title="same cos",
+    long_title="cosine within classes",
+    sections=("table",),
+    needs=("labels",),
+    note="mean cosine of two images of one class",
+    order=140,
+)
+describe(
+    "different_cosine",
+    title="diff cos",
+    long_title="cosine between classes",
+    sections=("table",),
+    needs=("labels",),
+    note="mean cosine of two images of different classes",
+    order=150,
+)
 
 
 class ClassCosines(NamedTuple):
@@ -59,6 +88,13 @@ class Tolerance(LabelledRows):
     Args:
         conditional: Average over same-class pairs only.
         kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = Tolerance()
+        >>> metric.update(torch.ones(4, 2), torch.tensor([0, 0, 1, 1]))
+        >>> round(float(metric.compute()), 4)  # a collapse: the share of same-class pairs
+        0.3333
     """
 
     higher_is_better = True

@@ -4,8 +4,18 @@ from typing import Any
 
 from torch import Tensor
 
+from ssl_vision.descriptions import describe
 from ssl_vision.metrics.pairs import pair_statistics
 from ssl_vision.metrics.rows import FeatureRows
+
+describe(
+    "uniformity",
+    title="uniformity",
+    direction="lower",
+    sections=("table", "curves", "summary"),
+    note="log of the mean pair potential; lower is more spread",
+    order=120,
+)
 
 
 class Uniformity(FeatureRows):
@@ -17,6 +27,13 @@ class Uniformity(FeatureRows):
     Args:
         t: Sharpness of the kernel, more than 0.
         kwargs: Options of `torchmetrics.Metric`.
+
+    Example:
+        >>> import torch
+        >>> metric = Uniformity()
+        >>> metric.update(torch.eye(4))
+        >>> round(float(metric.compute()), 3)
+        -4.0
     """
 
     higher_is_better = False

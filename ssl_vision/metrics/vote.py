@@ -31,6 +31,13 @@ def vote(
 
     Raises:
         ValueError: k, temperature or a label is out of range, or there are fewer labels than bank rows.
+
+    Example:
+        >>> import torch
+        >>> from ssl_vision.metrics import nearest
+        >>> neighbours = nearest(torch.tensor([[0.9, 0.1]]), torch.eye(2), k=2)
+        >>> vote(neighbours, torch.tensor([0, 1]), num_classes=2, k=2, temperature=None)
+        tensor([[1., 1.]])
     """
     return next(votes(neighbours, labels, num_classes, ks=(k,), temperature=temperature))
 

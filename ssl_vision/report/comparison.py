@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ssl_vision.descriptions import described
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.comparison.comparison import Comparison, compare
 from ssl_vision.experiments.comparison.keys import shortened
@@ -13,7 +14,6 @@ from ssl_vision.report.page import Missing, Section
 from ssl_vision.runs.folder import significant
 from ssl_vision.runs.registry import Run
 
-_EVALUATED = ("knn_top1", "linear_top1")
 _VALIDATED = "val/knn_top1"
 
 
@@ -32,7 +32,7 @@ def section(runs: Sequence[Run], by: str | None = None) -> Section:
     by = by or _key(runs)
     found: list[Comparison] = []
     reasons: list[str] = []
-    for metric in (*_EVALUATED, _VALIDATED):
+    for metric in (*(each.name for each in described("headline")), _VALIDATED):
         if metric == _VALIDATED and found:
             break
         try:

@@ -3,30 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ssl_vision.descriptions import LAYERS, MetricDescription, described, description_of
 from ssl_vision.report.markup import COLOURS, DASHES, chart, folded, number, numbers, switches, table
 from ssl_vision.report.page import Missing, Section
 from ssl_vision.runs.registry import Run
 from ssl_vision.runs.table import rows
-
-LAYERS = {"backbone": "", "hidden": "_hidden", "projector": "_projector"}
-"""Where a representation is read, and how a metric's name ends there."""
-
-METRICS = {
-    "train/loss": ("Loss", "of the training batches; compare it within one objective only"),
-    "val/knn_top1": ("Validation kNN top-1, %", "of validation images, on the backbone; higher is better"),
-    "val/online_top1": ("Validation online linear top-1, %", "of validation images; higher is better"),
-    "train/temperature": ("Temperature τ", "in force in the objective"),
-    "train/alignment": ("Similarity of positive pairs", "mean cosine in training; higher is closer"),
-    "val/alignment": ("Alignment", "mean squared distance of two views; lower is closer"),
-    "val/uniformity": ("Uniformity", "log of the mean pair potential; lower is more spread"),
-    "val/tolerance": (
-        "Tolerance",
-        "mean cosine within classes, over all pairs; higher keeps a class together",
-    ),
-    "val/sensitivity": ("Sensitivity", "how well cosines tell classes apart; read it beside kNN"),
-    "val/rankme": ("RankMe", "directions in use; 1 is a collapse"),
-}
-"""What is drawn, its name and how to read it."""
 
 SIGNS = "━╍┅┉╌"
 """How the dashes are written."""
@@ -45,7 +26,7 @@ def line(run: Run, metric: str, *, most: int = _MOST) -> tuple[list[float | None
     """Epochs completed and values, accuracies in per cent."""
     curve, per_epoch = run.curve(metric), steps_per_epoch(run)
     kept = [curve[i] for i in _spaced(len(curve), most)]
-    scale = 100 if metric.endswith("top1") else 1
+    scale = description_of(metric).scale
     epochs = numbers([(step + 1) / per_epoch for step, _, _ in kept])
     return epochs, [number(scale * value) for _, _, value in kept]
 
@@ -58,18 +39,19 @@ def section(run: Run) -> Section:
     """
     charts: list[str] = []
     drawn: dict[str, None] = {}
-    for metric, (title, note) in METRICS.items():
+    for metric in described("curves"):
         traces = []
         for place, (layer, suffix) in enumerate(LAYERS.items()):
-            if run.curve(metric + suffix):
-                traces.append(_trace(*line(run, metric + suffix), layer, place))
+            name = metric.logged_name + suffix
+            if run.curve(name):
+                traces.append(_trace(*line(run, name), layer, place))
         if len(traces) > 1:
             drawn |= {trace["name"]: None for trace in traces}
         else:
             for trace in traces:
-                trace |= {"meta": "", "name": title}
+                trace |= {"meta": "", "name": metric.chart_title}
         if traces:
-            charts.append(_chart(title, note, traces))
+            charts.append(_chart(metric, traces))
     if not charts:
         raise Missing(f"{run.folder.metrics_file} has no numbers yet")
     boxes = switches("Layers", marks(list(drawn))) if drawn else ""
@@ -87,14 +69,14 @@ def overlaid(runs: Sequence[Run], names: Sequence[str]) -> Section:
         Missing: nothing was logged.
     """
     charts = []
-    for metric, (title, note) in METRICS.items():
+    for metric in described("curves"):
         traces = [
-            _trace(*line(run, metric, most=_MOST // 3), name, place)
+            _trace(*line(run, metric.logged_name, most=_MOST // 3), name, place)
             for place, (run, name) in enumerate(zip(runs, names, strict=True))
-            if run.curve(metric)
+            if run.curve(metric.logged_name)
         ]
         if traces:
-            charts.append(_chart(title, note, traces))
+            charts.append(_chart(metric, traces))
     if not charts:
         raise Missing("none of the runs has logged numbers")
     boxes = switches("Runs", marks(names))
@@ -122,7 +104,8 @@ def _trace(x: Sequence[Any], y: Sequence[Any], name: str, place: int) -> dict[st
     }  # fmt: skip
 
 
-def _chart(title: str, note: str, traces: Sequence[dict[str, Any]]) -> str:
+def _chart(metric: MetricDescription, traces: Sequence[dict[str, Any]]) -> str:
+    title = metric.chart_title
     ends = "; ".join(f"{trace['name']} ends at {trace['y'][-1]}" for trace in traces)
     layout: dict[str, Any] = {
         "hovermode": "x unified",
@@ -131,12 +114,13 @@ def _chart(title: str, note: str, traces: Sequence[dict[str, Any]]) -> str:
     values = {value for trace in traces for value in trace["y"]}
     if len(values) == 1 and (only := values.pop()):
         layout["yaxis"] = {"range": sorted((0, 2 * only))}
-    return chart(title, traces, layout, about=f"{title} over the epochs: {ends}", note=note)
+    return chart(title, traces, layout, about=f"{title} over the epochs: {ends}", note=metric.note)
 
 
 def _table(run: Run) -> str:
     """The validations as numbers."""
-    names = [name for name in METRICS if name.startswith("val/") and run.curve(name)]
+    logged = [metric.logged_name for metric in described("curves")]
+    names = [name for name in logged if name.startswith("val/") and run.curve(name)]
     measured = [row for row in run.history if any(name in row for name in names)]
     if not measured:
         return ""

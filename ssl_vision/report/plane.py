@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ssl_vision.report.curves import LAYERS
+from ssl_vision.descriptions import LAYERS
 from ssl_vision.report.markup import COLOURS, DASHES, chart, number, switches
 from ssl_vision.report.page import Missing, Section
 from ssl_vision.runs.registry import Run

@@ -57,7 +57,7 @@ def _conditions(found: list[Row]) -> str:
     first = trained[0]
     data = " ".join(filter(None, (first.data or "data", first.root, first.folder, first.settings)))
     parts = [f"{data}, {first.split} split, epoch {first.epoch}"]
-    votes = {(row.k, row.temperature) for row in found if row.metric == "knn_top1"}
+    votes = {(row.k, row.temperature) for row in found if row.k is not None and row.corruption is None}
     if len(votes) == 1:
         ((k, temperature),) = votes
         parts.append(f"kNN with k = {k}" + (f", T = {temperature:g}" if temperature else ""))

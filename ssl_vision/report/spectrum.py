@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
+from ssl_vision.descriptions import LAYERS
 from ssl_vision.metrics.effective_rank import effective_rank
 from ssl_vision.metrics.rank import rankme
-from ssl_vision.report.curves import LAYERS, marks
+from ssl_vision.report.curves import marks
 from ssl_vision.report.markup import COLOURS, DASHES, chart, numbers, switches, table
 from ssl_vision.report.material import Material
 from ssl_vision.report.page import Section

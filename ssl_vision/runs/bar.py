@@ -6,6 +6,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ProgressBar
 
 from ssl_vision.data import Batch
+from ssl_vision.descriptions import described
 from ssl_vision.progress import Job, number
 from ssl_vision.runs.log import RunLog
 
@@ -109,9 +110,9 @@ class RunBar(ProgressBar):
         latest = {} if self._log is None else self._log.latest
         parts = ["COLLAPSED"] if latest.get("val/collapsed") else []
         parts += [
-            f"{name} {latest[key]:.{digits}f}"
-            for name, key, digits in (("loss", "train/loss", 3), ("kNN", "val/knn_top1", 3))
-            if key in latest
+            f"{metric.title} {latest[metric.logged_name]:.3f}"
+            for metric in described("progress")
+            if metric.logged_name in latest
         ]
         if latest.get("train/skipped_steps"):
             parts.append(f"{latest['train/skipped_steps']:.0f} steps skipped")

@@ -20,11 +20,12 @@ def dotted(text: str) -> bool:
     return "." in text and all(part.isidentifier() for part in text.split("."))
 
 
-def dotted_names(value: Any) -> Iterator[str]:
+def dotted_names(value: Any, *, keys: bool = False) -> Iterator[str]:
     """Texts in a config that can be import paths, those within texts that are YAML themselves included.
 
     Args:
         value: a tree of dicts, lists and plain values.
+        keys: look at the keys of dicts, too, which name kinds of measurements in a protocol file.
     """
     seen: dict[int, Any] = {}
     left = [value]
@@ -32,7 +33,10 @@ def dotted_names(value: Any) -> Iterator[str]:
         value = left.pop()
         if isinstance(value, (dict, list, tuple)) and id(value) not in seen:
             seen[id(value)] = value  # an alias may stand in many places, or in itself
-            left += value.values() if isinstance(value, dict) else value
+            if isinstance(value, dict):
+                left += [*value.values(), *(value if keys else ())]
+            else:
+                left += value
         elif isinstance(value, str) and dotted(value.strip()):
             yield value.strip()
         elif isinstance(value, str):
@@ -51,7 +55,8 @@ def names_in_command(args: Sequence[str]) -> Iterator[str]:
         value = value if equals and name.startswith("-") else arg
         path = Path(value)
         is_config = "--config" in (name, before) or "-c" in (name, before) or path.suffix in _FILES
-        yield from dotted_names(_content(path) if is_config else value)
+        keys = "--protocol" in (name, before)
+        yield from dotted_names(_content(path) if is_config else value, keys=keys)
 
 
 @contextmanager

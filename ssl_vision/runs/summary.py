@@ -6,13 +6,12 @@ from statistics import median
 from typing import Any
 
 from ssl_vision.data import ImageData
+from ssl_vision.descriptions import described
 from ssl_vision.errors import InputError
 from ssl_vision.progress import duration, number
 from ssl_vision.runs.folder import significant
 from ssl_vision.runs.registry import Run
 from ssl_vision.runs.table import last_value, rows
-
-_SHOWN = ("knn_top1", "online_top1", "alignment", "uniformity", "tolerance", "rankme")
 
 
 def summary(run: Run, *, images: int | None = None, data: ImageData | None = None) -> str:
@@ -122,15 +121,16 @@ def _collapsed(run: Run) -> str:
 
 
 def _validations(run: Run) -> Iterator[str]:
-    curves = {name: curve for name in _SHOWN if (curve := run.curve(f"val/{name}"))}
+    names = [metric.logged_name for metric in described("summary")]
+    curves = {name: curve for name in names if (curve := run.curve(name))}
     if not curves:
         return
     longest = max(curves.values(), key=len)
     places = (0, -1) if len(longest) > 1 else (-1,)
-    width = max(map(len, curves)) + len("val/")
+    width = max(map(len, curves))
     heads = [f"epoch {longest[place][1] + 1}" for place in places]
     k = run.setting("metrics.k")
     yield f"  validation on {run.validated_on}" + (f", kNN with k = {k}" if k else "")
     yield "  ".join([f"  {'':<{width}}", *(f"{head:>10}" for head in heads)])
     for name, curve in curves.items():
-        yield "  ".join([f"  {f'val/{name}':<{width}}", *(f"{curve[place][2]:>10.4g}" for place in places)])
+        yield "  ".join([f"  {name:<{width}}", *(f"{curve[place][2]:>10.4g}" for place in places)])

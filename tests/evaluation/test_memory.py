@@ -84,8 +84,13 @@ import ssl_vision.metrics.neighbours
 import ssl_vision.metrics.rows
 from ssl_vision.data import Digits, Images
 from ssl_vision.evaluation.embedded import Pixels, Splits
-from ssl_vision.evaluation.measure import Source, measured
-from ssl_vision.evaluation.protocol import KNN, Grid, Linear, Logistic, Protocol
+from ssl_vision.evaluation.grid import Grid
+from ssl_vision.evaluation.knn import KNN
+from ssl_vision.evaluation.logistic import Logistic
+from ssl_vision.evaluation.measure import measured
+from ssl_vision.evaluation.measurement import Source
+from ssl_vision.evaluation.probe import Linear
+from ssl_vision.evaluation.protocol import Protocol
 
 ssl_vision.metrics.neighbours.DIFFERENCES = 2**20
 ssl_vision.metrics.rows._VALUES = 2**18

@@ -11,17 +11,19 @@ import pytest
 import torch
 from settings import TINY
 
-import ssl_vision.evaluation.measure as measure
 from ssl_vision.data import CIFAR10, STL10, Digits
+from ssl_vision.evaluation import finetune, grid, probe, robustness
 from ssl_vision.evaluation.embedded import Embedded, Splits
 from ssl_vision.evaluation.features import embed, embed_views
-from ssl_vision.evaluation.protocol import KNN, Linear, read_protocol, shipped
+from ssl_vision.evaluation.knn import KNN
+from ssl_vision.evaluation.probe import Linear
+from ssl_vision.evaluation.protocol import read_protocol, shipped
 from ssl_vision.evaluation.rebuild import trained_model
 from ssl_vision.main import main
 from ssl_vision.metrics import KNNAccuracy, rank_correlation
 from ssl_vision.runs.checkpoint import read_checkpoint
 
-FOLDER = Path(measure.__file__).parent / "protocols"
+FOLDER = Path(probe.__file__).parent / "protocols"
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +35,18 @@ def run(tiny_run, tmp_path_factory):
 def brief(monkeypatch):
     """One epoch, whatever a protocol says."""
 
-    def brief(probe):
-        return lambda *args, rule, **options: probe(
+    def brief(train):
+        return lambda *args, rule, **options: train(
             *args, rule=dataclasses.replace(rule, epochs=1), **options
         )
 
-    for name in ("linear_probe", "grid_probe", "finetuned_top1"):
-        monkeypatch.setattr(measure, name, brief(getattr(measure, name)))
+    for module, name in (
+        (probe, "linear_probe"),
+        (robustness, "linear_probe"),
+        (grid, "grid_probe"),
+        (finetune, "finetuned_top1"),
+    ):
+        monkeypatch.setattr(module, name, brief(getattr(module, name)))
 
 
 def rows_of(run, *args):
@@ -197,7 +204,7 @@ def test_the_macl_file_says_what_the_defaults_are():
         ("measures: []", "expected the keys"),
         ("layers: [head]\nmeasurements: [knn: ]", "layers must be a list out of backbone, hidden, projector"),
         ("measurements: []", "measurements must be a list"),
-        ("measurements: [knn]", "measurement 1: expected one of knn, linear, grid"),
+        ("measurements: [knn]", "measurement 1: expected one of corruptions, finetune, geometry, grid, knn"),
         ("measurements: [knn: {}, knnn: {}]", "measurement 2: expected one of"),
         ("measurements: [knn: {kk: 3}]", "kk"),
         ("measurements: [knn: {k: 0}]", "k: out of range"),

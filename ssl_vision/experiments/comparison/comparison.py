@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from ssl_vision.descriptions import MetricDescription
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.comparison.keys import check_known, is_metric, shortened, shown
 from ssl_vision.experiments.comparison.quantity import Quantity, common
@@ -51,6 +52,7 @@ class Comparison:
 
     by: str
     quantity: Quantity
+    metric: MetricDescription
     how: Mapping[str, Any]
     """Fields that the values have in common."""
     alpha: float
@@ -60,7 +62,7 @@ class Comparison:
     differing: Mapping[str, Mapping[str, Any]]
     """Settings that differ besides ``by``, and each group's value."""
     groups: tuple[Group, ...]
-    """The highest mean first. Accuracies in percent."""
+    """The highest mean first. Values are scaled: accuracies are in percent."""
     pairs: tuple[Pair, ...]
 
     def interval(self, group: Group) -> tuple[float, float] | None:
@@ -111,11 +113,11 @@ def compare(
     if not seeds:
         each = "; ".join(f"{name}: {', '.join(map(str, sorted(own)))}" for name, own in groups.items())
         raise InputError(f"no seed is in all groups ({each}): train the same seeds in each")
-    scale = 100 if quantity.percent else 1
+    metric = quantity.description([found[id(run)] for run in runs])
     made = []
     for name, members in groups.items():
         own = tuple(members[seed] for seed in seeds)
-        values = tuple(scale * float(found[id(run)]["value"]) for run in own)
+        values = tuple(metric.scale * float(found[id(run)]["value"]) for run in own)
         for run, value in zip(own, values, strict=True):
             if not math.isfinite(value):
                 raise InputError(f"{run.folder.path}: {quantity.metric} is {value}, which cannot be compared")
@@ -124,6 +126,7 @@ def compare(
     return Comparison(
         by=by,
         quantity=quantity,
+        metric=metric,
         how=how,
         alpha=alpha,
         seeds=tuple(seeds),

@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.experiments.comparison.keys import is_metric, shown
 from ssl_vision.runs.nearest import meant
 from ssl_vision.runs.registry import Run
 from ssl_vision.runs.results import preferred
 
-_OF_ONE_RUN = ("value", "seed", "lr", "weight_decay", "weights")
+_OF_ONE_RUN = ("value", "seed", "lr", "weight_decay", "weights", "title", "unit", "direction")
 """Fields of a row of evaluation.json that may differ between runs; the step size is chosen for each."""
 
 
@@ -31,10 +32,19 @@ class Quantity:
     protocol: str = "macl"
     row: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def percent(self) -> bool:
-        """Whether it is an accuracy, which is shown in percent."""
-        return self.metric.endswith("_top1")
+    def description(self, rows: Sequence[Mapping[str, Any]] = ()) -> MetricDescription:
+        """Description of the metric.
+
+        Args:
+            rows: rows of evaluation.json, which describe a metric whose module is not imported.
+
+        Raises:
+            InputError: The description in a row is invalid.
+        """
+        try:
+            return description_of(self.metric, stored=rows[0] if rows else None)
+        except ValueError as error:
+            raise InputError(f"{self.metric} in evaluation.json: {error}") from error
 
     def of(self, run: Run) -> dict[str, Any]:
         """The value and everything that says how it came about.

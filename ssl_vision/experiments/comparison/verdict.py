@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from ssl_vision.descriptions import MetricDescription
 from ssl_vision.experiments.comparison.comparison import Comparison, Pair
 from ssl_vision.experiments.comparison.statistics import smallest_wilcoxon_p
 
@@ -24,7 +25,10 @@ def title(comparison: Comparison) -> str:
     elif "images" in comparison.how:
         named += f" (validation on {comparison.how['images']})"
     seeds = ", ".join(map(str, comparison.seeds))
-    unit = ", in percent" if quantity.percent else ""
+    metric = comparison.metric
+    unit = ", in percent" if metric.percent else ""
+    if metric.direction == "lower" or (metric.direction == "higher" and not metric.percent):
+        unit += f", {metric.direction} is better"
     plural = "seed" if len(comparison.seeds) == 1 else "seeds"
     return f"{named}{unit}, epoch {comparison.how['epoch']}, {plural} {seeds}"
 
@@ -66,7 +70,7 @@ def verdict(comparison: Comparison, pair: Pair) -> str:
     first, second = pair.first.name, pair.second.name
     seeds = f"{n} seed" if n == 1 else f"{n} seeds"
     size = _sized(comparison, abs(result.mean))
-    more, less = ("better", "worse") if comparison.quantity.percent else ("higher", "lower")
+    more, less = _sides(comparison.metric)
     side = more if result.mean > 0 else less
     if not any(result.differences):
         return f"{first} and {second} are equal with {'the one seed' if n == 1 else f'each of {seeds}'}."
@@ -90,6 +94,13 @@ def verdict(comparison: Comparison, pair: Pair) -> str:
         f"{_sized(comparison, result.resolvable)} or more "
         "would be found 4 times in 5 if differences spread as these do."
     )
+
+
+def _sides(metric: MetricDescription) -> tuple[str, str]:
+    """How a sentence calls the larger and the smaller value; only shares of 1 are "better" or "worse"."""
+    if not metric.percent or metric.direction == "none":
+        return "higher", "lower"
+    return ("better", "worse") if metric.direction == "higher" else ("worse", "better")
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
@@ -122,7 +133,8 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
     return {
         "by": comparison.by,
         "metric": comparison.quantity.metric,
-        "unit": "percent" if comparison.quantity.percent else "",
+        "unit": "percent" if comparison.metric.percent else comparison.metric.unit,
+        "direction": comparison.metric.direction,
         "how": dict(comparison.how),
         "alpha": comparison.alpha,
         "seeds": list(comparison.seeds),
@@ -179,11 +191,11 @@ def _shown(comparison: Comparison, value: float | tuple[float, float] | None) ->
         return ""
     if isinstance(value, tuple):
         return " to ".join(_shown(comparison, end) for end in value)
-    return f"{value:.2f}" if comparison.quantity.percent else f"{value:.4g}"
+    return f"{value:.2f}" if comparison.metric.percent else f"{value:.4g}"
 
 
 def _sized(comparison: Comparison, value: float | None) -> str:
-    return _shown(comparison, value) + (" points" if comparison.quantity.percent else "")
+    return _shown(comparison, value) + (" points" if comparison.metric.percent else "")
 
 
 def _p(value: float | None) -> str:

@@ -1,0 +1,227 @@
+"""Metric descriptions: title, unit, direction and place of each number that is logged or evaluated.
+
+A metric is described once, by a call of `describe` in the file that defines it. Tables, curves, reports, the
+documentation and ``ssl-vision compare`` read the description and hold no list of metrics themselves.
+
+Commands such as ``ssl-vision runs`` must not import torch. The descriptions of this package are therefore
+read from its source files, as setuptools reads ``version = attr: …``, and their arguments have to be
+literals. The descriptions of other modules are known once the module is imported.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+Direction = Literal["higher", "lower", "none"]
+Section = Literal["table", "curves", "summary", "progress", "headline"]
+
+LAYERS = {"backbone": "", "hidden": "_hidden", "projector": "_projector"}
+"""Layers at which representations are measured, and the suffix of their metrics in metrics.csv."""
+
+_LAST = 1000
+
+
+@dataclass(frozen=True)
+class MetricDescription:
+    """Everything that a table, a chart or a comparison states about a metric besides its values.
+
+    Args:
+        name: name in a row of evaluation.json, which is logged as ``val/NAME``; with a slash, such as
+            ``train/loss``, the logged name itself.
+        title: short title for the head of a column, such as "kNN".
+        unit: "%" for a share of 1 that is shown as a percentage, otherwise the unit as it is shown, or "".
+        direction: "higher" or "lower", whichever is better, or "none" where neither is.
+        sections: where the metric is shown. "table" is the table of ``ssl-vision evaluate``, "curves" the
+            charts of the report, "summary" the last lines of ``fit``, "progress" its progress bar, and
+            "headline" the first lines of the report and its paired comparison.
+        needs: what the metric needs besides features: "labels", "views", "superclasses".
+        note: how to read the metric, in one line.
+        long_title: title in a chart or a sentence, such as "kNN top-1"; by default ``title``.
+        order: position among the metrics of a section, lowest first.
+
+    Raises:
+        ValueError: The name or the title is empty, or direction or a section is unknown.
+
+    Example:
+        >>> MetricDescription("purity", title="purity", unit="%", direction="higher").heading
+        'purity %'
+    """
+
+    name: str
+    title: str
+    unit: str = ""
+    direction: Direction = "none"
+    sections: tuple[Section, ...] = ("table", "curves")
+    needs: tuple[str, ...] = ()
+    note: str = ""
+    long_title: str = ""
+    order: int = _LAST
+
+    def __post_init__(self) -> None:
+        texts = (self.name, self.title, self.unit)
+        if not all(isinstance(text, str) for text in texts) or not self.name or not self.title:
+            raise ValueError(f"expected a name, a title and a unit, got {texts}")
+        if self.direction not in get_args(Direction):
+            raise ValueError(f"direction: expected one of {get_args(Direction)}, got {self.direction!r}")
+        if unknown := set(self.sections) - set(get_args(Section)):
+            raise ValueError(f"sections: expected some of {get_args(Section)}, got {sorted(unknown)}")
+        object.__setattr__(self, "long_title", self.long_title or self.title)
+
+    @property
+    def percent(self) -> bool:
+        """True if values are shares of 1 that are shown as percentages."""
+        return self.unit == "%"
+
+    @property
+    def scale(self) -> int:
+        """Factor from a value to the number that is shown."""
+        return 100 if self.percent else 1
+
+    @property
+    def heading(self) -> str:
+        """Title and unit, for the head of a column."""
+        return f"{self.title} {self.unit}".rstrip()
+
+    @property
+    def chart_title(self) -> str:
+        """Title of a chart."""
+        title = self.long_title
+        return f"Validation {title}, {self.unit}" if self.percent else title[0].upper() + title[1:]
+
+    @property
+    def logged_name(self) -> str:
+        """Name in metrics.csv, at the backbone."""
+        return self.name if "/" in self.name else f"val/{self.name}"
+
+    def shown(self, value: float, plain: str = ".3f") -> str:
+        """A value as text: with two decimals if it is a percentage, otherwise in the format ``plain``."""
+        return format(self.scale * value, ".2f" if self.percent else plain)
+
+    def text(self, value: float, plain: str = ".3f") -> str:
+        """A value with its unit, for a sentence."""
+        return f"{self.shown(value, plain)} {self.unit}".rstrip()
+
+
+def describe(
+    name: str,
+    *,
+    title: str,
+    unit: str = "",
+    direction: Direction = "none",
+    sections: tuple[Section, ...] = ("table", "curves"),
+    needs: tuple[str, ...] = (),
+    note: str = "",
+    long_title: str = "",
+    order: int = _LAST,
+) -> MetricDescription:
+    """Register the description of a metric; the arguments are those of `MetricDescription`.
+
+    Raises:
+        ValueError: The metric already has another description, or an argument is invalid.
+
+    Example:
+        >>> described = describe("neighbour_purity", title="purity", unit="%", direction="higher")
+        >>> description_of("val/neighbour_purity_projector") == described
+        True
+    """
+    description = MetricDescription(name, title, unit, direction, sections, needs, note, long_title, order)
+    known = _registered().setdefault(name, description)
+    if (
+        known != description
+    ):  # an equal one is the same declaration: its module is imported, or imported again
+        raise ValueError(f"metric {name!r} is described twice: {known} and {description}")
+    return description
+
+
+def description_of(name: str, *, stored: Mapping[str, Any] | None = None) -> MetricDescription:
+    """Return the description of a metric by its name in evaluation.json or metrics.csv.
+
+    Prefixes and layers need no description of their own: "uniformity" describes ``val/uniformity_projector``,
+    unless the longer name has a description.
+
+    Args:
+        name: name of the metric.
+        stored: row of evaluation.json, which holds title, unit and direction of a metric whose module is
+            not imported.
+
+    Returns:
+        The description; for an unknown metric one that has its name as title and no unit.
+
+    Raises:
+        ValueError: The stored description is invalid.
+
+    Example:
+        >>> description_of("val/knn_top1").heading
+        'kNN %'
+        >>> description_of("no/such_metric").title
+        'no/such_metric'
+    """
+    bare = name.rpartition("/")[2]
+    candidates = (text.removesuffix(suffix) for text in (name, bare) for suffix in LAYERS.values())
+    for candidate in candidates:
+        if candidate in _registered():
+            return _registered()[candidate]
+    fields = {key: stored[key] for key in _STORED if key in stored} if stored else {}
+    return MetricDescription(name, **({"title": name} | fields))
+
+
+def described(section: Section | None = None) -> list[MetricDescription]:
+    """Return the descriptions of a section, or all of them, in the order in which they are shown.
+
+    Example:
+        >>> " ".join(description.title for description in described("progress"))
+        'loss kNN'
+    """
+    every = _registered().values()
+    return sorted(
+        (each for each in every if section is None or section in each.sections),
+        key=lambda each: (each.order, each.name),
+    )
+
+
+def stored_description(name: str) -> dict[str, str]:
+    """Return what a row of evaluation.json states about a metric that is described outside this package."""
+    description = _registered().get(name)
+    if description is None or name in _declared():
+        return {}
+    return {key: getattr(description, key) for key in _STORED}
+
+
+_STORED = ("title", "unit", "direction")
+
+
+@cache
+def _registered() -> dict[str, MetricDescription]:
+    """All descriptions by name: those declared in this package at first, to which `describe` adds."""
+    return dict(_declared())
+
+
+@cache
+def _declared() -> dict[str, MetricDescription]:
+    """Descriptions in the source files of this package, read without importing them.
+
+    Raises:
+        ValueError: Two files describe one metric, or an argument is no literal.
+    """
+    found: dict[str, MetricDescription] = {}
+    for description in _declarations(Path(__file__).parent):
+        if description.name in found:
+            raise ValueError(f"metric {description.name!r} is described in two places")
+        found[description.name] = description
+    return found
+
+
+def _declarations(folder: Path) -> Iterator[MetricDescription]:
+    """What the files below a folder describe by calls of `describe` at their top level."""
+    for file in sorted(folder.rglob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        if "\ndescribe(" not in text:
+            continue
+        for statement in ast.parse(text, str(file)).body:
+            match statement:
+                case ast.Expr(value=ast.Call(func=ast.Name(id="describe")) as call):
+                    options = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+                    yield MetricDescription(*map(ast.literal_eval, call.args), **options)

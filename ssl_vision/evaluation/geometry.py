@@ -1,0 +1,68 @@
+"""Geometry of a representation on the test split: alignment, uniformity, tolerance, rank and others."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ssl_vision.evaluation.embedded import Embedded, Splits
+from ssl_vision.evaluation.measurement import Measurement, Source, Value, measurement
+from ssl_vision.metrics import Alignment, Representation, lidar, rank_correlation
+from ssl_vision.progress import Job
+
+
+@measurement("geometry")
+@dataclass(frozen=True)
+class Geometry(Measurement):
+    """Alignment, uniformity, tolerance, cosines, sensitivity and RankMe of the test split; no baselines.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    extended: bool = False
+    """With effective rank, feature standard deviation, class means, retrieval and LiDAR."""
+    lidar_images: int = 1000
+    """Images of the test split whose LiDAR is taken, evenly spaced; LiDAR's paper has 1,000."""
+    lidar_views: int = 50
+    """Views of each; the paper has 50. The network sees images times views."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("lidar_images", 2), ("lidar_views", 2)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: out of range, got {getattr(self, name)}")
+
+    def __str__(self) -> str:
+        return ""
+
+    def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
+        """All metrics that the labels of the data set allow."""
+        network = source.trained_network
+        if network is None:
+            return
+        representation, alignment = Representation(extended=self.extended), Alignment()
+        representation.update(network.plain("test", source.layer).cpu(), splits.images["test"].labels)
+        alignment.update(*(view.cpu() for view in network.pairs("test", network.layers)[source.layer]))
+        with Job(f"geometry of {source.features} {source.layer}"):
+            values = representation.compute()
+        for metric, value in values.items():
+            if not value.isnan():  # as the mean over pairs of a class that has one image
+                yield Value(metric, float(value), {})
+        yield Value("alignment", float(alignment.compute()), {"augmentation": "pretraining"})
+        if splits.superclasses is not None:
+            yield from _ranking(source, network, splits, splits.superclasses)
+        if self.extended:
+            images, views = self.lidar_images, self.lidar_views
+            scatter = network.view_scatter(source.layers, images=images, views=views)[source.layer]
+            how = f"pretraining, {views} views of {len(scatter.means)} images"
+            yield Value("lidar", float(lidar(scatter)), {"augmentation": how})
+
+
+def _ranking(source: Source, network: Embedded, splits: Splits, superclasses: Tensor) -> Iterator[Value]:
+    """How well cosines rank pairs of views: same image above class above superclass above none."""
+    labels = splits.images["test"].labels
+    levels = torch.stack([superclasses[labels], labels, torch.arange(len(labels))], dim=1).repeat(2, 1)
+    views = torch.cat([view.cpu() for view in network.pairs("test", network.layers)[source.layer]])
+    for metric, value in rank_correlation(views, levels)._asdict().items():
+        yield Value(metric, float(value), {"augmentation": "pretraining"})

@@ -1,0 +1,102 @@
+"""kNN accuracy of a representation: the bank is the labelled train split, the queries are the test split."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal, Self
+
+from torch import Tensor
+
+from ssl_vision.evaluation.embedded import Splits
+from ssl_vision.evaluation.measurement import Measurement, Source, Value, measurement
+from ssl_vision.evaluation.ranges import check
+from ssl_vision.metrics.knn_table import KNNScore, knn_table
+from ssl_vision.progress import Job
+
+
+@measurement("knn")
+@dataclass(frozen=True)
+class KNN(Measurement):
+    """Vote of the nearest neighbours in the labelled train split.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    k: int = 200
+    """In a file of a protocol, the default is the data set's (``knn_k``)."""
+    distance: Literal["cosine", "euclidean"] = "cosine"
+    vote: Literal["weighted", "majority"] = "weighted"
+    """``weighted`` counts a neighbour as exp(s/T), s the cosine or −distance; ``majority`` each as 1."""
+    temperature: float = 0.1
+    """T of the weighted vote."""
+
+    def __post_init__(self) -> None:
+        check(
+            self,
+            k=self.k >= 1,
+            distance=self.distance in ("cosine", "euclidean"),
+            vote=self.vote in ("weighted", "majority"),
+            temperature=self.temperature > 0,
+        )
+
+    def __str__(self) -> str:
+        votes = f"T = {self.temperature:g}" if self.vote == "weighted" else "majority vote"
+        return f"kNN: {self.distance}, k = {self.k}, {votes}"
+
+    @classmethod
+    def defaults(cls, *, k: int) -> dict[str, Any]:
+        """The data set's k."""
+        return {"k": k}
+
+    @property
+    def vote_temperature(self) -> float | None:
+        """T of the vote; None for a majority vote."""
+        return self.temperature if self.vote == "weighted" else None
+
+    def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
+        """Top-1 accuracy of the vote."""
+        for values in self.measure_all([self], source, splits, seed):
+            yield from values
+
+    @classmethod
+    def measure_all(
+        cls, measurements: Sequence[Self], source: Source, splits: Splits, seed: int
+    ) -> Iterator[Iterator[Value]]:
+        """Top-1 accuracies of all votes, from one search for each distance."""
+        scores: dict[KNN, KNNScore] = {}
+
+        def values(each: KNN) -> Iterator[Value]:
+            if not scores:
+                scores.update(_scores(measurements, source, splits))
+            yield each.value("knn_top1", scores[each])
+
+        return map(values, measurements)
+
+    def value(self, metric: str, score: KNNScore) -> Value:
+        """A score as a value of a metric."""
+        about = {
+            "bank": "train", "k": score.k, "temperature": score.temperature,
+            "distance": self.distance, "vote": self.vote,
+        }  # fmt: skip
+        return Value(metric, score.top1, about)
+
+
+def _scores(measurements: Sequence[KNN], source: Source, splits: Splits) -> dict[KNN, KNNScore]:
+    """The score of each measurement, from one search for each distance."""
+    scores: dict[KNN, KNNScore] = {}
+    for distance in dict.fromkeys(each.distance for each in measurements):
+        group = [each for each in measurements if each.distance == distance]
+        ks = list(dict.fromkeys(each.k for each in group))
+        temperatures = list(dict.fromkeys(each.vote_temperature for each in group))
+        queries, bank = source.queries, source.bank
+        with Job(f"kNN of {source.features} {source.layer}", lines=isinstance(bank, Tensor)):
+            table = knn_table(
+                queries, splits.images["test"].labels.to(queries.device),
+                bank, splits.images["train"].labels.to(bank.device),
+                num_classes=len(splits.images["train"].classes), ks=ks, temperatures=temperatures,
+                metric=distance,
+            )  # fmt: skip
+        by_place = dict(zip(product(temperatures, ks), table, strict=True))
+        scores |= {each: by_place[each.vote_temperature, each.k] for each in group}
+    return scores

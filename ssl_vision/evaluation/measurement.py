@@ -1,0 +1,205 @@
+"""Measurement kinds: their base class, their registry, and what a measurement is given and returns."""
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+
+import ssl_vision.evaluation
+from ssl_vision.evaluation.embedded import Embedded, Pixels, Splits
+from ssl_vision.evaluation.subset import Labels
+from ssl_vision.metrics.rows import Features
+
+_COLUMNS = {"labels", "augmentation", "views", "lr", "weight_decay"}
+"""Options of measurements that have a field of their own in a row."""
+
+
+class Value(NamedTuple):
+    """One measured number."""
+
+    metric: str
+    value: float
+    about: dict[str, Any]
+    """Fields of the row that state how the number was measured."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One representation of the splits.
+
+    Args:
+        features: network or images that the features come from; see `Row.features`.
+        layer: layer at which the features are read.
+        made: object that computes the features.
+        layers: all layers that the protocol measures, which are embedded together.
+        epoch: number of epochs that the network was trained for.
+    """
+
+    features: str
+    layer: str
+    made: Embedded | Pixels
+    layers: tuple[str, ...] = ("backbone",)
+    epoch: int = 0
+
+    @property
+    def bank(self) -> Features:
+        """Features of the train split, (N, F)."""
+        return self.made.plain("train", self.layer)
+
+    @property
+    def queries(self) -> Features:
+        """Features of the test split, (M, F)."""
+        return self.made.plain("test", self.layer)
+
+    @property
+    def network(self) -> Embedded | None:
+        """Trained or untrained network; None for raw pixels."""
+        return self.made if isinstance(self.made, Embedded) else None
+
+    @property
+    def trained_network(self) -> Embedded | None:
+        """Trained network; None for the baselines."""
+        return self.network if self.features == "trained" else None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Base class of measurement kinds; the fields of a subclass are its options in a protocol file.
+
+    A subclass is a frozen dataclass with a method ``measure``. The decorator `measurement` gives it a name
+    for protocol files. A class in a module of your own needs no name: your protocol file gives its import
+    path.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Width(Measurement):
+        ...     def measure(self, source, splits, seed):
+        ...         yield Value("width", source.queries.shape[1], {})
+        >>> str(Width())
+        'width'
+    """
+
+    kind: ClassVar[str] = ""
+    """Name in messages, which the decorator `measurement` also makes the name in protocol files."""
+    required_layer: ClassVar[str | None] = None
+    """Layer that a protocol must include, if the measurement is possible at that layer only."""
+
+    def __init_subclass__(cls) -> None:
+        cls.kind = cls.__name__.lower()
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.kind, options_text(self, without=()))))
+
+    @classmethod
+    def defaults(cls, *, k: int) -> dict[str, Any]:
+        """Defaults of options in a protocol file that depend on the data set.
+
+        Args:
+            k: neighbours that vote on this data set.
+        """
+        return {}
+
+    def measure(self, source: Source, splits: Splits, seed: int) -> Iterable[Value]:
+        """Measure one representation; yield nothing where the measurement does not apply to it.
+
+        Args:
+            source: the representation.
+            splits: the images and their labels.
+            seed: seed of the order of rows in training, of held-out rows and of noise.
+
+        Raises:
+            ValueError: The features do not allow the measurement, which is then left out with this message.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no method measure")
+
+    @classmethod
+    def measure_all(
+        cls, measurements: Sequence[Self], source: Source, splits: Splits, seed: int
+    ) -> Iterator[Iterable[Value]]:
+        """The values of all measurements of this kind in a protocol, one after another.
+
+        Override it where measurements share work. An error while one is taken must not end the iterator.
+        """
+
+        def values(each: Self) -> Iterable[Value]:
+            return each.measure(source, splits, seed)
+
+        return map(values, measurements)
+
+
+Kind = TypeVar("Kind", bound=type[Measurement])
+
+_KINDS: dict[str, type[Measurement]] = {}
+
+
+def measurement(kind: str) -> Callable[[Kind], Kind]:
+    """Register a class as a kind of measurement under a name for protocol files.
+
+    Args:
+        kind: the name, such as "linear".
+
+    Raises:
+        ValueError: Another class has the name.
+    """
+
+    def register(cls: Kind) -> Kind:
+        known = _KINDS.get(kind)
+        if known is not None and (known.__module__, known.__name__) != (cls.__module__, cls.__name__):
+            raise ValueError(f"measurement {kind!r} is both {known.__module__}.{known.__name__} and {cls}")
+        _KINDS[kind] = cls
+        cls.kind = kind
+        return cls
+
+    return register
+
+
+def kinds() -> dict[str, type[Measurement]]:
+    """Return all registered kinds by name: those in this folder and those of other imported modules."""
+    for module in pkgutil.iter_modules(ssl_vision.evaluation.__path__, "ssl_vision.evaluation."):
+        importlib.import_module(module.name)
+    return dict(sorted(_KINDS.items()))
+
+
+def classification(source: Source, splits: Splits, share: Labels = "all") -> dict[str, Any]:
+    """Arguments of every function that trains a classifier on features.
+
+    Args:
+        source: the representation.
+        splits: the images and their labels.
+        share: share of the train images that keep their labels.
+    """
+    bank, queries = source.bank, source.queries
+    return {
+        "train_features": bank,
+        "train_labels": splits.train_labels(share).to(queries.device),
+        "test_features": queries,
+        "test_labels": splits.images["test"].labels.to(queries.device),
+        "num_classes": len(splits.images["train"].classes),
+    }
+
+
+def about_training(rule: Any, *, labels: Labels) -> dict[str, Any]:
+    """Fields of a row that state how a classifier was trained.
+
+    Args:
+        rule: dataclass of the training options.
+        labels: share of the train images that keep their labels.
+    """
+    return {
+        "bank": "train",
+        "labels": None if labels == "all" else labels,
+        "options": options_text(rule),
+    }
+
+
+def options_text(rule: Any, *, without: Collection[str] = _COLUMNS) -> str:
+    """The fields of a dataclass as text, by default those that have no field of their own in a row."""
+    options = dataclasses.asdict(rule).items()
+    return ", ".join(f"{key} {value}" for key, value in options if key not in without)
+
+
+def labels_text(labels: Labels) -> str:
+    """The end of a description that states the share of labels that is used."""
+    return "" if labels == "all" else f", with {labels} of the labels"

@@ -1,0 +1,142 @@
+"""Metric descriptions: declared once, readable without torch, and the same in the documentation."""
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import ssl_vision
+from ssl_vision.descriptions import LAYERS, _declarations, _declared, describe, described, description_of
+from ssl_vision.methods import Layers
+from ssl_vision.metrics import (
+    Alignment,
+    KNNAccuracy,
+    LiDAR,
+    RankMe,
+    SemanticSensitivity,
+    Tolerance,
+    Uniformity,
+)
+from ssl_vision.metrics.representation import Representation
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def names(section):
+    return [metric.name for metric in described(section) if metric.name in _declared()]
+
+
+def test_sections_have_their_metrics_in_order():
+    geometry = ["alignment", "uniformity", "tolerance"]
+    assert names("table") == [
+        "knn_top1", "linear_top1", "grid_top1", "logistic_top1", "finetune_top1", "online_top1",
+        "corrupted_knn_top1", "corrupted_linear_top1",
+        *geometry, "same_cosine", "different_cosine", "sensitivity", "rankme", "spearman", "kendall",
+    ]  # fmt: skip
+    assert names("curves") == [
+        "train/loss", "knn_top1", "online_top1", "train/temperature", "train/alignment",
+        *geometry, "sensitivity", "rankme",
+    ]  # fmt: skip
+    assert names("summary") == ["knn_top1", "online_top1", *geometry, "rankme"]
+    assert names("headline") == ["knn_top1", "linear_top1"]
+    assert names("progress") == ["train/loss", "knn_top1"]
+
+
+def test_an_import_registers_what_the_source_declares():
+    """A module whose call has other arguments than its source would describe its metric a second time."""
+    package = Path(ssl_vision.__file__).parent
+    calls = {file: file.read_text().count("\ndescribe(") for file in package.rglob("*.py")}
+    for file in (file for file, count in calls.items() if count):
+        importlib.import_module(".".join(["ssl_vision", *file.relative_to(package).with_suffix("").parts]))
+    assert sum(calls.values()) == len(_declared()) == len({each.order for each in _declared().values()})
+
+
+def test_every_value_of_a_representation_is_described():
+    representation = Representation(extended=True)
+    representation.update(torch.randn(20, 4), torch.arange(20) % 2)
+    assert representation.compute().keys() <= _declared().keys()
+
+
+@pytest.mark.parametrize(
+    ("metric", "name"),
+    [
+        (Alignment, "alignment"),
+        (KNNAccuracy, "knn_top1"),
+        (LiDAR, "lidar"),
+        (RankMe, "rankme"),
+        (SemanticSensitivity, "sensitivity"),
+        (Tolerance, "tolerance"),
+        (Uniformity, "uniformity"),
+    ],
+)
+def test_the_direction_is_that_of_the_class(metric, name):
+    directions = {True: "higher", False: "lower", None: "none"}
+    assert description_of(name).direction == directions[metric.higher_is_better]
+
+
+@pytest.mark.parametrize(
+    ("logged", "name"),
+    [
+        ("val/uniformity_projector", "uniformity"),
+        ("val/uniformity_hidden", "uniformity"),
+        ("val/uniformity", "uniformity"),
+        ("train/online_top1", "online_top1"),
+        ("train/alignment", "train/alignment"),
+        ("val/alignment", "alignment"),
+    ],
+)
+def test_logged_names_lead_to_their_description(logged, name):
+    assert description_of(logged).name == name
+
+
+def test_layers_are_those_of_the_network():
+    assert tuple(LAYERS) == Layers._fields
+
+
+def test_a_metric_is_described_once(tmp_path):
+    same = {"title": "kept", "unit": "%"}
+    assert describe("test_described_once", **same) == describe("test_described_once", **same)
+    with pytest.raises(ValueError, match="'test_described_once' is described twice"):
+        describe("test_described_once", title="another")
+    with pytest.raises(ValueError, match="'uniformity' is described twice"):
+        describe("uniformity", title="another")
+    (tmp_path / "computed.py").write_text('\nNAME = "x"\ndescribe(NAME, title="x")\n')
+    with pytest.raises(ValueError, match="malformed node"):
+        list(_declarations(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"title": ""}, "expected a name, a title and a unit"),
+        ({"title": "x", "direction": "up"}, "direction: expected one of"),
+        ({"title": "x", "sections": ("cellar",)}, "sections: expected some of"),
+    ],
+)
+def test_invalid_descriptions_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        describe("test_invalid", **options)
+
+
+def test_descriptions_are_read_without_torch():
+    code = "import sys; from ssl_vision.descriptions import description_of as d; print(d('val/rankme').title)"
+    code += "; assert 'torch' not in sys.modules and 'ssl_vision.metrics' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "RankMe\n"
+
+
+def test_the_documented_table_is_that_of_the_descriptions():
+    page = (DOCS / "evaluation.md").read_text()
+    table = re.search(r"\| metric \| title .*?\n\n", page, flags=re.DOTALL).group().strip().splitlines()
+    better = {"higher": "higher", "lower": "lower", "none": ""}
+    expected = [
+        f"| `{each.name}` | {each.heading} | {better[each.direction]} | {needs} | {each.note} |"
+        for each in described()
+        if each.name in _declared()
+        for needs in (", ".join(each.needs),)
+    ]
+    assert table[2:] == expected
