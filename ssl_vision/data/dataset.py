@@ -123,8 +123,9 @@ def read_dataset(dataset: MapDataset, *, size: int | None = None) -> Images:
 
     Args:
         dataset: ``dataset[i]`` is a pair (image, label).
-        size: side of the squares, in pixels, that PIL images of other sizes become: the shorter side is
-            resized, the longer one centre cropped. None requires images of one size.
+        size: side in pixels of the squares that PIL images become, unless all of them are squares of one
+            size already: the shorter side is resized, the longer one centre cropped. None requires images of
+            one size.
 
     Raises:
         InputError: the data set is empty or has no length, an item is not such a pair, or sizes differ.
@@ -142,7 +143,20 @@ def read_dataset(dataset: MapDataset, *, size: int | None = None) -> Images:
         raise InputError(f"{name} has no length: a map-style data set is required") from error
     if not count:
         raise InputError(f"{name} has no images")
+    first, _ = _pair(dataset, 0, name)
+    if size is not None and isinstance(first, Image.Image) and first.width == first.height:
+        try:
+            return _read(dataset, count, name, size=None)
+        except _SizesDifferError:
+            pass
+    return _read(dataset, count, name, size=size)
 
+
+class _SizesDifferError(InputError):
+    pass
+
+
+def _read(dataset: MapDataset, count: int, name: str, *, size: int | None) -> Images:
     def read(row: int) -> Tensor:
         image, _ = _pair(dataset, row, name)
         return _image(image, size=size, where=f"{name}[{row}]")
@@ -156,7 +170,7 @@ def read_dataset(dataset: MapDataset, *, size: int | None = None) -> Images:
         labels[row] = _label(label, f"{name}[{row}]")
         pixels = _image(image, size=size, where=f"{name}[{row}]")
         if pixels.shape != shape or pixels.dtype != first.dtype:
-            raise InputError(
+            raise _SizesDifferError(
                 f"{name}[{row}] is {pixels.dtype} {tuple(pixels.shape)}, {name}[0] {first.dtype} {shape}: "
                 "images of one size and type are required"
             )

@@ -1,0 +1,147 @@
+"""Evaluation from Python: any encoder, any labelled data sets, any protocol."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from ssl_vision.data import ImageData, Images, Views
+from ssl_vision.data.dataset import MapDataset, prepared_views, read_dataset
+from ssl_vision.data.module import Split
+from ssl_vision.encoders import Encoder, ModuleEncoder
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.embedded import Embedded, Splits
+from ssl_vision.evaluation.measure import measured
+from ssl_vision.evaluation.measurement import Source
+from ssl_vision.evaluation.protocol import read_protocol, shipped
+from ssl_vision.evaluation.table import Row, render
+from ssl_vision.methods import Layers, Method
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of `evaluate`; ``print`` shows it as tables, one for each protocol.
+
+    Args:
+        rows: all measured numbers, each with its protocol.
+    """
+
+    rows: tuple[Row, ...]
+
+    def value(self, metric: str, **fields: object) -> float:
+        """Return the value of one metric, accuracies in [0, 1].
+
+        Args:
+            metric: name of the metric, such as ``"knn_top1"``.
+            fields: other fields of `Row` that the row must have, such as ``k=20``.
+
+        Raises:
+            InputError: no row fits, or several.
+        """
+        fields["metric"] = metric
+        found = [row.value for row in self.rows if fields.items() <= row.as_dict().items()]
+        if len(found) != 1:
+            names = ", ".join(dict.fromkeys(row.metric for row in self.rows))
+            wanted = ", ".join(f"{name} {value}" for name, value in fields.items())
+            raise InputError(f"{len(found)} rows have {wanted}; the metrics are {names}")
+        return found[0]
+
+    def __str__(self) -> str:
+        protocols = dict.fromkeys(row.protocol for row in self.rows)
+        return "\n".join(
+            f"{protocol}\n{render([row for row in self.rows if row.protocol == protocol])}"
+            for protocol in protocols
+        )
+
+
+def evaluate(
+    encoder: nn.Module,
+    *,
+    train: MapDataset,
+    test: MapDataset,
+    protocol: str | Sequence[str] = "macl",
+    views: Views | None = None,
+    seed: int = 0,
+) -> Evaluation:
+    """Evaluate an encoder on labelled data sets.
+
+    The encoder runs on its own device in evaluation mode, without gradients; fine-tuning trains a copy. A
+    measurement that is not possible is left out with a line on stderr that gives the reason.
+
+    Args:
+        encoder: module that maps images (N, 3, H, W) to features (N, F), or a method of
+            ``ssl_vision.methods``, whose projection head is evaluated, too.
+        train: map-style data set of pairs (image, label). Its images are the neighbours of kNN and train the
+            linear classifiers.
+        test: map-style data set of pairs (image, label), which are classified.
+        protocol: name of a protocol of the package, ``"all"``, the path of your own ``.yaml`` file, or
+            several of them.
+        views: size and normalisation of the images that the encoder is given, and the augmentation of
+            protocols that train on random views. Required if the data sets return PIL images or uint8
+            tensors. Leave it out if their transforms return normalised floating-point tensors, which the
+            encoder is given as they are; protocols that need augmented or corrupted images then leave these
+            measurements out.
+        seed: seed of augmentation and of the classifiers.
+
+    Raises:
+        InputError: the protocol is unknown, a data set cannot be read, has no labels or does not fit
+            ``views``, the encoder does not return (N, F) features, or nothing could be measured.
+
+    Example:
+        >>> import torch
+        >>> images = torch.rand(30, 3, 8, 8)
+        >>> data = [(image, row % 3) for row, image in enumerate(images)]
+        >>> result = evaluate(nn.Flatten(), train=data, test=data, protocol="solo")
+        >>> result.value("knn_top1", k=20) > 0.3
+        True
+    """
+    names = [protocol] if isinstance(protocol, str) else list(protocol)
+    names = [each for name in names for each in (shipped() if name == "all" else [name])]
+    protocols = [read_protocol(name, k=ImageData.knn_k) for name in dict.fromkeys(names)]
+    splits = _splits(train, test, views)
+    if not isinstance(encoder, (Method, Encoder)):
+        try:
+            encoder = ModuleEncoder(encoder, image_size=splits.views.size)
+        except ValueError as error:
+            raise InputError(str(error).partition("; image_size of ModuleEncoder")[0]) from error
+    embedded = Embedded(
+        encoder, splits,
+        description=type(encoder).__qualname__, cache=None, seed=seed,
+        layers=Layers._fields if isinstance(encoder, Method) else ("backbone",),
+    )  # fmt: skip
+    rows: list[Row] = []
+    for each in protocols:
+        layers = tuple(layer for layer in each.layers if layer in embedded.layers)
+        if missing := sorted(set(each.layers) - set(layers)):
+            print(f"{each.name}: {', '.join(missing)} left out: an encoder has none", file=sys.stderr)
+        for layer in layers:
+            rows += measured(each, Source("trained", layer, embedded, layers), splits, seed=seed)
+        embedded.forget()
+    if not rows:
+        raise InputError("nothing could be measured: the lines above say why")
+    return Evaluation(tuple(rows))
+
+
+def _splits(train: MapDataset, test: MapDataset, views: Views | None) -> Splits:
+    size = None if views is None else views.size
+    images: dict[Split, Images] = {
+        "train": read_dataset(train, size=size), "test": read_dataset(test, size=size),
+    }  # fmt: skip
+    for name, split in images.items():
+        if not split.labelled.any():
+            raise InputError(f"{name} has no labels: there is nothing to classify")
+    prepared = {name: split.at(torch.tensor([0])).is_floating_point() for name, split in images.items()}
+    if prepared["train"] != prepared["test"]:
+        raise InputError("train and test must both return normalised tensors, or both images of bytes")
+    if prepared["train"] and views is not None:
+        raise InputError("views is given, but the data sets return tensors that are already normalised")
+    if prepared["train"]:
+        views = prepared_views(images["train"])
+    if views is None:
+        raise InputError("views is required: it is the size and the normalisation that the encoder expects")
+    classes = max((split.classes for split in images.values()), key=len)
+    for split in images.values():
+        split.classes = classes
+    return Splits(images, views, data=type(test).__name__)

@@ -1,0 +1,173 @@
+"""Evaluation from Python: any module and any map-style data sets, equal to the command where both apply."""
+
+import json
+
+import pytest
+import torch
+import torchvision
+from PIL import Image
+from torch import nn
+from torch.utils.data import IterableDataset, TensorDataset
+
+import ssl_vision
+from ssl_vision.data import Digits, Views
+from ssl_vision.data.dataset import read_dataset
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.rebuild import trained_model
+from ssl_vision.main import main
+from ssl_vision.metrics import KNNAccuracy
+from ssl_vision.runs.checkpoint import read_checkpoint
+
+
+class Pairs:
+    """A data set of (image, label) that counts how often an item is read."""
+
+    def __init__(self, images, labels, transform=lambda image: image):
+        self.images, self.labels, self.transform, self.reads = images, labels, transform, 0
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, row):
+        self.reads += 1
+        return self.transform(self.images[row]), int(self.labels[row])
+
+
+def pil(image):
+    return Image.fromarray(image.permute(1, 2, 0).numpy())
+
+
+def digits(split, transform=lambda image: image):
+    images = Digits().split(split)
+    return Pairs(images.images, images.labels, transform)
+
+
+@pytest.mark.parametrize("transform", [lambda image: image, pil], ids=["uint8", "PIL"])
+def test_a_method_gives_the_rows_of_the_command(tiny_run, tmp_path, transform):
+    options = ["--baselines=false", "--cache=false", f"--output={tmp_path / 'rows.json'}"]
+    assert main(["evaluate", str(tiny_run), "--protocol=macl", "--protocol=solo", *options]) == 0
+    expected = json.loads((tmp_path / "rows.json").read_text())
+    model, views = trained_model(read_checkpoint(tiny_run)), Digits().views
+    result = ssl_vision.evaluate(
+        model.train(), train=digits("train", transform), test=digits("test", transform), views=views,
+        protocol=["macl", "solo"],
+    )  # fmt: skip
+    assert model.training
+    keys = ("protocol", "layer", "metric", "k", "value")
+    found, wanted = ([tuple(row.get(key) for key in keys) for row in rows] for rows in (
+        [row.as_dict() for row in result.rows], expected,
+    ))  # fmt: skip
+    ours = {row[:4]: row[4] for row in found}
+    theirs = {row[:4]: row[4] for row in wanted}
+    both = ours.keys() & theirs.keys()
+    assert ("macl", "projector", "linear_top1", None) in both
+    assert {key: ours[key] for key in both} == {key: theirs[key] for key in both}
+    assert "trained backbone" in str(result)
+
+
+def test_normalised_tensors_are_encoded_as_they_are():
+    torch.manual_seed(0)
+    network = torchvision.models.resnet18(num_classes=7).eval()
+    images, labels = torch.randn(60, 3, 40, 24), torch.arange(60) % 3
+    train, test = TensorDataset(images[:40], labels[:40]), TensorDataset(images[40:], labels[40:])
+    result = ssl_vision.evaluate(network, train=train, test=test, protocol="solo")
+    knn = KNNAccuracy(num_classes=3, k=20, temperature=0.07)
+    with torch.no_grad():
+        knn.update(network(images[:40]), labels[:40], "bank")
+        knn.update(network(images[40:]), labels[40:], "query")
+    assert result.value("knn_top1", k=20) == pytest.approx(float(knn.compute()))
+    assert {row.layer for row in result.rows} == {"backbone"}
+    assert {row.data for row in result.rows} == {"TensorDataset"}
+
+
+def test_what_needs_views_is_left_out_with_the_reason(tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text(
+        "layers: [backbone, projector]\nmeasurements: [linear: {augmentation: crop, epochs: 1}, "
+        "corruptions: {severities: [1]}, geometry: {}, finetune: {epochs: 1}, "
+        "finetune: {epochs: 1, augmentation: none, batch_size: 10}, linear: {epochs: 1}]\n"
+    )
+    data = TensorDataset(torch.randn(30, 3, 8, 8), torch.arange(30) % 3)
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
+    before = encoder[1].weight.clone()
+    result = ssl_vision.evaluate(encoder, train=data, test=data, protocol=str(tmp_path / "mine.yaml"))
+    assert [row.metric for row in result.rows] == ["finetune_top1", "linear_top1"]
+    assert torch.equal(encoder[1].weight, before)
+    said = capsys.readouterr().err
+    assert "mine: projector left out: an encoder has none" in said
+    for kind in ("linear", "corruptions", "geometry", "finetune"):
+        assert f"mine: {kind} of trained backbone is left out: " in said
+    assert said.count("let it return PIL images or uint8 tensors, and give views") == 3
+
+
+def test_images_of_several_sizes_become_squares_and_labels_of_test_count():
+    sizes = [(20, 30), (31, 17), (16, 16), (40, 12)]
+    train = [(Image.new("L", size, 40 * row), row % 2) for row, size in enumerate(sizes)]
+    test = [*train, (Image.new("RGBA", (18, 50), (9, 200, 9, 255)), 4)]
+    views = Views(size=16, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    result = ssl_vision.evaluate(nn.Flatten(), train=train, test=test, protocol="solo", views=views)
+    assert 0 <= result.value("knn_top1") <= 0.8  # the fifth has a class that train does not have
+    with pytest.raises(InputError, match=r"list\[1\] is torch.uint8 \(3, 17, 31\), list\[0\] torch.uint8"):
+        read_dataset(train)
+
+
+def test_large_data_sets_are_read_again_and_give_the_same(monkeypatch):
+    train, test = digits("train"), digits("test")
+    train.labels, test.labels = train.labels[:200], test.labels[:100]
+    encoder = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    options = {"train": train, "test": test, "protocol": "solo", "views": Digits().views}
+    kept = ssl_vision.evaluate(encoder, **options)
+    assert 200 <= (first := train.reads) < 210
+    monkeypatch.setattr("ssl_vision.data.dataset._IN_MEMORY", 0)
+    again = ssl_vision.evaluate(encoder, **options)
+    assert 400 <= train.reads - first < 410
+    assert [row.as_dict() for row in kept.rows] == [row.as_dict() for row in again.rows]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+
+BYTES = [(torch.zeros(3, 8, 8, dtype=torch.uint8), label) for label in (0, 1, 1)]
+FLOATS = [(torch.zeros(3, 8, 8), label) for label in (0, 1, 1)]
+VIEWS = Views(size=8)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"train": Stream()}, "Stream has no length: a map-style data set is required"),
+        ({"train": []}, "list has no images"),
+        ({"train": [(FLOATS[0][0],)]}, r"list\[0\] must be a pair \(image, label\), got tuple"),
+        ({"train": [FLOATS[0][0]]}, r"list\[0\] must be a pair \(image, label\), got Tensor"),
+        ({"train": [(FLOATS[0][0], "cat")]}, r"list\[0\] has the label 'cat'; labels are integers"),
+        ({"train": [(FLOATS[0][0], -2)]}, r"list\[0\] has the label -2; labels are -1 or more"),
+        ({"train": [("a.png", 0)]}, r"list\[0\] is not an image \(3, H, W\): str"),
+        ({"train": [(torch.zeros(4, 8, 8), 0)]}, r"is not an image \(3, H, W\): torch.float32 \(4, 8, 8\)"),
+        ({"train": [(torch.zeros(3, 8, 8).long(), 0)]}, "is torch.int64: an image is uint8 or floating"),
+        ({"train": [(image, None) for image, _ in FLOATS]}, "train has no labels: there is nothing to"),
+        ({"train": BYTES}, "train and test must both return normalised tensors, or both images of bytes"),
+        ({"train": BYTES, "test": BYTES}, "views is required"),
+        ({"views": VIEWS}, "views is given, but the data sets return tensors that are already normalised"),
+        ({"encoder": nn.Identity()}, r"Identity must map images \(1, 3, 8, 8\) to features \(1, F\)"),
+        ({"encoder": nn.Linear(3, 3)}, r"Linear cannot encode images \(1, 3, 8, 8\)"),
+        ({"protocol": "knm"}, "no protocol 'knm'"),
+        ({"protocol": "online"}, "nothing could be measured"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_evaluated_is_one_line(given, message):
+    options = {"encoder": nn.Flatten(), "train": FLOATS, "test": FLOATS} | given
+    with pytest.raises(InputError, match=message) as caught:
+        ssl_vision.evaluate(options.pop("encoder"), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_value_is_that_of_one_row():
+    result = ssl_vision.evaluate(nn.Flatten(), train=FLOATS, test=FLOATS, protocol=["solo", "dkobak"])
+    assert result.value("knn_top1", protocol="solo") == result.value(
+        "knn_top1", protocol="solo", layer="backbone"
+    )
+    with pytest.raises(InputError, match="3 rows have metric knn_top1; the metrics are knn_top1"):
+        result.value("knn_top1")
+    with pytest.raises(InputError, match="0 rows have metric knn_top5"):
+        result.value("knn_top5")
