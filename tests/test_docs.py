@@ -109,25 +109,12 @@ def test_the_protocol_that_the_evaluation_page_writes_is_read(tmp_path):
     assert len(read.measurements) == 4
 
 
-def test_the_measurement_that_the_evaluation_page_adds_is_taken(tiny_run, tmp_path, monkeypatch, capsys):
-    page = (DOCS / "evaluation.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    (protocol,) = re.findall(r"```\n(measurements:.*?)```", page, flags=re.DOTALL)
-    (tmp_path / "my_metrics.py").write_text(block)
-    (tmp_path / "mine.yaml").write_text(protocol)
-    monkeypatch.chdir(tmp_path)
-    args = ["--protocol=mine.yaml", "--baselines=false", "--cache=false", "--output=rows.json"]
-    assert main(["evaluate", str(tiny_run), *args]) == 0
-    assert "purity %" in capsys.readouterr().out
-
-
-def test_the_data_set_that_the_data_page_adds_is_trained_on(tmp_path, monkeypatch):
-    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "data.md").read_text(), flags=re.DOTALL)
-    (tmp_path / "my_stripes.py").write_text(block)
-    monkeypatch.syspath_prepend(tmp_path)
-    args = ["--data=my_stripes.Stripes", f"--runs_dir={tmp_path}", "--name=run", *TINY]
-    assert main(["fit", *args, "--data.batch_size=32"]) == 0
-    assert Run(tmp_path / "run").last("val/knn_top1") == 1
+def test_the_evaluation_page_evaluates_a_module(capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "evaluation.md").read_text(), flags=re.DOTALL)
+    exec(block, {})
+    table = capsys.readouterr().out
+    assert "kNN %" in table
+    assert 0 <= float(table.splitlines()[-1]) <= 1
 
 
 def test_the_metric_that_contributing_adds_is_numpys():

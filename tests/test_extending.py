@@ -1,0 +1,210 @@
+"""Every file of the page on extending works as it stands there."""
+
+import csv
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from lightly.loss import NegativeCosineSimilarity
+from settings import TINY
+from torch.nn import functional as F
+
+from ssl_vision import load_backbone
+from ssl_vision.data import Batch
+from ssl_vision.encoders import ResNet
+from ssl_vision.main import main
+from ssl_vision.methods.cuda_graph import RecordedStep
+from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.registry import Run
+
+PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
+FILES = dict(re.findall(r"```(?:python|yaml)\n# ([\w.]+)\n(.*?)```", PAGE, flags=re.DOTALL))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A current directory with the files of the page."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in FILES:
+        sys.modules.pop(name.removesuffix(".py"), None)
+
+
+def fit(name, *options):
+    assert main(["fit", "--runs_dir=runs", f"--name={name}", *TINY, *options]) == 0
+    return Run(Path("runs", name))
+
+
+def column(run, name):
+    with run.folder.metrics_file.open(newline="") as file:
+        return [row[name] for row in csv.DictReader(file) if row.get(name)]
+
+
+def test_the_page_has_a_file_for_each_kind_of_addition():
+    assert list(FILES) == [
+        "my_objective.py", "my_encoder.py", "byol.py", "my_data.py", "my_measurement.py", "my_protocol.yaml",
+        "my_command.py",
+    ]  # fmt: skip
+    assert len(FILES["byol.py"].splitlines()) <= 80
+
+
+def test_the_objective_is_the_spectral_contrastive_loss(capsys):
+    objective = importlib.import_module("my_objective").SpectralContrastive()
+    z1, z2 = F.normalize(torch.randn(2, 6, 4, dtype=torch.float64), dim=2)
+    cosines = [[float(a @ b) for b in z2] for a in z1]
+    pull = sum(cosines[i][i] for i in range(6)) / 6
+    push = sum(cosines[i][j] ** 2 for i in range(6) for j in range(6) if i != j) / 30
+    assert float(objective(3 * z1, z2)) == pytest.approx(push - 2 * pull)
+    run = fit("spectral", "--model.objective=my_objective.SpectralContrastive")
+    assert len(column(run, "train/repulsion")) == 8
+    assert main(["maps", "--objectives=my_objective.SpectralContrastive", "--output=maps.svg"]) == 2
+    assert "no map of SpectralContrastive" in capsys.readouterr().err
+
+
+def test_the_encoder_trains_with_its_feature_maps_and_is_exported(here):
+    fit(
+        "stages", "--model.encoder=my_encoder.Stages", "--model.encoder.width=4", "--model.objective=RECLAIM",
+        "--model.objective.pair=depths", "--model.objective.k=5",
+    )  # fmt: skip
+    allow = "my_encoder.Stages"
+    assert main(["export", "runs/stages", f"--allow_class={allow}"]) == 0
+    backbone = load_backbone(here / "runs" / "stages" / "backbone.safetensors", allowed=[allow])
+    features, maps = backbone.forward_intermediates(torch.rand(2, 3, 32, 32))
+    assert features.shape == (2, backbone.num_features) == (2, 32)
+    assert [each.shape[2] for each in maps] == [16, 8, 4, 2]
+
+
+def small_byol(**options):
+    byol = importlib.import_module("byol")
+    small = {"encoder": lambda: ResNet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
+    return byol.BYOL(**(small | options))
+
+
+def test_byol_is_two_steps_of_a_plain_loop():
+    views = torch.randn(2, 16, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    ours, theirs = small_byol(momentum=0.9), small_byol()
+    optimizers = [torch.optim.SGD(method.parameters(), lr=0.1) for method in (ours, theirs)]
+    criterion = NegativeCosineSimilarity()
+    for batch in views:
+        loss = ours.loss(Batch(batch[:8], torch.zeros(8), torch.arange(8), batch))
+        loss.backward()
+        embeddings = theirs.head(theirs.backbone(batch))
+        p1, p2 = (theirs.predictor(half) for half in embeddings.chunk(2))
+        t1, t2 = theirs.target(batch).detach().chunk(2)
+        expected = 4 + 2 * criterion(p1, t2) + 2 * criterion(p2, t1)
+        expected.backward()
+        torch.testing.assert_close(loss, expected)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        ours.after_update()
+        for slow, fast in zip(
+            theirs.target.parameters(),
+            [*theirs.backbone.parameters(), *theirs.head.parameters()],
+            strict=True,
+        ):
+            slow.data = 0.9 * slow.data + 0.1 * fast.data
+    for (name, one), other in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
+        torch.testing.assert_close(one, other, msg=name)
+    assert not any(parameter.requires_grad for parameter in ours.target.parameters())
+
+
+def test_the_target_moves_once_an_update(monkeypatch):
+    moves = []
+    byol = importlib.import_module("byol")
+    monkeypatch.setattr(byol.BYOL, "after_update", lambda self: moves.append(self.trainer.global_step))
+    fit("accumulated", "--model=byol.BYOL", "--trainer.accumulate_grad_batches=2")
+    assert moves == [1, 2, 3, 4]
+
+
+def test_a_run_of_byol_continues_and_is_evaluated(capsys):
+    model = "--model=byol.BYOL"
+    whole = fit("whole", model)
+    fit("part", model, "--trainer.max_epochs=1")
+    continued = fit("part", model, "--ckpt_path=last")
+    states = [read_checkpoint(run.folder.path).state for run in (whole, continued)]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+    fit("frozen", model, "--model.momentum=1.0", "--trainer.max_epochs=1")
+    first = read_checkpoint("runs/frozen").state
+    assert torch.equal(first["target.0.conv1.weight"], small_byol(hidden_dim=16).backbone.conv1.weight)
+    assert not torch.equal(first["backbone.conv1.weight"], first["target.0.conv1.weight"])
+    capsys.readouterr()
+    args = ["--allow_class=byol.BYOL", "--probe.epochs=1", "--baselines=false"]
+    assert main(["evaluate", "runs/whole", *args]) == 0
+    assert main(["compare", "runs/whole", "runs/part", "--metric=knn_top1"]) in (0, 2)
+    assert main(["runs", "runs"]) == 0
+    assert "BYOL" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [{"chunk_size": 3}, {"bn": "per_view"}, {"chunk_size": 8}], ids=str)
+def test_byol_runs_under_every_executor(options):
+    """With BatchNorm fixed, chunks and views one at a time change nothing."""
+    views = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    batch = Batch(views[:8], torch.zeros(8), torch.arange(8), views)
+    losses, gradients = [], []
+    for given in ({}, options):
+        method = small_byol(**given).double().eval()
+        losses.append(method.loss(batch))
+        losses[-1].backward()
+        gradients.append([p.grad for p in method.parameters() if p.requires_grad])
+    torch.testing.assert_close(*losses)
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-12)
+
+
+def test_the_target_of_a_graphed_step_moves_too(monkeypatch):
+    def record(self):
+        self._output = torch.zeros(())
+        return lambda: self._output.copy_(self._step(*self._inputs))
+
+    monkeypatch.setattr(RecordedStep, "_record", record)
+    monkeypatch.setattr(RecordedStep, "_beside", lambda self, inputs: self._step(*inputs))
+    monkeypatch.setattr("ssl_vision.methods.Method._check_graph", lambda self: None)
+    for name, graph in (("eager", "false"), ("graph", "true")):
+        fit(name, "--model=byol.BYOL", f"--model.cuda_graph={graph}", "--model.optimizer.name=sgd")
+    eager, graph = (read_checkpoint(f"runs/{name}").state for name in ("eager", "graph"))
+    for name, value in eager.items():
+        torch.testing.assert_close(graph[name], value, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_the_data_set_is_learned():
+    args = ["--data=my_data.Stripes", "--runs_dir=runs", "--name=run", *TINY, "--data.batch_size=32"]
+    assert main(["fit", *args]) == 0
+    assert Run(Path("runs", "run")).last("val/knn_top1") == 1
+
+
+def test_the_protocol_takes_the_measurement(tiny_run, capsys):
+    args = ["--protocol=my_protocol.yaml", "--baselines=false", "--cache=false", "--output=rows.json"]
+    assert main(["evaluate", str(tiny_run), *args]) == 0
+    head = next(line for line in capsys.readouterr().out.splitlines() if "kNN %" in line)
+    assert "purity %" in head
+
+
+def test_the_command_counts_objectives(tiny_run, capsys):
+    assert main(["my_command.objectives", str(tiny_run.parent)]) == 0
+    assert "MACL" in capsys.readouterr().out
+    assert main(["my_command.objectives", "nowhere"]) == 2
+    assert capsys.readouterr().err.startswith("ssl-vision my_command.objectives: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("my_command.nothing", "cannot be imported: module 'my_command' has no attribute 'nothing'"),
+        ("no_such.command", "cannot be imported: No module named 'no_such'"),
+        ("my_command.find_runs.__doc__", "cannot be imported: "),
+        ("my_command.__doc__", "is not a function"),
+        ("my_command.", "no command 'my_command.'; there are fit, "),
+    ],
+)
+def test_a_name_that_is_no_command_is_one_line(name, message, capsys):
+    assert main([name]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"ssl-vision {name}: {message}")
+    assert error.count("\n") == 1
