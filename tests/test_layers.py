@@ -45,3 +45,57 @@ def test_every_import_points_down():
         if other not in (room, "__version__") and height[room] <= height[other] > 0
     ]
     assert wrong == []
+
+
+ATTRIBUTES_BY_NAME = {
+    # something is imported or looked up by a name that the user or a table gives
+    "__init__.py": "a public function, imported when it is asked for",
+    "main.py": "a command's function",
+    "evaluation/protocol.py": "a measurement that a protocol file names",
+    "runs/classes.py": "a class that a config names",
+    "runs/complaint.py": "a class that an option names",
+    "runs/fit.py": "the data class of a config; the rank, which Lightning sets in some environments only",
+    "streams.py": "stdout and stderr by name; what a wrapped stream has besides",
+    "export/formats.py": "torchvision's ResNet of a depth",
+    # fields of one of our own dataclasses, tuples or modules, one after the other
+    "data/views.py": "options",
+    "descriptions.py": "fields",
+    "evaluation/evaluate.py": "options",
+    "evaluation/geometry.py": "options",
+    "evaluation/ranges.py": "options",
+    "evaluation/robustness.py": "options",
+    "evaluation/table.py": "fields of a row",
+    "callbacks/representation.py": "layers",
+    "maps/drawing.py": "fields of a map",
+    "maps/maps.py": "fields of a map",
+    "metrics/knn.py": "states of a torchmetrics metric",
+    "methods/optimizer.py": "options",
+    "objectives/critic.py": "layers",
+    # what a library, a platform or a build may lack
+    "callbacks/finite.py": "found_inf, which torch's gradient scaling sets",
+    "methods/lars.py": "found_inf and grad_scale, likewise",
+    "methods/finite.py": "torch's mark of optimizers that read found_inf",
+    "methods/method.py": "the data module, which Lightning sets where it is given one",
+    "data/rowfile.py": "posix_fadvise, of some systems",
+    "doctor/machine.py": "sched_getaffinity, of some systems",
+    "doctor/software.py": "FAISS's version and GPUs, of some builds",
+    "evaluation/heap.py": "mallopt, of some C libraries",
+    "experiments/sweeps/machines.py": "sched_getaffinity, of some systems",
+    "metrics/neighbours.py": "FAISS's index and GPU resources, of some builds",
+    "runs/folder.py": "an error's text from the system",
+    "runs/interruption.py": "the requeue signal of Lightning's SLURM environment",
+    "runs/mirror.py": "W&B's run, if W&B is imported",
+    "runs/reading.py": "YAML's C loader, of some builds; anchors, of some events; an error's text",
+    # one that asks what an object is
+    "maps/anchors.py": "the loss that a class overrides, by which the maps know its derivative",
+}
+"""Files that read an attribute by a name, or ask whether there is one, and why."""
+
+
+def test_nothing_else_asks_an_object_what_it_has():
+    def asks(file):
+        calls = (node.func for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
+        return any(isinstance(call, ast.Name) and call.id in ("getattr", "hasattr") for call in calls)
+
+    found = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if asks(file)}
+    assert found == set(ATTRIBUTES_BY_NAME)

@@ -93,7 +93,7 @@ class ImageFolder(ImageData):
         self.strict = strict
         self.cache = cache
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
-        self.skipped: tuple[str, ...] = ()
+        self.skipped = ()
         self._listings: dict[Split, Listing] = {}
         self._contents: dict[str, str] = {}
 

@@ -55,12 +55,14 @@ class ImageData(pl.LightningDataModule):
     Attributes:
         knn_k: Neighbours that vote in kNN unless another number is given; smaller where a class has fewer
             images.
+        skipped: Paths within root of the files, in the splits read so far, that cannot be decoded.
 
     Raises:
         InputError: A value is out of range.
     """
 
     knn_k: ClassVar[int] = 200
+    skipped: tuple[str, ...] = ()
 
     def __init__(
         self,

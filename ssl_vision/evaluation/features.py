@@ -138,7 +138,7 @@ def _through(
         done = 0
         for batch in batches:
             images = prepare(data.at(batch).to(device), batch.to(device))
-            layers = _by_layer(network(images.to(floating_dtype(network, images.dtype))))
+            layers = by_layer(network(images.to(floating_dtype(network, images.dtype))))
             views = len(layers["backbone"]) // len(batch)
             for name, layer in layers.items():
                 if name not in features:
@@ -150,7 +150,8 @@ def _through(
     return features
 
 
-def _by_layer(output: Tensor | Layers) -> Features:
+def by_layer(output: Tensor | Layers) -> Features:
+    """Return the output of a method or an encoder by layer; an encoder has the layer ``"backbone"`` alone."""
     return {"backbone": output} if isinstance(output, Tensor) else output._asdict()
 
 

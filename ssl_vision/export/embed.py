@@ -14,7 +14,7 @@ from ssl_vision.data.decoding import Decoded, squares
 from ssl_vision.data.folder import image_names
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.features import chosen_device
+from ssl_vision.evaluation.features import by_layer, chosen_device
 from ssl_vision.export.backbones import SUFFIX, Description, pretrained, read_backbone
 from ssl_vision.export.feature_files import Features, writer
 from ssl_vision.runs.checkpoint import read_checkpoint
@@ -35,9 +35,7 @@ class Network(NamedTuple):
     def __call__(self, squares: Tensor) -> Tensor:
         """Float32 features (N, F) of decoded images (N, 3, side, side), uint8 on the network's device."""
         images = self.description.views.plain(squares).to(memory_format=torch.channels_last)
-        out = self.module(images)
-        features: Tensor = out if isinstance(out, Tensor) else getattr(out, self.layer)
-        return features.float()
+        return by_layer(self.module(images))[self.layer].float()
 
 
 def run(args: Sequence[str]) -> None:

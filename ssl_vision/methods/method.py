@@ -11,7 +11,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from ssl_vision.data import Views, fold
+from ssl_vision.data import fold
 from ssl_vision.data.images import Batch
 from ssl_vision.data.module import ImageData
 from ssl_vision.descriptions import describe
@@ -336,6 +336,11 @@ class Method(pl.LightningModule, ABC):
         return self._contracts[0]
 
     @property
+    def _data(self) -> ImageData | None:
+        data = getattr(self.trainer, "datamodule", None)  # Lightning sets it only if it is given one
+        return data if isinstance(data, ImageData) else None
+
+    @property
     def _needs_shallow(self) -> bool:
         return "shallow" in self._contract.required_inputs
 
@@ -389,10 +394,10 @@ class Method(pl.LightningModule, ABC):
         return objective
 
     def _prepare_objective(self) -> None:
-        data = getattr(self.trainer, "datamodule", None)  # set by Lightning only where there is one
+        data = self._data
         try:
             self._contract.prepare(
-                images=len(data.split("pretrain")) if isinstance(data, ImageData) else None,
+                images=None if data is None else len(data.split("pretrain")),
                 embeddings=self.output_dim,
                 features=self.backbone.num_features,
                 shallow=self._shallow_features or None,
@@ -419,13 +424,13 @@ class Method(pl.LightningModule, ABC):
         Raises:
             InputError: the encoder does not accept this size.
         """
-        views = getattr(getattr(self.trainer, "datamodule", None), "views", None)
-        if not isinstance(views, Views):
+        if self._data is None:
             return
+        size = self._data.views.size
         try:
-            measure_num_features(self.backbone, views.size)
+            measure_num_features(self.backbone, size)
         except ValueError as error:
-            raise InputError(f"data.views.size {views.size}: {error}") from error
+            raise InputError(f"data.views.size {size}: {error}") from error
 
     def _check_graph(self) -> None:
         trainer, rule = self.trainer, self.optimizer_rule

@@ -376,9 +376,8 @@ class RunCLI(LightningCLI):
         if self.config_init["fit"].ckpt_path is not None and not self.folder.lock.held:  # training takes it
             done = {"epochs": self.trainer.current_epoch, "steps": self.trainer.global_step}
             print(nothing_left(self.plain_config, **done))
-        size = getattr(self.trainer.datamodule, "batch_size", None)  # type: ignore[attr-defined]
-        images = size and size * self.trainer.world_size
         data = self.datamodule if isinstance(self.datamodule, ImageData) else None
+        images = None if data is None else data.batch_size * self.trainer.world_size
         print(summary(Run(self.folder.path), images=images, data=data))
 
 

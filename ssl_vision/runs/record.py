@@ -58,9 +58,8 @@ class RunRecord(pl.Callback):
         if isinstance(data, ImageData):
             self._images = data.fingerprint()
             write_images(self.folder.images_file, self._images.files)
-        skipped = getattr(data, "skipped", ())
-        if skipped:
-            lines = "".join(f"{name}\n" for name in skipped)
+        if isinstance(data, ImageData) and data.skipped:
+            lines = "".join(f"{name}\n" for name in data.skipped)
             with completed(self.folder.skipped_file) as partial:
                 partial.write_text(lines, encoding="utf-8", errors="surrogateescape")
         for logger in trainer.loggers:
