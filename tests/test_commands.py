@@ -95,6 +95,9 @@ def place(tmp_path, tiny_run, monkeypatch):
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (12, 12), (6 * number, 255 - 6 * number, 128)).save(file)
     (tmp_path / "labelled").symlink_to("my_images")
+    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    for name, text in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page, flags=re.DOTALL):
+        (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

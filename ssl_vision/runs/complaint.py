@@ -180,5 +180,5 @@ def _classes(keys: Sequence[str]) -> list[str]:
         key: f"{rooms.get(key, key)}s" for key in ("encoder", "network", "objective", "temperature", "weight")
     }
     rooms["data"] = "data"
-    room = importlib.import_module(f"ssl_vision.{rooms.get(keys[-1] if keys else '', 'models')}")
+    room = importlib.import_module(f"ssl_vision.{rooms.get(keys[-1] if keys else '', 'methods')}")
     return [name for name in getattr(room, "__all__", ()) if inspect.isclass(getattr(room, name))]

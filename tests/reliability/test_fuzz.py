@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, event, given, note, settings
 from hypothesis import strategies as st
 from settings import CONFIGS
 
-from ssl_vision import data, models, objectives
+from ssl_vision import data, methods, objectives
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 
@@ -61,7 +61,7 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 
 CLASSES = [
-    *(f"{room.__name__}.{name}" for room in (objectives, models, data) for name in room.__all__),
+    *(f"{room.__name__}.{name}" for room in (objectives, methods, data) for name in room.__all__),
     "SimCLR", "Digits", "MACL", "torch.nn.Identity", "torch.nn.Linear", "os.system", "subprocess.Popen",
     "no.such.Class", "ssl_vision", "ssl_vision.main.main", "", ".", "Contrastive",
 ]  # fmt: skip

@@ -201,5 +201,5 @@ def test_tensors_that_the_model_does_not_have_are_not_read(tmp_path):
 
 
 def test_another_module_than_ours_is_refused():
-    with pytest.raises(InputError, match="is for SimCLR, not for Linear"):
+    with pytest.raises(InputError, match="requires a method of ssl_vision, not Linear"):
         start_from(torch.nn.Linear(1, 1), "anything")
