@@ -16,9 +16,9 @@ from typing import Any
 
 from provenance import provenance, save
 
-from ssl_vision.experiments.comparison.comparison import compare
-from ssl_vision.experiments.comparison.quantity import Quantity
-from ssl_vision.experiments.comparison.verdict import as_dict, as_markdown
+from ssl_vision.compare.comparison import compare
+from ssl_vision.compare.quantity import Quantity
+from ssl_vision.compare.verdict import as_dict, as_markdown
 from ssl_vision.runs.registry import find_runs
 
 SWEEP = Path(__file__).parent.parent / "configs" / "sweep" / "objectives_digits.yaml"

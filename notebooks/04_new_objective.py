@@ -61,7 +61,7 @@ Path("powers.py").write_text('''
 from torch import Tensor
 
 from ssl_vision.objectives import Anchors, Weight
-from ssl_vision.objectives.weight import value_with_gradient
+from ssl_vision.objectives.margin_loss import value_with_gradient
 
 
 class Power(Weight):

@@ -21,7 +21,7 @@ import tempfile
 
 import matplotlib.pyplot as plt
 
-from ssl_vision.experiments.comparison.comparison import Quantity, compare
+from ssl_vision.compare.comparison import Quantity, compare
 from ssl_vision.main import main
 from ssl_vision.runs.registry import Run, find_runs
 

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from ssl_vision._version import __version__
+
 if TYPE_CHECKING:
     from ssl_vision.evaluation.api import evaluate
     from ssl_vision.export.backbones import load_backbone
-
-__version__ = "0.2.0.dev0"
 
 __all__ = ["__version__", "evaluate", "load_backbone"]
 

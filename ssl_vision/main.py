@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr
 from typing import Any, NamedTuple, TextIO, cast
 
-from ssl_vision import __version__
+from ssl_vision._version import __version__
+from ssl_vision.cli.import_paths import dotted, local_modules
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.progress import Job
 from ssl_vision.quiet import quiet, silenced
-from ssl_vision.runs.names import dotted, local_modules
 from ssl_vision.streams import BestEffort, abandon, prepare
 
 
@@ -30,32 +30,28 @@ class Command(NamedTuple):
 
 GROUPS = {
     "one run": {
-        "fit": Command("ssl_vision.runs.fit:run", "pretrain a backbone", passes_name=True),
+        "fit": Command("ssl_vision.cli.fit:run", "pretrain a backbone", passes_name=True),
         "validate": Command(
-            "ssl_vision.runs.fit:run", "measure a checkpoint as training does each epoch", passes_name=True
+            "ssl_vision.cli.fit:run", "measure a checkpoint as training does each epoch", passes_name=True
         ),
         "evaluate": Command("ssl_vision.evaluation.evaluate:run", "kNN, linear probe and metrics as a table"),
     },
     "many runs": {
-        "runs": Command("ssl_vision.experiments.runs:run", "list the runs there are"),
-        "sweep": Command("ssl_vision.experiments.sweeps.sweep:run", "train every cell of a sweep file"),
-        "compare": Command(
-            "ssl_vision.experiments.comparison.compare:run", "paired differences between objectives"
-        ),
-        "reproduce": Command(
-            "ssl_vision.experiments.papers.reproduce:run", "a paper's table beside its own numbers"
-        ),
+        "runs": Command("ssl_vision.compare.runs_table:run", "list the runs there are"),
+        "sweep": Command("ssl_vision.sweeps.sweep:run", "train every cell of a sweep file"),
+        "compare": Command("ssl_vision.compare.compare:run", "paired differences between objectives"),
+        "reproduce": Command("ssl_vision.reproduce.reproduce:run", "a paper's table beside its own numbers"),
     },
     "to look at": {
         "report": Command("ssl_vision.report.report:run", "a page about runs"),
-        "maps": Command("ssl_vision.maps.maps:run", "the papers' pictures of objectives"),
+        "maps": Command("ssl_vision.report.maps.maps:run", "the papers' pictures of objectives"),
     },
     "to use elsewhere": {
         "export": Command("ssl_vision.export.export:run", "a backbone for other libraries"),
         "embed": Command("ssl_vision.export.embed:run", "features of a folder's images as a file"),
     },
     "this machine": {
-        "doctor": Command("ssl_vision.doctor.doctor:run", "what is installed and found"),
+        "doctor": Command("ssl_vision.cli.doctor.doctor:run", "what is installed and found"),
     },
 }
 """The commands, by what they are for."""

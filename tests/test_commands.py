@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 from settings import TINY
 
+from ssl_vision.cli.parser import OneLineErrors
 from ssl_vision.main import main
-from ssl_vision.runs.complaint import OneLineErrors
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -29,7 +29,7 @@ NOT_RUN = {
     r"compile": "compiling takes minutes on a CPU; tests/methods and tests/data compile",
     r"--model\.encoder Timm": "a large network; tests/encoders trains small ones",
     r"--format (torchvision|timm)": "a network of width 64; tests/export/test_export.py has one",
-    r"^ssl-vision (runs|sweep|reproduce|compare)\b": "several runs; tests/experiments has them",
+    r"^ssl-vision (runs|sweep|reproduce|compare)\b": "several runs; tests of compare, sweeps and reproduce have them",
     r"^ssl-vision report\b": "tests/report runs it",
 }
 """Commands of ssl-vision that are only parsed."""
@@ -75,7 +75,7 @@ def parsed(monkeypatch):
 
     def read(words):
         with monkeypatch.context() as patch:
-            patch.setattr("ssl_vision.runs.fit.RunCLI.before_instantiate_classes", stop)
+            patch.setattr("ssl_vision.cli.fit.RunCLI.before_instantiate_classes", stop)
             if words[0] not in ("fit", "validate"):
                 patch.setattr(OneLineErrors, "parse_args", parse_and_stop)
             with pytest.raises(Parsed):

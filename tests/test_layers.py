@@ -1,20 +1,26 @@
 """Imports point down: from a room of the package only to those that stand before it."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "ssl_vision"
 
 ROOMS = [
-    {"errors", "quiet", "progress", "optional", "streams", "descriptions"},
+    {"_version", "errors", "quiet", "progress", "optional", "streams", "descriptions"},
     {"objectives", "metrics"},
     {"data"},
     {"encoders"},
     {"methods"},
     {"callbacks"},
     {"runs"},
+    {"tracking"},
+    {"cli"},
     {"evaluation"},
-    {"maps", "doctor", "export", "experiments"},
+    {"export"},
+    {"compare"},
+    {"sweeps"},
+    {"reproduce"},
     {"report"},
     {"main"},
     {"__main__"},
@@ -47,47 +53,70 @@ def test_every_import_points_down():
     assert wrong == []
 
 
+def modules_imported(file, modules):
+    """Modules of the package that a file imports, for its types alone or not."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in modules else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_no_module_imports_itself_through_others():
+    modules = {
+        ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): file
+        for file in PACKAGE.rglob("*.py")
+    }
+    graph = {
+        name: {other for other in modules_imported(file, modules) if other in modules} - {name}
+        for name, file in modules.items()
+    }
+    list(TopologicalSorter(graph).static_order())  # raises CycleError
+
+
 ATTRIBUTES_BY_NAME = {
     # something is imported or looked up by a name that the user or a table gives
     "__init__.py": "a public function, imported when it is asked for",
     "main.py": "a command's function",
     "evaluation/protocol.py": "a measurement that a protocol file names",
-    "runs/classes.py": "a class that a config names",
-    "runs/complaint.py": "a class that an option names",
-    "runs/fit.py": "the data class of a config; the rank, which Lightning sets in some environments only",
+    "cli/classes.py": "a class that a config names",
+    "cli/parser.py": "a class that an option names",
+    "cli/fit.py": "the data class of a config; the rank, which Lightning sets in some environments only",
     "streams.py": "stdout and stderr by name; what a wrapped stream has besides",
     "export/formats.py": "torchvision's ResNet of a depth",
     # fields of one of our own dataclasses, tuples or modules, one after the other
-    "data/views.py": "options",
+    "data/augment/options.py": "options",
     "descriptions.py": "fields",
     "evaluation/evaluate.py": "options",
     "evaluation/geometry.py": "options",
     "evaluation/ranges.py": "options",
     "evaluation/robustness.py": "options",
-    "evaluation/table.py": "fields of a row",
+    "evaluation/rows.py": "fields of a row",
     "callbacks/representation.py": "layers",
-    "maps/drawing.py": "fields of a map",
-    "maps/maps.py": "fields of a map",
+    "report/maps/drawing.py": "fields of a map",
+    "report/maps/maps.py": "fields of a map",
     "metrics/knn.py": "states of a torchmetrics metric",
     "methods/optimizer.py": "options",
     "objectives/critic.py": "layers",
     # what a library, a platform or a build may lack
-    "callbacks/finite.py": "found_inf, which torch's gradient scaling sets",
+    "callbacks/skip_nonfinite.py": "found_inf, which torch's gradient scaling sets",
     "methods/lars.py": "found_inf and grad_scale, likewise",
-    "methods/finite.py": "torch's mark of optimizers that read found_inf",
+    "methods/finite_gradients.py": "torch's mark of optimizers that read found_inf",
     "methods/method.py": "the data module, which Lightning sets where it is given one",
-    "data/rowfile.py": "posix_fadvise, of some systems",
-    "doctor/machine.py": "sched_getaffinity, of some systems",
-    "doctor/software.py": "FAISS's version and GPUs, of some builds",
+    "data/loading/memmap.py": "posix_fadvise, of some systems",
+    "cli/doctor/hardware.py": "sched_getaffinity, of some systems",
+    "cli/doctor/packages.py": "FAISS's version and GPUs, of some builds",
     "evaluation/heap.py": "mallopt, of some C libraries",
-    "experiments/sweeps/machines.py": "sched_getaffinity, of some systems",
+    "sweeps/machines.py": "sched_getaffinity, of some systems",
     "metrics/neighbours.py": "FAISS's index and GPU resources, of some builds",
     "runs/folder.py": "an error's text from the system",
     "runs/interruption.py": "the requeue signal of Lightning's SLURM environment",
-    "runs/mirror.py": "W&B's run, if W&B is imported",
+    "tracking/wandb.py": "W&B's run, if W&B is imported",
     "runs/reading.py": "YAML's C loader, of some builds; anchors, of some events; an error's text",
     # one that asks what an object is
-    "maps/anchors.py": "the loss that a class overrides, by which the maps know its derivative",
+    "report/maps/anchors.py": "the loss that a class overrides, by which the maps know its derivative",
 }
 """Files that read an attribute by a name, or ask whether there is one, and why."""
 

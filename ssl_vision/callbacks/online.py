@@ -13,7 +13,7 @@ from ssl_vision.callbacks.objective_eval import submodule_at
 from ssl_vision.data import QUERIES, Batch
 from ssl_vision.errors import InputError
 from ssl_vision.methods import Layers, Method
-from ssl_vision.methods.finite import not_finite
+from ssl_vision.methods.finite_gradients import not_finite
 
 
 class OnlineProbe(pl.Callback):

@@ -1,15 +1,15 @@
 """Data sets, batches and views."""
 
-from ssl_vision.data.cifar import CIFAR10, CIFAR100
-from ssl_vision.data.digits import Digits
-from ssl_vision.data.folder import ImageFolder
+from ssl_vision.data.augment.parameters import ViewParameters
+from ssl_vision.data.augment.views import Views
+from ssl_vision.data.datasets.cifar import CIFAR10, CIFAR100
+from ssl_vision.data.datasets.digits import Digits
+from ssl_vision.data.datasets.folder import ImageFolder
+from ssl_vision.data.datasets.stl10 import STL10
 from ssl_vision.data.images import Batch, Images
-from ssl_vision.data.loader import Batches
+from ssl_vision.data.loading.loader import Batches
 from ssl_vision.data.module import BANK, QUERIES, ImageData
-from ssl_vision.data.parameters import ViewParameters
 from ssl_vision.data.random import fold, uniforms
-from ssl_vision.data.stl10 import STL10
-from ssl_vision.data.views import Views
 
 __all__ = [
     "BANK",

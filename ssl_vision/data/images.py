@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ssl_vision.data.rowfile import RowFile
+from ssl_vision.data.loading.memmap import RowFile
 from ssl_vision.errors import InputError
 
 

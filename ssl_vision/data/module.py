@@ -9,12 +9,12 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from ssl_vision.data.fingerprint import FileRecord, Fingerprint, digest_of_splits
+from ssl_vision.data.augment.views import Views
 from ssl_vision.data.images import Batch, Images
-from ssl_vision.data.loader import Batches
+from ssl_vision.data.loading.device_cache import Resident
+from ssl_vision.data.loading.fingerprint import FileRecord, Fingerprint, digest_of_splits
+from ssl_vision.data.loading.loader import Batches
 from ssl_vision.data.random import Stream, fold
-from ssl_vision.data.resident import Resident
-from ssl_vision.data.views import Views
 from ssl_vision.errors import InputError
 
 Split = Literal["pretrain", "train", "val", "test"]

@@ -8,15 +8,15 @@ import torch
 from torch import nn
 
 from ssl_vision.data import ImageData, Images, Views
-from ssl_vision.data.dataset import MapDataset, prepared_views, read_dataset
+from ssl_vision.data.datasets.map_style import MapDataset, prepared_views, read_dataset
 from ssl_vision.data.module import Split
 from ssl_vision.encoders import Encoder, ModuleEncoder
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.embedded import Embedded, Splits
+from ssl_vision.evaluation.feature_extractor import Embedded, Splits
 from ssl_vision.evaluation.measure import measured
 from ssl_vision.evaluation.measurement import Source
 from ssl_vision.evaluation.protocol import read_protocol, shipped
-from ssl_vision.evaluation.table import Row, render
+from ssl_vision.evaluation.rows import Row, render
 from ssl_vision.methods import Layers, Method
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from ssl_vision.data import Views
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import Features
-from ssl_vision.runs.output import completed
+from ssl_vision.runs.atomic_files import completed
 
 _FORMAT = 2
 """Part of every key: to be raised when the form of a file changes, or what a network makes of images."""

@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 import pytorch_lightning as pl
 
+from ssl_vision.cli.classes import add_allow_class, allowed_classes
+from ssl_vision.cli.parser import OneLineErrors, one_line
 from ssl_vision.data import ImageData, ImageFolder
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.cache import FeatureCache
-from ssl_vision.evaluation.embedded import Embedded, Pixels, Splits
+from ssl_vision.evaluation.feature_extractor import Embedded, Pixels, Splits
 from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.heap import unmap_large_blocks
 from ssl_vision.evaluation.knn import KNN
@@ -20,15 +22,13 @@ from ssl_vision.evaluation.measurement import Source
 from ssl_vision.evaluation.probe import Linear, ProbeRule
 from ssl_vision.evaluation.protocol import Protocol, read_protocol, shipped
 from ssl_vision.evaluation.rebuild import ROOT_NEEDED, safe_data, trained_model, untrained_model
-from ssl_vision.evaluation.table import Row, render
+from ssl_vision.evaluation.rows import Row, render
 from ssl_vision.methods import Layers
+from ssl_vision.runs.atomic_files import completed
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
-from ssl_vision.runs.classes import add_allow_class, allowed_classes
-from ssl_vision.runs.complaint import OneLineErrors, one_line
+from ssl_vision.runs.evaluation_file import merged, own_data, read_rows
 from ssl_vision.runs.folder import RunFolder, below_home, owned, significant
-from ssl_vision.runs.mirror import mirror_rows
-from ssl_vision.runs.output import completed
-from ssl_vision.runs.results import merged, own_data, read_rows
+from ssl_vision.tracking.wandb import mirror_rows
 
 _DEFAULT = "macl"
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ssl_vision.data import Images, Views
-from ssl_vision.data.corruptions import Corruption, corrupt
+from ssl_vision.data.augment.corruptions import Corruption, corrupt
 from ssl_vision.encoders import device_of, evaluation_mode, floating_dtype
 from ssl_vision.errors import InputError
 from ssl_vision.methods import Layers

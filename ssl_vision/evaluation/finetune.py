@@ -15,7 +15,7 @@ from ssl_vision.data import Images, Views
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.descriptions import describe
 from ssl_vision.encoders import Encoder, device_of
-from ssl_vision.evaluation.embedded import Splits
+from ssl_vision.evaluation.feature_extractor import Splits
 from ssl_vision.evaluation.features import crop_and_flip
 from ssl_vision.evaluation.measurement import (
     Measurement,

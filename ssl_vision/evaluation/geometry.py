@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ssl_vision.evaluation.embedded import Embedded, Splits
+from ssl_vision.evaluation.feature_extractor import Embedded, Splits
 from ssl_vision.evaluation.measurement import Measurement, Source, Value, measurement
 from ssl_vision.metrics import Alignment, Representation, lidar, rank_correlation
 from ssl_vision.progress import Job

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import ssl_vision.evaluation
-from ssl_vision.evaluation.embedded import Embedded, Pixels, Splits
+from ssl_vision.evaluation.feature_extractor import Embedded, Pixels, Splits
 from ssl_vision.evaluation.subset import Labels
 from ssl_vision.metrics.rows import Features
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.descriptions import describe
-from ssl_vision.evaluation.embedded import Splits
+from ssl_vision.evaluation.feature_extractor import Splits
 from ssl_vision.evaluation.measurement import (
     Measurement,
     Source,

@@ -6,12 +6,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ssl_vision.cli.import_paths import dotted
+from ssl_vision.cli.parser import OneLineErrors, one_line
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.measurement import Measurement, kinds
 from ssl_vision.methods import Layers
-from ssl_vision.runs.complaint import OneLineErrors, one_line
-from ssl_vision.runs.names import dotted
 from ssl_vision.runs.reading import parse_yaml, read_text
 
 _SHIPPED = files("ssl_vision.evaluation") / "protocols"

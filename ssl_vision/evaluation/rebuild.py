@@ -9,10 +9,10 @@ import pytorch_lightning as pl
 import torch
 from torch import nn
 
+from ssl_vision.cli.classes import built, resolved
 from ssl_vision.errors import InputError
 from ssl_vision.methods import Method
 from ssl_vision.runs.checkpoint import Checkpoint
-from ssl_vision.runs.classes import built, resolved
 
 Network = TypeVar("Network", bound=nn.Module)
 

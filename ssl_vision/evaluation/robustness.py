@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from ssl_vision.data.corruptions import CORRUPTIONS, SEVERITIES, Corruption
+from ssl_vision.data.augment.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from ssl_vision.descriptions import describe
-from ssl_vision.evaluation.embedded import Splits
+from ssl_vision.evaluation.feature_extractor import Splits
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.measurement import (
     Measurement,

@@ -12,15 +12,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
-from ssl_vision import __version__
+from ssl_vision._version import __version__
+from ssl_vision.cli.classes import built
+from ssl_vision.cli.parser import one_line
 from ssl_vision.data import Views
 from ssl_vision.encoders import Encoder, as_encoder, build
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.rebuild import trained_model, with_weights
 from ssl_vision.methods import Method
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
-from ssl_vision.runs.classes import built
-from ssl_vision.runs.complaint import one_line
 from ssl_vision.runs.migration import migrated_description
 
 SUFFIX = ".safetensors"

@@ -7,7 +7,7 @@ from typing import Any
 from ssl_vision.errors import InputError
 from ssl_vision.export.backbones import Pretrained
 from ssl_vision.runs.checkpoint import Checkpoint
-from ssl_vision.runs.results import preferred, read_rows
+from ssl_vision.runs.evaluation_file import preferred, read_rows
 
 # Options of the data that say where and how fast, not what.
 _ELSEWHERE = {

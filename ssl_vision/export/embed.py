@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ssl_vision.data.decoding import Decoded, squares
-from ssl_vision.data.folder import image_names
+from ssl_vision.cli.classes import add_allow_class, allowed_classes
+from ssl_vision.cli.parser import OneLineErrors
+from ssl_vision.data.datasets.folder import image_names
+from ssl_vision.data.loading.decoding import Decoded, squares
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import by_layer, chosen_device
 from ssl_vision.export.backbones import SUFFIX, Description, pretrained, read_backbone
 from ssl_vision.export.feature_files import Features, writer
+from ssl_vision.runs.atomic_files import completed
 from ssl_vision.runs.checkpoint import read_checkpoint
-from ssl_vision.runs.classes import add_allow_class, allowed_classes
-from ssl_vision.runs.complaint import OneLineErrors
-from ssl_vision.runs.output import completed
 
 LayerName = Literal["backbone", "hidden", "projector"]
 

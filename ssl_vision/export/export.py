@@ -5,17 +5,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from ssl_vision import __version__
+from ssl_vision._version import __version__
+from ssl_vision.cli.classes import add_allow_class, allowed_classes
+from ssl_vision.cli.parser import OneLineErrors
 from ssl_vision.errors import InputError
 from ssl_vision.export.backbones import Pretrained, pretrained
 from ssl_vision.export.card import card, evaluation_rows
 from ssl_vision.export.formats import FORMATS, Format, difference
 from ssl_vision.optional import installed
+from ssl_vision.runs.atomic_files import completed
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
-from ssl_vision.runs.classes import add_allow_class, allowed_classes
-from ssl_vision.runs.complaint import OneLineErrors
 from ssl_vision.runs.folder import RunFolder
-from ssl_vision.runs.output import completed
 
 FormatName = Literal["safetensors", "torchvision", "timm", "onnx"]
 

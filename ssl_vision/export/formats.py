@@ -14,11 +14,11 @@ import torchvision
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from ssl_vision.cli.classes import class_paths
 from ssl_vision.encoders import ResNet, Timm
 from ssl_vision.errors import InputError
 from ssl_vision.export.backbones import SUFFIX, Pretrained, read_backbone, write_backbone
 from ssl_vision.optional import needed
-from ssl_vision.runs.classes import class_paths
 
 Network = Callable[[Tensor], Tensor]
 """Normalised images (N, 3, size, size) to features (N, F)."""

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ssl_vision.data.images import Batch
-from ssl_vision.methods.finite import not_finite, skips_on_device
+from ssl_vision.methods.finite_gradients import not_finite, skips_on_device
 
 
 class RecordedStep:

@@ -1,12 +1,24 @@
 """Objectives: two views' embeddings in, a loss out. Needs torch alone and works in any training loop."""
 
+from ssl_vision.objectives.anchor_batch import Block
 from ssl_vision.objectives.bank import Bank
-from ssl_vision.objectives.block import Block
 from ssl_vision.objectives.chunks import in_chunks
 from ssl_vision.objectives.contrastive import Contrastive, PairSet
 from ssl_vision.objectives.critic import Critic
 from ssl_vision.objectives.dissipation import MAT, MET, MPT, ArcCon, HardestTriplet
 from ssl_vision.objectives.margin import margin, positive_similarity, unit
+from ssl_vision.objectives.margin_loss import (
+    Anchors,
+    AtTemperature,
+    Clipped,
+    Decoupled,
+    Flat,
+    Reweighted,
+    ReweightedByAlignment,
+    Softmax,
+    VonMisesFisher,
+    Weight,
+)
 from ssl_vision.objectives.modified import ModifiedBarlowTwins, ModifiedMHE, ModifiedMHS, ModifiedVICReg
 from ssl_vision.objectives.objective import Objective, as_objective
 from ssl_vision.objectives.paradigm import (
@@ -57,18 +69,6 @@ from ssl_vision.objectives.temperature import (
 from ssl_vision.objectives.tiled import Pairs
 from ssl_vision.objectives.two_views import TwoViews
 from ssl_vision.objectives.uniformity import MHE, MHS, AlignmentUniformity
-from ssl_vision.objectives.weight import (
-    Anchors,
-    AtTemperature,
-    Clipped,
-    Decoupled,
-    Flat,
-    Reweighted,
-    ReweightedByAlignment,
-    Softmax,
-    VonMisesFisher,
-    Weight,
-)
 
 __all__ = [
     "DCL",

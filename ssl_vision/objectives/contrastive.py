@@ -8,11 +8,11 @@ from torch import Tensor
 
 from ssl_vision.objectives.gather import whole_batch
 from ssl_vision.objectives.margin import full_precision, positives, unit, unit_margin
+from ssl_vision.objectives.margin_loss import Anchors, Softmax, Weight
 from ssl_vision.objectives.objective import Objective
 from ssl_vision.objectives.queue import queue_margin
 from ssl_vision.objectives.temperature import TemperatureRule, as_rule
 from ssl_vision.objectives.tiled import check_pairs
-from ssl_vision.objectives.weight import Anchors, Softmax, Weight
 
 PairSet = Literal["both", "cross", "queue"]
 

@@ -15,13 +15,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ssl_vision.objectives.block import Block, Rows
+from ssl_vision.objectives.anchor_batch import Block, Rows
 from ssl_vision.objectives.dissipation import check_angle
 from ssl_vision.objectives.distance import Metric, angle, distance, sine
 from ssl_vision.objectives.margin import positives, unit
+from ssl_vision.objectives.margin_loss import value_with_gradient
 from ssl_vision.objectives.two_views import TwoViews
 from ssl_vision.objectives.uniformity import Spread, check_spread
-from ssl_vision.objectives.weight import value_with_gradient
 
 
 class Gate(nn.Module):

@@ -1,8 +1,7 @@
 """The published objectives, by name: each a choice of temperature rule and weight."""
 
 from ssl_vision.objectives.contrastive import Contrastive, PairSet
-from ssl_vision.objectives.temperature import AlignmentExponential, AlignmentLinear, TemperatureRule
-from ssl_vision.objectives.weight import (
+from ssl_vision.objectives.margin_loss import (
     AtTemperature,
     Clipped,
     Decoupled,
@@ -12,6 +11,7 @@ from ssl_vision.objectives.weight import (
     Softmax,
     VonMisesFisher,
 )
+from ssl_vision.objectives.temperature import AlignmentExponential, AlignmentLinear, TemperatureRule
 
 
 class InfoNCE(Contrastive):

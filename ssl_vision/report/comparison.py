@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ssl_vision.compare.comparison import Comparison, compare
+from ssl_vision.compare.keys import shortened
+from ssl_vision.compare.quantity import Quantity
+from ssl_vision.compare.verdict import group_table, notes, pair_table, title, verdicts
 from ssl_vision.descriptions import described
 from ssl_vision.errors import InputError
-from ssl_vision.experiments.comparison.comparison import Comparison, compare
-from ssl_vision.experiments.comparison.keys import shortened
-from ssl_vision.experiments.comparison.quantity import Quantity
-from ssl_vision.experiments.comparison.verdict import group_table, notes, pair_table, title, verdicts
 from ssl_vision.report.markup import COLOURS, chart, number, table, text
 from ssl_vision.report.page import Missing, Section
 from ssl_vision.runs.folder import significant

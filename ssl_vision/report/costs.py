@@ -5,8 +5,8 @@ from typing import Any
 from ssl_vision.progress import duration
 from ssl_vision.report.markup import COLOURS, chart, number, numbers, table
 from ssl_vision.report.page import Missing, Section
+from ssl_vision.runs.csv_files import rows
 from ssl_vision.runs.registry import Run
-from ssl_vision.runs.table import rows
 
 _PARTS = {"time/train_seconds": "training", "time/val_seconds": "validation"}
 _MEMORY = {

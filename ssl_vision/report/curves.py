@@ -6,8 +6,8 @@ from typing import Any
 from ssl_vision.descriptions import LAYERS, MetricDescription, described, description_of
 from ssl_vision.report.markup import COLOURS, DASHES, chart, folded, number, numbers, switches, table
 from ssl_vision.report.page import Missing, Section
+from ssl_vision.runs.csv_files import rows
 from ssl_vision.runs.registry import Run
-from ssl_vision.runs.table import rows
 
 SIGNS = "━╍┅┉╌"
 """How the dashes are written."""

@@ -9,10 +9,12 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
+from ssl_vision.cli.classes import built
+from ssl_vision.cli.parser import one_line
 from ssl_vision.data import ImageData, Images
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.cache import FeatureCache
-from ssl_vision.evaluation.embedded import Embedded, Splits
+from ssl_vision.evaluation.feature_extractor import Embedded, Splits
 from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.rebuild import ROOT_NEEDED, safe_data, trained_model
 from ssl_vision.methods import Layers
@@ -20,8 +22,6 @@ from ssl_vision.metrics.neighbours import Neighbours, nearest
 from ssl_vision.metrics.vote import vote
 from ssl_vision.report.page import Missing
 from ssl_vision.runs.checkpoint import read_checkpoint
-from ssl_vision.runs.classes import built
-from ssl_vision.runs.complaint import one_line
 from ssl_vision.runs.registry import Run
 
 SHOWN = 2000

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from ssl_vision import __version__
+from ssl_vision._version import __version__
 from ssl_vision.errors import InputError
 from ssl_vision.report.markup import text
 

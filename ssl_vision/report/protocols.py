@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.table import Row, tables
+from ssl_vision.evaluation.rows import Row, tables
 from ssl_vision.report.markup import table
 from ssl_vision.report.page import Missing, Section
 from ssl_vision.runs.registry import Run

@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
+from ssl_vision.cli.classes import add_allow_class, allowed_classes
+from ssl_vision.cli.parser import OneLineErrors
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.embedded import Embedded
+from ssl_vision.evaluation.feature_extractor import Embedded
 from ssl_vision.report import (
     comparison,
     configuration,
@@ -27,9 +29,7 @@ from ssl_vision.report import (
 from ssl_vision.report.material import Material
 from ssl_vision.report.page import Missing, Section, missing, render
 from ssl_vision.report.sheet import Sheet
-from ssl_vision.runs.classes import add_allow_class, allowed_classes
-from ssl_vision.runs.complaint import OneLineErrors
-from ssl_vision.runs.output import completed
+from ssl_vision.runs.atomic_files import completed
 from ssl_vision.runs.registry import Run, find_runs, readable
 
 _SIDE = 64

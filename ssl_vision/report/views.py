@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from ssl_vision.data import ImageData
-from ssl_vision.data.loader import Order
-from ssl_vision.data.views import Views
+from ssl_vision.data.augment.views import Views
+from ssl_vision.data.loading.loader import Order
 from ssl_vision.report.material import Material
 from ssl_vision.report.page import Missing, Section
 from ssl_vision.report.sheet import Sheet

@@ -10,8 +10,8 @@ from ssl_vision.callbacks.weights import names
 from ssl_vision.report.curves import line, steps_per_epoch
 from ssl_vision.report.markup import COLOURS, chart, number, numbers
 from ssl_vision.report.page import Missing, Section
+from ssl_vision.runs.csv_files import rows
 from ssl_vision.runs.registry import Run
-from ssl_vision.runs.table import rows
 
 SHADES = [[0, "rgba(40,140,210,0)"], [1, "rgba(40,140,210,0.75)"]]
 """From nothing to a blue on which dark and light text can be read."""

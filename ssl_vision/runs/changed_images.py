@@ -3,7 +3,7 @@
 from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.data import ImageData
-from ssl_vision.data.fingerprint import changes, digest_of_files
+from ssl_vision.data.loading.fingerprint import changes, digest_of_files
 from ssl_vision.errors import InputError
 from ssl_vision.runs.checkpoint import Checkpoint
 from ssl_vision.runs.folder import RunFolder

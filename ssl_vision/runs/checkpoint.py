@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ssl_vision import __version__
+from ssl_vision._version import __version__
 from ssl_vision.errors import InputError
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.migration import migrated_config

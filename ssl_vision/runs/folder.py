@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from ssl_vision.errors import InputError
+from ssl_vision.runs.atomic_files import check_inside, completed
 from ssl_vision.runs.lock import Lock
 from ssl_vision.runs.migration import original_settings
-from ssl_vision.runs.output import check_inside, completed
 
 _ROOT = "data.init_args.root"
 

@@ -4,8 +4,8 @@ import csv
 from collections.abc import Mapping
 from pathlib import Path
 
-from ssl_vision.data.fingerprint import FileRecord
-from ssl_vision.runs.output import completed
+from ssl_vision.data.loading.fingerprint import FileRecord
+from ssl_vision.runs.atomic_files import completed
 
 _COLUMNS = ("path", "size", "modified", "content", "decoded")
 

@@ -9,7 +9,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from ssl_vision.errors import InputError
-from ssl_vision.runs.output import no_follow
+from ssl_vision.runs.atomic_files import no_follow
 
 
 class Lock:

@@ -9,8 +9,8 @@ from typing import Any
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from ssl_vision.runs.output import no_follow, replaced, sync
-from ssl_vision.runs.table import names, rows
+from ssl_vision.runs.atomic_files import no_follow, replaced, sync
+from ssl_vision.runs.csv_files import names, rows
 
 Row = dict[str, str]
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import WandbLogger
 
-from ssl_vision import __version__
+from ssl_vision._version import __version__
 from ssl_vision.data import ImageData
-from ssl_vision.data.fingerprint import Fingerprint
+from ssl_vision.data.loading.fingerprint import Fingerprint
+from ssl_vision.runs.atomic_files import completed
 from ssl_vision.runs.folder import RunFolder, as_yaml
 from ssl_vision.runs.images_file import write_images
 from ssl_vision.runs.log import RunLog
-from ssl_vision.runs.output import completed
 
 CHECKPOINT_KEY = "ssl_vision"
 

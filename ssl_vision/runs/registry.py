@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ssl_vision.errors import InputError
+from ssl_vision.runs.csv_files import column, last_value, rows
+from ssl_vision.runs.evaluation_file import preferred, read_rows
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.migration import migrated_config, migrated_key
 from ssl_vision.runs.reading import read_yaml
-from ssl_vision.runs.results import preferred, read_rows
-from ssl_vision.runs.table import column, last_value, rows
 
 SHORT = {
     "objective": "model.init_args.objective",

@@ -4,7 +4,7 @@ from urllib.error import URLError
 
 import pytest
 
-from ssl_vision.data.absent import absent, fetching
+from ssl_vision.data.loading.download import absent, fetching
 from ssl_vision.errors import InputError
 
 

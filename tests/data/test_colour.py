@@ -5,7 +5,7 @@ import torch
 from torchvision.transforms.v2 import functional as tv
 
 from ssl_vision.data import colour
-from ssl_vision.data.colour import HUE, choose, gray, recipes, solarize
+from ssl_vision.data.augment.colour import HUE, choose, gray, recipes, solarize
 
 OPERATIONS = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)
 BRIGHTNESS, CONTRAST, SATURATION = (0.0, 0.0), (0.0, 1.0), (1.0, 0.0)

@@ -8,7 +8,7 @@ from scipy.ndimage import gaussian_filter
 from sklearn.datasets import load_sample_image
 from torchvision.io import decode_jpeg, encode_jpeg
 
-from ssl_vision.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from ssl_vision.data.augment.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from ssl_vision.errors import InputError
 
 SIGMA = (0.04, 0.06, 0.08, 0.09, 0.10)
@@ -105,7 +105,7 @@ def test_noise_depends_on_seed_and_index_and_not_on_the_batch(side, monkeypatch)
     whole = made(images, "noise", 3, seed=1, indices=indices)
     parts = [made(images[i], "noise", 3, seed=1, indices=indices[i]) for i in ([0, 1], [2, 3, 4, 5])]
     assert torch.equal(whole, torch.cat(parts))
-    monkeypatch.setattr("ssl_vision.data.corruptions._AT_ONCE", 1)
+    monkeypatch.setattr("ssl_vision.data.augment.corruptions._AT_ONCE", 1)
     assert torch.equal(whole, made(images, "noise", 3, seed=1, indices=indices))
     assert not torch.equal(whole, made(images, "noise", 3, seed=2, indices=indices))
     same = images[:1].expand(2, -1, -1, -1)

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ssl_vision.data.absent import fetch
-from ssl_vision.data.download import download
+from ssl_vision.data.loading.download import download, fetch
 from ssl_vision.errors import InputError
 
 CONTENT = bytes(range(256)) * 3000

@@ -9,7 +9,7 @@ from PIL import Image
 
 from ssl_vision.data import CIFAR10, STL10, Digits, ImageFolder
 from ssl_vision.data import fingerprint as module
-from ssl_vision.data.fingerprint import Listing, changes, digest_of_splits
+from ssl_vision.data.loading.fingerprint import Listing, changes, digest_of_splits
 
 
 def save(path, seed):

@@ -7,7 +7,7 @@ from PIL import Image
 from torchvision.transforms.functional import center_crop, pil_to_tensor, resize
 
 from ssl_vision.data import ImageFolder
-from ssl_vision.data.folder import image_names
+from ssl_vision.data.datasets.folder import image_names
 from ssl_vision.errors import InputError
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from ssl_vision.data.images import Images
-from ssl_vision.data.loader import Batches
+from ssl_vision.data.loading.loader import Batches
 from ssl_vision.errors import InputError
 
 

@@ -64,7 +64,7 @@ def test_train_is_kept_once_where_pretraining_was_read_before(root):
 
 def test_files_are_read_in_parts(root, monkeypatch):
     expected = STL10(root=root).split("pretrain").images
-    monkeypatch.setattr("ssl_vision.data.stl10._PART", 3)
+    monkeypatch.setattr("ssl_vision.data.datasets.stl10._PART", 3)
     assert torch.equal(STL10(root=root).split("pretrain").images, expected)
 
 

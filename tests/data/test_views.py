@@ -10,8 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms import ColorJitter, RandomResizedCrop
 from torchvision.transforms.v2 import functional as tv
 
+from ssl_vision.data.augment.views import Views
 from ssl_vision.data.random import states
-from ssl_vision.data.views import Views
 from ssl_vision.errors import InputError
 
 RAW = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}

@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 import ssl_vision
 from ssl_vision.data import Digits, Views
-from ssl_vision.data.dataset import read_dataset
+from ssl_vision.data.datasets.map_style import read_dataset
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.rebuild import trained_model
 from ssl_vision.main import main
@@ -117,7 +117,7 @@ def test_large_data_sets_are_read_again_and_give_the_same(monkeypatch):
     options = {"train": train, "test": test, "protocol": "solo", "views": Digits().views}
     kept = ssl_vision.evaluate(encoder, **options)
     assert 200 <= (first := train.reads) < 210
-    monkeypatch.setattr("ssl_vision.data.dataset._IN_MEMORY", 0)
+    monkeypatch.setattr("ssl_vision.data.datasets.map_style._IN_MEMORY", 0)
     again = ssl_vision.evaluate(encoder, **options)
     assert 400 <= train.reads - first < 410
     assert [row.as_dict() for row in kept.rows] == [row.as_dict() for row in again.rows]

@@ -7,9 +7,9 @@ import shutil
 import pytest
 import torch
 
-import ssl_vision.evaluation.embedded as embedded
+import ssl_vision.evaluation.feature_extractor as embedded
 from ssl_vision.data import Digits, Images
-from ssl_vision.data.fingerprint import digest_of_images
+from ssl_vision.data.loading.fingerprint import digest_of_images
 from ssl_vision.evaluation.cache import FeatureCache, digest_of_network, digest_of_views
 from ssl_vision.main import main
 

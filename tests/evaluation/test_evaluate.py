@@ -8,7 +8,7 @@ import pytest
 import torch
 from settings import resnet
 
-import ssl_vision.evaluation.embedded
+import ssl_vision.evaluation.feature_extractor
 from ssl_vision.data import Digits, Images
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.evaluation.probe import linear_probe
@@ -191,7 +191,9 @@ def test_a_checkpoint_of_another_architecture_is_refused(tiny_run, tmp_path, cap
 
 
 def test_extended_geometry_is_in_the_rows(tiny_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(ssl_vision.evaluation.embedded, "_IMAGES_OF_MANY_VIEWS", 32)  # 90 images in 3 blocks
+    monkeypatch.setattr(
+        ssl_vision.evaluation.feature_extractor, "_IMAGES_OF_MANY_VIEWS", 32
+    )  # 90 images in 3 blocks
     mine, rows = tmp_path / "mine.yaml", tmp_path / "rows.json"
     mine.write_text("measurements:\n  - geometry: {extended: true, lidar_images: 90, lidar_views: 5}\n")
     options = [f"--protocol={mine}", "--baselines=false", "--cache=false", f"--output={rows}"]

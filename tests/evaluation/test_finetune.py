@@ -12,7 +12,7 @@ from settings import resnet
 from torch import nn
 
 from ssl_vision.data import Digits, Images
-from ssl_vision.evaluation.embedded import Splits
+from ssl_vision.evaluation.feature_extractor import Splits
 from ssl_vision.evaluation.finetune import FineTuneRule, finetuned_top1
 from ssl_vision.evaluation.rebuild import trained_model
 from ssl_vision.evaluation.subset import few

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from ssl_vision.cli.import_paths import names_in_command
 from ssl_vision.data import Digits
 from ssl_vision.descriptions import _registered, description_of
 from ssl_vision.errors import InputError
@@ -18,7 +19,6 @@ from ssl_vision.evaluation.rebuild import trained_model
 from ssl_vision.main import main
 from ssl_vision.report import curves, protocols
 from ssl_vision.runs.checkpoint import read_checkpoint
-from ssl_vision.runs.names import names_in_command
 from ssl_vision.runs.registry import Run
 
 MODULE = '''

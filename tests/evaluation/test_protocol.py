@@ -13,7 +13,7 @@ from settings import TINY
 
 from ssl_vision.data import CIFAR10, STL10, Digits
 from ssl_vision.evaluation import finetune, grid, probe, robustness
-from ssl_vision.evaluation.embedded import Embedded, Splits
+from ssl_vision.evaluation.feature_extractor import Embedded, Splits
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.probe import Linear

@@ -9,11 +9,11 @@ from settings import resnet
 from torch.nn import functional as F
 
 from ssl_vision.data import CIFAR10, Digits, Views
-from ssl_vision.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from ssl_vision.data.augment.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from ssl_vision.evaluation.features import embed, embed_corrupted
 from ssl_vision.evaluation.probe import ProbeRule, linear_probe
 from ssl_vision.evaluation.rebuild import trained_model
-from ssl_vision.evaluation.table import Row, render
+from ssl_vision.evaluation.rows import Row, render
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.metrics import KNNAccuracy
@@ -90,7 +90,7 @@ def test_images_of_the_networks_size_are_corrupted_as_they_are():
 
 
 def test_the_second_evaluation_takes_them_from_the_cache(run, rows, tmp_path, monkeypatch):
-    monkeypatch.setattr("ssl_vision.evaluation.embedded.embed_corrupted", None)
+    monkeypatch.setattr("ssl_vision.evaluation.feature_extractor.embed_corrupted", None)
     (tmp_path / "mine.yaml").write_text(f"layers: [backbone, projector]\nmeasurements:\n- {SOME}\n")
     options = [f"--protocol={tmp_path / 'mine.yaml'}", f"--output={tmp_path / 'rows.json'}"]
     assert main(["evaluate", str(run), *options]) == 0

@@ -48,11 +48,11 @@ from PIL import Image
 from settings import TINY
 
 from ssl_vision.callbacks import RepresentationMetrics
+from ssl_vision.cli.parser import OneLineErrors
 from ssl_vision.data import Digits, Views
 from ssl_vision.main import COMMANDS, main
 from ssl_vision.methods import OptimizerRule, SimCLR
 from ssl_vision.objectives import MACL
-from ssl_vision.runs.complaint import OneLineErrors
 
 SECONDS = 60
 ADDRESS_SPACE = 4 * 2**30

@@ -19,7 +19,7 @@ from equal import difference_of_runs
 from recorder import SECONDS
 from settings import TINY
 
-import ssl_vision.runs.fit  # noqa: F401  a forked run need not import it again
+import ssl_vision.cli.fit  # noqa: F401  a forked run need not import it again
 from ssl_vision.main import main
 
 OPTIONS = {

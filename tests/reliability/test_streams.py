@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ssl_vision.runs.output import completed
+from ssl_vision.runs.atomic_files import completed
 
 CASES = {
     "stdout closed": (">&-", 0, ""),
@@ -61,7 +61,9 @@ def test_ascii_only(variables, runs):
 
 def test_an_output_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr("ssl_vision.runs.output.sync", lambda path: synced.append((path, target.exists())))
+    monkeypatch.setattr(
+        "ssl_vision.runs.atomic_files.sync", lambda path: synced.append((path, target.exists()))
+    )
     target = tmp_path / "config.yaml"
     with completed(target) as partial:
         partial.write_text("content")

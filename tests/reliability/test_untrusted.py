@@ -168,7 +168,9 @@ def test_an_archive_writes_nothing_outside_its_folder(way, data, reader, name, k
     class Answer(io.BytesIO):
         length = len(content)
 
-    monkeypatch.setattr("ssl_vision.data.download.urllib.request.urlopen", lambda *_, **__: Answer(content))
+    monkeypatch.setattr(
+        "ssl_vision.data.loading.download.urllib.request.urlopen", lambda *_, **__: Answer(content)
+    )
     module = data(root=tmp_path / "data", download=True)
     with contextlib.suppress(InputError):
         module.prepare_data()

@@ -16,8 +16,8 @@ from settings import TINY
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.runs import writing
+from ssl_vision.runs.checkpoint_io import WholeFiles
 from ssl_vision.runs.folder import RunFolder
-from ssl_vision.runs.writing import WholeFiles
 
 
 def fit(runs, *args):
@@ -171,7 +171,7 @@ def test_one_that_vanished_comes_back_with_the_next_save(tmp_path):
 KILLED = """
 import sys, torch
 from pathlib import Path
-from ssl_vision.runs.writing import WholeFiles, remove_partial
+from ssl_vision.runs.checkpoint_io import WholeFiles, remove_partial
 folder = Path(sys.argv[1])
 files = WholeFiles(folder / "last.ckpt", folder / "previous-last.ckpt")
 remove_partial(folder)

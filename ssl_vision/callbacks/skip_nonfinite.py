@@ -1,0 +1,135 @@
+"""Leaves out updates that would spoil the network, and ends a run that makes no others."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim import Optimizer
+
+from ssl_vision.callbacks.objective_eval import objective_at
+from ssl_vision.data import Batch
+from ssl_vision.methods.finite_gradients import not_finite, skips_on_device
+
+
+class FiniteSteps(pl.Callback):
+    """Skips the update of every step whose loss or gradient is not finite.
+
+    Neither the parameters nor the optimizer's state move then, and BatchNorm's running statistics are put
+    back to those of before; the learning-rate schedule goes on. ``train/skipped_steps``, logged from the
+    first one on, counts them. On a CUDA device the optimizer skips by itself and the host looks where the
+    trainer logs, before a validation and before a checkpoint, so no other step waits; BatchNorm's statistics
+    go back to those of the last look. float16 has its own way: its gradient scaler skips, and this callback
+    does nothing.
+
+    Args:
+        patience: steps in a row that may be skipped before the run ends.
+        objective: submodule path of the training objective, whose temperature the message states; None leaves
+            it out.
+    """
+
+    def __init__(self, patience: int = 10, objective: str | None = None) -> None:
+        if patience < 1:
+            raise ValueError(f"patience must be 1 or more, got {patience}")
+        self.patience, self.path = patience, objective
+        self.skipped = 0
+        self._bad: Tensor | None = None
+        self._step: Tensor | None = None
+        self._images = torch.empty(0)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begins to count."""
+        self._counts = torch.zeros(2, device=pl_module.device)
+        norms = [module for module in pl_module.modules() if isinstance(module, _NormBase)]
+        self._buffers = [b for norm in norms for b in norm.buffers() if b.is_floating_point()]
+        self._kept = [buffer.clone() for buffer in self._buffers]
+
+    def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
+        """Looks at the loss; over several processes, at all of theirs."""
+        bad: Tensor = (~loss.detach().isfinite()).float()
+        if trainer.world_size > 1:
+            bad = trainer.strategy.reduce(bad, reduce_op="max")  # type: ignore[assignment]
+        self._bad = bad if self._bad is None else torch.maximum(self._bad, bad)
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Looks at the gradients, and takes them away or lets the optimizer know."""
+        lost, self._bad = self._bad, None
+        if trainer.precision == "16-mixed":
+            return
+        bad = not_finite(optimizer) if lost is None else torch.maximum(lost, not_finite(optimizer))
+        if skips_on_device(optimizer):
+            optimizer.found_inf = bad  # type: ignore[attr-defined]
+        elif bad:
+            optimizer.zero_grad(set_to_none=True)
+        self._step = bad
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Counts the step, where the batch ended one, and now and then looks at the counts."""
+        bad, self._step = self._step, None
+        if not pl_module.automatic_optimization:  # a recorded step has no hooks
+            bad = getattr(trainer.optimizers[0], "found_inf", None)
+        if bad is None:
+            return
+        total, row = self._counts
+        self._counts = torch.stack((total + bad, (row + 1) * bad))
+        self._images = batch.indices if isinstance(batch, Batch) else torch.empty(0)
+        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        logs = bool(every) and trainer.global_step % every == 0
+        if pl_module.device.type == "cpu" or logs:
+            self._look(trainer, pl_module)
+        if self.skipped and logs:
+            pl_module.log("train/skipped_steps", float(self.skipped), prog_bar=True)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Looks, so that what is validated is whole."""
+        if not trainer.sanity_checking:
+            self._look(trainer, pl_module)
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Looks, so that what is saved is whole: the checkpoint holds the network's own tensors."""
+        self._look(trainer, pl_module)
+        if self.state_key in checkpoint.get("callbacks", {}):
+            checkpoint["callbacks"][self.state_key] = self.state_dict()
+
+    def _look(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        total, row = (int(count) for count in self._counts.tolist())
+        self._counts[0] = 0
+        if not total:
+            torch._foreach_copy_(self._kept, self._buffers)
+            return
+        torch._foreach_copy_(self._buffers, self._kept)
+        self.skipped += total
+        indices = self._images.tolist()
+        images = ", ".join(map(str, indices[:8])) + (", …" if len(indices) > 8 else "")
+        about = [f"images {images}"] if indices else []
+        statistics = {} if self.path is None else objective_at(pl_module, self.path).statistics()
+        if "temperature" in statistics:
+            about.append(f"temperature {float(statistics['temperature']):g}")
+        where = f"at step {trainer.global_step} the loss or a gradient is not finite"
+        where += f" ({'; '.join(about)})" if about else ""
+        if row < self.patience:
+            warnings.warn(f"{where}: the update is skipped, {self.skipped} so far", stacklevel=2)
+            return
+        last = Path(trainer.default_root_dir) / "checkpoints" / "last.ckpt"
+        kept = f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
+        raise FloatingPointError(
+            f"{where}, the {row}th time in a row: a smaller learning rate or a higher temperature may help; "
+            f"{kept}"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of skipped steps."""
+        return {"skipped": self.skipped}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on counting."""
+        self.skipped = state_dict["skipped"]

@@ -1,0 +1,1 @@
+"""The command line: parser, help, suggestions and the commands that are built on Lightning."""

@@ -1,0 +1,109 @@
+"""The data sets that are on disk, and what W&B would do."""
+
+import hashlib
+import importlib
+import netrc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from ssl_vision.cli.doctor.check import Check
+
+_IMAGE = 3 * 96 * 96
+_STL10 = {
+    "train_X.bin": 5_000 * _IMAGE,
+    "train_y.bin": 5_000,
+    "test_X.bin": 8_000 * _IMAGE,
+    "test_y.bin": 8_000,
+    "unlabeled_X.bin": 100_000 * _IMAGE,
+}
+"""Bytes of the official files."""
+
+
+def data_sets(root: Path) -> Iterator[Check]:
+    """Those that the configs name, below ``root``: CIFAR by its MD5 sums, STL-10 by its sizes."""
+    yield Check("digits", "come with scikit-learn")
+    try:
+        readers = importlib.import_module("torchvision.datasets")
+    except Exception:  # said among the software
+        return
+    yield _cifar("CIFAR-10", "cifar10", readers.CIFAR10, root)
+    yield _cifar("CIFAR-100", "cifar100", readers.CIFAR100, root)
+    yield _stl10(root / "stl10_binary")
+
+
+def _cifar(name: str, config: str, reader: Any, root: Path) -> Check:
+    folder = root / reader.base_folder
+    if not folder.is_dir():
+        return Check(name, f"not in {root}", "note", _fetch(config, root))
+    parts = [*reader.train_list, *reader.test_list, (reader.meta["filename"], reader.meta["md5"])]
+    wrong = [part for part, md5 in parts if not _is(folder / part, md5)]
+    if wrong:
+        return Check(
+            name,
+            f"missing or damaged: {', '.join(wrong)}",
+            "broken",
+            f"rm -r {folder}; {_fetch(config, root)}",
+        )
+    return Check(name, f"{folder}, whole")
+
+
+def _is(path: Path, md5: str) -> bool:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest() == md5
+    except OSError:
+        return False
+
+
+def _stl10(folder: Path) -> Check:
+    if not folder.is_dir():
+        return Check("STL-10", f"not in {folder.parent}", "note", _fetch("stl10", folder.parent))
+    sizes = {name: (folder / name).stat().st_size if (folder / name).is_file() else 0 for name in _STL10}
+    missing = [name for name, size in sizes.items() if not size]
+    if missing == ["unlabeled_X.bin"]:
+        return Check(
+            "STL-10", f"{folder}, without unlabeled_X.bin", "note", "train with --data.unlabeled false"
+        )
+    if missing:
+        return Check(
+            "STL-10",
+            f"missing: {', '.join(missing)}",
+            "broken",
+            f"rm -r {folder}; {_fetch('stl10', folder.parent)}",
+        )
+    other = [name for name, size in sizes.items() if size != _STL10[name]]
+    if other:
+        return Check("STL-10", f"{folder}, of other sizes than the official: {', '.join(other)}", "note")
+    return Check("STL-10", f"{folder}, whole")
+
+
+def _fetch(config: str, root: Path) -> str:
+    where = "" if root == Path("data") else f" --data.root {root}"
+    return f"ssl-vision fit --config configs/pretrain/{config}.yaml --data.download true{where}"
+
+
+def wandb() -> Iterator[Check]:
+    """The mode that W&B is in, and whether there is a key; the key itself is nobody's business."""
+    mode = os.environ.get("WANDB_MODE", "online")
+    host = urlparse(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
+    key = bool(os.environ.get("WANDB_API_KEY")) or _in_netrc(host)
+    if mode == "online" and not key:
+        advice = "wandb login; or --wandb offline, which needs no account"
+        yield Check("W&B", f"online with --wandb true, no key for {host}", "note", advice)
+    else:
+        yield Check("W&B", f"{mode} with --wandb true, {'a' if key else 'no'} key for {host}")
+
+
+def _in_netrc(host: str) -> bool:
+    given = os.environ.get("NETRC")
+    files = [Path(given)] if given else [Path.home() / ".netrc", Path.home() / "_netrc"]
+    for file in files:
+        try:
+            if netrc.netrc(file).authenticators(host):
+                return True
+        except (OSError, netrc.NetrcParseError):
+            continue
+    return False

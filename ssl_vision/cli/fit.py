@@ -1,0 +1,469 @@
+"""The Lightning command line: ``fit`` and ``validate``."""
+
+import importlib
+import logging
+import math
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import pytorch_lightning as pl
+import yaml
+from jsonargparse import Namespace
+from jsonargparse.typing import PositiveInt
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.callbacks import ProgressBar, Timer
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+from pytorch_lightning.loggers import Logger
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
+
+# Importing the classes makes their short names known to the command line.
+import ssl_vision.data
+import ssl_vision.encoders
+import ssl_vision.methods
+import ssl_vision.objectives
+from ssl_vision.callbacks import (
+    FiniteSteps,
+    GradientDiagnostics,
+    Memory,
+    ObjectiveStatistics,
+    OnlineProbe,
+    RepresentationMetrics,
+    Times,
+    WeightHistogram,
+)
+from ssl_vision.cli.classes import class_paths
+from ssl_vision.cli.default_data import with_data
+from ssl_vision.cli.fit_summary import nothing_left, summary
+from ssl_vision.cli.parser import OneLineErrors, one_line
+from ssl_vision.cli.progress_bar import RunBar
+from ssl_vision.data import ImageData
+from ssl_vision.errors import InputError
+from ssl_vision.quiet import quiet
+from ssl_vision.runs.changed_images import check_images
+from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
+from ssl_vision.runs.checkpoint_io import WholeFiles
+from ssl_vision.runs.checkpointing import LastCheckpoint
+from ssl_vision.runs.folder import RunFolder, below_home, derived_name, differences, run_path
+from ssl_vision.runs.initial import start_from
+from ssl_vision.runs.log import RunLog
+from ssl_vision.runs.record import RunRecord
+from ssl_vision.runs.registry import Run
+from ssl_vision.tracking.wandb import mirror, mirror_ends, mirror_mode
+
+_DEFAULTS = {
+    "model": {
+        "class_path": "ssl_vision.methods.SimCLR",
+        "init_args": {
+            "objective": {"class_path": "ssl_vision.objectives.InfoNCE"},
+            "encoder": {"class_path": "ssl_vision.encoders.ResNet"},
+        },
+    },
+    "trainer.max_epochs": 200,
+    "trainer.num_sanity_val_steps": 0,
+    "trainer.log_every_n_steps": 10,
+    "trainer.enable_model_summary": False,
+}
+
+_RECORDED = (
+    "name",
+    "seed_everything",
+    "model",
+    "data",
+    "trainer",
+    "metrics",
+    "gradients",
+    "initial_checkpoint",
+    "online_probe",
+    "patience",
+    "runs_dir",
+    "save_every_n_steps",
+    "wandb",
+)
+
+
+class _Parser(OneLineErrors, LightningArgumentParser):
+    pass
+
+
+class _Beginning(pl.Callback):
+    """Notes that the trainer has restored the checkpoint that it was given and goes on from there.
+
+    Attributes:
+        over: true from then on.
+    """
+
+    over = False
+
+    def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The first hook of a fit with a sanity check."""
+        self.over = True
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The first hook of a fit without one."""
+        self.over = True
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The first hook of a validation."""
+        self.over = True
+
+
+class RunCLI(LightningCLI):
+    """``LightningCLI`` whose every ``fit`` has a run folder, metrics.csv and an honest resume.
+
+    Differs from its parent in one thing that matters: the parent lets the hyper-parameters stored in a
+    checkpoint replace what the command line says. Here the config is what was given, and a checkpoint
+    that was made with another one is refused.
+    """
+
+    folder: RunFolder
+    plain_config: dict[str, Any]
+    check: Callable[[], None]
+    wandb_mode: str | None
+    checkpoint: Checkpoint | None = None
+    page: dict[str, Any] | None = None
+
+    def __init__(self, args: Sequence[str]) -> None:
+        self.beginning = _Beginning()
+        try:
+            super().__init__(
+                pl.LightningModule,
+                pl.LightningDataModule,
+                subclass_mode_model=True,
+                subclass_mode_data=True,
+                seed_everything_default=0,
+                save_config_callback=None,
+                auto_configure_optimizers=False,
+                parser_class=_Parser,
+                args=list(args),
+            )
+        finally:
+            if hasattr(self, "folder"):
+                self.folder.lock.release()
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Method names of the trainer and the arguments of theirs that are no options."""
+        known = LightningCLI.subcommands()
+        return {name: known[name] for name in ("fit", "validate")}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the options of the run folder, of logging, and of what is measured."""
+        parser.add_argument(
+            "--name", type=str | None, default=None, help="Run name; else made of the config."
+        )
+        parser.add_argument("--runs_dir", type=str, default="runs", help="Where run folders are kept.")
+        parser.add_argument("--overwrite", type=bool, default=False, help="Replace a run of this name.")
+        parser.add_argument(
+            "--patience",
+            type=PositiveInt,
+            default=10,
+            help="Steps in a row with a loss or gradient that is not finite before the run ends.",
+        )
+        parser.add_argument(
+            "--initial_checkpoint",
+            type=str | None,
+            default=None,
+            help="Start from its weights: a run, or an encoder's state dict (.safetensors, .pth).",
+        )
+        parser.add_argument(
+            "--save_every_n_steps",
+            type=PositiveInt | None,
+            default=None,
+            help="Save last.ckpt at every n-th step, too, and not only at the ends of epochs.",
+        )
+        parser.add_argument(
+            "--spare_dir",
+            type=str | None,
+            default=None,
+            help="Takes the last checkpoint if the run folder's disk cannot.",
+        )
+        parser.add_argument(
+            "--wandb",
+            type=bool | Literal["offline"],
+            default=False,
+            help="Mirror the run to Weights & Biases: true, false or offline.",
+        )
+        parser.add_argument("--report", type=bool, default=True, help="Write report.html at the end.")
+        parser.callback_keys.append("metrics")
+        parser.add_class_arguments(
+            RepresentationMetrics, "metrics", fail_untyped=False, sub_configs=True,
+            skip={"encoder", "bank", "queries", "pairs"},
+        )  # fmt: skip
+        parser.add_argument(
+            "--gradients", type=bool, default=False, help="Log what the gradient does to the embeddings."
+        )
+        parser.add_argument(
+            "--online_probe", type=bool, default=False, help="Train a linear layer along with the backbone."
+        )
+        parser.set_defaults(_DEFAULTS)
+
+    def _set_seed(self) -> None:
+        """Seeds the generators, with a seed that each of them takes."""
+        seed = self.config[self.subcommand].seed_everything
+        if not 0 <= seed < 2**32:
+            raise InputError(f"--seed_everything must lie in 0..{2**32 - 1}, not {seed}")
+        super()._set_seed()
+
+    def _parse_ckpt_path(self) -> None:
+        """Leaves the config as it was given."""
+
+    def before_instantiate_classes(self) -> None:
+        """Settles the run folder and the checkpoint to continue from, before anything is built."""
+        config = self.config[self.subcommand]
+        if config.metrics.k is None:
+            config.metrics.k = knn_k(config.data.class_path)
+        self.plain_config = self._plain(config)
+        name = config.name or derived_name(self.plain_config)
+        self.folder = RunFolder(run_path(config.runs_dir, name))
+        self.plain_config["name"] = name
+        _check_trainer(config.trainer)
+        if config.seed_everything is False:
+            raise InputError("--seed_everything false: a run without a seed cannot be compared or continued")
+        if config.ckpt_path is None and self.subcommand == "fit" and _requeued():
+            config.ckpt_path, config.overwrite = "last", False
+        resume = config.ckpt_path is not None
+        if config.ckpt_path == "last":
+            config.ckpt_path = self._last()
+        if config.ckpt_path:
+            self.checkpoint = read_checkpoint(config.ckpt_path)._replace(state={})
+            self._refuse_other_config(self.checkpoint)
+        self.check = partial(
+            self.folder.check,
+            self.plain_config,
+            recorded=lambda: Run(self.folder.path).config,
+            resume=resume,
+            overwrite=config.overwrite,
+            moved=_knows_images(self.checkpoint),
+        )
+        if self.subcommand == "fit":
+            if resume and config.overwrite:
+                raise InputError("--ckpt_path continues a run and --overwrite replaces it: give one of them")
+            if getattr(rank_zero_only, "rank", 0) == 0:
+                self.check()
+                self.folder.remove_requeued()
+        self.wandb_mode = mirror_mode(config.wandb)
+
+    def _plain(self, config: Namespace) -> dict[str, Any]:
+        """What describes the run, as plain dicts and lists."""
+        text = self._parser(self.subcommand).dump(config, skip_unset=False, skip_validation=True)
+        plain = yaml.safe_load(text)
+        recorded: dict[str, Any] = below_home({key: plain[key] for key in _RECORDED})
+        return recorded
+
+    def _last(self) -> str | None:
+        """The run's last checkpoint that can be read; None where training has yet to write one."""
+        found = [file for file in (self.folder.last, self.folder.previous) if file.exists()]
+        while found:
+            file = found.pop(0)
+            try:
+                read_checkpoint(file)
+            except InputError as error:
+                if not found:
+                    raise
+                rank_zero_warn(f"{error}: taking the one before it, {found[0]}")
+                continue
+            rank_zero_info(f"continuing from {file}")
+            return str(file)
+        if self.subcommand != "fit" or any(self.folder.checkpoints.glob("*.ckpt")):
+            raise InputError(f"{self.folder.last}: no such checkpoint")
+        rank_zero_info(f"no checkpoint in {self.folder.checkpoints}: starting afresh")
+        return None
+
+    def _refuse_other_config(self, checkpoint: Checkpoint) -> None:
+        """A continued run must be the same run; a measured network must be the same network."""
+        other = differences(checkpoint.config, self.plain_config, moved=_knows_images(checkpoint))
+        if self.subcommand != "fit":
+            trained = ("model.init_args.objective", "model.init_args.optimizer")
+            other = [key for key in other if key.startswith("model.") and not key.startswith(trained)]
+        if other:
+            raise InputError(f"{checkpoint.path} was made with another config ({'; '.join(other)})")
+
+    def instantiate_classes(self) -> None:
+        """Builds model, data and trainer; a value that a constructor refuses is the user's error."""
+        try:
+            super().instantiate_classes()
+        except InputError:
+            raise
+        except (
+            ValueError, TypeError, RuntimeError, OverflowError, MemoryError, ImportError,
+            MisconfigurationException,
+        ) as error:  # fmt: skip
+            raise InputError(one_line(str(error)) or type(error).__name__) from error
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Runs the trainer; what it finds wrong with an option or a checkpoint is the user's error."""
+        try:
+            super()._run_subcommand(subcommand)
+        except (InputError, MisconfigurationException, OSError):
+            raise
+        except Exception as error:
+            if "`val_check_interval`" in str(error):
+                raise InputError(
+                    "--trainer.val_check_interval: more than the training batches of an epoch"
+                ) from error
+            path = self.config_init[subcommand].ckpt_path
+            if path is None or self.beginning.over:
+                raise
+            raise InputError(f"{path}: cannot be restored ({one_line(str(error))})") from error
+
+    def before_fit(self) -> None:
+        """Takes the initial weights, or checks that the images are those of the checkpoint."""
+        config = self.config_init["fit"]
+        if self.checkpoint is not None:
+            if getattr(rank_zero_only, "rank", 0) == 0 and isinstance(self.datamodule, ImageData):
+                check_images(self.datamodule, self.checkpoint)
+        elif config.initial_checkpoint is not None:
+            rank_zero_info(start_from(self.model, config.initial_checkpoint))
+
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """The trainer with the run's loggers and callbacks added to those of the config."""
+        config = self.config_init[self.subcommand]
+        if self.subcommand == "validate":
+            bar = [] if config.trainer.enable_progress_bar is False else [RunBar()]
+            return super().instantiate_trainer(
+                logger=False, enable_checkpointing=False, callbacks=[self.beginning, *bar], **kwargs
+            )
+        given = config.trainer.logger
+        log = RunLog(self.folder.metrics_file)
+        loggers: list[Logger] = [log]
+        loggers += given if isinstance(given, list) else [given] if isinstance(given, Logger) else []
+        fresh = config.ckpt_path is None
+        if self.wandb_mode:
+            loggers.append(mirror(self.folder, self.plain_config, mode=self.wandb_mode, fresh=fresh))
+        record = RunRecord(self.folder, self.plain_config, fresh=fresh, check=self.check)
+        own: list[pl.Callback] = [
+            self.beginning,
+            Times(),
+            Memory(),
+        ]
+        has_objective = "objective" in dict(self.model.named_children())
+        own += [ObjectiveStatistics(), WeightHistogram(log)] if has_objective else []
+        own += [FiniteSteps(config.patience, objective="objective" if has_objective else None)]
+        own += [OnlineProbe()] if config.online_probe else []
+        own += [GradientDiagnostics()] if config.gradients else []
+        files = WholeFiles(self.folder.last, self.folder.previous)
+        spare = Path(config.spare_dir) if config.spare_dir else None
+        own += [
+            record,
+            LastCheckpoint(self.folder, files, every_n_steps=config.save_every_n_steps, spare=spare),
+        ]
+        theirs = config.trainer.callbacks
+        theirs = theirs if isinstance(theirs, list) else [theirs]
+        shown = config.trainer.enable_progress_bar is not False
+        if shown and not any(isinstance(callback, ProgressBar) for callback in theirs):
+            own.append(RunBar(log))
+        self.trainer_defaults["callbacks"] = own
+        plugins = config.trainer.plugins
+        plugins = [*(plugins if isinstance(plugins, list) else [plugins] if plugins else []), files]
+        return super().instantiate_trainer(
+            logger=loggers, plugins=plugins, default_root_dir=str(self.folder.path), **kwargs
+        )
+
+    def after_fit(self) -> None:
+        """Says what the run came to, or, when quiet, where it is."""
+        if not self.trainer.is_global_zero:
+            return
+        if self.config_init["fit"].report:
+            allowed = list(class_paths(self.plain_config))  # all of the user's own command
+            self.page = {"path": self.folder.path, "data": self.datamodule, "allowed": allowed}
+        if quiet():
+            print(self.folder.path)
+            return
+        if self.config_init["fit"].ckpt_path is not None and not self.folder.lock.held:  # training takes it
+            done = {"epochs": self.trainer.current_epoch, "steps": self.trainer.global_step}
+            print(nothing_left(self.plain_config, **done))
+        data = self.datamodule if isinstance(self.datamodule, ImageData) else None
+        images = None if data is None else data.batch_size * self.trainer.world_size
+        print(summary(Run(self.folder.path), images=images, data=data))
+
+
+def _knows_images(checkpoint: Checkpoint | None) -> bool:
+    return checkpoint is not None and checkpoint.images is not None
+
+
+def _check_trainer(trainer: Namespace) -> None:
+    """Refuses values of the trainer's options that Lightning takes and then trips over.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+    for names, good, description in (
+        (("accumulate_grad_batches", "check_val_every_n_epoch"), lambda value: value >= 1, "1 or more"),
+        (
+            ("max_epochs", "max_steps"),
+            lambda value: value == -1 or value >= 1,
+            "-1, for no limit, or 1 or more",
+        ),
+        (("limit_train_batches",), lambda value: value > 0, "above 0"),
+        (("val_check_interval",), lambda value: not isinstance(value, (int, float)) or value > 0, "above 0"),
+        (("gradient_clip_val",), lambda value: 0 <= value < math.inf, "0 or more"),
+    ):
+        for name in names:
+            value = trainer.get(name)
+            if value is not None and not good(value):
+                raise InputError(f"--trainer.{name} must be {description}, not {value}")
+    cores = max(8, os.cpu_count() or 1)  # on a GPU, Lightning compares with the devices that there are
+    devices = trainer.devices
+    if str(devices).isdigit() and not 1 <= int(devices) <= cores:
+        raise InputError(f"--trainer.devices must lie in 1..{cores}, not {devices}")
+    if trainer.max_time is not None and not _lasts(trainer.max_time):
+        raise InputError(
+            f"--trainer.max_time must be days:hours:minutes:seconds above 0, not {trainer.max_time}"
+        )
+
+
+def _lasts(duration: Any) -> bool:
+    """True for what Lightning takes for a time above 0."""
+    try:
+        return (Timer(duration).time_remaining() or 0) > 0
+    except (MisconfigurationException, TypeError, ValueError, OverflowError):
+        return False
+
+
+def knn_k(class_path: str) -> int:
+    """Neighbours that vote by default on a data set."""
+    module, _, name = class_path.rpartition(".")
+    data = getattr(importlib.import_module(module), name)
+    return int(data.knn_k) if issubclass(data, ssl_vision.data.ImageData) else ssl_vision.data.ImageData.knn_k
+
+
+def _requeued() -> bool:
+    """Whether SLURM starts this job again, by the same command as the first time."""
+    return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
+
+
+def run(args: Sequence[str]) -> dict[str, Any] | None:
+    """Runs ``fit`` or ``validate``, the first of ``args``, with the options that follow.
+
+    Returns:
+        What the page of a run that was trained is made of, on the first process.
+    """
+    with warnings.catch_warnings(), mirror_ends():
+        # LightningCLI warns against args beside sys.argv; here they are the same.
+        warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings(
+            "ignore", message="The number of training batches .* is smaller than the logging"
+        )
+        warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")
+        warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+        logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_about_the_run)
+        logging.getLogger("lightning_fabric.utilities.seed").setLevel(logging.WARNING)
+        try:
+            return RunCLI(with_data(args)).page
+        except MisconfigurationException as error:
+            raise InputError(one_line(str(error))) from error
+        except SystemExit as error:
+            if isinstance(error.__context__, KeyboardInterrupt):  # Lightning's way out of Ctrl-C
+                raise error.__context__ from None
+            raise
+
+
+def _is_about_the_run(record: logging.LogRecord) -> bool:
+    noise = ("TPU available", "GPU available", "litlogger", "litmodels", "Loading `train_dataloader`")
+    said = ("Restoring states", "Restored all states", "`Trainer.fit` stopped")  # in other words, by the run
+    return not any(word in record.getMessage() for word in (*noise, *said))

@@ -1,0 +1,136 @@
+"""One screen about a run that has ended: what it took, what it came to, where it is, what to do next."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from statistics import median
+from typing import Any
+
+from ssl_vision.data import ImageData
+from ssl_vision.descriptions import described
+from ssl_vision.errors import InputError
+from ssl_vision.progress import duration, number
+from ssl_vision.runs.csv_files import last_value, rows
+from ssl_vision.runs.folder import significant
+from ssl_vision.runs.registry import Run
+
+
+def summary(run: Run, *, images: int | None = None, data: ImageData | None = None) -> str:
+    """The lines that ``fit`` ends with, from the files of the run folder.
+
+    Args:
+        run: whose folder is complete.
+        images: number of images in a batch, over all processes; None leaves out the speed.
+        data: that the run was trained on, which decides how it can be evaluated; None stands for labelled
+            images with a test split.
+    """
+    return "\n".join(_lines(run, images, data))
+
+
+def nothing_left(config: Mapping[str, Any], *, epochs: int, steps: int) -> str:
+    """The line that says why a run that was to be continued did not go on.
+
+    Args:
+        config: of the run, as it was given now.
+        epochs: that were done before.
+        steps: that were done before.
+    """
+    length = config["trainer"]
+    ended = 0 < (length["max_steps"] or -1) <= steps
+    key, done = ("max_steps", steps) if ended else ("max_epochs", epochs)
+    further = "with more it goes on"
+    if f"trainer.{key}" in significant(config):
+        further = "its schedule ends there: a longer run is another, with a --name of its own"
+    return f"nothing was left to train: {done} of --trainer.{key} {length[key]} are done; {further}"
+
+
+def _lines(run: Run, images: int | None, data: ImageData | None) -> Iterator[str]:
+    took = "" if run.seconds is None else f" in {duration(run.seconds)}"
+    what = f"{run.setting('objective')} on {run.setting('data')}, seed {run.setting('seed')}"
+    yield f"{run.name}: {_length(run)}{took} ({what})"
+    facts = dict(_facts(run, images))
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        yield f"  {name:<{width}}  {value}"
+    yield from _validations(run)
+    folder = shlex.quote(str(run.folder.path))
+    yield "next"
+    options, split = _evaluation(data)
+    if split:
+        yield f"  ssl-vision evaluate {folder}{options}   kNN and a linear probe on {split}"
+    yield f"  ssl-vision report {folder}     a page about the run, its map of images among it"
+
+
+def _length(run: Run) -> str:
+    """How much was trained: steps where the configuration limits the steps, epochs otherwise."""
+    steps = run.setting("trainer.max_steps")
+    if isinstance(steps, int) and steps > 0:
+        return f"{number(run.steps)} of {number(steps)} steps"
+    planned, epochs = run.setting("epochs"), run.epoch if run.epochs is None else run.epochs
+    of = f" of {planned}" if isinstance(planned, int) and planned > epochs else ""
+    return f"{epochs:.3g}{of} epochs"
+
+
+def _evaluation(data: ImageData | None) -> tuple[str, str]:
+    """Options of an evaluation, and what it classifies: nothing where train has no labels."""
+    if data is None:
+        return "", "the test split"
+    if not data.num_classes:
+        return "", ""
+    try:
+        splits = [split for split in ("test", "val") if data.has(split)]
+    except InputError:  # a folder that was chosen for a split and does not exist
+        splits = []
+    if "test" in splits:
+        return "", "the test split"
+    if splits:
+        return "", "the validation split; there is no test split"
+    return " --data.test FOLDER", "labelled images in FOLDER; there is no test split"
+
+
+def _facts(run: Run, images: int | None) -> Iterator[tuple[str, str]]:
+    yield "written to", str(run.folder.path)
+    timed = [row for row in rows(run.folder.times_file) if row.get("time/train_seconds", 0) > 0]
+    rates = [
+        row["time/train_batches"] / row["time/train_seconds"] for row in timed if "time/train_batches" in row
+    ]
+    if images and rates:
+        yield "speed", f"{number(images * median(rates))} images/s, without validation"
+    memory = [
+        f"{number(value)} MiB {where}"
+        for where, name in (("on the host", "process"), ("on the device", "device"))
+        if (value := last_value(run.folder.times_file, f"memory/{name}_mb")) is not None
+    ]
+    if memory:
+        yield "peak memory", ", ".join(memory)
+    loss = run.last("train/loss")
+    if loss is not None:
+        yield "last loss", f"{loss:.4g}"
+    yield "skipped steps", f"{run.last('train/skipped_steps') or 0:.0f}"
+    yield "collapsed", _collapsed(run)
+
+
+def _collapsed(run: Run) -> str:
+    measured = [step for step, _, _ in run.curve("val/rankme")]
+    collapsed = [step for step, _, _ in run.curve("val/collapsed")]
+    if not measured:
+        return "not measured"
+    if not collapsed:
+        return "no"
+    where = "the last one among them" if collapsed[-1] == measured[-1] else "not at the last one"
+    return f"at {len(collapsed)} of {len(measured)} validations, {where}"
+
+
+def _validations(run: Run) -> Iterator[str]:
+    names = [metric.logged_name for metric in described("summary")]
+    curves = {name: curve for name in names if (curve := run.curve(name))}
+    if not curves:
+        return
+    longest = max(curves.values(), key=len)
+    places = (0, -1) if len(longest) > 1 else (-1,)
+    width = max(map(len, curves))
+    heads = [f"epoch {longest[place][1] + 1}" for place in places]
+    k = run.setting("metrics.k")
+    yield f"  validation on {run.validated_on}" + (f", kNN with k = {k}" if k else "")
+    yield "  ".join([f"  {'':<{width}}", *(f"{head:>10}" for head in heads)])
+    for name, curve in curves.items():
+        yield "  ".join([f"  {name:<{width}}", *(f"{curve[place][2]:>10.4g}" for place in places)])

@@ -1,0 +1,260 @@
+"""Paired comparison of finished runs: which may be compared, their numbers, and what the numbers say."""
+
+import itertools
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from ssl_vision.cli.suggestions import meant
+from ssl_vision.compare.keys import check_known, is_metric, shortened, shown
+from ssl_vision.compare.quantity import Quantity, common
+from ssl_vision.compare.statistics import Paired, holm, paired, t_interval
+from ssl_vision.descriptions import MetricDescription
+from ssl_vision.errors import InputError
+from ssl_vision.runs.folder import significant
+from ssl_vision.runs.registry import Run
+
+_LENGTH = ("trainer.max_epochs", "trainer.max_steps")
+"""A continuation may change them, a comparison may not."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one setting, one a seed, and their values in the order of the seeds."""
+
+    name: str
+    runs: tuple[Run, ...]
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Of the values."""
+        return fmean(self.values)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two groups, seed by seed: the first less the second."""
+
+    first: Group
+    second: Group
+    result: Paired
+    holm_p: float | None
+    """Of the t test, corrected for all pairs that have one."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Groups of runs that differ in one key alone, and every pair of groups."""
+
+    by: str
+    quantity: Quantity
+    metric: MetricDescription
+    how: Mapping[str, Any]
+    """Fields that the values have in common."""
+    alpha: float
+    seeds: tuple[int, ...]
+    left_out: Mapping[str, tuple[int, ...]]
+    """Seeds that a group has and not all others."""
+    differing: Mapping[str, Mapping[str, Any]]
+    """Settings that differ besides ``by``, and each group's value."""
+    groups: tuple[Group, ...]
+    """The highest mean first. Values are scaled: accuracies are in percent."""
+    pairs: tuple[Pair, ...]
+
+    def interval(self, group: Group) -> tuple[float, float] | None:
+        """Of the group's mean, by Student's t; None for one seed."""
+        if len(group.values) < 2:
+            return None
+        half = t_interval(group.values, level=1 - self.alpha)
+        return group.mean - half, group.mean + half
+
+
+def compare(
+    runs: Sequence[Run],
+    *,
+    by: str,
+    quantity: Quantity | None = None,
+    baseline: str | None = None,
+    allow: Sequence[str] = (),
+    alpha: float = 0.05,
+) -> Comparison:
+    """Compares groups of runs seed by seed.
+
+    Args:
+        runs: finished, and evaluated where the quantity is of evaluation.json.
+        by: the key whose values make the groups; ``objective``, or any key of config.yaml.
+        quantity: what is compared.
+        baseline: the group that all others are compared with; None compares every two.
+        allow: keys that may differ, too.
+        alpha: level of the tests; intervals hold with probability 1 − alpha.
+
+    Raises:
+        InputError: the runs cannot be compared; the message says why and what would help.
+    """
+    quantity = quantity or Quantity()
+    if not 1e-9 <= alpha < 1:
+        raise InputError(f"alpha: expected a number from 1e-9 to below 1, got {alpha:g}")
+    if is_metric(by) or by in ("seed", "seed_everything", "name"):
+        raise InputError(f"--by {by}: expected a setting; runs are paired by their seeds")
+    for key in (by, *allow):
+        check_known(key, runs)
+    groups = _grouped(runs, by)
+    _check_settings(runs, groups, by, allow)
+    _check_finished(runs)
+    found = {id(run): quantity.of(run) for run in runs}
+    how = common(runs, [found[id(run)] for run in runs])
+    if baseline is not None and baseline not in groups:
+        raise InputError(f"--baseline {baseline}: no such group{meant(baseline, list(groups))}")
+    seeds = sorted(set.intersection(*(set(members) for members in groups.values())))
+    if not seeds:
+        each = "; ".join(f"{name}: {', '.join(map(str, sorted(own)))}" for name, own in groups.items())
+        raise InputError(f"no seed is in all groups ({each}): train the same seeds in each")
+    metric = quantity.description([found[id(run)] for run in runs])
+    made = []
+    for name, members in groups.items():
+        own = tuple(members[seed] for seed in seeds)
+        values = tuple(metric.scale * float(found[id(run)]["value"]) for run in own)
+        for run, value in zip(own, values, strict=True):
+            if not math.isfinite(value):
+                raise InputError(f"{run.folder.path}: {quantity.metric} is {value}, which cannot be compared")
+        made.append(Group(name, own, values))
+    made.sort(key=lambda group: -group.mean)
+    return Comparison(
+        by=by,
+        quantity=quantity,
+        metric=metric,
+        how=how,
+        alpha=alpha,
+        seeds=tuple(seeds),
+        left_out={name: out for name, own in groups.items() if (out := tuple(sorted(set(own) - set(seeds))))},
+        differing=_differing(groups, by),
+        groups=tuple(made),
+        pairs=tuple(_pairs(made, baseline, alpha)),
+    )
+
+
+def _pairs(groups: Sequence[Group], baseline: str | None, alpha: float) -> list[Pair]:
+    if baseline is None:
+        two = list(itertools.combinations(groups, 2))
+    else:
+        base = next(group for group in groups if group.name == baseline)
+        two = [(group, base) for group in groups if group is not base]
+    results = [paired(a.values, b.values, alpha=alpha, tests=len(two)) for a, b in two]
+    corrected = iter(holm([result.t_p for result in results if result.t_p is not None]))
+    return [
+        Pair(a, b, result, None if result.t_p is None else next(corrected))
+        for (a, b), result in zip(two, results, strict=True)
+    ]
+
+
+def _grouped(runs: Sequence[Run], by: str) -> dict[str, dict[int, Run]]:
+    """Runs by group and seed."""
+    groups: dict[str, dict[int, Run]] = {}
+    for run in runs:
+        seed = run.setting("seed")
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise InputError(f"{run.folder.path}: its seed is {seed}: runs are paired by a number")
+        members = groups.setdefault(shown(run.setting(by)), {})
+        if seed in members:
+            other = members[seed]
+            what = f"both are {shown(run.setting(by))} with seed {seed}"
+            keys = [shortened(key) for key in _unequal(_settings(other), _settings(run))]
+            more = f" and differ in {', '.join(keys)}" if keys else ""
+            raise InputError(
+                f"{other.folder.path} and {run.folder.path}: {what}{more}: name only one of them"
+            )
+        members[seed] = run
+    if len(groups) < 2:
+        count = (
+            "there is one run" if len(runs) == 1 else f"all {len(runs)} runs have it as {next(iter(groups))}"
+        )
+        raise InputError(f"--by {by}: {count}: nothing to compare it with")
+    return groups
+
+
+def _check_settings(
+    runs: Sequence[Run], groups: Mapping[str, Mapping[int, Run]], by: str, allow: Sequence[str]
+) -> None:
+    """Runs of one group may differ in the seed alone, those of two in ``by``, too."""
+    may = _below(runs, allow)
+    for name, members in groups.items():
+        first, *others = members.values()
+        for run in others:
+            if keys := _unequal(_settings(first), _settings(run), may=may):
+                key = shortened(keys[0])
+                raise InputError(
+                    f"{_told(first, run, keys)}, and both are {name}: compare --by {key}, or name one of them"
+                )
+    may += _below(runs, [by])
+    for run in runs:
+        if keys := _unequal(_settings(runs[0]), _settings(run), may=may):
+            allowed = " ".join(f"--allow {shortened(key)}" for key in keys[:3])
+            raise InputError(
+                f"{_told(runs[0], run, keys)}: compare runs that differ in {by} alone"
+                f"{'' if len(keys) > 3 else f', or permit it with {allowed}'}"
+            )
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """What a run computes, but for the seed, and how long."""
+    flat = significant(run.config) | {key: run.setting(key) for key in _LENGTH}
+    flat.pop("seed_everything", None)
+    return flat
+
+
+def _below(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
+    """Whole keys, as the runs have them."""
+    return sorted({whole for key in keys for run in runs if (whole := run.whole_key(key))})
+
+
+def _unequal(first: Mapping[str, Any], second: Mapping[str, Any], *, may: Sequence[str] = ()) -> list[str]:
+    """Keys that differ and are not at or below one of ``may``."""
+    return [
+        key
+        for key in sorted({*first, *second})
+        if first.get(key) != second.get(key)
+        and not any(key == free or key.startswith(f"{free}.") for free in may)
+    ]
+
+
+def _told(first: Run, second: Run, keys: Sequence[str]) -> str:
+    """That two runs differ, and in what: three keys and how many there are more."""
+    ours, theirs = _settings(first), _settings(second)
+    told = [f"{shortened(key)} ({shown(ours.get(key))}, {shown(theirs.get(key))})" for key in keys[:3]]
+    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    return f"{first.folder.path} and {second.folder.path} differ in {', '.join(told)}{more}"
+
+
+def _check_finished(runs: Sequence[Run]) -> None:
+    for run in runs:
+        status = run.status
+        if status == "running":
+            raise InputError(
+                f"{run.folder.path} is being trained, epoch {run.epoch} is done: wait for its end"
+            )
+        if status != "finished":
+            config, epochs = shlex.quote(str(run.folder.config_file)), run.setting("epochs")
+            of = f" of {epochs}" if isinstance(epochs, int) and epochs > 0 else ""
+            raise InputError(
+                f"{run.folder.path} stopped after {run.epoch}{of} epochs: continue it "
+                f"with ssl-vision fit --config {config} --ckpt_path last"
+            )
+
+
+def _differing(groups: Mapping[str, Mapping[int, Run]], by: str) -> dict[str, dict[str, Any]]:
+    """Settings that two groups have and that differ between them, besides the compared one itself."""
+    settings = {name: _settings(next(iter(members.values()))) for name, members in groups.items()}
+    named = {
+        whole for run in (m for own in groups.values() for m in own.values()) if (whole := run.whole_key(by))
+    }
+    own_keys = named | {f"{key}.class_path" for key in named}
+    found = {}
+    for key in sorted({key for flat in settings.values() for key in flat} - own_keys):
+        values = {name: flat[key] for name, flat in settings.items() if key in flat}
+        if len(set(map(shown, values.values()))) > 1:
+            found[shortened(key)] = values
+    return found

@@ -1,0 +1,137 @@
+"""``ssl-vision runs``: the runs there are, without opening a checkpoint."""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ssl_vision.cli.parser import OneLineErrors
+from ssl_vision.compare.keys import check_known, is_metric
+from ssl_vision.descriptions import description_of
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.rows import aligned
+from ssl_vision.progress import duration
+from ssl_vision.runs.registry import Run, find_runs
+
+_KNN = description_of("val/knn_top1")
+
+_FACTS: dict[str, Callable[[Run], Any]] = {
+    "run": lambda run: str(run.folder.path),
+    "status": lambda run: run.status,
+    "epoch": lambda run: run.epoch,
+    "time": lambda run: run.seconds,
+    "knn": lambda run: run.last(_KNN.logged_name),
+}
+"""Columns that are no setting and no metric, and where they come from."""
+
+_COLUMNS = ("run", "status", "objective", "data", "seed", "epoch", "knn", "time")
+_LEFT = ("run", "status", "objective", "data")
+
+
+def run(args: Sequence[str]) -> None:
+    """Lists the runs in a folder: status, objective, epochs done, last kNN accuracy in validation (%), time.
+
+    Reads config.yaml, metrics.csv and times.csv of every run folder at or below the paths, and nothing else.
+    A run is *running* while a process trains it, *finished* with all its epochs, else *stopped*; *unreadable*
+    is one whose config or log is damaged, and a line on stderr says how. A key is one of run, status, epoch,
+    time, knn, objective, data, seed, epochs, batch_size; a key of config.yaml, such as
+    model.objective.temperature, with or without init_args; or the name of a metric, such as val/rankme.
+
+    Raises:
+        InputError: no run there, or a key that none of them has.
+    """
+    parser = OneLineErrors(prog="ssl-vision runs", description=run.__doc__)
+    parser.add_argument(
+        "paths", nargs="*", type=str, help="Folders that hold run folders; 'runs' by default."
+    )
+    parser.add_argument(
+        "--where",
+        action="append",
+        type=str,
+        default=[],
+        help="KEY=VALUE: only runs with that setting; may be repeated.",
+    )
+    parser.add_argument("--sort", type=str | None, default=None, help="A key; else by folder.")
+    parser.add_argument("--descending", action="store_true", help="The largest first.")
+    parser.add_argument(
+        "--columns", nargs="+", type=str, default=[], help="Keys to show instead of the usual columns."
+    )
+    parser.add_argument("--json", action="store_true", help="Print JSON, times in seconds, shares of 1.")
+    options = parser.parse_args(list(args))
+    columns = [key for text in options.columns for key in text.split(",")] or list(_COLUMNS)
+    filters = dict(map(_filter, options.where))
+    wanted = list(dict.fromkeys([*columns, *filters, *([options.sort] if options.sort else []), "status"]))
+    runs = find_runs(options.paths or ["runs"])
+    rows = [_row(each, wanted) for each in runs]
+    for key in wanted:
+        if key not in _FACTS and all(row[key] is None for row in rows):
+            check_known(key, [each for each in runs if each.damage is None], others=tuple(_FACTS))
+    rows = [row for row in rows if all(_matches(row[key], value) for key, value in filters.items())]
+    if options.sort:
+        key = options.sort
+        rows.sort(key=lambda row: _order(row[key]), reverse=options.descending)
+        rows.sort(key=lambda row: row[key] is None)
+    elif options.descending:
+        rows.reverse()
+    rows = [{key: row[key] for key in columns} for row in rows]
+    if options.json:
+        print(json.dumps([{key: _plain(value) for key, value in row.items()} for row in rows], indent=1))
+    elif not rows:
+        print(f"none of {len(runs)} runs has {' and '.join(options.where)}")
+    else:
+        left = next((i for i, key in enumerate(columns) if key not in _LEFT), len(columns))
+        heads = [f"validation {_KNN.heading}" if key == "knn" else key for key in columns]
+        lines = [[_cell(key, value) for key, value in row.items()] for row in rows]
+        print(aligned([heads, *lines], left=max(1, left)))
+
+
+def _row(run: Run, keys: Sequence[str]) -> dict[str, Any]:
+    if run.damage is not None:
+        print(f"ssl-vision runs: {run.damage}", file=sys.stderr)
+        return {key: {"run": str(run.folder.path), "status": "unreadable"}.get(key) for key in keys}
+    return {key: _value(run, key) for key in keys}
+
+
+def _value(run: Run, key: str) -> Any:
+    if key in _FACTS:
+        return _FACTS[key](run)
+    return run.last(key) if is_metric(key) else run.setting(key)
+
+
+def _filter(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise InputError(f"--where {text}: expected KEY=VALUE")
+    return key, value
+
+
+def _matches(value: Any, text: str) -> bool:
+    """Whether a setting is what a text says: a number by its value, all else as one word in either case."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            return value == float(text)
+        except ValueError:
+            return False
+    return ("null" if value is None else str(value)).lower() == text.lower()
+
+
+def _order(value: Any) -> tuple[bool, Any]:
+    """Numbers before texts."""
+    number = isinstance(value, (int, float))
+    return (not number, value if number else str(value))
+
+
+def _cell(key: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if key == "time":
+        return duration(value)
+    if not isinstance(value, float):
+        return str(value)
+    return (_KNN if key == "knn" else description_of(key)).shown(value, plain=".4g")
+
+
+def _plain(value: Any) -> Any:
+    """JSON knows neither NaN nor infinities."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,214 @@
+"""A comparison in words and tables."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ssl_vision.compare.comparison import Comparison, Pair
+from ssl_vision.compare.statistics import smallest_wilcoxon_p
+from ssl_vision.descriptions import MetricDescription
+
+Lines = list[list[str]]
+
+
+def title(comparison: Comparison) -> str:
+    """What was compared, under which protocol, with which seeds."""
+    how = {
+        k: v
+        for k, v in comparison.how.items()
+        if k not in ("features", "metric", "layer", "protocol", "epoch", "options", "root")
+    }
+    quantity = comparison.quantity
+    named = quantity.metric
+    if "protocol" in comparison.how:
+        named += f" of the {quantity.layer}, protocol {quantity.protocol}"
+        named += f" ({', '.join(f'{key} {value}' for key, value in how.items())})"
+    elif "images" in comparison.how:
+        named += f" (validation on {comparison.how['images']})"
+    seeds = ", ".join(map(str, comparison.seeds))
+    metric = comparison.metric
+    unit = ", in percent" if metric.percent else ""
+    if metric.direction == "lower" or (metric.direction == "higher" and not metric.percent):
+        unit += f", {metric.direction} is better"
+    plural = "seed" if len(comparison.seeds) == 1 else "seeds"
+    return f"{named}{unit}, epoch {comparison.how['epoch']}, {plural} {seeds}"
+
+
+def group_table(comparison: Comparison) -> Lines:
+    """A line for each group."""
+    lines = [[comparison.by, "seeds", "mean", _level(comparison), "min", "max"]]
+    for group in comparison.groups:
+        values = (group.mean, comparison.interval(group), min(group.values), max(group.values))
+        shown = [_shown(comparison, value) for value in values]
+        lines.append([group.name, str(len(group.values)), *shown])
+    return lines
+
+
+def pair_table(comparison: Comparison) -> Lines:
+    """A line for each pair: the first group less the second."""
+    many = len(comparison.pairs) > 1
+    bootstrapped = any(pair.result.bootstrap for pair in comparison.pairs)
+    heads = ["first - second", "difference", _level(comparison), *(["bootstrap"] if bootstrapped else [])]
+    lines = [[*heads, "t test p", *(["Holm p"] if many else []), "Wilcoxon p", "d_z", "resolvable"]]
+    for pair in comparison.pairs:
+        result = pair.result
+        values = (result.mean, result.interval, *([result.bootstrap] if bootstrapped else []))
+        line = [f"{pair.first.name} - {pair.second.name}", *(_shown(comparison, value) for value in values)]
+        line += [_p(result.t_p), *([_p(pair.holm_p)] if many else []), _p(result.wilcoxon_p)]
+        line += ["" if result.effect is None else f"{result.effect:.2f}"]
+        lines.append([*line, _shown(comparison, result.resolvable)])
+    return lines
+
+
+def verdicts(comparison: Comparison) -> list[str]:
+    """A sentence for each pair."""
+    return [verdict(comparison, pair) for pair in comparison.pairs]
+
+
+def verdict(comparison: Comparison, pair: Pair) -> str:
+    """What the pair's numbers allow to say, and no more."""
+    result, n = pair.result, len(comparison.seeds)
+    first, second = pair.first.name, pair.second.name
+    seeds = f"{n} seed" if n == 1 else f"{n} seeds"
+    size = _sized(comparison, abs(result.mean))
+    more, less = _sides(comparison.metric)
+    side = more if result.mean > 0 else less
+    if not any(result.differences):
+        return f"{first} and {second} are equal with {'the one seed' if n == 1 else f'each of {seeds}'}."
+    if result.t_p is None:
+        if n == 1:
+            place = "above" if result.mean > 0 else "below"
+            return (
+                f"{first} is {size} {place} {second} with the one seed there is, which cannot tell a "
+                "difference from chance: train more seeds."
+            )
+        return f"{first} is {side} than {second} by {size} with each of {seeds}: no spread, so no test."
+    p, many = pair.holm_p, len(comparison.pairs) > 1
+    named = f"Holm-corrected p {_equals(p)}" if many else f"p {_equals(p)}"
+    range_ = _shown(comparison, result.interval)
+    if p is not None and p < comparison.alpha:
+        level = f"{100 * (1 - comparison.alpha):g} % interval"
+        return f"{first} is {side} than {second} by {size} ({level} {range_}, {seeds}, {named})."
+    return (
+        f"{first} and {second} cannot be told apart with {seeds}: the difference is "
+        f"{_sized(comparison, result.mean)} ({range_}, {named}); a difference of "
+        f"{_sized(comparison, result.resolvable)} or more "
+        "would be found 4 times in 5 if differences spread as these do."
+    )
+
+
+def _sides(metric: MetricDescription) -> tuple[str, str]:
+    """How a sentence calls the larger and the smaller value; only shares of 1 are "better" or "worse"."""
+    if not metric.percent or metric.direction == "none":
+        return "higher", "lower"
+    return ("better", "worse") if metric.direction == "higher" else ("worse", "better")
+
+
+def notes(comparison: Comparison) -> Iterator[str]:
+    """What has to be known beside the tables."""
+    for name, seeds in comparison.left_out.items():
+        plural = "seed" if len(seeds) == 1 else "seeds"
+        yield f"Left out, as other groups do not have them: {plural} {', '.join(map(str, seeds))} of {name}."
+    for key, values in comparison.differing.items():
+        each = ", ".join(f"{value} in {name}" for name, value in values.items())
+        yield f"Differs, too: {key} is {each}."
+    n = len(comparison.seeds)
+    least = smallest_wilcoxon_p(n)
+    if n > 1 and least >= comparison.alpha:
+        needed = next(m for m in range(n, 64) if smallest_wilcoxon_p(m) < comparison.alpha)
+        yield (
+            f"With {n} seeds Wilcoxon's test cannot fall below p = {least:g}, however large the difference; "
+            f"below {comparison.alpha:g} it takes {needed} seeds. The verdict is the t test's."
+        )
+
+
+def as_markdown(comparison: Comparison) -> str:
+    """Tables, verdicts and notes as Markdown."""
+    parts = [f"**{title(comparison)}**", _piped(group_table(comparison)), _piped(pair_table(comparison))]
+    parts += ["\n".join(f"- {line}" for line in (*verdicts(comparison), *notes(comparison)))]
+    return "\n\n".join(parts) + "\n"
+
+
+def as_dict(comparison: Comparison) -> dict[str, Any]:
+    """All of it, with every value that it was computed from."""
+    return {
+        "by": comparison.by,
+        "metric": comparison.quantity.metric,
+        "unit": "percent" if comparison.metric.percent else comparison.metric.unit,
+        "direction": comparison.metric.direction,
+        "how": dict(comparison.how),
+        "alpha": comparison.alpha,
+        "seeds": list(comparison.seeds),
+        "left_out": {name: list(seeds) for name, seeds in comparison.left_out.items()},
+        "differing": {key: dict(values) for key, values in comparison.differing.items()},
+        "groups": [
+            {
+                "name": group.name,
+                "mean": group.mean,
+                "interval": comparison.interval(group),
+                "runs": [
+                    {"seed": seed, "folder": str(run.folder.path), "value": value}
+                    for seed, run, value in zip(comparison.seeds, group.runs, group.values, strict=True)
+                ],
+            }
+            for group in comparison.groups
+        ],
+        "pairs": [pair_row(comparison, pair) for pair in comparison.pairs],
+    }
+
+
+def pair_row(comparison: Comparison, pair: Pair) -> dict[str, Any]:
+    """One pair, flat but for its differences."""
+    result = pair.result
+    ends = {"interval": result.interval, "bootstrap": result.bootstrap}
+    flat = {
+        f"{name}_{end}": both and both[i]
+        for name, both in ends.items()
+        for i, end in enumerate(("low", "high"))
+    }
+    return {
+        "first": pair.first.name,
+        "second": pair.second.name,
+        "seeds": len(result.differences),
+        "difference": result.mean,
+        **flat,
+        "t_p": result.t_p,
+        "holm_p": pair.holm_p,
+        "wilcoxon_p": result.wilcoxon_p,
+        "d_z": result.effect,
+        "resolvable": result.resolvable,
+        "differences": list(result.differences),
+        "verdict": verdict(comparison, pair),
+    }
+
+
+def _level(comparison: Comparison) -> str:
+    return f"{100 * (1 - comparison.alpha):g} % interval"
+
+
+def _shown(comparison: Comparison, value: float | tuple[float, float] | None) -> str:
+    """A number or an interval of the quantity; nothing for None."""
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return " to ".join(_shown(comparison, end) for end in value)
+    return f"{value:.2f}" if comparison.metric.percent else f"{value:.4g}"
+
+
+def _sized(comparison: Comparison, value: float | None) -> str:
+    return _shown(comparison, value) + (" points" if comparison.metric.percent else "")
+
+
+def _p(value: float | None) -> str:
+    return "" if value is None else "<0.0001" if value < 1e-4 else f"{value:.2g}"
+
+
+def _equals(value: float | None) -> str:
+    text = _p(value)
+    return text.replace("<", "< ") if text.startswith("<") else f"= {text}"
+
+
+def _piped(lines: Lines) -> str:
+    """A Markdown table, its first column flush left."""
+    head, *body = lines
+    rule = ["---", *("---:" for _ in head[1:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *body))

@@ -1,0 +1,1 @@
+"""Random views and corruptions of images."""

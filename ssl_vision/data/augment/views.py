@@ -1,0 +1,141 @@
+"""Two random views of every image of a batch, made at once on the images' device."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ssl_vision.data.augment.options import ViewOptions
+from ssl_vision.data.augment.parameters import ViewParameters, draw
+from ssl_vision.data.augment.rendering import Look, plan, render
+from ssl_vision.data.random import Stream, states
+
+
+@dataclass(frozen=True)
+class Views(ViewOptions):
+    """Random views with the distributions and semantics of torchvision's transforms on float tensors.
+
+    Order: rotation, random resized crop, flip, colour jitter, grayscale, blur, solarization, normalisation.
+    A view is a pure function of (seed, epoch, index of the image, view), whatever else is in the batch.
+    The arguments are those of `ViewOptions`.
+
+    Example:
+        >>> views = Views(size=16)
+        >>> images = torch.zeros(4, 3, 32, 32, dtype=torch.uint8)
+        >>> views(images, torch.arange(4), seed=0, epoch=0).shape
+        torch.Size([8, 3, 16, 16])
+    """
+
+    def __call__(
+        self,
+        images: Tensor,
+        indices: Tensor,
+        *,
+        seed: int,
+        epoch: int,
+        dtype: torch.dtype = torch.float32,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> Tensor:
+        """Two independent views of every image.
+
+        Args:
+            images: (N, 3, H, W) uint8.
+            indices: (N,) int64 on the same device: what tells one image from another.
+            seed: Any integer.
+            epoch: Any integer; each gives new views.
+            dtype: Of the views; what comes before is computed in float32.
+            memory_format: Of the views.
+
+        Returns:
+            (2N, 3, size, size): all first views, then all second views.
+        """
+        starts = states(indices, *((seed, Stream.VIEWS, epoch, view) for view in (0, 1)))
+        make = _compiled() if self.compile and images.device.type != "cpu" else Views._made
+        with torch.inference_mode(False), torch.no_grad():  # one mode, or every other would compile anew
+            return make(self, images, starts, dtype, memory_format)
+
+    def plain(self, images: Tensor) -> Tensor:
+        """Whole images, resized (antialiased bilinear) and normalised: the input of evaluation.
+
+        Args:
+            images: (N, 3, H, W) uint8.
+
+        Returns:
+            (N, 3, size, size) float32.
+        """
+        pixels = images.float().div_(255.0)
+        if images.shape[-2:] != (self.size, self.size):
+            pixels = F.interpolate(pixels, size=(self.size, self.size), mode="bilinear", antialias=True)
+        return self._normalised(pixels)
+
+    def parameters(
+        self,
+        indices: Tensor,
+        *,
+        seed: int,
+        epoch: int,
+        height: int,
+        width: int,
+        views: tuple[int, ...] = (0, 1),
+    ) -> ViewParameters:
+        """Draws what happens to each image.
+
+        Args:
+            indices: (N,) int64.
+            seed: Any integer.
+            epoch: Any integer.
+            height: Rows of the images.
+            width: Columns of the images.
+            views: Which views of every image.
+
+        Returns:
+            One row for each view of the first image, then of the next, on the device of `indices`.
+        """
+        starts = states(indices, *((seed, Stream.VIEWS, epoch, view) for view in views))
+        return draw(self, starts, height=height, width=width)
+
+    def _made(
+        self, images: Tensor, starts: Tensor, dtype: torch.dtype, memory_format: torch.memory_format
+    ) -> Tensor:
+        height, width = images.shape[-2:]
+        p = draw(self, starts, height=height, width=width)
+        return self.render(images, p, dtype=dtype, memory_format=memory_format)
+
+    def render(
+        self,
+        images: Tensor,
+        parameters: ViewParameters,
+        *,
+        dtype: torch.dtype = torch.float32,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> Tensor:
+        """Applies the parameters; operations that these options never apply are skipped.
+
+        Args:
+            images: (M, 3, H, W) uint8.
+            parameters: N = M · V rows, row n for a view of image n // V.
+            dtype: Of the result.
+            memory_format: Of the result.
+
+        Returns:
+            (N, 3, size, size), normalised: all first views, then all second views.
+        """
+        height, width = images.shape[-2:]
+        steps = plan(self, parameters, height=height, width=width)
+        look = Look(self.mean, self.std, self.threshold)
+        compiled = self.compile and images.device.type == "cpu"
+        return render(images, steps, look, dtype=dtype, memory_format=memory_format, compiled=compiled)
+
+    def _normalised(self, pixels: Tensor) -> Tensor:
+        """(pixels - mean) / std in place, by numbers: the upload of a tensor would wait for the device."""
+        for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
+            pixels[:, channel].sub_(mean).div_(std)
+        return pixels
+
+
+@functools.cache
+def _compiled() -> Callable[[Views, Tensor, Tensor, torch.dtype, torch.memory_format], Tensor]:
+    return torch.compile(Views._made)

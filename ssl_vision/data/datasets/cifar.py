@@ -1,0 +1,107 @@
+"""CIFAR-10 and CIFAR-100, read by torchvision."""
+
+import pickle
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchvision import datasets
+
+from ssl_vision.data.augment.views import Views
+from ssl_vision.data.images import Images
+from ssl_vision.data.loading.download import absent, fetch
+from ssl_vision.data.module import ImageData, Split
+
+_VIEWS10 = Views()
+_VIEWS100 = Views(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762))
+
+
+class CIFAR10(ImageData):
+    """60,000 images of 32x32 pixels in 10 classes (Krizhevsky, 2009): 50,000 train, 10,000 test.
+
+    Args:
+        root: Folder that holds cifar-10-batches-py.
+        views: How views are made.
+        **options: Of `ImageData`.
+    """
+
+    def __init__(self, *, root: str | Path = "data", views: Views = _VIEWS10, **options: Any) -> None:
+        super().__init__(root=root, views=views, **options)
+
+    def prepare_data(self) -> None:
+        """Fetches the archive (163 MB) where `download` is set and the files are missing or damaged."""
+        if self.download:
+            _fetch("CIFAR-10", datasets.CIFAR10, self.root)
+
+    def folder_of(self, split: Split) -> Path:
+        """The folder of the official files."""
+        return self.root / "cifar-10-batches-py"
+
+    def read(self, split: Split) -> Images:
+        """Decodes a split; "pretrain" is train."""
+        if split == "pretrain":
+            return self.split("train")
+        return _read("CIFAR-10", datasets.CIFAR10, self.root, split)
+
+
+class CIFAR100(ImageData):
+    """60,000 images of 32x32 pixels in 100 fine classes (Krizhevsky, 2009): 50,000 train, 10,000 test.
+
+    Args:
+        root: Folder that holds cifar-100-python.
+        views: How views are made.
+        **options: Of `ImageData`.
+    """
+
+    def __init__(self, *, root: str | Path = "data", views: Views = _VIEWS100, **options: Any) -> None:
+        super().__init__(root=root, views=views, **options)
+
+    def prepare_data(self) -> None:
+        """Fetches the archive (161 MB) where `download` is set and the files are missing or damaged."""
+        if self.download:
+            _fetch("CIFAR-100", datasets.CIFAR100, self.root)
+
+    def folder_of(self, split: Split) -> Path:
+        """The folder of the official files."""
+        return self.root / "cifar-100-python"
+
+    @cached_property
+    def superclasses(self) -> Tensor:
+        """(100,) int64, which of the 20 superclasses each class is of, from the official files.
+
+        Raises:
+            InputError: They are absent or damaged.
+        """
+        test = self.split("test")  # also checks the file that is read here
+        path = self.root / datasets.CIFAR100.base_folder / "test"
+        try:
+            coarse = pickle.loads(path.read_bytes(), encoding="latin1")["coarse_labels"]
+        except OSError as error:
+            raise absent("CIFAR-100", path) from error
+        return torch.zeros(len(test.classes), dtype=torch.int64).scatter_(
+            0, test.labels, torch.tensor(coarse)
+        )
+
+    def read(self, split: Split) -> Images:
+        """Decodes a split; "pretrain" is train."""
+        if split == "pretrain":
+            return self.split("train")
+        return _read("CIFAR-100", datasets.CIFAR100, self.root, split)
+
+
+def _fetch(name: str, reader: Any, root: Path) -> None:
+    try:
+        reader(root)
+    except RuntimeError:
+        fetch(name, reader, root)
+
+
+def _read(name: str, reader: Any, root: Path, split: Split) -> Images:
+    try:
+        data = reader(root, train=split == "train")
+    except RuntimeError as error:
+        raise absent(name, root / reader.base_folder) from error
+    images = torch.from_numpy(data.data).permute(0, 3, 1, 2).contiguous()
+    return Images(images, torch.tensor(data.targets), tuple(data.classes))

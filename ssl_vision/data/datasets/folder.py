@@ -1,0 +1,341 @@
+"""A user's own images, in folders."""
+
+import os
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+from urllib.parse import quote
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ssl_vision.data.augment.options import LARGEST_SIDE
+from ssl_vision.data.augment.views import Views
+from ssl_vision.data.datasets.split_folders import SplitFolders
+from ssl_vision.data.images import Images
+from ssl_vision.data.loading.decoded_cache import Cache, Cached, cache_place
+from ssl_vision.data.loading.decoding import Decoded, corrupt, squares
+from ssl_vision.data.loading.fingerprint import (
+    FileRecord,
+    Fingerprint,
+    Listing,
+    digest_of_content,
+    digest_of_files,
+)
+from ssl_vision.data.loading.prefetch import ahead
+from ssl_vision.data.module import ImageData, Split
+from ssl_vision.errors import InputError
+from ssl_vision.progress import tracked
+
+EXTENSIONS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+"""Files with these endings, whatever their case, are images."""
+_IN_MEMORY = 2**30
+_VIEWS = Views(size=96, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+
+class ImageFolder(ImageData):
+    """Images below a folder, labelled by the subfolder they lie in or not at all.
+
+    The class of root/train/cat/**/x.png is cat; root/train/x.png has no label. Directly below root, folders
+    with these names in upper or lower case are splits, never classes: train and training; val, valid and
+    validation; test and testing. Without a train folder, all other images below root are the train split.
+
+    Files are taken in the order of their names and decoded once to squares of `image_size`: upright as EXIF
+    says, shorter side resized, centre cropped, RGB; of an animation the first frame, of 16 bits a channel the
+    upper 8, without transparency. Squares above 1 GiB in all go to a file, from which batches are read; it is
+    made again when an image is changed, added or removed.
+
+    Links are followed, but not into a folder that they lie in.
+
+    Args:
+        root: Folder of the images.
+        train: Subfolder to pretrain on. The default also finds the other known names, and is root itself if
+            there is none.
+        val_folder: Subfolder of the validation split, with the same class folders as train. The default also
+            finds the other known names.
+        test: Subfolder of the test split, likewise.
+        image_size: Side of the stored images, pixels.
+        strict: Stop at a file that cannot be decoded, instead of leaving it out with a warning.
+        cache: Whether squares are kept in a file: "auto" where they exceed 1 GiB, "always" or "never".
+        cache_dir: Folder of that file; None is root/.ssl_vision_cache, or the user's cache folder where root
+            cannot be written to.
+        views: How views are made.
+        **options: Of `ImageData`.
+
+    Attributes:
+        skipped: Paths within root of the files, in the splits read so far, that cannot be decoded.
+
+    Raises:
+        InputError: image_size is not in 1..4096, or cache is none of the three.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: str | Path,
+        train: str = "train",
+        val_folder: str = "val",
+        test: str = "test",
+        image_size: int = 96,
+        strict: bool = False,
+        cache: Literal["auto", "always", "never"] = "auto",
+        cache_dir: str | Path | None = None,
+        views: Views = _VIEWS,
+        **options: Any,
+    ) -> None:
+        super().__init__(root=root, views=views, **options)
+        if image_size < 1:
+            raise InputError(f"image_size must be 1 or more, not {image_size}")
+        if image_size > LARGEST_SIDE:
+            raise InputError(f"image_size must be {LARGEST_SIDE} or less, not {image_size}")
+        if cache not in ("auto", "always", "never"):
+            raise InputError(f"cache must be auto, always or never, not {cache}")
+        self.train = train
+        self.val_folder = val_folder
+        self.test = test
+        self.image_size = image_size
+        self.strict = strict
+        self.cache = cache
+        self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
+        self.skipped = ()
+        self._listings: dict[Split, Listing] = {}
+        self._contents: dict[str, str] = {}
+
+    def prepare_data(self) -> None:
+        """Makes the cache where one is wanted, so that one process of a machine does it for all.
+
+        Where other processes wait for this one, what is wrong with the images is said by `setup`, in all.
+        """
+        splits = self._needed("validate")
+        try:
+            if self.trainer is not None:
+                self.check(*splits)
+            for split in splits:
+                if self.has(split) and self._large(listing := self._listing(split)):
+                    self._cached(listing)
+        except InputError:
+            if self.trainer is None or self.trainer.world_size == 1:
+                raise
+
+    def read(self, split: Split) -> Images:
+        """Decodes a split; "pretrain" is train.
+
+        Raises:
+            InputError: The folder is absent or holds no image, a file cannot be decoded, or a class is not
+                one of the train split's.
+        """
+        if split == "pretrain":
+            return self.split("train")
+        self.check(split)
+        listing = self._listing(split)
+        file = None
+        if self._large(listing):
+            file, skipped, contents = self._cached(listing)
+            images = file.mapped()
+        else:
+            images, skipped, contents = self._decoded(listing)
+        self._contents |= dict(zip(self._paths(listing, contents), contents.values(), strict=True))
+        if skipped:
+            self._warn(listing.folder, skipped, len(listing.names))
+            self.skipped += tuple(self._paths(listing, skipped))
+        labels = [_class(name) for name in contents]
+        classes = tuple(sorted({*labels} - {""})) if split == "train" else self.classes
+        if split != "train":
+            _refuse_other_classes(listing.folder, labels, classes)
+        positions = {name: position for position, name in enumerate(classes)}
+        return Images(images, torch.tensor([positions.get(name, -1) for name in labels]), classes, file=file)
+
+    def has(self, split: Split) -> bool:
+        """Whether there is a folder of this split; without a train folder, root is the train split.
+
+        Raises:
+            InputError: The folder that was chosen for the split does not exist.
+        """
+        return split in ("pretrain", "train") or self._folders.find(split) is not None
+
+    def check(self, *splits: Split) -> None:
+        """Checks folders, file names and class names of splits; no image is decoded.
+
+        Raises:
+            InputError: A folder is absent or holds no image, or a class is not one of the train split's.
+        """
+        for split in splits:
+            listing = self._listing(split)
+            if split in ("val", "test"):
+                classes = {_class(name) for name in self._listing("train").names} - {""}
+                _refuse_other_classes(listing.folder, [_class(name) for name in listing.names], classes)
+
+    def folder_of(self, split: Split) -> Path:
+        """The folder that a split is read from.
+
+        Raises:
+            InputError: There is none.
+        """
+        folders = self._folders
+        if split in ("pretrain", "train"):
+            return folders.find("train") or self.root
+        return folders.get(split)
+
+    def fingerprint(self, known: Mapping[str, FileRecord] | None = None) -> Fingerprint:
+        """Computes what tells the images that `fit` uses from others: the paths and contents of their files.
+
+        Nothing is decoded. Only files that were neither decoded before nor are known are read.
+
+        Args:
+            known: Earlier records by path. The content of a file whose size and modification time are those
+                of its record is not read again.
+
+        Raises:
+            InputError: A folder is absent or holds no image.
+        """
+        known = known or {}
+        states = {
+            path: state
+            for listing in map(self._listing, self._needed("validate"))
+            for path, state in zip(self._paths(listing, listing.names), listing.states, strict=True)
+        }
+        contents = {
+            path: file.content
+            for path, file in known.items()
+            if states.get(path) == (file.size, file.modified)
+        }
+        contents |= self._contents
+        unread = [path for path in states if path not in contents]
+        workers = os.cpu_count() or 1
+        read = tracked(
+            ahead(self._content, unread, workers=workers, depth=8 * workers),
+            "checking", total=len(unread), unit="images",
+        )  # fmt: skip
+        contents |= dict(zip(unread, read, strict=True))
+        undecodable = set(self.skipped)
+        undecodable |= {
+            path for path, file in known.items()
+            if not file.decoded and file.content == contents.get(path) and path not in self._contents
+        }  # fmt: skip
+        files = {
+            path: FileRecord(*state, contents[path], path not in undecodable)
+            for path, state in states.items()
+        }
+        return Fingerprint(digest_of_files(files), files)
+
+    def _content(self, path: str) -> str:
+        file = self.root / path
+        try:
+            return digest_of_content(file.read_bytes()) if file.is_file() else ""
+        except OSError:
+            return ""
+
+    @cached_property
+    def _folders(self) -> SplitFolders:
+        return SplitFolders(self.root, {"train": self.train, "val": self.val_folder, "test": self.test})
+
+    def _listing(self, split: Split) -> Listing:
+        """The image files of a split, looked up once."""
+        name: Split = "train" if split == "pretrain" else split
+        if name not in self._listings:
+            folder = self.folder_of(name)
+            others = self._folders.others(folder) if name == "train" else set()
+            self._listings[name] = Listing(folder, image_names(folder, but=others))
+        return self._listings[name]
+
+    def _paths(self, listing: Listing, names: Iterable[str]) -> list[str]:
+        """Paths of listed files within root."""
+        prefix = os.path.relpath(listing.folder, self.root)
+        return list(names) if prefix == "." else [f"{prefix}{os.sep}{name}" for name in names]
+
+    def _large(self, listing: Listing) -> bool:
+        """Whether the squares go to a file."""
+        size = len(listing.names) * 3 * self.image_size**2
+        return self.cache == "always" or (self.cache == "auto" and size > _IN_MEMORY)
+
+    def _decoded(self, listing: Listing) -> tuple[Tensor, list[str], dict[str, str]]:
+        """The images of the files that can be decoded, the names of the others, and the files' contents."""
+        images = np.empty((len(listing.names), 3, self.image_size, self.image_size), dtype=np.uint8)
+        contents: dict[str, str] = {}
+        for row, (name, pixels, content) in enumerate(self._squares(listing)):
+            images[row] = pixels
+            contents[name] = content
+        skipped = [name for name in listing.names if name not in contents]
+        return torch.from_numpy(images[: len(contents)]), skipped, contents
+
+    def _cached(self, listing: Listing) -> Cached:
+        """The same in a file, which is made where it is not there."""
+        place, folder = cache_place(self.root, self.cache_dir), listing.folder
+        label = "all" if folder == self.root else quote(os.path.relpath(folder, self.root), safe="")
+        cache = Cache(place, label, listing=listing, side=self.image_size)
+        cached = cache.read()
+        if cached is None:
+            cache.write(lambda: self._squares(listing))
+            cached = cache.read()
+        if cached is None:
+            raise InputError(f"{place} was changed while it was written to: start again")
+        if cached.skipped and self.strict:
+            raise corrupt(folder / cached.skipped[0], "as found when it was read")
+        return cached
+
+    def _squares(self, listing: Listing) -> Iterator[Decoded]:
+        return squares(listing.folder, listing.names, side=self.image_size, strict=self.strict)
+
+    def _warn(self, folder: Path, skipped: list[str], count: int) -> None:
+        first = ", ".join(str(folder / name) for name in skipped[:3]) + (", ..." if len(skipped) > 3 else "")
+        message = f"skipped {len(skipped)} of {count} images, not decodable: {first}"
+        warnings.warn(message, stacklevel=3)
+
+
+def image_names(folder: Path, *, but: Collection[Path] = ()) -> list[str]:
+    """Paths of the image files below a folder, within it, in the order of their names.
+
+    Args:
+        folder: Where to look, at any depth.
+        but: Folders below it that are left out.
+
+    Raises:
+        InputError: There is no such folder, or no image in it, or a folder that cannot be read.
+    """
+    if not folder.is_dir():
+        raise InputError(f"no folder {folder}")
+    names = []
+    above = {str(folder): {_identity(folder)}}
+    for place, folders, files in os.walk(folder, followlinks=True, onerror=_unreadable):
+        around = above.pop(place)
+        inside = {name: _identity(path) for name in folders if (path := Path(place, name)) not in but}
+        folders[:] = [name for name, identity in inside.items() if identity not in around]
+        above |= {os.path.join(place, name): around | {inside[name]} for name in folders}
+        below = os.path.relpath(place, folder)
+        names += [
+            file if below == "." else os.path.join(below, file)
+            for file in files
+            if os.path.splitext(file)[1].lower() in EXTENSIONS
+        ]
+    if not names:
+        left = sorted(path.name for path in but if path.is_dir() and folder in path.parents)
+        where = f"{folder} outside {' and '.join(left)}" if left else str(folder)
+        advice = "; name the folder of training images with --data.train FOLDER" if left else ""
+        raise InputError(f"no images in {where}: looked for {' '.join(sorted(EXTENSIONS))}{advice}")
+    return sorted(names, key=lambda name: name.split(os.sep))
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """What tells a folder from others, by whatever path it is reached."""
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def _unreadable(error: OSError) -> NoReturn:
+    raise InputError(f"{error.filename} cannot be read ({error.strerror})") from error
+
+
+def _class(name: str) -> str:
+    """The subfolder that a file lies in, or nothing for a file right in the folder."""
+    first, _, rest = name.partition(os.sep)
+    return first if rest else ""
+
+
+def _refuse_other_classes(folder: Path, labels: Collection[str], classes: Collection[str]) -> None:
+    """Refuses a split with a class that train does not have; where train has no class, labels have no use."""
+    unknown = {*labels} - {"", *classes}
+    if classes and unknown:
+        raise InputError(f"{folder / min(unknown)} is a class that the train split does not have")

@@ -1,0 +1,224 @@
+"""The images of a map-style data set, such as one of torchvision."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from ssl_vision.data.augment.parameters import ViewParameters
+from ssl_vision.data.augment.views import Views
+from ssl_vision.data.images import Images
+from ssl_vision.data.loading.decoding import to_rgb
+from ssl_vision.errors import InputError
+
+_IN_MEMORY = 2**32
+"""Bytes of images that are kept in memory; more are read from the data set whenever they are needed."""
+
+
+class MapDataset(Protocol):
+    """A data set whose items are pairs of an image and an integer label."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        ...
+
+    def __getitem__(self, index: int, /) -> Any:
+        """Return an image and its label."""
+        ...
+
+
+class PreparedViews(Views):
+    """Views of images that a data set has already resized and normalised: only the plain one exists."""
+
+    def plain(self, images: Tensor) -> Tensor:
+        """Return the images as they are."""
+        return images
+
+    def __call__(self, *args: Any, **options: Any) -> Tensor:
+        """Refuse to augment.
+
+        Raises:
+            ValueError: always.
+        """
+        raise _not_augmented()
+
+    def parameters(self, *args: Any, **options: Any) -> ViewParameters:
+        """Refuse to augment.
+
+        Raises:
+            ValueError: always.
+        """
+        raise _not_augmented()
+
+
+def _not_augmented() -> ValueError:
+    return ValueError(
+        "it needs augmented views, and the data set returns normalised tensors: let it return PIL images or "
+        "uint8 tensors, and give views"
+    )
+
+
+class DatasetImages(Images):
+    """Images of a map-style data set that are read when they are needed, or already normalised.
+
+    Args:
+        read: returns the image of a row of the data set as a tensor (C, H, W).
+        shape: (C, H, W) of all images.
+        labels: (N,) int64, -1 for an image without a label.
+        classes: names of the classes.
+        rows: (N,) int64, which rows of the data set these are.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int], Tensor],
+        shape: tuple[int, ...],
+        labels: Tensor,
+        classes: tuple[str, ...],
+        rows: Tensor,
+    ) -> None:
+        super().__init__(torch.empty(0, 3, 1, 1, dtype=torch.uint8), labels, classes, rows=rows)
+        self._read, self._shape = read, shape
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(C, H, W) of an image."""
+        return self._shape
+
+    @property
+    def images(self) -> Tensor:
+        """All images, (N, C, H, W)."""
+        return self.at(torch.arange(len(self)))
+
+    def select(self, indices: Tensor) -> "DatasetImages":
+        """Return the rows at ``indices``, (M,) int64 or an (N,) bool mask, in that order."""
+        rows = self._rows[indices]
+        return DatasetImages(self._read, self._shape, self.labels[indices], self.classes, rows)
+
+    def relabelled(self, labels: Tensor) -> "DatasetImages":
+        """Return the same images with other labels (N,) of the same classes."""
+        return DatasetImages(self._read, self._shape, labels, self.classes, self._rows)
+
+    def at(self, indices: Tensor, *, pin: bool = False) -> Tensor:
+        """Read the images at ``indices``, (M,) int64."""
+        images = torch.stack([self._read(row) for row in self._rows[indices].tolist()])
+        return images.pin_memory() if pin else images
+
+    @property
+    def _rows(self) -> Tensor:
+        rows = self.rows
+        assert rows is not None
+        return rows
+
+
+def read_dataset(dataset: MapDataset, *, size: int | None = None) -> Images:
+    """Read the labels of a map-style data set, and its images if they take at most 4 GiB.
+
+    Images are PIL images, uint8 tensors (3, H, W) or (1, H, W), uint8 arrays (H, W, 3) or (H, W), or
+    floating-point tensors (3, H, W) that are already normalised. A label is an integer; -1 or None stands for
+    an image without one.
+
+    Args:
+        dataset: ``dataset[i]`` is a pair (image, label).
+        size: side in pixels of the squares that PIL images become, unless all of them are squares of one
+            size already: the shorter side is resized, the longer one centre cropped. None requires images of
+            one size.
+
+    Raises:
+        InputError: the data set is empty or has no length, an item is not such a pair, or sizes differ.
+
+    Example:
+        >>> pairs = [(torch.zeros(3, 8, 8, dtype=torch.uint8), label) for label in (0, 1, 1)]
+        >>> images = read_dataset(pairs)
+        >>> images.at(torch.tensor([0, 2])).shape, images.labels
+        (torch.Size([2, 3, 8, 8]), tensor([0, 1, 1]))
+    """
+    name = type(dataset).__name__
+    try:
+        count = len(dataset)
+    except TypeError as error:
+        raise InputError(f"{name} has no length: a map-style data set is required") from error
+    if not count:
+        raise InputError(f"{name} has no images")
+    first, _ = _pair(dataset, 0, name)
+    if size is not None and isinstance(first, Image.Image) and first.width == first.height:
+        try:
+            return _read(dataset, count, name, size=None)
+        except _SizesDifferError:
+            pass
+    return _read(dataset, count, name, size=size)
+
+
+class _SizesDifferError(InputError):
+    pass
+
+
+def _read(dataset: MapDataset, count: int, name: str, *, size: int | None) -> Images:
+    def read(row: int) -> Tensor:
+        image, _ = _pair(dataset, row, name)
+        return _image(image, size=size, where=f"{name}[{row}]")
+
+    first = read(0)
+    shape, kept = tuple(first.shape), count * first.nbytes <= _IN_MEMORY
+    store = torch.empty((count if kept else 0, *shape), dtype=first.dtype)
+    labels = torch.empty(count, dtype=torch.int64)
+    for row in range(count):
+        image, label = _pair(dataset, row, name)
+        labels[row] = _label(label, f"{name}[{row}]")
+        pixels = _image(image, size=size, where=f"{name}[{row}]")
+        if pixels.shape != shape or pixels.dtype != first.dtype:
+            raise _SizesDifferError(
+                f"{name}[{row}] is {pixels.dtype} {tuple(pixels.shape)}, {name}[0] {first.dtype} {shape}: "
+                "images of one size and type are required"
+            )
+        if kept:
+            store[row] = pixels
+    classes = tuple(map(str, range(int(labels.max()) + 1)))
+    if kept and store.dtype == torch.uint8:
+        return Images(store, labels, classes)
+    return DatasetImages(store.__getitem__ if kept else read, shape, labels, classes, torch.arange(count))
+
+
+def prepared_views(images: Images) -> PreparedViews:
+    """Return the views of images that are already normalised."""
+    height, width = images.shape[-2:]
+    return PreparedViews(size=max(height, width))
+
+
+def _pair(dataset: MapDataset, row: int, name: str) -> tuple[Any, Any]:
+    item = dataset[row]
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        raise InputError(f"{name}[{row}] must be a pair (image, label), got {type(item).__name__}")
+    return item[0], item[1]
+
+
+def _label(label: Any, where: str) -> int:
+    if label is None:
+        return -1
+    try:
+        number = int(label)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where} has the label {label!r}; labels are integers") from error
+    if number < -1:
+        raise InputError(f"{where} has the label {number}; labels are -1 or more")
+    return number
+
+
+def _image(image: Any, *, size: int | None, where: str) -> Tensor:
+    """Return an image as a tensor (3, H, W), uint8 or floating-point."""
+    if isinstance(image, Image.Image):
+        image = to_rgb(image)
+        if size is not None and image.size != (size, size):
+            image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in (2, 3):
+        image = torch.from_numpy(image if image.ndim == 3 else image[:, :, None]).permute(2, 0, 1)
+    if not isinstance(image, Tensor) or image.ndim != 3 or image.shape[0] not in (1, 3):
+        got = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, (Tensor, np.ndarray)) else ""
+        raise InputError(f"{where} is not an image (3, H, W): {got or type(image).__name__}")
+    if image.dtype != torch.uint8 and not image.is_floating_point():
+        raise InputError(f"{where} is {image.dtype}: an image is uint8 or floating-point")
+    return image.expand(3, -1, -1)

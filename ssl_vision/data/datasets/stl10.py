@@ -1,0 +1,118 @@
+"""STL-10, read from the official binary files that a split needs and from no other."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision import datasets
+
+from ssl_vision.data.augment.views import Views
+from ssl_vision.data.images import Images
+from ssl_vision.data.loading.download import absent, fetch
+from ssl_vision.data.loading.memmap import RowFile
+from ssl_vision.data.module import ImageData, Split
+from ssl_vision.errors import InputError
+
+_VIEWS = Views(size=96, mean=(0.4467, 0.4398, 0.4066), std=(0.2603, 0.2566, 0.2713))
+_SIDE = 96
+_BYTES = 3 * _SIDE**2
+_PART = 1000
+
+
+class STL10(ImageData):
+    """113,000 images of 96x96 pixels (Coates, Ng & Lee, 2011): 5,000 train, 8,000 test, 100,000 unlabeled.
+
+    Pretraining sees train and unlabeled. MD5 sums are not checked, only sizes: they take longer than reading.
+
+    Args:
+        root: Folder that holds stl10_binary.
+        views: How views are made.
+        unlabeled: False pretrains on train alone.
+        **options: Of `ImageData`.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: str | Path = "data",
+        views: Views = _VIEWS,
+        unlabeled: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(root=root, views=views, **options)
+        self.unlabeled = unlabeled
+
+    @property
+    def folder(self) -> Path:
+        """Where the binary files lie."""
+        return self.root / "stl10_binary"
+
+    def folder_of(self, split: Split) -> Path:
+        """The folder of the binary files."""
+        return self.folder
+
+    def prepare_data(self) -> None:
+        """Fetches the archive (2.6 GB) where `download` is set and a file is missing."""
+        names = ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt"]
+        names += ["unlabeled_X.bin"] if self.unlabeled else []
+        if self.download and not all((self.folder / name).is_file() for name in names):
+            fetch("STL-10", datasets.STL10, self.root)
+
+    def read(self, split: Split) -> Images:
+        """Reads a split; "pretrain" is train followed by unlabeled, whose labels are -1.
+
+        The images of pretrain are held in memory, those of train and test stay in their files.
+        """
+        if split == "pretrain" and not self.unlabeled:
+            return self.split("train")
+        if split == "train" and self.unlabeled and "pretrain" in self._splits:
+            both = self.split("pretrain")
+            return both.select(both.labelled)
+        part = "test" if split == "test" else "train"
+        names = [f"{part}_X.bin"] + (["unlabeled_X.bin"] if split == "pretrain" else [])
+        paths = [self._file(name) for name in names]
+        counts = [_count(path) for path in paths]
+        labels = torch.full((sum(counts),), -1)
+        labels[: counts[0]] = self._labels(part, counts[0])
+        classes = tuple(self._file("class_names.txt").read_text().split())
+        if split == "pretrain":
+            return Images(_pixels(paths, counts), labels, classes)
+        shape = (counts[0], 3, _SIDE, _SIDE)
+        file = RowFile(paths[0], shape, by_column=True, advice="fetch it with --data.download true")
+        return Images(file.mapped(), labels, classes, file=file)
+
+    def _file(self, name: str) -> Path:
+        path = self.folder / name
+        if not path.is_file():
+            raise absent("STL-10", path)
+        return path
+
+    def _labels(self, part: str, count: int) -> Tensor:
+        path = self._file(f"{part}_y.bin")
+        labels = torch.from_numpy(np.fromfile(path, dtype=np.uint8)).long() - 1
+        if len(labels) != count:
+            raise InputError(f"{path} holds {len(labels)} labels for {count} images")
+        if labels.min() < 0 or labels.max() > 9:
+            raise InputError(f"{path} holds labels outside 1..10")
+        return labels
+
+
+def _count(path: Path) -> int:
+    count, rest = divmod(path.stat().st_size, _BYTES)
+    if rest or not count:
+        raise InputError(f"{path} is damaged: its size must be a multiple of {_BYTES} bytes above 0")
+    return count
+
+
+def _pixels(paths: list[Path], counts: list[int]) -> Tensor:
+    """(N, 3, 96, 96) uint8 of the files one after the other; the files store columns, not rows."""
+    images = np.empty((sum(counts), 3, _SIDE, _SIDE), dtype=np.uint8)
+    free = iter(images)
+    for path in paths:
+        with path.open("rb") as file:
+            while stored := file.read(_PART * _BYTES):
+                for image in np.frombuffer(stored, dtype=np.uint8).reshape(-1, 3, _SIDE, _SIDE):
+                    np.copyto(next(free), image.transpose(0, 2, 1))
+    return torch.from_numpy(images)

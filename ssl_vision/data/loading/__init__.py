@@ -1,0 +1,1 @@
+"""Download, decoding, caching and loading of images."""

@@ -1,0 +1,330 @@
+"""A network's features of a data set's splits, each made once, or taken from the cache."""
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import product
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ssl_vision.data import ImageData, Images, Views
+from ssl_vision.data.augment.corruptions import Corruption
+from ssl_vision.data.loading.fingerprint import digest_of_images
+from ssl_vision.data.module import Split
+from ssl_vision.encoders import Encoder, device_of
+from ssl_vision.evaluation.cache import (
+    FeatureCache,
+    digest_of_network,
+    digest_of_views,
+)
+from ssl_vision.evaluation.features import (
+    VIEW_EPOCH,
+    Features,
+    crop_and_flip,
+    embed,
+    embed_corrupted,
+    embed_views,
+)
+from ssl_vision.evaluation.subset import Labels, few
+from ssl_vision.methods import Method
+from ssl_vision.metrics.lidar import ViewScatter, joined, view_scatter
+from ssl_vision.metrics.rows import LazyRows
+
+_IMAGES_OF_MANY_VIEWS = 128
+"""Images whose many views are embedded before their statistics are taken."""
+
+
+class Splits:
+    """The labelled images that an evaluation uses.
+
+    Args:
+        images: "train" and "test", or "train" alone.
+        views: how the images are brought to the network, and its augmentation.
+        data: name of the data set.
+        evaluated: the split that "test" holds: "test", or "val" for data without a test split.
+        superclasses: (C,) superclass of each class, or None.
+        place: fields of a row that distinguish the data from other data of this name.
+    """
+
+    def __init__(
+        self,
+        images: Mapping[Split, Images],
+        views: Views,
+        *,
+        data: str,
+        evaluated: Split = "test",
+        superclasses: Tensor | None = None,
+        place: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.images, self.views, self.data, self.evaluated = images, views, data, evaluated
+        self.superclasses, self.place = superclasses, dict(place or {})
+        self._digests: dict[Split, str] = {}
+        self._labels: dict[Labels, Tensor] = {}
+
+    @classmethod
+    def of(
+        cls,
+        data: ImageData,
+        images: Mapping[Split, Images] | None = None,
+        *,
+        place: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Return the splits of a data module, or the given images of it."""
+        if images is None:
+            images = {"train": data.split("train"), "test": data.split(data.eval_split)}
+        return cls(
+            images, data.views,
+            data=type(data).__name__, evaluated=data.eval_split if "test" in images else "train",
+            superclasses=data.superclasses, place=place,
+        )  # fmt: skip
+
+    def train_labels(self, share: Labels = "all") -> Tensor:
+        """(N,) labels of the train split, -1 outside the share that is used."""
+        if share not in self._labels:
+            self._labels[share] = few(self.images["train"].labels, share, self.data)
+        return self._labels[share]
+
+    def labelled_train(self, share: Labels) -> Images:
+        """The train split with the labels of `train_labels`."""
+        return self.images["train"].relabelled(self.train_labels(share))
+
+    def digest(self, name: Split) -> str:
+        """Of the split's pixels, computed once."""
+        if name not in self._digests:
+            self._digests[name] = digest_of_images(self.images[name])
+        return self._digests[name]
+
+
+class Pixels:
+    """The images themselves as features, converted from bytes when they are read.
+
+    Args:
+        splits: the images.
+    """
+
+    def __init__(self, splits: Splits) -> None:
+        self.splits = splits
+
+    def plain(self, split: Split, layer: str) -> LazyRows:
+        """(N, 3 · H · W) values in [0, 1]; there is one layer, whatever its name."""
+        images = self.splits.images[split]
+        width = math.prod(images.shape)
+        return LazyRows(lambda rows: images.at(rows).flatten(1).float().div_(255), (len(images), width))
+
+
+class Embedded:
+    """Features of the splits, by one network.
+
+    Args:
+        network: a method or an encoder, on the device where the work is done.
+        splits: the images.
+        description: what the network is besides its weights, such as the model in a run's config.
+        layers: the layers that are kept.
+        cache: where features are kept from one evaluation to the next; None keeps nothing.
+        seed: seed of random views.
+        online: weight and bias of a linear layer that was trained along with the network on the same data
+            set, or None.
+    """
+
+    def __init__(
+        self,
+        network: Method | Encoder,
+        splits: Splits,
+        *,
+        description: Any,
+        layers: tuple[str, ...],
+        cache: FeatureCache | None,
+        seed: int,
+        online: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.network, self.splits, self.layers, self.cache = network, splits, layers, cache
+        self.seed, self.online = seed, online
+        self._digest = digest_of_network(network.state_dict(), description)
+        self._plain: dict[Split, Features] = {}
+        self._other: dict[tuple[str, ...], Features] = {}
+
+    @property
+    def encoder(self) -> Encoder:
+        """The network itself, or the encoder of a method."""
+        return self.network.backbone if isinstance(self.network, Method) else self.network
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the network."""
+        return device_of(self.network)
+
+    @property
+    def made(self) -> bool:
+        """Whether the un-augmented images of all splits are embedded."""
+        return self._plain.keys() >= self.splits.images.keys()
+
+    @property
+    def weights(self) -> str:
+        """The first digits of a hash of the network."""
+        return self._digest[:12]
+
+    def forget(self) -> None:
+        """Frees all but the features of un-augmented images."""
+        self._other.clear()
+
+    def plain(self, split: Split, layer: str) -> Tensor:
+        """(N, F) features of the un-augmented images, on the model's device.
+
+        Raises:
+            ValueError: some are not finite.
+        """
+        if split not in self._plain:
+            images, views = self.splits.images[split], self.splits.views
+
+            def make() -> Features:
+                made = embed(self.network, images, views, title=f"embed {split}")
+                return {name: made[name] for name in self.layers}
+
+            what = ("plain", digest_of_views(views, plain=True))
+            self._plain[split] = self._kept(split, split, what, self.layers, make)
+        return _finite(self._plain[split][layer], split)
+
+    def corrupted(self, layers: tuple[str, ...], corruption: Corruption, severity: int) -> Features:
+        """By layer, (N, F) features of the test images under a corruption.
+
+        Args:
+            layers: which representations.
+            corruption: of `corrupt`.
+            severity: likewise.
+        """
+        images, views, seed = self.splits.images["test"], self.splits.views, self.seed
+        title = f"test-{corruption}-{severity}"
+
+        def make() -> Features:
+            made = embed_corrupted(
+                self.network, images, views, corruption=corruption, severity=severity, seed=seed,
+                title=f"embed {title}",
+            )  # fmt: skip
+            return {name: made[name] for name in layers}
+
+        what = ("corrupted", corruption, str(severity), str(seed), digest_of_views(views, plain=True))
+        return self._remembered(title, "test", what, layers, make)
+
+    def pairs(
+        self, split: Split, layers: tuple[str, ...], *, views: Views | None = None, epoch: int = VIEW_EPOCH
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """By layer, (N, F) features of one random view of each image and of another.
+
+        Args:
+            split: whose images.
+            layers: which representations.
+            views: how they are made; None takes those of pretraining.
+            epoch: each gives other views.
+        """
+        images, made_by = self.splits.images[split], views or self.splits.views
+
+        def make() -> Features:
+            title = f"embed views of {split}"
+            both = embed_views(self.network, images, made_by, seed=self.seed, epoch=epoch, title=title)
+            return {name: both[name] for name in layers}
+
+        what = ("views", digest_of_views(made_by, plain=False), str(self.seed), str(epoch))
+        kept = self._remembered(f"{split}-views", split, what, layers, make)
+        return {name: (pair[0], pair[1]) for name, pair in kept.items()}
+
+    def view_scatter(self, layers: tuple[str, ...], *, images: int, views: int) -> dict[str, ViewScatter]:
+        """By layer, the statistics of V random views of n test images, evenly spaced in the split.
+
+        Args:
+            layers: which representations.
+            images: n, unless there are fewer.
+            views: V.
+        """
+        test, made_by, seed = self.splits.images["test"], self.splits.views, self.seed
+        count = min(images, len(test))
+        some = test.select(torch.arange(count) * len(test) // count)
+
+        names = {f"{layer} {part}": (layer, part) for layer, part in product(layers, ViewScatter._fields)}
+
+        def make() -> Features:
+            scatters: dict[str, list[ViewScatter]] = {name: [] for name in layers}
+            for start in range(0, count, _IMAGES_OF_MANY_VIEWS):
+                block = torch.arange(start, min(start + _IMAGES_OF_MANY_VIEWS, count))
+                for name, features in self._many_views(some, block, layers, views).items():
+                    scatters[name].append(view_scatter(features))
+            parts = {name: joined(each)._asdict() for name, each in scatters.items()}
+            return {name: parts[layer][part] for name, (layer, part) in names.items()}
+
+        what = ("scatter", digest_of_views(made_by, plain=False), str(seed), str(count), str(views))
+        kept = self._remembered("test-many-views", "test", what, tuple(names), make)
+        return {
+            layer: ViewScatter(*(kept[f"{layer} {part}"] for part in ViewScatter._fields)) for layer in layers
+        }
+
+    def _many_views(self, images: Images, rows: Tensor, layers: tuple[str, ...], views: int) -> Features:
+        """By layer, (n, V, F) features of V random views of n images."""
+        made: Features = {}
+        for number in range(math.ceil(views / 2)):
+            title = f"embed views {2 * number + 1} and {2 * number + 2} of {views}, images from {rows[0] + 1}"
+            both = embed_views(
+                self.network, images, self.splits.views, rows=rows, seed=self.seed, epoch=VIEW_EPOCH + number,
+                title=title,
+            )  # fmt: skip
+            for name in layers:
+                pair = both[name]
+                if name not in made:
+                    made[name] = pair.new_empty(views, len(rows), pair.shape[2])
+                made[name][2 * number : 2 * number + 2] = pair[: views - 2 * number]
+        return {name: features.transpose(0, 1) for name, features in made.items()}
+
+    def augmented(self, layers: tuple[str, ...], count: int, *, plainer: bool) -> dict[str, list[Tensor]]:
+        """By layer, ``count`` times (N, F) features of random views of the train images.
+
+        Args:
+            layers: which representations.
+            count: views of each image.
+            plainer: only crop and flip, out of all that pretraining does.
+        """
+        views = crop_and_flip(self.splits.views) if plainer else self.splits.views
+        found: dict[str, list[Tensor]] = {name: [] for name in layers}
+        for number in range(math.ceil(count / 2)):
+            pairs = self.pairs("train", layers, views=views, epoch=VIEW_EPOCH + 1 + number)
+            for name in layers:
+                found[name] += pairs[name][: count - 2 * number]
+        return found
+
+    def _remembered(
+        self,
+        title: str,
+        split: Split,
+        what: tuple[str, ...],
+        layers: tuple[str, ...],
+        make: Callable[[], Features],
+    ) -> Features:
+        """Those of `_kept`, held for other layers of the same protocol."""
+        key = (split, *what, *layers)
+        if key not in self._other:
+            self._other[key] = self._kept(title, split, what, layers, make)
+        for features in self._other[key].values():
+            _finite(features, split)
+        return self._other[key]
+
+    def _kept(
+        self,
+        title: str,
+        split: Split,
+        what: tuple[str, ...],
+        layers: tuple[str, ...],
+        make: Callable[[], Features],
+    ) -> Features:
+        if self.cache is None:
+            return make()
+        kept = self.cache.get(title, (self._digest, self.splits.digest(split), *what), layers, make)
+        return {name: features.to(self.device) for name, features in kept.items()}
+
+
+def _finite(features: Tensor, split: str) -> Tensor:
+    """The features as they are.
+
+    Raises:
+        ValueError: some are not finite.
+    """
+    if not features.isfinite().all():
+        raise ValueError(f"features of {split} images are not finite: training has diverged")
+    return features

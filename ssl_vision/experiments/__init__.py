@@ -1,1 +1,0 @@
-"""Many runs: sweeps, papers' tables, paired comparisons."""

@@ -1,6 +1,0 @@
-"""Pictures of objectives: gate, weight and ratio over the angles, and W over negatives and temperature."""
-
-from ssl_vision.maps.simulation import Maps, angles, simulated
-from ssl_vision.maps.terms import Terms, doubles, scaling, terms
-
-__all__ = ["Maps", "Terms", "angles", "doubles", "scaling", "simulated", "terms"]

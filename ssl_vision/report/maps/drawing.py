@@ -1,0 +1,115 @@
+"""Maps as a picture."""
+
+import math
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ssl_vision.optional import needed
+from ssl_vision.report.maps.simulation import Maps
+
+COLUMNS = 6
+"""Objectives side by side; more are drawn below."""
+
+COLOURS = "cividis"
+"""Equally bright to all eyes."""
+
+SHUT = "#d9d9d9"
+"""Where the gate is shut or no negative pushes."""
+
+_ROWS = {
+    "gate": ("gate GD", 1.0),
+    "share": ("hardest negative's\nshare of the weight W", 1.0),
+    "ratio": ("ratio R in effect", 5.0),
+}
+"""Title and end of the colour scale."""
+
+
+def draw(
+    path: Path,
+    maps: dict[str, Maps],
+    axes: tuple[Tensor, Tensor],
+    scaling: Tensor,
+    over: tuple[Tensor, Tensor],
+) -> None:
+    """Writes the maps of all objectives and the curves of W as a file, in the format that its name says.
+
+    Args:
+        path: of the file.
+        maps: of each objective, by name.
+        axes: (P,) and (Q,) angles of positives and negatives that the maps are over.
+        scaling: (K, T) values of W.
+        over: (K,) numbers of negatives and (T,) temperatures that it is over.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    matplotlib = needed("matplotlib", extra="maps")
+    from matplotlib.figure import Figure
+
+    style = {"svg.fonttype": "none", "svg.hashsalt": "maps", "font.family": "sans-serif", "font.size": 9}
+    with matplotlib.rc_context(style):
+        rows = math.ceil(len(maps) / COLUMNS)
+        columns = math.ceil(len(maps) / rows)
+        names = list(maps)
+        groups = [names[i : i + columns] for i in range(0, len(names), columns)]
+        titles = [max(len(_lines(name)) for name in group) for group in groups]
+        heights = [*(6.4 + 0.17 * lines for lines in titles), 2.8]
+        size = (max(2.1 * columns + 1.6, 6.5), sum(heights))
+        figure = Figure(figsize=size, layout="constrained")
+        parts: Any = figure.subfigures(len(heights), 1, height_ratios=heights)
+        for part, group in zip(parts[:-1], groups, strict=True):
+            _maps(part, {name: maps[name] for name in group}, axes, columns)
+        _curves(parts[-1], scaling, over)
+        date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
+        figure.savefig(path, dpi=150, facecolor="white", metadata=date)
+
+
+def _lines(name: str) -> list[str]:
+    """A title in lines that fit above a map."""
+    return [part for line in name.split("\n") for part in wrap(line, 26, subsequent_indent="  ")]
+
+
+def _maps(figure: Any, maps: dict[str, Maps], axes: tuple[Tensor, Tensor], columns: int) -> None:
+    positive, negative = (axis.numpy() / math.pi for axis in axes)
+    places = figure.subplots(len(_ROWS), columns, sharex=True, sharey=True, squeeze=False)
+    for row, (field, (title, end)) in zip(places, _ROWS.items(), strict=True):
+        for place in row[len(maps) :]:
+            place.set_axis_off()
+        for place, (name, drawn) in zip(row, maps.items(), strict=False):
+            values = np.ma.masked_invalid(getattr(drawn, field).numpy())
+            mesh = place.pcolormesh(
+                negative, positive, values, cmap=COLOURS, vmin=0, vmax=end, shading="nearest", rasterized=True
+            )
+            place.set_facecolor(SHUT)
+            place.set_xticks([0.25, 0.5, 0.75, 1], ["π/4", "π/2", "3π/4", "π"])
+            place.set_yticks([0.125, 0.25, 0.375, 0.5], ["π/8", "π/4", "3π/8", "π/2"])
+            if field == "gate":
+                place.set_title("\n".join(_lines(name)), fontsize=9)
+        beyond = any(bool((getattr(each, field) > end + 1e-6).any()) for each in maps.values())
+        extend = "max" if beyond else "neither"
+        figure.colorbar(mesh, ax=list(row), extend=extend, label=title, aspect=14)
+    grey = "grey: gate shut or no push; for R also θ⁺ > θ⁻"
+    figure.supxlabel(f"mean angle θ⁻ to the negatives ({grey})", fontsize=10)
+    figure.supylabel("mean angle θ⁺ to the positive", fontsize=10)
+
+
+def _curves(figure: Any, scaling: Tensor, over: tuple[Tensor, Tensor]) -> None:
+    from matplotlib import colormaps
+
+    keys, temperatures = over
+    place = figure.subplots()
+    for i, (count, values) in enumerate(zip(keys.tolist(), scaling, strict=True)):
+        colour = colormaps[COLOURS](i / len(keys))
+        place.plot(temperatures, values, color=colour, label=f"$10^{{{math.log10(count):.3g}}}$")
+    place.set(
+        xlabel="temperature τ", ylabel="W", ylim=(-0.02, 1.02),
+        xlim=(float(temperatures[0]), float(temperatures[-1])),
+        title="gradient scaling of an anchor with s⁺ = 1 and K negatives at s = −1",
+    )  # fmt: skip
+    place.title.set_fontsize(10)
+    place.legend(title="K", frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    place.spines[["right", "top"]].set_visible(False)

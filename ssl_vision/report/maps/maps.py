@@ -1,0 +1,127 @@
+"""``ssl-vision maps``: the papers' pictures of objectives, drawn from the objectives themselves."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jsonargparse.typing import PositiveInt
+from torch import nn
+
+import ssl_vision.objectives  # noqa: F401  (makes the short names known)
+from ssl_vision.cli.parser import OneLineErrors, one_line
+from ssl_vision.errors import InputError
+from ssl_vision.report.maps.drawing import draw
+from ssl_vision.report.maps.simulation import Maps, angles, simulated
+from ssl_vision.report.maps.terms import doubles, scaling, terms
+from ssl_vision.runs.atomic_files import completed
+from ssl_vision.runs.reading import parse_yaml
+
+FORMATS = (".svg", ".png", ".pdf")
+
+_FINEST = 1000
+"""Angles along a side, which make a million cells."""
+
+_MOST_DRAWS = 2**22
+"""Negatives that are drawn for each pair of angles, 32 MB."""
+
+
+def run(args: Sequence[str]) -> None:
+    """Draws gate, weight and ratio of objectives over the angles to positive and negatives.
+
+    The anchor is a typical one: all others of its batch have angles like its own. R is the ratio in effect,
+    pull over push on an embedding. With detach: negatives, which the Modified losses have, that is twice the
+    objective's own ratio, as its title then says. It has no value where the negatives do not push.
+
+    Below the maps is W over temperature and number of negatives, Figure 3 of the MACL paper. The numbers are
+    written beside the picture, as .npz.
+
+    Raises:
+        InputError: an objective that has no such map, or a file that cannot be written.
+    """
+    parser = OneLineErrors(prog="ssl-vision maps", description=run.__doc__)
+    parser.add_argument(
+        "--objectives",
+        type=str,
+        nargs="+",
+        default=["InfoNCE", "MPT", "MET", "MAT", "ArcCon"],
+        help="Names, or with options: '{class_path: InfoNCE, init_args: {temperature: 0.05}}'.",
+    )
+    parser.add_argument("--output", type=str, default="maps.svg", help="The picture: .svg, .png or .pdf.")
+    parser.add_argument("--grid", type=PositiveInt, default=40, help="Angles along each side of a map.")
+    parser.add_argument("--batches", type=PositiveInt, default=100, help="Draws at each pair of angles.")
+    parser.add_argument("--negatives", type=PositiveInt, default=127, help="Negatives of an anchor.")
+    parser.add_argument("--seed", type=int, default=0, help="Of the draws.")
+    options = parser.parse_args(list(args))
+    picture = Path(options.output)
+    if picture.suffix not in FORMATS:
+        raise InputError(f"--output {picture} must end with one of {', '.join(FORMATS)}")
+    for name, value, largest in (
+        ("--grid", options.grid, _FINEST),
+        ("--batches times --negatives", options.batches * options.negatives, _MOST_DRAWS),
+    ):
+        if value > largest:
+            raise InputError(f"{name} must be {largest} or less, not {value}")
+    objectives = [_objective(text) for text in options.objectives]
+    axes = angles(options.grid)
+    for objective in objectives:  # refuses before it draws
+        terms(objective, axes[0][:1], axes[1][:1, None])
+    maps = {
+        _title(text, objective): simulated(
+            objective, *axes, batches=options.batches, negatives=options.negatives, seed=options.seed
+        )
+        for text, objective in zip(options.objectives, objectives, strict=True)
+    }
+    keys = torch.logspace(1, 6, 6, dtype=torch.float64)
+    temperatures = torch.linspace(0.05, 1, 191, dtype=torch.float64)
+    curves = scaling(keys[:, None], temperatures)
+    with completed(picture) as partial:
+        draw(partial, maps, axes, curves, (keys, temperatures))
+    numbers = picture.with_suffix(".npz")
+    fields: dict[str, Any] = {
+        field: torch.stack([getattr(each, field) for each in maps.values()]) for field in Maps._fields
+    }
+    with completed(numbers) as partial:
+        np.savez(
+            partial,
+            objectives=list(maps),
+            theta_positive=axes[0].numpy(),
+            theta_negative=axes[1].numpy(),
+            **fields,
+            negatives=keys.numpy(),
+            temperature=temperatures.numpy(),
+            scaling=curves.numpy(),
+        )
+    print(f"written to {picture}, the numbers to {numbers}")
+
+
+def _objective(text: str) -> nn.Module:
+    parser = OneLineErrors(prog="ssl-vision maps")
+    parser.add_argument("--objectives", type=nn.Module)
+    try:
+        objective: nn.Module = parser.instantiate_classes(
+            parser.parse_args(["--objectives", text])
+        ).objectives
+    except (ValueError, TypeError) as error:
+        raise InputError(one_line(str(error))) from error
+    return objective
+
+
+def _title(text: str, objective: nn.Module) -> str:
+    """The class's name, and under it the options that were given and what becomes of its ratio."""
+    name, options = _given(parse_yaml(text, where="--objectives"))
+    doubled = ["R in effect: 2 × its ratio"] if doubles(objective) else []
+    return "\n".join([name, *options, *doubled])
+
+
+def _given(value: Any) -> tuple[str, list[str]]:
+    """A value of the configuration, a class by its last name, and each option that a class was given."""
+    if not isinstance(value, dict):
+        last = str(value).rpartition(".")[2]
+        return last if last.isidentifier() else str(value), []
+    options = []
+    for key, option in value.get("init_args", {}).items():
+        name, within = _given(option)
+        options.append(f"{key} = {name}" + (f"({', '.join(within)})" if within else ""))
+    return value["class_path"].rpartition(".")[2], options

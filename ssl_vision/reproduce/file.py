@@ -1,0 +1,204 @@
+"""The files in which papers' tables stand."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ssl_vision.errors import InputError
+from ssl_vision.reproduce.paper import Cell, Column, Metric, Options, Paper, Small, Table, ordered
+from ssl_vision.runs.reading import read_yaml
+
+_PROTOCOLS = files("ssl_vision.evaluation") / "protocols"
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_NONE = ("", "-", "–")
+
+
+def read_paper(path: str | Path, *, small: bool = False) -> Paper:
+    """Reads a paper file and checks it. Every value is kept as the text that stands there.
+
+    Args:
+        path: of the file; config files that it names lie relative to it.
+        small: take the scaled-down runs.
+
+    Raises:
+        InputError: no such file, not one of this form, or one without a scaled-down version.
+    """
+    path = Path(path)
+    content = read_yaml(path, words=True)
+    try:
+        return _Reader(path, small=small).paper(content)
+    except _Wrong as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+class _Wrong(Exception):
+    """What is wrong with a file, without its name."""
+
+
+class _Reader:
+    """Turns the content of a paper file into a paper."""
+
+    def __init__(self, path: Path, *, small: bool) -> None:
+        self.path, self.with_small = path, small
+
+    def paper(self, content: Any) -> Paper:
+        keys = ("title", "source", "notes", "metrics", "options", "rows", "tables", "small")
+        content = _section(content, "the file", keys, needed=("title", "source", "metrics", "rows", "tables"))
+        metrics = {
+            name: self._metric(name, given) for name, given in _map(content["metrics"], "metrics").items()
+        }
+        scaled = self._small(content["small"]) if "small" in content else None
+        if self.with_small and scaled is None:
+            raise _Wrong("has no small version: give --budget full")
+        self.scaled = scaled if self.with_small else None
+        self.metrics = metrics
+        self.base = self._options(content.get("options", {}), "options")
+        self.rows = {
+            name: given if isinstance(given, str) else self._options(given, f"rows.{name}")
+            for name, given in _map(content["rows"], "rows").items()
+        }
+        tables = {name: self._table(name, given) for name, given in _map(content["tables"], "tables").items()}
+        self._check_names(tables)
+        return Paper(
+            self.path.stem, _text(content["title"], "title"), _text(content["source"], "source"),
+            _texts(content.get("notes", []), "notes"), metrics, tables, self.scaled,
+        )  # fmt: skip
+
+    def _metric(self, name: str, given: Any) -> Metric:
+        fields = {key: _text(value, f"metrics.{name}.{key}") for key, value in _map(given, name).items()}
+        unit = fields.pop("unit", "percent")
+        if unit not in ("percent", "plain"):
+            raise _Wrong(f"metrics.{name}.unit: percent or plain, not {unit}")
+        known = sorted(f.name.removesuffix(".yaml") for f in _PROTOCOLS.iterdir() if f.name.endswith(".yaml"))
+        if fields.get("protocol") not in known or "metric" not in fields:
+            raise _Wrong(f"metrics.{name}: needs a metric, and a protocol out of {', '.join(known)}")
+        return Metric(name, unit, {"features": "trained", "layer": "backbone"} | fields)
+
+    def _small(self, given: Any) -> Small:
+        given = _section(given, "small", ("says", "options", "instead"), needed=("says", "options"))
+        instead = {
+            key: self._options(values, f"small.instead.{key}")
+            for key, values in _map(given.get("instead", {}), "small.instead").items()
+        }
+        return Small(_text(given["says"], "small.says"), self._options(given["options"], "small"), instead)
+
+    def _table(self, name: str, given: Any) -> Table:
+        where = f"tables.{name}"
+        keys = ("title", "notes", "options", "columns", "values")
+        given = _section(given, where, keys, needed=("title", "columns", "values"))
+        options = self._options(given.get("options", {}), where)
+        columns = tuple(self._columns(_map(given["columns"], where), where))
+        cells, found = list[Cell](), dict[str, None]()
+        for row, values in _map(given["values"], where).items():
+            if row not in self.rows:
+                raise _Wrong(f"{where}.values: no row {row}; there are {', '.join(self.rows)}")
+            matrix = {
+                metric: self._line(metric, line, len(columns), f"{where}.values.{row}.{metric}")
+                for metric, line in _map(values, f"{where}.values.{row}").items()
+            }
+            found |= dict.fromkeys(matrix)
+            for number, column in enumerate(columns):
+                printed = {m: line[number] for m, line in matrix.items() if line[number] not in _NONE}
+                cells.append(self._cell(name, row, column, printed, options))
+        title = _text(given["title"], where)
+        return Table(name, title, _texts(given.get("notes", []), where), columns, tuple(found), tuple(cells))
+
+    def _columns(self, groups: Mapping[str, Any], where: str) -> Iterator[Column]:
+        for group, given in groups.items():
+            place = f"{where}.columns.{group}"
+            given = _section(given, place, ("options", "axis", "at"), needed=("at",))
+            options = self._options(given.get("options", {}), place)
+            at, axis = given["at"], given.get("axis")
+            if axis is not None and isinstance(at, list):
+                at = {_text(value, place): {axis: value} for value in at}
+            for name, own in _map(at, f"{place}.at").items():
+                yield Column(group, name, options | self._options(own, f"{place}.at.{name}"))
+
+    def _cell(
+        self, table: str, row: str, column: Column, published: Mapping[str, str], options: Options
+    ) -> Cell:
+        of_row = self.rows[row]
+        if isinstance(of_row, str):
+            return Cell(table, row, column, published, {}, reason=of_row)
+        if not published:
+            return Cell(table, row, column, published, {}, reason="not published")
+        merged = self.base | options | of_row | column.options
+        for key in ("config", "trainer.max_epochs"):
+            if key not in merged:
+                raise _Wrong(f"tables.{table}: {row}, {column.name} has no {key}")
+        base = self.base
+        if self.scaled:
+            merged, base = self.scaled.of(merged), self.scaled.of(base)
+        return Cell(table, row, column, published, ordered(merged), name=_name(merged, base))
+
+    def _line(self, metric: str, line: Any, count: int, where: str) -> tuple[str, ...]:
+        if metric not in self.metrics:
+            raise _Wrong(f"{where}: no metric {metric}; there are {', '.join(self.metrics)}")
+        values = _texts(line, where)
+        if len(values) != count:
+            raise _Wrong(f"{where}: {len(values)} values for {count} columns")
+        for value in values:
+            if value not in _NONE and not _NUMBER.fullmatch(value.split("±")[0].strip()):
+                raise _Wrong(f"{where}: {value!r} is no number")
+        return values
+
+    def _options(self, given: Any, where: str) -> Options:
+        options = {key: _text(value, f"{where}.{key}") for key, value in _map(given, where).items()}
+        if "config" in options:
+            file = os.path.normpath(self.path.parent / options["config"])
+            if not os.path.isfile(file):
+                raise _Wrong(f"{where}.config: no file {file}")
+            options["config"] = file
+        return options
+
+    def _check_names(self, tables: Mapping[str, Table]) -> None:
+        """One name for two different runs would make one of them the other's result."""
+        found: dict[str, Cell] = {}
+        for cell in (cell for table in tables.values() for cell in table.cells if cell.name):
+            other = found.setdefault(cell.name, cell)
+            if other.options != cell.options:
+                raise _Wrong(f"{other} and {cell} differ, but would both be named {cell.name}")
+
+
+def _name(options: Options, base: Options) -> str:
+    """The config file, the objective, and whatever else differs from what the paper's runs have in common."""
+    always = ("config", "model.objective")
+    parts = [Path(options["config"]).stem, options.get("model.objective", "")]
+    parts += [
+        f"{key.rpartition('.')[2]}{value}"
+        for key, value in ordered(options).items()
+        if key not in always and base.get(key) != value
+    ]
+    return "-".join(re.sub(r"[^a-z0-9_.-]+", "_", part.lower()) for part in parts if part)
+
+
+def _section(given: Any, where: str, keys: tuple[str, ...], *, needed: tuple[str, ...]) -> dict[str, Any]:
+    section = _map(given, where)
+    for key in section:
+        if key not in keys:
+            raise _Wrong(f"{where}: no key {key}; there are {', '.join(keys)}")
+    for key in needed:
+        if key not in section:
+            raise _Wrong(f"{where}: {key} is missing")
+    return section
+
+
+def _map(given: Any, where: str) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise _Wrong(f"{where}: expected keys and values, got {given!r}")
+    return given
+
+
+def _texts(given: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(given, list):
+        raise _Wrong(f"{where}: expected a list, got {given!r}")
+    return tuple(_text(value, where) for value in given)
+
+
+def _text(given: Any, where: str) -> str:
+    if not isinstance(given, str):
+        raise _Wrong(f"{where}: expected one value, got {given!r}")
+    return given

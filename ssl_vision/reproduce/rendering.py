@@ -1,0 +1,245 @@
+"""A paper's table beside one's own: as Markdown, LaTeX, CSV and JSON."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import fmean
+from typing import Any
+
+from ssl_vision.compare.statistics import t_interval
+from ssl_vision.reproduce.paper import Column, Metric, Paper, Table, published_number
+
+_SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "±": r"$\pm$", "−": "$-$", "–": "--", "τ": r"$\tau$", "α": r"$\alpha$", "β": r"$\beta$", "σ": r"$\sigma$",
+    "₀": "$_0$", "×": r"$\times$", "→": r"$\to$",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a paper says of one number, and what was measured."""
+
+    row: str
+    column: Column
+    metric: Metric
+    published: str
+    """As printed."""
+    values: tuple[float, ...]
+    """One for each seed that was run, in the paper's unit."""
+    small: str = ""
+    """What was run instead of the paper's runs; empty where these were."""
+    reason: str = ""
+    """Why there is nothing to run, if there is not."""
+
+    @property
+    def mean(self) -> float | None:
+        """Over the seeds; None without any."""
+        return fmean(self.values) if self.values else None
+
+    @property
+    def half_width(self) -> float | None:
+        """Of the 95 % interval of the mean by Student's t; None below two seeds."""
+        return t_interval(self.values) if len(self.values) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the published; None where the two are not of one thing."""
+        return None if self.mean is None or self.small else self.mean - published_number(self.published)
+
+    @property
+    def within(self) -> bool | None:
+        """Whether the published number lies in our interval; None where there is none."""
+        if self.difference is None or self.half_width is None:
+            return None
+        return abs(self.difference) <= self.half_width
+
+    def lines(self, seeds: int) -> tuple[str, str, str, str]:
+        """Published, ours, difference and within, as a cell of a table shows them.
+
+        Args:
+            seeds: that most cells have; another number is said.
+        """
+        digits, count = self.metric.digits, len(self.values)
+        if self.mean is None:
+            return self.published, "", "", ""
+        ours = f"{self.mean:.{digits}f}"
+        if self.half_width is not None:
+            ours += f" ± {self.half_width:.{digits}f}"
+        if count != seeds:
+            ours += f" ({count})"
+        if self.difference is None:
+            return self.published, ours, "", ""
+        within = {True: "yes", False: "no", None: "one seed"}[self.within]
+        return self.published, ours, f"{self.difference:+.{digits}f}", within
+
+
+def as_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dict[str, Any]]:
+    """A row for each number, with everything that says how it came about."""
+    return [
+        {
+            "paper": paper.name,
+            "table": table.name,
+            "row": result.row,
+            "group": result.column.group,
+            "column": result.column.name,
+            "metric": result.metric.name,
+            "unit": result.metric.unit,
+            **{key: value for key, value in result.metric.fields.items() if key in ("protocol", "layer")},
+            "published": result.published,
+            "ours": result.mean,
+            "half_width": result.half_width,
+            "seeds": len(result.values),
+            "difference": result.difference,
+            "within": result.within,
+            "instead": result.small,
+            "reason": result.reason,
+        }
+        for result in results
+    ]
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Those of `as_rows` as comma-separated values."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(
+        {key: "" if v is None else str(v).lower() if isinstance(v, bool) else v for key, v in row.items()}
+        for row in rows
+    )
+    return text.getvalue()
+
+
+def as_json(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Those of `as_rows` as JSON."""
+    return json.dumps(list(rows), indent=1, ensure_ascii=False) + "\n"
+
+
+def as_markdown(paper: Paper, table: Table, results: Sequence[Result]) -> str:
+    """The table in the paper's layout, columns group by group, its lines aligned."""
+    parts = [f"**{paper.title}, table {table.name}.** {_sentence(table.title)} {paper.source}."]
+    small = next((result.small for result in results if result.small), "")
+    if small:
+        parts.append(
+            f"SMALL, not comparable: {small}. Another network, on other images, which stand for all of the "
+            "paper's data sets."
+        )
+    for group, columns in _groups(table, results):
+        header = ["", "", group, *(column.name for column in columns)]
+        lines = list(_lines(results, table, columns))
+        parts.append(_piped([header, *lines]))
+    notes = [f"- {_sentence(note)}" for note in (*table.notes, *_reasons(results), *paper.notes)]
+    return "\n\n".join([*parts, "\n".join([_legend(results), *notes])]) + "\n"
+
+
+def as_latex(paper: Paper, table: Table, results: Sequence[Result]) -> str:
+    """The table for a document that loads booktabs, columns side by side under the names of their groups."""
+    groups = list(_groups(table, results))
+    columns = [column for _, own in groups for column in own]
+    small = next((result.small for result in results if result.small), "")
+    heads, rules, start = [], [], 4
+    for group, own in groups:
+        heads.append(rf"\multicolumn{{{len(own)}}}{{c}}{{{_escaped(group)}}}")
+        rules.append(rf"\cmidrule(lr){{{start}-{start + len(own) - 1}}}")
+        start += len(own)
+    body = list(_lines(results, table, columns))
+    text = [
+        r"\begin{tabular}{lll" + "c" * len(columns) + "}",
+        r"\toprule",
+        " & ".join(["", "", "", *heads]) + r" \\",
+        " ".join(rules),
+        " & ".join(["", "", "", *(_escaped(column.name) for column in columns)]) + r" \\",
+    ]
+    for line in body:
+        if line[0]:
+            text.append(r"\midrule")
+        text.append(" & ".join(map(_escaped, line)) + r" \\")
+    comments = [f"{paper.title}, table {table.name}. {_sentence(table.title)} {paper.source}."]
+    comments += [f"SMALL, not comparable: {small}."] if small else []
+    comments += [_legend(results), r"Needs \usepackage{booktabs}."]
+    return "\n".join([*(f"% {line}" for line in comments), *text, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _groups(table: Table, results: Sequence[Result]) -> Iterator[tuple[str, list[Column]]]:
+    """Columns of which there are results, by the groups that stand above them."""
+    shown = {str(result.column) for result in results}
+    columns = [column for column in table.columns if str(column) in shown]
+    for group, own in groupby(columns, key=lambda column: column.group):
+        yield group, list(own)
+
+
+def _lines(results: Sequence[Result], table: Table, columns: Sequence[Column]) -> Iterator[list[str]]:
+    """Four lines a row and metric, of which those are left out that say nothing."""
+    small = next((f"not comparable: {result.small}" for result in results if result.small), "")
+    found = {(r.row, r.metric.name, str(r.column)): r for r in results}
+    seeds = _seeds(results)
+    for row in dict.fromkeys(cell.row for cell in table.cells):
+        first = row
+        for metric in table.metrics:
+            cells = [found.get((row, metric, str(column))) for column in columns]
+            if not any(cells):
+                continue
+            four = [cell.lines(seeds) if cell else ("", "", "", "") for cell in cells]
+            offered = not all(cell.reason for cell in cells if cell)
+            titles = (
+                "published",
+                (small or "ours") if offered else "not offered here",
+                "difference",
+                "within 95 %",
+            )
+            shown, name = 2, metric
+            for number, title in enumerate(titles):
+                texts = [each[number] for each in four]
+                if number < shown or any(texts):
+                    yield [first, name, title, *texts]
+                    first = name = ""
+
+
+def _reasons(results: Sequence[Result]) -> Iterator[str]:
+    found: dict[str, dict[str, None]] = {}
+    for result in results:
+        if result.reason:
+            found.setdefault(result.reason, {})[result.row] = None
+    for reason, rows in found.items():
+        yield f"{', '.join(rows)}: {reason}"
+
+
+def _seeds(results: Sequence[Result]) -> int:
+    """How many a complete cell has."""
+    return max((len(result.values) for result in results), default=0)
+
+
+def _legend(results: Sequence[Result]) -> str:
+    seeds = _seeds(results)
+    if not seeds:
+        return "Nothing of it has been run."
+    if seeds == 1:
+        return "Ours: one seed, which has no interval. Empty: not run."
+    fewer = ", or of the number in brackets" if any(0 < len(r.values) < seeds for r in results) else ""
+    return f"Ours: mean ± half of the 95 % t interval over {seeds} seeds{fewer}. Empty: not run."
+
+
+def _piped(lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table whose columns are aligned."""
+    widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(lines[0]))]
+    rule = ["-" * width for width in widths[:3]] + ["-" * (width - 1) + ":" for width in widths[3:]]
+    padded = [
+        [
+            cell.ljust(w) if i < 3 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        ]
+        for line in lines
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (padded[0], rule, *padded[1:]))
+
+
+def _escaped(text: str) -> str:
+    return "".join(_SPECIAL.get(character, character) for character in text)
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", ")")) else f"{text}."

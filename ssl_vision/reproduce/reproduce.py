@@ -1,0 +1,234 @@
+"""``ssl-vision reproduce``: a paper's tables, run here and shown beside what the paper says."""
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from threading import Event
+from typing import Any, Literal
+
+from jsonargparse.typing import PositiveInt
+
+from ssl_vision.cli.parser import OneLineErrors
+from ssl_vision.errors import InputError
+from ssl_vision.reproduce.file import read_paper
+from ssl_vision.reproduce.launch import Launch, forked, spawned, worked
+from ssl_vision.reproduce.paper import Cell, Paper, Table, extended
+from ssl_vision.reproduce.rendering import Result, as_csv, as_json, as_latex, as_markdown, as_rows
+from ssl_vision.reproduce.runs import PaperRun, options_of, seconds_left
+from ssl_vision.runs.atomic_files import completed
+
+_MOST_SEEDS = 1000
+
+
+def run(args: Sequence[str]) -> None:
+    """Trains what a paper's tables need, measures it by the paper's protocol, and writes the tables.
+
+    Runs that are finished are not run again, interrupted ones go on, and what another process trains is left
+    to it: the command can be given again and on several machines. Run folders and tables go to
+    RUNS_DIR/PAPER/, those of the small version to RUNS_DIR/PAPER-small/. What follows ``--`` goes to every
+    ``ssl-vision fit``: ``-- --data.root /data --trainer.precision bf16-mixed``.
+
+    Raises:
+        InputError: a file that is no paper's, an unknown table or cell, or options that contradict the file.
+    """
+    own, extra = _split(args)
+    options = _parser().parse_args(own)
+    if (options.seeds or 0) > _MOST_SEEDS:
+        raise InputError(f"--seeds must be {_MOST_SEEDS} or less, not {options.seeds}")
+    small = options.budget == "small"
+    paper = read_paper(options.paper, small=small)
+    tables = [paper.tables[name] for name in _tables(paper, options.table)]
+    every = extended([cell for table in tables for cell in table.cells], options_of(extra))
+    cells = _selected(every, options.cells)
+    place = Path(options.runs_dir).expanduser() / (f"{paper.name}-small" if small else paper.name)
+    seeds = range(options.seeds or (1 if small else 3))
+    runs = {run.name: run for run in _runs(cells, seeds, place, paper)}
+    for each in _runs(every, seeds, place, paper):
+        each.check()
+    if options.dry_run:
+        whole = [cell for table in paper.tables.values() for cell in table.cells]
+        _list(list(runs.values()), _runs(whole, seeds, place, paper))
+        return
+    workers = options.workers or (os.cpu_count() or 1 if small else 1)
+    failed = _train(list(runs.values()), forked if small else spawned, workers)
+    chosen = {(cell.table, cell.row, str(cell.column)) for cell in cells}
+    for table in tables:
+        results = _results(paper, table, seeds, place)
+        _write(paper, table, results, place)
+        shown = [r for r in results if (table.name, r.row, str(r.column)) in chosen]
+        print(f"\n{as_markdown(paper, table, shown)}")
+    print(f"written to {place}/table*.md, .tex, .csv and .json")
+    if failed:
+        print(
+            f"ssl-vision reproduce: {failed} of {len(runs)} runs failed, their cells are empty",
+            file=sys.stderr,
+        )
+        raise SystemExit(1)
+
+
+def _parser() -> OneLineErrors:
+    parser = OneLineErrors(prog="ssl-vision reproduce", description=run.__doc__)
+    parser.add_argument("paper", help="A paper file, such as configs/paper/macl.yaml.")
+    parser.add_argument("--table", action="append", type=str, help="One of the file's; may be repeated. All.")
+    parser.add_argument(
+        "--cells",
+        action="append",
+        type=str,
+        help="Cells by row and column, 'MACL-a,256', or by one of them, or by a group of columns; may be "
+        "repeated. All.",
+    )
+    parser.add_argument(
+        "--budget",
+        type=Literal["full", "small"],
+        default="full",
+        help="The paper's runs, or scaled-down ones that are comparable with nothing and take minutes.",
+    )
+    parser.add_argument(
+        "--seeds", type=PositiveInt | None, default=None, help="How many, from 0 on. 3; 1 if small."
+    )
+    parser.add_argument(
+        "--workers", type=PositiveInt | None, default=None, help="Runs at a time. 1; if small, one a core."
+    )
+    parser.add_argument("--runs_dir", type=str, default="runs", help="Where the paper's folder is.")
+    parser.add_argument(
+        "--dry_run", "--dry-run", action="store_true", help="List runs, what is done, and the commands."
+    )
+    return parser
+
+
+def _split(args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Own options, and those after ``--``.
+
+    Raises:
+        InputError: one of ``fit`` among the own ones.
+    """
+    args = list(args)
+    at = args.index("--") if "--" in args else len(args)
+    own, extra = args[:at], args[at + 1 :]
+    if misplaced := next((arg for arg in own if arg.startswith(("--data.", "--model.", "--trainer."))), ""):
+        raise InputError(f"{misplaced}: an option of fit, which stands at the end, after --")
+    return own, extra
+
+
+def _tables(paper: Paper, names: Sequence[str] | None) -> list[str]:
+    for name in names or ():
+        if name not in paper.tables:
+            raise InputError(f"--table {name}: {paper.title} has {', '.join(paper.tables)}")
+    return list(dict.fromkeys(names or paper.tables))
+
+
+def _selected(every: Sequence[Cell], chosen: Sequence[str] | None) -> list[Cell]:
+    """The cells that any of the choices names, each choice by all of its comma-separated parts.
+
+    Raises:
+        InputError: a part that is no row, column or group, or a choice that no cell is.
+    """
+    if not chosen:
+        return list(every)
+    found: list[Cell] = []
+    for choice in chosen:
+        parts = {part.strip() for part in choice.split(",")}
+        own = [cell for cell in every if parts <= {cell.row, cell.column.name, cell.column.group}]
+        if not own:
+            rows = dict.fromkeys(cell.row for cell in every)
+            columns = dict.fromkeys(cell.column.name for cell in every)
+            groups = dict.fromkeys(cell.column.group for cell in every)
+            raise InputError(
+                f"--cells {choice}: no such cell; there are the rows {', '.join(rows)}, the columns "
+                f"{', '.join(columns)}, in {', '.join(groups)}"
+            )
+        found += own
+    return [cell for cell in every if cell in found]
+
+
+def _runs(cells: Sequence[Cell], seeds: range, place: Path, paper: Paper) -> list[PaperRun]:
+    return [PaperRun(cell, seed, place, paper) for seed in seeds for cell in cells if cell.name]
+
+
+def _list(runs: Sequence[PaperRun], every: Sequence[PaperRun]) -> None:
+    """What ``--dry_run`` prints."""
+    left = seconds_left(runs, every)
+    known = [seconds for seconds in left.values() if seconds is not None]
+    for each in runs:
+        seconds = left[each.name]
+        print(f"{each.name}: {each.state}; training left: {'unknown' if seconds is None else _time(seconds)}")
+        for command in each.missing():
+            print(f"    ssl-vision {shlex.join(command)}")
+    done = sum(each.state == "done" for each in runs)
+    unknown = len(left) - len(known)
+    total = [_time(sum(known))] if known else []
+    total += [f"unknown for {unknown}, as no epoch on their images was measured here"] if unknown else []
+    print(f"{len(runs)} runs, {done} done; training left, one run after the other: {'; '.join(total)}")
+
+
+def _train(runs: Sequence[PaperRun], launch: Launch, workers: int) -> int:
+    """Runs what is missing, and says so a line each; how many failed.
+
+    Raises:
+        Interrupted: a run was ended by a signal; no further one is started.
+    """
+    waiting = [each for each in runs if each.state != "done"]
+    if len(runs) > len(waiting):
+        print(f"{len(runs) - len(waiting)} of {len(runs)} runs are done already")
+    failed, ending = 0, Event()
+
+    def work(each: PaperRun) -> str:
+        try:
+            return "not started" if ending.is_set() else worked(each, launch)
+        except BaseException:
+            ending.set()
+            raise
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        futures = {pool.submit(work, each): each for each in waiting}
+        try:
+            for number, future in enumerate(as_completed(futures), 1):
+                said = future.result()
+                failed += said.startswith("failed")
+                passed = _time(time.perf_counter() - started)
+                print(f"[{number}/{len(waiting)}, {passed}] {futures[future].name}: {said}", flush=True)
+        except BaseException:
+            ending.set()
+            print("stopping; the same command goes on from where the runs are saved", file=sys.stderr)
+            raise
+    return failed
+
+
+def _results(paper: Paper, table: Table, seeds: range, place: Path) -> list[Result]:
+    """Of all cells of the table, whether they were asked for now or not."""
+    results = []
+    for cell in table.cells:
+        runs = _runs([cell], seeds, place, paper)
+        for name, published in cell.published.items():
+            metric = paper.metrics[name]
+            found = [value for each in runs if (value := each.value(metric)) is not None]
+            says = paper.small.says if paper.small else ""
+            results.append(
+                Result(cell.row, cell.column, metric, published, tuple(found), small=says, reason=cell.reason)
+            )
+    return results
+
+
+def _write(paper: Paper, table: Table, results: Sequence[Result], place: Path) -> None:
+    rows: list[dict[str, Any]] = as_rows(paper, table, results)
+    for suffix, text in (
+        (".md", as_markdown(paper, table, results)),
+        (".tex", as_latex(paper, table, results)),
+        (".csv", as_csv(rows)),
+        (".json", as_json(rows)),
+    ):
+        with completed(place / f"table{table.name}{suffix}") as partial:
+            partial.write_text(text, encoding="utf-8")
+
+
+def _time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return (
+        f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+    )

@@ -1,0 +1,222 @@
+"""The runs of a paper's cells: where they are, what is missing of them, what they took and gave."""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ssl_vision.cli.import_paths import names_in_command
+from ssl_vision.errors import InputError
+from ssl_vision.reproduce.paper import Cell, Metric, Options, Paper
+from ssl_vision.runs.evaluation_file import preferred
+from ssl_vision.runs.folder import differences
+from ssl_vision.runs.reading import parse_yaml, read_yaml
+from ssl_vision.runs.registry import Run
+
+_SETTLED = ("name", "runs_dir", "seed_everything", "ckpt_path", "overwrite", "config", "c")
+_DEVICES = ("trainer.devices", "trainer.num_nodes")
+
+
+class PaperRun:
+    """One seed of a cell.
+
+    Args:
+        cell: what is trained.
+        seed: with which seed.
+        place: where the paper's run folders are.
+        paper: how it is measured.
+    """
+
+    def __init__(self, cell: Cell, seed: int, place: Path, paper: Paper) -> None:
+        self.cell, self.seed, self.place, self.paper = cell, seed, place, paper
+        self.name = f"{cell.name}-s{seed}"
+        self.path = place / self.name
+        self.log = place / f"{self.name}.log"
+
+    @property
+    def run(self) -> Run | None:
+        """Its run folder as it is now; None before training has started."""
+        run = Run(self.path)
+        return run if run.folder.config_file.exists() else None
+
+    @property
+    def state(self) -> str:
+        """``done``, ``trained``, ``running``, ``stopped at epoch n`` or ``to do``."""
+        run = self.run
+        if run is None:
+            return "to do"
+        if run.status == "stopped":
+            return f"stopped at epoch {run.epoch}"
+        if run.status == "running":
+            return "running"
+        wanted = [metric for name, metric in self.paper.metrics.items() if name in self.cell.published]
+        return "done" if all(_found(run, metric) is not None for metric in wanted) else "trained"
+
+    @property
+    def fit(self) -> list[str]:
+        """Arguments of ``ssl-vision`` that train it, or go on where it was interrupted.
+
+        On one device: a batch size is that of each, and a second would double the paper's.
+        """
+        options = [f"--{key}={value}" for key, value in self.cell.options.items()]
+        own = [f"--seed_everything={self.seed}", f"--runs_dir={self.place}", f"--name={self.name}"]
+        quiet = ["--report=false", "--trainer.devices=1", "--trainer.enable_progress_bar=false"]
+        return ["fit", *quiet, *options, *own, "--ckpt_path=last"]
+
+    @property
+    def evaluate(self) -> list[str]:
+        """Arguments of ``ssl-vision`` that measure it as the paper does."""
+        protocols = [f"--protocol={name}" for name in self.paper.protocols]
+        quick = ["--device=cpu", "--report=false"] if self.paper.small else []
+        named = dict.fromkeys(names_in_command(self.fit))  # the user's, so that evaluate may build them
+        own = [f"--allow_class={name}" for name in named if not name.startswith("ssl_vision.")]
+        return ["evaluate", str(self.path), *protocols, "--baselines=false", "--cache=false", *quick, *own]
+
+    def missing(self) -> list[list[str]]:
+        """The commands that are left to run."""
+        state = self.state
+        return [] if state == "done" else [self.evaluate] if state == "trained" else [self.fit, self.evaluate]
+
+    def value(self, metric: Metric) -> float | None:
+        """What the finished run gave, in the paper's unit; None where that is not known yet."""
+        run = self.run
+        found = _found(run, metric) if run and run.status == "finished" else None
+        return None if found is None else metric.scale * found
+
+    def expected(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """A run's config with whatever the paper file, its config file and the options say now."""
+        file = Path(self.cell.options["config"])
+        wanted = dict(_settings(read_yaml(file)))
+        wanted |= {key: value for key, value in self.cell.options.items() if key != "config"}
+        now: dict[str, Any] = copy.deepcopy(dict(config))
+        for key in sorted(wanted):
+            path = key.split(".")
+            if path[0] in now:  # some options of fit are not on record
+                _set(now, path, wanted[key])
+        return now
+
+    def check(self) -> None:
+        """Compares what is in the folder with what the paper file and the options say now.
+
+        Raises:
+            InputError: it is a run with another config.
+        """
+        run = self.run
+        if run is None:
+            return
+        now = self.expected(run.config)
+        epochs, wanted = run.setting("epochs"), int(self.cell.options["trainer.max_epochs"])
+        length = [f"trainer.max_epochs: {epochs} there, {wanted} here"] if epochs != wanted else []
+        if other := differences(run.config, now) or length:
+            raise InputError(
+                f"{self.path} holds a run with another config ({'; '.join(other)}): give the same options "
+                "as then, another --runs_dir, or delete it"
+            )
+
+
+def seconds_left(runs: Sequence[PaperRun], every: Sequence[PaperRun]) -> dict[str, float | None]:
+    """For each run, by name, the seconds of training that are left of it.
+
+    An epoch takes as long as it did on average in the runs of the same config file, on the same images;
+    None where there are none.
+
+    Args:
+        runs: those asked for.
+        every: those that may have been trained.
+    """
+    epochs: dict[str, list[float]] = {}
+    for each in every:
+        run = each.run
+        if run and run.epoch and run.seconds:
+            epochs.setdefault(each.cell.options["config"], []).append(run.seconds / run.epoch)
+    left: dict[str, float | None] = {}
+    for each in runs:
+        known, run = epochs.get(each.cell.options["config"]), each.run
+        count = int(each.cell.options["trainer.max_epochs"]) - (run.epoch if run else 0)
+        left[each.name] = 0.0 if count <= 0 else fmean(known) * count if known else None
+    return left
+
+
+def _found(run: Run, metric: Metric) -> float | None:
+    """The value of the one row of evaluation.json that holds what the metric asks for, at the last epoch."""
+    rows = [
+        row
+        for row in run.evaluation
+        if row.get("epoch") == run.setting("epochs")
+        and all(str(row.get(key)) == value for key, value in metric.fields.items())
+    ]
+    rows = preferred(rows, run.config)
+    if len(rows) > 1:
+        raise InputError(
+            f"{run.folder.evaluation_file}: {len(rows)} rows are {metric.name} of the paper file"
+        )
+    return float(rows[0]["value"]) if rows else None
+
+
+def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The settings of a config file by their dotted names, a class before its arguments."""
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and "class_path" in value:
+            yield name, value["class_path"]
+            yield from _settings(value.get("init_args") or {}, f"{name}.")
+        elif isinstance(value, Mapping):
+            yield from _settings(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def _set(config: Any, path: Sequence[str], value: Any) -> None:
+    """Changes a setting of a run's config, if what is there is not the same."""
+    if not isinstance(config, dict):  # another class, or none: its name differs already
+        return
+    if "class_path" in config and path[0] not in ("class_path", "init_args"):
+        config = config.setdefault("init_args", {})
+    first, *rest = path
+    if rest:
+        _set(config.setdefault(first, {}), rest, value)
+    elif not _same(config.get(first), value):
+        config[first] = value
+
+
+def _same(there: Any, value: Any) -> bool:
+    if isinstance(there, dict) and "class_path" in there:
+        return str(there["class_path"]).rpartition(".")[2] == str(value).rpartition(".")[2]
+    return bool(_plain(there) == _plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """A value of a config file, or of the command line as that reads it."""
+    if isinstance(value, str):
+        try:
+            value = float(value)  # 1e-4 is text to YAML
+        except ValueError:
+            value = parse_yaml(value, where="after --")
+    return value
+
+
+def options_of(args: Sequence[str]) -> Options:
+    """Options written as ``--key=value`` or ``--key value``, by name.
+
+    Raises:
+        InputError: something else, or an option that reproducing settles.
+    """
+    options: Options = {}
+    left = list(args)
+    while left:
+        first = left.pop(0)
+        if not first.startswith("--"):
+            raise InputError(f"after --: expected --key=value, got {first}")
+        key, equals, value = first[2:].partition("=")
+        if not equals and (not left or left[0].startswith("--")):
+            raise InputError(f"after --: --{key} has no value")
+        options[key] = value if equals else left.pop(0)
+        if key in _SETTLED:
+            raise InputError(f"after --: --{key} is settled by the paper file or by reproduce's own options")
+        if key in _DEVICES:
+            raise InputError(
+                f"after --: --{key}: a run has one device, as the batch size is that of each; "
+                "start reproduce once for each, with CUDA_VISIBLE_DEVICES"
+            )
+    return options

@@ -1,0 +1,67 @@
+"""Workers that submitit starts through SLURM."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ssl_vision.errors import InputError
+from ssl_vision.optional import needed
+from ssl_vision.sweeps.machines import Submitit, slots
+from ssl_vision.sweeps.plan import Plan
+from ssl_vision.sweeps.queue import Queue
+from ssl_vision.sweeps.worker import Worker
+
+
+@dataclass(frozen=True)
+class Job:
+    """A worker that is started elsewhere."""
+
+    plan: Plan
+    workers: int | None
+    per_gpu: int | None
+
+    def __call__(self) -> int:
+        """Works until the queue has nothing to take; the number of a signal that ended it, or 0."""
+        places = slots(workers=self.workers, per_gpu=self.per_gpu)
+        return Worker(Queue(self.plan), places, waits=False).work()
+
+    def checkpoint(self) -> Any:
+        """What submitit puts in the queue where SLURM ends the job; the cells save as this process dies."""
+        return needed("submitit", extra="sweep").helpers.DelayedSubmission(self)
+
+
+def submitted(job: Job, options: Submitit) -> list[Any]:
+    """Starts the jobs.
+
+    Raises:
+        InputError: submitit is not installed, there is no SLURM, or it refuses.
+    """
+    submitit = needed("submitit", extra="sweep")
+    logs = job.plan.folder / "logs" / "jobs"
+    try:
+        executor = submitit.AutoExecutor(folder=logs, cluster=options.cluster)
+        executor.update_parameters(
+            name=job.plan.name,
+            timeout_min=options.timeout_min,
+            gpus_per_node=options.gpus,
+            cpus_per_task=options.cpus,
+            **_given(mem_gb=options.mem_gb, slurm_partition=options.partition, slurm_account=options.account),
+        )
+        with executor.batch():
+            jobs = [executor.submit(job) for _ in range(options.jobs)]
+    except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"submitit cannot start jobs on {options.cluster}: {first}") from error
+    return jobs
+
+
+def ended(jobs: Sequence[Any], *, every: float = 2.0) -> list[str]:
+    """Waits for the jobs; what is to be said of those that failed."""
+    while not all(job.done() for job in jobs):
+        time.sleep(every)
+    return [f"job {job.job_id} failed: see {job.paths.stderr}" for job in jobs if job.exception() is not None]
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,198 @@
+"""Sweep files: those of W&B, read and checked."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ssl_vision.cli.suggestions import check_keys
+from ssl_vision.errors import InputError
+from ssl_vision.runs.reading import parse_yaml, read_text
+from ssl_vision.sweeps.hyperband import Hyperband, read_hyperband
+from ssl_vision.sweeps.macros import DEFAULT_COMMAND, check_command
+from ssl_vision.sweeps.parameters import Choice, Parameter, read_parameter
+
+METHODS = ("grid", "random", "bayes")
+_KEYS = (
+    "method",
+    "metric",
+    "parameters",
+    "command",
+    "program",
+    "run_cap",
+    "early_terminate",
+    "name",
+    "description",
+    "project",
+    "entity",
+)
+_SAYS_NOTHING = ("name", "description", "project", "entity", "run_cap")
+"""Keys that change no cell's result."""
+
+_MOST_CELLS = 1_000_000
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a sweep looks for: the last value of a column of metrics.csv."""
+
+    name: str
+    goal: str
+    target: float | None
+
+    @property
+    def sign(self) -> int:
+        """1 where more is better, else −1."""
+        return 1 if self.goal == "maximize" else -1
+
+    def reached(self, value: float) -> bool:
+        """Whether the sweep needs no further cell."""
+        return self.target is not None and self.sign * value >= self.sign * self.target
+
+
+@dataclass(frozen=True)
+class SweepFile:
+    """A sweep file's content.
+
+    ``parameters`` maps the path of each parameter to what it takes; a path has more than one part where
+    the file nests blocks of parameters.
+    """
+
+    content: Mapping[str, Any]
+    method: str
+    metric: Metric
+    parameters: Mapping[tuple[str, ...], Parameter]
+    command: tuple[Any, ...]
+    program: str | None
+    run_cap: int | None
+    early: Hyperband | None
+
+    @property
+    def varied(self) -> list[tuple[str, ...]]:
+        """Paths of the parameters that take more than one value."""
+        return [
+            path
+            for path, parameter in self.parameters.items()
+            if not isinstance(parameter, Choice) or len(parameter.values) > 1
+        ]
+
+
+def read_sweep_file(path: str | Path) -> SweepFile:
+    """Reads a sweep file.
+
+    Raises:
+        InputError: it cannot be read, or a key is unknown, lacks or has a value that it cannot have.
+    """
+    return parse_sweep(read_text(Path(path)), where=str(path))
+
+
+def parse_sweep(text: str, *, where: str) -> SweepFile:
+    """Reads a sweep file's text.
+
+    Args:
+        text: the YAML.
+        where: its file, for messages.
+
+    Raises:
+        InputError: as ``read_sweep_file``.
+    """
+    content = parse_yaml(text, where=where)
+    _table(where, content)
+    check_keys(where, content, _KEYS)
+    method = content.get("method")
+    if method not in METHODS:
+        raise InputError(f"{where}: method: no method '{method}'; there are {', '.join(METHODS)}")
+    parameters = dict(_parameters(f"{where}: parameters", content.get("parameters")))
+    _check_method(where, method, parameters)
+    run_cap = content.get("run_cap")
+    if run_cap is not None and (type(run_cap) is not int or run_cap < 1):
+        raise InputError(f"{where}: run_cap: expected an integer above 0, got {run_cap!r}")
+    command = content.get("command", list(DEFAULT_COMMAND))
+    check_command(f"{where}: command", command, content.get("program"))
+    early = content.get("early_terminate")
+    return SweepFile(
+        content=content,
+        method=method,
+        metric=_metric(f"{where}: metric", content.get("metric")),
+        parameters=parameters,
+        command=tuple(command),
+        program=content.get("program"),
+        run_cap=run_cap,
+        early=read_hyperband(f"{where}: early_terminate", early) if early is not None else None,
+    )
+
+
+def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Dotted keys of a sweep file that differ and change what its cells are."""
+    left = {key: value for key, value in before.items() if key not in _SAYS_NOTHING}
+    right = {key: value for key, value in now.items() if key not in _SAYS_NOTHING}
+    return sorted(set(_differing(left, right, "")))
+
+
+def _differing(left: Any, right: Any, prefix: str) -> Iterator[str]:
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        for key in left.keys() | right.keys():
+            yield from _differing(left.get(key), right.get(key), f"{prefix}.{key}" if prefix else str(key))
+    elif left != right:
+        yield prefix
+
+
+def _table(where: str, content: Any) -> None:
+    if not isinstance(content, Mapping) or not content:
+        raise InputError(f"{where}: expected a table of keys and values, got {content!r}")
+
+
+def _metric(where: str, given: Any) -> Metric:
+    if given is None:
+        raise InputError(f"{where}: is missing; give name and goal, such as val/knn_top1 and maximize")
+    _table(where, given)
+    check_keys(where, given, ("name", "goal", "target"))
+    name, goal, target = given.get("name"), given.get("goal", "minimize"), given.get("target")
+    if not isinstance(name, str) or not name:
+        raise InputError(f"{where}.name: expected a column of metrics.csv, got {name!r}")
+    if goal not in ("minimize", "maximize"):
+        raise InputError(f"{where}.goal: expected minimize or maximize, got {goal!r}")
+    if target is not None and (isinstance(target, bool) or not isinstance(target, (int, float))):
+        raise InputError(f"{where}.target: expected a number, got {target!r}")
+    return Metric(name, goal, target)
+
+
+def _parameters(where: str, given: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[Any, Parameter]]:
+    """Path and content of each parameter, in alphabetic order: a class comes before its arguments."""
+    _table(where, given)
+    for name in sorted(given, key=str):
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise InputError(f"{where}: {name!r} is no name of an option")
+        inner = given[name]
+        _table(f"{where}.{name}", inner)
+        if "parameters" in inner:
+            check_keys(f"{where}.{name}", inner, ("parameters",))
+            yield from _parameters(f"{where}.{name}", inner["parameters"], (*above, name))
+        else:
+            yield (*above, name), read_parameter(f"{where}.{name}", inner)
+
+
+def _check_method(where: str, method: str, parameters: Mapping[tuple[str, ...], Parameter]) -> None:
+    for path, parameter in parameters.items():
+        place = f"{where}: parameters.{'.'.join(path)}"
+        if method == "grid" and not isinstance(parameter, Choice):
+            raise InputError(f"{place}: a grid needs values, not a distribution")
+        if method != "random" and isinstance(parameter, Choice) and parameter.probabilities:
+            raise InputError(f"{place}.probabilities: only method random draws by them")
+
+
+def check_cap(file: SweepFile, cells: int | None) -> int | None:
+    """How many cells there may be: ``cells``, else the file's run_cap; None for all of a grid.
+
+    Raises:
+        InputError: neither is given, and the method has no end; or there are too many.
+    """
+    cap = cells if cells is not None else file.run_cap
+    if cap is None and file.method != "grid":
+        raise InputError(f"method {file.method} has no end: give run_cap in the file, or --cells")
+    if cap is not None and cap > _MOST_CELLS:
+        raise InputError(f"--cells and run_cap must be {_MOST_CELLS} or less, not {cap}")
+    return cap

@@ -1,0 +1,115 @@
+"""A sweep file's command with W&B's macros, and the command line that it becomes for one cell."""
+
+import itertools
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ssl_vision.cli.suggestions import meant
+from ssl_vision.errors import InputError
+
+DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
+MACROS = (
+    "env",
+    "interpreter",
+    "program",
+    "args",
+    "args_no_equals",
+    "args_no_hyphens",
+    "args_no_boolean_flags",
+    "args_json",
+    "args_json_file",
+    "args_append_hydra",
+    "args_override_hydra",
+)
+_ENVIRONMENT = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
+_WHOLE = re.compile(r"\$\{(.*)\}")
+
+
+def check_command(where: str, command: Any, program: Any) -> None:
+    """Refuses a command that cannot be expanded.
+
+    Raises:
+        InputError: it is no list, names an unknown macro, or a program that is not given.
+    """
+    if not isinstance(command, list) or not command:
+        raise InputError(f"{where}: expected a list of words and macros, got {command!r}")
+    for word in command:
+        macro = _WHOLE.fullmatch(str(word))
+        if macro and not _ENVIRONMENT.search(str(word)) and macro[1] not in MACROS:
+            raise InputError(f"{where}: unknown macro '{word}'{meant(macro[1], MACROS)}")
+        if macro and macro[1] == "program" and not isinstance(program, str):
+            raise InputError(f"{where}: ${{program}} stands there, and the file has no program")
+
+
+def variables(command: Sequence[Any]) -> list[str]:
+    """Names of the environment variables whose values a command contains."""
+    return list(dict.fromkeys(name for word in map(str, command) for name in _ENVIRONMENT.findall(word)))
+
+
+def expanded(
+    command: Sequence[Any],
+    parameters: Mapping[str, Any],
+    *,
+    program: str | None,
+    json_file: Path,
+    values: bool = True,
+) -> list[str]:
+    """The command line of one cell.
+
+    It is what ``wandb agent`` makes of the same command, but for ``${interpreter}``, which is the Python
+    that runs this.
+
+    Args:
+        command: words, of which some are macros.
+        parameters: names and values, in the order in which they are to be given.
+        program: for ``${program}``.
+        json_file: for ``${args_json_file}``.
+        values: replace ``${envvar:NAME}`` by its value, which may be a secret, unless the line is shown.
+
+    Raises:
+        InputError: an environment variable that is not set.
+    """
+    words = [f"{name}={value}" for name, value in parameters.items()]
+    text = json.dumps(dict(parameters))
+    macros: dict[str, list[str]] = {
+        "env": ["/usr/bin/env"],
+        "interpreter": [sys.executable],
+        "program": [str(program)],
+        "args": [f"--{word}" for word in words],
+        "args_no_equals": [part for name, value in parameters.items() for part in (f"--{name}", str(value))],
+        "args_no_hyphens": words,
+        "args_no_boolean_flags": [
+            f"--{name}" if value is True else f"--{name}={value}"
+            for name, value in parameters.items()
+            if value is not False
+        ],
+        "args_json": [text],
+        "args_json_file": [str(json_file)],
+        "args_append_hydra": [f"+{word}" for word in words],
+        "args_override_hydra": [f"++{word}" for word in words],
+    }
+    line: list[str] = []
+    for word in map(str, command):
+        found = _ENVIRONMENT.sub(_variable, word) if values else word
+        macro = _WHOLE.fullmatch(found)
+        line += macros[macro[1]] if macro and macro[1] in macros else [found]
+    return line
+
+
+def is_fit(line: Sequence[str]) -> bool:
+    """Whether a command line is one of ``ssl-vision fit``, however it is started."""
+    words = [Path(word).name for word in line]
+    return any(
+        word in ("ssl_vision", "ssl-vision") and after == "fit" for word, after in itertools.pairwise(words)
+    )
+
+
+def _variable(match: re.Match[str]) -> str:
+    if match[1] not in os.environ:
+        raise InputError(f"the sweep's command needs ${match[1]}, which is not set in the environment")
+    return os.environ[match[1]]

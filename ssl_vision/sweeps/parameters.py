@@ -1,0 +1,195 @@
+"""What a sweep file says of one parameter: the values it takes, or how one is drawn."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+from ssl_vision.cli.suggestions import check_keys
+from ssl_vision.errors import InputError
+
+Quantile = Callable[[Mapping[str, Any], float], float]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some values."""
+
+    values: tuple[Any, ...]
+    probabilities: tuple[float, ...] | None = None
+
+    def at(self, quantile: float) -> Any:
+        """The value at a quantile in [0, 1) of the distribution."""
+        shares = self.probabilities or (1.0,) * len(self.values)
+        left = quantile * math.fsum(shares)
+        for value, share in zip(self.values, shares, strict=True):
+            if left < share:
+                return value
+            left -= share
+        return self.values[-1]
+
+
+@dataclass(frozen=True)
+class Range:
+    """A number from a distribution, by its name in W&B's sweep files."""
+
+    distribution: str
+    options: Mapping[str, Any]
+
+    def at(self, quantile: float) -> float:
+        """The value at a quantile in [0, 1) of the distribution."""
+        name = self.distribution
+        value = _QUANTILES[name.removeprefix("q_")](self.options, quantile)
+        if name.startswith("q_"):
+            q = self.options["q"]
+            value = round(value / q) * q
+            value = value if isinstance(q, int) else float(f"{value:.12g}")
+        return value
+
+
+Parameter = Choice | Range
+
+
+def _uniform(options: Mapping[str, Any], u: float) -> float:
+    return float(options["min"] + u * (options["max"] - options["min"]))
+
+
+def _integer(options: Mapping[str, Any], u: float) -> float:
+    return int(options["min"] + math.floor(u * (options["max"] - options["min"] + 1)))
+
+
+def _log_values(options: Mapping[str, Any], u: float) -> float:
+    return math.exp(math.log(options["min"]) + u * math.log(options["max"] / options["min"]))
+
+
+def _normal(options: Mapping[str, Any], u: float) -> float:
+    standard = NormalDist().inv_cdf(u) if u else -math.inf
+    return float(options["mu"] + options["sigma"] * max(standard, -40.0))
+
+
+_QUANTILES: dict[str, Quantile] = {
+    "int_uniform": _integer,
+    "uniform": _uniform,
+    "log_uniform": lambda options, u: math.exp(_uniform(options, u)),
+    "log_uniform_values": _log_values,
+    "inv_log_uniform": lambda options, u: math.exp(-_uniform(options, 1 - u)),
+    "inv_log_uniform_values": _log_values,
+    "normal": _normal,
+    "log_normal": lambda options, u: math.exp(_normal(options, u)),
+}
+"""The quantile function of each distribution; ``q_`` before a name rounds to multiples of q."""
+
+_QUANTIZED = ("uniform", "log_uniform", "log_uniform_values", "normal", "log_normal")
+DISTRIBUTIONS = (*_QUANTILES, *(f"q_{name}" for name in _QUANTIZED))
+
+
+def read_parameter(where: str, given: Mapping[str, Any]) -> Parameter:
+    """A parameter as a sweep file has it: ``value``, ``values``, or a distribution and its options.
+
+    Args:
+        where: its place in the file, for messages.
+        given: its keys and values.
+
+    Raises:
+        InputError: an unknown key or distribution, a key that lacks, or a value out of range.
+    """
+    name = given.get("distribution") or _implied(where, given)
+    if name == "constant" and "value" in given:
+        check_keys(where, given, ("value", "distribution"))
+        return Choice((given["value"],))
+    if name in ("categorical", "categorical_w_probabilities"):
+        check_keys(where, given, ("values", "probabilities", "distribution"))
+        return _choice(where, given)
+    if name not in DISTRIBUTIONS:
+        known = ("constant", "categorical", *DISTRIBUTIONS)
+        raise InputError(f"{where}.distribution: no distribution '{name}'; there are {', '.join(known)}")
+    defaults: dict[str, Any] = {"q": 1} if name.startswith("q_") else {}
+    ends = ("mu", "sigma") if name.endswith("normal") else ("min", "max")
+    defaults |= {"mu": 0.0, "sigma": 1.0} if name.endswith("normal") else {}
+    check_keys(where, given, (*ends, "distribution", *(key for key in ("q",) if key in defaults)))
+    options = defaults | {key: value for key, value in given.items() if key != "distribution"}
+    for key in (*ends, *defaults):
+        if key not in options:
+            raise InputError(f"{where}: {name} needs '{key}'")
+        _number(f"{where}.{key}", options[key], whole=name == "int_uniform")
+    _check_range(where, name, options)
+    return Range(name, options)
+
+
+def optuna_distribution(parameter: Parameter) -> Any:
+    """The parameter as Optuna's samplers want it, and ``from_optuna`` takes it back.
+
+    A choice is one of texts; a range that Optuna knows is that range; another is its quantile in [0, 1].
+    """
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(parameter, Choice):
+        return CategoricalDistribution([json.dumps(value) for value in parameter.values])
+    options = parameter.options
+    if parameter.distribution == "int_uniform":
+        return IntDistribution(options["min"], options["max"])
+    if parameter.distribution in ("uniform", "log_uniform_values"):
+        return FloatDistribution(options["min"], options["max"], log=parameter.distribution != "uniform")
+    return FloatDistribution(0.0, 1.0)
+
+
+def from_optuna(parameter: Parameter, value: Any) -> Any:
+    """The parameter's value, of what Optuna suggested."""
+    if isinstance(parameter, Choice):
+        return json.loads(value)
+    if parameter.distribution in ("int_uniform", "uniform", "log_uniform_values"):
+        return value
+    return parameter.at(min(value, math.nextafter(1.0, 0.0)))
+
+
+def _implied(where: str, given: Mapping[str, Any]) -> str:
+    """What W&B takes a parameter for that names no distribution."""
+    if "values" in given:
+        return "categorical"
+    if "value" in given:
+        return "constant"
+    if "min" in given and "max" in given:
+        ends = (given["min"], given["max"])
+        return "int_uniform" if all(type(end) is int for end in ends) else "uniform"
+    check_keys(where, given, ("value", "values", "min", "max", "distribution", "parameters"))
+    raise InputError(f"{where}: give value, values, min and max, a distribution, or nested parameters")
+
+
+def _choice(where: str, given: Mapping[str, Any]) -> Choice:
+    values, shares = given.get("values"), given.get("probabilities")
+    if not isinstance(values, list) or not values:
+        raise InputError(f"{where}.values: expected a list of values, got {values}")
+    texts = [json.dumps(value, default=str) for value in values]
+    if len(set(texts)) < len(texts):
+        raise InputError(f"{where}.values: {values} names a value twice")
+    if shares is None:
+        return Choice(tuple(values))
+    if not isinstance(shares, list) or len(shares) != len(values):
+        raise InputError(
+            f"{where}.probabilities: expected one for each of {len(values)} values, got {shares}"
+        )
+    for share in shares:
+        _number(f"{where}.probabilities", share)
+    if min(shares) < 0 or math.fsum(shares) <= 0:
+        raise InputError(f"{where}.probabilities: {shares} must be at least 0 and not all 0")
+    return Choice(tuple(values), tuple(map(float, shares)))
+
+
+def _number(where: str, value: Any, *, whole: bool = False) -> None:
+    kinds = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+        hint = " (YAML reads 1e-3 as text: write 1.0e-3)" if isinstance(value, str) and "e" in value else ""
+        raise InputError(f"{where}: expected {'an integer' if whole else 'a number'}, got {value!r}{hint}")
+
+
+def _check_range(where: str, name: str, options: Mapping[str, Any]) -> None:
+    if options.get("q", 1) <= 0:
+        raise InputError(f"{where}.q: {options['q']} must be above 0")
+    if options.get("sigma", 1) < 0:
+        raise InputError(f"{where}.sigma: {options['sigma']} must be at least 0")
+    if "min" in options and options["min"] >= options["max"]:
+        raise InputError(f"{where}: min {options['min']} must be below max {options['max']}")
+    if name.endswith("_values") and options["min"] <= 0:
+        raise InputError(f"{where}.min: {options['min']} must be above 0 for {name}")

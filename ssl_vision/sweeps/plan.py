@@ -1,0 +1,88 @@
+"""What a sweep is, the claim on one of its cells, and the record of one."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+from ssl_vision.errors import InputError
+from ssl_vision.runs.atomic_files import check_inside
+from ssl_vision.sweeps.cells import Cell
+from ssl_vision.sweeps.file import SweepFile, parse_sweep
+
+_WRITTEN = (".locks", "logs", "logs/jobs", *(f"sweep.db{end}" for end in ("", "-journal", "-shm", "-wal")))
+"""What a sweep writes in place. Its other files are replaced, and so is a link in their place."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep is, for every process that works on it."""
+
+    folder: Path
+    """Holds the cells' run folders and what the sweep itself writes."""
+    text: str
+    """Of the sweep file."""
+    cap: int | None = None
+    """The largest number of cells, where there is one."""
+    options: tuple[str, ...] = ()
+    """Of every cell's command, after those of the file."""
+    seed: int = 0
+    attempts: int = 3
+    """How often a cell may fail."""
+    storage: str | None = None
+    """The URL of another database than the folder's ``sweep.db``."""
+
+    @cached_property
+    def file(self) -> SweepFile:
+        """The sweep file, read."""
+        return parse_sweep(self.text, where=str(self.folder / "sweep.yaml"))
+
+    @property
+    def name(self) -> str:
+        """The sweep's."""
+        return self.folder.resolve().name
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A cell that this process alone works on, until it releases it."""
+
+    cell: Cell
+    trial: int
+    attempt: int
+    lock: BinaryIO
+
+    def release(self) -> None:
+        """Gives the cell up; where its own process lives, that one still has it."""
+        self.lock.close()
+
+
+@dataclass(frozen=True)
+class Record:
+    """How far a cell is.
+
+    The state is ``waiting``, ``running``, ``interrupted``, ``finished``, ``pruned`` or ``failed``.
+    """
+
+    cell: Cell
+    state: str
+    value: float | None
+    note: str
+    """Why it failed, or at which bracket it ended."""
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a folder that is not a sweep's.
+
+    Raises:
+        InputError: it is a run's, or holds something else, or has a symbolic link out of it that would be
+            written to.
+    """
+    if (folder / "config.yaml").exists():
+        raise InputError(f"{folder} is a run folder: give the sweep another --name")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: give the sweep another --name")
+    # The locks are looked for last: another process may be making the sweep, and they are its first thing.
+    check_inside(folder, *_WRITTEN)
+    if folder.exists() and any(folder.iterdir()) and not (folder / ".locks").exists():
+        raise InputError(f"{folder} exists and is no sweep: give this one another --name")

@@ -1,0 +1,203 @@
+"""``ssl-vision sweep``: every cell of a W&B sweep file, trained without an account."""
+
+import difflib
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import Namespace
+from jsonargparse.typing import NonNegativeInt, PositiveInt
+
+from ssl_vision.cli.parser import OneLineErrors, one_line
+from ssl_vision.errors import InputError
+from ssl_vision.optional import needed
+from ssl_vision.runs.folder import run_path
+from ssl_vision.runs.reading import read_text
+from ssl_vision.sweeps.file import check_cap, read_sweep_file
+from ssl_vision.sweeps.machines import Submitit, slots
+from ssl_vision.sweeps.plan import Plan
+
+if TYPE_CHECKING:
+    from ssl_vision.sweeps.worker import Worker
+
+_NOT_HERE = {
+    "--overwrite": "delete the sweep's folder, or give another --name",
+    "--ckpt_path": "every cell continues from its last checkpoint by itself",
+}
+"""Options of fit that a sweep decides, and what to do instead."""
+
+_OPTION = re.compile(r"--?[A-Za-z]")
+"""How an option begins; -1 is a value."""
+
+
+def run(args: Sequence[str]) -> None:
+    """Trains every cell of a sweep file, a process each, and ends with a table and a plot.
+
+    Options that are not of this command go to every cell, after those of the file. The same command again
+    goes on where it was stopped, however that was; several at once, on machines that share the folder, share
+    the work.
+
+    Raises:
+        InputError: a wrong file or option, or a folder that holds another sweep.
+    """
+    parser = _parser()
+    own, passed = _split(parser, list(args))
+    options = parser.parse_args(own)
+    file = read_sweep_file(options.file)
+    plan = Plan(
+        folder=_folder(
+            options.runs_dir, str(options.name or file.content.get("name") or Path(options.file).stem)
+        ),
+        text=read_text(Path(options.file)),
+        cap=check_cap(file, options.cells),
+        options=tuple(passed),
+        seed=options.seed,
+        attempts=options.attempts,
+        storage=options.storage,
+    )
+    if options.dry_run:
+        _show(plan)
+        return
+    needed("optuna", extra="sweep")
+    needed("plotly", extra="sweep")
+    _work(plan, options)
+
+
+def _work(plan: Plan, options: Namespace) -> None:
+    """Trains, writes table and plot, and says how it ended."""
+    from ssl_vision.sweeps.cluster import Job, ended, submitted
+    from ssl_vision.sweeps.plot import write_plot
+    from ssl_vision.sweeps.queue import Queue
+    from ssl_vision.sweeps.table import write_tables
+    from ssl_vision.sweeps.worker import Worker
+
+    workers, per_gpu, cluster = options.workers, options.per_gpu, options.submitit
+    places = [] if workers == 0 or cluster.jobs else slots(workers=workers, per_gpu=per_gpu)
+    queue = Queue(plan, retry=workers != 0)
+    done, count = queue.left()
+    print(f"{plan.folder}: {done} of {count} cells done", flush=True)
+    number = 0
+    if cluster.jobs:
+        jobs = submitted(Job(plan, workers, per_gpu), cluster)
+        print(f"jobs {', '.join(job.job_id for job in jobs)}; Ctrl-C leaves them to themselves", flush=True)
+        try:
+            said = ended(jobs)
+        except KeyboardInterrupt:
+            print("the jobs go on; with --workers 0 the same command says how far they are", file=sys.stderr)
+            raise SystemExit(130) from None
+        for line in said:
+            print(line, file=sys.stderr)
+    elif places:
+        print(f"ssl-vision runs {plan.folder} says how far each is", flush=True)
+        number = _worked(Worker(queue, places))
+    records = queue.records()
+    print(f"\n{write_tables(plan.folder, records, queue.file.metric)}")
+    page = write_plot(plan.folder, records, queue.file.metric)
+    print(f"\nwritten to {plan.folder}: sweep.csv, sweep.md{', ' + page.name if page else ''}")
+    if number:
+        print(f"{signal.Signals(number).name}: the same command goes on", file=sys.stderr)
+        raise SystemExit(128 + number)
+    if failed := sum(record.state == "failed" for record in records):
+        print(
+            f"{failed} of {len(records)} cells failed: see {plan.folder}/logs; "
+            f"the same command tries them again, each {plan.attempts} times in all",
+            file=sys.stderr,
+        )
+        raise SystemExit(1)
+
+
+def _worked(worker: "Worker") -> int:
+    """The signal that ended the work, or 0.
+
+    Raises:
+        InputError: the queue's database cannot be written.
+    """
+    from optuna.exceptions import StorageInternalError
+
+    try:
+        return worker.work()
+    except StorageInternalError as error:
+        raise InputError(
+            f"the sweep's database cannot be written ({one_line(str(error.__cause__ or error))}); "
+            "the same command goes on"
+        ) from error
+
+
+def _show(plan: Plan) -> None:
+    """Prints the cells and their commands."""
+    from ssl_vision.sweeps.cell import command_line
+    from ssl_vision.sweeps.cells import cells_of
+
+    cells = cells_of(plan.file, cap=plan.cap, seed=plan.seed)
+    for cell in cells:
+        print(f"{cell.name}\n  {shlex.join(command_line(plan, cell).shown)}")
+    print(
+        f"{len(cells)} cells"
+        if plan.file.method != "bayes"
+        else f"{plan.cap} cells, each chosen by those before"
+    )
+
+
+def _folder(runs_dir: str, name: str) -> Path:
+    if name.startswith("."):
+        raise InputError(f"--name {name}: a name that does not begin with a dot")
+    return run_path(runs_dir, name)
+
+
+def _split(parser: OneLineErrors, args: list[str]) -> tuple[list[str], list[str]]:
+    """The options of this command, and those of the cells.
+
+    Raises:
+        InputError: an option that is nearly one of this command, or none of a sweep's cell.
+    """
+    own = [option for action in parser._actions for option in action.option_strings]
+    mine: list[str] = []
+    theirs: list[str] = []
+    place = mine
+    for arg in args:
+        name = arg.partition("=")[0]
+        if _OPTION.match(name):
+            place = mine if name in own else theirs
+            near = difflib.get_close_matches(name, own, n=1, cutoff=0.85)
+            if place is theirs and near:
+                raise InputError(f"{name}: did you mean {near[0]}?")
+            if name in _NOT_HERE:
+                raise InputError(f"{name}: {_NOT_HERE[name]}")
+        place.append(arg)
+    return mine, theirs
+
+
+def _parser() -> OneLineErrors:
+    parser = OneLineErrors(prog="ssl-vision sweep", description=run.__doc__)
+    parser.add_argument("file", type=str, help="A W&B sweep file.")
+    parser.add_argument(
+        "--workers",
+        type=NonNegativeInt | None,
+        default=None,
+        help="Cells at a time; one for each GPU, or one, by default. 0 writes table and plot alone.",
+    )
+    parser.add_argument(
+        "--per_gpu", "--per-gpu", type=PositiveInt | None, default=None, help="Cells at a time on each GPU."
+    )
+    parser.add_argument("--name", type=str | None, default=None, help="Of the sweep; else the file's.")
+    parser.add_argument("--runs_dir", type=str, default="runs", help="Where the sweep's folder is kept.")
+    parser.add_argument(
+        "--cells",
+        type=PositiveInt | None,
+        default=None,
+        help="At most so many, instead of the file's run_cap.",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="Of what random and bayes draw.")
+    parser.add_argument("--attempts", type=PositiveInt, default=3, help="How often a cell may fail.")
+    parser.add_argument(
+        "--storage", type=str | None, default=None, help="URL of a database for Optuna, instead of sweep.db."
+    )
+    parser.add_argument(
+        "--dry_run", action="store_true", help="Print the cells and their commands, and do nothing."
+    )
+    parser.add_class_arguments(Submitit, "submitit", help="Workers as jobs of a cluster.")
+    return parser

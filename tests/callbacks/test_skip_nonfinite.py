@@ -1,0 +1,137 @@
+"""Steps that would spoil the network are left out, whole, and counted; too many in a row end the run."""
+
+import csv
+import math
+
+import pytest
+import torch
+from settings import TINY
+
+from ssl_vision.main import main
+from ssl_vision.methods import OptimizerRule, SimCLR
+from ssl_vision.methods.finite_gradients import not_finite
+from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.folder import RunFolder
+
+
+def fit(runs, *args, name="run"):
+    return main(["fit", f"--runs_dir={runs}", f"--name={name}", *TINY, *args])
+
+
+def rows(run):
+    with (run / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def spoil(monkeypatch):
+    """Makes the views of some steps (counted from 0) not finite, and notes the state before every step."""
+
+    def arrange(steps, value=math.nan, states=None):
+        original, calls = SimCLR.training_step, []
+
+        def spoiled(self, batch, batch_idx):
+            if states is not None:
+                optimizer = self.trainer.optimizers[0].state_dict()["state"]
+                states.append(({k: v.clone() for k, v in self.state_dict().items()}, str(optimizer)))
+            if len(calls) in steps:
+                batch.views[0, 0, 0, 0] = value
+            calls.append(1)
+            return original(self, batch, batch_idx)
+
+        monkeypatch.setattr(SimCLR, "training_step", spoiled)
+
+    return arrange
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("optimizer", ["adam", "lars"])
+def test_a_spoiled_step_changes_nothing(tmp_path, spoil, value, optimizer):
+    states = []
+    spoil({2}, value, states)
+    with pytest.warns(
+        UserWarning, match=r"at step 3 the loss or a gradient is not finite \(images .*; temperature"
+    ):
+        assert fit(tmp_path, f"--model.optimizer.name={optimizer}", "--trainer.max_epochs=1") == 0
+    (before, momenta), (after, momenta_after) = states[2], states[3]
+    counted = "num_batches_tracked"
+    assert all(torch.equal(before[key], after[key]) for key in before if not key.endswith(counted))
+    assert momenta == momenta_after
+    assert not all(torch.equal(states[1][0][key], before[key]) for key in before)
+    assert [row["train/skipped_steps"] for row in rows(tmp_path / "run")] == ["", "", "1", "1"]
+
+
+def test_steps_in_a_row_end_the_run_and_leave_the_good_checkpoint(tmp_path, spoil, capsys):
+    spoil(range(4, 100))
+    with pytest.warns(UserWarning, match="the update is skipped"):
+        assert fit(tmp_path, "--patience=3", "--trainer.max_epochs=3") == 1
+    error = capsys.readouterr().err
+    assert "the 3th time in a row" in error
+    assert "temperature 0.1" in error
+    assert f"the last good checkpoint is {tmp_path}/run/checkpoints/last.ckpt" in error
+    kept = read_checkpoint(tmp_path / "run")
+    assert kept.epoch == 1
+    assert all(tensor.isfinite().all() for tensor in kept.state.values())
+
+
+def test_one_good_step_begins_the_count_anew(tmp_path, spoil):
+    spoil({1, 2, 4, 5})
+    with pytest.warns(UserWarning, match="4 so far"):
+        assert fit(tmp_path, "--patience=3") == 0
+    assert rows(tmp_path / "run")[-1]["train/skipped_steps"] == "4"
+
+
+def test_the_count_goes_on_after_a_resume(tmp_path, spoil):
+    spoil({1, 5})
+    for args in (["--trainer.max_epochs=1"], ["--ckpt_path=last"]):
+        with pytest.warns(UserWarning, match="not finite"):
+            assert fit(tmp_path, *args) == 0
+    last = torch.load(RunFolder(tmp_path / "run").last, weights_only=True)
+    assert [state["skipped"] for key, state in last["callbacks"].items() if "FiniteSteps" in key] == [2]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_one_number_among_many_is_seen(value):
+    parameters = [torch.nn.Parameter(torch.zeros(3, 2)) for _ in range(4)]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    assert not not_finite(optimizer)  # no gradient at all
+    for parameter in parameters[:3]:
+        parameter.grad = torch.full((3, 2), 1e38)  # its square is not finite, it is
+    assert not not_finite(optimizer)
+    parameters[1].grad[2, 1] = value
+    assert not_finite(optimizer)
+
+
+def test_accumulated_batches_count_as_the_step_they_make(tmp_path, spoil, capsys):
+    """One bad batch of each four spoils the update, and three updates in a row end the run."""
+    spoil(range(0, 100, 4))
+    args = ["--trainer.accumulate_grad_batches=4", "--trainer.limit_train_batches=8", "--patience=3"]
+    with pytest.warns(UserWarning, match="the update is skipped, 2 so far"):
+        assert fit(tmp_path, *args) == 1
+    assert "the 3th time in a row" in capsys.readouterr().err
+
+
+def test_the_online_probe_lives_through_it(tmp_path, spoil):
+    spoil({2})
+    with pytest.warns(UserWarning, match="the update is skipped"):
+        assert fit(tmp_path, "--online_probe=true") == 0
+    callbacks = torch.load(RunFolder(tmp_path / "run").last, weights_only=True)["callbacks"]
+    assert callbacks["OnlineProbe"]["layer"]["weight"].isfinite().all()
+    assert float(rows(tmp_path / "run")[-1]["val/online_top1"]) > 0
+
+
+def test_an_optimizer_that_skips_by_itself_starts_whole_after_a_skipped_first_step():
+    """torch leaves a fused SGD's momentum as it finds it in memory."""
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    module = torch.nn.ParameterList([parameter])
+    rule = OptimizerRule(name="sgd", lr=0.1, weight_decay=0.0)
+    plain = torch.optim.SGD
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.optim, "SGD", lambda *a, **k: plain(*a, **{**k, "fused": True}))
+        patch.setattr(torch.Tensor, "is_cuda", True)
+        optimizer = rule.optimizer(module)
+    for bad in (1.0, 0.0):
+        optimizer.found_inf = torch.tensor(bad)
+        parameter.grad = torch.ones(3)
+        optimizer.step()
+    assert torch.equal(parameter.detach(), torch.full((3,), -0.1))

@@ -1,0 +1,197 @@
+"""Classes that a stored config may name: this package's, and those that the user allows."""
+
+import inspect
+import os
+import shutil
+import sys
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from ssl_vision import objectives
+from ssl_vision.cli.classes import _registered
+from ssl_vision.cli.import_paths import local_modules, names_in_command
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.rebuild import trained_model, untrained_model
+from ssl_vision.main import main
+from ssl_vision.runs.checkpoint import read_checkpoint
+
+EVIL = """
+from pathlib import Path
+from ssl_vision.objectives import InfoNCE
+Path({marker!r}).touch()
+class Loss(InfoNCE):
+    pass
+"""
+
+
+@pytest.fixture
+def marker(tmp_path, monkeypatch):
+    """Made when the module ``evil_module``, which can be imported, is."""
+    path = tmp_path / "imported"
+    (tmp_path / "evil_module.py").write_text(EVIL.format(marker=str(path)))
+    (tmp_path / "evil.yaml").write_text("class_path: evil_module.Loss")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    yield path
+    sys.modules.pop("evil_module", None)
+
+
+def objective_is(value):
+    return lambda config: config["model"]["init_args"].update(objective=value)
+
+
+RECLAIM = {"class_path": "ssl_vision.objectives.RECLAIM"}
+ATTACKS = {
+    "the model": lambda config: config["model"].update(class_path="evil_module.Loss"),
+    "the objective": objective_is({"class_path": "evil_module.Loss"}),
+    "a text": objective_is("evil_module.Loss"),
+    "a text with spaces": objective_is(" evil_module.Loss "),
+    "YAML in a text": objective_is("{class_path: evil_module.Loss, init_args: {temperature: 2024-99-99}}"),
+    "YAML in lines": objective_is("class_path: evil_module.Loss\n"),
+    "another config file": objective_is("evil.yaml"),
+    "its path": objective_is("./evil.yaml"),
+    "a temperature": objective_is(
+        {"class_path": "ssl_vision.objectives.InfoNCE", "init_args": {"temperature": "evil_module.Loss"}}
+    ),
+    "a nested objective": objective_is(
+        RECLAIM | {"init_args": {"objective": {"class_path": "evil_module.Loss"}}}
+    ),
+    "a nested text": objective_is(RECLAIM | {"init_args": {"objective": "evil_module.Loss"}}),
+    "a list": objective_is([{"class_path": "evil_module.Loss"}]),
+    "further arguments": objective_is(RECLAIM | {"dict_kwargs": {"objective": "evil_module.Loss"}}),
+    "a dotted key": lambda config: config["model"]["init_args"].update(
+        {"objective.class_path": "evil_module.Loss"}
+    ),
+    "a folder's option": lambda config: config["model"]["init_args"].update(root="evil_module.Loss"),
+    "a config file for a group of options": lambda config: config["model"]["init_args"].update(
+        optimizer="./evil.yaml"
+    ),
+    "one in YAML in a text": lambda config: config.update(
+        model="{class_path: ssl_vision.methods.SimCLR, init_args: {optimizer: ./evil.yaml}}"
+    ),
+    "one by a dotted key": lambda config: config["model"].update({"init_args.optimizer": "./evil.yaml"}),
+    "the whole section": lambda config: config.update(model="evil_module.Loss"),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_nothing_that_a_config_names_is_imported(attack, tiny_run, marker):
+    config = read_checkpoint(tiny_run).config
+    ATTACKS[attack](config)
+    with pytest.raises(InputError) as error:
+        untrained_model(config, where="x.ckpt")
+    assert str(error.value).startswith("x.ckpt: ")
+    assert "\n" not in str(error.value)
+    assert not marker.exists()
+
+
+def test_the_refusal_says_what_to_do_and_that_helps(tiny_run, marker):
+    checkpoint = read_checkpoint(tiny_run)
+    objective_is({"class_path": "evil_module.Loss"})(checkpoint.config)
+    checkpoint.state.pop("objective.rule.alpha", None)
+    with pytest.raises(
+        InputError, match=r"names the class evil_module\.Loss.*add --allow_class evil_module\.Loss$"
+    ):
+        trained_model(checkpoint)
+    model = untrained_model(checkpoint.config, allowed=["evil_module.Loss"])
+    assert type(model.objective).__module__ == "evil_module"
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("name", ["Identity", "torch.nn.Identity", "ssl_vision.methods.simclr.nn.Identity"])
+def test_classes_of_installed_libraries_are_refused_as_well(name, tiny_run):
+    config = read_checkpoint(tiny_run).config
+    for value in (name, {"class_path": name}):
+        objective_is(value)(config)
+        with pytest.raises(InputError, match="Identity"):
+            untrained_model(config)
+
+
+def test_every_objective_and_its_parts_are_registered():
+    parts = [name for name in objectives.__all__ if inspect.isclass(getattr(objectives, name))]
+    modules = [name for name in parts if issubclass(getattr(objectives, name), nn.Module)]
+    assert {"InfoNCE", "RECLAIM", "Constant"} <= set(modules)
+    assert all(_registered(f"ssl_vision.objectives.{name}") for name in modules)
+    for name in (
+        "ssl_vision.main.main",
+        "ssl_vision.__main__.main",
+        "ssl_vision.data.module.Path",
+        "a.b",
+        "InfoNCE",
+    ):
+        assert not _registered(name)
+
+
+def test_names_in_a_command_are_found_wherever_they_stand(tmp_path):
+    (tmp_path / "c.txt").write_text("model: {init_args: {objective: {class_path: in_file.A}}}")
+    (tmp_path / "data.yaml").write_text("class_path: in_data.B")
+    args = [
+        "--config", f"{tmp_path}/c.txt", f"--data={tmp_path}/data.yaml", "--model.objective=in_option.C",
+        "--trainer.callbacks", '[{"class_path": "in_json.D"}]', "--lr=0.5", "--data.root=/data/x.y",
+    ]  # fmt: skip
+    assert set(names_in_command(args)) == {"in_file.A", "in_data.B", "in_option.C", "in_json.D"}
+
+
+@pytest.mark.timeout(10)
+def test_a_command_may_name_a_file_that_cannot_be_read_as_a_config(tmp_path):
+    """Whatever is wrong with it, its command says so."""
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "sparse.yaml").touch()
+    os.truncate(tmp_path / "sparse.yaml", 2**40)
+    args = ["evaluate", str(tmp_path / "pipe.yaml"), f"--config={tmp_path / 'sparse.yaml'}", "--x=mine.A"]
+    assert list(names_in_command(args)) == ["mine.A"]
+
+
+def test_the_current_folder_is_searched_last_and_only_where_a_command_names_a_module_in_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.py", "yaml.py", "evil_module.py"):
+        (tmp_path / name).touch()
+    before = list(sys.path)
+    for args in (["--ckpt_path=last.ckpt"], ["--x=evil_module"], ["--x=yaml.Loader"], ["--x=absent.Loss"]):
+        with local_modules(args):
+            assert sys.path == before
+    with local_modules(["--x=mine.Loss"]):
+        assert sys.path == [*before, str(tmp_path)]
+    assert sys.path == before
+
+
+@pytest.fixture
+def hostile(tiny_run, tmp_path, monkeypatch):
+    """A run whose checkpoint and config.yaml name a class of a file that lies in the current folder."""
+    marker = tmp_path / "imported"
+    (tmp_path / "lying_here.py").write_text(EVIL.format(marker=str(marker)))
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    file = run / "checkpoints" / "last.ckpt"
+    content = torch.load(file, weights_only=True)
+    content["ssl_vision"]["config"] = content["ssl_vision"]["config"].replace(
+        "ssl_vision.objectives.MACL", "lying_here.Loss"
+    )
+    torch.save(content, file)
+    (run / "config.yaml").write_text(content["ssl_vision"]["config"])
+    monkeypatch.chdir(tmp_path)
+    return run
+
+
+def commands(run):
+    return {
+        "evaluate": ["evaluate", str(run)],
+        "export": ["export", str(run)],
+        "embed": ["embed", str(run), f"--backbone={run}", f"--output={run.parent}/f.npz"],
+    }
+
+
+@pytest.mark.parametrize("name", ["evaluate", "export", "embed"])
+def test_no_command_imports_what_a_run_names(name, hostile, tmp_path, capsys):
+    Image.new("RGB", (9, 9)).save(hostile / "x.png")
+    assert main(commands(hostile)[name]) == 2
+    error = capsys.readouterr().err
+    assert "add --allow_class lying_here.Loss" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "imported").exists()
+    assert main([*commands(hostile)[name], "--allow_class=nodots"]) == 2
+    assert "--allow_class nodots: expected module.Class" in capsys.readouterr().err

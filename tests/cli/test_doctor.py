@@ -1,0 +1,314 @@
+"""`ssl-vision doctor` on machines that it is told of."""
+
+import hashlib
+import importlib
+import json
+from importlib import metadata
+from types import SimpleNamespace
+
+import pytest
+import torch
+from packaging.requirements import Requirement
+
+from ssl_vision.cli.doctor import machine, software, surroundings
+from ssl_vision.cli.doctor.check import Check
+from ssl_vision.cli.doctor.doctor import as_json, as_page
+from ssl_vision.main import main
+
+GB = 10**9
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Sets which versions of distributions there are; all others are absent."""
+
+    def only(**versions):
+        found = {name.replace("_", "-"): version for name, version in versions.items()}
+
+        def version(name):
+            if name not in found:
+                raise metadata.PackageNotFoundError(name)
+            return found[name]
+
+        monkeypatch.setattr(metadata, "version", version)
+
+    return only
+
+
+@pytest.fixture
+def modules(monkeypatch):
+    """Sets what some modules are on import: a module, or the error that it ends with."""
+
+    def those(**found):
+        real = importlib.import_module
+
+        def load(name, *args):
+            if name not in found:
+                return real(name, *args)
+            if isinstance(found[name], Exception):
+                raise found[name]
+            return found[name]
+
+        monkeypatch.setattr(importlib, "import_module", load)
+
+    return those
+
+
+def cuda(*, available=True, build="12.8", devices=()):
+    return SimpleNamespace(
+        version=SimpleNamespace(cuda=build),
+        cuda=SimpleNamespace(
+            is_available=lambda: available,
+            device_count=lambda: len(devices),
+            get_device_properties=devices.__getitem__,
+        ),
+        get_num_threads=lambda: 2,
+    )
+
+
+def test_requirements_are_compared_with_what_is_installed(installed):
+    installed(torch="2.12.0", numpy="1.20")
+    wanted = [Requirement("torch>=2.11,<2.16"), Requirement("numpy>=1.26,<3"), Requirement("rich>=14.1")]
+    assert list(software._needed(wanted)) == [
+        Check("numpy", "1.20, not <3,>=1.26", "broken", "pip install 'numpy<3,>=1.26'"),
+        Check("rich", "not installed", "broken", "pip install 'rich>=14.1'"),
+        Check("requirements", "1 of 3 met"),
+    ]
+
+
+def test_extras_are_named_with_what_they_lack(installed, monkeypatch):
+    extras = SimpleNamespace(get_all=lambda key: ["onnx", "maps", "test"])
+    monkeypatch.setattr(metadata, "metadata", lambda name: extras)
+    installed(onnx="1.18", matplotlib="3.9")
+    wanted = [
+        Requirement("torch"),
+        Requirement('onnx>=1.17; extra == "onnx"'),
+        Requirement('onnxruntime; extra == "onnx"'),
+        Requirement('matplotlib; extra == "maps"'),
+        Requirement('pytest; extra == "test"'),
+    ]
+    assert list(software._extras(wanted)) == [
+        Check("extra onnx", "without onnxruntime", "note", "pip install -e '.[onnx]'"),
+        Check("extra maps", "matplotlib"),
+    ]
+
+
+def test_a_binary_that_does_not_load_is_broken(modules):
+    modules(torchvision=RuntimeError("operator torchvision::nms does not exist\nmore"))
+    check = software._imported("torchvision")
+    assert check.state == "broken"
+    assert check.found == "cannot be imported: RuntimeError: operator torchvision::nms does not exist"
+
+
+@pytest.mark.parametrize(
+    ("builds", "faiss", "gpu", "found", "state"),
+    [
+        ({}, ImportError("no faiss"), False, "absent: neighbours are found by torch", "note"),
+        ({"faiss_cpu": "1.9"}, {}, False, "faiss-cpu 1.9", "ok"),
+        ({"faiss_cpu": "1.9"}, {}, True, "faiss-cpu 1.9, beside a GPU", "note"),
+        ({"faiss_gpu": "1.14"}, {"get_num_gpus": lambda: 2}, True, "faiss-gpu 1.14 on 2 GPUs", "ok"),
+        ({"faiss_cpu": "1.9"}, ImportError("libgomp"), False, "cannot be imported: libgomp", "broken"),
+        ({"faiss_cpu": "1.9", "faiss_gpu": "1.14"}, {}, True, "faiss-cpu and faiss-gpu in each", "broken"),
+    ],
+)
+def test_the_kind_of_faiss(builds, faiss, gpu, found, state, installed, modules):
+    installed(**builds)
+    if isinstance(faiss, dict):
+        faiss = SimpleNamespace(__version__=next(iter(builds.values())), **faiss)
+    modules(faiss=faiss, torch=cuda(available=gpu))
+    check = software._faiss()
+    assert check.found.startswith(found)
+    assert check.state == state
+    assert bool(check.advice) == (state != "ok")
+
+
+def test_a_gpu_is_described():
+    a100 = SimpleNamespace(name="A100", total_memory=40 * GB, major=8, minor=0)
+    t4 = SimpleNamespace(name="T4", total_memory=16 * GB, major=7, minor=5)
+    assert list(machine._devices(cuda(devices=[a100, t4]))) == [
+        Check("GPU 0", "A100, 40.0 GB, capability 8.0, with bfloat16, CUDA 12.8"),
+        Check("GPU 1", "T4, 16.0 GB, capability 7.5, without bfloat16, CUDA 12.8"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("driver", "build", "advice"),
+    [(False, "12.8", ""), (True, None, "install a CUDA build"), (True, "12.8", "update the NVIDIA driver")],
+)
+def test_a_gpu_that_torch_does_not_see(driver, build, advice, monkeypatch, tmp_path):
+    place = tmp_path / "nvidiactl"
+    if driver:
+        place.touch()
+    monkeypatch.setattr(machine, "_DRIVER", place)
+    (check,) = machine._devices(cuda(available=False, build=build))
+    assert check.advice.startswith(advice)
+    assert check.state == ("note" if driver else "ok")
+
+
+def test_more_threads_than_cores_are_too_many(monkeypatch):
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0}, raising=False)
+    assert machine._cores(cuda()).advice.startswith("OMP_NUM_THREADS=1,")
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1})
+    assert machine._cores(cuda()) == Check("cores", "2, 2 threads in torch")
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        ("avx2 avx512_bf16 amx_bf16", "in the CPU's hardware (amx_bf16, avx512_bf16)"),
+        ("avx2", "not in the CPU's hardware: bf16 is slow there"),
+        (None, "unknown on this CPU"),
+    ],
+)
+def test_bfloat16_is_read_from_the_cpus_flags(flags, found, monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "_CPUINFO", tmp_path / "cpuinfo")
+    if flags is not None:
+        (tmp_path / "cpuinfo").write_text(f"flags\t: {flags}\n")
+    assert machine._bfloat16() == found
+
+
+@pytest.mark.parametrize(
+    ("limit", "found"),
+    [
+        (None, "16.4 GB, 8.2 GB free"),
+        ("max\n", "16.4 GB, 8.2 GB free"),
+        ("4000000000\n", "4.0 GB, 4.0 GB free"),
+    ],
+)
+def test_memory_is_what_a_container_may_take(limit, found, monkeypatch, tmp_path):
+    (tmp_path / "meminfo").write_text("MemTotal: 16000000 kB\nMemFree: 1 kB\nMemAvailable: 8000000 kB\n")
+    monkeypatch.setattr(machine, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path / "memory.max")
+    if limit is not None:
+        (tmp_path / "memory.max").write_text(limit)
+    assert machine._memory().found == found
+
+
+def test_runs_that_cannot_be_written_are_broken(tmp_path, monkeypatch):
+    assert machine._writable(tmp_path / "a" / "b").found.startswith(f"{tmp_path}/a/b, ")
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "file").touch()
+    check = machine._writable(tmp_path / "file" / "runs")
+    assert check.state == "broken"
+    assert "cannot be written" in check.found
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: SimpleNamespace(free=GB, total=GB))
+    assert machine._writable(tmp_path).state == "note"
+
+
+def reader(folder, files):
+    """A torchvision reader of files with the sums that they have."""
+    sums = [(name, hashlib.md5(content).hexdigest()) for name, content in files.items()]
+    return SimpleNamespace(
+        base_folder=folder, train_list=sums[:1], test_list=sums[1:2],
+        meta={"filename": sums[2][0], "md5": sums[2][1]},
+    )  # fmt: skip
+
+
+def test_cifar_is_whole_damaged_or_not_there(tmp_path):
+    files = {"data": b"train", "test": b"test", "meta": b"names"}
+    check = surroundings._cifar("CIFAR-10", "cifar10", reader("batches", files), tmp_path)
+    assert (check.state, check.found) == ("note", f"not in {tmp_path}")
+    assert check.advice.endswith(f"cifar10.yaml --data.download true --data.root {tmp_path}")
+    (tmp_path / "batches").mkdir()
+    for name, content in files.items():
+        (tmp_path / "batches" / name).write_bytes(content)
+    check = surroundings._cifar("CIFAR-10", "cifar10", reader("batches", files), tmp_path)
+    assert check == Check("CIFAR-10", f"{tmp_path / 'batches'}, whole")
+    (tmp_path / "batches" / "test").write_bytes(b"tesT")
+    (tmp_path / "batches" / "meta").unlink()
+    check = surroundings._cifar("CIFAR-10", "cifar10", reader("batches", files), tmp_path)
+    assert (check.state, check.found) == ("broken", "missing or damaged: test, meta")
+
+
+def test_stl10_goes_by_its_sizes(tmp_path, monkeypatch):
+    monkeypatch.setattr(surroundings, "_STL10", {"train_X.bin": 3, "train_y.bin": 1, "unlabeled_X.bin": 5})
+    folder = tmp_path / "stl10_binary"
+    assert surroundings._stl10(folder).state == "note"
+    folder.mkdir()
+    for name, size in (("train_X.bin", 3), ("train_y.bin", 1)):
+        (folder / name).write_bytes(bytes(size))
+    check = surroundings._stl10(folder)
+    assert (check.state, check.advice) == ("note", "train with --data.unlabeled false")
+    (folder / "unlabeled_X.bin").write_bytes(bytes(4))
+    assert surroundings._stl10(folder).found.endswith("of other sizes than the official: unlabeled_X.bin")
+    (folder / "unlabeled_X.bin").write_bytes(bytes(5))
+    assert surroundings._stl10(folder) == Check("STL-10", f"{folder}, whole")
+    (folder / "train_y.bin").unlink()
+    assert surroundings._stl10(folder).state == "broken"
+
+
+SECRET = "0123456789abcdef" * 3
+
+
+@pytest.mark.parametrize(
+    ("environment", "file", "found"),
+    [
+        ({}, "", "online with --wandb true, no key for api.wandb.ai"),
+        ({"WANDB_API_KEY": SECRET}, "", "online with --wandb true, a key for api.wandb.ai"),
+        ({}, "machine api.wandb.ai login user password " + SECRET, "online with --wandb true, a key for"),
+        ({}, "machine elsewhere login user password " + SECRET, "online with --wandb true, no key for"),
+        (
+            {"WANDB_BASE_URL": "https://own.org:8080"},
+            "machine own.org login u password x",
+            "online with --wandb true, a key",
+        ),
+        ({"WANDB_MODE": "offline"}, "", "offline with --wandb true, no key for api.wandb.ai"),
+    ],
+)
+def test_wandb_has_a_mode_and_a_key_that_is_not_shown(environment, file, found, monkeypatch, tmp_path):
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    (tmp_path / "netrc").write_text(file)
+    (check,) = surroundings.wandb()
+    assert check.found.startswith(found)
+    assert (check.state == "note") == ("online" in found and "no key" in found)
+    assert SECRET not in str(check)
+
+
+FOUND = {
+    "software": [Check("torch", "2.12"), Check("FAISS", "absent", "note", "pip install it")],
+    "machine": [Check("runs", "cannot be written", "broken", "elsewhere")],
+}
+
+
+def test_the_page_has_a_line_for_each_thing_and_one_for_what_is_to_be_done():
+    assert as_page(FOUND) == (
+        "software\n"
+        "  ok      torch  2.12\n"
+        "  note    FAISS  absent\n"
+        "                 to do: pip install it\n"
+        "\n"
+        "machine\n"
+        "  broken  runs   cannot be written\n"
+        "                 to do: elsewhere\n"
+        "\n"
+        "broken: runs"
+    )
+
+
+def test_json_says_the_same():
+    rows = json.loads(as_json(FOUND))
+    assert rows[1] == {
+        "group": "software", "name": "FAISS", "found": "absent", "state": "note", "advice": "pip install it"
+    }  # fmt: skip
+    assert len(rows) == 3
+
+
+def test_on_this_machine_all_is_well_and_the_digits_are_there(tmp_path, capsys):
+    assert main(["doctor", f"--root={tmp_path}", f"--runs_dir={tmp_path}/runs", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["torch"]["found"] == torch.__version__
+    assert rows["CIFAR-10"]["found"] == f"not in {tmp_path}"
+    assert rows["digits"]["state"] == "ok"
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_broken_is_exit_code_1(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as end:
+        main(["doctor", f"--root={tmp_path}", f"--runs_dir={tmp_path}/file/runs"])
+    assert end.value.code == 1
+    assert capsys.readouterr().out.endswith("broken: runs\n")

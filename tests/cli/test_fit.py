@@ -1,0 +1,456 @@
+"""``ssl-vision fit`` and ``validate`` as a person uses them, in process and on the digits."""
+
+import csv
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from PIL import Image
+from pytorch_lightning.callbacks import ProgressBar
+from settings import CONFIGS, TINY
+
+from ssl_vision.cli.fit import knn_k
+from ssl_vision.main import main
+from ssl_vision.objectives import Contrastive, TwoViews
+from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.folder import derived_name
+
+
+def rows(run: Path) -> list[dict[str, str]]:
+    with (run / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def fit(runs: Path, *args: str, name: str = "run") -> int:
+    return main(["fit", f"--runs_dir={runs}", f"--name={name}", *TINY, *args])
+
+
+def test_a_run_folder_holds_config_metrics_and_checkpoint(tiny_run):
+    assert {p.name for p in tiny_run.iterdir()} == {
+        ".lock",
+        "config.yaml",
+        "metrics.csv",
+        "times.csv",
+        "weights.csv",
+        "checkpoints",
+    }
+    assert {p.name for p in (tiny_run / "checkpoints").iterdir()} == {"last.ckpt", "previous-last.ckpt"}
+    config = yaml.safe_load((tiny_run / "config.yaml").read_text())
+    objective = config["model"]["init_args"]["objective"]
+    assert objective["class_path"] == "ssl_vision.objectives.MACL"
+    assert objective["init_args"]["alpha"] == 3
+    assert config["seed_everything"] == 0
+
+
+def test_metrics_csv_has_every_step_once_with_the_documented_names(tiny_run):
+    table = rows(tiny_run)
+    assert [int(row["step"]) for row in table] == list(range(8))
+    for row in table:
+        assert float(row["train/loss"]) >= 1  # MACL's value
+        assert 0.1 / 3 <= float(row["train/temperature"]) <= 0.3
+        assert float(row["train/temperature"]) == pytest.approx(
+            0.1 * 3 ** float(row["train/alignment"]), rel=1e-4
+        )
+        assert 0 <= float(row["train/weight_q05"]) <= float(row["train/weight_q95"]) <= 1
+    for name in ("knn_top1", "alignment", "uniformity", "tolerance", "sensitivity", "rankme"):
+        measured = [float(row[f"val/{name}"]) for row in table if row[f"val/{name}"]]
+        assert len(measured) == 2, name
+    assert {"val/alignment_hidden", "val/sensitivity_projector", "val/same_cosine"} <= set(table[0])
+
+
+def test_times_csv_says_what_each_epoch_took(tiny_run):
+    with (tiny_run / "times.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [row["epoch"] for row in table] == ["0", "1"]
+    for row in table:
+        assert float(row["time/train_seconds"]) > 0
+        assert float(row["time/val_seconds"]) > 0
+
+
+def test_the_checkpoint_reads_with_weights_only_and_carries_the_config(tiny_run):
+    checkpoint = read_checkpoint(tiny_run)
+    assert checkpoint.epoch == 2
+    assert checkpoint.config == yaml.safe_load((tiny_run / "config.yaml").read_text())
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.glob("objective/*.yaml")), ids=lambda p: p.stem)
+def test_every_objective_config_trains_on_the_digits(file, tmp_path):
+    assert fit(tmp_path, f"--config={file}", "--trainer.max_epochs=1", "--trainer.limit_train_batches=2") == 0
+    losses = [float(row["train/loss"]) for row in rows(tmp_path / "run")]
+    assert len(losses) == 2
+    assert all(map(math.isfinite, losses))
+
+
+def test_every_preset_has_a_config():
+    named = {
+        yaml.safe_load(file.read_text())["model"]["init_args"]["objective"]["class_path"]
+        for file in CONFIGS.glob("objective/*.yaml")
+    }
+    assert named == (names_below(Contrastive) | names_below(TwoViews) | {"RECLAIM"}) - {"HardestTriplet"}
+
+
+def names_below(base: type) -> set[str]:
+    """Names of the package's subclasses, at any depth."""
+    found = [cls for cls in base.__subclasses__() if cls.__module__.startswith("ssl_vision.")]
+    return {cls.__name__ for cls in found}.union(*map(names_below, found))
+
+
+def test_objectives_differ_and_everything_else_is_the_same(tmp_path):
+    """Same seed: same initial weights, batches and views, so DCL and MACL without adaptation move alike."""
+    assert fit(tmp_path, "--model.objective=DCL", name="dcl") == 0
+    assert fit(tmp_path, "--model.objective=MACL", "--model.objective.alpha=1", name="macl") == 0
+    assert fit(tmp_path, "--model.objective=InfoNCE", name="infonce") == 0
+    dcl, macl, infonce = (read_checkpoint(tmp_path / n).state for n in ("dcl", "macl", "infonce"))
+    weight = "backbone.conv1.weight"
+    torch.testing.assert_close(dcl[weight], macl[weight], rtol=1e-3, atol=1e-4)
+    assert (dcl[weight] - infonce[weight]).abs().max() > 1e-3
+
+
+def test_the_same_command_gives_the_same_run_to_the_bit(tmp_path, tiny_run):
+    args = ["--model.objective=MACL", "--model.objective.alpha=3"]
+    assert fit(tmp_path, *args) == 0
+    first, second = read_checkpoint(tiny_run).state, read_checkpoint(tmp_path / "run").state
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert (tiny_run / "metrics.csv").read_text() == (tmp_path / "run" / "metrics.csv").read_text()
+
+
+def test_an_interrupted_run_continues_to_the_same_end(tmp_path, tiny_run, capsys):
+    args = ["--model.objective=MACL", "--model.objective.alpha=3"]
+    assert fit(tmp_path, *args, "--trainer.max_epochs=1") == 0
+    assert fit(tmp_path, *args, "--ckpt_path=last") == 0
+    whole, continued = read_checkpoint(tiny_run).state, read_checkpoint(tmp_path / "run").state
+    assert all(torch.equal(whole[key], continued[key]) for key in whole)
+    assert rows(tmp_path / "run") == rows(tiny_run)
+
+
+def test_resuming_says_what_it_found(tmp_path, capsys, caplog):
+    caplog.set_level("INFO")
+    assert fit(tmp_path, "--ckpt_path=last", "--trainer.max_epochs=1") == 0
+    assert "starting afresh" in caplog.text + capsys.readouterr().err
+    assert fit(tmp_path, "--ckpt_path=last") == 0
+    assert "continuing from" in caplog.text + capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ("--model.optimizer.lr=0.777", "model.init_args.optimizer.lr: 0.001 there, 0.777 here"),
+        ("--model.objective=DCL", "model.init_args.objective.class_path"),
+        ("--seed_everything=1", "seed_everything: 0 there, 1 here"),
+    ],
+)
+def test_resume_never_changes_the_config_in_silence(tmp_path, tiny_run, capsys, change, key):
+    """Lightning would put the checkpoint's hyper-parameters over the command line."""
+    args = ["--model.objective=MACL", "--model.objective.alpha=3", "--trainer.max_epochs=1"]
+    assert fit(tmp_path, *args) == 0
+    before = (tmp_path / "run" / "metrics.csv").read_text()
+    capsys.readouterr()
+    for path in ("last", str(tmp_path / "run" / "checkpoints" / "last.ckpt")):
+        assert fit(tmp_path, *args, f"--ckpt_path={path}", change) == 2
+        error = capsys.readouterr().err
+        assert key in error
+        assert error.count("\n") == 1
+    assert (tmp_path / "run" / "metrics.csv").read_text() == before
+
+
+def test_a_folder_that_holds_a_run_is_never_overwritten_unasked(tmp_path, capsys):
+    short = "--trainer.max_epochs=1"
+    assert fit(tmp_path, short) == 0
+    assert fit(tmp_path, short) == 2
+    assert "--ckpt_path last" in capsys.readouterr().err
+    assert fit(tmp_path, short, "--model.optimizer.lr=0.5") == 2
+    assert "model.init_args.optimizer.lr: 0.001 there, 0.5 here" in capsys.readouterr().err
+    (tmp_path / "run" / "features").mkdir()
+    (tmp_path / "run" / "backbone.safetensors").touch()
+    (tmp_path / "run" / "notes.txt").touch()
+    assert fit(tmp_path, short, "--model.optimizer.lr=0.5", "--overwrite=true") == 0
+    left = {file.name for file in (tmp_path / "run").iterdir()}
+    logs = {"metrics.csv", "times.csv", "weights.csv"}
+    assert left == {".lock", "config.yaml", *logs, "checkpoints", "notes.txt"}
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert config["model"]["init_args"]["optimizer"]["lr"] == 0.5
+
+
+def test_last_never_deletes_what_a_run_checkpointed(tmp_path, capsys):
+    assert fit(tmp_path, "--trainer.max_epochs=1") == 0
+    checkpoints = tmp_path / "run" / "checkpoints"
+    (checkpoints / "last.ckpt").rename(checkpoints / "best.ckpt")
+    assert fit(tmp_path, "--trainer.max_epochs=2", "--ckpt_path=last") == 2
+    assert "last.ckpt: no such checkpoint" in capsys.readouterr().err
+    assert (checkpoints / "best.ckpt").exists()
+
+
+def test_a_users_own_checkpoints_stand_beside_last(tmp_path):
+    own = ["--trainer.callbacks=ModelCheckpoint", f"--trainer.callbacks.dirpath={tmp_path / 'own'}"]
+    assert fit(tmp_path, *own, "--trainer.max_epochs=1") == 0
+    assert list((tmp_path / "own").glob("*.ckpt"))
+    assert fit(tmp_path, *own, "--trainer.max_epochs=2", "--ckpt_path=last") == 0
+    lasts = {"last.ckpt", "previous-last.ckpt"}
+    assert {p.name for p in (tmp_path / "run" / "checkpoints").iterdir()} == lasts
+    assert read_checkpoint(tmp_path / "run").epoch == 2
+
+
+def test_a_checkpoint_holds_no_path_of_the_machine_that_wrote_it(tiny_run):
+    content = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
+    content["ssl_vision"]["config"] = content["ssl_vision"]["config"].replace(
+        f"runs_dir: {tiny_run.parent}", ""
+    )
+    assert str(tiny_run.parent) not in repr({k: v for k, v in content.items() if k != "state_dict"})
+
+
+def test_with_a_schedule_the_length_of_a_run_is_part_of_it(tmp_path, capsys):
+    cosine = ["--model.optimizer.schedule=cosine", "--trainer.max_epochs=1"]
+    assert fit(tmp_path, *cosine) == 0
+    assert fit(tmp_path, *cosine, "--trainer.max_epochs=2", "--ckpt_path=last") == 2
+    assert "trainer.max_epochs: 1 there, 2 here" in capsys.readouterr().err
+
+
+def test_a_longer_run_has_the_same_name_and_another_folder_of_images_has_not():
+    def config(root, epochs):
+        data = {"class_path": "ssl_vision.data.ImageFolder", "init_args": {"root": root}}
+        return {"data": data, "trainer": {"max_epochs": epochs}, "seed_everything": 0}
+
+    assert derived_name(config("a", 1)) == derived_name(config("a", 9)) != derived_name(config("b", 1))
+
+
+def test_interrupting_ends_with_130_and_the_way_to_continue(tmp_path, capsys, monkeypatch):
+    def interrupt(self, batch, batch_idx):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ssl_vision.methods.SimCLR.training_step", interrupt)
+    assert fit(tmp_path) == 130
+    assert "--ckpt_path last" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
+def test_every_precision_trains(precision, tmp_path):
+    short = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=2", "--trainer.limit_val_batches=0"]
+    assert fit(tmp_path, *short, f"--trainer.precision={precision}") == 0
+
+
+def test_the_logged_loss_is_a_batchs_whatever_is_accumulated(tmp_path):
+    still = ["--model.optimizer.lr=0", "--trainer.max_epochs=1"]
+    for name, accumulated in (("one", 1), ("four", 4)):
+        assert fit(tmp_path, *still, f"--trainer.accumulate_grad_batches={accumulated}", name=name) == 0
+    one, four = rows(tmp_path / "one"), rows(tmp_path / "four")
+    assert float(four[-1]["train/loss"]) == pytest.approx(float(one[-1]["train/loss"]), rel=1e-4)
+
+
+def test_two_processes_train_one_run(tmp_path):
+    two = ["--trainer.devices=2", "--trainer.strategy=ddp", "--data.batch_size=32", "--trainer.max_epochs=1"]
+    command = [sys.executable, "-m", "ssl_vision", "fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, *two]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    table = rows(tmp_path / "run")
+    assert [int(row["step"]) for row in table] == list(range(4))
+    assert table[-1]["val/knn_top1"]
+
+
+def test_a_run_that_cannot_start_replaces_none(tmp_path, tiny_run):
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    for wrong in ("--data.batch_size=5000", f"--data=CIFAR10 --data.root={tmp_path}", "--ckpt_path=last"):
+        assert fit(tmp_path, "--overwrite=true", *wrong.split()) == 2
+    assert before == {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+
+
+def test_a_foreign_folder_is_left_alone(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("all of it")
+    assert fit(tmp_path, "--overwrite=true") == 2
+    assert "not a run folder" in capsys.readouterr().err
+    assert (tmp_path / "run" / "thesis.txt").read_text() == "all of it"
+
+
+def test_unnamed_runs_get_names_that_tell_them_apart(tmp_path):
+    short = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=2"]
+    for args in ([], ["--model.objective=DCL"], ["--model.objective.temperature=0.2"]):
+        assert main(["fit", f"--runs_dir={tmp_path}", *TINY, *short, *args]) == 0
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert len(names) == 3
+    assert [name.rsplit("-", 1)[0] for name in names] == [
+        "digits-dcl-s0",
+        "digits-infonce-s0",
+        "digits-infonce-s0",
+    ]
+
+
+def test_config_files_stack_and_later_ones_win(tmp_path):
+    files = [CONFIGS / "pretrain/digits.yaml", CONFIGS / "objective/macl_b.yaml"]
+    stacked = [f"--config={file}" for file in files]
+    args = [*stacked, *TINY, "--model.objective.beta=0.25", "--trainer.max_epochs=1"]
+    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *args]) == 0
+    model = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["model"]["init_args"]
+    assert model["objective"]["class_path"] == "ssl_vision.objectives.MACLb"
+    assert model["objective"]["init_args"]["beta"] == 0.25
+    assert model["encoder"]["init_args"]["width"] == 4
+
+
+def test_the_config_records_the_k_of_the_data_set(tmp_path):
+    args = [option for option in TINY if not option.startswith("--metrics.k")]
+    short = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=1", "--trainer.limit_val_batches=0"]
+    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *args, *short]) == 0
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["metrics"]["k"] == 20
+    assert knn_k("ssl_vision.data.CIFAR10") == knn_k("pytorch_lightning.LightningDataModule") == 200
+
+
+def test_a_loss_of_another_library_trains_too(tmp_path):
+    lightly = ["--model.objective=lightly.loss.MACLLoss", "--model.objective.temperature=0.2"]
+    assert fit(tmp_path, *lightly, "--trainer.max_epochs=1") == 0
+    assert "train/loss" in rows(tmp_path / "run")[0]
+    assert "train/temperature" not in rows(tmp_path / "run")[0]
+
+
+def test_validate_measures_a_checkpoint(tiny_run, capsys):
+    before = {p: p.read_bytes() for p in tiny_run.rglob("*") if p.is_file()}
+    args = [f"--config={tiny_run}/config.yaml", f"--ckpt_path={tiny_run}/checkpoints/last.ckpt"]
+    assert main(["validate", *args, f"--runs_dir={tiny_run.parent}", "--name=tiny"]) == 0
+    printed = capsys.readouterr().out
+    assert "val/knn_top1" in printed
+    logged = [row["val/knn_top1"] for row in rows(tiny_run) if row["val/knn_top1"]][-1]
+    assert f"{float(logged):.4f}" in printed or logged[:8] in printed
+    assert before == {p: p.read_bytes() for p in tiny_run.rglob("*") if p.is_file()}
+
+
+def test_validate_measures_under_another_protocol_and_never_another_network(tiny_run, capsys):
+    args = [f"--config={tiny_run}/config.yaml", f"--runs_dir={tiny_run.parent}", "--ckpt_path=last"]
+    assert main(["validate", *args, "--name=tiny", "--data.val=test", "--metrics.k=9"]) == 0
+    assert "val/knn_top1" in capsys.readouterr().out
+    assert main(["validate", *args, "--name=tiny", "--model.encoder.width=8"]) == 2
+    assert "model.init_args.encoder.init_args.width: 4 there, 8 here" in capsys.readouterr().err
+    assert main(["validate", *args, "--name=absent"]) == 2
+    assert "no such checkpoint" in capsys.readouterr().err
+
+
+BAD = {
+    "--seed_everything=false": "--seed_everything false",
+    "--trainer.max_epochs=-1 --model.optimizer.schedule=cosine": "optimizer.schedule 'cosine' needs an end",
+    "--model.objective=MCAL": "model.objective: no class named MCAL, did you mean 'MACL'?",
+    "--model.objective.temprature=0.2": "no option 'temprature', did you mean 'temperature'?",
+    "--model.encoder.widht=3": "ResNet has no option 'widht', did you mean 'width'?",
+    "--data=Digits": "--data.batch_size stands before the data's class: give the class first",
+    "--data.batchsize=3": "did you mean 'batch_size'?",
+    "--model.encoder.width=wide": "model.encoder.width: expected int, got wide",
+    "--trainer.max_epoch=3": "Trainer has no option 'max_epoch', did you mean 'max_epochs'?",
+    "--data.views.sise=3": "data.views.sise: Digits's views has no option 'sise', did you mean 'size'?",
+    "--trainer.accelerator=gpuu": "gpuu",
+    "--learning_rate=3": "there is no option 'learning_rate'",
+    "--model.objective.temperature=-0.1": "temperature must be at least 0.001",
+    "--model.objective.pairs=all": "model.objective.pairs: expected one of 'both', 'cross', 'queue', got all",
+    "--data.batch_size=0": "batch_size",
+    "--data.batch_size=5000": "batch_size 5000",
+    "--data.views.hflip=2": "views.hflip",
+    "--model.optimizer.lr=-1": "optimizer.lr must lie in [0, 3.4e+38]",
+    "--config=absent.yaml": "absent.yaml",
+    "--name=a/b": "--name a/b",
+}
+
+
+def test_a_wrong_data_class_is_named_with_the_nearest(capsys):
+    assert main(["fit", "--data=Digit"]) == 2
+    assert capsys.readouterr().err == "ssl-vision fit: data: no class named Digit, did you mean 'Digits'?\n"
+
+
+def test_options_before_their_class_are_an_error_and_not_lost(tmp_path, capsys):
+    assert fit(tmp_path, "--model.objective.alpha=3", "--model.objective=MACL") == 2
+    assert "InfoNCE has no option 'alpha'; there are temperature, pairs, gather" in capsys.readouterr().err
+
+
+def test_another_class_takes_the_options_it_has_and_no_others(tmp_path):
+    macl = f"--config={CONFIGS / 'objective/macl.yaml'}"
+    args = [macl, "--model.objective=DCL", "--trainer.max_epochs=1"]
+    assert fit(tmp_path, *args) == 0
+    objective = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["model"]["init_args"][
+        "objective"
+    ]
+    assert objective == {
+        "class_path": "ssl_vision.objectives.DCL",
+        "init_args": {"temperature": 0.1, "pairs": "both", "gather": True},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("argument", BAD)
+def test_a_wrong_key_or_value_is_one_clear_line_and_exit_code_2(argument, tmp_path, capsys):
+    assert fit(tmp_path, *argument.split()) == 2
+    error = capsys.readouterr().err
+    assert BAD[argument] in error
+    assert error.startswith("ssl-vision fit: ")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("content", [b"model: [", b"- a\n- b\n", b"\xff\xfe\x00"])
+def test_a_file_that_is_no_config_is_one_line(content, tmp_path, capsys):
+    file = tmp_path / "broken.yaml"
+    file.write_bytes(content)
+    assert main(["fit", f"--config={file}", f"--runs_dir={tmp_path / 'runs'}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("ssl-vision fit: ")
+    assert error.count("\n") == 1
+
+
+def test_a_wrong_key_in_a_file_is_named(tmp_path, capsys):
+    file = tmp_path / "wrong.yaml"
+    file.write_text("model:\n  class_path: SimCLR\n  init_args:\n    dpeth: 18\n")
+    assert fit(tmp_path, f"--config={file}") == 2
+    error = capsys.readouterr().err
+    assert "dpeth" in error
+    assert error.count("\n") == 1
+
+
+def test_a_logger_of_the_users_own_runs_beside_metrics_csv(tmp_path):
+    logger = ["--trainer.logger=CSVLogger", f"--trainer.logger.save_dir={tmp_path / 'mine'}"]
+    assert fit(tmp_path, *logger, "--trainer.max_epochs=1") == 0
+    assert list((tmp_path / "mine").rglob("metrics.csv"))
+    assert len(rows(tmp_path / "run")) == 4
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_progress_bar_of_the_users_own_takes_the_place_of_ours(own, tmp_path, monkeypatch):
+    seen = []
+
+    def note(self):
+        seen.append([type(c).__name__ for c in self.trainer.callbacks if isinstance(c, ProgressBar)])
+
+    monkeypatch.setattr("ssl_vision.methods.SimCLR.on_train_epoch_start", note)
+    bar = ["--trainer.callbacks+=TQDMProgressBar"] if own else []
+    assert fit(tmp_path, "--trainer.enable_progress_bar=true", "--trainer.max_epochs=1", *bar) == 0
+    assert seen == [["TQDMProgressBar" if own else "RunBar"]]
+
+
+def test_what_a_run_keeps_does_not_say_whose_home_it_was_in(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_API_KEY", "f" * 40)
+    images = tmp_path / "images"
+    for name in "ab":
+        (images / name).mkdir(parents=True)
+        for number in range(20):
+            Image.new("RGB", (8, 8), (number, 7 * number, 255 - number)).save(images / name / f"{number}.png")
+    (images / "a" / "broken.png").write_bytes(b"not an image")
+    data = ["--data=ImageFolder", f"--data.root={images}", "--data.image_size=8", "--data.views.size=8"]
+    args = [*data, *TINY, "--data.batch_size=16", "--trainer.max_epochs=1", "--wandb=offline"]
+    with pytest.warns(UserWarning, match="skipped 1 of 41 images"):
+        assert main(["fit", f"--runs_dir={tmp_path}/runs", "--name=run", *args]) == 0
+    run = tmp_path / "runs" / "run"
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["data"]["init_args"]["root"] == "~/images"
+    assert config["runs_dir"] == "~/runs"
+    assert (run / "skipped.txt").read_text() == "a/broken.png\n"
+    for file in run.rglob("*"):
+        if file.is_file() and not file.name.startswith("debug"):  # the log of W&B itself, which stays here
+            content = file.read_bytes()
+            assert str(tmp_path).encode() not in content, file
+            assert b"f" * 40 not in content, file
+    assert main(["fit", "--runs_dir=~/runs", "--name=run", *args, "--ckpt_path=last"]) == 0
+
+
+def test_a_warm_up_longer_than_the_run_is_refused(tmp_path, capsys):
+    args = ["--model.optimizer.schedule=cosine", "--model.optimizer.warmup_epochs=5"]
+    assert fit(tmp_path, *args) == 2
+    assert "optimizer.warmup_epochs 5 is longer than the run, which has 8 steps" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,208 @@
+"""The screen that a run ends with, from a folder written by hand and from a run."""
+
+import re
+import time
+
+import pytest
+import yaml
+from PIL import Image
+from settings import TINY
+
+from ssl_vision.cli.fit_summary import summary
+from ssl_vision.data import ImageFolder
+from ssl_vision.main import main
+from ssl_vision.methods import SimCLR
+from ssl_vision.runs.registry import Run
+
+CONFIG = {
+    "seed_everything": 3,
+    "model": {"class_path": "S", "init_args": {"objective": {"class_path": "ssl_vision.objectives.MACL"}}},
+    "data": {"class_path": "ssl_vision.data.Digits", "init_args": {"batch_size": 64}},
+    "trainer": {"max_epochs": 3},
+}
+METRICS = """step,epoch,train/loss,train/skipped_steps,val/collapsed,val/knn_top1,val/rankme
+3,0,5.5,,1,0.25,1.25
+7,1,4.25,,,,
+11,2,4.125,2,{last},0.75,20.5
+"""
+TIMES = """step,epoch,time/train_batches,time/train_seconds,time/val_seconds,\
+memory/process_mb,memory/device_mb
+3,0,4,40,2,900,
+7,1,4,10,,950,{device}
+11,2,4,20,3.6,1000,{device}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run of three epochs, the second without a validation."""
+
+    def written(*, last="", device="", epochs=3):
+        path = tmp_path / "a run"
+        path.mkdir()
+        CONFIG["trainer"]["max_epochs"] = epochs
+        (path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+        (path / "metrics.csv").write_text(METRICS.format(last=last))
+        (path / "times.csv").write_text(TIMES.format(device=device))
+        return path
+
+    return written
+
+
+def test_it_fits_on_a_screen_and_says_all(folder):
+    path = folder(device="3072")
+    assert summary(Run(path), images=250) == (
+        "a run: 3 epochs in 1:16 (MACL on Digits, seed 3)\n"
+        f"  written to     {path}\n"
+        "  speed          50 images/s, without validation\n"  # of the median epoch
+        "  peak memory    1,000 MiB on the host, 3,072 MiB on the device\n"
+        "  last loss      4.125\n"
+        "  skipped steps  2\n"
+        "  collapsed      at 1 of 2 validations, not at the last one\n"
+        "  validation on held-out train images\n"
+        "                   epoch 1     epoch 3\n"
+        "  val/knn_top1        0.25        0.75\n"
+        "  val/rankme          1.25        20.5\n"
+        "next\n"
+        f"  ssl-vision evaluate '{path}'   kNN and a linear probe on the test split\n"
+        f"  ssl-vision report '{path}'     a page about the run, its map of images among it"
+    )
+
+
+LAYOUTS = {
+    "a test split": (["train/a", "val/a", "test/a"], {}, "{}   kNN and a linear probe on the test split"),
+    "a validation split alone": (
+        ["train/a", "val/a"],
+        {},
+        "{}   kNN and a linear probe on the validation split; there is no test split",
+    ),
+    "neither": (
+        ["train/a"],
+        {},
+        "{} --data.test FOLDER   kNN and a linear probe on labelled images in FOLDER; there is no test split",
+    ),
+    "a chosen split that is missing": (
+        ["train/a"],
+        {"test": "absent"},
+        "{} --data.test FOLDER   kNN and a linear probe on labelled images in FOLDER; there is no test split",
+    ),
+    "no labels": (["train", "test/a"], {}, None),
+}
+
+
+@pytest.mark.parametrize(("folders", "options", "advice"), LAYOUTS.values(), ids=LAYOUTS)
+def test_the_advice_is_what_the_images_allow(folder, tmp_path, folders, options, advice):
+    path = folder()
+    for name in folders:
+        (tmp_path / "images" / name).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / "images" / name / "1.png")
+    data = ImageFolder(root=tmp_path / "images", image_size=4, **options)
+    lines = [line for line in summary(Run(path), data=data).splitlines() if "ssl-vision evaluate" in line]
+    assert lines == ([] if advice is None else [f"  ssl-vision evaluate {advice.format(repr(str(path)))}"])
+
+
+def test_a_run_that_ends_collapsed_or_early_says_so(folder):
+    text = summary(Run(folder(last="1", epochs=5)))
+    assert text.startswith("a run: 3 of 5 epochs in 1:16 ")
+    assert "  collapsed      at 2 of 2 validations, the last one among them\n" in text
+    assert "1,000 MiB on the host\n" in text
+    assert "speed" not in text
+
+
+def test_one_validation_is_one_column(folder):
+    path = folder()
+    rows = (path / "metrics.csv").read_text().splitlines()
+    header, first = rows[0].split(","), next(row for row in rows if ",0.25," in f"{row},")
+    (path / "metrics.csv").write_text("\n".join([",".join(header), first, ""]))
+    lines = summary(Run(path)).splitlines()
+    assert [line.split() for line in lines if "epoch 1" in line or "val/knn" in line][-2:] == [
+        ["epoch", "1"],
+        ["val/knn_top1", "0.25"],
+    ]
+
+
+def fit(tmp_path, *options):
+    return main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, *options])
+
+
+def test_fit_ends_with_it_and_quiet_with_the_folder(tmp_path, capsys):
+    assert fit(tmp_path) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("run: 2 epochs in 0:")
+    assert "images/s" in printed
+    assert len(printed.splitlines()) <= 20
+    assert fit(tmp_path, "--overwrite=true", "--quiet", "--trainer.enable_progress_bar=true") == 0
+    assert capsys.readouterr() == (f"{tmp_path / 'run'}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "length"),
+    [
+        (["--trainer.max_steps=1"], "1 of 1 steps"),
+        (["--trainer.max_steps=2", "--trainer.log_every_n_steps=9"], "2 of 2 steps"),
+        (["--trainer.max_time={seconds: 1}"], "0.5 of 2 epochs"),
+    ],
+)
+def test_a_run_that_ends_within_an_epoch_counts_what_it_trained(
+    tmp_path, capsys, monkeypatch, options, length
+):
+    """1 or 2 of 4 batches at 0.6 seconds: at most 64 / 0.6 images a second, not 4 * 64 / 0.6."""
+    step = SimCLR.training_step
+
+    def slow(self, *args, **kwargs):
+        time.sleep(0.6)
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(SimCLR, "training_step", slow)
+    assert fit(tmp_path, *options, "--trainer.limit_val_batches=0") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"run: {length} in ")
+    speed = float(re.search(r"([\d.,]+) images/s", printed)[1].replace(",", ""))
+    assert 0 < speed <= 64 / 0.6
+    run = Run(tmp_path / "run")
+    assert run.epoch == 0
+    assert run.status == ("finished" if "max_steps" in options[0] else "stopped")
+
+
+def test_a_run_without_validation_has_none_to_show(tmp_path, capsys):
+    assert fit(tmp_path, "--trainer.limit_val_batches=0", "--trainer.max_epochs=1") == 0
+    printed = capsys.readouterr().out
+    assert "collapsed      not measured\n" in printed
+    assert "val/" not in printed
+
+
+@pytest.mark.parametrize(
+    ("ended", "longer", "line"),
+    [
+        (
+            ["--trainer.max_epochs=1"],
+            "--trainer.max_epochs=2",
+            "1 of --trainer.max_epochs 1 are done; with more it goes on",
+        ),
+        (
+            ["--trainer.max_steps=3"],
+            "--trainer.max_steps=6",
+            "3 of --trainer.max_steps 3 are done; with more it goes on",
+        ),
+        (
+            ["--trainer.max_epochs=1", "--model.optimizer.schedule=cosine"],
+            "--trainer.max_epochs=2",
+            "1 of --trainer.max_epochs 1 are done; its schedule ends there: a longer run is another, "
+            "with a --name of its own",
+        ),
+    ],
+    ids=["epochs", "steps", "schedule"],
+)
+def test_a_continued_run_that_had_ended_says_so_and_how_it_goes_on(ended, longer, line, tmp_path, capsys):
+    said = f"nothing was left to train: {line}\n"
+    assert fit(tmp_path, *ended) == 0
+    assert "left to train" not in capsys.readouterr().out
+    assert fit(tmp_path, *ended, "--ckpt_path=last") == 0
+    assert capsys.readouterr().out.startswith(f"{said}run: ")
+    assert fit(tmp_path, *ended, "--ckpt_path=last", "--quiet") == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'run'}\n"
+    goes_on = "with more it goes on" in line
+    steps = Run(tmp_path / "run").last("step")
+    assert fit(tmp_path, *ended, longer, "--ckpt_path=last") == (0 if goes_on else 2)
+    assert "left to train" not in capsys.readouterr().out
+    assert (Run(tmp_path / "run").last("step") > steps) == goes_on

@@ -1,0 +1,133 @@
+"""The run's bar: what it says, and that the device is not asked for it."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+from settings import TINY
+
+from ssl_vision.cli.progress_bar import RunBar, TrainingJob
+from ssl_vision.main import main
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_the_time_left_is_that_of_the_whole_run_with_its_validations():
+    clock = Clock()
+    with TrainingJob(0, 101, clock=clock) as job:
+        clock.now += 60  # compiling
+        job.step(1, images=8)
+        for step in range(2, 12):
+            clock.now += 2
+            job.step(step, images=8)
+        assert job.speed() == "4 images/s"
+        assert job.seconds_left() == pytest.approx(90 * 2)
+        job.begin_validation()
+        clock.now += 5
+        assert job.speed() == "4 images/s"
+        job.end_validation()
+        # a validation of 5 s after 10 steps of 2 s each: 2.5 s a step
+        assert job.seconds_left() == pytest.approx(90 * 2.5)
+        assert job.state() == "11 %, 4 images/s, 3:45 left"
+
+
+def test_a_run_that_goes_on_counts_what_was_done_before():
+    clock = Clock()
+    with TrainingJob(50, 100, clock=clock) as job:
+        for step in (51, 52, 53):
+            clock.now += 1
+            job.step(step, images=8)
+        assert job.state() == "53 %, 8 images/s, 0:47 left"
+
+
+def test_the_last_line_counts_every_step(capsys):
+    clock = Clock()
+    with TrainingJob(50, 54, clock=clock) as job:
+        for step in (51, 52, 53, 54):
+            clock.now += 1
+            job.step(step, images=8)
+    assert "4 steps in 0:04" in capsys.readouterr().err
+
+
+def test_a_run_without_an_end_has_no_time_left():
+    clock = Clock()
+    with TrainingJob(0, None, clock=clock) as job:
+        for step in (1, 2):
+            clock.now += 1
+            job.step(step, images=8)
+        assert job.state() == "2 steps, 8 images/s"
+
+
+def test_the_note_is_of_the_numbers_that_were_logged():
+    log = SimpleNamespace(latest={})
+    bar = RunBar(log)
+    assert bar._said() == ""
+    log.latest |= {"train/loss": 4.21234, "val/knn_top1": 0.931, "train/temperature": 0.1}
+    assert bar._said() == "loss 4.212, kNN 0.931"
+    log.latest |= {"train/skipped_steps": 2.0, "val/collapsed": 1.0}
+    assert bar._said() == "COLLAPSED, loss 4.212, kNN 0.931, 2 steps skipped"
+
+
+@pytest.fixture
+def states(monkeypatch):
+    """What the bar would have shown at every step and validation batch, and at every step of any job."""
+    seen = []
+    advance = TrainingJob.advance
+
+    def note(job, count=1):
+        advance(job, count)
+        seen.append(f"{job.what}: {job.state()}")
+
+    monkeypatch.setattr(TrainingJob, "advance", note)
+    return seen
+
+
+def run(tmp_path, *options):
+    args = [f"--runs_dir={tmp_path}", "--name=run", *TINY, "--trainer.enable_progress_bar=true", *options]
+    return main(["fit", *args])
+
+
+def test_a_run_says_where_it_is(states, tmp_path, capsys):
+    assert run(tmp_path) == 0
+    steps = [state for state in states if state.startswith("epoch")]
+    assert [re.match(r"epoch \d/2: \d+ %", state)[0] for state in steps] == [
+        f"epoch {1 + step // 4}/2: {100 * (1 + step) / 8:.0f} %" for step in range(8)
+    ]
+    assert "loss" not in steps[0]
+    assert "kNN" not in steps[3]
+    assert all(re.search(r"images/s, 0:\d\d left, loss \d+\.\d{3}, kNN 0\.\d{3}$", s) for s in steps[4:])
+    validations = [state for state in states if state.startswith("validation")]
+    assert [state.split(":")[0] for state in validations] == [
+        f"validation {batch}/4" for _ in range(2) for batch in range(1, 5)
+    ]
+
+
+def test_the_bar_takes_no_number_from_the_device(tmp_path, monkeypatch):
+    def ask(self):
+        raise AssertionError("asked for tensors")
+
+    for name in ("callback_metrics", "progress_bar_metrics", "logged_metrics"):
+        monkeypatch.setattr(f"pytorch_lightning.Trainer.{name}", property(ask))
+    assert run(tmp_path, "--trainer.max_epochs=1") == 0
+
+
+def test_a_run_that_is_continued_goes_on_counting(states, tmp_path):
+    assert run(tmp_path, "--trainer.max_epochs=1") == 0
+    states.clear()
+    assert run(tmp_path, "--ckpt_path=last") == 0
+    assert states[0].startswith("epoch 2/2: 62 %")
+
+
+def test_validate_has_a_bar_of_its_own(tmp_path, monkeypatch):
+    assert run(tmp_path, "--trainer.max_epochs=1") == 0
+    jobs = []
+    opened = RunBar._open
+    monkeypatch.setattr(RunBar, "_open", lambda bar, job: jobs.append(job) or opened(bar, job))
+    args = [f"--runs_dir={tmp_path}", "--name=run", *TINY, "--trainer.enable_progress_bar=true"]
+    assert main(["validate", *args, "--ckpt_path=last"]) == 0
+    assert [(job.what, job.done, job.total) for job in jobs] == [("validation", 4, 4)]

@@ -1,0 +1,194 @@
+"""Statistics of paired numbers against SciPy, closed forms and brute force."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ssl_vision.compare.statistics import (
+    detectable_effect,
+    holm,
+    paired,
+    smallest_wilcoxon_p,
+    t_interval,
+    wilcoxon,
+)
+
+FIRST = [84.1, 83.7, 84.9, 85.2, 84.4]
+SECOND = [83.0, 83.1, 84.2, 83.6, 83.9]
+
+
+def test_tests_and_intervals_are_scipys():
+    result, d = paired(FIRST, SECOND), np.subtract(FIRST, SECOND)
+    expected = stats.ttest_rel(FIRST, SECOND)
+    assert result.differences == pytest.approx(tuple(d))
+    assert (result.mean, result.t_p) == pytest.approx((d.mean(), expected.pvalue))
+    assert result.interval == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    assert result.effect == pytest.approx(expected.statistic / math.sqrt(5))
+    assert paired(FIRST, SECOND, alpha=0.1).interval == pytest.approx(
+        tuple(expected.confidence_interval(0.9))
+    )
+
+
+def test_a_hand_made_example():
+    """Differences 1, 2, 3: mean 2, s = 1, t = 2√3 on 2 degrees, whose two-sided p is 1 − t/√(2 + t²)."""
+    result, t = paired([2, 4, 6], [1, 2, 3]), 2 * math.sqrt(3)
+    assert (result.mean, result.effect) == pytest.approx((2, 2))
+    assert result.t_p == pytest.approx(1 - t / math.sqrt(2 + t * t))
+    assert t_interval([1, 2, 3]) == pytest.approx(4.302652730 / math.sqrt(3))
+    assert result.wilcoxon_p == 0.25
+
+
+def test_exchanging_the_two_changes_signs_and_nothing_else():
+    one, other = paired(FIRST, SECOND), paired(SECOND, FIRST)
+    assert one.mean == -other.mean
+    assert (one.t_p, one.wilcoxon_p, one.resolvable) == (other.t_p, other.wilcoxon_p, other.resolvable)
+    assert one.interval == pytest.approx(tuple(-end for end in other.interval[::-1]))
+
+
+def test_the_bootstrap_is_repeatable_and_near_the_t_interval_of_many_pairs():
+    d = np.random.default_rng(3).normal(0.3, 1, 400)
+    result = paired(d, np.zeros(400))
+    assert result.bootstrap == paired(d, np.zeros(400)).bootstrap
+    assert result.bootstrap == pytest.approx(result.interval, abs=0.01)
+
+
+def test_the_bootstrap_needs_ten_pairs_and_the_t_interval_two():
+    """Below 10, a 95 % interval by bootstrap holds the mean of normal numbers in 50 to 90 % of the cases."""
+    d = np.random.default_rng(3).normal(0.3, 1, 10)
+    for n in (2, 3, 5, 9):
+        few = paired(d[:n], np.zeros(n))
+        assert few.bootstrap is None
+        assert few.interval == pytest.approx(stats.t.interval(0.95, n - 1, d[:n].mean(), stats.sem(d[:n])))
+    ten = paired(d, np.zeros(10))
+    assert ten.interval[0] < ten.bootstrap[0] < ten.mean < ten.bootstrap[1] < ten.interval[1]
+    assert paired(np.full(10, 0.3), np.full(10, 0.2)).bootstrap == pytest.approx((0.1, 0.1))
+
+
+@pytest.mark.parametrize("d", [[1, -2, 3], [1, 1, -1, 2], [0.5, 0.5, 0.5, 0.5], [3, -1, 2, 2, -2, 5, 1]])
+def test_wilcoxons_p_is_the_share_of_signs_that_are_as_extreme(d):
+    ranks = stats.rankdata(np.abs(d))
+
+    def extreme(signs):
+        return abs(sum(s * r for s, r in zip(signs, ranks, strict=True)))
+
+    every = [extreme(signs) for signs in itertools.product((-1, 1), repeat=len(d))]
+    assert wilcoxon(d) == pytest.approx(np.mean([e >= extreme(np.sign(d)) for e in every]))
+
+
+def test_wilcoxon_leaves_zeros_out_and_is_one_without_differences():
+    assert wilcoxon([0, 1, -2, 3, 0]) == wilcoxon([1, -2, 3])
+    assert wilcoxon([0, 0]) == 1
+
+
+def test_wilcoxon_of_many_is_scipys():
+    d = np.random.default_rng(0).normal(0.4, 1, 30)
+    assert wilcoxon(d) == pytest.approx(stats.wilcoxon(d, method="exact").pvalue)
+    tied = np.round(d, 1)[np.round(d, 1) != 0]
+    assert wilcoxon(tied) == pytest.approx(stats.wilcoxon(tied, method="asymptotic").pvalue)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 6, 10])
+def test_the_smallest_wilcoxon_p_is_reached_where_all_have_one_sign(n):
+    assert wilcoxon(np.arange(1, n + 1)) == smallest_wilcoxon_p(n)
+
+
+def test_five_seeds_cannot_reach_five_percent_and_six_can():
+    assert smallest_wilcoxon_p(5) == 0.0625
+    assert smallest_wilcoxon_p(6) < 0.05
+
+
+def test_holms_correction_of_a_worked_example():
+    """Holm (1979): 0.01, 0.04, 0.03, 0.005 become 3·0.01, 0.06, 2·0.03, 4·0.005."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]) == [1, 1]
+    assert holm([0.02]) == [0.02]
+    assert holm([]) == []
+
+
+def test_the_detectable_effect_has_the_published_sample_sizes():
+    """Cohen (1988) and G*Power: d = 0.8 takes 15 pairs, 0.5 takes 34 and 0.2 takes 199, at 80 %."""
+    for effect, n in ((0.8, 15), (0.5, 34), (0.2, 199)):
+        assert detectable_effect(n) <= effect < detectable_effect(n - 1)
+
+
+@pytest.mark.parametrize(("n", "alpha"), [(2, 0.05), (3, 0.05), (5, 0.05), (5, 0.005), (20, 0.05)])
+def test_the_detectable_effect_is_found_four_times_in_five(n, alpha):
+    draws = np.random.default_rng(n).normal(detectable_effect(n, alpha=alpha), 1, (40_000, n))
+    t = draws.mean(1) / draws.std(1, ddof=1) * math.sqrt(n)
+    found = np.mean(np.abs(t) > stats.t.ppf(1 - alpha / 2, n - 1))
+    assert found == pytest.approx(0.8, abs=0.008)  # four standard errors
+
+
+def test_more_tests_resolve_less():
+    one, many = paired(FIRST, SECOND), paired(FIRST, SECOND, tests=10)
+    assert many.resolvable / one.resolvable == pytest.approx(
+        detectable_effect(5, alpha=0.005) / detectable_effect(5)
+    )
+    assert one.resolvable == pytest.approx(detectable_effect(5) * np.subtract(FIRST, SECOND).std(ddof=1))
+
+
+def test_one_pair_has_a_difference_and_nothing_else():
+    result = paired([2.0], [1.0])
+    assert (result.mean, result.wilcoxon_p) == (1, 1)
+    assert {result.interval, result.bootstrap, result.t_p, result.effect, result.resolvable} == {None}
+
+
+def test_two_pairs_have_all_of_it():
+    result = paired([2.0, 4.0], [1.0, 1.0])
+    assert result.t_p == pytest.approx(stats.ttest_rel([2.0, 4.0], [1.0, 1.0]).pvalue)
+    assert result.interval == pytest.approx((2 - 12.7062, 2 + 12.7062), abs=1e-3)
+    assert result.wilcoxon_p == 0.5
+    assert result.resolvable > 10
+
+
+def test_equal_differences_are_no_test_even_where_rounding_parts_them():
+    result = paired([0.3, 0.9, 0.7], [0.2, 0.8, 0.6])  # in binary, 0.09999999999999998 and 0.1
+    assert result.interval == pytest.approx((0.1, 0.1))
+    assert (result.t_p, result.effect, result.resolvable) == (None, None, None)
+    assert result.wilcoxon_p == 0.25
+
+
+def test_shares_that_differ_by_equal_counts_are_ties_even_where_rounding_parts_them():
+    """Of 360 images; Wilcoxon's p is that of the counts themselves."""
+    draw = np.random.default_rng(0)
+    for _ in range(10):
+        first = draw.integers(300, 330, 6)
+        counts = draw.integers(-3, 4, 6)
+        result = paired(list(100 * (first / 360)), list(100 * ((first - counts) / 360)))
+        assert result.wilcoxon_p == pytest.approx(wilcoxon(counts))
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+def test_the_unit_of_the_numbers_changes_no_test(scale):
+    result = paired(np.multiply(FIRST, scale), np.multiply(SECOND, scale))
+    assert result.effect == pytest.approx(paired(FIRST, SECOND).effect)
+    assert result.wilcoxon_p == paired(FIRST, SECOND).wilcoxon_p
+
+
+def test_no_differences_at_all_are_p_one():
+    result = paired([0.3, 0.9], [0.3, 0.9])
+    assert (result.mean, result.t_p, result.wilcoxon_p, result.interval) == (0, 1, 1, (0, 0))
+    assert result.differences == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ([1, math.nan], [1, 2], "finite"),
+        ([1, 2], [1, math.inf], "finite"),
+        ([1], [1, 2], "pairs"),
+        ([], [], "pairs"),
+    ],
+)
+def test_what_is_no_pairs_of_numbers_is_refused(first, second, message):
+    with pytest.raises(ValueError, match=message):
+        paired(first, second)
+
+
+def test_an_interval_or_an_effect_of_one_value_is_refused():
+    for call in (lambda: t_interval([1.0]), lambda: detectable_effect(1)):
+        with pytest.raises(ValueError, match="needs two"):
+            call()

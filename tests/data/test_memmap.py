@@ -1,0 +1,54 @@
+import pytest
+import torch
+
+from ssl_vision.data.images import Images
+from ssl_vision.data.loading.memmap import RowFile
+from ssl_vision.errors import InputError
+
+PIXELS = torch.randint(0, 256, (50, 3, 5, 5), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "rows").write_bytes(PIXELS.numpy().tobytes())
+    return RowFile(tmp_path / "rows", (50, 3, 5, 5))
+
+
+def test_rows_are_read_as_asked(file):
+    rows = torch.tensor([49, 3, 3, 0])
+    assert torch.equal(file.read(rows), PIXELS[rows])
+    assert torch.equal(file.mapped(), PIXELS)
+    assert len(file.read(rows[:0])) == 0
+
+
+def test_rows_of_a_selection_are_read_from_the_file(file, monkeypatch):
+    images = Images(file.mapped(), torch.zeros(50, dtype=torch.int64), ("a",), file=file)
+    even = images.select(torch.arange(50) % 2 == 0).select(torch.tensor([20, 3, 4]))
+    assert torch.equal(even.at(torch.tensor([2, 0])), PIXELS[[8, 40]])
+    assert torch.equal(even.images, PIXELS[[40, 6, 8]])
+    assert even.store.data_ptr() == images.store.data_ptr()
+
+
+def test_it_stays_readable_when_its_name_is_deleted(file):
+    mapped = file.mapped()
+    file.path.unlink()
+    assert torch.equal(file.read(torch.arange(50)), PIXELS)
+    assert torch.equal(mapped, PIXELS)
+
+
+def test_images_that_are_stored_by_column_are_given_by_row(tmp_path):
+    pixels = PIXELS[..., :4]
+    (tmp_path / "columns").write_bytes(pixels.transpose(2, 3).contiguous().numpy().tobytes())
+    file, rows = RowFile(tmp_path / "columns", (50, 3, 5, 4), by_column=True), torch.tensor([7, 0])
+    assert torch.equal(file.mapped(), pixels)
+    assert torch.equal(file.read(rows), pixels[rows])
+    assert file.read(rows).is_contiguous()
+
+
+def test_a_file_of_another_size_is_refused(file):
+    with pytest.raises(InputError, match=r"rows is damaged: delete it"):
+        RowFile(file.path, (51, 3, 5, 5))
+    with file.path.open("r+b") as writer:
+        writer.truncate(100)
+    with pytest.raises(InputError, match=r"rows is damaged: delete it"):
+        file.read(torch.arange(50))

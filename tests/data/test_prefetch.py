@@ -1,0 +1,57 @@
+import threading
+import time
+
+import pytest
+
+from ssl_vision.data.loading.prefetch import ahead
+
+
+@pytest.mark.parametrize(
+    ("workers", "depth", "count"), [(1, 1, 0), (1, 1, 1), (1, 1, 9), (4, 3, 2), (4, 7, 50)]
+)
+def test_results_come_in_order(workers, depth, count):
+    def make(item):
+        time.sleep(0.001 * (item % 3))
+        return item**2
+
+    made = ahead(make, range(count), workers=workers, depth=depth)
+    assert list(made) == [item**2 for item in range(count)]
+
+
+def test_nothing_runs_further_ahead_than_asked():
+    started, taken = [], 0
+
+    def make(item):
+        started.append(item)
+
+    for taken, _ in enumerate(ahead(make, range(100), workers=3, depth=5), start=1):
+        time.sleep(0.001)
+        assert len(started) <= taken + 5
+    assert taken == 100
+
+
+def test_the_next_result_is_made_while_one_is_used():
+    made = [threading.Event() for _ in range(3)]
+    results = ahead(lambda item: made[item].set(), range(3))
+    next(results)
+    assert made[1].wait(timeout=5)
+    assert not made[2].is_set()
+
+
+def test_an_error_is_raised_when_its_turn_comes_and_the_threads_end():
+    def make(item):
+        return 6 // (3 - item)
+
+    results = ahead(make, range(5))
+    assert [next(results) for _ in range(3)] == [2, 3, 6]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
+def test_threads_end_with_an_iterator_that_is_given_up():
+    before = threading.active_count()
+    results = ahead(str, range(10), workers=2)
+    assert next(results) == "0"
+    assert threading.active_count() > before
+    results.close()
+    assert threading.active_count() == before

@@ -1,0 +1,121 @@
+"""Alignment with a spread: maps are the closed forms, and what the losses do to a batch of like anchors."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ssl_vision import objectives as o
+from ssl_vision.errors import InputError
+from ssl_vision.metrics import gradient_terms, pair_coefficients
+from ssl_vision.report.maps import simulated, terms
+
+
+def closed_form(objective, near, far):
+    """(K,) W and R of a typical anchor in a batch of K + 1 images, with sums over the batch written out."""
+    s, images = np.cos(far), len(far) + 1
+    away, close = np.sqrt(2 - 2 * s), math.sqrt(2 - 2 * math.cos(near))
+    pull = 2 / images
+    if isinstance(objective, o.MHE):
+        pairs_of_a_view = images * np.exp(s).sum() / 2
+        w = objective.weight * np.exp(s) / pairs_of_a_view
+    elif isinstance(objective, o.MHS):
+        w = np.where(away == away.min(), objective.weight / (images * away), 0)
+    elif isinstance(objective, o.SphericalVICReg):
+        w = 2 * objective.weight * s / images**2
+    else:
+        a, b, alpha, t = (
+            getattr(objective, f) for f in ("alignment_weight", "uniformity_weight", "alpha", "t")
+        )
+        potentials = np.exp(-t * away**2)
+        w = b * 2 * t * potentials / (images * potentials.sum())
+        pull = a * alpha * close ** (alpha - 2) / images
+    return w, pull / w.sum()
+
+
+SPREADS = [
+    o.MHE(weight=3.0),
+    o.MHS(weight=0.7),
+    o.SphericalVICReg(weight=12.0),
+    o.AlignmentUniformity(),
+    o.AlignmentUniformity(alignment_weight=0.5, uniformity_weight=0.8, alpha=3, t=1.5, pairs="both"),
+    o.AlignmentUniformity(alpha=1, t=0.5, pairs="cross"),
+]
+
+
+@pytest.mark.parametrize("objective", SPREADS, ids=lambda objective: type(objective).__name__)
+def test_terms_are_the_closed_forms(objective):
+    g = torch.Generator().manual_seed(0)
+    near = 0.1 + 0.9 * torch.rand(60, generator=g, dtype=torch.float64)
+    far = 0.6 + 1.8 * torch.rand(60, 5, generator=g, dtype=torch.float64)
+    found, attracted = terms(objective, near, far), 0
+    for i in range(60):
+        w, ratio = closed_form(objective, float(near[i]), far[i].numpy())
+        attracted += w.sum() <= 0
+        assert float(found.gate[i]) == 1
+        share = w.max() / w[w > 0].sum() if w.max() > 0 else math.nan
+        shown = (share, ratio if w.sum() > 0 else math.nan)
+        assert (float(found.share[i]), float(found.ratio[i])) == pytest.approx(shown, rel=1e-9, nan_ok=True)
+    assert bool(attracted) == isinstance(objective, o.SphericalVICReg)
+
+
+def test_ratios_over_equal_negatives_are_those_that_the_paper_derives():
+    near, far = torch.tensor([0.4], dtype=torch.float64), torch.full((1, 7), 1.1, dtype=torch.float64)
+    away, similarity = math.sqrt(2 - 2 * math.cos(1.1)), math.cos(1.1)
+    assert float(terms(o.MHE(weight=10.0), near, far).ratio) == pytest.approx(1 / 10)
+    assert float(terms(o.MHS(weight=3.0), near, far).ratio) == pytest.approx(2 * away / 3)
+    assert float(terms(o.SphericalVICReg(weight=30.0), near, far).ratio) == pytest.approx(
+        8 / (30 * 7 * similarity)
+    )
+
+
+@pytest.mark.parametrize("objective", SPREADS, ids=lambda objective: type(objective).__name__)
+def test_pull_push_and_weight_of_a_batch_of_like_anchors_are_the_maps(objective, ring):
+    """Autograd through the loss of a whole batch, not the terms that the maps are made of."""
+    pairs = getattr(objective, "pairs", "cross" if isinstance(objective, o.MHS) else "within")
+    drawn = terms(objective, *ring.angles(pairs))
+    batch = gradient_terms(objective, *ring)
+    torch.testing.assert_close(batch.pull / batch.push, drawn.ratio.expand(len(batch.push)))
+    pushes = pair_coefficients(objective, torch.cat(ring)).clamp(min=0)
+    share = pushes.amax(dim=1) / pushes.sum(dim=1)
+    torch.testing.assert_close(share, drawn.share.expand(len(share)))
+
+
+def test_where_no_negative_pushes_there_is_neither_share_nor_ratio():
+    """Beyond π/2 a covariance draws negatives back to where they are orthogonal."""
+    positive, negative = (torch.tensor(axis, dtype=torch.float64) for axis in ([0.3], [1.0, 1.55, 2.4]))
+    maps = simulated(o.SphericalVICReg(), positive, negative, batches=8, negatives=6)
+    assert maps.gate.tolist() == [[1, 1, 1]]
+    assert maps.share.isnan().tolist() == maps.ratio.isnan().tolist() == [[False, False, True]]
+    assert maps.share[0, 0] < maps.share[0, 1] < 1
+
+
+class Steeper(o.MHE):
+    def loss(self, z1, z2):
+        return 2 * super().loss(z1, z2)
+
+
+class Hotter(o.InfoNCE):
+    def forward(self, z1, z2):
+        return super().forward(z1, z2) ** 2
+
+
+@pytest.mark.parametrize(
+    ("objective", "reason"),
+    [
+        (o.SphericalBarlowTwins(), "dimensions, which no R says"),
+        (o.BarlowTwins(), "standardises dimensions"),
+        (o.VICReg(), "scale"),
+        (o.SupCon(), "labels"),
+        (o.RECLAIM(), "banks"),
+        (Steeper(), "its loss is its own"),
+        (Hotter(), "its loss is its own"),
+        (nn.Linear(2, 2), "its loss is its own"),
+    ],
+)
+def test_an_objective_that_angles_do_not_make_up_is_refused(objective, reason):
+    with pytest.raises(InputError, match=f"^no map of {type(objective).__name__}: .*{reason}.*$") as caught:
+        terms(objective, torch.ones(1), torch.ones(1, 2))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,134 @@
+"""Objectives of a gate, a weight and a ratio: their maps are the losses', the papers' and the gradient's."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from ssl_vision import objectives as o
+from ssl_vision.errors import InputError
+from ssl_vision.metrics import gradient_terms, pair_coefficients
+from ssl_vision.report.maps import doubles, simulated, terms
+
+TAU = 0.2
+ROWS = {
+    "InfoNCE": (partial(o.InfoNCE, temperature=TAU), o.SigmoidGate(TAU), o.SoftmaxOverNegatives(TAU), 1.0),
+    "ArcCon": (
+        partial(o.ArcCon, temperature=TAU, angle=15),
+        o.SigmoidGate(TAU, 15), o.SoftmaxOverNegatives(TAU), o.AngularRatio(15),
+    ),
+    "DCL": (partial(o.DCL, temperature=TAU), o.OpenGate(), o.SoftmaxOverNegatives(TAU), 1.0),
+    "DCLPlus": (partial(o.DCLPlus, temperature=TAU), o.StepGate(TAU), o.SoftmaxOverNegatives(TAU), 1.0),
+    "MPT": (o.MPT, o.HingeGate("product", 0.23), o.HardestNegative("product"), 1.0),
+    "MET": (
+        o.MET, o.HingeGate("euclidean", 0.45), o.HardestNegative("euclidean"), o.SlopeRatio("euclidean")
+    ),
+    "MAT": (o.MAT, o.HingeGate("angle", 0.15), o.HardestNegative("angle"), o.SlopeRatio("angle")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_parts_draw_the_maps_of_the_loss_whose_gradient_they_make_up(name):
+    loss, gate, weight, ratio = ROWS[name]
+    positive = torch.tensor([0.2, 0.7, 1.4], dtype=torch.float64)
+    negative = torch.tensor([0.3, 0.8, 1.3, 2.4, 3.0], dtype=torch.float64)
+    parts = o.UnifiedGradient(gate=gate, weight=weight, ratio=ratio)
+    want, got = (simulated(x, positive, negative, batches=9, negatives=6) for x in (loss(), parts))
+    for field in want._fields:
+        torch.testing.assert_close(
+            getattr(got, field), getattr(want, field), rtol=1e-10, atol=1e-12, equal_nan=True
+        )
+    assert not want.ratio.isnan().all()
+    assert len(want.gate.unique()) > 1 or name == "DCL"
+
+
+def closed_form(near, far, *, tau, ratio, margin, mode):
+    """Gate, the hardest's share and R of a modified loss; without τ, that of hyperspherical separation."""
+    similarities = np.cos(far)
+    gap = np.cos(near) - similarities.max() if mode == "cross_view" else 1 - similarities.max()
+    share = 1.0 if tau is None else np.exp(similarities / tau).max() / np.exp(similarities / tau).sum()
+    return float(gap < margin), share, 2 * ratio
+
+
+MODES = ["cross_view", "within_view"]
+MODIFIED = {
+    o.ModifiedMHE: {"temperature": 0.3, "ratio": 1.75},
+    o.ModifiedMHS: {"ratio": 0.5},
+    o.ModifiedBarlowTwins: {"temperature": 0.2, "ratio": 1.5},
+    o.ModifiedVICReg: {"temperature": 0.1, "ratio": 1.25},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", MODIFIED)
+def test_modified_losses_have_their_gate_weight_and_twice_their_ratio(kind, mode):
+    options = MODIFIED[kind]
+    objective = kind(margin=0.3, gate_mode=mode, **options)
+    g = torch.Generator().manual_seed(0)
+    near = 0.1 + 0.8 * torch.rand(40, generator=g, dtype=torch.float64)
+    far = 0.6 + torch.rand(40, 5, generator=g, dtype=torch.float64)
+    found = terms(objective, near, far)
+    for i in range(40):
+        gate, share, ratio = closed_form(
+            float(near[i]), far[i].numpy(), tau=options.get("temperature"), ratio=options["ratio"],
+            margin=0.3, mode=mode,
+        )  # fmt: skip
+        shown = (share, ratio) if gate else (math.nan, math.nan)
+        assert float(found.gate[i]) == gate
+        assert (float(found.share[i]), float(found.ratio[i])) == pytest.approx(shown, rel=1e-12, nan_ok=True)
+    assert 0 < found.gate.sum() < 40
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        *(kind(gate_mode=mode, **MODIFIED[kind]) for mode in MODES for kind in MODIFIED),
+        *(
+            o.UnifiedGradient(gate=o.SigmoidGate(0.2), weight=weight, ratio=1.3, pairs=pairs, detach=detach)
+            for pairs in ("within", "cross")
+            for detach in ("nothing", "negatives", "keys")
+            for weight in (o.SoftmaxOverNegatives(0.3), o.SoftmaxOverPairs(0.3, swap=True))
+        ),
+    ],
+)
+def test_what_a_batch_of_like_anchors_gets_is_what_the_maps_show(objective, ring):
+    near, far = ring.angles(objective.pairs)
+    drawn = terms(objective, near, far)
+    batch = gradient_terms(objective, *ring)
+    torch.testing.assert_close(batch.pull / batch.push, drawn.ratio.expand(len(batch.push)))
+    assert float(drawn.ratio) == objective.ratio.value * (2 if doubles(objective) else 1)
+    pushes = pair_coefficients(objective, torch.cat(ring)).clamp(min=0)
+    share = pushes.amax(dim=1) / pushes.sum(dim=1)
+    torch.testing.assert_close(share, drawn.share.expand(len(share)))
+    of_row = {
+        o.SoftmaxOverNegatives: 1 / 0.3,
+        o.SoftmaxOverPairs: 1,
+        o.HardestNegative: 0.5 / math.sin(far.min() / 2),
+    }[type(objective.weight)]
+    meets = 2 if objective.detach == "nothing" else 1  # a negative pushes as key, too
+    gate = batch.push / (objective.scale * meets * of_row)
+    torch.testing.assert_close(gate, drawn.gate.expand(len(gate)))
+
+
+class Half(o.Gate):
+    """Asks of the block only what it promises."""
+
+    def forward(self, block):
+        return (block.among(block.other_similarity, "cross").amax(dim=1) > 0.5).to(block.positive.dtype) / 2
+
+
+class FirstRows(o.Gate):
+    """Asks for the place of the anchors in a batch."""
+
+    def forward(self, block):
+        return block.positive.new_full((len(block.anchors),), float(block.rows.start == 0))
+
+
+def test_a_part_of_ones_own_is_drawn_unless_it_asks_for_more_than_angles(ring):
+    near, far = torch.tensor([0.5, 0.5]), torch.tensor([[0.9, 2.0], [1.2, 2.0]])
+    assert terms(o.UnifiedGradient(gate=Half()), near, far).gate.tolist() == [0.5, 0.0]
+    assert torch.isfinite(o.UnifiedGradient(gate=FirstRows())(*ring))
+    with pytest.raises(InputError, match=r"^no map of UnifiedGradient: a part of it asks .* 'rows'$"):
+        terms(o.UnifiedGradient(gate=FirstRows()), near, far)

@@ -1,0 +1,304 @@
+"""Paper files: the numbers that stand in them, and the runs that they mean."""
+
+import copy
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from lightly.loss import DCLLoss, NTXentLoss
+from lightly.models.modules.heads import SimCLRProjectionHead
+from settings import CONFIGS, resnet
+
+from ssl_vision import objectives
+from ssl_vision.data import Batch
+from ssl_vision.errors import InputError
+from ssl_vision.main import main
+from ssl_vision.methods import SimCLR
+from ssl_vision.reproduce.file import read_paper
+from ssl_vision.reproduce.paper import extended, published_number
+from ssl_vision.reproduce.runs import PaperRun, options_of
+from ssl_vision.runs.folder import differences
+
+FILES = sorted((CONFIGS / "paper").glob("*.yaml"))
+MACL = CONFIGS / "paper" / "macl.yaml"
+
+
+def values(paper, table, row, metric):
+    return {
+        cell.column.name: cell.published[metric]
+        for cell in paper.tables[table].cells
+        if cell.row == row and metric in cell.published
+    }
+
+
+def cells_of(paper):
+    return [cell for table in paper.tables.values() for cell in table.cells]
+
+
+def test_macl_has_every_number_of_its_four_tables():
+    paper = read_paper(MACL)
+    counts = {name: sum(len(cell.published) for cell in t.cells) for name, t in paper.tables.items()}
+    assert counts == {"1": 3 * 2, "2": 5 * 3 * 11, "3": 5 * 3 * 4, "4": 2 * 3 * 3}
+
+
+def test_numbers_that_macl_prints_twice_are_equal():
+    paper = read_paper(MACL)
+    for metric in ("LE", "KNN", "S"):
+        fourth = values(paper, "4", "MACL-a", metric)
+        second, third = values(paper, "2", "MACL-a", metric), values(paper, "3", "MACL-a", metric)
+        assert fourth == {"CIFAR10": second["256"], "CIFAR100": third["200"], "STL10": second["0.1"]}
+
+
+def test_what_macl_says_of_its_tables_holds():
+    """The best of Table 2 and 3 are where the text says they are."""
+    paper = read_paper(MACL)
+    rows = ("InfoNCE", "DCL", "Dual", "MACL-a", "MACL-b")
+    for batch in ("64", "128", "256", "512", "1024"):
+        best = max(rows, key=lambda row: float(values(paper, "2", row, "LE")[batch]))
+        assert best.startswith("MACL")
+    every = [(float(v), row, e) for row in rows for e, v in values(paper, "3", row, "LE").items()]
+    assert max(every)[1:] == ("MACL-b", "500")
+    for row in rows:  # epochs only ever help in Table 3
+        line = [float(value) for value in values(paper, "3", row, "KNN").values()]
+        assert line == sorted(line)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_percentages_and_sensitivities_are_in_range(file):
+    paper = read_paper(file)
+    for cell in cells_of(paper):
+        for name, text in cell.published.items():
+            number = published_number(text)
+            assert 40 < number < 100 if paper.metrics[name].unit == "percent" else 0 < number < 1
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_one_run_serves_the_tables_that_share_it(small):
+    cells = cells_of(read_paper(MACL, small=small))
+    names = {cell.name for cell in cells}
+    assert len(names) == len({str(cell.options) for cell in cells})
+    # Table 4's MACL-a is in Tables 2 and 3; on the one data set of the small version more runs are the same.
+    assert len(names) == (2 + 5 * (11 - 1) + 5 * (4 - 1) + 1 if small else 3 + 5 * 11 + 5 * 4 + 3)
+
+
+def distinct():
+    """Of each file, the cells that differ in more than a number."""
+    found = {}
+    for file in FILES:
+        for small in (False, True):
+            try:
+                paper = read_paper(file, small=small)
+            except InputError:
+                continue
+            for cell in cells_of(paper):
+                classes = [v for v in cell.options.values() if not v[:1].isdigit()]
+                if cell.name:
+                    found.setdefault((file.stem, small, *cell.options, *classes), (paper, cell))
+    return found.values()
+
+
+@pytest.mark.parametrize(("paper", "cell"), distinct(), ids=lambda each: getattr(each, "name", ""))
+def test_fit_accepts_every_cell_and_takes_every_option(paper, cell, tmp_path, capsys):
+    run = PaperRun(cell, 3, tmp_path, paper)
+    with pytest.raises(SystemExit) as end:
+        main([*run.fit, "--print_config"])
+    assert end.value.code in (0, None)
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert (config["seed_everything"], config["name"]) == (3, run.name)
+    changed = run.expected(config)
+    assert differences(config, changed) == []
+    assert changed["trainer"]["max_epochs"] == config["trainer"]["max_epochs"]
+
+
+def network_of(name, row, **small):
+    """A network and the objective as the cells of a row have them, and the cells' options."""
+    paper = read_paper(CONFIGS / "paper" / f"{name}.yaml")
+    options = next(cell for cell in cells_of(paper) if cell.row == row).options
+    read = {
+        key.removeprefix("model."): yaml.safe_load(value)
+        for key, value in options.items()
+        if key[:6] == "model."
+    }
+    inside = {key.removeprefix("objective."): read[key] for key in read if key.startswith("objective.")}
+    outside = {key: value for key, value in read.items() if not key.startswith(("objective", "optimizer"))}
+    objective = getattr(objectives, read["objective"])(**inside)
+    return SimCLR(**(outside | small), objective=objective, seed=0).double(), options
+
+
+def loss_on(model, views):
+    return model.training_step(Batch(views[:8], torch.zeros(8), torch.arange(8), views), 0)
+
+
+VIEWS = torch.randn(16, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def test_simco_has_the_loss_network_and_pixels_of_the_official_code():
+    """Of each view's softmax: sg((1 − P(1.0)) / (1 − P(0.1))) · −log P(0.1), the mean of both directions."""
+    model, options = network_of("dual_temperature", "SimCo", encoder=resnet(width=4))
+    first, relu, last = model.head.layers
+    assert (type(first), type(relu), type(last)) == (torch.nn.Linear, torch.nn.ReLU, torch.nn.Linear)
+    assert (first.out_features, last.out_features, first.bias is None) == (128, 128, False)
+    embedded = [last(relu(first(model.backbone(view)))) for view in VIEWS.chunk(2)]
+    q, k = (z / z.norm(dim=1, keepdim=True) for z in embedded)
+    directions = []
+    for similarity in (q @ k.T, k @ q.T):
+        inner, outer = ((similarity / tau).softmax(dim=1).diagonal() for tau in (0.1, 1.0))
+        directions.append((((1 - outer) / (1 - inner)).detach() * -inner.log()).mean())
+    want = sum(directions) / 2
+    got = loss_on(model, VIEWS)
+    torch.testing.assert_close(got, want)
+    slopes = [torch.autograd.grad(loss, model.backbone.conv1.weight)[0] for loss in (got, want)]
+    torch.testing.assert_close(*slopes)
+    assert yaml.safe_load(options["data.views.mean"]) == [0.4914, 0.4822, 0.4465]
+    assert yaml.safe_load(options["data.views.std"]) == [0.247, 0.243, 0.261]
+
+
+@pytest.mark.parametrize(("row", "criterion"), [("SimCLR", NTXentLoss(0.5)), ("DCL", DCLLoss(0.1))])
+def test_lightlys_rows_have_its_head_and_its_loss(row, criterion):
+    model, _ = network_of("lightly", row, encoder=resnet(width=4))
+    head = SimCLRProjectionHead(32, 512, 128).double()
+    head.load_state_dict(model.head.state_dict())
+    want = criterion(*(head(model.backbone(view)) for view in VIEWS.chunk(2)))
+    torch.testing.assert_close(loss_on(model, VIEWS), want)
+
+
+CONTENT = {
+    "title": "T",
+    "source": "S",
+    "metrics": {"LE": {"protocol": "macl", "metric": "linear_top1"}},
+    "options": {"config": str(CONFIGS / "pretrain/digits.yaml"), "trainer.max_epochs": 2},
+    "rows": {"A": {"model.objective": "InfoNCE"}, "B": {"model.objective": "DCL"}},
+    "tables": {
+        "1": {
+            "title": "One",
+            "columns": {"Batch": {"axis": "data.batch_size", "at": [32, 64]}},
+            "values": {"A": {"LE": [1.0, 2.0]}, "B": {"LE": ["3.10", "-"]}},
+        }
+    },
+}
+
+
+def written(tmp_path, change) -> Path:
+    content = copy.deepcopy(CONTENT)
+    change(content)
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    return file
+
+
+def test_a_cell_is_base_table_row_and_column_in_that_order(tmp_path):
+    def change(content):
+        content["options"]["data.batch_size"] = 16
+        content["options"]["model.objective.temperature"] = 0.5
+        content["rows"]["B"]["model.objective.temperature"] = 0.2
+        content["tables"]["1"]["options"] = {"model.encoder.width": 16}
+
+    paper = read_paper(written(tmp_path, change))
+    first, *_, last = paper.tables["1"].cells
+    assert list(first.options)[1:] == sorted(list(first.options)[1:])
+    assert next(iter(first.options)) == "config"
+    assert first.options["data.batch_size"] == "32"
+    assert first.options["model.encoder.width"] == "16"
+    assert (first.options["model.objective.temperature"], first.name) == (
+        "0.5",
+        "digits-infonce-batch_size32-width16",
+    )
+    third = paper.tables["1"].cells[2]
+    assert third.options["model.objective.temperature"] == "0.2"
+    assert third.published == {"LE": "3.10"}  # as printed
+    assert (last.published, last.reason, last.name) == ({}, "not published", "")
+
+
+def test_more_options_reach_every_run_but_never_the_papers_own(tmp_path):
+    cells = read_paper(written(tmp_path, lambda content: None)).tables["1"].cells
+    more = options_of(["--trainer.precision", "bf16-mixed", "--data.root=/x"])
+    made = extended(cells, more)
+    assert [cell.name for cell in made] == [cell.name for cell in cells]
+    assert made[0].options["trainer.precision"] == "bf16-mixed"
+    with pytest.raises(InputError, match=r"--trainer.max_epochs 9: the paper file sets it, to 2"):
+        extended(cells, {"trainer.max_epochs": "9"})
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--a"], "--a has no value"),
+        (["--a", "--b=1"], "--a has no value"),
+        (["a=1"], "expected --key=value, got a=1"),
+        (["--name=x"], "--name is settled"),
+        (["--ckpt_path", "last"], "--ckpt_path is settled"),
+        (["--trainer.devices=8"], "--trainer.devices: a run has one device"),
+    ],
+)
+def test_what_may_follow_the_dashes(args, message):
+    with pytest.raises(InputError, match=message):
+        options_of(args)
+
+
+SAME_LAST_PART = {"a": {"data.x": 1}, "b": {"model.x": 1}}
+
+
+def delete(key):
+    return lambda content: content.pop(key)
+
+
+def first_table(change):
+    return lambda content: change(content["tables"]["1"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (delete("source"), "source is missing"),
+        (delete("rows"), "rows is missing"),
+        (lambda c: c.update(extra=1), "no key extra"),
+        (lambda c: c.update(tables=[]), "tables: expected keys and values"),
+        (lambda c: c.update(title=["a"]), "title: expected one value"),
+        (lambda c: c["options"].pop("config"), "A, 32 has no config"),
+        (lambda c: c["options"].pop("trainer.max_epochs"), "A, 32 has no trainer.max_epochs"),
+        (lambda c: c["options"].update(config="absent.yaml"), "no file .*absent.yaml"),
+        (lambda c: c["metrics"]["LE"].update(unit="kg"), "percent or plain, not kg"),
+        (lambda c: c["metrics"]["LE"].update(protocol="mcl"), "a protocol out of .*macl"),
+        (first_table(lambda t: t["values"]["A"].update(LE=[1.0])), "1 values for 2 columns"),
+        (first_table(lambda t: t["values"]["A"].update(LE=[1.0, "2,0"])), "'2,0' is no number"),
+        (first_table(lambda t: t["values"]["A"].update(KNN=[1.0, 2.0])), "no metric KNN; there are LE"),
+        (first_table(lambda t: t["values"].update(C={"LE": [1, 2]})), "no row C; there are A, B"),
+        (first_table(lambda t: t["columns"]["Batch"].update(ax=1)), "no key ax"),
+        (
+            first_table(lambda t: t["columns"]["Batch"].update(at=SAME_LAST_PART)),
+            "differ, but would both be named",
+        ),
+    ],
+)
+def test_a_wrong_file_is_one_line_that_says_where(change, message, tmp_path):
+    file = written(tmp_path, change)
+    with pytest.raises(InputError, match=message) as error:
+        read_paper(file)
+    assert str(error.value).startswith(str(file))
+    assert "\n" not in str(error.value)
+
+
+def test_no_file_no_yaml_no_small_version(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_paper(tmp_path / "absent.yaml")
+    (tmp_path / "bad.yaml").write_text("a: [")
+    with pytest.raises(InputError, match=r"bad.yaml"):
+        read_paper(tmp_path / "bad.yaml")
+    with pytest.raises(InputError, match="no small version: give --budget full"):
+        read_paper(written(tmp_path, lambda content: None), small=True)
+
+
+def test_the_file_that_the_page_writes_is_read(tmp_path):
+    page = (CONFIGS.parent / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "configs").symlink_to(CONFIGS)
+    (tmp_path / "mine.yaml").write_text(block, encoding="utf-8")
+    cells = read_paper(tmp_path / "mine.yaml").tables["1"].cells
+    assert [cell.reason for cell in cells[2:]] == [
+        "",
+        "not published",
+        *["a momentum encoder is not offered here"] * 2,
+    ]
+    assert {file.name for file in FILES} == set(re.findall(r"^\| `(\w+\.yaml)`", page, flags=re.MULTILINE))

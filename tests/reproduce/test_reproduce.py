@@ -1,0 +1,368 @@
+"""`ssl-vision reproduce`, with runs that are made up, and once in earnest."""
+
+import csv
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from settings import CONFIGS, TINY
+
+from ssl_vision.main import main
+from ssl_vision.reproduce import launch, reproduce
+from ssl_vision.reproduce.file import read_paper
+from ssl_vision.reproduce.runs import PaperRun, seconds_left
+from ssl_vision.runs.lock import Lock
+
+DIGITS = str(CONFIGS / "pretrain" / "digits.yaml")
+OWN = {"data.batch_size", "trainer.max_epochs", "trainer.enable_progress_bar"}
+TINY_OPTIONS = dict(option.removeprefix("--").split("=") for option in TINY)
+TINY_OPTIONS = {key: value for key, value in TINY_OPTIONS.items() if key not in OWN}
+CONTENT = {
+    "title": "Mine",
+    "source": "Myself",
+    "metrics": {
+        "LE": {"protocol": "macl", "metric": "linear_top1"},
+        "S": {"protocol": "macl", "metric": "sensitivity", "unit": "plain"},
+    },
+    "options": {"config": DIGITS, "trainer.max_epochs": 4, "model.objective": "InfoNCE"},
+    "rows": {"InfoNCE": {"model.objective": "InfoNCE"}, "DCL": {"model.objective": "DCL"}},
+    "tables": {
+        "1": {
+            "title": "First",
+            "columns": {"Batch": {"axis": "data.batch_size", "at": [32, 64]}},
+            "values": {
+                "InfoNCE": {"LE": [90.0, 91.0], "S": [0.25, 0.5]},
+                "DCL": {"LE": [92.0, 93.0]},
+            },
+        },
+        "2": {
+            "title": "Second",
+            "columns": {"Batch": {"axis": "data.batch_size", "at": [64, 5000]}},
+            "values": {"InfoNCE": {"LE": [91.0, 89.0]}},
+        },
+    },
+    "small": {"says": "tiny", "options": TINY_OPTIONS},
+}
+
+
+@pytest.fixture
+def paper(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(yaml.safe_dump(CONTENT, sort_keys=False))
+    return "mine.yaml"
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """The commands that were run; `fit` fails for batches of 5,000, and a run gives 0.9 + seed / 100."""
+    given = []
+
+    def pretend(args, log):
+        given.append(list(args))
+        if args[0] == "fit":
+            return fitted(dict(arg[2:].split("=", 1) for arg in args[1:]), log)
+        folder = Path(args[1])
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        row = {"features": "trained", "layer": "backbone", "protocol": "macl"}
+        row |= {"epoch": config["trainer"]["max_epochs"]}
+        rows = [
+            row | {"metric": "linear_top1", "value": 0.9 + config["seed_everything"] / 100},
+            row | {"metric": "linear_top1", "value": 0.1, "layer": "hidden"},
+            row | {"metric": "linear_top1", "value": 0.2, "features": "untrained", "epoch": 0},
+            row | {"metric": "sensitivity", "value": 0.3},
+        ]
+        (folder / "evaluation.json").write_text(json.dumps(rows))
+        return 0
+
+    monkeypatch.setattr(reproduce, "spawned", pretend)
+    monkeypatch.setattr(reproduce, "forked", pretend)
+    return given
+
+
+def fitted(options, log):
+    if options["data.batch_size"] == "5000":
+        log.write_text("ssl-vision fit: batch_size 5000 is more than there are\n")
+        return 2
+    folder = Path(options["runs_dir"]) / options["name"]
+    folder.mkdir(parents=True)
+    objective = f"ssl_vision.objectives.{options['model.objective']}"
+    config = {
+        "seed_everything": int(options["seed_everything"]),
+        "model": {
+            "class_path": "ssl_vision.methods.SimCLR",
+            "init_args": {
+                "width": 16,
+                "objective": {"class_path": objective, "init_args": {"temperature": 0.5}},
+            },
+        },
+        "data": {
+            "class_path": "ssl_vision.data.Digits",
+            "init_args": {"batch_size": int(options["data.batch_size"])},
+        },
+        "trainer": {
+            "max_epochs": int(options["trainer.max_epochs"]),
+            "precision": options.get("trainer.precision", "32-true"),
+            "check_val_every_n_epoch": 6,
+            "log_every_n_steps": 5,
+        },
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "metrics.csv").write_text("step,epoch,train/loss\n10,3,1.0\n")
+    (folder / "times.csv").write_text(
+        "step,epoch,time/train_seconds\n" + "".join(f"{i},{i},2.5\n" for i in range(4))
+    )
+    return 0
+
+
+def cell(name, row, column, metric, place="runs/mine"):
+    with open(f"{place}/table{name}.csv", newline="") as file:
+        (found,) = (
+            line
+            for line in csv.DictReader(file)
+            if (line["row"], line["column"], line["metric"]) == (row, column, metric)
+        )
+    return found
+
+
+def test_three_seeds_of_a_cell_are_trained_evaluated_and_compared(paper, commands, capsys):
+    assert main(["reproduce", paper, "--table=1", "--cells=InfoNCE, 64"]) == 0
+    assert [args[0] for args in commands] == ["fit", "evaluate"] * 3
+    assert {f"--config={DIGITS}", "--data.batch_size=64", "--ckpt_path=last", "--trainer.devices=1"} <= set(
+        commands[0]
+    )
+    assert {"--protocol=macl", "--baselines=false"} <= set(commands[1])
+    found = cell("1", "InfoNCE", "64", "LE")
+    assert (found["published"], found["seeds"], found["within"]) == ("91.0", "3", "true")
+    assert float(found["ours"]) == pytest.approx(91.0)
+    assert float(found["half_width"]) == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
+    assert cell("1", "InfoNCE", "64", "S")["ours"] == "0.3"
+    for other in (("InfoNCE", "32"), ("DCL", "64")):
+        assert cell("1", *other, "LE")["ours"] == ""
+    printed = capsys.readouterr().out
+    assert "| ours        |  91.00 ± 2.48 |" in printed
+    assert "DCL" not in printed
+    assert {path.name for path in Path("runs/mine").glob("table*")} == {
+        f"table1{suffix}" for suffix in (".md", ".tex", ".csv", ".json")
+    }
+
+
+def test_what_is_done_is_not_run_again_and_more_seeds_add_to_it(paper, commands):
+    args = ["reproduce", paper, "--cells=InfoNCE,64"]
+    assert main([*args, "--seeds=1"]) == 0
+    assert len(commands) == 2  # one run for the two tables that have the cell
+    assert cell("2", "InfoNCE", "64", "LE")["ours"] == cell("1", "InfoNCE", "64", "LE")["ours"] == "90.0"
+    commands.clear()
+    assert main([*args, "--seeds=1"]) == 0
+    assert commands == []
+    assert main([*args, "--seeds=2"]) == 0
+    assert [args[0] for args in commands] == ["fit", "evaluate"]
+    assert cell("1", "InfoNCE", "64", "LE")["seeds"] == "2"
+    next(Path("runs/mine").glob("*-s1/evaluation.json")).unlink()
+    commands.clear()
+    assert main([*args, "--seeds=2"]) == 0
+    assert [args[0] for args in commands] == ["evaluate"]
+
+
+def test_a_run_that_fails_leaves_its_cell_empty_and_the_others_go_on(paper, commands, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", paper, "--seeds=1"])
+    assert end.value.code == 1
+    out, err = capsys.readouterr()
+    assert "batch_size5000-s0: failed: ssl-vision fit ended with 2; ssl-vision fit: batch_size 5000 is" in out
+    assert err.endswith("1 of 5 runs failed, their cells are empty\n")
+    assert cell("2", "InfoNCE", "5000", "LE")["ours"] == ""
+    assert cell("1", "DCL", "32", "LE")["ours"] == "90.0"
+
+
+def test_what_evaluation_could_not_measure_is_a_failure(paper, commands, monkeypatch, capsys):
+    pretend = reproduce.spawned
+
+    def without_linear(args, log):
+        code = pretend(args, log)
+        if args[0] == "evaluate":
+            (Path(args[1]) / "evaluation.json").write_text("[]")
+        return code
+
+    monkeypatch.setattr(reproduce, "spawned", without_linear)
+    with pytest.raises(SystemExit):
+        main(["reproduce", paper, "--cells=DCL,32", "--seeds=1"])
+    assert "failed: ssl-vision evaluate left nothing of what" in capsys.readouterr().out
+    assert len(commands) == 2
+    assert cell("1", "DCL", "32", "LE")["ours"] == ""
+
+
+def test_another_config_in_the_folder_is_refused(paper, commands, capsys):
+    args = ["reproduce", paper, "--cells=DCL,32", "--seeds=1"]
+    assert main([*args, "--", "--trainer.precision=bf16-mixed"]) == 0
+    assert "--trainer.precision=bf16-mixed" in commands[0]
+    assert main([*args, "--", "--data.root", "elsewhere"]) == 0  # where, not what
+    assert main([*args, "--", "--trainer.precision=16-mixed"]) == 2
+    error = capsys.readouterr().err
+    assert "trainer.precision: bf16-mixed there, 16-mixed here" in error
+    assert error.count("\n") == 1
+    content = yaml.safe_load(Path(paper).read_text())
+    content["options"]["model.objective.temperature"] = 0.2  # so that the name stays
+    Path(paper).write_text(yaml.safe_dump(content))
+    assert main(args) == 2
+    assert "temperature: 0.5 there, 0.2 here" in capsys.readouterr().err
+
+
+def test_another_length_in_the_folder_is_refused(paper, commands, capsys):
+    args = ["reproduce", paper, "--cells=DCL,32", "--seeds=1"]
+    assert main(args) == 0
+    Path(paper).write_text(Path(paper).read_text().replace("trainer.max_epochs: 4", "trainer.max_epochs: 8"))
+    assert main(args) == 2
+    assert "trainer.max_epochs: 4 there, 8 here" in capsys.readouterr().err
+
+
+def test_a_run_of_another_process_is_left_to_it(paper, commands, capsys):
+    assert main(["reproduce", paper, "--cells=DCL,32", "--seeds=1"]) == 0
+    (run,) = Path("runs/mine").glob("*-s0")
+    (run / "evaluation.json").unlink()
+    commands.clear()
+    held = Lock(run / ".lock")
+    held.take()
+    try:
+        assert main(["reproduce", paper, "--cells=DCL,32", "--seeds=1"]) == 0
+    finally:
+        held.release()
+    assert commands == []
+    assert "left to another process" in capsys.readouterr().out
+    assert cell("1", "DCL", "32", "LE")["ours"] == ""
+
+
+def test_dry_run_lists_what_is_left_and_measures_time_by_what_was_run(paper, commands, capsys):
+    args = ["reproduce", paper, "--table=1", "--seeds=1", "--dry-run"]
+    assert main(args) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("to do; training left: unknown") == 4
+    assert printed.count("    ssl-vision fit ") == 4
+    assert "4 runs, 0 done; training left, one run after the other: unknown for 4" in printed
+    assert not Path("runs").exists()
+    assert main(["reproduce", paper, "--cells=DCL,32", "--seeds=1"]) == 0
+    capsys.readouterr()
+    assert main(args) == 0
+    printed = capsys.readouterr().out
+    assert "digits-dcl-batch_size32-s0: done; training left: 0 s" in printed
+    assert printed.count("to do; training left: 10 s") == 3  # 4 epochs of 2.5 s
+    assert "4 runs, 1 done; training left, one run after the other: 30 s\n" in printed
+
+
+def test_times_of_other_images_say_nothing(paper, commands, tmp_path):
+    assert main(["reproduce", paper, "--cells=DCL,32", "--seeds=1"]) == 0
+    made = read_paper(paper)
+    done, other = (
+        PaperRun(each, 0, Path("runs/mine"), made)
+        for each in (made.tables["1"].cells[2], made.tables["1"].cells[0])
+    )
+    other.cell.options["config"] = str(CONFIGS / "pretrain" / "cifar10.yaml")
+    assert seconds_left([done, other], [done, other]) == {done.name: 0.0, other.name: None}
+
+
+def test_the_small_version_has_its_own_folder_and_marks_every_row(paper, commands, capsys):
+    assert main(["reproduce", paper, "--table=1", "--budget=small", "--workers=1"]) == 0
+    assert len(commands) == 2 * 4  # one seed
+    assert "--model.encoder.width=4" in commands[0]
+    assert "--device=cpu" in commands[1]
+    assert not Path("runs/mine").exists()
+    found = cell("1", "DCL", "32", "LE", "runs/mine-small")
+    assert (found["ours"], found["instead"], found["difference"], found["within"]) == ("90.0", "tiny", "", "")
+    rows = [line for line in capsys.readouterr().out.splitlines() if " 90.00 " in line]
+    assert rows
+    assert all("not comparable: tiny" in line for line in rows)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["absent.yaml"], "absent.yaml cannot be read"),
+        (["mine.yaml", "--table=7"], "--table 7: Mine has 1, 2"),
+        (["mine.yaml", "--cells=DCL,65"], "rows InfoNCE, DCL, the columns 32, 64, 5000, in Batch"),
+        (
+            ["mine.yaml", "--table=2", "--cells=DCL"],
+            "no such cell; there are the rows InfoNCE, the columns 64",
+        ),
+        (["mine.yaml", "--budget=medium"], "budget"),
+        (["mine.yaml", "--seeds=0"], "seeds"),
+        (["mine.yaml", "--", "--trainer.max_epochs=1"], "the paper file sets it, to 4"),
+        (["mine.yaml", "--trainer.precision=16"], "at the end, after --"),
+        ([], "paper"),
+    ],
+)
+def test_wrong_input_is_one_line_and_runs_nothing(args, message, paper, commands, capsys):
+    assert main(["reproduce", *args]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert commands == []
+
+
+def test_a_signal_ends_it_and_starts_no_further_run(paper, commands, monkeypatch, capsys):
+    monkeypatch.setattr(reproduce, "spawned", lambda args, log: commands.append(args) or 128 + signal.SIGTERM)
+    assert main(["reproduce", paper, "--seeds=1"]) == 128 + signal.SIGTERM
+    assert len(commands) == 1
+    assert "the same command goes on" in capsys.readouterr().err
+
+
+FORKS = pytest.mark.skipif(sys.platform != "linux", reason="forks")
+
+
+@pytest.mark.parametrize("started", [launch.spawned, pytest.param(launch.forked, marks=FORKS)])
+def test_a_process_of_its_own_has_its_output_in_the_log(started, tmp_path):
+    log = tmp_path / "run.log"
+    assert started(["--version"], log) == 0
+    assert started(["pretrain"], log) == 2
+    first, second = log.read_text().splitlines()
+    assert first.startswith("ssl-vision ")
+    assert second.startswith("ssl-vision pretrain: no command")
+
+
+@pytest.mark.parametrize("started", [launch.spawned, launch._command])
+def test_runs_do_not_share_an_id_at_wandb(started, tmp_path, monkeypatch):
+    def run(*args, env=os.environ, **options):
+        seen.append(env)
+        return SimpleNamespace(returncode=0)
+
+    seen = []
+    monkeypatch.setenv("WANDB_RUN_ID", "one")
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(os, "dup2", lambda *descriptors: None)
+    monkeypatch.setattr("subprocess.run", run)
+    monkeypatch.setattr("runpy.run_module", run)
+    started(["fit"], tmp_path / "log")
+    assert "PATH" in seen[0]
+    assert "WANDB_RUN_ID" not in seen[0]
+
+
+def test_help_needs_no_torch():
+    code = "import sys, ssl_vision.reproduce.reproduce; sys.exit('torch' in sys.modules)"
+    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0
+
+
+@FORKS
+def test_in_earnest_on_the_digits(paper, capsys):
+    """Two runs that are done, and one that fit refuses; then nothing is left to do."""
+    args = ["reproduce", paper, "--budget=small", "--cells=InfoNCE", "--workers=1"]
+    with pytest.raises(SystemExit):
+        main(args)
+    out, err = capsys.readouterr()
+    assert "1 of 3 runs failed" in err
+    assert "5000" in out
+    for column in ("32", "64"):
+        found = cell("1", "InfoNCE", column, "LE", "runs/mine-small")
+        (rows,) = Path("runs/mine-small").glob(f"*batch_size{column}-s0/evaluation.json")
+        (row,) = (
+            row
+            for row in json.loads(rows.read_text())
+            if (row["metric"], row["layer"], row["features"]) == ("linear_top1", "backbone", "trained")
+        )
+        assert float(found["ours"]) == pytest.approx(100 * row["value"])
+        assert row["epoch"] == 4
+    with pytest.raises(SystemExit):
+        main(args)
+    assert "2 of 3 runs are done already" in capsys.readouterr().out

@@ -1,0 +1,180 @@
+"""Writing into a folder with hostile links: they are refused or replaced, never followed."""
+
+import os
+
+import pytest
+import torch
+
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.cache import FeatureCache
+from ssl_vision.export.export import FORMATS, _file_name
+from ssl_vision.runs.atomic_files import check_inside, completed, no_follow
+from ssl_vision.runs.checkpoint_io import WholeFiles, remove_partial
+from ssl_vision.runs.folder import RunFolder
+from ssl_vision.runs.lock import Lock
+from ssl_vision.runs.log import RunLog
+
+CONTENT = "precious"
+
+
+@pytest.fixture
+def precious(tmp_path):
+    """A file outside the folder that is written to; it must keep its content."""
+    file = tmp_path / "precious.txt"
+    file.write_text(CONTENT)
+    yield file
+    assert file.read_text() == CONTENT
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "folder"
+    path.mkdir()
+    return path
+
+
+def test_a_completed_file_replaces_a_link_and_uses_no_predictable_name(folder, precious):
+    for name in ("out.json", f".{os.getpid()}-out.json"):
+        (folder / name).symlink_to(precious)
+    with completed(folder / "out.json") as partial:
+        partial.write_text("new")
+    assert not (folder / "out.json").is_symlink()
+    assert (folder / "out.json").read_text() == "new"
+
+
+def test_a_completed_file_has_the_permissions_of_any_new_file(folder):
+    (folder / "plain").touch()
+    with completed(folder / "out.json"):
+        pass
+    assert (folder / "out.json").stat().st_mode == (folder / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize("mode", ["a", "w", "r"])
+def test_no_follow_opens_regular_files_only(mode, folder, precious):
+    (folder / "link").symlink_to(precious)
+    os.mkfifo(folder / "pipe")
+    (folder / "file").touch()
+    open(folder / "file", mode, opener=no_follow).close()
+    for name in ("link", "pipe"):
+        with pytest.raises(OSError, match=name), open(folder / name, mode, opener=no_follow):
+            pass
+
+
+@pytest.mark.parametrize("target", ["precious.txt", "absent.txt"])
+def test_a_lock_that_is_a_link_is_refused(target, folder, precious, tmp_path):
+    (folder / ".lock").symlink_to(tmp_path / target)
+    lock = Lock(folder / ".lock")
+    for act in (lock.take, lock.check):
+        with pytest.raises(InputError, match=r"\.lock cannot be used as a lock \(it is a symbolic link\)"):
+            act()
+    assert not lock.held
+    assert not (tmp_path / "absent.txt").exists()
+
+
+def test_a_pipe_as_a_lock_does_not_hang(folder):
+    os.mkfifo(folder / ".lock")
+    assert not Lock(folder / ".lock").held
+    with pytest.raises(InputError, match="cannot be used as a lock"):
+        Lock(folder / ".lock").check()
+
+
+def test_logs_replace_links(folder, precious):
+    for name in ("metrics.csv", "times.csv", "weights.csv"):
+        (folder / name).symlink_to(precious)
+        (folder / f"{name}.partial").symlink_to(precious)
+    log = RunLog(folder / "metrics.csv")
+    log.keep_until(0)
+    log.log_metrics({"loss": 1.0, "time/s": 2.0, "weight/0": 3.0}, step=0)
+    log.log_metrics({"loss": 1.5}, step=1)
+    assert (folder / "metrics.csv").read_text().splitlines() == ["step,epoch,loss", "0,,1", "1,,1.5"]
+    assert not any((folder / name).is_symlink() for name in ("metrics.csv", "times.csv", "weights.csv"))
+
+
+def test_a_log_that_becomes_a_link_is_not_appended_to(folder, precious):
+    log = RunLog(folder / "metrics.csv")
+    log.log_metrics({"loss": 1.0}, step=0)
+    (folder / "metrics.csv").unlink()
+    (folder / "metrics.csv").symlink_to(precious)
+    with pytest.warns(UserWarning, match="it is a symbolic link"):
+        log.log_metrics({"loss": 2.0}, step=1)
+    log.sync()
+    assert (folder / "metrics.csv").read_text().splitlines() == ["step,epoch,loss", "0,,1", "1,,2"]
+
+
+def test_checkpoints_replace_links_and_use_no_predictable_name(folder, precious):
+    files = WholeFiles(folder / "last.ckpt", folder / "previous-last.ckpt")
+    for name in ("last.ckpt", "previous-last.ckpt", f".last.ckpt.{os.getpid()}.partial"):
+        (folder / name).symlink_to(precious)
+    for n in (1, 2):
+        files.save_checkpoint({"n": n}, files.last)
+        files.commit()
+    assert not files.last.is_symlink()
+    assert not files.previous.is_symlink()
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "features", "wandb"])
+def test_a_subfolder_that_leads_out_of_the_run_is_refused(name, folder, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "config.yaml").write_text("{}")
+    run = RunFolder(folder)
+    (folder / name).symlink_to(folder / "inside")
+    run.check({}, recorded=dict, resume=True, overwrite=False)
+    (folder / name).unlink()
+    (folder / name).symlink_to("../elsewhere")
+    with pytest.raises(InputError, match=f"{name} is a symbolic link out of"):
+        run.check({}, recorded=dict, resume=False, overwrite=True)
+
+
+def test_a_folder_that_is_reached_through_a_link_may_be_written_to(folder, tmp_path):
+    (tmp_path / "way").symlink_to(folder)
+    check_inside(tmp_path / "way", "checkpoints")
+    with pytest.raises(InputError, match="symbolic link out of"):
+        check_inside(tmp_path, "way/../../out")
+
+
+def test_clear_deletes_what_the_package_wrote_and_nothing_else(folder, precious):
+    run = RunFolder(folder)
+    row = '[{"protocol": "macl", "metric": "knn_top1", "value": 1}]'
+    exports = [_file_name(name) for name in FORMATS]
+    own = [run.config_file, run.metrics_file, run.times_file, run.weights_file, run.skipped_file]
+    own += [run.evaluation_file, run.report_file, run.last, run.checkpoints / "epoch=1.ckpt"]
+    own += [
+        folder / "evaluation_stl10.json",
+        *(folder / f"{name}{end}" for name in exports for end in ("", ".md")),
+    ]
+    theirs = [
+        "backbone_notes.txt",
+        "backbone.txt",
+        "backbones/x.md",
+        "evaluation_notes.json",
+        "checkpoints/notes.md",
+    ]
+    theirs += ["features/notes.pt", "config.yaml.old", "metrics.csv.bak", "evaluation_empty.json"]
+    run.checkpoints.mkdir()
+    for file in own:
+        file.write_text(row)
+    FeatureCache(run.features).get("test-views", ("x",), ("a",), lambda: {"a": torch.ones(1)})
+    own += run.features.iterdir()
+    for name in theirs:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("[]" if name.endswith("empty.json") else "{}")
+    (folder / "evaluation_link.json").symlink_to(precious)
+    run.clear()
+    assert [str(file) for file in own if file.exists()] == []
+    left = {str(file.relative_to(folder)) for file in folder.rglob("*") if not file.is_dir()}
+    assert left == {*theirs, "evaluation_link.json"}
+
+
+def test_unfinished_files_of_training_are_removed_and_no_others(folder):
+    own = [
+        ".last.ckpt.0123abcd.partial",
+        ".last.ckpt.4711.partial",
+        ".0123abcd-metrics.csv",
+        ".89abcdef-config.yaml",
+    ]
+    theirs = [".notes.partial", ".last.ckpt.partial", ".0123abcd-notes.csv", "0123abcd-metrics.csv"]
+    (folder / ".dir.ckpt.4711.partial").mkdir()
+    for name in own + theirs:
+        (folder / name).touch()
+    remove_partial(folder)
+    assert {file.name for file in folder.iterdir() if file.is_file()} == set(theirs)

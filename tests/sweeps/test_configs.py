@@ -1,0 +1,77 @@
+"""Every file of configs/sweep: both engines read it, and fit takes every value of it."""
+
+import re
+
+import pytest
+import yaml
+from settings import CONFIGS
+from wandb.sdk.launch.sweeps.utils import create_sweep_command, load_sweep_config
+from wandb.sdk.sweeps.scheduler.optuna import search_space_from_sweep_config
+
+from ssl_vision.main import main
+from ssl_vision.sweeps.cells import cells_of
+from ssl_vision.sweeps.file import parse_sweep, read_sweep_file
+from ssl_vision.sweeps.macros import MACROS, expanded, is_fit
+from ssl_vision.sweeps.plan import Plan
+
+FILES = sorted((CONFIGS / "sweep").glob("*.yaml"))
+COUNTS = {
+    "batch_size": 5,
+    "objective_temperature_batch": 32,
+    "objectives_cifar10_narrow": 12,
+    "objectives_digits": 15,
+    "temperature": 6,
+    "temperature_digits": 5,
+}
+
+
+class Parsed(BaseException):
+    """Ends a command once its options are accepted."""
+
+
+def covering(cells):
+    """The first cells that have a value which none before had."""
+    seen = set()
+    for cell in cells:
+        values = {(name, str(value)) for name, value in cell.parameters.items()}
+        if values - seen:
+            yield cell
+        seen |= values
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_fit_takes_every_value(path, monkeypatch, tmp_path):
+    def stop(self):
+        raise Parsed
+
+    monkeypatch.chdir(CONFIGS.parent)
+    monkeypatch.setattr("ssl_vision.cli.fit.RunCLI.before_instantiate_classes", stop)
+    file = read_sweep_file(path)
+    cells = cells_of(file, cap=file.run_cap, seed=0)
+    assert len(cells) == len({cell.name for cell in cells}) == COUNTS[path.stem]
+    for cell in covering(cells):
+        line = expanded(file.command, cell.parameters, program=file.program, json_file=tmp_path)
+        assert is_fit(line)
+        with pytest.raises(Parsed):
+            main(line[line.index("fit") :])
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_wandb_reads_it(path):
+    content = load_sweep_config(str(path))
+    assert search_space_from_sweep_config(content["parameters"]).keys() == content["parameters"].keys()
+    assert create_sweep_command(list(content["command"])) == content["command"]
+    assert len(path.read_text().splitlines()) <= 20
+    assert "--wandb=true" in content["command"]  # without it an agent's runs would not be seen
+
+
+def test_the_page_about_sweeps_says_what_there_is():
+    page = (CONFIGS.parent / "docs" / "sweeps.md").read_text()
+    blocks = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    file = parse_sweep(blocks[0], where="docs")
+    assert len(cells_of(file, cap=None, seed=0)) == 12
+    for block in blocks[1:]:
+        parse_sweep(yaml.safe_dump(yaml.safe_load(blocks[0]) | yaml.safe_load(block)), where="docs")
+    assert all(f"`${{{macro}}}`" in page for macro in MACROS)
+    assert all(f"`{path.name}`" in page for path in FILES)
+    assert f"`--attempts {Plan.attempts}`" in page

@@ -1,0 +1,125 @@
+"""Sweep files: what is read, and what is refused."""
+
+import pytest
+import yaml
+
+from ssl_vision.errors import InputError
+from ssl_vision.sweeps.file import changed_keys, check_cap, parse_sweep, read_sweep_file
+
+GOOD = """
+method: bayes
+metric: {name: val/knn_top1, goal: maximize, target: 0.9}
+run_cap: 7
+parameters:
+  model.objective.temperature: {min: 0.05, max: 1.0}
+  model:
+    parameters:
+      depth: {values: [18, 34]}
+early_terminate: {type: hyperband, min_iter: 3}
+"""
+
+
+def changed(**keys):
+    content = yaml.safe_load(GOOD) | {"program": "x.py"} | keys
+    return yaml.safe_dump({key: value for key, value in content.items() if value is not None})
+
+
+def test_everything_that_is_said_is_read():
+    file = parse_sweep(changed(), where="f")
+    assert (file.method, file.run_cap, file.metric.target, file.metric.sign) == ("bayes", 7, 0.9, 1)
+    assert list(file.parameters) == [("model", "depth"), ("model.objective.temperature",)]
+    assert file.early.brackets(30) == [3, 9, 27]
+    assert file.command == ("${env}", "${interpreter}", "${program}", "${args}")
+    assert [file.metric.reached(value) for value in (0.89, 0.9, 0.95)] == [False, True, True]
+
+
+def test_a_class_comes_before_its_arguments():
+    parameters = {"model.objective.alpha": {"value": 3}, "model.objective": {"value": "MACL"}}
+    read = parse_sweep(changed(parameters=parameters), where="f")
+    assert list(read.parameters) == [("model.objective",), ("model.objective.alpha",)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"methd": "grid"}, "f: unknown key 'methd', did you mean 'method'?"),
+        ({"method": "gird"}, "f: method: no method 'gird'; there are grid, random, bayes"),
+        ({"metric": None}, "f: metric: is missing; give name and goal"),
+        ({"metric": {"name": "x", "gaol": 1}}, "f: metric: unknown key 'gaol', did you mean 'goal'?"),
+        (
+            {"metric": {"name": "x", "goal": "max"}},
+            "f: metric.goal: expected minimize or maximize, got 'max'",
+        ),
+        ({"metric": {"name": 3}}, "f: metric.name: expected a column of metrics.csv, got 3"),
+        ({"metric": {"name": "x", "target": "much"}}, "f: metric.target: expected a number, got 'much'"),
+        ({"parameters": None}, "f: parameters: expected a table of keys and values, got None"),
+        ({"parameters": {"a b": {"value": 1}}}, "f: parameters: 'a b' is no name of an option"),
+        ({"parameters": {"a": 1}}, "f: parameters.a: expected a table of keys and values, got 1"),
+        ({"method": "grid"}, "f: parameters.model.objective.temperature: a grid needs values"),
+        ({"run_cap": 0}, "f: run_cap: expected an integer above 0, got 0"),
+        ({"command": "python x"}, "f: command: expected a list of words and macros"),
+        ({"command": ["${arg}"]}, "f: command: unknown macro '${arg}', did you mean 'args'?"),
+        ({"program": None}, "f: command: ${program} stands there, and the file has no program"),
+        (
+            {"early_terminate": {"type": "median"}},
+            "f: early_terminate.type: expected hyperband, got 'median'",
+        ),
+        ({"early_terminate": {"type": "hyperband"}}, "f: early_terminate: give min_iter, or max_iter and s"),
+        (
+            {"early_terminate": {"type": "hyperband", "min_iter": 1, "eta": 1}},
+            "f: early_terminate.eta: expected a number above 1, got 1",
+        ),
+        (
+            {"parameters": {"a": {"values": [1, 2], "probabilities": [1, 1]}}},
+            "f: parameters.a.probabilities: only method random draws by them",
+        ),
+    ],
+)
+def test_a_wrong_file_is_one_line(keys, line):
+    with pytest.raises(InputError) as error:
+        parse_sweep(changed(**keys), where="f")
+    assert str(error.value).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: [1", "line 1"),
+        ("- 1", "expected a table"),
+        ("", "expected a table"),
+        ("a: *b", "undefined alias"),
+    ],
+)
+def test_what_is_no_yaml_table_is_one_line(text, line, tmp_path):
+    (tmp_path / "f.yaml").write_text(text)
+    with pytest.raises(InputError, match=line):
+        read_sweep_file(tmp_path / "f.yaml")
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_sweep_file(tmp_path / "absent.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="is no text file"):
+        read_sweep_file(tmp_path / "binary.yaml")
+
+
+def test_an_endless_method_needs_an_end():
+    file = parse_sweep(changed(run_cap=None), where="f")
+    with pytest.raises(InputError, match="give run_cap in the file, or --cells"):
+        check_cap(file, None)
+    assert check_cap(file, 3) == 3
+    assert check_cap(parse_sweep(changed(), where="f"), 3) == 3
+    assert check_cap(parse_sweep(changed(), where="f"), None) == 7
+
+
+def test_changed_keys_are_those_that_change_a_cell():
+    before = {"method": "grid", "name": "a", "parameters": {"x": {"values": [1]}, "y": {"value": 1}}}
+    now = {
+        "method": "grid",
+        "name": "b",
+        "run_cap": 2,
+        "parameters": {"x": {"values": [1, 2]}},
+        "program": "p",
+    }
+    assert changed_keys(before, now) == ["parameters.x.values", "parameters.y", "program"]

@@ -1,0 +1,79 @@
+"""The command line of a cell, against the one that wandb's agent makes of the same command."""
+
+import sys
+
+import pytest
+from wandb import wandb_agent
+
+from ssl_vision.errors import InputError
+from ssl_vision.sweeps.macros import MACROS, expanded, is_fit
+
+PARAMETERS = {
+    "model.objective": "MACL",
+    "model.objective.temperature": 0.1,
+    "data.batch_size": 64,
+    "a": True,
+    "b": False,
+    "c": None,
+    "nested": {"x": [1, 2.5], "y": "z"},
+    "text": "two words",
+}
+
+
+def of_the_agent(command, program, monkeypatch, tmp_path):
+    """What wandb agent would start."""
+    started = {}
+    monkeypatch.setattr(
+        wandb_agent, "AgentProcess", lambda **options: started.update(options) or SomeProcess()
+    )
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.setenv("WANDB_SWEEP_ID", "s")
+    monkeypatch.setenv("WANDB_RUN_ID", "")
+    monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", "")
+    agent = wandb_agent.Agent(api=None, queue=None)
+    agent._sweep_command = list(command)
+    args = {name: {"value": value} for name, value in PARAMETERS.items()}
+    agent._command_run({"run_id": "r", "args": args, "program": program})
+    return started["command"]
+
+
+class SomeProcess:
+    last_sigterm_time = None
+
+
+@pytest.mark.parametrize("macro", MACROS)
+def test_every_macro_is_as_the_agent_has_it(macro, monkeypatch, tmp_path):
+    command = ["${env}", "word", f"${{{macro}}}", "--last"]
+    json_file = tmp_path / "wandb" / "sweep-s" / "config-r.json"
+    ours = expanded(command, PARAMETERS, program="train.py", json_file=json_file)
+    theirs = of_the_agent(command, "train.py", monkeypatch, tmp_path)
+    assert ours == [sys.executable if word == "python" else word for word in theirs]
+
+
+def test_environment_variables_stand_for_their_values_as_the_agent_has_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("PLACE", "here")
+    command = ["--root=${envvar:PLACE}/data", "${envvar:PLACE}", "${args}"]
+    ours = expanded(command, PARAMETERS, program=None, json_file=tmp_path)
+    assert ours == of_the_agent(command, None, monkeypatch, tmp_path)
+    assert ours[:2] == ["--root=here/data", "here"]
+
+
+def test_an_environment_variable_that_is_not_set_is_said(monkeypatch, tmp_path):
+    monkeypatch.delenv("PLACE", raising=False)
+    with pytest.raises(InputError, match=r"needs \$PLACE, which is not set"):
+        expanded(["${envvar:PLACE}"], {}, program=None, json_file=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "fit"),
+    [
+        ("/usr/bin/env python -m ssl_vision fit --x", True),
+        ("/opt/bin/ssl-vision fit", True),
+        ("torchrun --nproc_per_node 2 -m ssl_vision fit", True),
+        ("python train.py fit", False),
+        ("python -m ssl_vision evaluate", False),
+        ("ssl-vision", False),
+    ],
+)
+def test_fit_is_known_by_its_words(line, fit):
+    assert is_fit(line.split()) is fit

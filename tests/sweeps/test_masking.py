@@ -1,0 +1,68 @@
+"""Values of ``${envvar:NAME}`` in a sweep's command reach its trials and nothing that the sweep writes."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ssl_vision.sweeps.masking import masked, masks
+
+PROGRAM = Path(__file__).parent / "program.py"
+SECRET = "s3cr3t/pass'word\\x"
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """One that fails and prints the value of a variable."""
+    monkeypatch.setenv("TOKEN", SECRET)
+    return [sys.executable, str(PROGRAM), "--fails=no access with ${envvar:TOKEN}", "${args}"]
+
+
+def test_values_are_masked_in_every_form_and_the_longest_first():
+    environment = {
+        "KEY": "abcd",
+        "LONG": "abcdef",
+        "FLAG": "1",
+        "LINES": "first\nlast",
+        "QUOTED": "it's\ttab",
+    }
+    replacements = masks(environment, environment)
+    line = b"1 abcdef abcd last first it's\ttab " + repr("it's\ttab").encode()
+    assert masked(line, replacements).decode() == (
+        '1 ${envvar:LONG} ${envvar:KEY} ${envvar:LINES} ${envvar:LINES} ${envvar:QUOTED} "${envvar:QUOTED}"'
+    )
+
+
+def test_a_dry_run_shows_names_in_place_of_values(command, sweep, sweep_path, tmp_path, capsys):
+    path = sweep_path({"x": {"values": [1, 2]}}, command=command)
+    assert sweep(path, f"--runs_dir={tmp_path}/runs", "--dry_run") == 0
+    printed = "".join(capsys.readouterr())
+    assert SECRET not in printed
+    assert printed.count("${envvar:TOKEN}") == 2
+
+
+def test_no_file_and_no_message_of_a_sweep_holds_a_value(command, sweep, sweep_path, tmp_path, capfd):
+    path = sweep_path({"x": {"values": [1, 2]}}, command=command)
+    folder = tmp_path / "runs" / "trial"
+    assert sweep(path, f"--runs_dir={tmp_path}/runs", "--attempts=1") == 1
+    cells = [folder / "x=1", folder / "x=2"]
+    for cell in cells:  # the trial itself has the value
+        assert f"--fails=no access with {SECRET}" in (cell / "starts").read_text()
+        log = (folder / "logs" / f"{cell.name}.log").read_text()
+        assert log.splitlines()[-1] == "no access with ${envvar:TOKEN}"
+    assert "no access with ${envvar:TOKEN}" in (folder / "sweep.csv").read_text()
+    written = [file for file in folder.rglob("*") if file.is_file() and file.parent not in cells]
+    assert {"sweep.yaml", "sweep.csv", "sweep.md", "sweep.db", "x=1.log"} <= {file.name for file in written}
+    assert [file for file in written if b"s3cr3t" in file.read_bytes()] == []
+    assert "s3cr3t" not in "".join(capfd.readouterr())
+
+
+def test_a_program_that_cannot_be_started_is_named_by_its_variable(
+    sweep, sweep_path, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("TOKEN", "/s3cr3t/program")
+    path = sweep_path({"x": {"values": [1]}}, command=["${envvar:TOKEN}", "${args}"])
+    assert sweep(path, f"--runs_dir={tmp_path}/runs") == 2
+    error = capsys.readouterr().err
+    assert "${envvar:TOKEN} cannot be started" in error
+    assert "s3cr3t" not in error

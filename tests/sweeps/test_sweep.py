@@ -1,0 +1,217 @@
+"""The command, as a user meets it: real runs, and programs that train nothing."""
+
+import importlib.util
+import multiprocessing
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from equal import difference_of_runs
+from optuna.exceptions import StorageInternalError
+from settings import TINY
+
+from ssl_vision.main import main
+
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def fit_file(tmp_path):
+    """A sweep of short runs on the digits."""
+    content = {
+        "method": "grid",
+        "metric": {"name": "val/knn_top1", "goal": "maximize"},
+        "parameters": {"model.objective.temperature": {"values": [0.2, 0.5]}},
+        "command": ["${env}", "${interpreter}", "-m", "ssl_vision", "fit", *TINY, "--wandb=true", "${args}"],
+    }
+    file = tmp_path / "digits.yaml"
+    file.write_text(yaml.safe_dump(content))
+    return str(file)
+
+
+def test_a_killed_run_goes_on_to_the_bit_and_a_finished_one_is_left_as_it_is(fit_file, tmp_path, capsys):
+    longer = "--trainer.max_epochs=12"
+    args = ["sweep", fit_file, f"--runs_dir={tmp_path}", "--cells=1", longer]
+    cell = tmp_path / "digits" / "temperature=0.2"
+    sweep = FORK.Process(target=lambda: os._exit(main(args)))
+    sweep.start()
+    end = time.monotonic() + 120
+    while not (cell / "checkpoints" / "last.ckpt").exists():
+        assert time.monotonic() < end
+        assert sweep.is_alive()
+        time.sleep(0.001)
+    sweep.kill()
+    sweep.join()
+    assert main(args) == 0
+    log = tmp_path / "digits" / "logs" / "temperature=0.2.log"
+    assert log.read_text().count("continuing from") == 1
+    whole = [*TINY, "--model.objective.temperature=0.2", longer, f"--runs_dir={tmp_path}", "--name=whole"]
+    assert main(["fit", *whole]) == 0
+    assert difference_of_runs(cell, tmp_path / "whole") == ""
+
+    shutil.copytree(cell, tmp_path / "before")  # as if the sweep was killed before it could note the end
+    (tmp_path / "digits" / "sweep.db").unlink()
+    assert main(args) == 0
+    assert log.read_text().count("continuing from") == 2
+    assert difference_of_runs(cell, tmp_path / "before") == ""
+    assert (cell / "times.csv").read_text() == (tmp_path / "before" / "times.csv").read_text()
+    out = capsys.readouterr().out
+    assert re.search(r"1/1 temperature=0.2: val/knn_top1 0\.\d+; 12 epochs, \d+ s", out)
+
+
+def test_a_dry_run_prints_the_commands_and_leaves_nothing(sweep, fit_file, tmp_path, capsys):
+    assert sweep(fit_file, "--dry_run", "--name=s", f"--runs_dir={tmp_path}", "--patience", "3") == 0
+    out = capsys.readouterr().out
+    assert "temperature=0.2\n" in out
+    last = out.splitlines()[3].split()
+    assert last[:4] == ["/usr/bin/env", sys.executable, "-m", "ssl_vision"]
+    assert last[-9:] == [
+        "--model.objective.temperature=0.5",
+        "--wandb=false",
+        "--report=false",
+        "--trainer.enable_progress_bar=false",
+        "--patience",
+        "3",
+        f"--runs_dir={tmp_path}/s",
+        "--name=temperature=0.5",
+        "--ckpt_path=last",
+    ]
+    assert out.endswith("2 cells\n")
+    assert [file.name for file in tmp_path.iterdir()] == ["digits.yaml"]
+
+
+def test_options_after_the_file_come_last_and_are_those_of_the_sweep(sweep, sweep_path, tmp_path, capsys):
+    file = sweep_path({"x": {"values": [1, 2]}})
+    args = [file, f"--runs_dir={tmp_path}", "--steps=5"]
+    assert sweep(*args) == 0
+    cell = tmp_path / "trial" / "x=1"
+    assert (cell / "starts").read_text() == " --x=1 --steps=5\n"
+    assert sweep(*args[:2]) == 2
+    assert "(options: --steps=5 there, none here)" in capsys.readouterr().err
+    assert sweep(*args) == 0
+    assert "2 of 2 cells done" in capsys.readouterr().out
+    assert (cell / "starts").read_text().count("\n") == 1
+
+
+def test_a_sweep_imports_no_torch():
+    rooms = ("sweep", "cluster", "queue", "worker", "plot", "table")
+    names = ", ".join(rooms)
+    code = f"import sys; from ssl_vision.sweeps import {names}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_is_left_behind(sweep, sweep_path, tmp_path, capsys):
+    file = sweep_path({"x": {"values": [1, 2]}})
+    assert sweep(file, f"--runs_dir={tmp_path}") == 0
+    folder = tmp_path / "trial"
+    assert {each.name for each in folder.iterdir()} == {
+        ".locks", "logs", "x=1", "x=2", "sweep.yaml", "sweep.db", "sweep.csv", "sweep.md", "sweep.html",
+    }  # fmt: skip
+    assert (folder / "sweep.yaml").read_text() == (tmp_path / "trial.yaml").read_text()
+    assert (folder / "sweep.md").read_text().strip() in capsys.readouterr().out
+
+
+def test_the_table_alone(sweep, sweep_path, tmp_path, capsys):
+    file = sweep_path({"x": {"values": [1, 2]}})
+    assert sweep(file, f"--runs_dir={tmp_path}", "--workers=0") == 0
+    assert capsys.readouterr().out.count("waiting") == 2
+    assert not (tmp_path / "trial" / "x=1").exists()
+
+
+def test_random_and_bayes_find_the_largest(sweep, sweep_path, tmp_path, capsys):
+    for method in ("random", "bayes"):
+        file = sweep_path({"x": {"min": 0.0, "max": 1.0}, "steps": {"value": 1}}, method=method, run_cap=4)
+        assert sweep(file, f"--runs_dir={tmp_path}", f"--name={method}") == 0
+        lines = (tmp_path / method / "sweep.md").read_text().splitlines()
+        xs = [float(line.split("|")[1]) for line in lines[2:6]]
+        assert xs == sorted(xs, reverse=True)
+        assert lines[-1].startswith("best: x=")
+
+
+def test_a_wandb_mirror_is_a_run_of_its_own_in_the_group_of_the_sweep(
+    sweep, sweep_path, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("WANDB_RUN_ID", "another")
+    command = ["sh", "-c", "echo group $WANDB_RUN_GROUP id $WANDB_RUN_ID; exit 1", "${args}"]
+    assert (
+        sweep(sweep_path({"x": {"value": 1}}, command=command), f"--runs_dir={tmp_path}", "--name=mine") == 1
+    )
+    assert "group mine id" in (tmp_path / "mine" / "logs" / "cell.log").read_text().splitlines()
+
+
+def test_the_file_of_arguments_is_written(sweep, sweep_path, tmp_path, capsys):
+    file = sweep_path({"x": {"values": [1, 2]}}, command=["cat", "${args_json_file}"])
+    assert sweep(file, f"--runs_dir={tmp_path}") == 1
+    assert '{"x": 2}' in (tmp_path / "trial" / "logs" / "x=2.log").read_text()
+
+
+def test_jobs_of_submitit_train_the_cells(sweep, sweep_path, tmp_path, capsys):
+    file = sweep_path({"x": {"values": [1, 2, 3, 4]}})
+    jobs = ["--submitit.jobs=2", "--submitit.cluster=local", "--submitit.gpus=0", "--submitit.timeout_min=2"]
+    assert sweep(file, f"--runs_dir={tmp_path}", *jobs) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"jobs \d+, \d+; Ctrl-C leaves them", out)
+    assert out.count("| finished |") == 4
+    assert len(list((tmp_path / "trial" / "logs" / "jobs").glob("*_log.out"))) == 2
+
+
+def test_slurm_that_is_not_there_is_one_line(sweep, sweep_path, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "/nowhere")
+    file = sweep_path({"x": {"value": 1}})
+    assert sweep(file, f"--runs_dir={tmp_path}", "--submitit.jobs=1") == 2
+    error = capsys.readouterr().err
+    assert error.startswith('ssl-vision sweep: submitit cannot start jobs on slurm: Could not detect "srun"')
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("library", ["optuna", "plotly", "submitit"])
+def test_a_library_that_is_not_installed_is_one_line(
+    sweep, library, sweep_path, tmp_path, monkeypatch, capsys
+):
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == library else found(name))
+    args = ["--submitit.jobs=1"] if library == "submitit" else []
+    assert sweep(sweep_path({"x": {"value": 1}}), f"--runs_dir={tmp_path}", *args) == 2
+    assert f"{library} is not installed: pip install 'ssl_vision[sweep]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        ([], "file"),
+        (["absent.yaml"], "absent.yaml cannot be read (No such file or directory)"),
+        (["FILE", "--worker=2"], "--worker: did you mean --workers?"),
+        (["FILE", "--workers=-1"], "workers"),
+        (["--seed", "-1", "absent.yaml"], "absent.yaml cannot be read"),
+        (["FILE", "--overwrite=true"], "--overwrite: delete the sweep's folder, or give another --name"),
+        (
+            ["FILE", "--ckpt_path=last"],
+            "--ckpt_path: every cell continues from its last checkpoint by itself",
+        ),
+        (["FILE", "--name=a/b"], "--name a/b: a name, not a path; the folder is --runs_dir"),
+        (["FILE", "--workers=1", "--per_gpu=1"], "give one of them"),
+        (["FILE", "--submitit.job=1"], "--submitit.job: did you mean --submitit.jobs?"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(sweep, args, line, sweep_path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    file = sweep_path({"x": {"value": 1}})
+    assert sweep(*(file if arg == "FILE" else arg for arg in args)) == 2
+    error = capsys.readouterr().err
+    assert line in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_database_that_cannot_be_written_is_one_line(sweep, sweep_path, tmp_path, monkeypatch, capsys):
+    def full(self):
+        raise StorageInternalError("An exception is raised during the commit.") from OSError("disk is full")
+
+    monkeypatch.setattr("ssl_vision.sweeps.worker.Worker.work", full)
+    assert sweep(sweep_path({"x": {"values": [1]}}), f"--runs_dir={tmp_path}") == 2
+    assert "sweep: the sweep's database cannot be written (disk is full); the same" in capsys.readouterr().err

@@ -1,0 +1,125 @@
+"""The table and the plot of a sweep, against numbers made by hand."""
+
+import csv
+import json
+import re
+
+import pytest
+from scipy import stats
+
+from ssl_vision.sweeps.cells import Cell
+from ssl_vision.sweeps.file import Metric
+from ssl_vision.sweeps.plan import Record
+from ssl_vision.sweeps.plot import write_plot
+from ssl_vision.sweeps.table import ranked, write_tables
+
+BEST = Metric("val/top1", "maximize", None)
+LEAST = Metric("loss", "minimize", None)
+
+
+def record(state, value=None, note="", **varied):
+    name = ",".join(f"{key}={each}" for key, each in varied.items())
+    return Record(Cell(name, varied, varied), state, value, note)
+
+
+def run_folder(folder, name, *, epochs=2, metric="val/top1", values=(0.1, 0.2)):
+    place = folder / name
+    place.mkdir()
+    lines = [f"{i},{i},{value}" for i, value in enumerate(values)]
+    (place / "metrics.csv").write_text("\n".join([f"step,epoch,{metric}", *lines]) + "\n")
+    times = [f"{i},{i},1.5,0.25" for i in range(epochs)]
+    (place / "times.csv").write_text(
+        "\n".join(["step,epoch,time/train_seconds,time/val_seconds", *times]) + "\n"
+    )
+
+
+def test_the_best_comes_first_and_the_failed_last():
+    records = [record("failed", x=1), record("finished", 0.2, x=2), record("pruned", 0.9, x=3)]
+    records += [record("finished", 0.7, x=4), record("waiting", x=5)]
+    assert [r.cell.varied["x"] for r in ranked(records, BEST)] == [4, 2, 3, 5, 1]
+    assert [r.cell.varied["x"] for r in ranked(records, LEAST)] == [2, 4, 3, 5, 1]
+
+
+def test_the_table_holds_what_is_known_of_every_cell(tmp_path):
+    run_folder(tmp_path, "x=1", epochs=3)
+    records = [record("finished", 0.25, x=1), record("failed", None, "exit code 1: a|b", x=2)]
+    text = write_tables(tmp_path, records, BEST)
+    lines = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in text.splitlines()[:4]]
+    assert lines[0] == ["x", "state", "val/top1", "epochs", "seconds", "note"]
+    assert lines[2] == ["1", "finished", "0.25", "3", "5.2", ""]
+    assert lines[3] == ["2", "failed", "", "", "", "exit code 1: a\\|b"]
+    assert text.endswith("best: x=1, val/top1 0.25")
+    assert (tmp_path / "sweep.md").read_text() == f"{text}\n"
+    with (tmp_path / "sweep.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["name"], row["state"], row["val/top1"], row["note"]) for row in rows] == [
+        ("x=1", "finished", "0.25", ""),
+        ("x=2", "failed", "", "exit code 1: a|b"),
+    ]
+
+
+def test_a_parameter_that_is_named_like_a_column_has_its_own(tmp_path):
+    records = [
+        record("finished", 0.5, name="sgd", epochs=10, seed_everything=seed, **{"val/top1": 3})
+        for seed in (0, 1)
+    ]
+    text = write_tables(tmp_path, records, BEST)
+    (row, _) = csv.DictReader((tmp_path / "sweep.csv").open())
+    assert row["name"] == records[0].cell.name
+    assert (row["--name"], row["--epochs"], row["--val/top1"], row["val/top1"]) == ("sgd", "10", "3", "0.5")
+    assert text.count("| sgd ") == 3  # twice a cell, once the mean
+
+
+def test_seeds_become_a_mean_with_students_interval(tmp_path):
+    values = {"a": [0.5, 0.6, 0.9], "b": [0.7, 0.8, 0.9], "c": [0.1]}
+    records = [
+        record("finished", value, objective=objective, seed_everything=seed)
+        for objective, found in values.items()
+        for seed, value in enumerate(found)
+    ]
+    records.append(record("failed", None, "why", objective="b", seed_everything=3))
+    text = write_tables(tmp_path, records, BEST)
+    half = stats.sem(values["a"]) * stats.t.ppf(0.975, 2)
+    table = text.split("by Student's t:\n\n")[1].splitlines()
+    assert re.match(r"\| b +\| 3 +\| 0\.8 ± ", table[2])
+    assert re.match(rf"\| a +\| 3 +\| 0\.6667 ± {half:.2g} +\|", table[3])
+    assert len(table[: table.index("")]) == 4  # one value of c has no interval
+
+
+def test_a_sweep_of_which_nothing_is_done_has_a_table(tmp_path):
+    assert "waiting" in write_tables(tmp_path, [record("waiting", x=1)], BEST)
+    assert write_plot(tmp_path, [record("waiting", x=1)], BEST) is None
+
+
+def test_the_plot_has_the_points_their_means_and_the_curves(tmp_path):
+    records = []
+    for lr in (0.001, 0.1):
+        for seed in (0, 1):
+            records.append(record("finished", 10 * lr + seed, k="a", lr=lr, seed_everything=seed))
+            run_folder(tmp_path, records[-1].cell.name, values=(0.3, 10 * lr + seed))
+    records.append(record("pruned", 0.5, k="b", lr=0.1, seed_everything=0))
+    run_folder(tmp_path, records[-1].cell.name)
+    page = write_plot(tmp_path, records, BEST)
+    text = page.read_text()
+    assert len(text) > 1_000_000  # the library is within: the page needs nothing else
+    call = text[text.rindex("Plotly.newPlot(") :]
+    traces, end = json.JSONDecoder().raw_decode(call[call.index("[") :])
+    layout, _ = json.JSONDecoder().raw_decode(call[call.index("{", call.index("[") + end) :])
+    lines = [trace for trace in traces if trace["mode"] == "lines"]
+    assert {trace["name"]: (trace["x"], trace["y"]) for trace in lines} == {
+        "k a": ([0.001, 0.1], [pytest.approx(0.51), pytest.approx(1.5)]),
+        "k b": ([], []),
+    }
+    points = next(trace for trace in traces if trace["mode"] == "markers")
+    assert sorted(zip(points["x"], points["y"], strict=True)) == [
+        (0.001, 0.01),
+        (0.001, 1.01),
+        (0.1, 1.0),
+        (0.1, 2.0),
+    ]
+    curves = [trace for trace in traces if trace["mode"] == "lines+markers"]
+    assert len(curves) == 5
+    assert curves[0]["x"] == [1, 2]
+    assert curves[0]["y"] == [0.3, 2.0]
+    assert layout["xaxis"]["type"] == "log"
+    assert layout["yaxis"]["title"]["text"] == "val/top1"

@@ -1,0 +1,198 @@
+"""Workers, by the command line: processes that die at any moment, and early ends.
+
+``SSL_VISION_KILLS=20`` makes the number of kills 20; the normal suite has a few.
+"""
+
+import csv
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+
+import pytest
+
+from ssl_vision.main import main
+from ssl_vision.sweeps.sweep import run
+
+FORK = multiprocessing.get_context("fork")
+KILLS = int(os.environ.get("SSL_VISION_KILLS", "5"))
+
+
+def started(*args, log):
+    """A sweep in a process that leads a session, its output in a file."""
+
+    def whole():
+        os.setsid()
+        sys.stdout = sys.stderr = log.open("a")
+        os.dup2(sys.stderr.fileno(), 2)
+        try:
+            code = main(["sweep", *map(str, args)])
+        except SystemExit as error:
+            code = error.code
+        sys.stdout.flush()
+        os._exit(code)
+
+    process = FORK.Process(target=whole)
+    process.start()
+    return process
+
+
+def until(found, *, seconds=60):
+    end = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def table(folder):
+    with (folder / "sweep.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def rows(cell):
+    with (cell / "metrics.csv").open(newline="") as file:
+        return [(int(row["step"]), float(row["score"])) for row in csv.DictReader(file)]
+
+
+def test_eight_workers_on_one_database_neither_lose_nor_double_a_cell(sweep_path, tmp_path):
+    file = sweep_path({"x": {"values": list(range(24))}})
+    args = [file, f"--runs_dir={tmp_path}", "--workers=1"]
+    workers = [started(*args, log=tmp_path / f"log{i}") for i in range(8)]
+    for worker in workers:
+        worker.join(120)
+        assert worker.exitcode == 0, (tmp_path / f"log{workers.index(worker)}").read_text()
+    found = table(tmp_path / "trial")
+    assert sorted(int(row["x"]) for row in found) == list(range(24))
+    assert {row["state"] for row in found} == {"finished"}
+    for i in range(24):
+        assert len((tmp_path / "trial" / f"x={i}" / "starts").read_text().splitlines()) == 1
+
+
+def test_kills_at_random_moments_lose_and_double_nothing(sweep_path, tmp_path):
+    """Two sweeps on one folder, with two cells at a time each; one of them is killed, again and again."""
+    cells, steps = 3 + 3 * KILLS // 2, 6
+    file = sweep_path(
+        {"x": {"values": list(range(cells))}, "steps": {"value": steps}, "pause": {"value": 0.04}}
+    )
+    args = [file, f"--runs_dir={tmp_path}", "--workers=2"]
+    rng, folder, log = random.Random(0), tmp_path / "trial", tmp_path / "log"
+    alive = [started(*args, log=log) for _ in range(2)]
+    for _ in range(KILLS):
+        time.sleep(rng.uniform(0.05, 0.6))
+        victim = alive.pop(rng.randrange(2))
+        victim.kill()
+        victim.join()
+        alive.append(started(*args, log=log))
+    for process in alive:
+        process.join(120)
+        assert process.exitcode == 0, log.read_text()
+    found = table(folder)
+    assert sorted((int(row["x"]), row["state"], float(row["score"])) for row in found) == [
+        (x, "finished", float(x)) for x in range(cells)
+    ]
+    for x in range(cells):
+        cell = folder / f"x={x}"
+        assert rows(cell) == [(step, float(x)) for step in range(steps)]
+        assert (cell / "ends").read_text() == "end\n"
+        assert not (cell / "double").exists()
+
+
+def test_a_killed_cell_is_a_failed_one_and_goes_on_at_the_next_start(sweep, sweep_path, tmp_path, capsys):
+    file = sweep_path({"x": {"values": [1]}, "steps": {"value": 100}, "pause": {"value": 0.02}})
+    args = [file, f"--runs_dir={tmp_path}"]
+    process, cell = started(*args, log=tmp_path / "log"), tmp_path / "trial" / "cell"
+    until(lambda: (cell / "place").exists())
+    children = [
+        int(name)
+        for name in os.listdir("/proc")
+        if name.isdigit() and f"SSL_VISION_CELL={cell}\0".encode() in environment(name)
+    ]
+    os.kill(max(children), signal.SIGKILL)
+    process.join(60)
+    assert process.exitcode == 1
+    assert "failed: killed by SIGKILL" in (tmp_path / "log").read_text()
+    assert "1 of 1 cells failed" in (tmp_path / "log").read_text()
+    assert sweep(*args) == 0
+    assert len(rows(cell)) == 100
+    assert len((cell / "starts").read_text().splitlines()) == 2
+
+
+def environment(pid):
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_sweep_which_goes_on_by_the_same_command(
+    sweep, number, sweep_path, tmp_path, capsys
+):
+    file = sweep_path({"x": {"values": [1, 2]}, "steps": {"value": 40}, "pause": {"value": 0.02}})
+    args = [file, f"--runs_dir={tmp_path}"]
+    process, cell = started(*args, log=tmp_path / "log"), tmp_path / "trial" / "x=1"
+    until(lambda: (cell / "place").exists())
+    os.kill(process.pid, number)
+    process.join(60)
+    assert process.exitcode == 128 + number
+    log = (tmp_path / "log").read_text()
+    assert f"{number.name}: the same command goes on" in log
+    assert {row["x"]: row["state"] for row in table(tmp_path / "trial")} == {
+        "1": "interrupted",
+        "2": "waiting",
+    }
+    assert sweep(*args) == 0
+    assert [len(rows(tmp_path / "trial" / f"x={x}")) for x in (1, 2)] == [40, 40]
+
+
+def test_early_termination_ends_the_worse_cells_as_wandb_does(sweep, sweep_path, tmp_path, capsys):
+    """One at a time: of 9 and 1 the best 2/3 + 1 go on beyond value 2, of 9, 1 and 2 the best two."""
+    file = sweep_path(
+        {"x": {"values": [9, 1, 2]}, "steps": {"value": 60}, "pause": {"value": 0.05}},
+        early_terminate={"type": "hyperband", "min_iter": 2, "eta": 3},
+    )
+    assert sweep(file, f"--runs_dir={tmp_path}") == 0
+    found = {row["x"]: (row["state"], row["note"]) for row in table(tmp_path / "trial")}
+    assert found == {"9": ("finished", ""), "1": ("pruned", "at value 2"), "2": ("pruned", "at value 6")}
+    assert all(len(rows(tmp_path / "trial" / f"x={x}")) < 60 for x in (1, 2))
+    assert sweep(file, f"--runs_dir={tmp_path}") == 0
+    assert (tmp_path / "trial" / "x=1" / "starts").read_text().count("\n") == 1
+
+
+def test_a_mistake_in_every_cell_ends_the_sweep_after_three(sweep, sweep_path, tmp_path, capsys):
+    parameters = {"x": {"values": list(range(9))}, "fails": {"value": "no such option"}, "code": {"value": 2}}
+    args = [sweep_path(parameters), f"--runs_dir={tmp_path}"]
+    assert sweep(*args) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "the first 3 cells ended alike; the last line: exit code 2: no such option" in error
+    assert len(list((tmp_path / "trial").glob("x=*"))) == 3
+
+
+def test_a_cell_without_the_metric_failed_and_says_what_there_is(sweep, sweep_path, tmp_path, capsys):
+    file = sweep_path({"x": {"value": 1}}, metric={"name": "scoer", "goal": "maximize"})
+    assert sweep(file, f"--runs_dir={tmp_path}") == 1
+    (row,) = table(tmp_path / "trial")
+    assert (row["state"], row["note"]) == ("failed", "metrics.csv has no 'scoer'; it has score")
+
+
+def test_a_program_that_is_not_there_is_one_line(sweep, sweep_path, tmp_path, capsys):
+    file = sweep_path({"x": {"value": 1}}, command=["/no/such/program", "${args}"])
+    assert sweep(file, f"--runs_dir={tmp_path}") == 2
+    assert capsys.readouterr().err == (
+        "ssl-vision sweep: /no/such/program cannot be started (No such file or directory)\n"
+    )
+
+
+def test_cells_see_the_gpu_of_their_slot(sweep_path, tmp_path, monkeypatch, capsys):
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: a (UUID: x)'\necho 'GPU 1: b (UUID: y)'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    file = sweep_path({"x": {"values": list(range(8))}, "pause": {"value": 0.2}})
+    run([file, f"--runs_dir={tmp_path}", "--per-gpu=2"])
+    seen = [(tmp_path / "trial" / f"x={x}" / "starts").read_text().split()[0] for x in range(4)]
+    assert sorted(seen) == ["0", "0", "1", "1"]
