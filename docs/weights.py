@@ -19,14 +19,14 @@ from ssl_vision.objectives import (
     Clipped,
     Decoupled,
     Flat,
+    MarginLoss,
     Reweighted,
     ReweightedByAlignment,
     Softmax,
-    Weight,
 )
 
 TAU, NEGATIVES = 0.1, 510
-CURVES: dict[str, tuple[Weight, str, str, float]] = {
+CURVES: dict[str, tuple[MarginLoss, str, str, float]] = {
     "MACL-c": (ReweightedByAlignment(), "#CC79A7", "-", 2),
     "DCL, MACL, FlatNCE": (Reweighted(), "#bbbbbb", "-", 6),
     "dual temperature, τ_β = 1": (AtTemperature(1.0), "#009E73", "-", 1.5),
@@ -42,7 +42,7 @@ def margins() -> Tensor:
     return math.log(NEGATIVES) - torch.linspace(1, -1, 801, dtype=torch.float64) / TAU
 
 
-def weight_on(weight: Weight, d: Tensor) -> Tensor:
+def weight_on(weight: MarginLoss, d: Tensor) -> Tensor:
     """∂ℓ/∂d of each anchor."""
     d = d.clone().requires_grad_()
     positive = (math.log(NEGATIVES) - d.detach()) * TAU

@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_vision.main import main
-from ssl_vision.objectives import DCL, AlignmentExponential, Anchors, Contrastive, InfoNCE, Weight
+from ssl_vision.objectives import DCL, AlignmentExponential, Anchors, Contrastive, InfoNCE, MarginLoss
 from ssl_vision.runs.registry import Run
 
 os.chdir(tempfile.mkdtemp())
@@ -60,11 +60,11 @@ Path("powers.py").write_text('''
 
 from torch import Tensor
 
-from ssl_vision.objectives import Anchors, Weight
+from ssl_vision.objectives import Anchors, MarginLoss
 from ssl_vision.objectives.margin_loss import value_with_gradient
 
 
-class Power(Weight):
+class Power(MarginLoss):
     """Value d, weight W^p on its gradient.
 
     Args:
@@ -106,7 +106,7 @@ for options in (
 
 
 # %%
-def weight_on(weight: Weight, d: Tensor) -> Tensor:
+def weight_on(weight: MarginLoss, d: Tensor) -> Tensor:
     """∂loss/∂d of anchors with these margins."""
     d = d.clone().requires_grad_()
     anchors = Anchors(margin=d, positive=-d.detach(), temperature=torch.tensor(1.0), margin_at=lambda tau: d)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TextIO, cast
 from ssl_vision._version import __version__
 from ssl_vision.cli.import_paths import dotted, local_modules
 from ssl_vision.errors import InputError, Interrupted
-from ssl_vision.progress import Job
+from ssl_vision.progress import Progress
 from ssl_vision.quiet import quiet, silenced
 from ssl_vision.streams import BestEffort, abandon, prepare
 
@@ -170,7 +170,7 @@ def _complain_of_fault(name: str, error: Exception, *, debug: bool) -> int:
 def _function(place: str) -> Callable[..., Mapping[str, Any] | None]:
     """The function at a place, whose import may take a while."""
     module, _, name = place.partition(":")
-    with Job("loading", lines=False):
+    with Progress("loading", lines=False):
         function: Callable[..., Mapping[str, Any] | None] = getattr(importlib.import_module(module), name)
     return function
 

@@ -26,7 +26,7 @@ _SHORTEST, _LONGEST = 5, 24
 """Of the bar, in characters."""
 
 
-class Job:
+class Progress:
     """Says on stderr how far a job is, how fast it goes and when it will be done, while its context lasts.
 
     On a terminal that is a bar, which goes at the end. Elsewhere it is at most one line every 30 seconds, and
@@ -134,7 +134,7 @@ class Job:
 
 
 def tracked(items: Iterable[T], what: str, *, total: int | None = None, unit: str = "") -> Iterator[T]:
-    """The items, one after the other, while a `Job` says how far their user is.
+    """The items, one after the other, while a `Progress` says how far their user is.
 
     Args:
         items: Anything to go through.
@@ -144,7 +144,7 @@ def tracked(items: Iterable[T], what: str, *, total: int | None = None, unit: st
     """
     if total is None:
         total = len(items) if isinstance(items, Sized) else None
-    with Job(what, total, unit=unit) as job:
+    with Progress(what, total, unit=unit) as job:
         for item in items:
             yield item
             job.advance()

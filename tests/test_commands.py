@@ -29,7 +29,7 @@ NOT_RUN = {
     r"compile": "compiling takes minutes on a CPU; tests/methods and tests/data compile",
     r"--model\.encoder Timm": "a large network; tests/encoders trains small ones",
     r"--format (torchvision|timm)": "a network of width 64; tests/export/test_export.py has one",
-    r"^ssl-vision (runs|sweep|reproduce|compare)\b": "several runs; tests of compare, sweeps and reproduce have them",
+    r"^ssl-vision (runs|sweep|reproduce|compare)\b": "several runs; tests of these packages have them",
     r"^ssl-vision report\b": "tests/report runs it",
 }
 """Commands of ssl-vision that are only parsed."""

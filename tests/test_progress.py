@@ -9,7 +9,7 @@ from contextlib import redirect_stderr, suppress
 import pytest
 
 from ssl_vision import progress
-from ssl_vision.progress import Job, duration, number, tracked
+from ssl_vision.progress import Progress, duration, number, tracked
 from ssl_vision.quiet import quiet, silenced
 
 
@@ -55,7 +55,7 @@ def test_numbers(value, text):
 
 def test_without_a_terminal_a_line_every_thirty_seconds_and_one_at_the_end(capsys):
     clock = Clock()
-    with Job("embed", 100, unit="images", clock=clock) as job:
+    with Progress("embed", 100, unit="images", clock=clock) as job:
         for _ in range(10):
             clock.now += 8
             job.advance(10)
@@ -69,12 +69,12 @@ def test_without_a_terminal_a_line_every_thirty_seconds_and_one_at_the_end(capsy
 
 def test_a_job_that_nobody_waits_for_says_nothing(capsys):
     clock = Clock()
-    with Job("embed", 100, clock=clock) as job:
+    with Progress("embed", 100, clock=clock) as job:
         clock.now += 1.9
         job.advance(100)
-    with Job("loading", lines=False, clock=clock):
+    with Progress("loading", lines=False, clock=clock):
         clock.now += 60
-    with suppress(KeyError), Job("embed", 100, clock=clock):
+    with suppress(KeyError), Progress("embed", 100, clock=clock):
         clock.now += 20
         raise KeyError
     assert capsys.readouterr() == ("", "")
@@ -82,7 +82,7 @@ def test_a_job_that_nobody_waits_for_says_nothing(capsys):
 
 def test_what_was_done_before_is_in_no_rate(capsys):
     clock = Clock()
-    with Job("run", 100, done=50, clock=clock) as job:
+    with Progress("run", 100, done=50, clock=clock) as job:
         clock.now += 10
         job.advance(10)
         job.note = "loss 1"
@@ -91,7 +91,7 @@ def test_what_was_done_before_is_in_no_rate(capsys):
 
 def test_of_a_job_without_an_end_the_rate_is_told():
     clock = Clock()
-    with Job("wait", clock=clock) as job:
+    with Progress("wait", clock=clock) as job:
         assert job.state() == ""
         clock.now += 2
         job.advance(3)
@@ -100,7 +100,7 @@ def test_of_a_job_without_an_end_the_rate_is_told():
 
 def test_on_a_terminal_there_is_a_bar_and_it_goes(terminal):
     clock = Clock()
-    with redirect_stderr(terminal), Job("embed", 100, unit="images", clock=clock) as job:
+    with redirect_stderr(terminal), Progress("embed", 100, unit="images", clock=clock) as job:
         clock.now += 10
         job.advance(50)
         job._bar.refresh()
@@ -117,7 +117,7 @@ def test_on_a_terminal_there_is_a_bar_and_it_goes(terminal):
 def test_where_the_terminal_is_narrow_the_bar_is(columns, bar, terminal, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     clock = Clock()
-    with redirect_stderr(terminal), Job("embed", 100, unit="images", clock=clock) as job:
+    with redirect_stderr(terminal), Progress("embed", 100, unit="images", clock=clock) as job:
         clock.now += 10
         job.advance(100)
         job._bar.refresh()
@@ -127,7 +127,7 @@ def test_where_the_terminal_is_narrow_the_bar_is(columns, bar, terminal, monkeyp
 
 
 def test_one_within_another_is_drawn_too(terminal):
-    with redirect_stderr(terminal), Job("outer", 2) as outer, Job("inner", 2) as inner:
+    with redirect_stderr(terminal), Progress("outer", 2) as outer, Progress("inner", 2) as inner:
         inner.advance()
         inner._bar.refresh()
         assert "inner" in terminal.getvalue()
@@ -138,7 +138,7 @@ def test_one_within_another_is_drawn_too(terminal):
 def test_a_terminal_that_cannot_draw_gets_lines(terminal, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     clock = Clock()
-    with redirect_stderr(terminal), Job("embed", 100, clock=clock) as job:
+    with redirect_stderr(terminal), Progress("embed", 100, clock=clock) as job:
         clock.now += 30
         job.advance(50)
     assert terminal.getvalue() == "embed: 50/100, 1.67/s, 0:30 left\nembed: 50 in 0:30\n"
@@ -147,11 +147,11 @@ def test_a_terminal_that_cannot_draw_gets_lines(terminal, monkeypatch):
 @pytest.mark.parametrize(("variable", "value"), [("SSL_VISION_QUIET", "1"), ("LOCAL_RANK", "1")])
 def test_quiet_and_other_processes_say_nothing(variable, value, terminal, monkeypatch):
     monkeypatch.setenv(variable, value)
-    with redirect_stderr(terminal), Job("embed", 100) as job:
+    with redirect_stderr(terminal), Progress("embed", 100) as job:
         job.advance()
     monkeypatch.setenv("TERM", "dumb")
     clock = Clock()
-    with redirect_stderr(terminal), Job("embed", 100, clock=clock) as job:
+    with redirect_stderr(terminal), Progress("embed", 100, clock=clock) as job:
         clock.now += 90
         job.advance()
     assert terminal.getvalue() == ""
@@ -159,8 +159,8 @@ def test_quiet_and_other_processes_say_nothing(variable, value, terminal, monkey
 
 def test_tracked_gives_the_items_and_counts_those_that_are_done(monkeypatch):
     jobs = []
-    enter = Job.__enter__
-    monkeypatch.setattr(Job, "__enter__", lambda job: jobs.append(job) or enter(job))
+    enter = Progress.__enter__
+    monkeypatch.setattr(Progress, "__enter__", lambda job: jobs.append(job) or enter(job))
     seen = [(item, jobs[0].done) for item in tracked("abc", "letters")]
     assert seen == [("a", 0), ("b", 1), ("c", 2)]
     assert (jobs[0].done, jobs[0].total) == (3, 3)

@@ -6,18 +6,18 @@ from ssl_vision.callbacks.objective import ObjectiveStatistics
 from ssl_vision.callbacks.online import OnlineProbe
 from ssl_vision.callbacks.representation import RepresentationMetrics
 from ssl_vision.callbacks.shadow import ShadowObjectives
-from ssl_vision.callbacks.skip_nonfinite import FiniteSteps
+from ssl_vision.callbacks.skip_nonfinite import SkipNonFiniteSteps
 from ssl_vision.callbacks.times import Times
 from ssl_vision.callbacks.weights import WeightHistogram
 
 __all__ = [
-    "FiniteSteps",
     "GradientDiagnostics",
     "Memory",
     "ObjectiveStatistics",
     "OnlineProbe",
     "RepresentationMetrics",
     "ShadowObjectives",
+    "SkipNonFiniteSteps",
     "Times",
     "WeightHistogram",
 ]

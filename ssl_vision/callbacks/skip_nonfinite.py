@@ -15,7 +15,7 @@ from ssl_vision.data import Batch
 from ssl_vision.methods.finite_gradients import not_finite, skips_on_device
 
 
-class FiniteSteps(pl.Callback):
+class SkipNonFiniteSteps(pl.Callback):
     """Skips the update of every step whose loss or gradient is not finite.
 
     Neither the parameters nor the optimizer's state move then, and BatchNorm's running statistics are put

@@ -26,12 +26,12 @@ import ssl_vision.encoders
 import ssl_vision.methods
 import ssl_vision.objectives
 from ssl_vision.callbacks import (
-    FiniteSteps,
     GradientDiagnostics,
     Memory,
     ObjectiveStatistics,
     OnlineProbe,
     RepresentationMetrics,
+    SkipNonFiniteSteps,
     Times,
     WeightHistogram,
 )
@@ -45,8 +45,8 @@ from ssl_vision.errors import InputError
 from ssl_vision.quiet import quiet
 from ssl_vision.runs.changed_images import check_images
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
-from ssl_vision.runs.checkpoint_io import WholeFiles
-from ssl_vision.runs.checkpointing import LastCheckpoint
+from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO
+from ssl_vision.runs.checkpointing import ResumeCheckpoint
 from ssl_vision.runs.folder import RunFolder, below_home, derived_name, differences, run_path
 from ssl_vision.runs.initial import start_from
 from ssl_vision.runs.log import RunLog
@@ -342,14 +342,14 @@ class RunCLI(LightningCLI):
         ]
         has_objective = "objective" in dict(self.model.named_children())
         own += [ObjectiveStatistics(), WeightHistogram(log)] if has_objective else []
-        own += [FiniteSteps(config.patience, objective="objective" if has_objective else None)]
+        own += [SkipNonFiniteSteps(config.patience, objective="objective" if has_objective else None)]
         own += [OnlineProbe()] if config.online_probe else []
         own += [GradientDiagnostics()] if config.gradients else []
-        files = WholeFiles(self.folder.last, self.folder.previous)
+        files = AtomicCheckpointIO(self.folder.last, self.folder.previous)
         spare = Path(config.spare_dir) if config.spare_dir else None
         own += [
             record,
-            LastCheckpoint(self.folder, files, every_n_steps=config.save_every_n_steps, spare=spare),
+            ResumeCheckpoint(self.folder, files, every_n_steps=config.save_every_n_steps, spare=spare),
         ]
         theirs = config.trainer.callbacks
         theirs = theirs if isinstance(theirs, list) else [theirs]

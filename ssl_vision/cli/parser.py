@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import yaml
 from jsonargparse import ActionSubCommands, ArgumentParser, Namespace, get_loader, set_loader
 
-from ssl_vision.cli.suggestions import meant
+from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.errors import InputError
 from ssl_vision.runs.migration import migrated_config, migrated_key
 from ssl_vision.runs.reading import check_yaml, parse_yaml, read_yaml
@@ -120,7 +120,7 @@ def one_line(message: str, *, options: Sequence[str] = ()) -> str:
     if match := re.match(unknown, complaint):
         return f"{'.'.join([*keys, match[1]])}: {_unknown_option(match[1], owner, options, '.'.join(keys))}"
     if match := re.match(r"Expected a dot import path string: (\S+)", complaint):
-        complaint = f"no class named {match[1]}{meant(match[1], _classes(keys))}"
+        complaint = f"no class named {match[1]}{closest_match(match[1], _classes(keys))}"
     if complaint.startswith("Expected a ") and "Got value" not in complaint and given:
         complaint += f". Got value: {given}"
     complaint = re.sub(r"Expected a <class '(\w+)'>\. Got value:", r"expected \1, got", complaint)
@@ -150,7 +150,7 @@ def _unknown_option(name: str, owner: str, options: Sequence[str], place: str) -
         owner, head = ("Trainer", "") if head == "trainer" else ("", head)
     whose = owner.rsplit(".", 1)[-1] + (f"'s {head}" if head else "") if owner else "there"
     verb = "has no" if owner else "is no"
-    return f"{whose} {verb} option '{last if owner else name}'{meant(last, known)}"
+    return f"{whose} {verb} option '{last if owner else name}'{closest_match(last, known)}"
 
 
 def _options(owner: str, head: str) -> list[str]:

@@ -7,12 +7,12 @@ from pytorch_lightning.callbacks import ProgressBar
 
 from ssl_vision.data import Batch
 from ssl_vision.descriptions import described
-from ssl_vision.progress import Job, number
+from ssl_vision.progress import Progress, number
 from ssl_vision.runs.log import RunLog
 
 
 class RunBar(ProgressBar):
-    """A `Job` of the whole run, all its epochs and validations.
+    """A `Progress` of the whole run, all its epochs and validations.
 
     It draws numbers that are on the host already, those that the run's log was given, and so never waits for
     the device.
@@ -25,7 +25,7 @@ class RunBar(ProgressBar):
         super().__init__()
         self._log = log
         self._enabled = True
-        self._job: Job | None = None
+        self._job: Progress | None = None
 
     def disable(self) -> None:
         """Shows nothing: Lightning asks for it in all processes but the first."""
@@ -38,13 +38,13 @@ class RunBar(ProgressBar):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begins where the run begins, or goes on."""
         steps = trainer.estimated_stepping_batches
-        self._open(TrainingJob(trainer.global_step, None if steps == float("inf") else int(steps)))
+        self._open(TrainingProgress(trainer.global_step, None if steps == float("inf") else int(steps)))
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         """Counts the step."""
-        if not isinstance(self._job, TrainingJob):
+        if not isinstance(self._job, TrainingProgress):
             return
         epochs = trainer.max_epochs
         of = f"/{epochs}" if epochs and epochs > 0 else ""
@@ -56,10 +56,10 @@ class RunBar(ProgressBar):
         """Begins a validation, within a run or alone."""
         if self._log is not None:
             self._log.latest.pop("val/collapsed", None)  # logged where it is so, and not where it is no more
-        if isinstance(self._job, TrainingJob):
+        if isinstance(self._job, TrainingProgress):
             self._job.begin_validation()
         else:
-            self._open(Job("validation", sum(trainer.num_val_batches), unit="batches"))
+            self._open(Progress("validation", sum(trainer.num_val_batches), unit="batches"))
 
     def on_validation_batch_end(
         self,
@@ -71,7 +71,7 @@ class RunBar(ProgressBar):
         dataloader_idx: int = 0,
     ) -> None:
         """Counts the batch."""
-        if isinstance(self._job, TrainingJob):
+        if isinstance(self._job, TrainingProgress):
             done = sum(trainer.num_val_batches[:dataloader_idx]) + batch_idx + 1
             self._job.what = f"validation {done}/{sum(trainer.num_val_batches)}"
             self._job.advance(0)
@@ -80,7 +80,7 @@ class RunBar(ProgressBar):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Ends it."""
-        if isinstance(self._job, TrainingJob):
+        if isinstance(self._job, TrainingProgress):
             self._job.end_validation()
         else:
             self._close()
@@ -97,7 +97,7 @@ class RunBar(ProgressBar):
         """The run ends early."""
         self._close(exception)
 
-    def _open(self, job: Job) -> None:
+    def _open(self, job: Progress) -> None:
         if self._enabled:
             self._job = job.__enter__()
 
@@ -119,13 +119,13 @@ class RunBar(ProgressBar):
         return ", ".join(parts)
 
 
-class TrainingJob(Job):
+class TrainingProgress(Progress):
     """The steps of a run, and between them validations, which take time and are no steps.
 
     Args:
         done: Steps before it began.
         total: Steps of the whole run; None where it has no end.
-        **options: Of `Job`.
+        **options: Of `Progress`.
     """
 
     def __init__(self, done: int, total: int | None, **options: Any) -> None:

@@ -9,7 +9,7 @@ from ssl_vision.errors import InputError
 _LISTED = 20
 
 
-def meant(name: str, known: Sequence[str]) -> str:
+def closest_match(name: str, known: Sequence[str]) -> str:
     """What to add to a complaint about an unknown name: the nearest known one, else all if they are few."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if near:
@@ -25,4 +25,4 @@ def check_keys(where: str, given: Iterable[Any], known: Sequence[str]) -> None:
     """
     for key in given:
         if key not in known:
-            raise InputError(f"{where}: unknown key '{key}'{meant(str(key), known)}")
+            raise InputError(f"{where}: unknown key '{key}'{closest_match(str(key), known)}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ssl_vision.cli.parser import OneLineErrors
 from ssl_vision.compare.comparison import Comparison, compare
-from ssl_vision.compare.quantity import Quantity
+from ssl_vision.compare.quantity import MetricSelector
 from ssl_vision.compare.verdict import (
     as_dict,
     as_markdown,
@@ -20,7 +20,7 @@ from ssl_vision.compare.verdict import (
 )
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.rows import aligned
-from ssl_vision.runs.atomic_files import completed
+from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.registry import find_runs, readable
 
 _SUFFIXES = (".json", ".md", ".csv")
@@ -47,11 +47,15 @@ def run(args: Sequence[str]) -> None:
     parser.add_argument(
         "--metric",
         type=str,
-        default=Quantity.metric,
+        default=MetricSelector.metric,
         help="As in evaluation.json; with a slash, such as val/knn_top1, the last value in metrics.csv.",
     )
-    parser.add_argument("--layer", type=str, default=Quantity.layer, help="backbone, hidden or projector.")
-    parser.add_argument("--protocol", type=str, default=Quantity.protocol, help="Of ssl-vision evaluate.")
+    parser.add_argument(
+        "--layer", type=str, default=MetricSelector.layer, help="backbone, hidden or projector."
+    )
+    parser.add_argument(
+        "--protocol", type=str, default=MetricSelector.protocol, help="Of ssl-vision evaluate."
+    )
     parser.add_argument(
         "--row",
         action="append",
@@ -71,7 +75,7 @@ def run(args: Sequence[str]) -> None:
     output = Path(options.output) if options.output else None
     if output and output.suffix not in _SUFFIXES:
         raise InputError(f"--output {output}: expected a name that ends in {', '.join(_SUFFIXES)}")
-    quantity = Quantity(
+    quantity = MetricSelector(
         metric=options.metric,
         layer=options.layer,
         protocol=options.protocol,
@@ -102,7 +106,7 @@ def _field(text: str) -> tuple[str, str]:
 
 
 def _write(comparison: Comparison, path: Path) -> None:
-    with completed(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+    with atomic_write(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         if path.suffix == ".json":
             json.dump(as_dict(comparison), file, indent=1, ensure_ascii=False)
         elif path.suffix == ".md":

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from ssl_vision.cli.suggestions import meant
+from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.compare.keys import check_known, is_metric, shortened, shown
-from ssl_vision.compare.quantity import Quantity, common
+from ssl_vision.compare.quantity import MetricSelector, common
 from ssl_vision.compare.statistics import Paired, holm, paired, t_interval
 from ssl_vision.descriptions import MetricDescription
 from ssl_vision.errors import InputError
@@ -51,7 +51,7 @@ class Comparison:
     """Groups of runs that differ in one key alone, and every pair of groups."""
 
     by: str
-    quantity: Quantity
+    quantity: MetricSelector
     metric: MetricDescription
     how: Mapping[str, Any]
     """Fields that the values have in common."""
@@ -77,7 +77,7 @@ def compare(
     runs: Sequence[Run],
     *,
     by: str,
-    quantity: Quantity | None = None,
+    quantity: MetricSelector | None = None,
     baseline: str | None = None,
     allow: Sequence[str] = (),
     alpha: float = 0.05,
@@ -95,7 +95,7 @@ def compare(
     Raises:
         InputError: the runs cannot be compared; the message says why and what would help.
     """
-    quantity = quantity or Quantity()
+    quantity = quantity or MetricSelector()
     if not 1e-9 <= alpha < 1:
         raise InputError(f"alpha: expected a number from 1e-9 to below 1, got {alpha:g}")
     if is_metric(by) or by in ("seed", "seed_everything", "name"):
@@ -108,7 +108,7 @@ def compare(
     found = {id(run): quantity.of(run) for run in runs}
     how = common(runs, [found[id(run)] for run in runs])
     if baseline is not None and baseline not in groups:
-        raise InputError(f"--baseline {baseline}: no such group{meant(baseline, list(groups))}")
+        raise InputError(f"--baseline {baseline}: no such group{closest_match(baseline, list(groups))}")
     seeds = sorted(set.intersection(*(set(members) for members in groups.values())))
     if not seeds:
         each = "; ".join(f"{name}: {', '.join(map(str, sorted(own)))}" for name, own in groups.items())

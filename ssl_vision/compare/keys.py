@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ssl_vision.cli.suggestions import meant
+from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.errors import InputError
 from ssl_vision.runs.csv_files import names
 from ssl_vision.runs.registry import SHORT, Run
@@ -35,7 +35,7 @@ def check_known(key: str, runs: Sequence[Run], *, others: Sequence[str] = ()) ->
         near = [*others, *SHORT, *dict.fromkeys(name for run in runs for name in _keys(run.config))]
         found = key == "name" or key in SHORT or any(run.whole_key(key) for run in runs)
     if not found:
-        raise InputError(f"no run has '{key}' in its {file}{meant(key, near)}")
+        raise InputError(f"no run has '{key}' in its {file}{closest_match(key, near)}")
 
 
 def shortened(key: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ssl_vision.cli.suggestions import meant
+from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.compare.keys import is_metric, shown
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
@@ -17,7 +17,7 @@ _OF_ONE_RUN = ("value", "seed", "lr", "weight_decay", "weights", "title", "unit"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantity:
+class MetricSelector:
     """What is compared.
 
     Args:
@@ -71,7 +71,9 @@ class Quantity:
                     f"{place} is not evaluated under the protocol {value}: "
                     f"ssl-vision evaluate {place} --protocol {value}"
                 )
-            raise InputError(f"{place} has no {key} '{value}' in its evaluation.json{meant(value, present)}")
+            raise InputError(
+                f"{place} has no {key} '{value}' in its evaluation.json{closest_match(value, present)}"
+            )
         rows = preferred(rows, run.config)
         rows = [row for row in rows if row.get("epoch") == run.epoch] or rows[-1:]
         if len(rows) > 1:

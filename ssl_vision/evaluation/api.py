@@ -12,8 +12,8 @@ from ssl_vision.data.datasets.map_style import MapDataset, prepared_views, read_
 from ssl_vision.data.module import Split
 from ssl_vision.encoders import Encoder, ModuleEncoder
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.feature_extractor import Embedded, Splits
-from ssl_vision.evaluation.measure import measured
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor, Splits
+from ssl_vision.evaluation.measure import run_protocol
 from ssl_vision.evaluation.measurement import Source
 from ssl_vision.evaluation.protocol import read_protocol, shipped
 from ssl_vision.evaluation.rows import Row, render
@@ -106,7 +106,7 @@ def evaluate(
             encoder = ModuleEncoder(encoder, image_size=splits.views.size)
         except ValueError as error:
             raise InputError(str(error).partition("; image_size of ModuleEncoder")[0]) from error
-    embedded = Embedded(
+    embedded = FeatureExtractor(
         encoder, splits,
         description=type(encoder).__qualname__, cache=None, seed=seed,
         layers=Layers._fields if isinstance(encoder, Method) else ("backbone",),
@@ -117,7 +117,7 @@ def evaluate(
         if missing := sorted(set(each.layers) - set(layers)):
             print(f"{each.name}: {', '.join(missing)} left out: an encoder has none", file=sys.stderr)
         for layer in layers:
-            rows += measured(each, Source("trained", layer, embedded, layers), splits, seed=seed)
+            rows += run_protocol(each, Source("trained", layer, embedded, layers), splits, seed=seed)
         embedded.forget()
     if not rows:
         raise InputError("nothing could be measured: the lines above say why")

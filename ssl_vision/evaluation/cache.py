@@ -14,7 +14,7 @@ from torch import Tensor
 from ssl_vision.data import Views
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import Features
-from ssl_vision.runs.atomic_files import completed
+from ssl_vision.runs.atomic_files import atomic_write
 
 _FORMAT = 2
 """Part of every key: to be raised when the form of a file changes, or what a network makes of images."""
@@ -92,7 +92,7 @@ class FeatureCache:
 
     def _write(self, file: Path, key: str, features: Features) -> None:
         try:
-            with completed(file) as part:
+            with atomic_write(file) as part:
                 torch.save({"features": features, "checksum": digest_of_features(key, features)}, part)
         except (InputError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
             print(f"features not kept: {error}", file=sys.stderr)

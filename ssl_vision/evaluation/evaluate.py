@@ -13,18 +13,18 @@ from ssl_vision.cli.parser import OneLineErrors, one_line
 from ssl_vision.data import ImageData, ImageFolder
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.cache import FeatureCache
-from ssl_vision.evaluation.feature_extractor import Embedded, Pixels, Splits
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor, Pixels, Splits
 from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.heap import unmap_large_blocks
 from ssl_vision.evaluation.knn import KNN
-from ssl_vision.evaluation.measure import measured
+from ssl_vision.evaluation.measure import run_protocol
 from ssl_vision.evaluation.measurement import Source
 from ssl_vision.evaluation.probe import Linear, ProbeRule
 from ssl_vision.evaluation.protocol import Protocol, read_protocol, shipped
 from ssl_vision.evaluation.rebuild import ROOT_NEEDED, safe_data, trained_model, untrained_model
 from ssl_vision.evaluation.rows import Row, render
 from ssl_vision.methods import Layers
-from ssl_vision.runs.atomic_files import completed
+from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.evaluation_file import merged, own_data, read_rows
 from ssl_vision.runs.folder import RunFolder, below_home, owned, significant
@@ -89,14 +89,14 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     device = chosen_device(options.device)
     description = checkpoint.config["model"]
     trained_on = str(checkpoint.config["data"]["class_path"]).rpartition(".")[2]
-    trained = Embedded(
+    trained = FeatureExtractor(
         trained_model(checkpoint, allowed=allowed).to(device), splits,
         description=description, layers=Layers._fields, cache=cache, seed=seed,
         online=checkpoint.online if trained_on == splits.data else None,
     )  # fmt: skip
     untrained = None
     if options.baselines:
-        untrained = Embedded(
+        untrained = FeatureExtractor(
             untrained_model(checkpoint.config, where=checkpoint.path, allowed=allowed).to(device), splits,
             description=description, layers=("backbone",), cache=cache, seed=seed,
         )  # fmt: skip
@@ -105,7 +105,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         rows[protocol.name] = [
             row
             for source in _sources(protocol, trained, untrained, pixels, checkpoint.epoch)
-            for row in measured(protocol, source, splits, seed=seed)
+            for row in run_protocol(protocol, source, splits, seed=seed)
         ]
         for embedded in filter(None, (trained, untrained)):
             embedded.forget()
@@ -139,7 +139,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
 def _written(output: Path, text: str) -> InputError | None:
     """Writes a file; returns the error where that fails, so that the tables can be printed first."""
     try:
-        with completed(output) as partial:
+        with atomic_write(output) as partial:
             partial.write_text(text, encoding="utf-8")
     except InputError as error:
         return error
@@ -246,7 +246,11 @@ def _beside(checkpoint: Checkpoint) -> RunFolder:
 
 
 def _sources(
-    protocol: Protocol, trained: Embedded, untrained: Embedded | None, pixels: Pixels, epoch: int
+    protocol: Protocol,
+    trained: FeatureExtractor,
+    untrained: FeatureExtractor | None,
+    pixels: Pixels,
+    epoch: int,
 ) -> Iterator[Source]:
     for layer in protocol.layers:
         yield Source("trained", layer, trained, protocol.layers, epoch)

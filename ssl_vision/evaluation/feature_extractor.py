@@ -26,7 +26,7 @@ from ssl_vision.evaluation.features import (
     embed_corrupted,
     embed_views,
 )
-from ssl_vision.evaluation.subset import Labels, few
+from ssl_vision.evaluation.subset import Labels, label_subset
 from ssl_vision.methods import Method
 from ssl_vision.metrics.lidar import ViewScatter, joined, view_scatter
 from ssl_vision.metrics.rows import LazyRows
@@ -82,7 +82,7 @@ class Splits:
     def train_labels(self, share: Labels = "all") -> Tensor:
         """(N,) labels of the train split, -1 outside the share that is used."""
         if share not in self._labels:
-            self._labels[share] = few(self.images["train"].labels, share, self.data)
+            self._labels[share] = label_subset(self.images["train"].labels, share, self.data)
         return self._labels[share]
 
     def labelled_train(self, share: Labels) -> Images:
@@ -113,7 +113,7 @@ class Pixels:
         return LazyRows(lambda rows: images.at(rows).flatten(1).float().div_(255), (len(images), width))
 
 
-class Embedded:
+class FeatureExtractor:
     """Features of the splits, by one network.
 
     Args:

@@ -14,7 +14,7 @@ from ssl_vision.data.augment.corruptions import Corruption, corrupt
 from ssl_vision.encoders import device_of, evaluation_mode, floating_dtype
 from ssl_vision.errors import InputError
 from ssl_vision.methods import Layers
-from ssl_vision.progress import Job
+from ssl_vision.progress import Progress
 
 Features = dict[str, Tensor]
 """(N, ·) float32 by layer."""
@@ -134,7 +134,7 @@ def _through(
     features: Features = {}  # whole from the first batch on: many small ones would scatter over the heap
     rows = torch.arange(len(data)) if rows is None else rows
     batches: tuple[Tensor, ...] = rows.split(batch_size)  # type: ignore[no-untyped-call]
-    with evaluation_mode(network), Job(title, len(rows), unit="images") as job:
+    with evaluation_mode(network), Progress(title, len(rows), unit="images") as job:
         done = 0
         for batch in batches:
             images = prepare(data.at(batch).to(device), batch.to(device))

@@ -28,7 +28,7 @@ from ssl_vision.evaluation.measurement import (
 from ssl_vision.evaluation.probe import Schedule, scale_at
 from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
 from ssl_vision.evaluation.subset import SHARES, Labels
-from ssl_vision.progress import Job
+from ssl_vision.progress import Progress
 
 _TEST_BATCH = 512
 
@@ -158,7 +158,7 @@ def finetuned_top1(
     per_epoch = math.ceil(len(labelled) / rule.batch_size)
     steps, step = rule.epochs * per_epoch, 0
     generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device sees one order
-    with Job("fine-tune", steps, unit="steps") as job:
+    with Progress("fine-tune", steps, unit="steps") as job:
         for epoch in range(rule.epochs):
             order = labelled[torch.randperm(len(labelled), generator=generator)]
             for rows in order.tensor_split(per_epoch):

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ssl_vision.evaluation.feature_extractor import Embedded, Splits
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor, Splits
 from ssl_vision.evaluation.measurement import Measurement, Source, Value, measurement
 from ssl_vision.metrics import Alignment, Representation, lidar, rank_correlation
-from ssl_vision.progress import Job
+from ssl_vision.progress import Progress
 
 
 @measurement("geometry")
@@ -44,7 +44,7 @@ class Geometry(Measurement):
         representation, alignment = Representation(extended=self.extended), Alignment()
         representation.update(network.plain("test", source.layer).cpu(), splits.images["test"].labels)
         alignment.update(*(view.cpu() for view in network.pairs("test", network.layers)[source.layer]))
-        with Job(f"geometry of {source.features} {source.layer}"):
+        with Progress(f"geometry of {source.features} {source.layer}"):
             values = representation.compute()
         for metric, value in values.items():
             if not value.isnan():  # as the mean over pairs of a class that has one image
@@ -59,7 +59,9 @@ class Geometry(Measurement):
             yield Value("lidar", float(lidar(scatter)), {"augmentation": how})
 
 
-def _ranking(source: Source, network: Embedded, splits: Splits, superclasses: Tensor) -> Iterator[Value]:
+def _ranking(
+    source: Source, network: FeatureExtractor, splits: Splits, superclasses: Tensor
+) -> Iterator[Value]:
     """How well cosines rank pairs of views: same image above class above superclass above none."""
     labels = splits.images["test"].labels
     levels = torch.stack([superclasses[labels], labels, torch.arange(len(labels))], dim=1).repeat(2, 1)

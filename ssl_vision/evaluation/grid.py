@@ -26,7 +26,7 @@ from ssl_vision.evaluation.probe import Schedule, labelled_rows, scale_at
 from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
 from ssl_vision.evaluation.stratified import stratified
 from ssl_vision.evaluation.subset import SHARES, Labels
-from ssl_vision.metrics.precision import full_precision
+from ssl_vision.metrics.precision import exact_float32
 from ssl_vision.metrics.rows import Features, parts, select
 from ssl_vision.progress import tracked
 
@@ -164,7 +164,7 @@ def grid_probe(
     held = stratified(y, rule.held_out, seed=seed).to(x.device)
     if held.all():
         raise ValueError(f"train_labels: {len(y)} labelled rows are too few to hold some out")
-    with full_precision(x.device):
+    with exact_float32(x.device):
         weight, bias = train_grid(select(x, ~held), y[~held], num_classes, rule, seed=seed)
         finite = weight.isfinite().all(dim=(1, 2)) & bias.isfinite().all(dim=1)  # type: ignore[call-overload]
         top1 = _top1(select(x, held), y[held], weight, bias).where(finite, -1.0)

@@ -11,7 +11,7 @@ from ssl_vision.evaluation.feature_extractor import Splits
 from ssl_vision.evaluation.measurement import Measurement, Source, Value, measurement
 from ssl_vision.evaluation.ranges import check
 from ssl_vision.metrics.knn_table import KNNScore, knn_table
-from ssl_vision.progress import Job
+from ssl_vision.progress import Progress
 
 
 @measurement("knn")
@@ -90,7 +90,7 @@ def _scores(measurements: Sequence[KNN], source: Source, splits: Splits) -> dict
         ks = list(dict.fromkeys(each.k for each in group))
         temperatures = list(dict.fromkeys(each.vote_temperature for each in group))
         queries, bank = source.queries, source.bank
-        with Job(f"kNN of {source.features} {source.layer}", lines=isinstance(bank, Tensor)):
+        with Progress(f"kNN of {source.features} {source.layer}", lines=isinstance(bank, Tensor)):
             table = knn_table(
                 queries, splits.images["test"].labels.to(queries.device),
                 bank, splits.images["train"].labels.to(bank.device),

@@ -24,7 +24,7 @@ from ssl_vision.evaluation.probe import labelled_rows
 from ssl_vision.evaluation.ranges import check
 from ssl_vision.evaluation.subset import SHARES, Labels
 from ssl_vision.metrics.rows import Features, LazyRows, parts
-from ssl_vision.progress import Job
+from ssl_vision.progress import Progress
 
 describe(
     "logistic_top1",
@@ -160,7 +160,7 @@ def _fitted(x: Features, y: Tensor, classes: int, *, c: float, max_iter: int) ->
         gradient[:, :-1].add_(weight, alpha=penalty)
         return loss / len(x) + 0.5 * penalty * float(weight.square().sum()), gradient.flatten().numpy()
 
-    with Job("logistic regression", unit="iterations") as job:
+    with Progress("logistic regression", unit="iterations") as job:
         found = minimize(
             objective, np.zeros(outputs * (x.shape[1] + 1)), jac=True, method="L-BFGS-B",
             callback=lambda _: job.advance(),

@@ -13,7 +13,7 @@ from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.evaluation.rows import Row
 
 
-def measured(protocol: Protocol, source: Source, splits: Splits, *, seed: int) -> Iterator[Row]:
+def run_protocol(protocol: Protocol, source: Source, splits: Splits, *, seed: int) -> Iterator[Row]:
     """The rows of a protocol's measurements of one representation.
 
     A measurement that the features do not allow, as where training diverges, is named on stderr with the

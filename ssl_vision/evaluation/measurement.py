@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import ssl_vision.evaluation
-from ssl_vision.evaluation.feature_extractor import Embedded, Pixels, Splits
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor, Pixels, Splits
 from ssl_vision.evaluation.subset import Labels
 from ssl_vision.metrics.rows import Features
 
@@ -39,7 +39,7 @@ class Source:
 
     features: str
     layer: str
-    made: Embedded | Pixels
+    made: FeatureExtractor | Pixels
     layers: tuple[str, ...] = ("backbone",)
     epoch: int = 0
 
@@ -54,12 +54,12 @@ class Source:
         return self.made.plain("test", self.layer)
 
     @property
-    def network(self) -> Embedded | None:
+    def network(self) -> FeatureExtractor | None:
         """Trained or untrained network; None for raw pixels."""
-        return self.made if isinstance(self.made, Embedded) else None
+        return self.made if isinstance(self.made, FeatureExtractor) else None
 
     @property
-    def trained_network(self) -> Embedded | None:
+    def trained_network(self) -> FeatureExtractor | None:
         """Trained network; None for the baselines."""
         return self.network if self.features == "trained" else None
 

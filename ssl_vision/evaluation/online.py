@@ -7,7 +7,7 @@ from ssl_vision.descriptions import describe
 from ssl_vision.evaluation.feature_extractor import Splits
 from ssl_vision.evaluation.measurement import Measurement, Source, Value, measurement
 from ssl_vision.evaluation.probe import labelled_rows, top1
-from ssl_vision.metrics.precision import full_precision
+from ssl_vision.metrics.precision import exact_float32
 
 describe(
     "online_top1",
@@ -42,5 +42,5 @@ class Online(Measurement):
         layer = {name: tensor.to(network.device) for name, tensor in network.online.items()}
         truth = splits.images["test"].labels.to(network.device)
         x, y = labelled_rows(source.queries, truth, len(layer["bias"]), "test")
-        with full_precision(x.device):
+        with exact_float32(x.device):
             yield Value("online_top1", top1(x, y, layer["weight"], layer["bias"]), {"bank": "pretrain"})

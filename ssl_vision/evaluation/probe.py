@@ -22,7 +22,7 @@ from ssl_vision.evaluation.measurement import (
 )
 from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
 from ssl_vision.evaluation.subset import SHARES, Labels
-from ssl_vision.metrics.precision import full_precision
+from ssl_vision.metrics.precision import exact_float32
 from ssl_vision.metrics.rows import (
     UNLABELLED,
     Features,
@@ -192,7 +192,7 @@ def linear_probe(
             f"test_features {tuple(test_features.shape)} on {test_x.device}: "
             "expected as many columns, on one device"
         )
-    with full_precision(x.device):
+    with exact_float32(x.device):
         weight, bias = _train([view for view, _ in xs], y, num_classes, rule, seed)
         if not (weight.isfinite().all() and bias.isfinite().all()):
             raise ValueError(f"lr: training diverged at {rule.lr}; lower it, or scale the features down")

@@ -20,7 +20,7 @@ from ssl_vision.evaluation.measurement import (
 )
 from ssl_vision.evaluation.probe import Linear, ProbeRule, labelled_rows, linear_probe, top1
 from ssl_vision.metrics.knn_table import knn_table
-from ssl_vision.metrics.precision import full_precision
+from ssl_vision.metrics.precision import exact_float32
 
 describe(
     "corrupted_knn_top1",
@@ -98,7 +98,7 @@ class Corruptions(Measurement):
                 temperatures=[knn.vote_temperature], metric=knn.distance,
             )  # fmt: skip
             x, y = labelled_rows(queries, truth, classes, "test")
-            with full_precision(x.device):
+            with exact_float32(x.device):
                 right = top1(x, y, probe.weight, probe.bias)
             how = {"corruption": corruption or "none", "severity": severity}
             vote = knn.value("corrupted_knn_top1", score)

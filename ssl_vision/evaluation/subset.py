@@ -18,7 +18,7 @@ SEED = 0
 _SHIPPED = files("ssl_vision.evaluation") / "subsets"
 
 
-def few(labels: Tensor, share: Labels, data: str) -> Tensor:
+def label_subset(labels: Tensor, share: Labels, data: str) -> Tensor:
     """(N,) the labels of a train split, -1 outside the subset.
 
     The rows are those of the package's file where there is one for the data set; otherwise `stratified`

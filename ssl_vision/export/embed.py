@@ -19,7 +19,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import by_layer, chosen_device
 from ssl_vision.export.backbones import SUFFIX, Description, pretrained, read_backbone
 from ssl_vision.export.feature_files import Features, writer
-from ssl_vision.runs.atomic_files import completed
+from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 LayerName = Literal["backbone", "hidden", "projector"]
@@ -69,7 +69,7 @@ def run(args: Sequence[str]) -> None:
     names = image_names(folder)
     network = open_network(options.backbone, options.layer, allowed=allowed)
     network.module.to(device)
-    with completed(output) as partial:
+    with atomic_write(output) as partial:
         features, done = embed_files(
             network, folder, names,
             batch_size=options.batch_size, device=device, strict=options.strict,

@@ -13,7 +13,7 @@ from ssl_vision.export.backbones import Pretrained, pretrained
 from ssl_vision.export.card import card, evaluation_rows
 from ssl_vision.export.formats import FORMATS, Format, difference
 from ssl_vision.optional import installed
-from ssl_vision.runs.atomic_files import completed
+from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.folder import RunFolder
 
@@ -49,12 +49,12 @@ def run(args: Sequence[str]) -> None:
     if file.suffix != form.suffix:
         raise InputError(f"--output {file} must end with {form.suffix}")
     rows = evaluation_rows(home.evaluation_file, checkpoint.config, epoch=checkpoint.epoch)
-    with completed(file) as partial:
+    with atomic_write(file) as partial:
         form.write(partial, given)
         checked = _checked(partial, form, given)
     page = file.with_name(file.name + ".md")
     snippet = form.snippet(file.name, given)
-    with completed(page) as partial:
+    with atomic_write(page) as partial:
         text = card(checkpoint, given, rows, snippet=snippet, checked=checked, versions=_versions(form))
         partial.write_text(text, encoding="utf-8")
     print(f"written to {file} ({file.stat().st_size / 1e6:.1f} MB), its card to {page}\n{checked}")

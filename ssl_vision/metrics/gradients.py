@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ssl_vision.metrics.precision import full_precision
+from ssl_vision.metrics.precision import exact_float32
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From the two views' embeddings, each (N, D), to a scalar that is a mean over the 2N of them."""
@@ -95,7 +95,7 @@ def gradient_terms(loss: Loss, z1: Tensor, z2: Tensor) -> GradientTerms:
     """
     z = torch.cat([z1, z2]).detach()
     u, partner = F.normalize(z, dim=1), F.normalize(torch.cat([z2, z1]).detach(), dim=1)
-    with full_precision(z.device):
+    with exact_float32(z.device):
         gradient = _gradient(loss, z) * len(z) * z.norm(dim=1, keepdim=True)
         gradient = _tangential(gradient, u)
         c = pair_coefficients(loss, u)
@@ -194,5 +194,5 @@ def _angle_gap(u: Tensor) -> Tensor:
     positive = 2 * torch.atan2((u1 - u2).norm(dim=1), (u1 + u2).norm(dim=1))
     images = torch.arange(len(u), device=u.device) % len(u1)
     other = images[:, None] != images
-    with full_precision(u.device):
+    with exact_float32(u.device):
         return (u @ u.T).clamp(-1, 1).arccos()[other].mean() - positive.mean()

@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ssl_vision.metrics.precision import full_precision
+from ssl_vision.metrics.precision import exact_float32
 from ssl_vision.metrics.rows import Features, LazyRows, check_features, parts, unit_rows
-from ssl_vision.progress import Job
+from ssl_vision.progress import Progress
 
 QUERY_TILE = 512
 BANK_TILE = 65536
@@ -94,7 +94,7 @@ def nearest(
     if backend == "faiss" and _faiss() is None:
         raise ImportError("backend='faiss': FAISS is not installed; pip install 'ssl_vision[cpu]' or '[gpu]'")
 
-    with full_precision(queries.device):
+    with exact_float32(queries.device):
         on_gpu = queries.device.type == "cuda" and faiss_kind() == "gpu" and k < FAISS_GPU_MAX_K
         on_cpu = faiss_kind() != "none" and queries.device.type != "cuda"
         use_faiss = backend == "faiss" or (
@@ -204,7 +204,7 @@ def _search_torch(queries: Features, bank: Features, k: int) -> Neighbours:
     similarity = torch.empty(len(queries), k, device=queries.device)
     index = torch.empty(len(queries), k, dtype=torch.int64, device=queries.device)
     lazy = isinstance(queries, LazyRows) or isinstance(bank, LazyRows)
-    with Job("nearest neighbours", len(queries), unit="queries") if lazy else nullcontext() as job:
+    with Progress("nearest neighbours", len(queries), unit="queries") if lazy else nullcontext() as job:
         for rows in parts(queries, most=QUERY_TILE, times=4):  # the bank is computed for each of these parts
             some, best = queries[rows], None
             for part in parts(bank, most=BANK_TILE):

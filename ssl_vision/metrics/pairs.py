@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ssl_vision.metrics.precision import full_precision
+from ssl_vision.metrics.precision import exact_float32
 from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels, unit_rows
 from ssl_vision.metrics.tolerance import class_cosines
 
@@ -64,7 +64,7 @@ def pair_statistics(
         labels = torch.full((len(features),), UNLABELLED, device=features.device)
     check_labels(labels, len(features))
 
-    with full_precision(features.device):
+    with exact_float32(features.device):
         unit = unit_rows(features)
         cosines = class_cosines(unit, labels)
         labelled = (labels != UNLABELLED).float()

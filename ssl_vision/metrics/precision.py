@@ -7,7 +7,7 @@ import torch
 
 
 @contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
+def exact_float32(device: torch.device) -> Iterator[None]:
     """Run a block without gradients, without autocast, and with true float32 matrix products.
 
     Training often allows TF32 or bfloat16 products, whose cosines are wrong by 1e-3: enough to change

@@ -7,7 +7,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ssl_vision.descriptions import describe
-from ssl_vision.metrics.precision import full_precision
+from ssl_vision.metrics.precision import exact_float32
 from ssl_vision.metrics.rows import check_features, joined, unit_rows
 
 _STEPS = 2**20
@@ -79,7 +79,7 @@ def rank_correlation(features: Tensor, levels: Tensor, *, tile: int = 1024) -> R
     if not features.isfinite().all():
         nothing = torch.full((), torch.nan, dtype=torch.float64, device=features.device)
         return RankCorrelation(nothing, nothing)
-    with full_precision(features.device):
+    with exact_float32(features.device):
         return _correlated(_counts(unit_rows(features), levels, tile))
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.descriptions import describe
-from ssl_vision.metrics.precision import full_precision
+from ssl_vision.metrics.precision import exact_float32
 from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels, unit_rows
 
 describe(
@@ -99,7 +99,7 @@ def retrieval(
     hits, queries = precision.new_zeros(len(ks)), precision.clone()
     if not rows.isfinite().all():
         return Retrieval(precision + torch.nan, hits + torch.nan)
-    with full_precision(rows.device):
+    with exact_float32(rows.device):
         unit = unit_rows(rows)
         for start in range(0, len(unit), tile):
             part = slice(start, start + tile)

@@ -1,23 +1,23 @@
 """Objectives: two views' embeddings in, a loss out. Needs torch alone and works in any training loop."""
 
-from ssl_vision.objectives.anchor_batch import Block
+from ssl_vision.objectives.anchor_batch import AnchorBatch
 from ssl_vision.objectives.bank import Bank
 from ssl_vision.objectives.chunks import in_chunks
 from ssl_vision.objectives.contrastive import Contrastive, PairSet
 from ssl_vision.objectives.critic import Critic
 from ssl_vision.objectives.dissipation import MAT, MET, MPT, ArcCon, HardestTriplet
-from ssl_vision.objectives.margin import margin, positive_similarity, unit
+from ssl_vision.objectives.margin import margin, normalize, positive_similarity
 from ssl_vision.objectives.margin_loss import (
     Anchors,
     AtTemperature,
     Clipped,
     Decoupled,
     Flat,
+    MarginLoss,
     Reweighted,
     ReweightedByAlignment,
     Softmax,
     VonMisesFisher,
-    Weight,
 )
 from ssl_vision.objectives.modified import ModifiedBarlowTwins, ModifiedMHE, ModifiedMHS, ModifiedVICReg
 from ssl_vision.objectives.objective import Objective, as_objective
@@ -86,13 +86,13 @@ __all__ = [
     "AlignmentLinear",
     "AlignmentRule",
     "AlignmentUniformity",
+    "AnchorBatch",
     "Anchors",
     "AngularRatio",
     "ArcCon",
     "AtTemperature",
     "Bank",
     "BarlowTwins",
-    "Block",
     "Clipped",
     "Constant",
     "ConstantRatio",
@@ -113,6 +113,7 @@ __all__ = [
     "LinearInEpoch",
     "MACLb",
     "MACLc",
+    "MarginLoss",
     "ModifiedBarlowTwins",
     "ModifiedMHE",
     "ModifiedMHS",
@@ -141,11 +142,10 @@ __all__ = [
     "UnifiedGradient",
     "VICReg",
     "VonMisesFisher",
-    "Weight",
     "WithinViewGate",
     "as_objective",
     "in_chunks",
     "margin",
+    "normalize",
     "positive_similarity",
-    "unit",
 ]

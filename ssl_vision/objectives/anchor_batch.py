@@ -13,7 +13,7 @@ BLOCK = 256
 """Anchors whose similarities to all embeddings are held at a time."""
 
 
-class Block:
+class AnchorBatch:
     """Some anchors, and what a gate, a weight or a ratio asks of them.
 
     A training step makes it of a batch's embeddings, ``ssl-vision maps`` of angles. Each anchor has M keys.
@@ -69,13 +69,13 @@ class Block:
         return self.among(self.similarity, pairs).argmax(dim=1)
 
 
-class Rows(Block):
+class Rows(AnchorBatch):
     """Rows of a batch, whose keys are all its embeddings.
 
     Args:
         u: (2N, D) unit embeddings of the whole batch, those of view 1 first.
         rows: the B anchors, all of one view.
-        pairs: as in ``Block``.
+        pairs: as in ``AnchorBatch``.
         log_sums: at a temperature, log Σ_j exp((s_ij − 1)/τ) over the negatives of each of the 2N embeddings.
     """
 

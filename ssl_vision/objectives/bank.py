@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ssl_vision.objectives.margin import unit
+from ssl_vision.objectives.margin import normalize
 
 Search = Literal["exact", "approximate"]
 
@@ -81,7 +81,7 @@ class Bank(nn.Module):
         """
         finite = z.isfinite().all(dim=1)
         before = self.rows[indices]
-        now = torch.where(finite[:, None], unit((1 - rho) * z + rho * before).to(before.dtype), before)
+        now = torch.where(finite[:, None], normalize((1 - rho) * z + rho * before).to(before.dtype), before)
         self.rows[indices] = now
         self.written[indices] |= finite
         if self.search == "approximate":

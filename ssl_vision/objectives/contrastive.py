@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ssl_vision.objectives.gather import whole_batch
-from ssl_vision.objectives.margin import full_precision, positives, unit, unit_margin
-from ssl_vision.objectives.margin_loss import Anchors, Softmax, Weight
+from ssl_vision.objectives.gather import gather_batch
+from ssl_vision.objectives.margin import autocast_disabled, normalize, positives, unit_margin
+from ssl_vision.objectives.margin_loss import Anchors, MarginLoss, Softmax
 from ssl_vision.objectives.objective import Objective
 from ssl_vision.objectives.queue import queue_margin
 from ssl_vision.objectives.temperature import TemperatureRule, as_rule
@@ -53,7 +53,7 @@ class Contrastive(Objective):
         self,
         *,
         temperature: float | TemperatureRule = 0.1,
-        weight: Weight | None = None,
+        weight: MarginLoss | None = None,
         pairs: PairSet = "both",
         gather: bool = True,
     ) -> None:
@@ -109,13 +109,13 @@ class Contrastive(Objective):
         return self._losses(margin_at, positive.repeat(2), tau).mean()
 
     def _queue_loss(self, z1: Tensor, z2: Tensor, negatives: Tensor | None) -> Tensor:
-        z1, z2 = whole_batch(z1, z2.detach(), gathers=self.gather)
+        z1, z2 = gather_batch(z1, z2.detach(), gathers=self.gather)
         width = z1.shape[1]
         if negatives is None or negatives.ndim != 2 or negatives.shape[1] != width or len(negatives) == 0:
             shape = None if negatives is None else tuple(negatives.shape)
             raise ValueError(f"negatives must have shape (K, {width}) with K of at least 1, got {shape}")
-        u1, u2, queue = unit(z1), unit(z2.detach()), unit(negatives.detach()).to(z1.device)
-        with full_precision(u1.device):
+        u1, u2, queue = normalize(z1), normalize(z2.detach()), normalize(negatives.detach()).to(z1.device)
+        with autocast_disabled(u1.device):
             positive = (u1 * u2).sum(dim=-1)
             shift = self._shift(u1, u2, positive)
             tau = self.temperature(positive.detach())
@@ -132,7 +132,7 @@ class Contrastive(Objective):
 
     def _units(self, z1: Tensor, z2: Tensor) -> Tensor:
         """(2N, D) unit embeddings of the whole batch, those of view 1 first."""
-        return unit(torch.cat(whole_batch(z1, z2, gathers=self.gather)))
+        return normalize(torch.cat(gather_batch(z1, z2, gathers=self.gather)))
 
     def _losses(self, margin_at: Callable[[Tensor | float], Tensor], positive: Tensor, tau: Tensor) -> Tensor:
         """(A,) losses of anchors with the margins ``margin_at(tau)``, recorded for ``statistics``.

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ssl_vision.objectives.contrastive import PairSet
-from ssl_vision.objectives.distance import Metric, angle, distance
-from ssl_vision.objectives.margin import full_precision, positives, unit
+from ssl_vision.objectives.distance import DistanceName, angle, distance
+from ssl_vision.objectives.margin import autocast_disabled, normalize, positives
 from ssl_vision.objectives.presets import InfoNCE
 from ssl_vision.objectives.temperature import TemperatureRule
 from ssl_vision.objectives.tiled import Pairs, check_pairs, hardest, own_image
@@ -40,7 +40,9 @@ class HardestTriplet(TwoViews):
         ValueError: for a margin that is not positive, or an unknown ``metric`` or ``pairs``.
     """
 
-    def __init__(self, *, metric: Metric, margin: float, pairs: Pairs = "both", gather: bool = True) -> None:
+    def __init__(
+        self, *, metric: DistanceName, margin: float, pairs: Pairs = "both", gather: bool = True
+    ) -> None:
         super().__init__(gather=gather)
         if not 0 < margin < math.inf:
             raise ValueError(f"margin must be positive, got {margin}")
@@ -51,7 +53,7 @@ class HardestTriplet(TwoViews):
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
         """The mean hinge."""
-        u = unit(torch.cat([z1, z2]))
+        u = normalize(torch.cat([z1, z2]))
         nearest = hardest(u, own_image(len(u) // 2), pairs=self.pairs)
         to_positive = self.distance.between(*u.chunk(2)).repeat(2)
         losses = F.relu(to_positive - self.distance.between(u, u[nearest]) + self.margin)
@@ -131,7 +133,7 @@ class ArcCon(InfoNCE):
 
     def _shift(self, u1: Tensor, u2: Tensor, positive: Tensor) -> Tensor:
         """(N,) cos(θ⁺ + u)."""
-        with full_precision(u1.device):
+        with autocast_disabled(u1.device):
             return torch.cos(angle(u1, u2) + self.angle)
 
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-Metric = Literal["product", "euclidean", "angle"]
+DistanceName = Literal["product", "euclidean", "angle"]
 
 
 class Distance(NamedTuple):
@@ -44,7 +44,7 @@ def _at_least_root(length: Tensor) -> Tensor:
     return length.clamp(min=torch.finfo(length.dtype).eps ** 0.5)
 
 
-def distance(metric: Metric) -> Distance:
+def distance(metric: DistanceName) -> Distance:
     """1 − s with slope 1, δ with slope 1/δ, or θ with slope 1/sin θ.
 
     Raises:

@@ -12,7 +12,7 @@ def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def whole_batch(z1: Tensor, z2: Tensor, *, gathers: bool) -> tuple[Tensor, Tensor]:
+def gather_batch(z1: Tensor, z2: Tensor, *, gathers: bool) -> tuple[Tensor, Tensor]:
     """Both views' embeddings, checked; those of all processes if ``gathers`` and there are several.
 
     Raises:

@@ -17,13 +17,13 @@ _DEAD = 1e-12
 
 
 @contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
+def autocast_disabled(device: torch.device) -> Iterator[None]:
     """Switches autocast off: similarities accumulate in float32 whatever the surrounding dtype."""
     with torch.autocast(device_type=device.type, enabled=False):
         yield
 
 
-def unit(z: Tensor) -> Tensor:
+def normalize(z: Tensor) -> Tensor:
     """Rows of ``z`` divided by their L2 norm, in float32 (float64 stays float64).
 
     A row shorter than 1e-12 becomes zero and gets no gradient, so no finite input gives NaN or
@@ -35,7 +35,7 @@ def unit(z: Tensor) -> Tensor:
     Returns:
         (N, D), float32 or float64.
     """
-    with full_precision(z.device):
+    with autocast_disabled(z.device):
         z = z if z.dtype == torch.float64 else z.float()
         largest = z.detach().abs().amax(dim=-1, keepdim=True)
         # Scale invariance makes dividing by a detached constant exact, and keeps the squares in range.
@@ -63,7 +63,7 @@ def check_views(z1: Tensor, z2: Tensor) -> None:
 
 def positive_similarity(z1: Tensor, z2: Tensor) -> Tensor:
     """Cosine similarity s⁺_i = cos(z1_i, z2_i) of each positive pair, (N,), in [−1, 1]."""
-    return (unit(z1) * unit(z2)).sum(dim=-1)
+    return (normalize(z1) * normalize(z2)).sum(dim=-1)
 
 
 def margin(z1: Tensor, z2: Tensor, temperature: Tensor | float, *, pairs: Pairs = "both") -> Tensor:
@@ -91,7 +91,7 @@ def margin(z1: Tensor, z2: Tensor, temperature: Tensor | float, *, pairs: Pairs 
             positive or not of a fitting shape, or an unknown ``pairs``.
     """
     check_views(z1, z2)
-    u = unit(torch.cat([z1, z2]))
+    u = normalize(torch.cat([z1, z2]))
     return unit_margin(u, positives(u), temperature, pairs=pairs)
 
 
@@ -112,7 +112,7 @@ def unit_margin(u: Tensor, positive: Tensor, temperature: Tensor | float, *, pai
         raise ValueError(
             f"z1 of shape {(len(u) // 2, u.shape[1])} has no negatives: at least 2 images are needed"
         )
-    with full_precision(u.device):
+    with autocast_disabled(u.device):
         tau = per_anchor(temperature, u)
         positive = positive.repeat(2)
         exclude = own_image(len(u) // 2)

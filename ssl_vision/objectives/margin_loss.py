@@ -41,7 +41,7 @@ def softplus_over_sigmoid(d: Tensor) -> Tensor:
     return F.softplus(d) * (1 + (-d).exp())
 
 
-class Weight(nn.Module):
+class MarginLoss(nn.Module):
     """From the anchors of a batch to one loss an anchor."""
 
     def forward(self, anchors: Anchors) -> Tensor:
@@ -49,7 +49,7 @@ class Weight(nn.Module):
         raise NotImplementedError
 
 
-class Softmax(Weight):
+class Softmax(MarginLoss):
     """InfoNCE: value softplus(d), weight W = sigmoid(d)."""
 
     def forward(self, anchors: Anchors) -> Tensor:
@@ -57,7 +57,7 @@ class Softmax(Weight):
         return F.softplus(anchors.margin)
 
 
-class Decoupled(Weight):
+class Decoupled(MarginLoss):
     """DCL: value d, weight 1. The value has no lower bound."""
 
     def forward(self, anchors: Anchors) -> Tensor:
@@ -65,7 +65,7 @@ class Decoupled(Weight):
         return anchors.margin
 
 
-class Clipped(Weight):
+class Clipped(MarginLoss):
     """DCL⁺: value max(0, d), weight 1 where d > 0, else 0."""
 
     def forward(self, anchors: Anchors) -> Tensor:
@@ -73,7 +73,7 @@ class Clipped(Weight):
         return F.relu(anchors.margin)
 
 
-class Flat(Weight):
+class Flat(MarginLoss):
     """FlatNCE: value exp(d − sg d) = 1, weight 1."""
 
     def forward(self, anchors: Anchors) -> Tensor:
@@ -82,7 +82,7 @@ class Flat(Weight):
         return value_with_gradient(d.new_ones(()), 1.0, d)
 
 
-class Reweighted(Weight):
+class Reweighted(MarginLoss):
     """MACL: value softplus(d) / sg W, weight 1 (MACL paper, Eq. 14)."""
 
     def forward(self, anchors: Anchors) -> Tensor:
@@ -91,7 +91,7 @@ class Reweighted(Weight):
         return value_with_gradient(softplus_over_sigmoid(d), 1.0, d)
 
 
-class ReweightedByAlignment(Weight):
+class ReweightedByAlignment(MarginLoss):
     """MACL-c: value sg(W′ / W) · softplus(d) with W′ = 2 − s⁺, weight W′ (MACL paper, Eq. 15)."""
 
     def forward(self, anchors: Anchors) -> Tensor:
@@ -100,7 +100,7 @@ class ReweightedByAlignment(Weight):
         return value_with_gradient(own * softplus_over_sigmoid(d), own, d)
 
 
-class AtTemperature(Weight):
+class AtTemperature(MarginLoss):
     """Dual temperature: value sg(W(τ_β) / W(τ_α)) · softplus(d), weight W(τ_β).
 
     The weight among anchors is taken at ``temperature`` (τ_β), that among the negatives of one anchor at
@@ -122,7 +122,7 @@ class AtTemperature(Weight):
         return value_with_gradient(outer * softplus_over_sigmoid(anchors.margin), outer, anchors.margin)
 
 
-class VonMisesFisher(Weight):
+class VonMisesFisher(MarginLoss):
     """DCLW: value d + (1 − sg w) · s⁺/τ with w = 2 − N · softmax_batch(s⁺/σ).
 
     Only the positive's pull is weighted; the mean of w over each view's anchors is 1. Yeh et al. 2021,

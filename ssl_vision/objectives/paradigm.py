@@ -15,10 +15,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ssl_vision.objectives.anchor_batch import Block, Rows
+from ssl_vision.objectives.anchor_batch import AnchorBatch, Rows
 from ssl_vision.objectives.dissipation import check_angle
-from ssl_vision.objectives.distance import Metric, angle, distance, sine
-from ssl_vision.objectives.margin import positives, unit
+from ssl_vision.objectives.distance import DistanceName, angle, distance, sine
+from ssl_vision.objectives.margin import normalize, positives
 from ssl_vision.objectives.margin_loss import value_with_gradient
 from ssl_vision.objectives.two_views import TwoViews
 from ssl_vision.objectives.uniformity import Spread, check_spread
@@ -34,7 +34,7 @@ class Gate(nn.Module):
 
     stills = False
 
-    def forward(self, block: Block) -> Tensor:
+    def forward(self, block: AnchorBatch) -> Tensor:
         """(B,) in [0, 1]."""
         raise NotImplementedError
 
@@ -42,7 +42,7 @@ class Gate(nn.Module):
 class OpenGate(Gate):
     """GD = 1: DCL."""
 
-    def forward(self, block: Block) -> Tensor:
+    def forward(self, block: AnchorBatch) -> Tensor:
         """1."""
         return block.positive.new_ones(len(block.anchors))
 
@@ -61,7 +61,7 @@ class SigmoidGate(Gate):
         check_angle(angle)
         self.temperature, self.angle = temperature, math.radians(angle)
 
-    def forward(self, block: Block) -> Tensor:
+    def forward(self, block: AnchorBatch) -> Tensor:
         """W."""
         return _margin(block, self.temperature, turn=self.angle).sigmoid()
 
@@ -78,7 +78,7 @@ class StepGate(Gate):
         _check_temperature(temperature)
         self.temperature = temperature
 
-    def forward(self, block: Block) -> Tensor:
+    def forward(self, block: AnchorBatch) -> Tensor:
         """1 where d > 0."""
         d = _margin(block, self.temperature)
         return (d > 0).to(d.dtype)
@@ -93,7 +93,9 @@ class HingeGate(Gate):
         pairs: among which negatives the hardest is sought; None takes those of the objective.
     """
 
-    def __init__(self, metric: Metric = "product", margin: float = 0.3, pairs: Spread | None = None) -> None:
+    def __init__(
+        self, metric: DistanceName = "product", margin: float = 0.3, pairs: Spread | None = None
+    ) -> None:
         super().__init__()
         _check_margin(margin)
         if pairs is not None:
@@ -102,7 +104,7 @@ class HingeGate(Gate):
         self.margin = margin * math.pi if metric == "angle" else margin
         self.pairs = pairs
 
-    def forward(self, block: Block) -> Tensor:
+    def forward(self, block: AnchorBatch) -> Tensor:
         """1 inside the margin."""
         nearest = block.keys(block.hardest(self.pairs or block.pairs))
         gap = self.between(block.anchors, nearest) - self.between(block.anchors, block.positives)
@@ -126,7 +128,7 @@ class WithinViewGate(Gate):
         _check_margin(margin)
         self.margin = margin
 
-    def forward(self, block: Block) -> Tensor:
+    def forward(self, block: AnchorBatch) -> Tensor:
         """1 where the own view is crowded."""
         nearest = block.among(block.similarity, "within").amax(dim=1)
         return (1 - nearest < self.margin).to(nearest.dtype)
@@ -135,7 +137,7 @@ class WithinViewGate(Gate):
 class NegativeWeight(nn.Module):
     """W, how strongly each negative pushes the anchor."""
 
-    def forward(self, block: Block) -> Tensor:
+    def forward(self, block: AnchorBatch) -> Tensor:
         """(B, M), 0 where a key is no negative of the anchor."""
         raise NotImplementedError
 
@@ -152,7 +154,7 @@ class SoftmaxOverNegatives(NegativeWeight):
         _check_temperature(temperature)
         self.temperature = temperature
 
-    def forward(self, block: Block) -> Tensor:
+    def forward(self, block: AnchorBatch) -> Tensor:
         """Rows sum to 1/τ."""
         logits = block.among(block.similarity, block.pairs) / self.temperature
         return logits.softmax(dim=1) / self.temperature
@@ -173,7 +175,7 @@ class SoftmaxOverPairs(NegativeWeight):
         _check_temperature(temperature)
         self.temperature, self.swap = temperature, swap
 
-    def forward(self, block: Block) -> Tensor:
+    def forward(self, block: AnchorBatch) -> Tensor:
         """Rows sum to 1 on average."""
         similarity = block.other_similarity if self.swap else block.similarity
         gap = (block.among(similarity, block.pairs) - 1) / self.temperature
@@ -193,7 +195,7 @@ class PowerOverNegatives(NegativeWeight):
             raise ValueError(f"power must be positive, got {power}")
         self.power = power
 
-    def forward(self, block: Block) -> Tensor:
+    def forward(self, block: AnchorBatch) -> Tensor:
         """Rows sum to 1."""
         logits = self.power * block.similarity.clamp(min=1e-4).log()
         return block.among(logits, block.pairs).softmax(dim=1)
@@ -209,11 +211,11 @@ class HardestNegative(NegativeWeight):
         metric: ``"product"``, ``"euclidean"`` or ``"angle"``.
     """
 
-    def __init__(self, metric: Metric = "product") -> None:
+    def __init__(self, metric: DistanceName = "product") -> None:
         super().__init__()
         self.slope = distance(metric).slope
 
-    def forward(self, block: Block) -> Tensor:
+    def forward(self, block: AnchorBatch) -> Tensor:
         """One entry a row."""
         nearest = block.hardest(block.pairs)
         slope = self.slope(block.anchors, block.keys(nearest))
@@ -223,7 +225,7 @@ class HardestNegative(NegativeWeight):
 class Ratio(nn.Module):
     """R, the positive's pull as a share of the negatives' push together."""
 
-    def forward(self, block: Block) -> Tensor:
+    def forward(self, block: AnchorBatch) -> Tensor:
         """(B,)."""
         raise NotImplementedError
 
@@ -241,7 +243,7 @@ class ConstantRatio(Ratio):
             raise ValueError(f"value must not be negative, got {value}")
         self.value = value
 
-    def forward(self, block: Block) -> Tensor:
+    def forward(self, block: AnchorBatch) -> Tensor:
         """R."""
         return block.positive.new_full((len(block.anchors),), self.value)
 
@@ -253,11 +255,11 @@ class SlopeRatio(Ratio):
         metric: ``"product"``, ``"euclidean"`` or ``"angle"``.
     """
 
-    def __init__(self, metric: Metric = "euclidean") -> None:
+    def __init__(self, metric: DistanceName = "euclidean") -> None:
         super().__init__()
         self.slope = distance(metric).slope
 
-    def forward(self, block: Block) -> Tensor:
+    def forward(self, block: AnchorBatch) -> Tensor:
         """R."""
         nearest = block.keys(block.hardest(block.pairs))
         return self.slope(block.anchors, block.positives) / self.slope(block.anchors, nearest)
@@ -275,7 +277,7 @@ class AngularRatio(Ratio):
         check_angle(angle)
         self.angle = math.radians(angle)
 
-    def forward(self, block: Block) -> Tensor:
+    def forward(self, block: AnchorBatch) -> Tensor:
         """cos u + sin u · s⁺/sin θ⁺."""
         return math.cos(self.angle) + math.sin(self.angle) * block.positive / sine(
             block.anchors, block.positives
@@ -348,7 +350,7 @@ class UnifiedGradient(TwoViews):
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
         """The loss, with the gradient of its parts."""
-        u = unit(torch.cat([z1, z2]))
+        u = normalize(torch.cat([z1, z2]))
         value, gradient = self._gradient(u.detach())
         return value_with_gradient(value, 1.0, (gradient * u).sum())
 
@@ -382,7 +384,7 @@ class UnifiedGradient(TwoViews):
         return (values * factor).sum(), (gradients * factor).sum(dim=0)
 
 
-def _margin(block: Block, temperature: float, *, turn: float = 0.0) -> Tensor:
+def _margin(block: AnchorBatch, temperature: float, *, turn: float = 0.0) -> Tensor:
     """(B,) log Σ_j exp(s_ij/τ) − cos(θ⁺ + turn)/τ."""
     positive = torch.cos(angle(block.anchors, block.positives) + turn) if turn else block.positive
     return ((block.among(block.similarity, block.pairs) - positive[:, None]) / temperature).logsumexp(dim=1)

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from ssl_vision.objectives.bank import Bank, Chosen, Search
 from ssl_vision.objectives.critic import Critic, Weights
 from ssl_vision.objectives.gather import gather, is_distributed
-from ssl_vision.objectives.margin import full_precision, unit
+from ssl_vision.objectives.margin import autocast_disabled, normalize
 from ssl_vision.objectives.objective import Objective, as_objective
 from ssl_vision.objectives.presets import InfoNCE
 
@@ -216,8 +216,8 @@ class RECLAIM(Objective):
                 raise ValueError(f"{name} must be both views' for pair {self.pair!r}, got none")
         inside = {name: given[name] for name in self._inside.required_inputs}
         loss: Tensor = self._inside(z1, z2, **inside)
-        u, v = (unit(given[name][view]) for view, name in enumerate(_FROM[self.pair]))
-        with full_precision(z1.device):
+        u, v = (normalize(given[name][view]) for view, name in enumerate(_FROM[self.pair]))
+        with autocast_disabled(z1.device):
             return loss + self.weight * self._contrast(u, v, indices, labels)
 
     def _contrast(self, u: Tensor, v: Tensor, own: Tensor, labels: Tensor | None) -> Tensor:

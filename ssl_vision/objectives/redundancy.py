@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ssl_vision.objectives.linear import linear
-from ssl_vision.objectives.margin import unit
+from ssl_vision.objectives.margin import normalize
 from ssl_vision.objectives.two_views import TwoViews
 from ssl_vision.objectives.uniformity import check_weight
 
@@ -64,7 +64,7 @@ class SphericalBarlowTwins(BarlowTwins):
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
         """Invariance plus redundancy."""
-        return self._of(unit(z1), unit(z2))
+        return self._of(normalize(z1), normalize(z2))
 
 
 class VICReg(TwoViews):
@@ -151,7 +151,7 @@ class SphericalVICReg(TwoViews):
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
         """Alignment plus covariance."""
-        x, y = unit(z1), unit(z2)
+        x, y = normalize(z1), normalize(z2)
         products = linear(x.T, x.T), linear(y.T, y.T)
         covariance = (products[0].square().sum() + products[1].square().sum()) / (2 * len(x) ** 2)
         self.record(alignment=(x * y).sum(dim=1).mean(), covariance=covariance)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ssl_vision.objectives.contrastive import Contrastive
 from ssl_vision.objectives.gather import gather, is_distributed
-from ssl_vision.objectives.margin import dense, full_precision, is_dense, per_anchor, positives
+from ssl_vision.objectives.margin import autocast_disabled, dense, is_dense, per_anchor, positives
 from ssl_vision.objectives.tiled import NEVER, Exclude, Pairs, tiled
 
 
@@ -67,7 +67,7 @@ class SupCon(Contrastive):
             labels = gather(labels[:, None])[:, 0]
         count = len(labels)
         pairs: Pairs = "both" if self.pairs == "both" else "cross"
-        with full_precision(u.device):
+        with autocast_disabled(u.device):
             labels = torch.where(labels < 0, -1 - torch.arange(count, device=u.device), labels)
             own = positives(u).repeat(2)
             surplus, number = self._surplus(u, own, labels)

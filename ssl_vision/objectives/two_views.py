@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from ssl_vision.objectives.gather import whole_batch
-from ssl_vision.objectives.margin import full_precision
+from ssl_vision.objectives.gather import gather_batch
+from ssl_vision.objectives.margin import autocast_disabled
 from ssl_vision.objectives.objective import Objective
 
 
@@ -33,8 +33,8 @@ class TwoViews(Objective):
         Raises:
             ValueError: naming the argument and the shape that cannot be used.
         """
-        whole = whole_batch(z1, z2, gathers=self.gather)
-        with full_precision(z1.device):
+        whole = gather_batch(z1, z2, gathers=self.gather)
+        with autocast_disabled(z1.device):
             return self.loss(*(z if z.dtype == torch.float64 else z.float() for z in whole))
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:

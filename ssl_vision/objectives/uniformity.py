@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.objectives.distance import chord
-from ssl_vision.objectives.margin import dense, full_precision, is_dense, positives, unit, unit_margin
+from ssl_vision.objectives.margin import autocast_disabled, dense, is_dense, normalize, positives, unit_margin
 from ssl_vision.objectives.tiled import hardest, itself, own_image, tiled
 from ssl_vision.objectives.two_views import TwoViews
 
@@ -30,7 +30,7 @@ def log_sums(u: Tensor, temperature: float, *, pairs: Spread) -> Tensor:
     ones = u.new_ones(len(u) // 2)
     if pairs != "within":
         return unit_margin(u, ones, temperature, pairs=pairs)
-    with full_precision(u.device):
+    with autocast_disabled(u.device):
         compute = dense if is_dense(u) else tiled
         views = [compute(view, ones, temperature * ones, itself, pairs="both") for view in u.chunk(2)]
     return torch.cat(views)
@@ -82,7 +82,7 @@ class AlignmentUniformity(TwoViews):
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
         """Alignment plus uniformity."""
-        u = unit(torch.cat([z1, z2]))
+        u = normalize(torch.cat([z1, z2]))
         alignment = chord(*u.chunk(2)).pow(self.alpha).mean()
         sums = log_sums(u, 1 / (2 * self.t), pairs=self.pairs)
         images = len(u) // 2
@@ -121,7 +121,7 @@ class MHE(TwoViews):
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
         """Alignment plus energy."""
-        u = unit(torch.cat([z1, z2]))
+        u = normalize(torch.cat([z1, z2]))
         energy = log_sums(u, 1.0, pairs="within").view(2, -1).logsumexp(dim=1) + 1 - math.log(2)
         self.record(alignment=positives(u).mean(), energy=energy.mean())
         return chord(*u.chunk(2)).square().mean() + self.weight * energy.sum()
@@ -151,7 +151,7 @@ class MHS(TwoViews):
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
         """Alignment less separation."""
-        u = unit(torch.cat([z1, z2]))
+        u = normalize(torch.cat([z1, z2]))
         nearest = u.detach()[hardest(u, own_image(len(u) // 2), pairs="cross")]
         separation = chord(u, nearest).mean()
         self.record(alignment=positives(u).mean(), separation=separation)

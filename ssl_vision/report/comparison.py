@@ -5,7 +5,7 @@ from typing import Any
 
 from ssl_vision.compare.comparison import Comparison, compare
 from ssl_vision.compare.keys import shortened
-from ssl_vision.compare.quantity import Quantity
+from ssl_vision.compare.quantity import MetricSelector
 from ssl_vision.compare.verdict import group_table, notes, pair_table, title, verdicts
 from ssl_vision.descriptions import described
 from ssl_vision.errors import InputError
@@ -36,7 +36,7 @@ def section(runs: Sequence[Run], by: str | None = None) -> Section:
         if metric == _VALIDATED and found:
             break
         try:
-            found.append(compare(runs, by=by, quantity=Quantity(metric=metric)))
+            found.append(compare(runs, by=by, quantity=MetricSelector(metric=metric)))
         except InputError as error:
             reasons.append(str(error))
     if not found:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.report.markup import chart, number, table
-from ssl_vision.report.material import Material
+from ssl_vision.report.material import ReportContext
 from ssl_vision.report.page import Missing, Section
 from ssl_vision.report.weights import SHADES
 
@@ -15,7 +15,7 @@ _WRITTEN = 12
 _PAIRS = 8
 
 
-def section(material: Material) -> Section:
+def section(material: ReportContext) -> Section:
     """Shares of each class's images by the class that kNN gives them, and the pairs most often confused.
 
     Raises:

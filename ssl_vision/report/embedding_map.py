@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ssl_vision.metrics.rows import unit_rows
 from ssl_vision.report.markup import COLOURS, boxes, data_block, numbers
-from ssl_vision.report.material import NEAR, Material
+from ssl_vision.report.material import NEAR, ReportContext
 from ssl_vision.report.page import Missing, Section
-from ssl_vision.report.sheet import Sheet
+from ssl_vision.report.sheet import SpriteSheet
 
 SYMBOLS = {
     "circle": "●", "diamond": "◆", "square": "■", "triangle-up": "▲", "cross": "✚", "x": "✖", "star": "★",
@@ -28,7 +28,7 @@ _DIRECTIONS = 50
 _PERPLEXITY = 30.0
 
 
-def section(material: Material, sheet: Sheet) -> Section:
+def section(material: ReportContext, sheet: SpriteSheet) -> Section:
     """Points that show their images, by PCA and by t-SNE, with classes to be switched.
 
     Args:

@@ -6,9 +6,9 @@ from torch import Tensor
 from ssl_vision.data import Images
 from ssl_vision.metrics.rows import unit_rows
 from ssl_vision.report.markup import text
-from ssl_vision.report.material import NEAR, Look, Material
+from ssl_vision.report.material import NEAR, FeatureView, ReportContext
 from ssl_vision.report.page import Missing, Section
-from ssl_vision.report.sheet import Sheet
+from ssl_vision.report.sheet import SpriteSheet
 
 _QUERIES = 10
 _MISTAKES = 6
@@ -16,7 +16,7 @@ _PAIRS = 12
 _TILE = 2048
 
 
-def neighbours(material: Material, sheet: Sheet) -> Section:
+def neighbours(material: ReportContext, sheet: SpriteSheet) -> Section:
     """An image of each of ten classes, and images that kNN gets wrong, each with its five nearest neighbours.
 
     Args:
@@ -40,7 +40,7 @@ def neighbours(material: Material, sheet: Sheet) -> Section:
     return Section("neighbours", "Nearest neighbours", lead, content)
 
 
-def negatives(material: Material, sheet: Sheet) -> Section:
+def negatives(material: ReportContext, sheet: SpriteSheet) -> Section:
     """The closest pairs of images of two classes.
 
     Args:
@@ -81,7 +81,7 @@ def queries(images: Images) -> list[int]:
     return [int(rows[len(rows) // 2]) for rows in members]
 
 
-def mistakes(look: Look) -> list[int]:
+def mistakes(look: FeatureView) -> list[int]:
     """Labelled rows to which the vote gives another class, those with the most similar neighbour first."""
     if look.predicted is None:
         return []
@@ -122,7 +122,7 @@ def closest(features: Tensor, labels: Tensor) -> list[tuple[int, int, float]]:
     return pairs
 
 
-def _rows(look: Look, chosen: list[int], sheet: Sheet) -> str:
+def _rows(look: FeatureView, chosen: list[int], sheet: SpriteSheet) -> str:
     lines = []
     for row in chosen:
         label = int(look.images.labels[row])
@@ -137,7 +137,7 @@ def _rows(look: Look, chosen: list[int], sheet: Sheet) -> str:
     return f'<ul class="gallery">{"".join(lines)}</ul>'
 
 
-def said_of(look: Look, row: int) -> list[str]:
+def said_of(look: FeatureView, row: int) -> list[str]:
     """What all k neighbours say of an image, where the vote differs from its label or from those shown.
 
     A line for the class that the vote gives, and one for the label: its neighbours and its share of the vote.
@@ -157,7 +157,7 @@ def said_of(look: Look, row: int) -> list[str]:
     ]
 
 
-def _about_the_vote(look: Look) -> str:
+def _about_the_vote(look: FeatureView) -> str:
     """Why the class that the vote gives may differ from that of the neighbours shown."""
     if look.scores is None or look.bank is None:
         return ""
@@ -175,7 +175,7 @@ def _about_the_vote(look: Look) -> str:
     return about
 
 
-def _neighbour(look: Look, row: int, label: int, cosine: float, sheet: Sheet) -> str:
+def _neighbour(look: FeatureView, row: int, label: int, cosine: float, sheet: SpriteSheet) -> str:
     bank = look.bank or look.images
     own = int(bank.labels[row])
     mark, kind = "", ""
@@ -185,6 +185,6 @@ def _neighbour(look: Look, row: int, label: int, cosine: float, sheet: Sheet) ->
     return f"<figure>{tile}<figcaption>{mark}{text(look.name(own))}<br>{cosine:.3f}</figcaption></figure>"
 
 
-def _tile(look: Look, images: Images, row: int, sheet: Sheet, more: str = "") -> str:
+def _tile(look: FeatureView, images: Images, row: int, sheet: SpriteSheet, more: str = "") -> str:
     (place,) = sheet.add(images.at(torch.tensor([row])))
     return sheet.tile(place, f"image {row}, {look.name(int(images.labels[row]))}", more=more)

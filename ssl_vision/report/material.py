@@ -14,7 +14,7 @@ from ssl_vision.cli.parser import one_line
 from ssl_vision.data import ImageData, Images
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.cache import FeatureCache
-from ssl_vision.evaluation.feature_extractor import Embedded, Splits
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor, Splits
 from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.rebuild import ROOT_NEEDED, safe_data, trained_model
 from ssl_vision.methods import Layers
@@ -34,7 +34,7 @@ NEAR = 5
 
 
 @dataclass(frozen=True)
-class Look:
+class FeatureView:
     """What a network makes of a split's images, and what their neighbours say of them.
 
     Args:
@@ -100,7 +100,7 @@ class Look:
 
 
 @dataclass
-class Material:
+class ReportContext:
     """What the sections of a run's page draw from.
 
     Args:
@@ -116,7 +116,7 @@ class Material:
 
     run: Run
     data: ImageData | None = None
-    embedded: Embedded | None = None
+    embedded: FeatureExtractor | None = None
     embed: bool = True
     device: str = "auto"
     cache: bool = True
@@ -145,7 +145,7 @@ class Material:
         return self.data
 
     @cached_property
-    def look(self) -> Look | str:
+    def look(self) -> FeatureView | str:
         """The features of the run's images, or why there are none."""
         if self.embedded is None and not self.embed:
             return (
@@ -159,7 +159,7 @@ class Material:
         except (InputError, ValueError) as error:
             return f"there are no features ({' '.join(str(error).split())})"
 
-    def features(self) -> Look:
+    def features(self) -> FeatureView:
         """The features of the run's images.
 
         Raises:
@@ -169,7 +169,7 @@ class Material:
             raise Missing(self.look)
         return self.look
 
-    def _embedded(self) -> Embedded:
+    def _embedded(self) -> FeatureExtractor:
         checkpoint = read_checkpoint(self.run.folder.last)
         data = self.images()
         try:
@@ -180,7 +180,7 @@ class Material:
             images = {"train": _some(images["train"])}
         model = trained_model(checkpoint, allowed=self.allowed).to(chosen_device(self.device))
         cache = FeatureCache(self.run.folder.features) if self.cache else None
-        return Embedded(
+        return FeatureExtractor(
             model, Splits.of(data, images),
             description=checkpoint.config["model"], layers=Layers._fields, cache=cache, seed=self.seed,
         )  # fmt: skip
@@ -218,7 +218,7 @@ def _some(images: Images) -> Images:
     return images.select(torch.arange(count) * len(images) // count)
 
 
-def _look(embedded: Embedded, metrics: dict[str, Any]) -> Look:
+def _look(embedded: FeatureExtractor, metrics: dict[str, Any]) -> FeatureView:
     images = embedded.splits.images
     name: Any = "test" if "test" in images else "train"
     features = {layer: embedded.plain(name, layer).cpu() for layer in embedded.layers}
@@ -229,7 +229,7 @@ def _look(embedded: Embedded, metrics: dict[str, Any]) -> Look:
         if known.any() and not known.all():
             bank, bank_features = bank.select(known), bank_features[known]
     count = len(images[name])
-    return Look(
+    return FeatureView(
         images[name], f"{count:,} {_SPLITS[embedded.splits.evaluated]} images", features, bank,
         bank_features, k=int(metrics.get("k") or 200), temperature=float(metrics.get("temperature") or 0.1),
         classes=images["train"].classes,

@@ -10,7 +10,7 @@ from ssl_vision.cli.classes import add_allow_class, allowed_classes
 from ssl_vision.cli.parser import OneLineErrors
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.feature_extractor import Embedded
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.report import (
     comparison,
     configuration,
@@ -26,10 +26,10 @@ from ssl_vision.report import (
     views,
     weights,
 )
-from ssl_vision.report.material import Material
+from ssl_vision.report.material import ReportContext
 from ssl_vision.report.page import Missing, Section, missing, render
-from ssl_vision.report.sheet import Sheet
-from ssl_vision.runs.atomic_files import completed
+from ssl_vision.report.sheet import SpriteSheet
+from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.registry import Run, find_runs, readable
 
 _SIDE = 64
@@ -67,7 +67,7 @@ def run(args: Sequence[str]) -> None:
         found = readable(found, "report")
     if len(found) == 1:
         found[0].folder.check_links()
-        material = Material(
+        material = ReportContext(
             found[0], embed=options.embed, cache=options.cache, device=options.device,
             root=options.data.root, allowed=allowed,
         )  # fmt: skip
@@ -80,7 +80,11 @@ def run(args: Sequence[str]) -> None:
 
 
 def write(
-    path: Path, *, data: object = None, embedded: Embedded | None = None, allowed: Collection[str] = ()
+    path: Path,
+    *,
+    data: object = None,
+    embedded: FeatureExtractor | None = None,
+    allowed: Collection[str] = (),
 ) -> None:
     """Writes the page of a run into its folder, at the end of what has made the run or its features.
 
@@ -94,19 +98,19 @@ def write(
     """
     try:
         images = data if isinstance(data, ImageData) else None
-        material = Material(Run(path), data=images, embedded=embedded, embed=False, allowed=allowed)
+        material = ReportContext(Run(path), data=images, embedded=embedded, embed=False, allowed=allowed)
         _write(material.run.folder.report_file, of_one(material))
     except Exception as error:
         print(f"{path}: no page was written ({' '.join(str(error).split())})", file=sys.stderr)
 
 
-def of_one(material: Material) -> str:
+def of_one(material: ReportContext) -> str:
     """The page of a run: every section, or why it is not there.
 
     Raises:
         InputError: the run's config cannot be read, or Plotly is not installed.
     """
-    own, sheet = material.run, Sheet("image", side=_SIDE)
+    own, sheet = material.run, SpriteSheet("image", side=_SIDE)
     sections = [
         _made("curves", "Curves", lambda: curves.section(own)),
         _made("plane", "Alignment and uniformity", lambda: plane.section(own)),
@@ -160,5 +164,5 @@ def _told_apart(runs: Sequence[Run]) -> list[str]:
 
 
 def _write(output: Path, page: str) -> None:
-    with completed(output) as partial:
+    with atomic_write(output) as partial:
         partial.write_text(page, encoding="utf-8")

@@ -18,7 +18,7 @@ _LOSSLESS = 2**18
 """Pixels up to which a sheet is kept to the bit."""
 
 
-class Sheet:
+class SpriteSheet:
     """Images of one size side by side, each shown as a part of the whole.
 
     Args:

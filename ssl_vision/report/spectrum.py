@@ -8,13 +8,13 @@ from ssl_vision.metrics.effective_rank import effective_rank
 from ssl_vision.metrics.rank import rankme
 from ssl_vision.report.curves import marks
 from ssl_vision.report.markup import COLOURS, DASHES, chart, numbers, switches, table
-from ssl_vision.report.material import Material
+from ssl_vision.report.material import ReportContext
 from ssl_vision.report.page import Section
 
 _FLOOR = 1e-6
 
 
-def section(material: Material) -> Section:
+def section(material: ReportContext) -> Section:
     """Singular values of the centred features of each layer, relative to the largest; ranks beside them.
 
     Raises:

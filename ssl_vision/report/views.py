@@ -6,15 +6,15 @@ from torch import Tensor
 from ssl_vision.data import ImageData
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.loading.loader import Order
-from ssl_vision.report.material import Material
+from ssl_vision.report.material import ReportContext
 from ssl_vision.report.page import Missing, Section
-from ssl_vision.report.sheet import Sheet
+from ssl_vision.report.sheet import SpriteSheet
 
 _IMAGES = 12
 _SIDE = 96
 
 
-def section(material: Material) -> Section:
+def section(material: ReportContext) -> Section:
     """Images of the first batch, beside them their views in the first epoch and in the last.
 
     Raises:
@@ -26,7 +26,7 @@ def section(material: Material) -> Section:
     indices = Order(len(data.split("pretrain")), shuffle=True, seed=data.seed).rows()[:_IMAGES]
     if not len(indices):
         raise Missing("the split that is pretrained on has no images")
-    originals, sheet = Sheet("original", side=_SIDE), Sheet("view", side=_SIDE)
+    originals, sheet = SpriteSheet("original", side=_SIDE), SpriteSheet("view", side=_SIDE)
     images = data.split("pretrain").at(indices)
     originals.add(images)
     places = [list(sheet.add(views)) for epoch in shown for views in made(data, indices, epoch)]

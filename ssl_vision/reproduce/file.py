@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ssl_vision.errors import InputError
-from ssl_vision.reproduce.paper import Cell, Column, Metric, Options, Paper, Small, Table, ordered
+from ssl_vision.reproduce.paper import (
+    Column,
+    Options,
+    Paper,
+    SmokeVariant,
+    Table,
+    TableCell,
+    TableMetric,
+    ordered,
+)
 from ssl_vision.runs.reading import read_yaml
 
 _PROTOCOLS = files("ssl_vision.evaluation") / "protocols"
@@ -67,7 +76,7 @@ class _Reader:
             _texts(content.get("notes", []), "notes"), metrics, tables, self.scaled,
         )  # fmt: skip
 
-    def _metric(self, name: str, given: Any) -> Metric:
+    def _metric(self, name: str, given: Any) -> TableMetric:
         fields = {key: _text(value, f"metrics.{name}.{key}") for key, value in _map(given, name).items()}
         unit = fields.pop("unit", "percent")
         if unit not in ("percent", "plain"):
@@ -75,15 +84,17 @@ class _Reader:
         known = sorted(f.name.removesuffix(".yaml") for f in _PROTOCOLS.iterdir() if f.name.endswith(".yaml"))
         if fields.get("protocol") not in known or "metric" not in fields:
             raise _Wrong(f"metrics.{name}: needs a metric, and a protocol out of {', '.join(known)}")
-        return Metric(name, unit, {"features": "trained", "layer": "backbone"} | fields)
+        return TableMetric(name, unit, {"features": "trained", "layer": "backbone"} | fields)
 
-    def _small(self, given: Any) -> Small:
+    def _small(self, given: Any) -> SmokeVariant:
         given = _section(given, "small", ("says", "options", "instead"), needed=("says", "options"))
         instead = {
             key: self._options(values, f"small.instead.{key}")
             for key, values in _map(given.get("instead", {}), "small.instead").items()
         }
-        return Small(_text(given["says"], "small.says"), self._options(given["options"], "small"), instead)
+        return SmokeVariant(
+            _text(given["says"], "small.says"), self._options(given["options"], "small"), instead
+        )
 
     def _table(self, name: str, given: Any) -> Table:
         where = f"tables.{name}"
@@ -91,7 +102,7 @@ class _Reader:
         given = _section(given, where, keys, needed=("title", "columns", "values"))
         options = self._options(given.get("options", {}), where)
         columns = tuple(self._columns(_map(given["columns"], where), where))
-        cells, found = list[Cell](), dict[str, None]()
+        cells, found = list[TableCell](), dict[str, None]()
         for row, values in _map(given["values"], where).items():
             if row not in self.rows:
                 raise _Wrong(f"{where}.values: no row {row}; there are {', '.join(self.rows)}")
@@ -119,12 +130,12 @@ class _Reader:
 
     def _cell(
         self, table: str, row: str, column: Column, published: Mapping[str, str], options: Options
-    ) -> Cell:
+    ) -> TableCell:
         of_row = self.rows[row]
         if isinstance(of_row, str):
-            return Cell(table, row, column, published, {}, reason=of_row)
+            return TableCell(table, row, column, published, {}, reason=of_row)
         if not published:
-            return Cell(table, row, column, published, {}, reason="not published")
+            return TableCell(table, row, column, published, {}, reason="not published")
         merged = self.base | options | of_row | column.options
         for key in ("config", "trainer.max_epochs"):
             if key not in merged:
@@ -132,7 +143,7 @@ class _Reader:
         base = self.base
         if self.scaled:
             merged, base = self.scaled.of(merged), self.scaled.of(base)
-        return Cell(table, row, column, published, ordered(merged), name=_name(merged, base))
+        return TableCell(table, row, column, published, ordered(merged), name=_name(merged, base))
 
     def _line(self, metric: str, line: Any, count: int, where: str) -> tuple[str, ...]:
         if metric not in self.metrics:
@@ -156,7 +167,7 @@ class _Reader:
 
     def _check_names(self, tables: Mapping[str, Table]) -> None:
         """One name for two different runs would make one of them the other's result."""
-        found: dict[str, Cell] = {}
+        found: dict[str, TableCell] = {}
         for cell in (cell for table in tables.values() for cell in table.cells if cell.name):
             other = found.setdefault(cell.name, cell)
             if other.options != cell.options:

@@ -10,7 +10,7 @@ Options = dict[str, str]
 
 
 @dataclass(frozen=True)
-class Metric:
+class TableMetric:
     """How a column of the paper is measured here."""
 
     name: str
@@ -43,7 +43,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One run of a table, once for each seed, and what the paper says of it."""
 
     table: str
@@ -70,12 +70,12 @@ class Table:
     notes: tuple[str, ...]
     columns: tuple[Column, ...]
     metrics: tuple[str, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
     """Row by row."""
 
 
 @dataclass(frozen=True)
-class Small:
+class SmokeVariant:
     """What a scaled-down version runs in place of the paper's runs."""
 
     says: str
@@ -97,9 +97,9 @@ class Paper:
     title: str
     source: str
     notes: tuple[str, ...]
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, TableMetric]
     tables: Mapping[str, Table]
-    small: Small | None
+    small: SmokeVariant | None
 
     @property
     def protocols(self) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ def published_number(text: str) -> float:
     return float(text.split("±")[0])
 
 
-def extended(cells: Iterable[Cell], extra: Options) -> list[Cell]:
+def extended(cells: Iterable[TableCell], extra: Options) -> list[TableCell]:
     """The cells with more options for every run; their names stay.
 
     Raises:

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from ssl_vision.compare.statistics import t_interval
-from ssl_vision.reproduce.paper import Column, Metric, Paper, Table, published_number
+from ssl_vision.reproduce.paper import Column, Paper, Table, TableMetric, published_number
 
 _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -25,7 +25,7 @@ class Result:
 
     row: str
     column: Column
-    metric: Metric
+    metric: TableMetric
     published: str
     """As printed."""
     values: tuple[float, ...]

@@ -16,10 +16,10 @@ from ssl_vision.cli.parser import OneLineErrors
 from ssl_vision.errors import InputError
 from ssl_vision.reproduce.file import read_paper
 from ssl_vision.reproduce.launch import Launch, forked, spawned, worked
-from ssl_vision.reproduce.paper import Cell, Paper, Table, extended
+from ssl_vision.reproduce.paper import Paper, Table, TableCell, extended
 from ssl_vision.reproduce.rendering import Result, as_csv, as_json, as_latex, as_markdown, as_rows
 from ssl_vision.reproduce.runs import PaperRun, options_of, seconds_left
-from ssl_vision.runs.atomic_files import completed
+from ssl_vision.runs.atomic_files import atomic_write
 
 _MOST_SEEDS = 1000
 
@@ -121,7 +121,7 @@ def _tables(paper: Paper, names: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(names or paper.tables))
 
 
-def _selected(every: Sequence[Cell], chosen: Sequence[str] | None) -> list[Cell]:
+def _selected(every: Sequence[TableCell], chosen: Sequence[str] | None) -> list[TableCell]:
     """The cells that any of the choices names, each choice by all of its comma-separated parts.
 
     Raises:
@@ -129,7 +129,7 @@ def _selected(every: Sequence[Cell], chosen: Sequence[str] | None) -> list[Cell]
     """
     if not chosen:
         return list(every)
-    found: list[Cell] = []
+    found: list[TableCell] = []
     for choice in chosen:
         parts = {part.strip() for part in choice.split(",")}
         own = [cell for cell in every if parts <= {cell.row, cell.column.name, cell.column.group}]
@@ -145,7 +145,7 @@ def _selected(every: Sequence[Cell], chosen: Sequence[str] | None) -> list[Cell]
     return [cell for cell in every if cell in found]
 
 
-def _runs(cells: Sequence[Cell], seeds: range, place: Path, paper: Paper) -> list[PaperRun]:
+def _runs(cells: Sequence[TableCell], seeds: range, place: Path, paper: Paper) -> list[PaperRun]:
     return [PaperRun(cell, seed, place, paper) for seed in seeds for cell in cells if cell.name]
 
 
@@ -222,7 +222,7 @@ def _write(paper: Paper, table: Table, results: Sequence[Result], place: Path) -
         (".csv", as_csv(rows)),
         (".json", as_json(rows)),
     ):
-        with completed(place / f"table{table.name}{suffix}") as partial:
+        with atomic_write(place / f"table{table.name}{suffix}") as partial:
             partial.write_text(text, encoding="utf-8")
 
 

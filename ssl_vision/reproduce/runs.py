@@ -8,7 +8,7 @@ from typing import Any
 
 from ssl_vision.cli.import_paths import names_in_command
 from ssl_vision.errors import InputError
-from ssl_vision.reproduce.paper import Cell, Metric, Options, Paper
+from ssl_vision.reproduce.paper import Options, Paper, TableCell, TableMetric
 from ssl_vision.runs.evaluation_file import preferred
 from ssl_vision.runs.folder import differences
 from ssl_vision.runs.reading import parse_yaml, read_yaml
@@ -28,7 +28,7 @@ class PaperRun:
         paper: how it is measured.
     """
 
-    def __init__(self, cell: Cell, seed: int, place: Path, paper: Paper) -> None:
+    def __init__(self, cell: TableCell, seed: int, place: Path, paper: Paper) -> None:
         self.cell, self.seed, self.place, self.paper = cell, seed, place, paper
         self.name = f"{cell.name}-s{seed}"
         self.path = place / self.name
@@ -78,7 +78,7 @@ class PaperRun:
         state = self.state
         return [] if state == "done" else [self.evaluate] if state == "trained" else [self.fit, self.evaluate]
 
-    def value(self, metric: Metric) -> float | None:
+    def value(self, metric: TableMetric) -> float | None:
         """What the finished run gave, in the paper's unit; None where that is not known yet."""
         run = self.run
         found = _found(run, metric) if run and run.status == "finished" else None
@@ -138,7 +138,7 @@ def seconds_left(runs: Sequence[PaperRun], every: Sequence[PaperRun]) -> dict[st
     return left
 
 
-def _found(run: Run, metric: Metric) -> float | None:
+def _found(run: Run, metric: TableMetric) -> float | None:
     """The value of the one row of evaluation.json that holds what the metric asks for, at the last epoch."""
     rows = [
         row

@@ -66,7 +66,7 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def completed(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """`replaced` for a file that the user asked for; it is on the disk when it gets its name.
 
     Raises:

@@ -11,6 +11,7 @@ import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from ssl_vision.runs.atomic_files import sync
+from ssl_vision.runs.migration import migrated_checkpoint
 
 _PARTIAL = re.compile(
     r"\..+\.ckpt\.[0-9a-f]+\.partial|\.[0-9a-f]{8}-(config\.yaml|skipped\.txt|(metrics|times|weights)\.csv)"
@@ -18,7 +19,7 @@ _PARTIAL = re.compile(
 """Names of files that training had not finished writing."""
 
 
-class WholeFiles(TorchCheckpointIO):
+class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes a checkpoint beside its place and gives it its name when it is complete and on the disk.
 
     A process killed or a disk filled at any moment leaves the file that was there before. What cannot be
@@ -56,6 +57,10 @@ class WholeFiles(TorchCheckpointIO):
                 self._unwritten = checkpoint
             else:
                 self._failed = True
+
+    def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> dict[str, Any]:
+        """Reads a checkpoint, also of an earlier version."""
+        return migrated_checkpoint(super().load_checkpoint(path, *args, **options))
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Removes a checkpoint that a later one replaces, unless that one could not be written."""

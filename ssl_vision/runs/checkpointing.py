@@ -8,13 +8,13 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.utilities import rank_zero_warn
 
-from ssl_vision.runs.checkpoint_io import WholeFiles, remove_partial
+from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO, remove_partial
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.interruption import Interruption
 from ssl_vision.runs.log import RunLog
 
 
-class LastCheckpoint(Checkpoint):
+class ResumeCheckpoint(Checkpoint):
     """Keeps ``last.ckpt``: of the last completed epoch, of every n-th step, and of where a run was stopped.
 
     It saves where Lightning takes a run up again exactly: between two steps, at the end of an epoch, and at
@@ -29,7 +29,7 @@ class LastCheckpoint(Checkpoint):
     """
 
     def __init__(
-        self, folder: RunFolder, files: WholeFiles, *, every_n_steps: int | None, spare: Path | None
+        self, folder: RunFolder, files: AtomicCheckpointIO, *, every_n_steps: int | None, spare: Path | None
     ) -> None:
         self.folder, self.files = folder, files
         self.every_n_steps = every_n_steps

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from ssl_vision.errors import InputError
-from ssl_vision.runs.atomic_files import check_inside, completed
+from ssl_vision.runs.atomic_files import atomic_write, check_inside
 from ssl_vision.runs.lock import Lock
 from ssl_vision.runs.migration import original_settings
 
@@ -155,7 +155,7 @@ class RunFolder:
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Writes config.yaml."""
-        with completed(self.config_file) as partial:
+        with atomic_write(self.config_file) as partial:
             partial.write_text(as_yaml(config), encoding="utf-8")
 
 

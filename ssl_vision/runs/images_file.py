@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ssl_vision.data.loading.fingerprint import FileRecord
-from ssl_vision.runs.atomic_files import completed
+from ssl_vision.runs.atomic_files import atomic_write
 
 _COLUMNS = ("path", "size", "modified", "content", "decoded")
 
@@ -15,7 +15,7 @@ def write_images(file: Path, images: Mapping[str, FileRecord]) -> None:
     if not images:
         return
     with (
-        completed(file) as partial,
+        atomic_write(file) as partial,
         partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as out,
     ):
         writer = csv.writer(out)

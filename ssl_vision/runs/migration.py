@@ -17,6 +17,22 @@ _CLASSES = {
 
 _ORIGINAL_CLASSES = {current: old for old, current in _CLASSES.items() if current != _RESNET}
 
+_CALLBACKS = {"FiniteSteps": "SkipNonFiniteSteps"}
+"""Current names of callbacks that have a state in checkpoints."""
+
+
+def migrated_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint with the current names of callbacks; its config is left to `migrated_config`.
+
+    Example:
+        >>> migrated_checkpoint({"callbacks": {"FiniteSteps": {"skipped": 2}}})
+        {'callbacks': {'SkipNonFiniteSteps': {'skipped': 2}}}
+    """
+    states = checkpoint.get("callbacks")
+    if not isinstance(states, dict):
+        return checkpoint
+    return {**checkpoint, "callbacks": {_CALLBACKS.get(key, key): state for key, state in states.items()}}
+
 
 def migrated_config(config: Any) -> Any:
     """Return a run's config, or part of one, with the current names of options and classes.

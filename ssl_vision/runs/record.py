@@ -9,7 +9,7 @@ from pytorch_lightning.loggers import WandbLogger
 from ssl_vision._version import __version__
 from ssl_vision.data import ImageData
 from ssl_vision.data.loading.fingerprint import Fingerprint
-from ssl_vision.runs.atomic_files import completed
+from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.folder import RunFolder, as_yaml
 from ssl_vision.runs.images_file import write_images
 from ssl_vision.runs.log import RunLog
@@ -60,7 +60,7 @@ class RunRecord(pl.Callback):
             write_images(self.folder.images_file, self._images.files)
         if isinstance(data, ImageData) and data.skipped:
             lines = "".join(f"{name}\n" for name in data.skipped)
-            with completed(self.folder.skipped_file) as partial:
+            with atomic_write(self.folder.skipped_file) as partial:
                 partial.write_text(lines, encoding="utf-8", errors="surrogateescape")
         for logger in trainer.loggers:
             if isinstance(logger, RunLog):

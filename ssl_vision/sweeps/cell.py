@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
 from ssl_vision.errors import InputError
-from ssl_vision.runs.atomic_files import appended, check_inside, completed
+from ssl_vision.runs.atomic_files import appended, atomic_write, check_inside
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps import masking
 from ssl_vision.sweeps.cells import Cell
@@ -93,7 +93,7 @@ class CellProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         if "${args_json_file}" in plan.file.command:
             text = json.dumps(dict(claim.cell.parameters))
-            with completed(_json_file(plan, claim.cell)) as partial:
+            with atomic_write(_json_file(plan, claim.cell)) as partial:
                 partial.write_text(text, encoding="utf-8")
         with appended(self.log) as file, _masking(plan, file) as (output, self._masking):
             file.write(f"$ {shlex.join(line.shown)}\n".encode())

@@ -14,7 +14,7 @@ from ssl_vision.sweeps.worker import Worker
 
 
 @dataclass(frozen=True)
-class Job:
+class SlurmJob:
     """A worker that is started elsewhere."""
 
     plan: Plan
@@ -31,7 +31,7 @@ class Job:
         return needed("submitit", extra="sweep").helpers.DelayedSubmission(self)
 
 
-def submitted(job: Job, options: Submitit) -> list[Any]:
+def submitted(job: SlurmJob, options: Submitit) -> list[Any]:
     """Starts the jobs.
 
     Raises:

@@ -36,7 +36,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
-class Metric:
+class SweepMetric:
     """What a sweep looks for: the last value of a column of metrics.csv."""
 
     name: str
@@ -63,7 +63,7 @@ class SweepFile:
 
     content: Mapping[str, Any]
     method: str
-    metric: Metric
+    metric: SweepMetric
     parameters: Mapping[tuple[str, ...], Parameter]
     command: tuple[Any, ...]
     program: str | None
@@ -145,7 +145,7 @@ def _table(where: str, content: Any) -> None:
         raise InputError(f"{where}: expected a table of keys and values, got {content!r}")
 
 
-def _metric(where: str, given: Any) -> Metric:
+def _metric(where: str, given: Any) -> SweepMetric:
     if given is None:
         raise InputError(f"{where}: is missing; give name and goal, such as val/knn_top1 and maximize")
     _table(where, given)
@@ -157,7 +157,7 @@ def _metric(where: str, given: Any) -> Metric:
         raise InputError(f"{where}.goal: expected minimize or maximize, got {goal!r}")
     if target is not None and (isinstance(target, bool) or not isinstance(target, (int, float))):
         raise InputError(f"{where}.target: expected a number, got {target!r}")
-    return Metric(name, goal, target)
+    return SweepMetric(name, goal, target)
 
 
 def _parameters(where: str, given: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[Any, Parameter]]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ssl_vision.cli.suggestions import meant
+from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.errors import InputError
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
@@ -41,7 +41,7 @@ def check_command(where: str, command: Any, program: Any) -> None:
     for word in command:
         macro = _WHOLE.fullmatch(str(word))
         if macro and not _ENVIRONMENT.search(str(word)) and macro[1] not in MACROS:
-            raise InputError(f"{where}: unknown macro '{word}'{meant(macro[1], MACROS)}")
+            raise InputError(f"{where}: unknown macro '{word}'{closest_match(macro[1], MACROS)}")
         if macro and macro[1] == "program" and not isinstance(program, str):
             raise InputError(f"{where}: ${{program}} stands there, and the file has no program")
 

@@ -8,10 +8,10 @@ from statistics import fmean
 from typing import Any
 
 from ssl_vision.optional import needed
-from ssl_vision.runs.atomic_files import completed
+from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.cells import short_value
-from ssl_vision.sweeps.file import Metric
+from ssl_vision.sweeps.file import SweepMetric
 from ssl_vision.sweeps.plan import Record
 from ssl_vision.sweeps.table import ranked
 
@@ -20,7 +20,7 @@ _WIDE = 10.0
 """From this ratio of the largest to the smallest on, an axis is logarithmic."""
 
 
-def write_plot(folder: Path, records: Sequence[Record], metric: Metric) -> Path | None:
+def write_plot(folder: Path, records: Sequence[Record], metric: SweepMetric) -> Path | None:
     """Writes ``sweep.html``, which needs nothing besides; None where no cell has a value yet.
 
     On the left the metric of each cell against the parameter with the most values, a line through the means
@@ -53,7 +53,7 @@ def write_plot(folder: Path, records: Sequence[Record], metric: Metric) -> Path 
     figure.update_yaxes(title=metric.name, row=1, col=1)
     figure.update_layout(title=folder.name, template="plotly_white", legend={"orientation": "h", "y": -0.2})
     page = folder / "sweep.html"
-    with completed(page) as partial:
+    with atomic_write(page) as partial:
         figure.write_html(partial, include_plotlyjs=True)
     return page
 

@@ -19,7 +19,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ssl_vision.errors import InputError
-from ssl_vision.runs.atomic_files import appended, completed
+from ssl_vision.runs.atomic_files import appended, atomic_write
 from ssl_vision.sweeps.cells import Cell, cells_of, named_cell
 from ssl_vision.sweeps.file import changed_keys, read_sweep_file
 from ssl_vision.sweeps.parameters import from_optuna, optuna_distribution
@@ -163,7 +163,7 @@ class Queue:
         )
         study.set_user_attr("options", list(plan.options))
         study.set_user_attr("seed", plan.seed)
-        with completed(copy) as partial:
+        with atomic_write(copy) as partial:
             partial.write_text(plan.text, encoding="utf-8")
         return study
 

@@ -69,7 +69,7 @@ def run(args: Sequence[str]) -> None:
 
 def _work(plan: Plan, options: Namespace) -> None:
     """Trains, writes table and plot, and says how it ended."""
-    from ssl_vision.sweeps.cluster import Job, ended, submitted
+    from ssl_vision.sweeps.cluster import SlurmJob, ended, submitted
     from ssl_vision.sweeps.plot import write_plot
     from ssl_vision.sweeps.queue import Queue
     from ssl_vision.sweeps.table import write_tables
@@ -82,7 +82,7 @@ def _work(plan: Plan, options: Namespace) -> None:
     print(f"{plan.folder}: {done} of {count} cells done", flush=True)
     number = 0
     if cluster.jobs:
-        jobs = submitted(Job(plan, workers, per_gpu), cluster)
+        jobs = submitted(SlurmJob(plan, workers, per_gpu), cluster)
         print(f"jobs {', '.join(job.job_id for job in jobs)}; Ctrl-C leaves them to themselves", flush=True)
         try:
             said = ended(jobs)

@@ -10,10 +10,10 @@ from typing import Any
 
 from ssl_vision.compare.statistics import t_interval
 from ssl_vision.errors import InputError
-from ssl_vision.runs.atomic_files import completed
+from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.cells import short_value
-from ssl_vision.sweeps.file import Metric
+from ssl_vision.sweeps.file import SweepMetric
 from ssl_vision.sweeps.plan import Record
 
 _ORDER = ("finished", "pruned", "running", "interrupted", "waiting", "failed")
@@ -22,7 +22,7 @@ _OWN = ("name", "state", "epochs", "seconds", "note", "seeds")
 """Columns besides parameters and metric."""
 
 
-def ranked(records: Sequence[Record], metric: Metric) -> list[Record]:
+def ranked(records: Sequence[Record], metric: SweepMetric) -> list[Record]:
     """The finished cells, best first, then the others."""
 
     def place(record: Record) -> tuple[int, float, str]:
@@ -32,11 +32,14 @@ def ranked(records: Sequence[Record], metric: Metric) -> list[Record]:
     return sorted(records, key=place)
 
 
-def write_tables(folder: Path, records: Sequence[Record], metric: Metric) -> str:
+def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -> str:
     """Writes ``sweep.csv`` and ``sweep.md`` and returns what the latter says."""
     order = ranked(records, metric)
     rows = [_row(folder, record, metric) for record in order]
-    with completed(folder / "sweep.csv") as partial, partial.open("w", newline="", encoding="utf-8") as file:
+    with (
+        atomic_write(folder / "sweep.csv") as partial,
+        partial.open("w", newline="", encoding="utf-8") as file,
+    ):
         writer = csv.DictWriter(file, list(rows[0]) if rows else ["name"])
         writer.writeheader()
         writer.writerows(rows)
@@ -53,12 +56,12 @@ def write_tables(folder: Path, records: Sequence[Record], metric: Metric) -> str
                     f"{metric.name} was measured in validation, on {Run(folder / best).validated_on}."
                 )
     text = "\n\n".join(parts)
-    with completed(folder / "sweep.md") as partial:
+    with atomic_write(folder / "sweep.md") as partial:
         partial.write_text(f"{text}\n", encoding="utf-8")
     return text
 
 
-def _row(folder: Path, record: Record, metric: Metric) -> dict[str, Any]:
+def _row(folder: Path, record: Record, metric: SweepMetric) -> dict[str, Any]:
     run = Run(folder / record.cell.name)
     epochs, seconds = (run.epoch, run.seconds) if run.log_damage is None else (0, None)
     return {
@@ -72,7 +75,7 @@ def _row(folder: Path, record: Record, metric: Metric) -> dict[str, Any]:
     }
 
 
-def _over_seeds(records: Sequence[Record], metric: Metric) -> Iterator[dict[str, str]]:
+def _over_seeds(records: Sequence[Record], metric: SweepMetric) -> Iterator[dict[str, str]]:
     """Mean and interval of each setting that was trained with more than one seed, best first."""
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
@@ -93,7 +96,7 @@ def _over_seeds(records: Sequence[Record], metric: Metric) -> Iterator[dict[str,
         }
 
 
-def _columns(varied: Mapping[str, Any], metric: Metric) -> dict[str, Any]:
+def _columns(varied: Mapping[str, Any], metric: SweepMetric) -> dict[str, Any]:
     """Parameters by their columns: as an option where another column has the name, as ``--name``."""
     taken = (*_OWN, metric.name)
     return {f"--{name}" if name in taken else name: value for name, value in varied.items()}

@@ -14,7 +14,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from ssl_vision.errors import InputError
 from ssl_vision.quiet import quiet
-from ssl_vision.runs.atomic_files import completed
+from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.folder import RunFolder, class_name, derived_group
 from ssl_vision.runs.reading import read_json
 
@@ -155,7 +155,7 @@ def _remembered(file: Path) -> dict[str, str] | None:
 @rank_zero_only
 def _remember(folder: RunFolder, identity: Mapping[str, str]) -> None:
     """Keeps the run's identity at W&B, which its continuations and evaluations share."""
-    with completed(folder.mirror_file) as partial:
+    with atomic_write(folder.mirror_file) as partial:
         partial.write_text(json.dumps(identity), encoding="utf-8")
 
 

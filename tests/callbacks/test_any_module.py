@@ -11,11 +11,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ssl_vision.callbacks import (
-    FiniteSteps,
     GradientDiagnostics,
     ObjectiveStatistics,
     RepresentationMetrics,
     ShadowObjectives,
+    SkipNonFiniteSteps,
 )
 from ssl_vision.errors import InputError
 from ssl_vision.metrics import Alignment, KNNAccuracy, Representation
@@ -62,7 +62,7 @@ def test_a_tutorials_module_with_the_loss_of_another_library(tmp_path):
         GradientDiagnostics(every=1, objective="criterion"),
         ShadowObjectives([InfoNCE(temperature=0.5), DCL()], every=1, objective="criterion"),
         ObjectiveStatistics("criterion"),
-        FiniteSteps(objective="criterion"),
+        SkipNonFiniteSteps(objective="criterion"),
     ]
     logged = train(model, callbacks, tmp_path)
     assert logged["shadow/InfoNCE/cosine"] == pytest.approx(1, abs=1e-4)  # lightly's loss is this one

@@ -87,7 +87,19 @@ def test_the_count_goes_on_after_a_resume(tmp_path, spoil):
         with pytest.warns(UserWarning, match="not finite"):
             assert fit(tmp_path, *args) == 0
     last = torch.load(RunFolder(tmp_path / "run").last, weights_only=True)
-    assert [state["skipped"] for key, state in last["callbacks"].items() if "FiniteSteps" in key] == [2]
+    assert last["callbacks"]["SkipNonFiniteSteps"] == {"skipped": 2}
+
+
+def test_the_count_of_version_0_1_goes_on(tmp_path, spoil):
+    spoil({1, 5})
+    with pytest.warns(UserWarning, match="not finite"):
+        assert fit(tmp_path, "--trainer.max_epochs=1") == 0
+    file = RunFolder(tmp_path / "run").last
+    checkpoint = torch.load(file, weights_only=True)
+    checkpoint["callbacks"]["FiniteSteps"] = checkpoint["callbacks"].pop("SkipNonFiniteSteps")
+    torch.save(checkpoint, file)
+    with pytest.warns(UserWarning, match="the update is skipped, 2 so far"):
+        assert fit(tmp_path, "--ckpt_path=last") == 0
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

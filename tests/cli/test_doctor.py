@@ -10,7 +10,7 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 
-from ssl_vision.cli.doctor import machine, software, surroundings
+from ssl_vision.cli.doctor import datasets, hardware, packages
 from ssl_vision.cli.doctor.check import Check
 from ssl_vision.cli.doctor.doctor import as_json, as_page
 from ssl_vision.main import main
@@ -69,7 +69,7 @@ def cuda(*, available=True, build="12.8", devices=()):
 def test_requirements_are_compared_with_what_is_installed(installed):
     installed(torch="2.12.0", numpy="1.20")
     wanted = [Requirement("torch>=2.11,<2.16"), Requirement("numpy>=1.26,<3"), Requirement("rich>=14.1")]
-    assert list(software._needed(wanted)) == [
+    assert list(packages._needed(wanted)) == [
         Check("numpy", "1.20, not <3,>=1.26", "broken", "pip install 'numpy<3,>=1.26'"),
         Check("rich", "not installed", "broken", "pip install 'rich>=14.1'"),
         Check("requirements", "1 of 3 met"),
@@ -87,7 +87,7 @@ def test_extras_are_named_with_what_they_lack(installed, monkeypatch):
         Requirement('matplotlib; extra == "maps"'),
         Requirement('pytest; extra == "test"'),
     ]
-    assert list(software._extras(wanted)) == [
+    assert list(packages._extras(wanted)) == [
         Check("extra onnx", "without onnxruntime", "note", "pip install -e '.[onnx]'"),
         Check("extra maps", "matplotlib"),
     ]
@@ -95,7 +95,7 @@ def test_extras_are_named_with_what_they_lack(installed, monkeypatch):
 
 def test_a_binary_that_does_not_load_is_broken(modules):
     modules(torchvision=RuntimeError("operator torchvision::nms does not exist\nmore"))
-    check = software._imported("torchvision")
+    check = packages._imported("torchvision")
     assert check.state == "broken"
     assert check.found == "cannot be imported: RuntimeError: operator torchvision::nms does not exist"
 
@@ -116,7 +116,7 @@ def test_the_kind_of_faiss(builds, faiss, gpu, found, state, installed, modules)
     if isinstance(faiss, dict):
         faiss = SimpleNamespace(__version__=next(iter(builds.values())), **faiss)
     modules(faiss=faiss, torch=cuda(available=gpu))
-    check = software._faiss()
+    check = packages._faiss()
     assert check.found.startswith(found)
     assert check.state == state
     assert bool(check.advice) == (state != "ok")
@@ -125,7 +125,7 @@ def test_the_kind_of_faiss(builds, faiss, gpu, found, state, installed, modules)
 def test_a_gpu_is_described():
     a100 = SimpleNamespace(name="A100", total_memory=40 * GB, major=8, minor=0)
     t4 = SimpleNamespace(name="T4", total_memory=16 * GB, major=7, minor=5)
-    assert list(machine._devices(cuda(devices=[a100, t4]))) == [
+    assert list(hardware._devices(cuda(devices=[a100, t4]))) == [
         Check("GPU 0", "A100, 40.0 GB, capability 8.0, with bfloat16, CUDA 12.8"),
         Check("GPU 1", "T4, 16.0 GB, capability 7.5, without bfloat16, CUDA 12.8"),
     ]
@@ -139,17 +139,17 @@ def test_a_gpu_that_torch_does_not_see(driver, build, advice, monkeypatch, tmp_p
     place = tmp_path / "nvidiactl"
     if driver:
         place.touch()
-    monkeypatch.setattr(machine, "_DRIVER", place)
-    (check,) = machine._devices(cuda(available=False, build=build))
+    monkeypatch.setattr(hardware, "_DRIVER", place)
+    (check,) = hardware._devices(cuda(available=False, build=build))
     assert check.advice.startswith(advice)
     assert check.state == ("note" if driver else "ok")
 
 
 def test_more_threads_than_cores_are_too_many(monkeypatch):
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0}, raising=False)
-    assert machine._cores(cuda()).advice.startswith("OMP_NUM_THREADS=1,")
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1})
-    assert machine._cores(cuda()) == Check("cores", "2, 2 threads in torch")
+    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: {0}, raising=False)
+    assert hardware._cores(cuda()).advice.startswith("OMP_NUM_THREADS=1,")
+    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: {0, 1})
+    assert hardware._cores(cuda()) == Check("cores", "2, 2 threads in torch")
 
 
 @pytest.mark.parametrize(
@@ -161,10 +161,10 @@ def test_more_threads_than_cores_are_too_many(monkeypatch):
     ],
 )
 def test_bfloat16_is_read_from_the_cpus_flags(flags, found, monkeypatch, tmp_path):
-    monkeypatch.setattr(machine, "_CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(hardware, "_CPUINFO", tmp_path / "cpuinfo")
     if flags is not None:
         (tmp_path / "cpuinfo").write_text(f"flags\t: {flags}\n")
-    assert machine._bfloat16() == found
+    assert hardware._bfloat16() == found
 
 
 @pytest.mark.parametrize(
@@ -177,22 +177,22 @@ def test_bfloat16_is_read_from_the_cpus_flags(flags, found, monkeypatch, tmp_pat
 )
 def test_memory_is_what_a_container_may_take(limit, found, monkeypatch, tmp_path):
     (tmp_path / "meminfo").write_text("MemTotal: 16000000 kB\nMemFree: 1 kB\nMemAvailable: 8000000 kB\n")
-    monkeypatch.setattr(machine, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(machine, "_CGROUP", tmp_path / "memory.max")
+    monkeypatch.setattr(hardware, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(hardware, "_CGROUP", tmp_path / "memory.max")
     if limit is not None:
         (tmp_path / "memory.max").write_text(limit)
-    assert machine._memory().found == found
+    assert hardware._memory().found == found
 
 
 def test_runs_that_cannot_be_written_are_broken(tmp_path, monkeypatch):
-    assert machine._writable(tmp_path / "a" / "b").found.startswith(f"{tmp_path}/a/b, ")
+    assert hardware._writable(tmp_path / "a" / "b").found.startswith(f"{tmp_path}/a/b, ")
     assert not (tmp_path / "a").exists()
     (tmp_path / "file").touch()
-    check = machine._writable(tmp_path / "file" / "runs")
+    check = hardware._writable(tmp_path / "file" / "runs")
     assert check.state == "broken"
     assert "cannot be written" in check.found
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: SimpleNamespace(free=GB, total=GB))
-    assert machine._writable(tmp_path).state == "note"
+    monkeypatch.setattr(hardware.shutil, "disk_usage", lambda _: SimpleNamespace(free=GB, total=GB))
+    assert hardware._writable(tmp_path).state == "note"
 
 
 def reader(folder, files):
@@ -206,35 +206,35 @@ def reader(folder, files):
 
 def test_cifar_is_whole_damaged_or_not_there(tmp_path):
     files = {"data": b"train", "test": b"test", "meta": b"names"}
-    check = surroundings._cifar("CIFAR-10", "cifar10", reader("batches", files), tmp_path)
+    check = datasets._cifar("CIFAR-10", "cifar10", reader("batches", files), tmp_path)
     assert (check.state, check.found) == ("note", f"not in {tmp_path}")
     assert check.advice.endswith(f"cifar10.yaml --data.download true --data.root {tmp_path}")
     (tmp_path / "batches").mkdir()
     for name, content in files.items():
         (tmp_path / "batches" / name).write_bytes(content)
-    check = surroundings._cifar("CIFAR-10", "cifar10", reader("batches", files), tmp_path)
+    check = datasets._cifar("CIFAR-10", "cifar10", reader("batches", files), tmp_path)
     assert check == Check("CIFAR-10", f"{tmp_path / 'batches'}, whole")
     (tmp_path / "batches" / "test").write_bytes(b"tesT")
     (tmp_path / "batches" / "meta").unlink()
-    check = surroundings._cifar("CIFAR-10", "cifar10", reader("batches", files), tmp_path)
+    check = datasets._cifar("CIFAR-10", "cifar10", reader("batches", files), tmp_path)
     assert (check.state, check.found) == ("broken", "missing or damaged: test, meta")
 
 
 def test_stl10_goes_by_its_sizes(tmp_path, monkeypatch):
-    monkeypatch.setattr(surroundings, "_STL10", {"train_X.bin": 3, "train_y.bin": 1, "unlabeled_X.bin": 5})
+    monkeypatch.setattr(datasets, "_STL10", {"train_X.bin": 3, "train_y.bin": 1, "unlabeled_X.bin": 5})
     folder = tmp_path / "stl10_binary"
-    assert surroundings._stl10(folder).state == "note"
+    assert datasets._stl10(folder).state == "note"
     folder.mkdir()
     for name, size in (("train_X.bin", 3), ("train_y.bin", 1)):
         (folder / name).write_bytes(bytes(size))
-    check = surroundings._stl10(folder)
+    check = datasets._stl10(folder)
     assert (check.state, check.advice) == ("note", "train with --data.unlabeled false")
     (folder / "unlabeled_X.bin").write_bytes(bytes(4))
-    assert surroundings._stl10(folder).found.endswith("of other sizes than the official: unlabeled_X.bin")
+    assert datasets._stl10(folder).found.endswith("of other sizes than the official: unlabeled_X.bin")
     (folder / "unlabeled_X.bin").write_bytes(bytes(5))
-    assert surroundings._stl10(folder) == Check("STL-10", f"{folder}, whole")
+    assert datasets._stl10(folder) == Check("STL-10", f"{folder}, whole")
     (folder / "train_y.bin").unlink()
-    assert surroundings._stl10(folder).state == "broken"
+    assert datasets._stl10(folder).state == "broken"
 
 
 SECRET = "0123456789abcdef" * 3
@@ -262,7 +262,7 @@ def test_wandb_has_a_mode_and_a_key_that_is_not_shown(environment, file, found, 
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     (tmp_path / "netrc").write_text(file)
-    (check,) = surroundings.wandb()
+    (check,) = datasets.wandb()
     assert check.found.startswith(found)
     assert (check.state == "note") == ("online" in found and "no key" in found)
     assert SECRET not in str(check)

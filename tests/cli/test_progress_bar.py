@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from settings import TINY
 
-from ssl_vision.cli.progress_bar import RunBar, TrainingJob
+from ssl_vision.cli.progress_bar import RunBar, TrainingProgress
 from ssl_vision.main import main
 
 
@@ -19,7 +19,7 @@ class Clock:
 
 def test_the_time_left_is_that_of_the_whole_run_with_its_validations():
     clock = Clock()
-    with TrainingJob(0, 101, clock=clock) as job:
+    with TrainingProgress(0, 101, clock=clock) as job:
         clock.now += 60  # compiling
         job.step(1, images=8)
         for step in range(2, 12):
@@ -38,7 +38,7 @@ def test_the_time_left_is_that_of_the_whole_run_with_its_validations():
 
 def test_a_run_that_goes_on_counts_what_was_done_before():
     clock = Clock()
-    with TrainingJob(50, 100, clock=clock) as job:
+    with TrainingProgress(50, 100, clock=clock) as job:
         for step in (51, 52, 53):
             clock.now += 1
             job.step(step, images=8)
@@ -47,7 +47,7 @@ def test_a_run_that_goes_on_counts_what_was_done_before():
 
 def test_the_last_line_counts_every_step(capsys):
     clock = Clock()
-    with TrainingJob(50, 54, clock=clock) as job:
+    with TrainingProgress(50, 54, clock=clock) as job:
         for step in (51, 52, 53, 54):
             clock.now += 1
             job.step(step, images=8)
@@ -56,7 +56,7 @@ def test_the_last_line_counts_every_step(capsys):
 
 def test_a_run_without_an_end_has_no_time_left():
     clock = Clock()
-    with TrainingJob(0, None, clock=clock) as job:
+    with TrainingProgress(0, None, clock=clock) as job:
         for step in (1, 2):
             clock.now += 1
             job.step(step, images=8)
@@ -77,13 +77,13 @@ def test_the_note_is_of_the_numbers_that_were_logged():
 def states(monkeypatch):
     """What the bar would have shown at every step and validation batch, and at every step of any job."""
     seen = []
-    advance = TrainingJob.advance
+    advance = TrainingProgress.advance
 
     def note(job, count=1):
         advance(job, count)
         seen.append(f"{job.what}: {job.state()}")
 
-    monkeypatch.setattr(TrainingJob, "advance", note)
+    monkeypatch.setattr(TrainingProgress, "advance", note)
     return seen
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as tv
 
-from ssl_vision.data import colour
+from ssl_vision.data.augment import colour
 from ssl_vision.data.augment.colour import HUE, choose, gray, recipes, solarize
 
 OPERATIONS = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue)

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from ssl_vision.data import ImageFolder
-from ssl_vision.data import folder as module
+from ssl_vision.data.datasets import folder as module
 from ssl_vision.errors import InputError
 
 
@@ -148,7 +148,8 @@ def test_nothing_but_corrupt_files_is_refused(tmp_path):
 
 KILLED = """
 import os, signal, sys
-from ssl_vision.data import ImageFolder, decoding
+from ssl_vision.data import ImageFolder
+from ssl_vision.data.loading import decoding
 original = decoding._content
 def content(path):
     if path.name == "200.jpg":

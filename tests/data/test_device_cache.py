@@ -6,7 +6,7 @@ import torch
 from torchvision.transforms.functional import to_pil_image
 
 from ssl_vision.data import Batches, Digits, ImageFolder, Images
-from ssl_vision.data import resident as module
+from ssl_vision.data.loading import device_cache as module
 from ssl_vision.data.loading.device_cache import Resident
 from ssl_vision.errors import InputError
 

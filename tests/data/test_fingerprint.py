@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from ssl_vision.data import CIFAR10, STL10, Digits, ImageFolder
-from ssl_vision.data import fingerprint as module
+from ssl_vision.data.loading import fingerprint as module
 from ssl_vision.data.loading.fingerprint import Listing, changes, digest_of_splits
 
 

@@ -87,7 +87,7 @@ from ssl_vision.evaluation.feature_extractor import Pixels, Splits
 from ssl_vision.evaluation.grid import Grid
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.logistic import Logistic
-from ssl_vision.evaluation.measure import measured
+from ssl_vision.evaluation.measure import run_protocol
 from ssl_vision.evaluation.measurement import Source
 from ssl_vision.evaluation.probe import Linear
 from ssl_vision.evaluation.protocol import Protocol
@@ -104,7 +104,7 @@ for count in (80, 320):
     images = Images(store, rows % 2, ("a", "b"), rows=rows)
     splits = Splits.of(Digits(), {"train": images, "test": images.select(torch.arange(count // 2))})
     source = Source("pixels", "raw", Pixels(splits))
-    found = list(measured(Protocol("p", ("backbone",), measurements), source, splits, seed=0))
+    found = list(run_protocol(Protocol("p", ("backbone",), measurements), source, splits, seed=0))
     assert len(found) == len(measurements)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """

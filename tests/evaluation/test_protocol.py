@@ -13,7 +13,7 @@ from settings import TINY
 
 from ssl_vision.data import CIFAR10, STL10, Digits
 from ssl_vision.evaluation import finetune, grid, probe, robustness
-from ssl_vision.evaluation.feature_extractor import Embedded, Splits
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor, Splits
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.probe import Linear
@@ -153,7 +153,7 @@ def test_augmented_views_and_few_labels(run, tmp_path, brief):
 def test_augmented_features_are_those_of_the_views(run):
     checkpoint, data = read_checkpoint(run), Digits()
     model, splits = trained_model(checkpoint), Splits.of(data)
-    embedded = Embedded(model, splits, description=None, layers=("backbone",), cache=None, seed=5)
+    embedded = FeatureExtractor(model, splits, description=None, layers=("backbone",), cache=None, seed=5)
     found = embedded.augmented(("backbone",), 3, plainer=True)["backbone"]
     assert len(found) == 3
     plainer = dataclasses.replace(data.views, degrees=0.0, jitter=0.0, grayscale=0.0, blur=0.0)

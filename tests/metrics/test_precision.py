@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from ssl_vision.metrics.precision import full_precision
+from ssl_vision.metrics.precision import exact_float32
 
 ROWS = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
 
@@ -17,11 +17,11 @@ def test_products_are_float32_and_settings_come_back(precision):
     try:
         torch.set_float32_matmul_precision(precision)
         outside = settings()
-        with torch.autocast("cpu", dtype=torch.bfloat16), full_precision(ROWS.device):
+        with torch.autocast("cpu", dtype=torch.bfloat16), exact_float32(ROWS.device):
             assert settings() == ("ieee", "ieee")
             torch.testing.assert_close((ROWS @ ROWS).double(), exact, atol=1e-4, rtol=0)
         assert settings() == outside
-        with pytest.raises(KeyError), full_precision(ROWS.device):
+        with pytest.raises(KeyError), exact_float32(ROWS.device):
             raise KeyError
         assert settings() == outside
         assert torch.is_grad_enabled()

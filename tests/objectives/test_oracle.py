@@ -156,7 +156,7 @@ def test_any_weight_takes_any_rule(weight, rule, pairs):
 
 
 def test_every_weight_and_rule_is_tested():
-    assert {type(make()) for make, _ in WEIGHTS.values()} == set(o.Weight.__subclasses__())
+    assert {type(make()) for make, _ in WEIGHTS.values()} == set(o.MarginLoss.__subclasses__())
     rules = {type(make()) for make, _ in RULES.values()}
     assert rules == {
         o.Constant,

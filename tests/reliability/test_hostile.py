@@ -15,7 +15,7 @@ from settings import TINY
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.rebuild import ROOT_NEEDED, safe_data
 from ssl_vision.main import main
-from ssl_vision.report.material import Material
+from ssl_vision.report.material import ReportContext
 from ssl_vision.report.page import Missing
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.registry import Run
@@ -230,7 +230,7 @@ def test_evaluation_reads_the_stored_root_of_ones_own_run_alone_and_downloads_no
     assert main(["evaluate", str(run), f"--data.root={tmp_path}/given"]) == 2
     assert f"CIFAR-10 is missing or damaged at {tmp_path}/given" in capsys.readouterr().err
     with pytest.raises(Missing, match=str(root) if mine else "give the images to ssl-vision report"):
-        Material(Run(run)).images()
+        ReportContext(Run(run)).images()
 
 
 def test_another_users_images_are_shown_from_the_folder_that_is_given(foreign, images):
@@ -239,8 +239,8 @@ def test_another_users_images_are_shown_from_the_folder_that_is_given(foreign, i
         init_args={"root": "/shared", "image_size": 16, "views": config["data"]["init_args"]["views"]},
     ))  # fmt: skip
     with pytest.raises(Missing, match="belongs to another user"):
-        Material(Run(foreign)).images()
-    data = Material(Run(foreign), root=str(images)).images()
+        ReportContext(Run(foreign)).images()
+    data = ReportContext(Run(foreign), root=str(images)).images()
     assert len(data.split("train")) == 24
 
 

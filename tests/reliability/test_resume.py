@@ -244,7 +244,7 @@ def test_one_killed_while_it_wrote_its_first_checkpoint_starts_afresh(tmp_path, 
         if self._complete:
             raise Death
 
-    monkeypatch.setattr("ssl_vision.runs.checkpoint_io.WholeFiles.commit", dying)
+    monkeypatch.setattr("ssl_vision.runs.checkpoint_io.AtomicCheckpointIO.commit", dying)
     with pytest.raises(Death):
         fit(tmp_path)
     monkeypatch.undo()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ssl_vision.runs.atomic_files import completed
+from ssl_vision.runs.atomic_files import atomic_write
 
 CASES = {
     "stdout closed": (">&-", 0, ""),
@@ -65,7 +65,7 @@ def test_an_output_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
         "ssl_vision.runs.atomic_files.sync", lambda path: synced.append((path, target.exists()))
     )
     target = tmp_path / "config.yaml"
-    with completed(target) as partial:
+    with atomic_write(target) as partial:
         partial.write_text("content")
     assert synced == [(partial, False), (tmp_path, True)]
     assert target.read_text() == "content"

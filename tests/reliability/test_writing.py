@@ -15,8 +15,8 @@ from settings import TINY
 
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
-from ssl_vision.runs import writing
-from ssl_vision.runs.checkpoint_io import WholeFiles
+from ssl_vision.runs import checkpoint_io
+from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO
 from ssl_vision.runs.folder import RunFolder
 
 
@@ -24,8 +24,8 @@ def fit(runs, *args):
     return main(["fit", f"--runs_dir={runs}", "--name=run", *TINY, *args])
 
 
-def files_of(folder: Path) -> WholeFiles:
-    return WholeFiles(folder / "last.ckpt", folder / "previous-last.ckpt")
+def files_of(folder: Path) -> AtomicCheckpointIO:
+    return AtomicCheckpointIO(folder / "last.ckpt", folder / "previous-last.ckpt")
 
 
 def read(file: Path) -> int:
@@ -50,7 +50,7 @@ def full(monkeypatch):
                 raise OSError(errno.ENOSPC, "No space left on device")
             save(content, file)
 
-        monkeypatch.setattr(writing.torch, "save", failing)
+        monkeypatch.setattr(checkpoint_io.torch, "save", failing)
 
     return arrange
 
@@ -171,9 +171,9 @@ def test_one_that_vanished_comes_back_with_the_next_save(tmp_path):
 KILLED = """
 import sys, torch
 from pathlib import Path
-from ssl_vision.runs.checkpoint_io import WholeFiles, remove_partial
+from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO, remove_partial
 folder = Path(sys.argv[1])
-files = WholeFiles(folder / "last.ckpt", folder / "previous-last.ckpt")
+files = AtomicCheckpointIO(folder / "last.ckpt", folder / "previous-last.ckpt")
 remove_partial(folder)
 print("ready", flush=True)
 for n in range(1, 100000):

@@ -20,8 +20,8 @@ from ssl_vision.main import main
 from ssl_vision.metrics import knn_table
 from ssl_vision.report import confusion, embedding_map, gallery, protocols, spectrum, views
 from ssl_vision.report.curves import line
-from ssl_vision.report.material import Look
-from ssl_vision.report.sheet import COLUMNS, Sheet
+from ssl_vision.report.material import FeatureView
+from ssl_vision.report.sheet import COLUMNS, SpriteSheet
 from ssl_vision.runs.registry import Run
 
 
@@ -36,7 +36,7 @@ def look(*, bank=True, count=40, k=7):
     generator = torch.Generator().manual_seed(1)
     features = torch.randn(count, 6, generator=generator)
     others = torch.randn(90, 6, generator=generator)
-    return Look(
+    return FeatureView(
         images(count, 4), "test", {"backbone": features}, images(90, 4, seed=2) if bank else None,
         others if bank else features, k=k, temperature=0.2, classes=tuple("abcd"),
     )  # fmt: skip
@@ -136,7 +136,7 @@ def test_the_vote_is_explained_where_it_differs_from_the_label_or_from_what_is_s
 
     def said(label, k):
         image = Images(pixels[:1], torch.tensor([label]), names)
-        seen = Look(
+        seen = FeatureView(
             image, "test", {"backbone": query}, Images(pixels, labels, names), bank, k=k, temperature=0.1,
             classes=names,
         )  # fmt: skip
@@ -234,7 +234,7 @@ def test_the_spectrum_is_numpys_of_centred_rows():
 
 @pytest.mark.parametrize(("count", "kind"), [(5, "png"), (COLUMNS + 3, "png"), (2000, "webp")])
 def test_a_sheet_holds_every_image_at_its_place(count, kind):
-    sheet = Sheet("image", side=64)
+    sheet = SpriteSheet("image", side=64)
     side = 8 if kind == "png" else 32
     grey = torch.arange(count) * 37 % 256
     added = grey[:, None, None, None].to(torch.uint8).expand(count, 3, side, side)
@@ -251,7 +251,7 @@ def test_a_sheet_holds_every_image_at_its_place(count, kind):
 
 
 def test_large_images_are_shrunk_to_the_side():
-    sheet = Sheet("image", side=10)
+    sheet = SpriteSheet("image", side=10)
     sheet.add(torch.zeros(2, 3, 40, 20, dtype=torch.uint8))
     assert "aspect-ratio:5/10" in sheet.style()
 

@@ -9,17 +9,17 @@ import re
 import pytest
 from scipy import stats
 
-from ssl_vision.reproduce.paper import Cell, Column, Metric, Paper, Table
+from ssl_vision.reproduce.paper import Column, Paper, Table, TableCell, TableMetric
 from ssl_vision.reproduce.rendering import Result, as_csv, as_json, as_latex, as_markdown, as_rows
 
-LE = Metric("LE", "percent", {"protocol": "macl", "layer": "backbone", "metric": "linear_top1"})
-S = Metric("S", "plain", {"protocol": "macl", "layer": "backbone", "metric": "sensitivity"})
+LE = TableMetric("LE", "percent", {"protocol": "macl", "layer": "backbone", "metric": "linear_top1"})
+S = TableMetric("S", "plain", {"protocol": "macl", "layer": "backbone", "metric": "sensitivity"})
 LEFT, MIDDLE, RIGHT = Column("τ₀", "0.1", {}), Column("τ₀", "0.2", {}), Column("Batch", "64", {})
 COLUMNS = (LEFT, MIDDLE, RIGHT)
 
 
 def cells(row, reason=""):
-    return [Cell("2", row, column, {"LE": "1"}, {}, reason=reason) for column in COLUMNS]
+    return [TableCell("2", row, column, {"LE": "1"}, {}, reason=reason) for column in COLUMNS]
 
 
 TABLE = Table(

@@ -8,8 +8,8 @@ import torch
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.cache import FeatureCache
 from ssl_vision.export.export import FORMATS, _file_name
-from ssl_vision.runs.atomic_files import check_inside, completed, no_follow
-from ssl_vision.runs.checkpoint_io import WholeFiles, remove_partial
+from ssl_vision.runs.atomic_files import atomic_write, check_inside, no_follow
+from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO, remove_partial
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.lock import Lock
 from ssl_vision.runs.log import RunLog
@@ -36,7 +36,7 @@ def folder(tmp_path):
 def test_a_completed_file_replaces_a_link_and_uses_no_predictable_name(folder, precious):
     for name in ("out.json", f".{os.getpid()}-out.json"):
         (folder / name).symlink_to(precious)
-    with completed(folder / "out.json") as partial:
+    with atomic_write(folder / "out.json") as partial:
         partial.write_text("new")
     assert not (folder / "out.json").is_symlink()
     assert (folder / "out.json").read_text() == "new"
@@ -44,7 +44,7 @@ def test_a_completed_file_replaces_a_link_and_uses_no_predictable_name(folder, p
 
 def test_a_completed_file_has_the_permissions_of_any_new_file(folder):
     (folder / "plain").touch()
-    with completed(folder / "out.json"):
+    with atomic_write(folder / "out.json"):
         pass
     assert (folder / "out.json").stat().st_mode == (folder / "plain").stat().st_mode
 
@@ -102,7 +102,7 @@ def test_a_log_that_becomes_a_link_is_not_appended_to(folder, precious):
 
 
 def test_checkpoints_replace_links_and_use_no_predictable_name(folder, precious):
-    files = WholeFiles(folder / "last.ckpt", folder / "previous-last.ckpt")
+    files = AtomicCheckpointIO(folder / "last.ckpt", folder / "previous-last.ckpt")
     for name in ("last.ckpt", "previous-last.ckpt", f".last.ckpt.{os.getpid()}.partial"):
         (folder / name).symlink_to(precious)
     for n in (1, 2):

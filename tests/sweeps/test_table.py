@@ -8,13 +8,13 @@ import pytest
 from scipy import stats
 
 from ssl_vision.sweeps.cells import Cell
-from ssl_vision.sweeps.file import Metric
+from ssl_vision.sweeps.file import SweepMetric
 from ssl_vision.sweeps.plan import Record
 from ssl_vision.sweeps.plot import write_plot
 from ssl_vision.sweeps.table import ranked, write_tables
 
-BEST = Metric("val/top1", "maximize", None)
-LEAST = Metric("loss", "minimize", None)
+BEST = SweepMetric("val/top1", "maximize", None)
+LEAST = SweepMetric("loss", "minimize", None)
 
 
 def record(state, value=None, note="", **varied):

@@ -9,7 +9,7 @@ from ssl_vision.cli.doctor.datasets import data_sets, wandb
 from ssl_vision.cli.doctor.hardware import machine
 from ssl_vision.cli.doctor.packages import software
 from ssl_vision.cli.parser import OneLineErrors
-from ssl_vision.progress import Job
+from ssl_vision.progress import Progress
 
 
 def run(args: Sequence[str]) -> None:
@@ -23,7 +23,7 @@ def run(args: Sequence[str]) -> None:
     parser.add_argument("--runs_dir", type=str, default="runs", help="Where run folders are to be written.")
     parser.add_argument("--json", action="store_true", help="Print JSON.")
     options = parser.parse_args(list(args))
-    with Job("looking", lines=False):
+    with Progress("looking", lines=False):
         found = {
             "software": list(software()),
             "machine": list(machine(Path(options.runs_dir))),

@@ -47,7 +47,7 @@ class ViewParameters(NamedTuple):
     solarize: Tensor
 
 
-def draw(views: ViewOptions, starts: Tensor, *, height: int, width: int) -> ViewParameters:
+def sample_parameters(views: ViewOptions, starts: Tensor, *, height: int, width: int) -> ViewParameters:
     """Parameters with the distributions that the options ask for.
 
     Args:

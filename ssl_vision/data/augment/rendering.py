@@ -16,7 +16,7 @@ _CACHED = 2**18
 """Numbers in the pixels of a part of a batch on a CPU: what stays in its cache, with what is made of them."""
 
 
-class Look(NamedTuple):
+class Normalization(NamedTuple):
     """What all views share.
 
     Attributes:
@@ -30,7 +30,7 @@ class Look(NamedTuple):
     threshold: float
 
 
-class Steps(NamedTuple):
+class AugmentationSteps(NamedTuple):
     """What happens to N views, in this order; None is left out. Masks are (N, 1, 1), 0 or 1.
 
     Attributes:
@@ -55,7 +55,7 @@ class Steps(NamedTuple):
     blurring: Taps | None
     solarize: Tensor | None
 
-    def part(self, rows: slice | Tensor) -> "Steps":
+    def part(self, rows: slice | Tensor) -> "AugmentationSteps":
         """Those of some views."""
 
         def cut(field: Tensor | Taps | None) -> Tensor | Taps | None:
@@ -63,10 +63,12 @@ class Steps(NamedTuple):
                 return Taps(*(tensor[rows] for tensor in field))
             return None if field is None else field[rows]
 
-        return Steps(*map(cut, self))  # type: ignore[arg-type]
+        return AugmentationSteps(*map(cut, self))  # type: ignore[arg-type]
 
 
-def plan(views: ViewOptions, parameters: ViewParameters, *, height: int, width: int) -> Steps:
+def plan_steps(
+    views: ViewOptions, parameters: ViewParameters, *, height: int, width: int
+) -> AugmentationSteps:
     """The steps of N views; those that the options never take are None.
 
     Args:
@@ -86,7 +88,7 @@ def plan(views: ViewOptions, parameters: ViewParameters, *, height: int, width: 
         factors = torch.where(p.jitter.unsqueeze(1), p.factors, still)
         blends = recipes(p.order, factors, hue=views.hue > 0)
         turn = factors[:, HUE].contiguous() if views.hue > 0 else None
-    return Steps(
+    return AugmentationSteps(
         angle=p.angle if views.degrees > 0 else None,
         rows=triangle(p.top, p.height, torch.zeros_like(p.flip), source=height, size=size),
         columns=triangle(p.left, p.width, p.flip, source=width, size=size),
@@ -101,8 +103,8 @@ def plan(views: ViewOptions, parameters: ViewParameters, *, height: int, width: 
 
 def render(
     images: Tensor,
-    steps: Steps,
-    look: Look,
+    steps: AugmentationSteps,
+    look: Normalization,
     *,
     dtype: torch.dtype,
     memory_format: torch.memory_format,
@@ -150,7 +152,7 @@ def render(
     return out
 
 
-def finished(pixels: Tensor, steps: Steps, look: Look, dtype: torch.dtype) -> Tensor:
+def finished(pixels: Tensor, steps: AugmentationSteps, look: Normalization, dtype: torch.dtype) -> Tensor:
     """What follows the crop, as one expression."""
     planes = coloured(pixels.unbind(1), steps, look)
     normal = [(plane - mean) / std for plane, mean, std in zip(planes, look.mean, look.std, strict=True)]
@@ -158,11 +160,11 @@ def finished(pixels: Tensor, steps: Steps, look: Look, dtype: torch.dtype) -> Te
 
 
 @functools.cache
-def _compiled() -> Callable[[Tensor, Steps, Look, torch.dtype], Tensor]:
+def _compiled() -> Callable[[Tensor, AugmentationSteps, Normalization, torch.dtype], Tensor]:
     return torch.compile(finished, dynamic=False)
 
 
-def cropped(images: Tensor, steps: Steps) -> Tensor:
+def cropped(images: Tensor, steps: AugmentationSteps) -> Tensor:
     """Crops in [0, 1], rotated and flipped: (M, 3, H, W) uint8 to (N, 3, size, size) float32."""
     pixels = images.transpose(2, 3).contiguous().float().div_(255.0).transpose(2, 3)
     if steps.angle is not None:
@@ -170,7 +172,7 @@ def cropped(images: Tensor, steps: Steps) -> Tensor:
     return separable(pixels, steps.rows, steps.columns)
 
 
-def coloured(planes: Planes, steps: Steps, look: Look) -> Planes:
+def coloured(planes: Planes, steps: AugmentationSteps, look: Normalization) -> Planes:
     """Colour jitter, grayscale, blur and solarization; the planes are new, or were nobody else's."""
     if steps.blends is not None:
         planes = jitter(planes, steps.blends, steps.turn)

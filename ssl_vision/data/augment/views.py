@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ssl_vision.data.augment.options import ViewOptions
-from ssl_vision.data.augment.parameters import ViewParameters, draw
-from ssl_vision.data.augment.rendering import Look, plan, render
+from ssl_vision.data.augment.parameters import ViewParameters, sample_parameters
+from ssl_vision.data.augment.rendering import Normalization, plan_steps, render
 from ssl_vision.data.random import Stream, states
 
 
@@ -95,13 +95,13 @@ class Views(ViewOptions):
             One row for each view of the first image, then of the next, on the device of `indices`.
         """
         starts = states(indices, *((seed, Stream.VIEWS, epoch, view) for view in views))
-        return draw(self, starts, height=height, width=width)
+        return sample_parameters(self, starts, height=height, width=width)
 
     def _made(
         self, images: Tensor, starts: Tensor, dtype: torch.dtype, memory_format: torch.memory_format
     ) -> Tensor:
         height, width = images.shape[-2:]
-        p = draw(self, starts, height=height, width=width)
+        p = sample_parameters(self, starts, height=height, width=width)
         return self.render(images, p, dtype=dtype, memory_format=memory_format)
 
     def render(
@@ -124,8 +124,8 @@ class Views(ViewOptions):
             (N, 3, size, size), normalised: all first views, then all second views.
         """
         height, width = images.shape[-2:]
-        steps = plan(self, parameters, height=height, width=width)
-        look = Look(self.mean, self.std, self.threshold)
+        steps = plan_steps(self, parameters, height=height, width=width)
+        look = Normalization(self.mean, self.std, self.threshold)
         compiled = self.compile and images.device.type == "cpu"
         return render(images, steps, look, dtype=dtype, memory_format=memory_format, compiled=compiled)
 

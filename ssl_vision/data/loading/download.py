@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_vision.errors import InputError
-from ssl_vision.progress import Job
+from ssl_vision.progress import Progress
 
 _BLOCK = 1 << 18
 _SECONDS = 60.0
@@ -37,7 +37,7 @@ def download(url: str, path: Path, *, md5: str) -> None:
     try:
         with urllib.request.urlopen(request, timeout=_SECONDS) as answer, partial.open("wb") as file:
             size = answer.length
-            with Job(path.name, size and size / 1e6, unit="MB") as job:
+            with Progress(path.name, size and size / 1e6, unit="MB") as job:
                 while block := answer.read(_BLOCK):
                     file.write(block)
                     job.advance(len(block) / 1e6)
@@ -83,5 +83,5 @@ def fetch(name: str, reader: Any, root: Path) -> None:
     with fetching(name, root / reader.base_folder):
         archive = root / reader.filename
         download(reader.url, archive, md5=reader.tgz_md5)
-        with Job(f"unpacking {archive.name}"), tarfile.open(archive) as members:
+        with Progress(f"unpacking {archive.name}"), tarfile.open(archive) as members:
             members.extractall(root, filter="data")  # nothing outside, no links that lead there

@@ -15,7 +15,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.report.maps.drawing import draw
 from ssl_vision.report.maps.simulation import Maps, angles, simulated
 from ssl_vision.report.maps.terms import doubles, scaling, terms
-from ssl_vision.runs.atomic_files import completed
+from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.reading import parse_yaml
 
 FORMATS = (".svg", ".png", ".pdf")
@@ -76,13 +76,13 @@ def run(args: Sequence[str]) -> None:
     keys = torch.logspace(1, 6, 6, dtype=torch.float64)
     temperatures = torch.linspace(0.05, 1, 191, dtype=torch.float64)
     curves = scaling(keys[:, None], temperatures)
-    with completed(picture) as partial:
+    with atomic_write(picture) as partial:
         draw(partial, maps, axes, curves, (keys, temperatures))
     numbers = picture.with_suffix(".npz")
     fields: dict[str, Any] = {
         field: torch.stack([getattr(each, field) for each in maps.values()]) for field in Maps._fields
     }
-    with completed(numbers) as partial:
+    with atomic_write(numbers) as partial:
         np.savez(
             partial,
             objectives=list(maps),

@@ -5,18 +5,18 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ssl_vision.objectives import Block
+from ssl_vision.objectives import AnchorBatch
 from ssl_vision.objectives.uniformity import Spread
 from ssl_vision.report.maps.anchors import on_circle
 
 
-class Angles(Block):
+class Angles(AnchorBatch):
     """B anchors, each typical of its own batch: all anchors and both views there have these angles.
 
     Args:
         positive: (B,) angles to the positives.
         negatives: (B, K) angles to the negatives, the same whichever view they are sought in.
-        pairs: as in ``Block``.
+        pairs: as in ``AnchorBatch``.
     """
 
     def __init__(self, positive: Tensor, negatives: Tensor, pairs: Spread) -> None:
