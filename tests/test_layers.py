@@ -89,7 +89,7 @@ ATTRIBUTES_BY_NAME = {
     # fields of one of our own dataclasses, tuples or modules, one after the other
     "data/augment/options.py": "options",
     "descriptions.py": "fields",
-    "evaluation/evaluate.py": "options",
+    "evaluation/options.py": "options",
     "evaluation/geometry.py": "options",
     "evaluation/ranges.py": "options",
     "evaluation/robustness.py": "options",

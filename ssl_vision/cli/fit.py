@@ -2,20 +2,18 @@
 
 import importlib
 import logging
-import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytorch_lightning as pl
 import yaml
 from jsonargparse import Namespace
-from jsonargparse.typing import PositiveInt
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.callbacks import ProgressBar, Timer
+from pytorch_lightning.callbacks import ProgressBar
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
@@ -30,7 +28,6 @@ from ssl_vision.callbacks import (
     Memory,
     ObjectiveStatistics,
     OnlineProbe,
-    RepresentationMetrics,
     SkipNonFiniteSteps,
     Times,
     WeightHistogram,
@@ -40,6 +37,9 @@ from ssl_vision.cli.default_data import with_data
 from ssl_vision.cli.fit_summary import nothing_left, summary
 from ssl_vision.cli.parser import OneLineErrors, one_line
 from ssl_vision.cli.progress_bar import RunBar
+from ssl_vision.cli.run_options import add_run_options
+from ssl_vision.cli.start_observer import StartObserver
+from ssl_vision.cli.trainer_options import check_trainer
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
 from ssl_vision.quiet import quiet
@@ -53,20 +53,6 @@ from ssl_vision.runs.log import RunLog
 from ssl_vision.runs.record import RunRecord
 from ssl_vision.runs.registry import Run
 from ssl_vision.tracking.wandb import mirror, mirror_ends, mirror_mode
-
-_DEFAULTS = {
-    "model": {
-        "class_path": "ssl_vision.methods.SimCLR",
-        "init_args": {
-            "objective": {"class_path": "ssl_vision.objectives.InfoNCE"},
-            "encoder": {"class_path": "ssl_vision.encoders.ResNet"},
-        },
-    },
-    "trainer.max_epochs": 200,
-    "trainer.num_sanity_val_steps": 0,
-    "trainer.log_every_n_steps": 10,
-    "trainer.enable_model_summary": False,
-}
 
 _RECORDED = (
     "name",
@@ -89,28 +75,6 @@ class _Parser(OneLineErrors, LightningArgumentParser):
     pass
 
 
-class _Beginning(pl.Callback):
-    """Notes that the trainer has restored the checkpoint that it was given and goes on from there.
-
-    Attributes:
-        over: true from then on.
-    """
-
-    over = False
-
-    def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """The first hook of a fit with a sanity check."""
-        self.over = True
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """The first hook of a fit without one."""
-        self.over = True
-
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """The first hook of a validation."""
-        self.over = True
-
-
 class RunCLI(LightningCLI):
     """``LightningCLI`` whose every ``fit`` has a run folder, metrics.csv and an honest resume.
 
@@ -127,7 +91,7 @@ class RunCLI(LightningCLI):
     page: dict[str, Any] | None = None
 
     def __init__(self, args: Sequence[str]) -> None:
-        self.beginning = _Beginning()
+        self.start = StartObserver()
         try:
             super().__init__(
                 pl.LightningModule,
@@ -151,55 +115,8 @@ class RunCLI(LightningCLI):
         return {name: known[name] for name in ("fit", "validate")}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the options of the run folder, of logging, and of what is measured."""
-        parser.add_argument(
-            "--name", type=str | None, default=None, help="Run name; else made of the config."
-        )
-        parser.add_argument("--runs_dir", type=str, default="runs", help="Where run folders are kept.")
-        parser.add_argument("--overwrite", type=bool, default=False, help="Replace a run of this name.")
-        parser.add_argument(
-            "--patience",
-            type=PositiveInt,
-            default=10,
-            help="Steps in a row with a loss or gradient that is not finite before the run ends.",
-        )
-        parser.add_argument(
-            "--initial_checkpoint",
-            type=str | None,
-            default=None,
-            help="Start from its weights: a run, or an encoder's state dict (.safetensors, .pth).",
-        )
-        parser.add_argument(
-            "--save_every_n_steps",
-            type=PositiveInt | None,
-            default=None,
-            help="Save last.ckpt at every n-th step, too, and not only at the ends of epochs.",
-        )
-        parser.add_argument(
-            "--spare_dir",
-            type=str | None,
-            default=None,
-            help="Takes the last checkpoint if the run folder's disk cannot.",
-        )
-        parser.add_argument(
-            "--wandb",
-            type=bool | Literal["offline"],
-            default=False,
-            help="Mirror the run to Weights & Biases: true, false or offline.",
-        )
-        parser.add_argument("--report", type=bool, default=True, help="Write report.html at the end.")
-        parser.callback_keys.append("metrics")
-        parser.add_class_arguments(
-            RepresentationMetrics, "metrics", fail_untyped=False, sub_configs=True,
-            skip={"encoder", "bank", "queries", "pairs"},
-        )  # fmt: skip
-        parser.add_argument(
-            "--gradients", type=bool, default=False, help="Log what the gradient does to the embeddings."
-        )
-        parser.add_argument(
-            "--online_probe", type=bool, default=False, help="Train a linear layer along with the backbone."
-        )
-        parser.set_defaults(_DEFAULTS)
+        """Add the options of the run directory, of logging and of metrics."""
+        add_run_options(parser)
 
     def _set_seed(self) -> None:
         """Seeds the generators, with a seed that each of them takes."""
@@ -220,7 +137,7 @@ class RunCLI(LightningCLI):
         name = config.name or derived_name(self.plain_config)
         self.folder = RunFolder(run_path(config.runs_dir, name))
         self.plain_config["name"] = name
-        _check_trainer(config.trainer)
+        check_trainer(config.trainer)
         if config.seed_everything is False:
             raise InputError("--seed_everything false: a run without a seed cannot be compared or continued")
         if config.ckpt_path is None and self.subcommand == "fit" and _requeued():
@@ -306,7 +223,7 @@ class RunCLI(LightningCLI):
                     "--trainer.val_check_interval: more than the training batches of an epoch"
                 ) from error
             path = self.config_init[subcommand].ckpt_path
-            if path is None or self.beginning.over:
+            if path is None or self.start.started:
                 raise
             raise InputError(f"{path}: cannot be restored ({one_line(str(error))})") from error
 
@@ -325,7 +242,7 @@ class RunCLI(LightningCLI):
         if self.subcommand == "validate":
             bar = [] if config.trainer.enable_progress_bar is False else [RunBar()]
             return super().instantiate_trainer(
-                logger=False, enable_checkpointing=False, callbacks=[self.beginning, *bar], **kwargs
+                logger=False, enable_checkpointing=False, callbacks=[self.start, *bar], **kwargs
             )
         given = config.trainer.logger
         log = RunLog(self.folder.metrics_file)
@@ -336,7 +253,7 @@ class RunCLI(LightningCLI):
             loggers.append(mirror(self.folder, self.plain_config, mode=self.wandb_mode, fresh=fresh))
         record = RunRecord(self.folder, self.plain_config, fresh=fresh, check=self.check)
         own: list[pl.Callback] = [
-            self.beginning,
+            self.start,
             Times(),
             Memory(),
         ]
@@ -383,45 +300,6 @@ class RunCLI(LightningCLI):
 
 def _knows_images(checkpoint: Checkpoint | None) -> bool:
     return checkpoint is not None and checkpoint.images is not None
-
-
-def _check_trainer(trainer: Namespace) -> None:
-    """Refuses values of the trainer's options that Lightning takes and then trips over.
-
-    Raises:
-        InputError: a value is out of range.
-    """
-    for names, good, description in (
-        (("accumulate_grad_batches", "check_val_every_n_epoch"), lambda value: value >= 1, "1 or more"),
-        (
-            ("max_epochs", "max_steps"),
-            lambda value: value == -1 or value >= 1,
-            "-1, for no limit, or 1 or more",
-        ),
-        (("limit_train_batches",), lambda value: value > 0, "above 0"),
-        (("val_check_interval",), lambda value: not isinstance(value, (int, float)) or value > 0, "above 0"),
-        (("gradient_clip_val",), lambda value: 0 <= value < math.inf, "0 or more"),
-    ):
-        for name in names:
-            value = trainer.get(name)
-            if value is not None and not good(value):
-                raise InputError(f"--trainer.{name} must be {description}, not {value}")
-    cores = max(8, os.cpu_count() or 1)  # on a GPU, Lightning compares with the devices that there are
-    devices = trainer.devices
-    if str(devices).isdigit() and not 1 <= int(devices) <= cores:
-        raise InputError(f"--trainer.devices must lie in 1..{cores}, not {devices}")
-    if trainer.max_time is not None and not _lasts(trainer.max_time):
-        raise InputError(
-            f"--trainer.max_time must be days:hours:minutes:seconds above 0, not {trainer.max_time}"
-        )
-
-
-def _lasts(duration: Any) -> bool:
-    """True for what Lightning takes for a time above 0."""
-    try:
-        return (Timer(duration).time_remaining() or 0) > 0
-    except (MisconfigurationException, TypeError, ValueError, OverflowError):
-        return False
 
 
 def knn_k(class_path: str) -> int:

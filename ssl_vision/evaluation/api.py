@@ -12,11 +12,12 @@ from ssl_vision.data.datasets.map_style import MapDataset, prepared_views, read_
 from ssl_vision.data.module import Split
 from ssl_vision.encoders import Encoder, ModuleEncoder
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.feature_extractor import FeatureExtractor, Splits
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.measure import run_protocol
 from ssl_vision.evaluation.measurement import Source
 from ssl_vision.evaluation.protocol import read_protocol, shipped
 from ssl_vision.evaluation.rows import Row, render
+from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Layers, Method
 
 

@@ -15,7 +15,6 @@ from ssl_vision.data import Images, Views
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.descriptions import describe
 from ssl_vision.encoders import Encoder, device_of
-from ssl_vision.evaluation.feature_extractor import Splits
 from ssl_vision.evaluation.features import crop_and_flip
 from ssl_vision.evaluation.measurement import (
     Measurement,
@@ -27,6 +26,7 @@ from ssl_vision.evaluation.measurement import (
 )
 from ssl_vision.evaluation.probe import Schedule, scale_at
 from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
+from ssl_vision.evaluation.splits import Splits
 from ssl_vision.evaluation.subset import SHARES, Labels
 from ssl_vision.progress import Progress
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ssl_vision.evaluation.feature_extractor import FeatureExtractor, Splits
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.measurement import Measurement, Source, Value, measurement
+from ssl_vision.evaluation.splits import Splits
 from ssl_vision.metrics import Alignment, Representation, lidar, rank_correlation
 from ssl_vision.progress import Progress
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.descriptions import describe
-from ssl_vision.evaluation.feature_extractor import Splits
 from ssl_vision.evaluation.measurement import (
     Measurement,
     Source,
@@ -24,6 +23,7 @@ from ssl_vision.evaluation.measurement import (
 )
 from ssl_vision.evaluation.probe import Schedule, labelled_rows, scale_at
 from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
+from ssl_vision.evaluation.splits import Splits
 from ssl_vision.evaluation.stratified import stratified
 from ssl_vision.evaluation.subset import SHARES, Labels
 from ssl_vision.metrics.precision import exact_float32

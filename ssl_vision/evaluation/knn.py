@@ -7,9 +7,9 @@ from typing import Any, Literal, Self
 
 from torch import Tensor
 
-from ssl_vision.evaluation.feature_extractor import Splits
 from ssl_vision.evaluation.measurement import Measurement, Source, Value, measurement
 from ssl_vision.evaluation.ranges import check
+from ssl_vision.evaluation.splits import Splits
 from ssl_vision.metrics.knn_table import KNNScore, knn_table
 from ssl_vision.progress import Progress
 

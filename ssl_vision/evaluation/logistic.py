@@ -10,7 +10,6 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from ssl_vision.descriptions import describe
-from ssl_vision.evaluation.feature_extractor import Splits
 from ssl_vision.evaluation.measurement import (
     Measurement,
     Source,
@@ -22,6 +21,7 @@ from ssl_vision.evaluation.measurement import (
 )
 from ssl_vision.evaluation.probe import labelled_rows
 from ssl_vision.evaluation.ranges import check
+from ssl_vision.evaluation.splits import Splits
 from ssl_vision.evaluation.subset import SHARES, Labels
 from ssl_vision.metrics.rows import Features, LazyRows, parts
 from ssl_vision.progress import Progress

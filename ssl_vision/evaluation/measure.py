@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from ssl_vision.descriptions import stored_description
-from ssl_vision.evaluation.feature_extractor import Splits
 from ssl_vision.evaluation.measurement import Measurement, Source
 from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.evaluation.rows import Row
+from ssl_vision.evaluation.splits import Splits
 
 
 def run_protocol(protocol: Protocol, source: Source, splits: Splits, *, seed: int) -> Iterator[Row]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import ssl_vision.evaluation
-from ssl_vision.evaluation.feature_extractor import FeatureExtractor, Pixels, Splits
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor
+from ssl_vision.evaluation.splits import Pixels, Splits
 from ssl_vision.evaluation.subset import Labels
 from ssl_vision.metrics.rows import Features
 

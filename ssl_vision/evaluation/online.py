@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ssl_vision.descriptions import describe
-from ssl_vision.evaluation.feature_extractor import Splits
 from ssl_vision.evaluation.measurement import Measurement, Source, Value, measurement
 from ssl_vision.evaluation.probe import labelled_rows, top1
+from ssl_vision.evaluation.splits import Splits
 from ssl_vision.metrics.precision import exact_float32
 
 describe(

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.descriptions import describe
-from ssl_vision.evaluation.feature_extractor import Splits
 from ssl_vision.evaluation.measurement import (
     Measurement,
     Source,
@@ -21,6 +20,7 @@ from ssl_vision.evaluation.measurement import (
     measurement,
 )
 from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
+from ssl_vision.evaluation.splits import Splits
 from ssl_vision.evaluation.subset import SHARES, Labels
 from ssl_vision.metrics.precision import exact_float32
 from ssl_vision.metrics.rows import (

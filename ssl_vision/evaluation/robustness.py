@@ -8,7 +8,6 @@ from typing import Any
 
 from ssl_vision.data.augment.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from ssl_vision.descriptions import describe
-from ssl_vision.evaluation.feature_extractor import Splits
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.measurement import (
     Measurement,
@@ -19,6 +18,7 @@ from ssl_vision.evaluation.measurement import (
     options_text,
 )
 from ssl_vision.evaluation.probe import Linear, ProbeRule, labelled_rows, linear_probe, top1
+from ssl_vision.evaluation.splits import Splits
 from ssl_vision.metrics.knn_table import knn_table
 from ssl_vision.metrics.precision import exact_float32
 

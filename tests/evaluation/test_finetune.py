@@ -12,9 +12,9 @@ from settings import resnet
 from torch import nn
 
 from ssl_vision.data import Digits, Images
-from ssl_vision.evaluation.feature_extractor import Splits
 from ssl_vision.evaluation.finetune import FineTuneRule, finetuned_top1
 from ssl_vision.evaluation.rebuild import trained_model
+from ssl_vision.evaluation.splits import Splits
 from ssl_vision.evaluation.subset import label_subset
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR

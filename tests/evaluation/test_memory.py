@@ -10,10 +10,10 @@ from sklearn.linear_model import LogisticRegression
 
 import ssl_vision.metrics.rows
 from ssl_vision.data import Digits
-from ssl_vision.evaluation.feature_extractor import Pixels, Splits
 from ssl_vision.evaluation.grid import GridRule, grid_probe
 from ssl_vision.evaluation.logistic import logistic_top1
 from ssl_vision.evaluation.probe import ProbeRule, linear_probe
+from ssl_vision.evaluation.splits import Pixels, Splits
 from ssl_vision.metrics import knn_table, nearest
 
 COUNT = {"train": 300, "test": 80}
@@ -83,7 +83,7 @@ import torch
 import ssl_vision.metrics.neighbours
 import ssl_vision.metrics.rows
 from ssl_vision.data import Digits, Images
-from ssl_vision.evaluation.feature_extractor import Pixels, Splits
+from ssl_vision.evaluation.splits import Pixels, Splits
 from ssl_vision.evaluation.grid import Grid
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.logistic import Logistic

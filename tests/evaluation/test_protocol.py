@@ -13,12 +13,13 @@ from settings import TINY
 
 from ssl_vision.data import CIFAR10, STL10, Digits
 from ssl_vision.evaluation import finetune, grid, probe, robustness
-from ssl_vision.evaluation.feature_extractor import FeatureExtractor, Splits
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.probe import Linear
 from ssl_vision.evaluation.protocol import read_protocol, shipped
 from ssl_vision.evaluation.rebuild import trained_model
+from ssl_vision.evaluation.splits import Splits
 from ssl_vision.main import main
 from ssl_vision.metrics import KNNAccuracy, rank_correlation
 from ssl_vision.runs.checkpoint import read_checkpoint

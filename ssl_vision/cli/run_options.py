@@ -1,0 +1,79 @@
+"""Options of ``fit`` and ``validate`` besides those of model, data and trainer."""
+
+from typing import Literal
+
+from jsonargparse.typing import PositiveInt
+from pytorch_lightning.cli import LightningArgumentParser
+
+from ssl_vision.callbacks import RepresentationMetrics
+
+_DEFAULTS = {
+    "model": {
+        "class_path": "ssl_vision.methods.SimCLR",
+        "init_args": {
+            "objective": {"class_path": "ssl_vision.objectives.InfoNCE"},
+            "encoder": {"class_path": "ssl_vision.encoders.ResNet"},
+        },
+    },
+    "trainer.max_epochs": 200,
+    "trainer.num_sanity_val_steps": 0,
+    "trainer.log_every_n_steps": 10,
+    "trainer.enable_model_summary": False,
+}
+
+
+def add_run_options(parser: LightningArgumentParser) -> None:
+    """Add the options of the run directory, of logging and of metrics, and the defaults of all options."""
+    parser.add_argument(
+        "--name", type=str | None, default=None, help="Run name. Default: derived from the config."
+    )
+    parser.add_argument(
+        "--runs_dir", type=str, default="runs", help="Directory that contains the run directories."
+    )
+    parser.add_argument("--overwrite", type=bool, default=False, help="Replace an existing run of this name.")
+    parser.add_argument(
+        "--patience",
+        type=PositiveInt,
+        default=10,
+        help="Consecutive steps with a non-finite loss or gradient after which the run ends.",
+    )
+    parser.add_argument(
+        "--initial_checkpoint",
+        type=str | None,
+        default=None,
+        help="Initial weights: a run, a checkpoint, or an encoder's state dict (.safetensors, .pth).",
+    )
+    parser.add_argument(
+        "--save_every_n_steps",
+        type=PositiveInt | None,
+        default=None,
+        help="Save last.ckpt every n steps in addition to the end of each epoch.",
+    )
+    parser.add_argument(
+        "--spare_dir",
+        type=str | None,
+        default=None,
+        help="Fallback directory for the last checkpoint when the disk is full.",
+    )
+    parser.add_argument(
+        "--wandb",
+        type=bool | Literal["offline"],
+        default=False,
+        help="Log to Weights & Biases as well: true, false or offline.",
+    )
+    parser.add_argument("--report", type=bool, default=True, help="Write report.html when training ends.")
+    parser.callback_keys.append("metrics")
+    parser.add_class_arguments(
+        RepresentationMetrics, "metrics", fail_untyped=False, sub_configs=True,
+        skip={"encoder", "bank", "queries", "pairs"},
+    )  # fmt: skip
+    parser.add_argument(
+        "--gradients", type=bool, default=False, help="Log diagnostics of the objective's gradient."
+    )
+    parser.add_argument(
+        "--online_probe",
+        type=bool,
+        default=False,
+        help="Train a linear classifier along with the encoder and log its accuracy.",
+    )
+    parser.set_defaults(_DEFAULTS)

@@ -1,0 +1,111 @@
+"""Options of ``ssl-vision evaluate``, and the protocols that they choose."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import pytorch_lightning as pl
+
+from ssl_vision.cli.classes import add_allow_class
+from ssl_vision.cli.parser import OneLineErrors
+from ssl_vision.data import ImageData
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.knn import KNN
+from ssl_vision.evaluation.probe import Linear, ProbeRule
+from ssl_vision.evaluation.protocol import Protocol, read_protocol, shipped
+
+_DEFAULT = "macl"
+
+
+def evaluation_parser(description: str | None, data: dict[str, Any] | None = None) -> OneLineErrors:
+    """Return the parser of the command.
+
+    Args:
+        description: text of ``--help``.
+        data: data section of the run, the default of ``--data``; None while no run is known.
+    """
+    parser = OneLineErrors(prog="ssl-vision evaluate", description=description)
+    parser.add_argument("checkpoint", nargs="?", help="A checkpoint file, or a run folder for its last one.")
+    parser.add_argument(
+        "--protocol",
+        action="append",
+        type=str,
+        help=f"One of {', '.join(shipped())}, a .yaml file of your own, or all; may be repeated.",
+    )
+    parser.add_argument(
+        "--k",
+        type=int | None,
+        default=None,
+        help=f"Neighbours that vote in {_DEFAULT}. Default: metrics.k of the run on its own data without "
+        "--protocol, otherwise that of the data set (200, and 20 for the digits).",
+    )
+    parser.add_argument(
+        "--temperature", type=float | None, default=None, help="T of the vote, likewise metrics.temperature."
+    )
+    parser.add_class_arguments(ProbeRule, "probe", help=f"The linear layer of {_DEFAULT}.")
+    parser.add_argument("--baselines", type=bool, default=True, help="Add the untrained network and pixels.")
+    parser.add_argument(
+        "--cache", type=bool, default=True, help="Keep features beside the checkpoint, for the next time."
+    )
+    parser.add_argument("--report", type=bool, default=True, help="Write report.html into the run folder.")
+    parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument(
+        "--output", type=str | None, default=None,
+        help="JSON file of these rows alone; else they are added to evaluation.json in the run folder.",
+    )  # fmt: skip
+    add_allow_class(parser)
+    parser.add_subclass_arguments(pl.LightningDataModule, "data", required=data is not None)
+    if data:
+        parser.set_defaults({"data": data})
+    return parser
+
+
+def chosen_protocols(options: Any, metrics: dict[str, Any], data: ImageData, *, own: bool) -> list[Protocol]:
+    """What was asked for; the options, and the run's own T and, on its own data, k, change the default one.
+
+    Raises:
+        InputError: no such protocol, two of one name, or an option without the protocol that it changes.
+    """
+    names = options.protocol or [_DEFAULT]
+    protocols = [read_protocol(name, k=data.knn_k) for name in dict.fromkeys(_expanded(names))]
+    if len({protocol.name for protocol in protocols}) < len(protocols):
+        raise InputError(f"--protocol: two of {', '.join(names)} have one name")
+    change = {name: getattr(options, name) for name in ("k", "temperature")}
+    if not options.protocol:
+        metrics = metrics if own else metrics | {"k": None}
+        change = {name: metrics.get(name) if value is None else value for name, value in change.items()}
+    change = {name: value for name, value in change.items() if value is not None}
+    other_probe = options.probe != ProbeRule()
+    if _DEFAULT not in (protocol.name for protocol in protocols):
+        if change or other_probe:
+            raise InputError(f"--k, --temperature and --probe change the protocol {_DEFAULT} only")
+        return protocols
+    try:
+        return [_changed(p, change, options.probe) if p.name == _DEFAULT else p for p in protocols]
+    except ValueError as error:
+        raise InputError(f"--{error}") from error
+
+
+def _expanded(names: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        yield from shipped() if name == "all" else [name]
+
+
+def _changed(protocol: Protocol, change: dict[str, Any], probe: ProbeRule) -> Protocol:
+    def new(measurement: Any) -> Any:
+        if isinstance(measurement, KNN):
+            return dataclasses.replace(measurement, **change)
+        return Linear(**dataclasses.asdict(probe)) if isinstance(measurement, Linear) else measurement
+
+    return protocol._replace(measurements=tuple(map(new, protocol.measurements)))
+
+
+def described_protocol(protocol: Protocol, count: int) -> str:
+    """The measurements in words, with a k that does not exceed the rows there are."""
+    shown = [
+        dataclasses.replace(measurement, k=min(measurement.k, count))
+        if isinstance(measurement, KNN)
+        else measurement
+        for measurement in protocol.measurements
+    ]
+    return ". ".join(filter(None, map(str, shown))) + "."

@@ -1,0 +1,91 @@
+"""The labelled images that an evaluation uses, and their pixels as features."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Self
+
+from torch import Tensor
+
+from ssl_vision.data import ImageData, Images, Views
+from ssl_vision.data.loading.fingerprint import digest_of_images
+from ssl_vision.data.module import Split
+from ssl_vision.evaluation.subset import Labels, label_subset
+from ssl_vision.metrics.rows import LazyRows
+
+
+class Splits:
+    """The labelled images that an evaluation uses.
+
+    Args:
+        images: "train" and "test", or "train" alone.
+        views: how the images are brought to the network, and its augmentation.
+        data: name of the data set.
+        evaluated: the split that "test" holds: "test", or "val" for data without a test split.
+        superclasses: (C,) superclass of each class, or None.
+        place: fields of a row that distinguish the data from other data of this name.
+    """
+
+    def __init__(
+        self,
+        images: Mapping[Split, Images],
+        views: Views,
+        *,
+        data: str,
+        evaluated: Split = "test",
+        superclasses: Tensor | None = None,
+        place: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.images, self.views, self.data, self.evaluated = images, views, data, evaluated
+        self.superclasses, self.place = superclasses, dict(place or {})
+        self._digests: dict[Split, str] = {}
+        self._labels: dict[Labels, Tensor] = {}
+
+    @classmethod
+    def of(
+        cls,
+        data: ImageData,
+        images: Mapping[Split, Images] | None = None,
+        *,
+        place: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Return the splits of a data module, or the given images of it."""
+        if images is None:
+            images = {"train": data.split("train"), "test": data.split(data.eval_split)}
+        return cls(
+            images, data.views,
+            data=type(data).__name__, evaluated=data.eval_split if "test" in images else "train",
+            superclasses=data.superclasses, place=place,
+        )  # fmt: skip
+
+    def train_labels(self, share: Labels = "all") -> Tensor:
+        """(N,) labels of the train split, -1 outside the share that is used."""
+        if share not in self._labels:
+            self._labels[share] = label_subset(self.images["train"].labels, share, self.data)
+        return self._labels[share]
+
+    def labelled_train(self, share: Labels) -> Images:
+        """The train split with the labels of `train_labels`."""
+        return self.images["train"].relabelled(self.train_labels(share))
+
+    def digest(self, name: Split) -> str:
+        """Of the split's pixels, computed once."""
+        if name not in self._digests:
+            self._digests[name] = digest_of_images(self.images[name])
+        return self._digests[name]
+
+
+class Pixels:
+    """The images themselves as features, converted from bytes when they are read.
+
+    Args:
+        splits: the images.
+    """
+
+    def __init__(self, splits: Splits) -> None:
+        self.splits = splits
+
+    def plain(self, split: Split, layer: str) -> LazyRows:
+        """(N, 3 · H · W) values in [0, 1]; there is one layer, whatever its name."""
+        images = self.splits.images[split]
+        width = math.prod(images.shape)
+        return LazyRows(lambda rows: images.at(rows).flatten(1).float().div_(255), (len(images), width))
