@@ -131,13 +131,8 @@ class RepresentationMetrics(pl.Callback):
         """Computes and logs."""
         if trainer.sanity_checking or self.encoder is not None:
             return
-        if self._knn is not None:
-            try:
-                pl_module.log("val/knn_top1", self._knn.compute(), prog_bar=True, sync_dist=True)
-            except ValueError as error:
-                if "not finite" not in str(error):
-                    raise
-                rank_zero_warn(f"val/knn_top1 is left out: {error}")
+        if self._knn is not None and (top1 := _accuracy(self._knn)) is not None:
+            pl_module.log("val/knn_top1", top1, prog_bar=True, sync_dist=True)
         ranks: dict[str, float] = {}
         if self._ranking is not None:
             for key, value in self._ranking.compute().items():
@@ -174,14 +169,18 @@ class RepresentationMetrics(pl.Callback):
         knn.update(queries, labels, "query")
         representation = Representation(sync_on_compute=False)
         representation.update(queries, labels)
-        values: dict[str, Tensor] = {"knn_top1": knn.compute(), **representation.compute()}
+        top1 = _accuracy(knn)
+        values: dict[str, Tensor] = {} if top1 is None else {"knn_top1": top1}
+        values |= representation.compute()
         if self.pairs is not None:
             alignment = Alignment(sync_on_compute=False)
             alignment.update(*embedded_pairs(pl_module, self.encoder, self.pairs))
             values["alignment"] = alignment.compute()
+        values = trainer.strategy.broadcast(values)  # BatchNorm statistics may differ between processes
         for key, value in values.items():
             if not torch.isnan(value):
-                pl_module.log(f"val/{key}", value.float(), prog_bar=key == "knn_top1")
+                value = value.float().to(pl_module.device)
+                pl_module.log(f"val/{key}", value, prog_bar=key == "knn_top1", sync_dist=True)
         self._warn_of_collapse(pl_module, {self.encoder: float(values["rankme"])})
 
     def _warn_of_collapse(self, pl_module: pl.LightningModule, ranks: dict[str, float]) -> None:
@@ -189,4 +188,16 @@ class RepresentationMetrics(pl.Callback):
         if low:
             found = ", ".join(f"{rank:.2f} of the {name}" for name, rank in low.items())
             rank_zero_warn(f"collapsed: RankMe is {found}, below {self.rank_floor:g}")
-            pl_module.log("val/collapsed", 1.0, prog_bar=True)
+            pl_module.log("val/collapsed", 1.0, prog_bar=True, sync_dist=True)
+
+
+def _accuracy(knn: KNNAccuracy) -> Tensor | None:
+    """Return the accuracy, or None with a warning if features are not finite."""
+    try:
+        top1: Tensor = knn.compute()
+    except ValueError as error:
+        if "not finite" not in str(error):
+            raise
+        rank_zero_warn(f"val/knn_top1 is left out: {error}")
+        return None
+    return top1

@@ -137,6 +137,16 @@ def test_what_cannot_be_measured_is_named(options, message, tmp_path):
         train(TutorialSimCLR(InfoNCE()), [RepresentationMetrics(**given)], tmp_path)
 
 
+def test_features_that_are_not_finite_are_left_out_of_knn(tmp_path):
+    model = TutorialSimCLR(InfoNCE())
+    loader = [images(8, 0)]
+    metrics = RepresentationMetrics(k=3, encoder="backbone", bank=loader, queries=loader)
+    model.backbone[0].weight.data.fill_(torch.inf)
+    with pytest.warns(UserWarning, match="val/knn_top1 is left out"):
+        logged = train(model, [metrics], tmp_path)
+    assert "val/knn_top1" not in logged
+
+
 def test_encoder_and_loaders_belong_together():
     with pytest.raises(ValueError, match="encoder, bank and queries belong together"):
         RepresentationMetrics(encoder="backbone", bank=[])
