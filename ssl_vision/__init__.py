@@ -1,4 +1,4 @@
-"""Contrastive self-supervised pretraining of vision backbones."""
+"""Contrastive self-supervised pretraining of vision encoders."""
 
 from typing import TYPE_CHECKING
 

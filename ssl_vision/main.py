@@ -1,4 +1,4 @@
-"""The command line: a table of commands, each a function in its own room, imported when it is called."""
+"""The command line: a table of commands; the module of a command is imported when it is called."""
 
 import importlib
 import os
@@ -18,9 +18,10 @@ from ssl_vision.streams import BestEffort, abandon, prepare
 
 
 class Command(NamedTuple):
-    """Where a command lives and what it does.
+    """A command of ``ssl-vision``.
 
-    One that leaves a run changed may return what ``ssl_vision.report.report.write`` makes the run's page of.
+    Commands that modify a run may return the arguments of ``ssl_vision.report.report.write``, which then
+    writes the report of the run.
     """
 
     function: str
@@ -30,31 +31,35 @@ class Command(NamedTuple):
 
 GROUPS = {
     "one run": {
-        "fit": Command("ssl_vision.cli.fit:run", "pretrain a backbone", passes_name=True),
+        "fit": Command("ssl_vision.cli.fit:run", "pretrain an encoder", passes_name=True),
         "validate": Command(
-            "ssl_vision.cli.fit:run", "measure a checkpoint as training does each epoch", passes_name=True
+            "ssl_vision.cli.fit:run", "validate a checkpoint as during training", passes_name=True
         ),
-        "evaluate": Command("ssl_vision.evaluation.evaluate:run", "kNN, linear probe and metrics as a table"),
+        "evaluate": Command(
+            "ssl_vision.evaluation.evaluate:run", "evaluate a checkpoint under named protocols"
+        ),
     },
     "many runs": {
-        "runs": Command("ssl_vision.compare.runs_table:run", "list the runs there are"),
-        "sweep": Command("ssl_vision.sweeps.sweep:run", "train every cell of a sweep file"),
-        "compare": Command("ssl_vision.compare.compare:run", "paired differences between objectives"),
-        "reproduce": Command("ssl_vision.reproduce.reproduce:run", "a paper's table beside its own numbers"),
+        "runs": Command("ssl_vision.compare.runs_table:run", "list runs"),
+        "sweep": Command("ssl_vision.sweeps.sweep:run", "train all cells of a sweep file"),
+        "compare": Command(
+            "ssl_vision.compare.compare:run", "compare runs with equal seeds, with statistics"
+        ),
+        "reproduce": Command("ssl_vision.reproduce.reproduce:run", "reproduce the tables of papers"),
     },
-    "to look at": {
-        "report": Command("ssl_vision.report.report:run", "a page about runs"),
-        "maps": Command("ssl_vision.report.maps.maps:run", "the papers' pictures of objectives"),
+    "reports": {
+        "report": Command("ssl_vision.report.report:run", "write an HTML report of one or several runs"),
+        "maps": Command("ssl_vision.report.maps.maps:run", "draw maps of objectives, as in the papers"),
     },
-    "to use elsewhere": {
-        "export": Command("ssl_vision.export.export:run", "a backbone for other libraries"),
-        "embed": Command("ssl_vision.export.embed:run", "features of a folder's images as a file"),
+    "export": {
+        "export": Command("ssl_vision.export.export:run", "export an encoder for other libraries"),
+        "embed": Command("ssl_vision.export.embed:run", "write the features of a folder of images to a file"),
     },
-    "this machine": {
-        "doctor": Command("ssl_vision.cli.doctor.doctor:run", "what is installed and found"),
+    "installation": {
+        "doctor": Command("ssl_vision.cli.doctor.doctor:run", "check packages, hardware and data sets"),
     },
 }
-"""The commands, by what they are for."""
+"""Commands by group."""
 
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
@@ -73,12 +78,12 @@ def usage() -> str:
         [
             "usage: ssl-vision COMMAND [OPTIONS]",
             "",
-            "Contrastive self-supervised pretraining of vision backbones.",
+            "Contrastive self-supervised pretraining of vision encoders.",
             *lines,
             "",
-            "ssl-vision COMMAND --help lists a command's options. With any command, --quiet prints",
-            "results and errors only, and --debug shows where an error arose. A command of your own",
-            "is a function of a module: ssl-vision my_module.my_command.",
+            "ssl-vision COMMAND --help lists the options of a command. With any command, --quiet prints",
+            "only results and errors, and --debug prints the traceback of an error. To run a function",
+            "of your own as a command, name its module: ssl-vision my_module.my_command.",
         ]
     )
 

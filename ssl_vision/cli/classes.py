@@ -40,7 +40,7 @@ def add_allow_class(parser: ArgumentParser) -> None:
         action="append",
         type=str,
         default=[],
-        help="A class outside ssl_vision that the run may name, as module.Class; may be repeated.",
+        help="Allow the run to name a class outside ssl_vision, given as module.Class; may be repeated.",
     )
 
 

@@ -25,33 +25,40 @@ def evaluation_parser(description: str | None, data: dict[str, Any] | None = Non
         data: data section of the run, the default of ``--data``; None while no run is known.
     """
     parser = OneLineErrors(prog="ssl-vision evaluate", description=description)
-    parser.add_argument("checkpoint", nargs="?", help="A checkpoint file, or a run folder for its last one.")
+    parser.add_argument(
+        "checkpoint", nargs="?", help="Checkpoint file, or a run directory for its last checkpoint."
+    )
     parser.add_argument(
         "--protocol",
         action="append",
         type=str,
-        help=f"One of {', '.join(shipped())}, a .yaml file of your own, or all; may be repeated.",
+        help=f"One of {', '.join(shipped())}, the path of your own .yaml file, or all; may be repeated.",
     )
     parser.add_argument(
         "--k",
         type=int | None,
         default=None,
-        help=f"Neighbours that vote in {_DEFAULT}. Default: metrics.k of the run on its own data without "
-        "--protocol, otherwise that of the data set (200, and 20 for the digits).",
+        help=f"Number of neighbours in protocol {_DEFAULT}. Default: metrics.k of the run if its own data "
+        "are evaluated without --protocol, otherwise the default of the data set (200, 20 for the digits).",
     )
     parser.add_argument(
-        "--temperature", type=float | None, default=None, help="T of the vote, likewise metrics.temperature."
+        "--temperature",
+        type=float | None,
+        default=None,
+        help="Temperature T of the kNN vote. Default: metrics.temperature, as for k.",
     )
-    parser.add_class_arguments(ProbeRule, "probe", help=f"The linear layer of {_DEFAULT}.")
-    parser.add_argument("--baselines", type=bool, default=True, help="Add the untrained network and pixels.")
+    parser.add_class_arguments(
+        ProbeRule, "probe", help=f"Options of the linear probe of protocol {_DEFAULT}."
+    )
     parser.add_argument(
-        "--cache", type=bool, default=True, help="Keep features beside the checkpoint, for the next time."
+        "--baselines", type=bool, default=True, help="Evaluate the untrained network and raw pixels, too."
     )
-    parser.add_argument("--report", type=bool, default=True, help="Write report.html into the run folder.")
+    parser.add_argument("--cache", type=bool, default=True, help="Cache features in the run directory.")
+    parser.add_argument("--report", type=bool, default=True, help="Write report.html.")
     parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
     parser.add_argument(
         "--output", type=str | None, default=None,
-        help="JSON file of these rows alone; else they are added to evaluation.json in the run folder.",
+        help="JSON file for the rows. Default: they are added to evaluation.json in the run directory.",
     )  # fmt: skip
     add_allow_class(parser)
     parser.add_subclass_arguments(pl.LightningDataModule, "data", required=data is not None)

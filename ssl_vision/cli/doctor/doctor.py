@@ -19,8 +19,8 @@ def run(args: Sequence[str]) -> None:
         SystemExit: with code 1, something needed is broken.
     """
     parser = OneLineErrors(prog="ssl-vision doctor", description=run.__doc__)
-    parser.add_argument("--root", type=str, default="data", help="Where data sets are looked for.")
-    parser.add_argument("--runs_dir", type=str, default="runs", help="Where run folders are to be written.")
+    parser.add_argument("--root", type=str, default="data", help="Directory of the data sets.")
+    parser.add_argument("--runs_dir", type=str, default="runs", help="Directory for run directories.")
     parser.add_argument("--json", action="store_true", help="Print JSON.")
     options = parser.parse_args(list(args))
     with Progress("looking", lines=False):
