@@ -66,8 +66,10 @@ def states(ids: Tensor, *keys: tuple[int, ...]) -> Tensor:
 
 def numbers(states: Tensor, *, count: int) -> Tensor:
     """(N, count) float32: the `uniforms` of (N,) `states`."""
-    columns = torch.arange(1, count + 1, device=states.device) * _signed(_GOLDEN)
-    bits = _mix(_mix(states).unsqueeze(1) + columns)
+    columns = torch.arange(1, count + 1, device=states.device)
+    if torch.compiler.is_compiling():  # else Inductor takes the product for an index, which has 32 bits
+        columns = columns + (states & 0).unsqueeze(1)
+    bits = _mix(_mix(states).unsqueeze(1) + columns * _signed(_GOLDEN))
     return _shifted(bits, 40).to(torch.float32) * 2.0**-24
 
 
