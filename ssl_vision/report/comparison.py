@@ -5,8 +5,8 @@ from typing import Any
 
 from ssl_vision.compare.comparison import Comparison, compare
 from ssl_vision.compare.keys import shortened
-from ssl_vision.compare.quantity import MetricSelector
-from ssl_vision.compare.verdict import group_table, notes, pair_table, title, verdicts
+from ssl_vision.compare.metric_selector import MetricSelector
+from ssl_vision.compare.summary import group_table, notes, pair_table, summaries, title
 from ssl_vision.descriptions import described
 from ssl_vision.errors import InputError
 from ssl_vision.report.markup import COLOURS, chart, number, table, text
@@ -36,7 +36,7 @@ def section(runs: Sequence[Run], by: str | None = None) -> Section:
         if metric == _VALIDATED and found:
             break
         try:
-            found.append(compare(runs, by=by, quantity=MetricSelector(metric=metric)))
+            found.append(compare(runs, by=by, selector=MetricSelector(metric=metric)))
         except InputError as error:
             reasons.append(str(error))
     if not found:
@@ -69,7 +69,7 @@ def _key(runs: Sequence[Run]) -> str:
 
 def _tables(comparison: Comparison) -> str:
     (head, *groups), (heads, *pairs) = group_table(comparison), pair_table(comparison)
-    words = "".join(f"<li>{text(line)}</li>" for line in (*verdicts(comparison), *notes(comparison)))
+    words = "".join(f"<li>{text(line)}</li>" for line in (*summaries(comparison), *notes(comparison)))
     return (
         f"<h3>{text(title(comparison))}</h3>{_chart(comparison)}<ul>{words}</ul>"
         f"{table(head, groups, caption='Each setting')}{table(heads, pairs, caption='Differences')}"
