@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ssl_vision.cli.parser import OneLineErrors
 from ssl_vision.compare.comparison import Comparison, compare
+from ssl_vision.compare.keys import key_value
 from ssl_vision.compare.metric_selector import MetricSelector
 from ssl_vision.compare.summary import (
     as_dict,
@@ -84,7 +85,7 @@ def run(args: Sequence[str]) -> None:
         metric=options.metric,
         layer=options.layer,
         protocol=options.protocol,
-        row=dict(map(_field, options.row)),
+        row=dict(key_value("--row", text) for text in options.row),
     )
     comparison = compare(
         readable(find_runs(options.paths or ["runs"]), "compare"),
@@ -101,13 +102,6 @@ def run(args: Sequence[str]) -> None:
     if output:
         _write(comparison, output)
         print(f"written to {output}")
-
-
-def _field(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise InputError(f"--row {text}: expected KEY=VALUE")
-    return key, value
 
 
 def _write(comparison: Comparison, path: Path) -> None:

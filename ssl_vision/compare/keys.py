@@ -38,6 +38,18 @@ def check_known(key: str, runs: Sequence[Run], *, others: Sequence[str] = ()) ->
         raise InputError(f"no run has '{key}' in its {file}{closest_match(key, candidates)}")
 
 
+def key_value(option: str, text: str) -> tuple[str, str]:
+    """Split KEY=VALUE.
+
+    Raises:
+        InputError: The text has another form; the message names the option.
+    """
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise InputError(f"{option} {text}: expected KEY=VALUE")
+    return key, value
+
+
 def shortened(key: str) -> str:
     """A dotted key of config.yaml without ``init_args`` and ``class_path``."""
     return ".".join(part for part in key.split(".") if part not in ("init_args", "class_path"))

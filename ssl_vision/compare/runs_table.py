@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ssl_vision.cli.parser import OneLineErrors
-from ssl_vision.compare.keys import check_known, is_metric
+from ssl_vision.compare.keys import check_known, is_metric, key_value
 from ssl_vision.descriptions import description_of
-from ssl_vision.errors import InputError
 from ssl_vision.evaluation.rows import aligned
 from ssl_vision.progress import duration
 from ssl_vision.runs.registry import Run, find_runs
@@ -64,7 +63,7 @@ def run(args: Sequence[str]) -> None:
     )
     options = parser.parse_args(list(args))
     columns = [key for text in options.columns for key in text.split(",")] or list(_COLUMNS)
-    filters = dict(map(_filter, options.where))
+    filters = dict(key_value("--where", text) for text in options.where)
     keys = list(dict.fromkeys([*columns, *filters, *([options.sort] if options.sort else []), "status"]))
     runs = find_runs(options.paths or ["runs"])
     rows = [_row(run, keys) for run in runs]
@@ -101,13 +100,6 @@ def _value(run: Run, key: str) -> Any:
     if key in _FACTS:
         return _FACTS[key](run)
     return run.last(key) if is_metric(key) else run.setting(key)
-
-
-def _filter(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise InputError(f"--where {text}: expected KEY=VALUE")
-    return key, value
 
 
 def _matches(value: Any, text: str) -> bool:
