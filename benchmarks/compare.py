@@ -17,8 +17,8 @@ from typing import Any
 from provenance import provenance, save
 
 from ssl_vision.compare.comparison import compare
-from ssl_vision.compare.quantity import MetricSelector
-from ssl_vision.compare.verdict import as_dict, as_markdown
+from ssl_vision.compare.metric_selector import MetricSelector
+from ssl_vision.compare.summary import as_dict, as_markdown
 from ssl_vision.runs.registry import find_runs
 
 SWEEP = Path(__file__).parent.parent / "configs" / "sweep" / "objectives_digits.yaml"
@@ -45,7 +45,7 @@ def main() -> None:
         for run in runs:
             evaluate = ["evaluate", str(run.folder.path), "--baselines", "false", "--report", "false"]
             subprocess.run([*program, *evaluate], check=True, stdout=sys.stderr)
-        found = [compare(runs, by=chosen.by, quantity=MetricSelector(metric=metric)) for metric in METRICS]
+        found = [compare(runs, by=chosen.by, selector=MetricSelector(metric=metric)) for metric in METRICS]
         record = provenance("pytorch-lightning") | {
             "tables": [as_markdown(comparison).strip() for comparison in found],
             "comparisons": [_without_folder(as_dict(comparison), folder) for comparison in found],

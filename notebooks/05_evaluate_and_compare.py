@@ -21,7 +21,8 @@ import tempfile
 
 import matplotlib.pyplot as plt
 
-from ssl_vision.compare.comparison import MetricSelector, compare
+from ssl_vision.compare.comparison import compare
+from ssl_vision.compare.metric_selector import MetricSelector
 from ssl_vision.main import main
 from ssl_vision.runs.registry import Run, find_runs
 
@@ -88,7 +89,7 @@ run("compare runs --by objective --metric val/knn_top1")
 # depends on the seed.
 
 # %%
-found = compare(find_runs(["runs"]), by="objective", quantity=MetricSelector(metric="val/knn_top1"))
+found = compare(find_runs(["runs"]), by="objective", selector=MetricSelector(metric="val/knn_top1"))
 (pair,) = found.pairs
 figure, axes = plt.subplots(figsize=(5, 3))
 for seed, values in zip(found.seeds, zip(pair.first.values, pair.second.values, strict=True), strict=True):

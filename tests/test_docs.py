@@ -289,9 +289,9 @@ def test_the_sections_of_the_report_page_are_those_of_a_report():
     page = (DOCS / "report.md").read_text(encoding="utf-8")
     table = page.split("| section |")[1].split("\n\n")[0]
     code = (DOCS.parent / "ssl_vision" / "report" / "report.py").read_text()
-    of_one = code.split("def of_one")[1].split("def of_several")[0]
+    sections = code.split("def run_page")[1].split("def comparison_page")[0]
     listed = re.findall(r"^\| (\w[^|]*?) \|", table, flags=re.MULTILINE)
-    assert listed == re.findall(r'_made\("\w+", "([^"]+)"', of_one)
+    assert listed == re.findall(r'_section\("\w+", "([^"]+)"', sections)
 
 
 def test_the_messages_of_the_troubleshooting_page_are_in_the_code():

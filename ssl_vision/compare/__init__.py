@@ -1,1 +1,1 @@
-"""Runs of the same seeds -> paired differences and a verdict."""
+"""Tables of runs and paired comparisons of runs with equal seeds."""

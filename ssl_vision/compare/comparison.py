@@ -1,4 +1,4 @@
-"""Paired comparison of finished runs: which may be compared, their numbers, and what the numbers say."""
+"""Paired comparison of finished runs: check that they are comparable, group and pair them, test."""
 
 import itertools
 import math
@@ -10,7 +10,7 @@ from typing import Any
 
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.compare.keys import check_known, is_metric, shortened, shown
-from ssl_vision.compare.quantity import MetricSelector, common
+from ssl_vision.compare.metric_selector import MetricSelector, shared_conditions
 from ssl_vision.compare.statistics import Paired, holm, paired, t_interval
 from ssl_vision.descriptions import MetricDescription
 from ssl_vision.errors import InputError
@@ -18,12 +18,12 @@ from ssl_vision.runs.folder import significant
 from ssl_vision.runs.registry import Run
 
 _LENGTH = ("trainer.max_epochs", "trainer.max_steps")
-"""A continuation may change them, a comparison may not."""
+"""Settings that a continued run may change, but that must be equal in a comparison."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one setting, one a seed, and their values in the order of the seeds."""
+    """The runs of one setting, one for each seed, and their values in the order of the seeds."""
 
     name: str
     runs: tuple[Run, ...]
@@ -31,42 +31,42 @@ class Group:
 
     @property
     def mean(self) -> float:
-        """Of the values."""
+        """Mean of the values."""
         return fmean(self.values)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two groups, seed by seed: the first less the second."""
+    """Two groups compared seed by seed: the first minus the second."""
 
     first: Group
     second: Group
     result: Paired
     holm_p: float | None
-    """Of the t test, corrected for all pairs that have one."""
+    """p of the t test, corrected for all pairs that have one."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Groups of runs that differ in one key alone, and every pair of groups."""
+    """Groups of runs that differ in one key, and every pair of groups."""
 
     by: str
-    quantity: MetricSelector
+    selector: MetricSelector
     metric: MetricDescription
-    how: Mapping[str, Any]
-    """Fields that the values have in common."""
+    conditions: Mapping[str, Any]
+    """Conditions under which all values were measured."""
     alpha: float
     seeds: tuple[int, ...]
     left_out: Mapping[str, tuple[int, ...]]
-    """Seeds that a group has and not all others."""
+    """Seeds of each group that another group lacks."""
     differing: Mapping[str, Mapping[str, Any]]
-    """Settings that differ besides ``by``, and each group's value."""
+    """Settings other than ``by`` that differ, with the value of each group."""
     groups: tuple[Group, ...]
-    """The highest mean first. Values are scaled: accuracies are in percent."""
+    """Groups in descending order of their means. Accuracies are in percent."""
     pairs: tuple[Pair, ...]
 
     def interval(self, group: Group) -> tuple[float, float] | None:
-        """Of the group's mean, by Student's t; None for one seed."""
+        """Student's t interval of the mean of a group; None for one seed."""
         if len(group.values) < 2:
             return None
         half = t_interval(group.values, level=1 - self.alpha)
@@ -77,25 +77,25 @@ def compare(
     runs: Sequence[Run],
     *,
     by: str,
-    quantity: MetricSelector | None = None,
+    selector: MetricSelector | None = None,
     baseline: str | None = None,
     allow: Sequence[str] = (),
     alpha: float = 0.05,
 ) -> Comparison:
-    """Compares groups of runs seed by seed.
+    """Compare groups of runs seed by seed.
 
     Args:
-        runs: finished, and evaluated where the quantity is of evaluation.json.
-        by: the key whose values make the groups; ``objective``, or any key of config.yaml.
-        quantity: what is compared.
-        baseline: the group that all others are compared with; None compares every two.
-        allow: keys that may differ, too.
-        alpha: level of the tests; intervals hold with probability 1 − alpha.
+        runs: finished runs, evaluated if the metric is in evaluation.json.
+        by: key whose values define the groups, ``objective`` or any key of config.yaml.
+        selector: value that is compared; the kNN accuracy by default.
+        baseline: group with which all others are compared; None compares every two groups.
+        allow: further keys that may differ.
+        alpha: significance level; intervals contain the mean with probability 1 − alpha.
 
     Raises:
-        InputError: the runs cannot be compared; the message says why and what would help.
+        InputError: The runs cannot be compared; the message says why and how to fix it.
     """
-    quantity = quantity or MetricSelector()
+    selector = selector or MetricSelector()
     if not 1e-9 <= alpha < 1:
         raise InputError(f"alpha: expected a number from 1e-9 to below 1, got {alpha:g}")
     if is_metric(by) or by in ("seed", "seed_everything", "name"):
@@ -105,35 +105,36 @@ def compare(
     groups = _grouped(runs, by)
     _check_settings(runs, groups, by, allow)
     _check_finished(runs)
-    found = {id(run): quantity.of(run) for run in runs}
-    how = common(runs, [found[id(run)] for run in runs])
+    rows = [selector.select(run) for run in runs]
+    conditions = shared_conditions(runs, rows)
+    row_of = {id(run): row for run, row in zip(runs, rows, strict=True)}
     if baseline is not None and baseline not in groups:
         raise InputError(f"--baseline {baseline}: no such group{closest_match(baseline, list(groups))}")
     seeds = sorted(set.intersection(*(set(members) for members in groups.values())))
     if not seeds:
         each = "; ".join(f"{name}: {', '.join(map(str, sorted(own)))}" for name, own in groups.items())
         raise InputError(f"no seed is in all groups ({each}): train the same seeds in each")
-    metric = quantity.description([found[id(run)] for run in runs])
-    made = []
+    metric = selector.description(rows)
+    ordered = []
     for name, members in groups.items():
         own = tuple(members[seed] for seed in seeds)
-        values = tuple(metric.scale * float(found[id(run)]["value"]) for run in own)
+        values = tuple(metric.scale * float(row_of[id(run)]["value"]) for run in own)
         for run, value in zip(own, values, strict=True):
             if not math.isfinite(value):
-                raise InputError(f"{run.folder.path}: {quantity.metric} is {value}, which cannot be compared")
-        made.append(Group(name, own, values))
-    made.sort(key=lambda group: -group.mean)
+                raise InputError(f"{run.folder.path}: {selector.metric} is {value}, which cannot be compared")
+        ordered.append(Group(name, own, values))
+    ordered.sort(key=lambda group: -group.mean)
     return Comparison(
         by=by,
-        quantity=quantity,
+        selector=selector,
         metric=metric,
-        how=how,
+        conditions=conditions,
         alpha=alpha,
         seeds=tuple(seeds),
         left_out={name: out for name, own in groups.items() if (out := tuple(sorted(set(own) - set(seeds))))},
         differing=_differing(groups, by),
-        groups=tuple(made),
-        pairs=tuple(_pairs(made, baseline, alpha)),
+        groups=tuple(ordered),
+        pairs=tuple(_pairs(ordered, baseline, alpha)),
     )
 
 
@@ -152,7 +153,7 @@ def _pairs(groups: Sequence[Group], baseline: str | None, alpha: float) -> list[
 
 
 def _grouped(runs: Sequence[Run], by: str) -> dict[str, dict[int, Run]]:
-    """Runs by group and seed."""
+    """Runs by group, then by seed."""
     groups: dict[str, dict[int, Run]] = {}
     for run in runs:
         seed = run.setting("seed")
@@ -161,11 +162,11 @@ def _grouped(runs: Sequence[Run], by: str) -> dict[str, dict[int, Run]]:
         members = groups.setdefault(shown(run.setting(by)), {})
         if seed in members:
             other = members[seed]
-            what = f"both are {shown(run.setting(by))} with seed {seed}"
             keys = [shortened(key) for key in _unequal(_settings(other), _settings(run))]
             more = f" and differ in {', '.join(keys)}" if keys else ""
             raise InputError(
-                f"{other.folder.path} and {run.folder.path}: {what}{more}: name only one of them"
+                f"{other.folder.path} and {run.folder.path}: "
+                f"both are {shown(run.setting(by))} with seed {seed}{more}: name only one of them"
             )
         members[seed] = run
     if len(groups) < 2:
@@ -179,54 +180,57 @@ def _grouped(runs: Sequence[Run], by: str) -> dict[str, dict[int, Run]]:
 def _check_settings(
     runs: Sequence[Run], groups: Mapping[str, Mapping[int, Run]], by: str, allow: Sequence[str]
 ) -> None:
-    """Runs of one group may differ in the seed alone, those of two in ``by``, too."""
-    may = _below(runs, allow)
+    """Runs of one group may differ only in the seed, and runs of two groups also in ``by``."""
+    allowed = _below(runs, allow)
     for name, members in groups.items():
         first, *others = members.values()
         for run in others:
-            if keys := _unequal(_settings(first), _settings(run), may=may):
+            if keys := _unequal(_settings(first), _settings(run), allowed=allowed):
                 key = shortened(keys[0])
                 raise InputError(
-                    f"{_told(first, run, keys)}, and both are {name}: compare --by {key}, or name one of them"
+                    f"{_difference(first, run, keys)}, and both are {name}: "
+                    f"compare --by {key}, or name only one of them"
                 )
-    may += _below(runs, [by])
+    allowed += _below(runs, [by])
     for run in runs:
-        if keys := _unequal(_settings(runs[0]), _settings(run), may=may):
-            allowed = " ".join(f"--allow {shortened(key)}" for key in keys[:3])
+        if keys := _unequal(_settings(runs[0]), _settings(run), allowed=allowed):
+            options = " ".join(f"--allow {shortened(key)}" for key in keys[:3])
             raise InputError(
-                f"{_told(runs[0], run, keys)}: compare runs that differ in {by} alone"
-                f"{'' if len(keys) > 3 else f', or permit it with {allowed}'}"
+                f"{_difference(runs[0], run, keys)}: compare runs that differ only in {by}"
+                f"{'' if len(keys) > 3 else f', or allow it with {options}'}"
             )
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """What a run computes, but for the seed, and how long."""
+    """Settings that affect the result, except for the seed."""
     flat = significant(run.config) | {key: run.setting(key) for key in _LENGTH}
     flat.pop("seed_everything", None)
     return flat
 
 
 def _below(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
-    """Whole keys, as the runs have them."""
+    """Full keys in the configs of the runs."""
     return sorted({whole for key in keys for run in runs if (whole := run.whole_key(key))})
 
 
-def _unequal(first: Mapping[str, Any], second: Mapping[str, Any], *, may: Sequence[str] = ()) -> list[str]:
-    """Keys that differ and are not at or below one of ``may``."""
+def _unequal(
+    first: Mapping[str, Any], second: Mapping[str, Any], *, allowed: Sequence[str] = ()
+) -> list[str]:
+    """Keys that differ and are neither equal to nor below one of the allowed keys."""
     return [
         key
         for key in sorted({*first, *second})
         if first.get(key) != second.get(key)
-        and not any(key == free or key.startswith(f"{free}.") for free in may)
+        and not any(key == free or key.startswith(f"{free}.") for free in allowed)
     ]
 
 
-def _told(first: Run, second: Run, keys: Sequence[str]) -> str:
-    """That two runs differ, and in what: three keys and how many there are more."""
+def _difference(first: Run, second: Run, keys: Sequence[str]) -> str:
+    """State in which settings two runs differ: up to three keys, and the number of others."""
     ours, theirs = _settings(first), _settings(second)
-    told = [f"{shortened(key)} ({shown(ours.get(key))}, {shown(theirs.get(key))})" for key in keys[:3]]
+    named = [f"{shortened(key)} ({shown(ours.get(key))}, {shown(theirs.get(key))})" for key in keys[:3]]
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-    return f"{first.folder.path} and {second.folder.path} differ in {', '.join(told)}{more}"
+    return f"{first.folder.path} and {second.folder.path} differ in {', '.join(named)}{more}"
 
 
 def _check_finished(runs: Sequence[Run]) -> None:
@@ -234,7 +238,7 @@ def _check_finished(runs: Sequence[Run]) -> None:
         status = run.status
         if status == "running":
             raise InputError(
-                f"{run.folder.path} is being trained, epoch {run.epoch} is done: wait for its end"
+                f"{run.folder.path} is still being trained (epoch {run.epoch}): wait until it has finished"
             )
         if status != "finished":
             config, epochs = shlex.quote(str(run.folder.config_file)), run.setting("epochs")
@@ -246,15 +250,15 @@ def _check_finished(runs: Sequence[Run]) -> None:
 
 
 def _differing(groups: Mapping[str, Mapping[int, Run]], by: str) -> dict[str, dict[str, Any]]:
-    """Settings that two groups have and that differ between them, besides the compared one itself."""
+    """Settings other than the compared one that at least two groups have and in which they differ."""
     settings = {name: _settings(next(iter(members.values()))) for name, members in groups.items()}
     named = {
         whole for run in (m for own in groups.values() for m in own.values()) if (whole := run.whole_key(by))
     }
     own_keys = named | {f"{key}.class_path" for key in named}
-    found = {}
+    differing = {}
     for key in sorted({key for flat in settings.values() for key in flat} - own_keys):
         values = {name: flat[key] for name, flat in settings.items() if key in flat}
         if len(set(map(shown, values.values()))) > 1:
-            found[shortened(key)] = values
-    return found
+            differing[shortened(key)] = values
+    return differing

@@ -1,4 +1,4 @@
-"""Keys by which runs are listed and compared: settings of config.yaml and metrics of metrics.csv."""
+"""Keys by which runs are listed and compared: settings in config.yaml and metrics in metrics.csv."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,41 +10,53 @@ from ssl_vision.runs.registry import SHORT, Run
 
 
 def is_metric(key: str) -> bool:
-    """Whether a key is a metric's name, such as ``val/rankme``, and no setting's."""
+    """Return true for the name of a metric, such as ``val/rankme``, and false for a setting."""
     return "/" in key
 
 
 def check_known(key: str, runs: Sequence[Run], *, others: Sequence[str] = ()) -> None:
-    """Complains about a key that none of the runs has.
+    """Check that at least one run has a key.
 
     Args:
-        key: of a setting or a metric.
-        runs: with a config that can be read.
-        others: what else could have been meant.
+        key: setting or metric.
+        runs: runs with readable configs.
+        others: further valid keys, for the suggestion in the message.
 
     Raises:
-        InputError: so it is; the message names the key that was probably meant.
+        InputError: No run has the key; the message suggests the closest valid one.
     """
     if is_metric(key):
         file = "metrics.csv"
         known = dict.fromkeys(name for run in runs for name in names(run.folder.metrics_file))
-        near = [name for name in known if is_metric(name)]
-        found = key in known
+        candidates = [name for name in known if is_metric(name)]
+        valid = key in known
     else:
         file = "config.yaml"
-        near = [*others, *SHORT, *dict.fromkeys(name for run in runs for name in _keys(run.config))]
-        found = key == "name" or key in SHORT or any(run.whole_key(key) for run in runs)
-    if not found:
-        raise InputError(f"no run has '{key}' in its {file}{closest_match(key, near)}")
+        candidates = [*others, *SHORT, *dict.fromkeys(name for run in runs for name in _keys(run.config))]
+        valid = key == "name" or key in SHORT or any(run.whole_key(key) for run in runs)
+    if not valid:
+        raise InputError(f"no run has '{key}' in its {file}{closest_match(key, candidates)}")
+
+
+def key_value(option: str, text: str) -> tuple[str, str]:
+    """Split KEY=VALUE.
+
+    Raises:
+        InputError: The text has another form; the message names the option.
+    """
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise InputError(f"{option} {text}: expected KEY=VALUE")
+    return key, value
 
 
 def shortened(key: str) -> str:
-    """A dotted key of config.yaml as one would write it: without ``init_args`` and ``class_path``."""
+    """A dotted key of config.yaml without ``init_args`` and ``class_path``."""
     return ".".join(part for part in key.split(".") if part not in ("init_args", "class_path"))
 
 
 def shown(value: Any) -> str:
-    """A setting in a sentence, as config.yaml has it."""
+    """The value of a setting as in config.yaml."""
     return "null" if value is None else str(value)
 
 

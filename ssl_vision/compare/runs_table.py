@@ -1,4 +1,4 @@
-"""``ssl-vision runs``: the runs there are, without opening a checkpoint."""
+"""``ssl-vision runs``: a table of runs, read without opening a checkpoint."""
 
 import json
 import math
@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ssl_vision.cli.parser import OneLineErrors
-from ssl_vision.compare.keys import check_known, is_metric
+from ssl_vision.compare.keys import check_known, is_metric, key_value
 from ssl_vision.descriptions import description_of
-from ssl_vision.errors import InputError
 from ssl_vision.evaluation.rows import aligned
 from ssl_vision.progress import duration
 from ssl_vision.runs.registry import Run, find_runs
@@ -23,50 +22,54 @@ _FACTS: dict[str, Callable[[Run], Any]] = {
     "time": lambda run: run.seconds,
     "knn": lambda run: run.last(_KNN.logged_name),
 }
-"""Columns that are no setting and no metric, and where they come from."""
+"""Columns that are neither settings nor metrics."""
 
 _COLUMNS = ("run", "status", "objective", "data", "seed", "epoch", "knn", "time")
 _LEFT = ("run", "status", "objective", "data")
 
 
 def run(args: Sequence[str]) -> None:
-    """Lists the runs in a folder: status, objective, epochs done, last kNN accuracy in validation (%), time.
+    """List runs: status, objective, completed epochs, last validation kNN accuracy (%) and time.
 
-    Reads config.yaml, metrics.csv and times.csv of every run folder at or below the paths, and nothing else.
-    A run is *running* while a process trains it, *finished* with all its epochs, else *stopped*; *unreadable*
-    is one whose config or log is damaged, and a line on stderr says how. A key is one of run, status, epoch,
-    time, knn, objective, data, seed, epochs, batch_size; a key of config.yaml, such as
+    Reads only config.yaml, metrics.csv and times.csv of each run directory at or below the paths. A run is
+    *running* while a process trains it, *finished* after all its epochs, and *stopped* otherwise. A run whose
+    config or log is damaged is *unreadable*, and a line on stderr says why. A key is one of run, status,
+    epoch, time, knn, objective, data, seed, epochs, batch_size; a key of config.yaml, such as
     model.objective.temperature, with or without init_args; or the name of a metric, such as val/rankme.
 
     Raises:
-        InputError: no run there, or a key that none of them has.
+        InputError: There is no run, or no run has one of the keys.
     """
     parser = OneLineErrors(prog="ssl-vision runs", description=run.__doc__)
     parser.add_argument(
-        "paths", nargs="*", type=str, help="Folders that hold run folders; 'runs' by default."
+        "paths", nargs="*", type=str, help="Run directories, or directories of them (default: runs)."
     )
     parser.add_argument(
         "--where",
         action="append",
         type=str,
         default=[],
-        help="KEY=VALUE: only runs with that setting; may be repeated.",
+        help="KEY=VALUE: list only runs with this setting; may be repeated.",
     )
-    parser.add_argument("--sort", type=str | None, default=None, help="A key; else by folder.")
-    parser.add_argument("--descending", action="store_true", help="The largest first.")
+    parser.add_argument(
+        "--sort", type=str | None, default=None, help="Key to sort by (default: the directory)."
+    )
+    parser.add_argument("--descending", action="store_true", help="Sort in descending order.")
     parser.add_argument(
         "--columns", nargs="+", type=str, default=[], help="Keys to show instead of the usual columns."
     )
-    parser.add_argument("--json", action="store_true", help="Print JSON, times in seconds, shares of 1.")
+    parser.add_argument(
+        "--json", action="store_true", help="Print JSON, with times in seconds and accuracies from 0 to 1."
+    )
     options = parser.parse_args(list(args))
     columns = [key for text in options.columns for key in text.split(",")] or list(_COLUMNS)
-    filters = dict(map(_filter, options.where))
-    wanted = list(dict.fromkeys([*columns, *filters, *([options.sort] if options.sort else []), "status"]))
+    filters = dict(key_value("--where", text) for text in options.where)
+    keys = list(dict.fromkeys([*columns, *filters, *([options.sort] if options.sort else []), "status"]))
     runs = find_runs(options.paths or ["runs"])
-    rows = [_row(each, wanted) for each in runs]
-    for key in wanted:
+    rows = [_row(run, keys) for run in runs]
+    for key in keys:
         if key not in _FACTS and all(row[key] is None for row in rows):
-            check_known(key, [each for each in runs if each.damage is None], others=tuple(_FACTS))
+            check_known(key, [run for run in runs if run.damage is None], others=tuple(_FACTS))
     rows = [row for row in rows if all(_matches(row[key], value) for key, value in filters.items())]
     if options.sort:
         key = options.sort
@@ -99,15 +102,8 @@ def _value(run: Run, key: str) -> Any:
     return run.last(key) if is_metric(key) else run.setting(key)
 
 
-def _filter(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise InputError(f"--where {text}: expected KEY=VALUE")
-    return key, value
-
-
 def _matches(value: Any, text: str) -> bool:
-    """Whether a setting is what a text says: a number by its value, all else as one word in either case."""
+    """Compare a setting with text: numbers by value, everything else as text without regard to case."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
             return value == float(text)
@@ -117,7 +113,7 @@ def _matches(value: Any, text: str) -> bool:
 
 
 def _order(value: Any) -> tuple[bool, Any]:
-    """Numbers before texts."""
+    """Sort key that puts numbers before text."""
     number = isinstance(value, (int, float))
     return (not number, value if number else str(value))
 
@@ -133,5 +129,5 @@ def _cell(key: str, value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON knows neither NaN nor infinities."""
+    """The value for JSON, which has neither NaN nor infinities."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

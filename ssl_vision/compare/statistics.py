@@ -1,21 +1,17 @@
-"""Statistics of paired numbers: one pair a seed."""
+"""Statistics of paired values, with one pair for each seed."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
-from scipy.optimize import brentq
+from scipy import integrate, optimize, special, stats
 
 Floats = NDArray[np.float64]
 
 _EXACT = 14
-"""Differences up to which all 2^n signs are tried where ties forbid SciPy's exact table."""
-
-_RESAMPLES = 10_000
+"""Largest number of differences for which the signed-rank test tries all 2^n signs when there are ties."""
 
 _BOOTSTRAPPED = 10
 """Smallest number of differences with a bootstrap interval, which is far too narrow for fewer."""
@@ -23,40 +19,40 @@ _BOOTSTRAPPED = 10
 
 @dataclass(frozen=True)
 class Paired:
-    """What n paired differences say. None is what so few, or such, differences do not define."""
+    """Statistics of n paired differences. None marks a statistic that these differences do not define."""
 
     differences: tuple[float, ...]
     mean: float
     interval: tuple[float, float] | None
     """Student's t interval of the mean; None for one difference."""
     bootstrap: tuple[float, float] | None
-    """Of the mean, bias-corrected and accelerated (Efron 1987); None below 10 differences.
+    """Bias-corrected and accelerated bootstrap interval of the mean (Efron 1987); None below 10 differences.
 
-    A 95 % interval of normal differences holds their mean in 50, 72 and 85 % of the cases for n = 2, 3 and
+    A 95 % interval of normal differences contains their mean in 50, 72 and 85 % of the cases for n = 2, 3 and
     5, and in 91 % for n = 10.
     """
     t_p: float | None
-    """Two-sided p of the paired t test; None for one difference, and for equal ones that are not 0."""
+    """Two-sided p of the paired t test; None for one difference and for equal differences other than 0."""
     wilcoxon_p: float
-    """Two-sided p of the signed-rank test (Wilcoxon 1945), differences of 0 left out, exact up to n = 14."""
+    """Two-sided p of the signed-rank test (Wilcoxon 1945) without differences of 0, exact up to n = 14."""
     effect: float | None
-    """Cohen's d_z, the mean over the standard deviation; None where that is 0 or unknown."""
+    """Cohen's d_z, the mean over the standard deviation; None where that is 0 or undefined."""
     resolvable: float | None
-    """The smallest mean difference that the t test finds 4 times in 5; None where ``effect`` is."""
+    """Smallest mean difference that the t test detects with probability 0.8; None where ``effect`` is."""
 
 
 def paired(first: Sequence[float], second: Sequence[float], *, alpha: float = 0.05, tests: int = 1) -> Paired:
-    """Compares numbers that belong together two by two: first − second.
+    """Compare paired values by their differences, first − second.
 
     Args:
-        first: n numbers.
-        second: their partners, in the same order.
-        alpha: the intervals hold the mean with probability 1 − alpha.
-        tests: how many comparisons are made; the smallest difference that can be found is for alpha / tests,
-            at or above what Holm's correction asks for.
+        first: n values.
+        second: the value paired with each of them, in the same order.
+        alpha: significance level; intervals contain the mean with probability 1 − alpha.
+        tests: number of comparisons; the smallest resolvable difference is computed for the level
+            alpha / tests, which is at least as strict as Holm's correction.
 
     Raises:
-        ValueError: lengths differ, or there are none, or a number is not finite.
+        ValueError: The lengths differ, the sequences are empty, or a value is not finite.
     """
     if len(first) != len(second) or not len(first):
         raise ValueError(f"expected pairs, got {len(first)} and {len(second)} numbers")
@@ -64,17 +60,20 @@ def paired(first: Sequence[float], second: Sequence[float], *, alpha: float = 0.
         raise ValueError("expected finite numbers")
     d = np.subtract(first, second, dtype=np.float64)
     scale = float(np.abs([*first, *second]).max())
-    if scale:  # differences that are equal but for rounding are ties
+    if scale:  # differences that are equal except for rounding are ties
         d = d.round(min(300, 12 - math.ceil(math.log10(scale))))
     n, mean = len(d), math.fsum(d) / len(d)
-    spread = 0.0 if not np.ptp(d) else float(d.std(ddof=1))
+    spread = float(d.std(ddof=1)) if np.ptp(d) else 0.0
     half = t_interval(d, level=1 - alpha) if n > 1 else None
+    t_p = None
+    if spread or (n > 1 and not mean):
+        t_p = float(stats.ttest_1samp(d, 0).pvalue) if spread else 1.0
     return Paired(
         differences=tuple(map(float, d)),
         mean=mean,
         interval=None if half is None else (mean - half, mean + half),
         bootstrap=_bootstrap(d, alpha) if n >= _BOOTSTRAPPED else None,
-        t_p=_t_test(mean, spread, n),
+        t_p=t_p,
         wilcoxon_p=wilcoxon(d),
         effect=mean / spread if spread else None,
         resolvable=spread * detectable_effect(n, alpha=alpha / tests) if spread else None,
@@ -82,10 +81,10 @@ def paired(first: Sequence[float], second: Sequence[float], *, alpha: float = 0.
 
 
 def t_interval(values: Sequence[float] | Floats, *, level: float = 0.95) -> float:
-    """Half of the width of Student's t interval of the mean: t(n − 1) · s / √n.
+    """Half the width of Student's t interval of the mean, t(n − 1) · s / √n.
 
     Raises:
-        ValueError: fewer than two values.
+        ValueError: There are fewer than two values.
     """
     n = len(values)
     if n < 2:
@@ -95,27 +94,25 @@ def t_interval(values: Sequence[float] | Floats, *, level: float = 0.95) -> floa
 
 
 def wilcoxon(differences: Sequence[float] | Floats) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test (1945).
+    """Two-sided p of Wilcoxon's signed-rank test (1945) without differences of 0; 1 if all are 0.
 
-    Differences of 0 are left out; p is 1 if there are no others. Exact, with ties too, for up to 14 others,
-    and without ties for up to 50; by the normal approximation above.
+    The p value is exact for up to 50 differences without ties and for up to 14 with ties. For more it is the
+    normal approximation.
     """
     d = np.asarray(differences, dtype=np.float64)
     d = d[d != 0]
     if not len(d):
         return 1.0
-    ties = len(np.unique(np.abs(d))) < len(d)
-    if not ties:
-        return float(stats.wilcoxon(d, method="exact" if len(d) <= 50 else "asymptotic").pvalue)
-    if len(d) > _EXACT:
-        return float(stats.wilcoxon(d, method="asymptotic").pvalue)
     ranks = stats.rankdata(np.abs(d))
-    sums = np.abs(np.array(list(product((-1.0, 1.0), repeat=len(d)))) @ ranks)
-    return float(np.mean(sums >= abs(np.sign(d) @ ranks)))
+    if len(set(ranks)) < len(d) <= _EXACT:  # SciPy's exact method does not allow ties
+        signed = (np.sign(d) * ranks,)
+        test = stats.permutation_test(signed, np.sum, permutation_type="samples", n_resamples=2**_EXACT)
+        return float(test.pvalue)
+    return float(stats.wilcoxon(d).pvalue)
 
 
 def smallest_wilcoxon_p(n: int) -> float:
-    """The least two-sided p that n differences can have in that test: 2^(1 − n), when all have one sign."""
+    """Smallest two-sided p of that test for n differences, 2^(1 − n), reached when all have one sign."""
     return float(min(1.0, 2.0 ** (1 - n)))
 
 
@@ -130,57 +127,45 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def detectable_effect(n: int, *, alpha: float = 0.05, power: float = 0.8) -> float:
-    """The d_z at which a two-sided paired t test on n pairs finds the difference with probability ``power``.
+    """The d_z that a two-sided paired t test on n pairs detects with probability ``power``.
 
-    Solves P(|T| > t(1 − alpha/2, n − 1)) = power for the mean of T, which is noncentral t with noncentrality
-    d_z · √n.
+    Solves P(|T| > t(1 − alpha/2, n − 1)) = power, where T is noncentral t with noncentrality d_z · √n. The
+    effect is 0 if alpha is not below the power.
 
     Raises:
-        ValueError: fewer than two pairs.
+        ValueError: There are fewer than two pairs.
     """
     if n < 2:
         raise ValueError(f"a t test needs two pairs, got {n}")
+    if alpha >= power:
+        return 0.0
     critical = float(stats.t.ppf(1 - alpha / 2, n - 1))
-
-    def missed(noncentrality: float) -> float:
-        return power - _power(noncentrality, critical, n - 1)
-
     highest = 1.0
-    while missed(highest) > 0:
+    while _power(highest, critical, n - 1) < power:
         highest *= 2
-    return float(brentq(missed, 0, highest, xtol=1e-9)) / math.sqrt(n)
+    root = optimize.brentq(lambda shift: power - _power(shift, critical, n - 1), 0, highest, xtol=1e-9)
+    return float(root) / math.sqrt(n)
 
 
-def _power(noncentrality: float, critical: float, freedom: int) -> float:
-    """P(|T| > critical) for T = (Z + noncentrality) / U, with U² chi-square over its degrees of freedom.
+def _power(shift: float, critical: float, freedom: int) -> float:
+    """P(|T| > critical) for T = (Z + shift) / U, where U² is chi-square over its degrees of freedom.
 
-    The integral over U of P(|Z + noncentrality| > critical · U); SciPy's noncentral t is NaN in its far tail.
+    The mean of P(U < |Z + shift| / critical) over Z. SciPy's noncentral t is NaN or wrong in its far tails.
     """
-    root = math.sqrt(freedom)
-    end = stats.chi.isf(1e-14, freedom) / root
-    middle, reach = noncentrality / critical, 8 / critical  # where the probability goes from 1 to 0
-    edges = np.clip([0, middle - reach, middle, middle + reach, end], 0, end)
-    places, weights = np.polynomial.legendre.leggauss(100)
-    halves = np.diff(edges)[:, None] / 2
-    u = edges[:-1, None] + halves * (1 + places)
-    found = stats.norm.sf(critical * u - noncentrality) + stats.norm.cdf(-critical * u - noncentrality)
-    density = root * stats.chi.pdf(root * u, freedom)
-    return float(np.sum(found * density * halves * weights))
 
+    def density(z: float) -> float:
+        below: float = special.chdtr(freedom, freedom * ((z + shift) / critical) ** 2)
+        return below * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
 
-def _t_test(mean: float, spread: float, n: int) -> float | None:
-    if n < 2 or (not spread and mean):
-        return None
-    if not spread:
-        return 1.0
-    return float(2 * stats.t.sf(abs(mean) / spread * math.sqrt(n), n - 1))
+    steps = [z for z in (-critical - shift, -shift, critical - shift) if abs(z) < 9]
+    return float(integrate.quad(density, -9, 9, points=steps or None, epsabs=1e-12, epsrel=1e-12)[0])
 
 
 def _bootstrap(d: Floats, alpha: float) -> tuple[float, float]:
     if not np.ptp(d):
         return float(d[0]), float(d[0])
-    found = stats.bootstrap(
-        (d,), np.mean, n_resamples=_RESAMPLES, confidence_level=1 - alpha, method="BCa",
+    interval = stats.bootstrap(
+        (d,), np.mean, n_resamples=10_000, confidence_level=1 - alpha, method="BCa",
         rng=np.random.default_rng(0),
     ).confidence_interval  # fmt: skip
-    return float(found.low), float(found.high)
+    return float(interval.low), float(interval.high)

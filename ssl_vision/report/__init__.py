@@ -1,1 +1,1 @@
-"""Report: from run folders to a page to look at."""
+"""HTML reports of runs, and maps of objectives."""

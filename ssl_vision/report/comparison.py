@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from ssl_vision.compare.comparison import Comparison, compare
 from ssl_vision.compare.keys import shortened
-from ssl_vision.compare.quantity import MetricSelector
-from ssl_vision.compare.verdict import group_table, notes, pair_table, title, verdicts
+from ssl_vision.compare.metric_selector import MetricSelector
+from ssl_vision.compare.summary import group_table, notes, pair_table, summaries, title
 from ssl_vision.descriptions import described
 from ssl_vision.errors import InputError
-from ssl_vision.report.markup import COLOURS, chart, number, table, text
+from ssl_vision.report.markup import COLOURS, macros, number, render
 from ssl_vision.report.page import Missing, Section
 from ssl_vision.runs.folder import significant
 from ssl_vision.runs.registry import Run
@@ -18,66 +20,68 @@ _VALIDATED = "val/knn_top1"
 
 
 def section(runs: Sequence[Run], by: str | None = None) -> Section:
-    """Means with their intervals and differences seed by seed, as ``ssl-vision compare`` has them.
+    """Means with intervals and paired differences, as ``ssl-vision compare`` computes them.
 
-    It takes the accuracies of evaluation.json where every run has them, else those of the last validation.
+    Compares the accuracies in evaluation.json if every run has them, and those of the last validation
+    otherwise.
 
     Args:
-        runs: which.
-        by: the key whose values are compared; None takes the objective, or else the one key that differs.
+        runs: runs to compare.
+        by: key whose values are compared; None selects the objective, or else the only key that differs.
 
     Raises:
-        Missing: the runs cannot be paired; the message says why.
+        Missing: The runs cannot be paired; the message says why.
     """
     by = by or _key(runs)
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     reasons: list[str] = []
     for metric in (*(each.name for each in described("headline")), _VALIDATED):
-        if metric == _VALIDATED and found:
+        if metric == _VALIDATED and comparisons:
             break
         try:
-            found.append(compare(runs, by=by, quantity=MetricSelector(metric=metric)))
+            comparisons.append(compare(runs, by=by, selector=MetricSelector(metric=metric)))
         except InputError as error:
             reasons.append(str(error))
-    if not found:
+    if not comparisons:
         raise Missing(reasons[-1])
-    parts = [f'<p class="missing">{text(reason)}.</p>' for reason in dict.fromkeys(reasons)]
     lead = (
-        "Runs of one seed share their initial weights, batches and crops, so that their difference is the "
-        "setting's. A difference counts where its interval leaves 0 out."
+        "Runs with the same seed share initial weights, batches and crops, so their difference is due to the "
+        "setting. An interval that excludes 0 indicates a difference."
     )
-    return Section("comparison", "Paired comparison", lead, "".join(map(_tables, found)) + "".join(parts))
+    parts = [
+        {
+            "title": title(comparison),
+            "chart": _chart(comparison),
+            "sentences": [*summaries(comparison), *notes(comparison)],
+            "groups": group_table(comparison),
+            "pairs": pair_table(comparison),
+        }
+        for comparison in comparisons
+    ]
+    content = render("comparison.html", comparisons=parts, unavailable=list(dict.fromkeys(reasons)))
+    return Section("comparison", "Paired comparison", lead, content)
 
 
 def _key(runs: Sequence[Run]) -> str:
-    """What the runs differ in: the objective, or the one other setting.
+    """The key in which the runs differ: the objective, or the only other setting.
 
     Raises:
-        Missing: they differ in nothing, or in several settings.
+        Missing: The runs do not differ, or differ in several settings.
     """
     if len({run.setting("objective") for run in runs}) > 1:
         return "objective"
     settings = [significant(run.config) for run in runs]
     keys = sorted({key for own in settings for key in own} - {"seed_everything"})
-    other = [shortened(key) for key in keys if len({str(own.get(key)) for own in settings}) > 1]
-    if not other:
-        raise Missing("the runs differ in nothing but the seed")
-    if len(other) > 1:
-        raise Missing(f"the runs differ in {', '.join(other[:5])}: choose what is compared with --by KEY")
-    return other[0]
+    differing = [shortened(key) for key in keys if len({str(own.get(key)) for own in settings}) > 1]
+    if not differing:
+        raise Missing("the runs differ only in the seed")
+    if len(differing) > 1:
+        raise Missing(f"the runs differ in {', '.join(differing[:5])}: choose one of them with --by KEY")
+    return differing[0]
 
 
-def _tables(comparison: Comparison) -> str:
-    (head, *groups), (heads, *pairs) = group_table(comparison), pair_table(comparison)
-    words = "".join(f"<li>{text(line)}</li>" for line in (*verdicts(comparison), *notes(comparison)))
-    return (
-        f"<h3>{text(title(comparison))}</h3>{_chart(comparison)}<ul>{words}</ul>"
-        f"{table(head, groups, caption='Each setting')}{table(heads, pairs, caption='Differences')}"
-    )
-
-
-def _chart(comparison: Comparison) -> str:
-    """A point for each run, and each setting's mean with its interval."""
+def _chart(comparison: Comparison) -> Markup:
+    """A point for each run, and the mean of each setting with its interval."""
     names = [group.name for group in comparison.groups]
     single: dict[str, Any] = {
         "x": [number(value) for group in comparison.groups for value in group.values],
@@ -101,4 +105,4 @@ def _chart(comparison: Comparison) -> str:
     }
     layout = {"yaxis": {"type": "category", "autorange": "reversed"}}
     about = "; ".join(f"{group.name} {group.mean:.4g}" for group in comparison.groups)
-    return chart("Mean and interval", [means, single], layout, about=about, note="a circle for each seed")
+    return macros.chart("Mean and interval", [means, single], layout, about=about, note="circles: seeds")

@@ -1,42 +1,44 @@
-"""The configuration of a run, and what differs between several."""
+"""The configuration of a run, and the differences between those of several runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ssl_vision.report.markup import folded, table, text
+from markupsafe import Markup
+
+from ssl_vision.report.markup import macros
 from ssl_vision.report.page import Section
 from ssl_vision.runs.folder import as_yaml
 from ssl_vision.runs.registry import Run
 
 _PLACES = {"name", "runs_dir"}
-"""Keys that differ between any two runs."""
+"""Keys that differ between all runs."""
 
 
 def section(run: Run) -> Section:
-    """Every value that is set, by its key, and the file as it is."""
+    """List every key with its value, and show config.yaml."""
     values = flat(run.config)
-    lead = "All values that are set; model, data and trainer can be given back to fit as --KEY VALUE."
-    file = folded("config.yaml", f"<pre tabindex=0>{text(as_yaml(run.config))}</pre>")
-    content = table(["key", "value"], list(values.items()), caption="Configuration")
-    return Section("configuration", "Configuration", lead, folded("All keys", content) + file)
+    lead = "All values. Those of model, data and trainer can be passed to fit as --KEY VALUE."
+    file = macros.details("config.yaml", Markup('<pre tabindex="0">{}</pre>').format(as_yaml(run.config)))
+    content = macros.table(["key", "value"], list(values.items()), caption="Configuration")
+    return Section("configuration", "Configuration", lead, macros.details("All keys", content) + file)
 
 
 def differing(runs: Sequence[Run], names: Sequence[str]) -> Section:
-    """The keys whose values are not the same in all runs."""
-    every = [flat(run.config) for run in runs]
-    keys = dict.fromkeys(key for values in every for key in values if key not in _PLACES)
-    other = [key for key in keys if len({values.get(key) for values in every}) > 1]
-    if not other:
-        content = "<p>All runs have the same configuration.</p>"
+    """List the keys whose values are not the same in all runs."""
+    configs = [flat(run.config) for run in runs]
+    keys = dict.fromkeys(key for values in configs for key in values if key not in _PLACES)
+    differing = [key for key in keys if len({values.get(key) for values in configs}) > 1]
+    if not differing:
+        content = Markup("<p>All runs have the same configuration.</p>")
     else:
-        lines = [[key, *(values.get(key, "–") for values in every)] for key in other]
-        content = table(["key", *names], lines, caption="Values that differ")
-    lead = "What was not the same in all runs; everything else was. – is no such key."
+        lines = [[key, *(values.get(key, "–") for values in configs)] for key in differing]
+        content = macros.table(["key", *names], lines, caption="Values that differ")
+    lead = "Settings that are not the same in all runs. – means that a run does not have the key."
     return Section("configuration", "Differences in configuration", lead, content)
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, str]:
-    """Values by dotted key, without levels of ``init_args``; a class is its name; no key is null."""
+    """Values by dotted key without ``init_args``, classes by their names, without null values."""
     return dict(_flat(config, ""))
 
 

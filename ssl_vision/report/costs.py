@@ -1,25 +1,27 @@
-"""Time and memory."""
+"""Time and memory of a run."""
 
 from typing import Any
 
+from markupsafe import Markup
+
 from ssl_vision.progress import duration
-from ssl_vision.report.markup import COLOURS, chart, number, numbers, table
+from ssl_vision.report.markup import COLOURS, macros, number, numbers
 from ssl_vision.report.page import Missing, Section
 from ssl_vision.runs.csv_files import rows
 from ssl_vision.runs.registry import Run
 
 _PARTS = {"time/train_seconds": "training", "time/val_seconds": "validation"}
 _MEMORY = {
-    "memory/process_mb": "memory of the process, peak",
-    "memory/device_mb": "memory on the device, peak",
+    "memory/process_mb": "process memory, peak",
+    "memory/device_mb": "device memory, peak",
 }
 
 
 def section(run: Run) -> Section:
-    """Seconds of every epoch, their sum, and the most memory that was held.
+    """Draw the seconds of each epoch, and list the total time and peak memory.
 
     Raises:
-        Missing: no epoch was completed.
+        Missing: No epoch was completed.
     """
     timed = rows(run.folder.times_file)
     if not timed:
@@ -28,27 +30,25 @@ def section(run: Run) -> Section:
     for key, name in _PARTS.items():
         seconds = [row[key] for row in timed if key in row]
         if seconds:
-            facts.append([f"{name}, in all", clock(sum(seconds))])
+            facts.append([f"{name}, total", clock(sum(seconds))])
             facts.append([f"{name}, median", f"{sorted(seconds)[len(seconds) // 2]:.3g} s"])
     for key, name in _MEMORY.items():
         peaks = [row[key] for row in timed if key in row]
         if peaks:
             facts.append([name, f"{max(peaks):,.0f} MiB"])
-    lead = "The first epoch often takes longer: libraries load and kernels are chosen."
-    head = ["", "value"]
-    return Section(
-        "costs", "Time and memory", lead, _chart(timed) + table(head, facts, caption="Over the whole run")
-    )
+    lead = "The first epoch often takes longer, because libraries are loaded and kernels selected."
+    content = _chart(timed) + macros.table(["", "value"], facts, caption="Over the whole run")
+    return Section("costs", "Time and memory", lead, content)
 
 
-def _chart(timed: list[dict[str, float]]) -> str:
+def _chart(timed: list[dict[str, float]]) -> Markup:
     traces: list[dict[str, Any]] = []
     for place, (key, name) in enumerate(_PARTS.items()):
-        found = [row for row in timed if key in row]
-        if found:
+        epochs = [row for row in timed if key in row]
+        if epochs:
             traces.append({
-                "type": "bar", "name": name, "x": [int(row.get("epoch", 0)) + 1 for row in found],
-                "y": numbers([row[key] for row in found], 4), "marker": {"color": COLOURS[place]},
+                "type": "bar", "name": name, "x": [int(row.get("epoch", 0)) + 1 for row in epochs],
+                "y": numbers([row[key] for row in epochs], 4), "marker": {"color": COLOURS[place]},
                 "hovertemplate": "%{y:.3g} s",
             })  # fmt: skip
     layout = {
@@ -56,7 +56,7 @@ def _chart(timed: list[dict[str, float]]) -> str:
         "yaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
     }  # fmt: skip
     longest = number(max(row.get("time/train_seconds", 0) for row in timed), 3)
-    return chart(
+    return macros.chart(
         "Seconds of each epoch", traces, layout,
         about=f"Seconds of each epoch; the longest trained for {longest}",
         note="blue: training; on top, in orange, validation",
@@ -64,7 +64,7 @@ def _chart(timed: list[dict[str, float]]) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Seconds below 100, else minutes and seconds, or hours, with the unit."""
+    """Format a duration with its unit: seconds below 100, otherwise minutes and seconds, or hours."""
     if seconds < 100:
         return f"{seconds:.3g} s"
     return f"{duration(seconds)} {'h' if round(seconds) >= 3600 else 'min'}"

@@ -1,29 +1,31 @@
-"""Curves: what was logged, over the epochs."""
+"""Curves of the logged metrics over the epochs."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from ssl_vision.descriptions import LAYERS, MetricDescription, described, description_of
-from ssl_vision.report.markup import COLOURS, DASHES, chart, folded, number, numbers, switches, table
+from ssl_vision.report.markup import COLOURS, DASHES, macros, number, numbers
 from ssl_vision.report.page import Missing, Section
 from ssl_vision.runs.csv_files import rows
 from ssl_vision.runs.registry import Run
 
 SIGNS = "━╍┅┉╌"
-"""How the dashes are written."""
+"""Characters that represent the dashes."""
 
 _MOST = 1500
-"""Points of a line; of more, evenly spaced ones are drawn."""
+"""Largest number of points of a line; longer lines are thinned evenly."""
 
 
 def steps_per_epoch(run: Run) -> float:
-    """Steps of a whole epoch, as far as the logged rows tell."""
+    """Estimate the steps of an epoch from the logged rows."""
     every = [*run.history, *rows(run.folder.times_file)]
     return max(((row["step"] + 1) / (row.get("epoch", 0) + 1) for row in every), default=1.0)
 
 
 def line(run: Run, metric: str, *, most: int = _MOST) -> tuple[list[float | None], list[float | None]]:
-    """Epochs completed and values, accuracies in per cent."""
+    """Epochs and values of a metric, with accuracies in percent."""
     curve, per_epoch = run.curve(metric), steps_per_epoch(run)
     kept = [curve[i] for i in _spaced(len(curve), most)]
     scale = description_of(metric).scale
@@ -32,12 +34,12 @@ def line(run: Run, metric: str, *, most: int = _MOST) -> tuple[list[float | None
 
 
 def section(run: Run) -> Section:
-    """One chart for each metric that the run logged, one line in it for each layer.
+    """Draw a chart for each logged metric, with a line for each layer.
 
     Raises:
-        Missing: nothing was logged.
+        Missing: Nothing was logged.
     """
-    charts: list[str] = []
+    charts: list[Markup] = []
     drawn: dict[str, None] = {}
     for metric in described("curves"):
         traces = []
@@ -54,19 +56,19 @@ def section(run: Run) -> Section:
             charts.append(_chart(metric, traces))
     if not charts:
         raise Missing(f"{run.folder.metrics_file} has no numbers yet")
-    boxes = switches("Layers", marks(list(drawn))) if drawn else ""
+    boxes = macros.switches("Layers", marks(list(drawn))) if drawn else Markup()
     lead = (
-        "In a run that learns the loss falls and kNN rises; RankMe near 1 or uniformity near 0 is a "
-        "collapse. Drag to zoom, double-click to go back."
+        "During successful training the loss falls and kNN accuracy rises. RankMe near 1 or uniformity near "
+        "0 indicates collapse. Drag to zoom, double-click to reset."
     )
-    return Section("curves", "Curves", lead, f'{boxes}<div class="grid">{"".join(charts)}</div>{_table(run)}')
+    return Section("curves", "Curves", lead, boxes + _grid(charts) + _table(run))
 
 
 def overlaid(runs: Sequence[Run], names: Sequence[str]) -> Section:
-    """One chart for each metric, one line in it for each run.
+    """Draw a chart for each metric, with a line for each run.
 
     Raises:
-        Missing: nothing was logged.
+        Missing: Nothing was logged.
     """
     charts = []
     for metric in described("curves"):
@@ -79,19 +81,19 @@ def overlaid(runs: Sequence[Run], names: Sequence[str]) -> Section:
             charts.append(_chart(metric, traces))
     if not charts:
         raise Missing("none of the runs has logged numbers")
-    boxes = switches("Runs", marks(names))
-    lead = "The same metrics on the same axes; switch runs off to compare the others."
-    return Section("curves", "Curves", lead, f'{boxes}<div class="grid">{"".join(charts)}</div>')
+    boxes = macros.switches("Runs", marks(names))
+    lead = "All runs on the same axes. Hide runs to compare the others."
+    return Section("curves", "Curves", lead, boxes + _grid(charts))
 
 
 def marks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Sign and colour of the n-th line, by its name."""
+    """Symbol and colour of each line, by its name."""
     places = (style(place) for place in range(len(names)))
     return {name: (SIGNS[dash], COLOURS[colour]) for name, (colour, dash) in zip(names, places, strict=True)}
 
 
 def style(place: int) -> tuple[int, int]:
-    """Number of the colour and of the dash of the n-th line."""
+    """Indices of the colour and the dash of the n-th line."""
     return place % len(COLOURS), (place + place // len(COLOURS)) % len(DASHES)
 
 
@@ -104,7 +106,7 @@ def _trace(x: Sequence[Any], y: Sequence[Any], name: str, place: int) -> dict[st
     }  # fmt: skip
 
 
-def _chart(metric: MetricDescription, traces: Sequence[dict[str, Any]]) -> str:
+def _chart(metric: MetricDescription, traces: Sequence[dict[str, Any]]) -> Markup:
     title = metric.chart_title
     ends = "; ".join(f"{trace['name']} ends at {trace['y'][-1]}" for trace in traces)
     layout: dict[str, Any] = {
@@ -114,26 +116,32 @@ def _chart(metric: MetricDescription, traces: Sequence[dict[str, Any]]) -> str:
     values = {value for trace in traces for value in trace["y"]}
     if len(values) == 1 and (only := values.pop()):
         layout["yaxis"] = {"range": sorted((0, 2 * only))}
-    return chart(title, traces, layout, about=f"{title} over the epochs: {ends}", note=metric.note)
+    return macros.chart(title, traces, layout, about=f"{title} over the epochs: {ends}", note=metric.note)
 
 
-def _table(run: Run) -> str:
-    """The validations as numbers."""
+def _grid(charts: Sequence[Markup]) -> Markup:
+    return Markup('<div class="grid">{}</div>').format(Markup().join(charts))
+
+
+def _table(run: Run) -> Markup:
+    """A table of all validations."""
     logged = [metric.logged_name for metric in described("curves")]
     names = [name for name in logged if name.startswith("val/") and run.curve(name)]
     measured = [row for row in run.history if any(name in row for name in names)]
     if not measured:
-        return ""
+        return Markup()
     lines = []
     for i in _spaced(len(measured), 100):
         row = measured[i]
         cells = [f"{row[name]:.4g}" if name in row else "" for name in names]
         lines.append([int(row.get("epoch", 0)) + 1, *cells])
     head = ["epoch", *(name.removeprefix("val/") for name in names)]
-    return folded("The validations as a table", table(head, lines, caption="Backbone, shares of 1"))
+    return macros.details(
+        "Validation metrics as a table", macros.table(head, lines, caption="Backbone, accuracies from 0 to 1")
+    )
 
 
 def _spaced(count: int, most: int) -> list[int]:
-    """At most so many places of a list, the last one among them."""
+    """Evenly spaced indices of a list, at most so many, including the last."""
     kept = min(count, most)
     return [(i + 1) * count // kept - 1 for i in range(kept)]

@@ -1,4 +1,4 @@
-"""A map of the embeddings: test images in the plane."""
+"""A map of the embeddings: images at two-dimensional projections of their features."""
 
 from typing import Any
 
@@ -10,64 +10,68 @@ from sklearn.manifold import TSNE
 from torch import Tensor
 
 from ssl_vision.metrics.rows import unit_rows
-from ssl_vision.report.markup import COLOURS, boxes, data_block, numbers
-from ssl_vision.report.material import NEAR, ReportContext
+from ssl_vision.report.context import NEAR, ReportContext
+from ssl_vision.report.markup import COLOURS, numbers, render
 from ssl_vision.report.page import Missing, Section
-from ssl_vision.report.sheet import SpriteSheet
+from ssl_vision.report.sprite_sheet import SpriteSheet
 
 SYMBOLS = {
     "circle": "●", "diamond": "◆", "square": "■", "triangle-up": "▲", "cross": "✚", "x": "✖", "star": "★",
     "triangle-down": "▼", "hexagon": "⬢", "pentagon": "⬟", "triangle-left": "◀", "triangle-right": "▶",
     "bowtie": "⧓", "hourglass": "⧗", "star-diamond": "✦",
 }  # fmt: skip
-"""Plotly's, and how they are written."""
+"""Plotly's marker symbols, and the characters that represent them."""
 
-_SEARCHED = 12
-"""Classes from which on they can be searched."""
+_SEARCHABLE = 12
+"""Largest number of classes without a search field."""
 _DIRECTIONS = 50
 _PERPLEXITY = 30.0
 
 
-def section(material: ReportContext, sheet: SpriteSheet) -> Section:
-    """Points that show their images, by PCA and by t-SNE, with classes to be switched.
+def section(context: ReportContext, sheet: SpriteSheet) -> Section:
+    """Draw an interactive map by PCA and t-SNE, in which classes can be hidden.
 
     Args:
-        material: of the run.
-        sheet: takes the images of the map, as its first.
+        context: data of the run.
+        sheet: empty sprite sheet to which the images are added; page.js expects them at its beginning.
 
     Raises:
-        Missing: there are no features.
+        Missing: There are no features, or fewer than three images.
     """
-    look = material.features()
-    rows = look.shown
+    view = context.feature_view()
+    rows = view.shown
     if len(rows) < 3:
-        raise Missing(f"a map takes 3 images or more, there are {len(rows)}")
-    features = unit_rows(look.features["backbone"][rows])
-    layouts = made(features, seed=material.seed)
-    sheet.add(look.images.at(rows))
-    labels, votes = look.images.labels[rows], look.predicted
+        raise Missing(f"a map requires at least 3 images, not {len(rows)}")
+    features = unit_rows(view.features["backbone"][rows])
+    layouts = projections(features, seed=context.seed)
+    sheet.add(view.images.at(rows))
+    labels, votes = view.images.labels[rows], view.predicted
     present = torch.unique(labels).tolist()
-    data = {
+    names = [view.name(label) for label in present]
+    points: dict[str, Any] = {
         "layouts": {name: [numbers(axis, 4) for axis in axes.T.tolist()] for name, axes in layouts.items()},
-        "names": [look.name(label) for label in present],
+        "names": names,
         "classes": [present.index(label) for label in labels.tolist()],
-        "predicted": None if votes is None else [look.name(label) for label in votes[rows].tolist()],
+        "predicted": None if votes is None else [view.name(label) for label in votes[rows].tolist()],
         "rows": rows.tolist(),
-        "near": near(features).tolist(),
+        "near": nearest_rows(features).tolist(),
         "colours": [COLOURS[place % len(COLOURS)] for place in range(len(present))],
         "symbols": [list(SYMBOLS)[symbol(place)] for place in range(len(present))],
     }
-    part = f"{len(rows):,} of {look.split}, evenly spaced" if len(rows) < len(look.images) else look.split
+    part = f"{len(rows):,} of {view.split}, evenly spaced" if len(rows) < len(view.images) else view.split
     lead = (
-        f"{part[0].upper()}{part[1:]}, by their backbone features. Classes that are told apart lie apart; "
-        "point at an image, tap it, or move from one to the next with the arrow keys. PCA keeps distances in "
-        "the large, t-SNE neighbourhoods: distances between its groups mean little."
+        f"{part[0].upper()}{part[1:]}, by their backbone features. Hover over an image, tap it, or move "
+        "between images with the arrow keys. PCA preserves large distances. t-SNE preserves neighbourhoods; "
+        "distances between its clusters mean little."
     )
-    return Section("map", "Map of the embeddings", lead, _frame(data, list(layouts)))
+    characters = list(SYMBOLS.values())
+    marks = {name: (characters[symbol(place)], points["colours"][place]) for place, name in enumerate(names)}
+    content = render("map.html", points=points, marks=marks, searchable=len(names) > _SEARCHABLE)
+    return Section("map", "Map of the embeddings", lead, content)
 
 
-def made(features: Tensor, *, seed: int) -> dict[str, NDArray[np.floating[Any]]]:
-    """(N, 2) coordinates of (N, F) features, by layout: ``PCA``, and ``t-SNE`` of its first 50."""
+def projections(features: Tensor, *, seed: int) -> dict[str, NDArray[np.floating[Any]]]:
+    """Coordinates (N, 2) of features (N, F) by ``PCA``, and by ``t-SNE`` of 50 principal components."""
     values = features.double().numpy()
     components = PCA(min(_DIRECTIONS, *values.shape), svd_solver="full").fit_transform(values)
     if components.shape[1] < 2:
@@ -77,37 +81,13 @@ def made(features: Tensor, *, seed: int) -> dict[str, NDArray[np.floating[Any]]]
     return {"PCA": components[:, :2], "t-SNE": groups}
 
 
-def near(features: Tensor) -> Tensor:
-    """(N, 5) the most similar other rows of (N, F) unit rows, best first, fewer where there are fewer."""
+def nearest_rows(features: Tensor) -> Tensor:
+    """Indices (N, 5) of the most similar other rows of unit rows (N, F), best first."""
     similarity = features @ features.T
     similarity.fill_diagonal_(-torch.inf)
     return similarity.topk(min(NEAR, len(features) - 1), dim=1).indices
 
 
 def symbol(place: int) -> int:
-    """Which of the symbols the n-th class has: another for each time that colours come again."""
+    """Index of the symbol of the n-th class, which changes each time the colours repeat."""
     return place // len(COLOURS) % len(SYMBOLS)
-
-
-def _frame(data: dict[str, Any], layouts: list[str]) -> str:
-    names, signs = data["names"], list(SYMBOLS.values())
-    marks = {name: (signs[symbol(i)], data["colours"][i]) for i, name in enumerate(names)}
-    kinds = "".join(
-        f'<label><input type="radio" name="layout" value="{name}"{" checked" if name == layouts[-1] else ""}>'
-        f"<span>{name}</span></label>"
-        for name in layouts
-    )
-    search = '<input type="search" class="search" placeholder="find a class" aria-label="find a class">'
-    every = '<button type="button" value="all">all</button><button type="button" value="none">none</button>'
-    return (
-        '<div class="map"><div class="controls">'
-        f'<fieldset class="switches layouts"><legend>Layout</legend>{kinds}</fieldset>'
-        f'<fieldset class="switches classes"><legend>Classes</legend><span class="every">{every}'
-        f"{search if len(names) > _SEARCHED else ''}</span>"
-        f'<span class="boxes">{boxes(marks)}</span></fieldset></div>'
-        '<div class="field"><div class="plot" tabindex="0" role="application" '
-        'aria-label="Map of images; the arrow keys go from image to image"></div>'
-        '<div class="tip" hidden><span class="tile image"></span><span class="words"></span></div></div>'
-        '<div class="panel" aria-live="polite"><p>No image is chosen yet.</p></div>'
-        f"{data_block(data, 'points')}</div>"
-    )

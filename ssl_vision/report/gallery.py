@@ -1,14 +1,15 @@
-"""Images with their nearest neighbours, and pairs that lie close although their classes differ."""
+"""Images with their nearest neighbours, and similar pairs of images of different classes."""
 
 import torch
+from markupsafe import Markup
 from torch import Tensor
 
 from ssl_vision.data import Images
 from ssl_vision.metrics.rows import unit_rows
-from ssl_vision.report.markup import text
-from ssl_vision.report.material import NEAR, FeatureView, ReportContext
+from ssl_vision.report.context import NEAR, FeatureView, ReportContext
+from ssl_vision.report.markup import macros
 from ssl_vision.report.page import Missing, Section
-from ssl_vision.report.sheet import SpriteSheet
+from ssl_vision.report.sprite_sheet import SpriteSheet
 
 _QUERIES = 10
 _MISTAKES = 6
@@ -16,60 +17,61 @@ _PAIRS = 12
 _TILE = 2048
 
 
-def neighbours(material: ReportContext, sheet: SpriteSheet) -> Section:
-    """An image of each of ten classes, and images that kNN gets wrong, each with its five nearest neighbours.
+def neighbours(context: ReportContext, sheet: SpriteSheet) -> Section:
+    """Show images of ten classes and images that kNN misclassifies, with their five nearest neighbours.
 
     Args:
-        material: of the run.
-        sheet: takes the images.
+        context: data of the run.
+        sheet: sprite sheet to which the images are added.
 
     Raises:
-        Missing: there are no features, or no neighbours.
+        Missing: There are no features, or there is only one image.
     """
-    look = material.features()
-    if look.neighbours.index.shape[1] < 1:
-        raise Missing("there is no second image")
-    content = _rows(look, queries(look.images), sheet)
-    wrong = mistakes(look)
+    view = context.feature_view()
+    if view.neighbours.index.shape[1] < 1:
+        raise Missing("this section requires at least two images")
+    content = _rows(view, queries(view.images), sheet)
+    wrong = mistakes(view)
     if len(wrong):
-        content += "<h3>What kNN gets wrong, the nearest neighbours first</h3>" + _rows(look, wrong, sheet)
-    where = "training images" if look.bank else "same images"
-    lead = f"An image and the five {where} with the highest cosine, best first"
-    lead += "; ✓ marks the same class." if look.images.labelled.any() else "."
-    lead += _about_the_vote(look)
+        content += Markup("<h3>Misclassified by kNN, nearest neighbours first</h3>") + _rows(
+            view, wrong, sheet
+        )
+    neighbours_from = "training images" if view.bank else "same images"
+    lead = f"An image and the five {neighbours_from} with the highest cosine similarity, best first"
+    lead += "; ✓ marks the same class." if view.images.labelled.any() else "."
+    lead += _vote_note(view)
     return Section("neighbours", "Nearest neighbours", lead, content)
 
 
-def negatives(material: ReportContext, sheet: SpriteSheet) -> Section:
-    """The closest pairs of images of two classes.
+def negatives(context: ReportContext, sheet: SpriteSheet) -> Section:
+    """Show the most similar pairs of images of different classes.
 
     Args:
-        material: of the run.
-        sheet: takes the images.
+        context: data of the run.
+        sheet: sprite sheet to which the images are added.
 
     Raises:
-        Missing: there are no features, or not two classes.
+        Missing: There are no features, or fewer than two classes.
     """
-    look = material.features()
-    pairs = closest(look.features["backbone"], look.images.labels)
+    view = context.feature_view()
+    pairs = closest(view.features["backbone"], view.images.labels)
     if not pairs:
-        raise Missing("it takes images of two classes or more")
-    cards = []
+        raise Missing("this section requires images of at least two classes")
+    content = []
     for i, j, cosine in pairs:
-        tiles = "".join(_tile(look, look.images, row, sheet) for row in (i, j))
-        names = " · ".join(look.name(int(look.images.labels[row])) for row in (i, j))
-        caption = f"<small>{text(names)}<br>{cosine:.3f}</small>"
-        cards.append(f'<li><span class="pair">{tiles}</span>{caption}</li>')
+        images = [_tile(view, view.images, row, sheet) for row in (i, j)]
+        names = " · ".join(view.name(int(view.images.labels[row])) for row in (i, j))
+        content.append({"original": "", "images": images, "caption": [names, f"{cosine:.3f}"]})
     lead = (
-        "Pairs of different classes with the highest cosine, each image in one pair only. Where they look "
-        "alike to you, too, the labels ask for more than the images show; where not, look at the views."
+        "Pairs of different classes with the highest cosine similarity, each image in one pair only. If they "
+        "look alike to you as well, the images do not show what the labels distinguish. If not, check the "
+        "augmented views."
     )
-    content = f'<ul class="cards">{"".join(cards)}</ul>'
-    return Section("negatives", "Most confusing negatives", lead, content)
+    return Section("negatives", "Most confusing negatives", lead, macros.cards(content))
 
 
 def queries(images: Images) -> list[int]:
-    """Rows to begin with: the middle one of up to ten classes; of unlabelled images, evenly spaced ones."""
+    """Rows of the images to show: one of each of up to ten classes, or evenly spaced without labels."""
     known = torch.unique(images.labels[images.labelled]).tolist()
     if not known:
         count = min(_QUERIES, len(images))
@@ -81,25 +83,25 @@ def queries(images: Images) -> list[int]:
     return [int(rows[len(rows) // 2]) for rows in members]
 
 
-def mistakes(look: FeatureView) -> list[int]:
-    """Labelled rows to which the vote gives another class, those with the most similar neighbour first."""
-    if look.predicted is None:
+def mistakes(view: FeatureView) -> list[int]:
+    """Rows of misclassified images, those with the most similar neighbour first."""
+    if view.predicted is None:
         return []
-    wrong = ((look.predicted != look.images.labels) & look.images.labelled).nonzero().flatten()
-    order = look.neighbours.similarity[wrong, 0].argsort(descending=True, stable=True)
-    found: list[int] = wrong[order][:_MISTAKES].tolist()
-    return found
+    wrong = ((view.predicted != view.images.labels) & view.images.labelled).nonzero().flatten()
+    order = view.neighbours.similarity[wrong, 0].argsort(descending=True, stable=True)
+    rows: list[int] = wrong[order][:_MISTAKES].tolist()
+    return rows
 
 
 def closest(features: Tensor, labels: Tensor) -> list[tuple[int, int, float]]:
-    """Rows i < j of two classes and their cosine, highest first.
+    """Pairs of rows i < j of different classes and their cosine similarity, highest first.
 
-    Each labelled row proposes the row of another class with the highest cosine; a proposal is taken unless
-    one of its rows is in a pair that was taken before.
+    Each labelled row proposes the most similar row of another class. Proposals are accepted in descending
+    order of similarity unless one of their rows is already in a pair.
 
     Args:
-        features: (N, F), any scale.
-        labels: (N,), -1 for rows to be left out.
+        features: features of any scale, shape (N, F).
+        labels: labels, shape (N,); rows with -1 are ignored.
     """
     rows = (labels >= 0).nonzero().flatten()
     unit, known = unit_rows(features[rows]), labels[rows]
@@ -122,69 +124,69 @@ def closest(features: Tensor, labels: Tensor) -> list[tuple[int, int, float]]:
     return pairs
 
 
-def _rows(look: FeatureView, chosen: list[int], sheet: SpriteSheet) -> str:
-    lines = []
-    for row in chosen:
-        label = int(look.images.labels[row])
-        said = "".join(f"<br>{text(line)}" for line in said_of(look, row))
-        query = f"<figure>{_tile(look, look.images, row, sheet)}<figcaption>{text(look.name(label))}{said}"
-        near = look.neighbours.index[row, :NEAR].tolist()
-        cosines = look.neighbours.similarity[row, :NEAR].tolist()
-        others = "".join(
-            _neighbour(look, place, label, cosine, sheet) for place, cosine in zip(near, cosines, strict=True)
-        )
-        lines.append(f'<li class="query">{query}</figcaption></figure>{others}</li>')
-    return f'<ul class="gallery">{"".join(lines)}</ul>'
+def _rows(view: FeatureView, rows: list[int], sheet: SpriteSheet) -> Markup:
+    queries = []
+    for row in rows:
+        label = int(view.images.labels[row])
+        images = [(_tile(view, view.images, row, sheet), [view.name(label), *vote_details(view, row)])]
+        near = view.neighbours.index[row, :NEAR].tolist()
+        cosines = view.neighbours.similarity[row, :NEAR].tolist()
+        images += [
+            _neighbour(view, place, label, cosine, sheet) for place, cosine in zip(near, cosines, strict=True)
+        ]
+        queries.append(images)
+    return macros.gallery(queries)
 
 
-def said_of(look: FeatureView, row: int) -> list[str]:
-    """What all k neighbours say of an image, where the vote differs from its label or from those shown.
+def vote_details(view: FeatureView, row: int) -> list[str]:
+    """Count the votes of all k neighbours if their class differs from the label or from the shown neighbours.
 
-    A line for the class that the vote gives, and one for the label: its neighbours and its share of the vote.
+    Returns one line for the predicted class and one for the label, with neighbours and share of the vote.
     """
-    if look.scores is None or look.bank is None:
+    if view.scores is None or view.bank is None:
         return []
-    near = look.bank.labels[look.neighbours.index[row, : look.voters]]
-    label, chosen = int(look.images.labels[row]), int(look.scores[row].argmax())
+    near = view.bank.labels[view.neighbours.index[row, : view.voters]]
+    label, chosen = int(view.images.labels[row]), int(view.scores[row].argmax())
     if chosen == label and chosen == int(near[:NEAR].mode().values):
         return []
-    shares = look.scores[row] / look.scores[row].sum()
+    shares = view.scores[row] / view.scores[row].sum()
     lines = [("kNN", chosen), *([("label", label)] if label not in (chosen, -1) else [])]
     return [
-        f"{who}: {look.name(own)}, {int((near == own).sum())} of {look.voters} neighbours, "
+        f"{who}: {view.name(own)}, {int((near == own).sum())} of {view.voters} neighbours, "
         f"{100 * float(shares[own]):.0f} % of the vote"
         for who, own in lines
     ]
 
 
-def _about_the_vote(look: FeatureView) -> str:
-    """Why the class that the vote gives may differ from that of the neighbours shown."""
-    if look.scores is None or look.bank is None:
+def _vote_note(view: FeatureView) -> str:
+    """Explain why the predicted class may differ from that of the shown neighbours."""
+    if view.scores is None or view.bank is None:
         return ""
-    smallest = int(torch.unique(look.bank.labels, return_counts=True)[1].min())  # type: ignore[no-untyped-call]
+    smallest = int(torch.unique(view.bank.labels, return_counts=True)[1].min())  # type: ignore[no-untyped-call]
     about = (
-        f" The class of kNN is voted by the {look.voters} nearest, not only by those shown; a neighbour's "
-        f"weight is exp(cosine / {look.temperature:g}). Where the vote differs from what is shown, its "
-        "neighbours are counted."
+        f" kNN predicts by a vote of the {view.voters} nearest neighbours, not only of those shown. "
+        f"The weight of a neighbour is exp(cosine / {view.temperature:g}). Where the prediction differs from "
+        "the shown neighbours, the votes are counted."
     )
-    if look.voters > smallest:
+    if view.voters > smallest:
         about += (
             f" The smallest class has only {smallest} images in the bank, so images of other classes always "
-            f"take part in its vote: k = {look.voters} is too large for these data."
+            f"vote: k = {view.voters} is too large for this data set."
         )
     return about
 
 
-def _neighbour(look: FeatureView, row: int, label: int, cosine: float, sheet: SpriteSheet) -> str:
-    bank = look.bank or look.images
+def _neighbour(
+    view: FeatureView, row: int, label: int, cosine: float, sheet: SpriteSheet
+) -> tuple[Markup, list[str]]:
+    bank = view.bank or view.images
     own = int(bank.labels[row])
     mark, kind = "", ""
     if label >= 0 and own >= 0:
         mark, kind = ("✓ ", "same") if own == label else ("✗ ", "other")
-    tile = _tile(look, bank, row, sheet, kind)
-    return f"<figure>{tile}<figcaption>{mark}{text(look.name(own))}<br>{cosine:.3f}</figcaption></figure>"
+    return _tile(view, bank, row, sheet, kind), [f"{mark}{view.name(own)}", f"{cosine:.3f}"]
 
 
-def _tile(look: FeatureView, images: Images, row: int, sheet: SpriteSheet, more: str = "") -> str:
+def _tile(view: FeatureView, images: Images, row: int, sheet: SpriteSheet, classes: str = "") -> Markup:
     (place,) = sheet.add(images.at(torch.tensor([row])))
-    return sheet.tile(place, f"image {row}, {look.name(int(images.labels[row]))}", more=more)
+    return sheet.tile(place, f"image {row}, {view.name(int(images.labels[row]))}", classes=classes)

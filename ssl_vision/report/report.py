@@ -1,4 +1,4 @@
-"""``ssl-vision report``: a page about a run, or about several beside each other."""
+"""``ssl-vision report``: an HTML report of one run, or a comparison of several."""
 
 import dataclasses
 import sys
@@ -12,6 +12,7 @@ from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.report import (
+    alignment_uniformity,
     comparison,
     configuration,
     confusion,
@@ -19,16 +20,15 @@ from ssl_vision.report import (
     curves,
     embedding_map,
     gallery,
-    plane,
     protocols,
     spectrum,
     summary,
     views,
     weights,
 )
-from ssl_vision.report.material import ReportContext
-from ssl_vision.report.page import Missing, Section, missing, render
-from ssl_vision.report.sheet import SpriteSheet
+from ssl_vision.report.context import ReportContext
+from ssl_vision.report.page import Missing, Section, render
+from ssl_vision.report.sprite_sheet import SpriteSheet
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.registry import Run, find_runs, readable
 
@@ -36,44 +36,47 @@ _SIDE = 64
 
 
 def run(args: Sequence[str]) -> None:
-    """Writes a page about the runs at or below the paths: one file, to be opened in any browser, offline.
+    """Write an HTML report of the runs at or below the paths, as one file that works offline.
 
-    Of one run it shows all that there is, and takes the features of its images from the run folder or makes
-    them; of several, what tells them apart.
+    The report of one run has all sections; features of images are read from the run directory or computed.
+    The report of several runs compares their curves, results and settings.
 
     Raises:
-        InputError: a path without a run, a wrong option, or a page that cannot be written.
+        InputError: A path contains no run, an option is invalid, or the report cannot be written.
     """
     parser = OneLineErrors(prog="ssl-vision report", description=run.__doc__)
-    parser.add_argument("runs", nargs="+", type=str, help="Run folders, or folders of run folders.")
+    parser.add_argument("runs", nargs="+", type=str, help="Run directories, or directories of them.")
     parser.add_argument(
         "-o", "--output", type=str | None, default=None,
-        help="The page; else report.html in the run folder, of several runs in this folder.",
+        help="Output file (default: report.html in the run directory; for several runs, in this directory).",
     )  # fmt: skip
     parser.add_argument(
-        "--by", type=str | None, default=None, help="Of several: the key that is compared, else what differs."
+        "--by",
+        type=str | None,
+        default=None,
+        help="Key whose values are compared, for several runs (default: the key that differs).",
     )
-    parser.add_argument("--embed", type=bool, default=True, help="Make features where they are not kept.")
-    parser.add_argument("--cache", type=bool, default=True, help="Keep features in the run folder.")
+    parser.add_argument("--embed", type=bool, default=True, help="Compute features that are not cached.")
+    parser.add_argument("--cache", type=bool, default=True, help="Keep features in the run directory.")
     parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
     parser.add_argument(
         "--data.root", type=str | None, default=None,
-        help="Folder of one run's images, instead of the one in its config; another user's run needs it.",
+        help="Directory of one run's images, instead of the configured one; another user's run requires it.",
     )  # fmt: skip
     add_allow_class(parser)
     allowed, options = allowed_classes(args), parser.parse_args(list(args))
-    found = find_runs(options.runs)
-    if len(found) > 1:
-        found = readable(found, "report")
-    if len(found) == 1:
-        found[0].folder.check_links()
-        material = ReportContext(
-            found[0], embed=options.embed, cache=options.cache, device=options.device,
+    runs = find_runs(options.runs)
+    if len(runs) > 1:
+        runs = readable(runs, "report")
+    if len(runs) == 1:
+        runs[0].folder.check_links()
+        context = ReportContext(
+            runs[0], embed=options.embed, cache=options.cache, device=options.device,
             root=options.data.root, allowed=allowed,
         )  # fmt: skip
-        output, page = found[0].folder.report_file, of_one(material)
+        output, page = runs[0].folder.report_file, run_page(context)
     else:
-        output, page = Path("report.html"), of_several(found, options.by)
+        output, page = Path("report.html"), comparison_page(runs, options.by)
     output = Path(options.output) if options.output else output
     _write(output, page)
     print(f"written to {output}")
@@ -86,81 +89,84 @@ def write(
     embedded: FeatureExtractor | None = None,
     allowed: Collection[str] = (),
 ) -> None:
-    """Writes the page of a run into its folder, at the end of what has made the run or its features.
+    """Write the report of a run into its directory at the end of ``fit`` or ``evaluate``.
 
-    Nothing is embedded for it. What goes wrong is a line on stderr: the run is whole without its page.
+    No features are computed. An error is reported in one line on stderr, as the run is complete without its
+    report.
 
     Args:
-        path: the run folder.
-        data: its data module.
-        embedded: its features, if they were made.
+        path: run directory.
+        data: data module of the run.
+        embedded: features of the run, if they were computed.
         allowed: classes outside this package that the run may name.
     """
     try:
         images = data if isinstance(data, ImageData) else None
-        material = ReportContext(Run(path), data=images, embedded=embedded, embed=False, allowed=allowed)
-        _write(material.run.folder.report_file, of_one(material))
+        context = ReportContext(Run(path), data=images, embedded=embedded, embed=False, allowed=allowed)
+        _write(context.run.folder.report_file, run_page(context))
     except Exception as error:
-        print(f"{path}: no page was written ({' '.join(str(error).split())})", file=sys.stderr)
+        print(f"{path}: no report was written ({' '.join(str(error).split())})", file=sys.stderr)
 
 
-def of_one(material: ReportContext) -> str:
-    """The page of a run: every section, or why it is not there.
-
-    Raises:
-        InputError: the run's config cannot be read, or Plotly is not installed.
-    """
-    own, sheet = material.run, SpriteSheet("image", side=_SIDE)
-    sections = [
-        _made("curves", "Curves", lambda: curves.section(own)),
-        _made("plane", "Alignment and uniformity", lambda: plane.section(own)),
-        _made("weights", "Gradient weight W", lambda: weights.section(own)),
-        _made("protocols", "Evaluation", lambda: protocols.section(own)),
-        _made("map", "Map of the embeddings", lambda: embedding_map.section(material, sheet)),
-        _made("neighbours", "Nearest neighbours", lambda: gallery.neighbours(material, sheet)),
-        _made("negatives", "Most confusing negatives", lambda: gallery.negatives(material, sheet)),
-        _made("confusion", "Confusion of kNN", lambda: confusion.section(material)),
-        _made("spectrum", "Spectrum of the features", lambda: spectrum.section(material)),
-        _made("views", "Augmented views", lambda: views.section(material)),
-        _made("costs", "Time and memory", lambda: costs.section(own)),
-        _made("configuration", "Configuration", lambda: configuration.section(own)),
-    ]
-    pictures = dataclasses.replace(sections[-1], style=sheet.style())
-    return render(f"{own.name}: {_subject(own)}", summary.of_one(own), [*sections[:-1], pictures])
-
-
-def of_several(runs: Sequence[Run], by: str | None = None) -> str:
-    """The page of several runs.
+def run_page(context: ReportContext) -> str:
+    """The report of a run, with every section or the reason why it is missing.
 
     Raises:
-        InputError: a run's config cannot be read, or Plotly is not installed.
+        InputError: The config of the run cannot be read, or Plotly is not installed.
     """
-    names = _told_apart(runs)
+    run, sheet = context.run, SpriteSheet("image", side=_SIDE)
     sections = [
-        _made("curves", "Curves", lambda: curves.overlaid(runs, names)),
-        _made("comparison", "Paired comparison", lambda: comparison.section(runs, by)),
-        _made("configuration", "Differences in configuration", lambda: configuration.differing(runs, names)),
+        _section("curves", "Curves", lambda: curves.section(run)),
+        _section("plane", "Alignment and uniformity", lambda: alignment_uniformity.section(run)),
+        _section("weights", "Gradient weight W", lambda: weights.section(run)),
+        _section("protocols", "Evaluation", lambda: protocols.section(run)),
+        _section("map", "Map of the embeddings", lambda: embedding_map.section(context, sheet)),
+        _section("neighbours", "Nearest neighbours", lambda: gallery.neighbours(context, sheet)),
+        _section("negatives", "Most confusing negatives", lambda: gallery.negatives(context, sheet)),
+        _section("confusion", "Confusion of kNN", lambda: confusion.section(context)),
+        _section("spectrum", "Spectrum of the features", lambda: spectrum.section(context)),
+        _section("views", "Augmented views", lambda: views.section(context)),
+        _section("costs", "Time and memory", lambda: costs.section(run)),
+        _section("configuration", "Configuration", lambda: configuration.section(run)),
     ]
-    subjects = list(dict.fromkeys(_subject(own) for own in runs))
-    what = ", ".join(subjects) if len(subjects) <= 3 else f"{len(subjects)} settings"
-    return render(f"{len(runs)} runs: {what}", summary.of_several(runs, names), sections)
+    sections[-1] = dataclasses.replace(sections[-1], style=sheet.style())
+    return render(f"{run.name}: {_subject(run)}", summary.of_one(run), sections)
 
 
-def _made(key: str, title: str, make: Callable[[], Section]) -> Section:
+def comparison_page(runs: Sequence[Run], by: str | None = None) -> str:
+    """The report that compares several runs.
+
+    Raises:
+        InputError: The config of a run cannot be read, or Plotly is not installed.
+    """
+    names = _distinct_names(runs)
+    sections = [
+        _section("curves", "Curves", lambda: curves.overlaid(runs, names)),
+        _section("comparison", "Paired comparison", lambda: comparison.section(runs, by)),
+        _section(
+            "configuration", "Differences in configuration", lambda: configuration.differing(runs, names)
+        ),
+    ]
+    subjects = list(dict.fromkeys(map(_subject, runs)))
+    title = ", ".join(subjects) if len(subjects) <= 3 else f"{len(subjects)} settings"
+    return render(f"{len(runs)} runs: {title}", summary.of_several(runs, names), sections)
+
+
+def _section(key: str, title: str, make: Callable[[], Section]) -> Section:
     try:
         return make()
     except (Missing, InputError) as error:
-        return missing(key, title, str(error))
+        return Section(key, title, missing=str(error))
 
 
-def _subject(own: Run) -> str:
-    return f"{own.setting('objective')} on {own.setting('data')}"
+def _subject(run: Run) -> str:
+    return f"{run.setting('objective')} on {run.setting('data')}"
 
 
-def _told_apart(runs: Sequence[Run]) -> list[str]:
-    """The runs' names; where two are equal, their paths."""
-    names = [own.name for own in runs]
-    return names if len(set(names)) == len(names) else [str(own.folder.path) for own in runs]
+def _distinct_names(runs: Sequence[Run]) -> list[str]:
+    """The names of the runs, or their paths if two names are equal."""
+    names = [run.name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run.folder.path) for run in runs]
 
 
 def _write(output: Path, page: str) -> None:

@@ -1,23 +1,25 @@
-"""The first paragraph of a page, and its few large numbers."""
+"""The first paragraph of a page and its key numbers."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from ssl_vision.descriptions import described, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.report.costs import clock
-from ssl_vision.report.markup import table, text
+from ssl_vision.report.markup import macros, render
 from ssl_vision.runs.registry import Run
 
 _VALIDATED, _RANK, _LOSS = map(description_of, ("val/knn_top1", "val/rankme", "train/loss"))
 
 
-def of_one(run: Run) -> str:
-    """Data, objective, epochs, accuracies with their protocol, and seconds."""
+def of_one(run: Run) -> Markup:
+    """Summarise data, objective, epochs, accuracies with their protocols, and time."""
     epochs, planned = run.epoch, run.setting("epochs")
     length = f"{epochs} of {planned} epochs" if planned and planned != epochs else f"{epochs} epochs"
     network = run.described("model.encoder") or str(run.setting("model"))
-    words = [
+    sentences = [
         f"{run.setting('objective')} on {run.setting('data')}: {network}, {length} of batches of "
         f"{run.setting('batch_size')}, seed {run.setting('seed')}."
     ]
@@ -40,19 +42,15 @@ def of_one(run: Run) -> str:
         facts.append((_LOSS.text(loss), _LOSS.title, "last logged step"))
     if run.seconds is not None:
         facts.append((clock(run.seconds), "time", "training and validation"))
-    named = [f"{name} {value} ({about})" for value, name, about in facts]
-    if named:
-        words.append(f"{'; '.join(named)}.")
-    cards = "".join(
-        f"<li><strong>{text(value)}</strong><span>{text(name)}</span><small>{text(about)}</small></li>"
-        for value, name, about in facts
-    )
-    return f'<p>{text(" ".join(words))}</p><ul class="facts" aria-hidden="true">{cards}</ul>'
+    parts = [f"{name} {value} ({about})" for value, name, about in facts]
+    if parts:
+        sentences.append(f"{'; '.join(parts)}.")
+    return render("summary.html", sentence=" ".join(sentences), facts=facts)
 
 
-def of_several(runs: Sequence[Run], names: Sequence[str]) -> str:
-    """A row for each run."""
-    lines = []
+def of_several(runs: Sequence[Run], names: Sequence[str]) -> Markup:
+    """Summarise each run in a row of a table."""
+    rows = []
     tested = described("headline")
     columns = ["run", "data", "objective", "seed", "epochs", f"validation {_VALIDATED.heading}"]
     columns += [*(f"test {metric.heading}" for metric in tested), "time"]
@@ -62,13 +60,13 @@ def of_several(runs: Sequence[Run], names: Sequence[str]) -> str:
         cells = ["–" if value is None else metric.shown(value) for metric, value in values]
         about = [run.setting(key) for key in ("data", "objective", "seed")]
         time = "–" if run.seconds is None else clock(run.seconds)
-        lines.append([name, *about, run.epoch, *cells, time])
-    caption = "Last validation, and the test split as ssl-vision evaluate measured it on the backbone"
-    return f"<p>{len(runs)} runs beside each other.</p>" + table(columns, lines, caption=caption)
+        rows.append([name, *about, run.epoch, *cells, time])
+    caption = "Last validation, and test results of ssl-vision evaluate on the backbone"
+    return Markup("<p>{} runs.</p>").format(len(runs)) + macros.table(columns, rows, caption=caption)
 
 
 def evaluated(run: Run, metric: str) -> dict[str, Any] | None:
-    """`Run.evaluated`; None where the file is damaged, too, which the section on evaluation says."""
+    """`Run.evaluated`, or None if the file is damaged, which the section on evaluation reports."""
     try:
         return run.evaluated(metric)
     except InputError:

@@ -1,4 +1,4 @@
-"""Two augmented views of a dozen images, as the model saw them."""
+"""Two augmented views of a dozen images, as in training."""
 
 import torch
 from torch import Tensor
@@ -6,50 +6,50 @@ from torch import Tensor
 from ssl_vision.data import ImageData
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.loading.loader import Order
-from ssl_vision.report.material import ReportContext
+from ssl_vision.report.context import ReportContext
+from ssl_vision.report.markup import macros
 from ssl_vision.report.page import Missing, Section
-from ssl_vision.report.sheet import SpriteSheet
+from ssl_vision.report.sprite_sheet import SpriteSheet
 
 _IMAGES = 12
 _SIDE = 96
 
 
-def section(material: ReportContext) -> Section:
-    """Images of the first batch, beside them their views in the first epoch and in the last.
+def section(context: ReportContext) -> Section:
+    """Show images of the first batch with their views in the first and the last epoch.
 
     Raises:
-        Missing: the images cannot be read.
+        Missing: The images cannot be read.
     """
-    data = material.images()
-    epochs = max(1, material.run.epoch)
+    data = context.images()
+    epochs = max(1, context.run.epoch)
     shown = list(dict.fromkeys((0, epochs - 1)))
     indices = Order(len(data.split("pretrain")), shuffle=True, seed=data.seed).rows()[:_IMAGES]
     if not len(indices):
-        raise Missing("the split that is pretrained on has no images")
+        raise Missing("the pretraining split has no images")
     originals, sheet = SpriteSheet("original", side=_SIDE), SpriteSheet("view", side=_SIDE)
     images = data.split("pretrain").at(indices)
     originals.add(images)
-    places = [list(sheet.add(views)) for epoch in shown for views in made(data, indices, epoch)]
-    cards = []
+    places = [list(sheet.add(views)) for epoch in shown for views in training_views(data, indices, epoch)]
+    content = []
     for i, index in enumerate(indices.tolist()):
-        tiles = "".join(
+        tiles = [
             sheet.tile(place[i], f"view {1 + number % 2} of image {index} in epoch {shown[number // 2] + 1}")
             for number, place in enumerate(places)
-        )
-        original = originals.tile(i, f"image {index} as it is in the data", more="large")
-        cards.append(f'<li>{original}<span class="pair">{tiles}</span></li>')
+        ]
+        original = originals.tile(i, f"image {index} without augmentation", classes="large")
+        content.append({"original": original, "images": tiles, "caption": []})
     rows = " and ".join(f"epoch {epoch + 1}" for epoch in shown)
     lead = (
-        f"Left the image, right the two views that training makes of it in {rows}"
-        f"{', one row each' if len(shown) > 1 else ''}. A positive pair must still show the same thing: "
-        "where a view has lost it, the crop or the colours are too strong."
+        f"Left the image, right the two views of {rows}{', one row each' if len(shown) > 1 else ''}. A "
+        "positive pair must still show the same object. If a view has lost it, the crops or the colour "
+        "changes are too strong."
     )
-    content = f'<ul class="cards">{"".join(cards)}</ul>'
-    return Section("views", "Augmented views", lead, content, originals.style() + sheet.style())
+    return Section("views", "Augmented views", lead, macros.cards(content), originals.style() + sheet.style())
 
 
-def made(data: ImageData, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
-    """(N, 3, S, S) uint8: both views of images of the split that is trained on, in an epoch from 0."""
+def training_views(data: ImageData, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+    """Both views, uint8 (N, 3, S, S), of images of the pretraining split in an epoch from 0."""
     images = data.split("pretrain").at(indices)
     views = data.views(images, indices, seed=data.seed, epoch=epoch)
     first, second = pixels(views, data.views).chunk(2)
@@ -57,6 +57,6 @@ def made(data: ImageData, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
 
 
 def pixels(normalised: Tensor, views: Views) -> Tensor:
-    """(N, 3, S, S) uint8 of images that are normalised as the views are."""
+    """Undo the normalisation of views; returns uint8 images, shape (N, 3, S, S)."""
     mean, std = (torch.tensor(values)[:, None, None] for values in (views.mean, views.std))
     return ((normalised * std + mean) * 255).round_().clamp_(0, 255).to(torch.uint8)

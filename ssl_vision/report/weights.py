@@ -8,23 +8,23 @@ import numpy as np
 
 from ssl_vision.callbacks.weights import names
 from ssl_vision.report.curves import line, steps_per_epoch
-from ssl_vision.report.markup import COLOURS, chart, number, numbers
+from ssl_vision.report.markup import COLOURS, macros, number, numbers
 from ssl_vision.report.page import Missing, Section
 from ssl_vision.runs.csv_files import rows
 from ssl_vision.runs.registry import Run
 
 SHADES = [[0, "rgba(40,140,210,0)"], [1, "rgba(40,140,210,0.75)"]]
-"""From nothing to a blue on which dark and light text can be read."""
+"""From transparent to a blue on which dark and light text are readable."""
 
 _COLUMNS = 150
 _QUANTILES = {"q05": "5 %", "q50": "median", "q95": "95 %"}
 
 
 def section(run: Run) -> Section:
-    """The histogram of W at every logged step, and W's quantiles where the histogram was not kept.
+    """Draw the histogram of W at every logged step, and its quantiles.
 
     Raises:
-        Missing: the objective has no W.
+        Missing: The objective has no W, or no step was logged.
     """
     traces = _histogram(run)
     quantiles = [
@@ -46,24 +46,24 @@ def section(run: Run) -> Section:
     }
     ends = ", ".join(f"{label} ends at {y[-1]}" for label, _, y in quantiles)
     lead = (
-        "How much each anchor of a batch still adds to the gradient: the darker, the more anchors have this "
-        "W. Near 1 they learn at full strength; near 0 they are solved and teach nothing."
+        "The weight of each anchor in the gradient. Darker cells contain more anchors. Near 1, an anchor "
+        "contributes its full gradient; near 0, it is solved and contributes nothing."
     )
-    drawn = chart(
+    content = macros.chart(
         "W of the anchors", traces, layout, about=f"W: {ends}", note="lines: median, 5 % and 95 %", tall=True
     )
-    return Section("weights", "Gradient weight W", lead, drawn)
+    return Section("weights", "Gradient weight W", lead, content)
 
 
 def _histogram(run: Run) -> list[dict[str, Any]]:
-    """A heat map: share of the anchors by epoch and W, averaged over neighbouring steps of many."""
+    """A heat map of the share of anchors by epoch and W; long runs are averaged over adjacent steps."""
     bins = names()
-    kept = [row for row in rows(run.folder.weights_file) if all(name in row for name in bins)]
-    if not kept:
+    logged = [row for row in rows(run.folder.weights_file) if all(name in row for name in bins)]
+    if not logged:
         return []
-    parts = np.array_split(np.arange(len(kept)), min(_COLUMNS, len(kept)))
-    shares = np.array([[row[name] for name in bins] for row in kept])
-    epochs = np.array([row["step"] + 1 for row in kept]) / steps_per_epoch(run)
+    parts = np.array_split(np.arange(len(logged)), min(_COLUMNS, len(logged)))
+    shares = np.array([[row[name] for name in bins] for row in logged])
+    epochs = np.array([row["step"] + 1 for row in logged]) / steps_per_epoch(run)
     means = np.stack([shares[part].mean(axis=0) for part in parts], axis=1)
     middle = [(place + 0.5) / len(bins) for place in range(len(bins))]
     return [{
@@ -76,12 +76,12 @@ def _histogram(run: Run) -> list[dict[str, Any]]:
 
 
 def _lowest(traces: Sequence[dict[str, Any]]) -> float:
-    """Where the axis of W begins: below all that is drawn."""
+    """Lower limit of the axis of W."""
     lowest = 1.0
     for trace in traces:
         if trace.get("type") == "heatmap":
-            taken = [place for place, row in enumerate(trace["z"]) if any(row)]
-            lowest = min(lowest, taken[0] / len(trace["z"]) if taken else 1.0)
+            occupied = [place for place, row in enumerate(trace["z"]) if any(row)]
+            lowest = min(lowest, occupied[0] / len(trace["z"]) if occupied else 1.0)
         else:
             lowest = min([lowest, *(value for value in trace["y"] if value is not None)])
     return max(0.0, math.floor(10 * lowest - 1e-6) / 10)

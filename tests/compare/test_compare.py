@@ -120,12 +120,16 @@ def test_the_file_holds_what_it_was_computed_from(runs):
     members = found["groups"][0]["runs"]
     assert [member["folder"] for member in members] == [f"runs/MACL-{seed}" for seed in range(5)]
     assert [member["value"] for member in members] == pytest.approx(list(percent("MACL")))
-    assert (found["how"]["k"], found["how"]["split"], found["seeds"]) == (200, "test", [0, 1, 2, 3, 4])
+    assert (found["conditions"]["k"], found["conditions"]["split"], found["seeds"]) == (
+        200,
+        "test",
+        [0, 1, 2, 3, 4],
+    )
 
 
-def test_verdicts_in_words(runs, capsys):
+def test_summaries_in_words(runs, capsys):
     found = compared()
-    same, better, _ = (pair["verdict"] for pair in found["pairs"])
+    same, better, _ = (pair["summary"] for pair in found["pairs"])
     assert better.startswith(
         "MACL is better than InfoNCE by 0.90 points (95 % interval 0.34 to 1.46, 5 seeds"
     )
@@ -167,21 +171,21 @@ def test_one_equal_seed_is_called_equal(tmp_path, monkeypatch):
     for objective in ("DCL", "MACL"):
         make(tmp_path / "runs" / objective, objective, score=0.8)
     (pair,) = compared()["pairs"]
-    assert pair["verdict"] == f"{pair['first']} and {pair['second']} are equal with the one seed."
+    assert pair["summary"] == f"{pair['first']} and {pair['second']} are equal with the one seed."
 
 
 def test_a_worse_group_is_called_worse(runs):
     found = compared("runs/MACL-0", "runs/MACL-1", "runs/InfoNCE-0", "runs/InfoNCE-1", "--baseline=MACL")
     (pair,) = found["pairs"]
     assert (pair["difference"], pair["holm_p"]) == pytest.approx((-0.85, pair["t_p"]))
-    one = compared("runs/MACL-0", "runs/InfoNCE-0", "--baseline=MACL")["pairs"][0]["verdict"]
+    one = compared("runs/MACL-0", "runs/InfoNCE-0", "--baseline=MACL")["pairs"][0]["summary"]
     assert one.startswith("InfoNCE is 1.10 points below MACL with the one seed there is")
 
 
 def test_a_metric_of_the_log_is_its_last_value(runs):
     found = compared("--metric=val/knn_top1")
     assert found["groups"][0]["mean"] == pytest.approx(percent("MACL").mean())
-    assert found["how"] == {"epoch": 2, "images": "held-out train images"}
+    assert found["conditions"] == {"epoch": 2, "images": "held-out train images"}
 
 
 def test_another_layer_and_another_key(runs):
@@ -196,7 +200,7 @@ def test_numbers_that_are_no_accuracies_are_higher_or_lower(tmp_path, monkeypatc
             rows = [row(value - 0.01 * seed * len(objective), metric="uniformity")]
             make(tmp_path / "runs" / f"{objective}{seed}", objective, seed, rows=rows)
     (pair,) = compared("--metric=uniformity")["pairs"]
-    assert pair["verdict"].startswith("MACL is higher than DCL by 0.99 (95 % interval ")
+    assert pair["summary"].startswith("MACL is higher than DCL by 0.99 (95 % interval ")
 
 
 def test_seeds_that_not_all_have_are_named_and_left_out(runs, capsys):
@@ -223,8 +227,8 @@ def test_what_may_differ_is_allowed_by_name_and_told(tmp_path, monkeypatch, caps
         make(tmp_path / "runs" / f"a{seed}", "MACL", seed, 0.5 + seed / 10)
         make(tmp_path / "runs" / f"b{seed}", "DCL", seed, 0.6, **{"data.init_args.batch_size": 128})
     assert refused(capsys) == (
-        "runs/a0 and runs/b0 differ in data.batch_size (64, 128): compare runs that differ in objective "
-        "alone, or permit it with --allow data.batch_size"
+        "runs/a0 and runs/b0 differ in data.batch_size (64, 128): compare runs that differ only in "
+        "objective, or allow it with --allow data.batch_size"
     )
     found = compared("--allow=batch_size")
     assert found["differing"] == {"data.batch_size": {"MACL": 64, "DCL": 128}}
@@ -256,7 +260,7 @@ def test_another_setting_is_refused_with_both_values_and_runs(runs, capsys, key,
     make(runs / "other", "FlatNCE", 0, **{key: value})
     line = refused(capsys)
     assert line.startswith(
-        f"runs/DCL-0 and runs/other differ in {told}: compare runs that differ in objective"
+        f"runs/DCL-0 and runs/other differ in {told}: compare runs that differ only in objective"
     )
 
 
@@ -264,7 +268,7 @@ def test_a_group_has_one_setting_and_one_run_a_seed(runs, capsys):
     make(runs / "other", "MACL", 9, temperature=0.5)
     assert refused(capsys) == (
         "runs/MACL-0 and runs/other differ in model.objective.temperature (0.1, 0.5), and both are MACL: "
-        "compare --by model.objective.temperature, or name one of them"
+        "compare --by model.objective.temperature, or name only one of them"
     )
     make(runs / "twice", "MACL", 0)
     assert refused(capsys) == ("runs/MACL-0 and runs/twice: both are MACL with seed 0: name only one of them")
@@ -285,7 +289,7 @@ def test_an_unfinished_run_is_refused_with_the_command_that_continues_it(runs, c
         ([row(1, protocol="solo")], "runs/x is not evaluated under the protocol macl: "),
         ([row(1, epoch=1)], "runs/x was evaluated at epoch 1 and has 2 now: ssl-vision evaluate runs/x"),
         ([row(1, k=5), row(1, k=20)], "runs/x has 2 rows of knn_top1: choose one with --row k=5|20"),
-        ([row(1, k=5)], "were measured in different ways: k is 200 there and 5 here"),
+        ([row(1, k=5)], "were evaluated under different conditions: k is 200 and 5. Evaluate"),
         ([row(1, layer="hidden")], "runs/x has no layer 'backbone' in its evaluation.json; there are hidden"),
         ([row(1, metric="knn_top5")], "runs/x has no metric 'knn_top1' in its evaluation.json, did you mean"),
         ([row(float("nan"))], "runs/x: knn_top1 is nan, which cannot be compared"),
@@ -304,7 +308,7 @@ def test_one_of_several_rows_is_chosen_by_a_field(tmp_path, monkeypatch):
             make(tmp_path / "runs" / f"{objective}{seed}", objective, seed, rows=rows)
     found = compared("--row=k=20")
     assert found["groups"][0]["mean"] == pytest.approx(65)
-    assert found["pairs"][0]["verdict"] == "DCL and MACL are equal with each of 2 seeds."
+    assert found["pairs"][0]["summary"] == "DCL and MACL are equal with each of 2 seeds."
 
 
 @pytest.mark.parametrize(

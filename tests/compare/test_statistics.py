@@ -114,6 +114,11 @@ def test_the_detectable_effect_has_the_published_sample_sizes():
         assert detectable_effect(n) <= effect < detectable_effect(n - 1)
 
 
+def test_the_detectable_effect_is_zero_where_the_level_reaches_the_power():
+    assert detectable_effect(5, alpha=0.8) == detectable_effect(5, alpha=0.9) == 0
+    assert detectable_effect(5, alpha=0.79) > 0
+
+
 @pytest.mark.parametrize(("n", "alpha"), [(2, 0.05), (3, 0.05), (5, 0.05), (5, 0.005), (20, 0.05)])
 def test_the_detectable_effect_is_found_four_times_in_five(n, alpha):
     draws = np.random.default_rng(n).normal(detectable_effect(n, alpha=alpha), 1, (40_000, n))
@@ -183,7 +188,7 @@ def test_no_differences_at_all_are_p_one():
         ([], [], "pairs"),
     ],
 )
-def test_what_is_no_pairs_of_numbers_is_refused(first, second, message):
+def test_unpaired_or_infinite_values_are_refused(first, second, message):
     with pytest.raises(ValueError, match=message):
         paired(first, second)
 

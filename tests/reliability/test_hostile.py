@@ -15,7 +15,7 @@ from settings import TINY
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.rebuild import ROOT_NEEDED, safe_data
 from ssl_vision.main import main
-from ssl_vision.report.material import ReportContext
+from ssl_vision.report.context import ReportContext
 from ssl_vision.report.page import Missing
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.registry import Run
@@ -229,7 +229,9 @@ def test_evaluation_reads_the_stored_root_of_ones_own_run_alone_and_downloads_no
     assert mine or "give the images with --data.root" in error
     assert main(["evaluate", str(run), f"--data.root={tmp_path}/given"]) == 2
     assert f"CIFAR-10 is missing or damaged at {tmp_path}/given" in capsys.readouterr().err
-    with pytest.raises(Missing, match=str(root) if mine else "give the images to ssl-vision report"):
+    with pytest.raises(
+        Missing, match=str(root) if mine else "pass the directory of the images with --data.root"
+    ):
         ReportContext(Run(run)).images()
 
 

@@ -19,9 +19,9 @@ from ssl_vision.data.module import ImageData
 from ssl_vision.main import main
 from ssl_vision.metrics import knn_table
 from ssl_vision.report import confusion, embedding_map, gallery, protocols, spectrum, views
+from ssl_vision.report.context import FeatureView
 from ssl_vision.report.curves import line
-from ssl_vision.report.material import FeatureView
-from ssl_vision.report.sheet import COLUMNS, SpriteSheet
+from ssl_vision.report.sprite_sheet import COLUMNS, SpriteSheet
 from ssl_vision.runs.registry import Run
 
 
@@ -32,7 +32,7 @@ def images(count, classes, seed=0):
     return Images(pixels, labels, tuple(f"class {i}" for i in range(classes)))
 
 
-def look(*, bank=True, count=40, k=7):
+def feature_view(*, bank=True, count=40, k=7):
     generator = torch.Generator().manual_seed(1)
     features = torch.randn(count, 6, generator=generator)
     others = torch.randn(90, 6, generator=generator)
@@ -43,33 +43,33 @@ def look(*, bank=True, count=40, k=7):
 
 
 def test_the_votes_are_those_of_the_knn_table():
-    seen = look()
+    view = feature_view()
     (score,) = knn_table(
-        seen.features["backbone"], seen.images.labels, seen.bank_features, seen.bank.labels,
+        view.features["backbone"], view.images.labels, view.bank_features, view.bank.labels,
         num_classes=4, ks=(7,), temperatures=(0.2,),
     )  # fmt: skip
-    assert (seen.predicted == seen.images.labels).double().mean().item() == score.top1
+    assert (view.predicted == view.images.labels).double().mean().item() == score.top1
 
 
 def test_neighbours_in_the_bank_are_those_of_a_brute_force_search():
-    seen = look()
-    search = NearestNeighbors(n_neighbors=7, metric="cosine", algorithm="brute").fit(seen.bank_features)
-    distance, index = search.kneighbors(seen.features["backbone"])
-    np.testing.assert_array_equal(seen.neighbours.index, index)
-    np.testing.assert_allclose(1 - seen.neighbours.similarity, distance, atol=1e-5)
+    view = feature_view()
+    search = NearestNeighbors(n_neighbors=7, metric="cosine", algorithm="brute").fit(view.bank_features)
+    distance, index = search.kneighbors(view.features["backbone"])
+    np.testing.assert_array_equal(view.neighbours.index, index)
+    np.testing.assert_allclose(1 - view.neighbours.similarity, distance, atol=1e-5)
 
 
 @pytest.mark.parametrize("copies", [0, 12])
 def test_without_a_bank_an_image_is_not_its_own_neighbour(copies):
-    seen = look(bank=False)
-    features = seen.features["backbone"]
+    view = feature_view(bank=False)
+    features = view.features["backbone"]
     features[: copies + 1] = features[0]  # more equals than there are neighbours
-    assert seen.neighbours.index.shape == (40, 7)
-    assert not (seen.neighbours.index == torch.arange(40)[:, None]).any()
+    assert view.neighbours.index.shape == (40, 7)
+    assert not (view.neighbours.index == torch.arange(40)[:, None]).any()
     unit = (features / features.norm(dim=1, keepdim=True)).double()
     cosine = (unit @ unit.T).fill_diagonal_(-2)
     expected = cosine.sort(dim=1, descending=True).values[:, :7]
-    np.testing.assert_allclose(seen.neighbours.similarity, expected, atol=1e-6)
+    np.testing.assert_allclose(view.neighbours.similarity, expected, atol=1e-6)
 
 
 def test_confusion_is_scikit_learns():
@@ -116,13 +116,13 @@ def test_the_closest_negatives_are_those_of_a_double_loop(monkeypatch):
 
 
 def test_mistakes_are_wrong_and_in_order():
-    seen = look()
-    rows = gallery.mistakes(seen)
-    first = [seen.neighbours.similarity[row, 0].item() for row in rows]
-    wrong = (seen.predicted != seen.images.labels).nonzero().flatten().tolist()
+    view = feature_view()
+    rows = gallery.mistakes(view)
+    first = [view.neighbours.similarity[row, 0].item() for row in rows]
+    wrong = (view.predicted != view.images.labels).nonzero().flatten().tolist()
     assert set(rows) <= set(wrong)
     assert first == sorted(first, reverse=True)
-    left = [seen.neighbours.similarity[row, 0].item() for row in wrong if row not in rows]
+    left = [view.neighbours.similarity[row, 0].item() for row in wrong if row not in rows]
     assert max(left, default=-1) <= first[-1]
 
 
@@ -136,18 +136,18 @@ def test_the_vote_is_explained_where_it_differs_from_the_label_or_from_what_is_s
 
     def said(label, k):
         image = Images(pixels[:1], torch.tensor([label]), names)
-        seen = FeatureView(
+        view = FeatureView(
             image, "test", {"backbone": query}, Images(pixels, labels, names), bank, k=k, temperature=0.1,
             classes=names,
         )  # fmt: skip
-        return gallery.said_of(seen, 0), gallery._about_the_vote(seen)
+        return gallery.vote_details(view, 0), gallery._vote_note(view)
 
     lines, about = said(1, 12)
     assert lines == [
         "kNN: four, 7 of 12 neighbours, 58 % of the vote",
         "label: nine, 5 of 12 neighbours, 42 % of the vote",
     ]
-    assert "voted by the 12 nearest" in about
+    assert "a vote of the 12 nearest" in about
     assert "smallest class has only 5 images" in about
     assert said(0, 12)[0] == lines[:1]
     assert said(1, 5) == ([], said(1, 5)[1])
@@ -195,15 +195,15 @@ def test_pca_is_the_projection_on_the_singular_vectors():
     rows = rows - rows.mean(axis=0)
     _, _, vectors = np.linalg.svd(rows, full_matrices=False)
     expected = rows @ vectors[:2].T
-    found = embedding_map.made(features, seed=0)["PCA"]
+    found = embedding_map.projections(features, seed=0)["PCA"]
     np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-10)
 
 
 def test_t_sne_keeps_groups_together_and_is_the_same_again():
     generator = torch.Generator().manual_seed(0)
     groups = 20 * torch.eye(3)[torch.arange(45) % 3] + torch.randn(45, 3, generator=generator)
-    found = embedding_map.made(groups, seed=4)["t-SNE"]
-    np.testing.assert_array_equal(found, embedding_map.made(groups, seed=4)["t-SNE"])
+    found = embedding_map.projections(groups, seed=4)["t-SNE"]
+    np.testing.assert_array_equal(found, embedding_map.projections(groups, seed=4)["t-SNE"])
     search = NearestNeighbors(n_neighbors=6).fit(found)
     near = search.kneighbors(found, return_distance=False)
     assert (near % 3 == np.arange(45)[:, None] % 3).mean() > 0.95
@@ -213,8 +213,8 @@ def test_near_are_the_best_other_rows():
     features = torch.nn.functional.normalize(torch.randn(20, 3, generator=torch.Generator().manual_seed(0)))
     search = NearestNeighbors(n_neighbors=6, metric="cosine", algorithm="brute").fit(features)
     index = search.kneighbors(features, return_distance=False)
-    np.testing.assert_array_equal(embedding_map.near(features), index[:, 1:])
-    assert embedding_map.near(features[:3]).shape == (3, 2)
+    np.testing.assert_array_equal(embedding_map.nearest_rows(features), index[:, 1:])
+    assert embedding_map.nearest_rows(features[:3]).shape == (3, 2)
 
 
 def test_a_hundred_classes_are_told_apart():
@@ -272,7 +272,7 @@ def test_views_are_those_that_training_made(tmp_path, monkeypatch):
     data = Digits(seed=3)
     for epoch in (0, 1):
         indices, normalised = seen[epoch]
-        shown = torch.cat(views.made(data, indices, epoch)).float()
+        shown = torch.cat(views.training_views(data, indices, epoch)).float()
         mean, std = data.views.mean[0], data.views.std[0]
         expected = ((normalised * std + mean) * 255).clamp(0, 255)
         assert (shown - expected).abs().max() <= 0.5 + 1e-3

@@ -28,7 +28,7 @@ def page_of(*args, output):
 
 def test_evaluate_writes_a_page_with_every_section(page):
     assert [given["id"] for given in page.all("section")] == SECTIONS
-    assert not any("Not here" in text for text in page.text.values())
+    assert not any("Not available" in text for text in page.text.values())
     assert [given["href"] for given in page.all("a")][1:] == [f"#{name}" for name in SECTIONS]
     headings = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
     assert headings[0] == 1
@@ -92,7 +92,7 @@ def test_the_summary_has_the_accuracies_and_their_protocol(evaluated_run, page):
 
 def test_a_run_that_was_only_trained_has_a_page_that_says_what_is_missing(tiny_run, tmp_path):
     page = page_of(tiny_run, "--embed=false", output=tmp_path / "page.html")
-    missing = {name for name, text in page.text.items() if "Not here" in text}
+    missing = {name for name, text in page.text.items() if "Not available" in text}
     assert missing == {"protocols", "map", "neighbours", "negatives", "confusion", "spectrum"}
     assert f"ssl-vision evaluate {tiny_run}" in page.text["protocols"]
     assert f"ssl-vision report {tiny_run}" in page.text["map"]
@@ -119,7 +119,7 @@ def test_broken_and_absent_files_are_named_in_their_sections(evaluated_run, tmp_
     assert "last.ckpt" in page.text["map"]
     assert "metrics.csv has no numbers" in page.text["curves"]
     assert "times.csv" in page.text["costs"]
-    assert "Not here" not in page.text["views"]
+    assert "Not available" not in page.text["views"]
 
 
 def test_a_run_of_one_epoch_without_validation(tmp_path):
@@ -171,7 +171,7 @@ def test_names_cannot_become_markup_and_a_test_split_is_no_need(folder_run, tmp_
     assert len(points["rows"]) == 32
     assert NASTY in page.text["neighbours"]
     assert "32 training images" in page.text["map"]
-    assert "takes a test split" in page.text["confusion"]
+    assert "labelled train and test splits" in page.text["confusion"]
 
 
 def test_images_without_labels_have_a_map_and_neighbours(tmp_path):
@@ -185,7 +185,7 @@ def test_images_without_labels_have_a_map_and_neighbours(tmp_path):
     page = page_of(tmp_path / "run", output=tmp_path / "page.html")
     assert page.blocks["map"]["points"][0]["names"] == ["no label"]
     assert "two classes" in page.text["negatives"]
-    assert "Not here" not in page.text["neighbours"] + page.text["spectrum"] + page.text["views"]
+    assert "Not available" not in page.text["neighbours"] + page.text["spectrum"] + page.text["views"]
 
 
 def test_several_runs_beside_each_other(tiny_run, tmp_path):
@@ -215,7 +215,7 @@ def test_runs_that_cannot_be_paired_say_why(tiny_run, tmp_path):
     for name in ("one", "other"):
         shutil.copytree(tiny_run, tmp_path / name)
     page = page_of(tmp_path / "one", tmp_path / "other", output=tmp_path / "page.html")
-    assert "differ in nothing but the seed" in page.text["comparison"]
+    assert "differ only in the seed" in page.text["comparison"]
     assert "the same configuration" in page.text["configuration"]
 
 
@@ -227,7 +227,7 @@ def test_a_page_that_fails_is_a_line(tiny_run, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(report, "render", fails)
     report.write(run)
-    assert capsys.readouterr().err == f"{run}: no page was written (no ink)\n"
+    assert capsys.readouterr().err == f"{run}: no report was written (no ink)\n"
     assert not (run / "report.html").exists()
 
 

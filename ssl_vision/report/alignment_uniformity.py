@@ -1,9 +1,9 @@
-"""The alignment-uniformity plane."""
+"""Alignment and uniformity over training."""
 
 from typing import Any
 
 from ssl_vision.descriptions import LAYERS
-from ssl_vision.report.markup import COLOURS, DASHES, chart, number, switches
+from ssl_vision.report.markup import COLOURS, DASHES, macros, number
 from ssl_vision.report.page import Missing, Section
 from ssl_vision.runs.registry import Run
 
@@ -11,10 +11,10 @@ _SYMBOLS = {"circle": "●", "square": "■", "diamond": "◆"}
 
 
 def section(run: Run) -> Section:
-    """Alignment against uniformity, a point for each validation, a line for each layer (Wang & Isola 2020).
+    """Draw alignment over uniformity, with a point for each validation (Wang & Isola 2020).
 
     Raises:
-        Missing: there was no validation.
+        Missing: There was no validation.
     """
     traces: list[dict[str, Any]] = []
     marks = {}
@@ -37,19 +37,19 @@ def section(run: Run) -> Section:
             "hovertemplate": "epoch %{customdata}<br>uniformity %{x:.3f}<br>alignment %{y:.3f}",
         })  # fmt: skip
     if not traces:
-        raise Missing("no validation has measured alignment and uniformity")
+        raise Missing("no validation measured alignment and uniformity")
     layout = {"xaxis": {"title": {"text": "uniformity"}}, "yaxis": {"title": {"text": "alignment"}}}
     about = "; ".join(
         f"{trace['name']} ends at uniformity {trace['x'][-1]}, alignment {trace['y'][-1]}" for trace in traces
     )
     lead = (
-        "Lower is better on both axes: views of one image close together, images spread over the sphere. "
-        "Training usually trades one for the other; the large mark is the last validation."
+        "Lower is better on both axes: views of one image are close together, and images spread over the "
+        "sphere. Training usually trades one for the other. The large mark is the last validation."
     )
-    boxes = switches("Layers", marks)
+    boxes = macros.switches("Layers", marks)
     return Section(
         "plane",
         "Alignment and uniformity",
         lead,
-        boxes + chart("Alignment over uniformity", traces, layout, about=about, tall=True),
+        boxes + macros.chart("Alignment over uniformity", traces, layout, about=about, tall=True),
     )

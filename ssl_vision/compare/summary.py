@@ -1,4 +1,4 @@
-"""A comparison in words and tables."""
+"""A comparison as sentences, tables and JSON."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,30 +11,30 @@ Lines = list[list[str]]
 
 
 def title(comparison: Comparison) -> str:
-    """What was compared, under which protocol, with which seeds."""
-    how = {
+    """Metric, protocol, epoch and seeds of a comparison."""
+    conditions = {
         k: v
-        for k, v in comparison.how.items()
+        for k, v in comparison.conditions.items()
         if k not in ("features", "metric", "layer", "protocol", "epoch", "options", "root")
     }
-    quantity = comparison.quantity
-    named = quantity.metric
-    if "protocol" in comparison.how:
-        named += f" of the {quantity.layer}, protocol {quantity.protocol}"
-        named += f" ({', '.join(f'{key} {value}' for key, value in how.items())})"
-    elif "images" in comparison.how:
-        named += f" (validation on {comparison.how['images']})"
+    selector = comparison.selector
+    name = selector.metric
+    if "protocol" in comparison.conditions:
+        name += f" of the {selector.layer}, protocol {selector.protocol}"
+        name += f" ({', '.join(f'{key} {value}' for key, value in conditions.items())})"
+    elif "images" in comparison.conditions:
+        name += f" (validation on {comparison.conditions['images']})"
     seeds = ", ".join(map(str, comparison.seeds))
     metric = comparison.metric
     unit = ", in percent" if metric.percent else ""
     if metric.direction == "lower" or (metric.direction == "higher" and not metric.percent):
         unit += f", {metric.direction} is better"
     plural = "seed" if len(comparison.seeds) == 1 else "seeds"
-    return f"{named}{unit}, epoch {comparison.how['epoch']}, {plural} {seeds}"
+    return f"{name}{unit}, epoch {comparison.conditions['epoch']}, {plural} {seeds}"
 
 
 def group_table(comparison: Comparison) -> Lines:
-    """A line for each group."""
+    """A row for each group."""
     lines = [[comparison.by, "seeds", "mean", _level(comparison), "min", "max"]]
     for group in comparison.groups:
         values = (group.mean, comparison.interval(group), min(group.values), max(group.values))
@@ -44,28 +44,28 @@ def group_table(comparison: Comparison) -> Lines:
 
 
 def pair_table(comparison: Comparison) -> Lines:
-    """A line for each pair: the first group less the second."""
-    many = len(comparison.pairs) > 1
+    """A row for each pair: the first group minus the second."""
+    corrected = len(comparison.pairs) > 1
     bootstrapped = any(pair.result.bootstrap for pair in comparison.pairs)
     heads = ["first - second", "difference", _level(comparison), *(["bootstrap"] if bootstrapped else [])]
-    lines = [[*heads, "t test p", *(["Holm p"] if many else []), "Wilcoxon p", "d_z", "resolvable"]]
+    lines = [[*heads, "t test p", *(["Holm p"] if corrected else []), "Wilcoxon p", "d_z", "resolvable"]]
     for pair in comparison.pairs:
         result = pair.result
         values = (result.mean, result.interval, *([result.bootstrap] if bootstrapped else []))
         line = [f"{pair.first.name} - {pair.second.name}", *(_shown(comparison, value) for value in values)]
-        line += [_p(result.t_p), *([_p(pair.holm_p)] if many else []), _p(result.wilcoxon_p)]
+        line += [_p(result.t_p), *([_p(pair.holm_p)] if corrected else []), _p(result.wilcoxon_p)]
         line += ["" if result.effect is None else f"{result.effect:.2f}"]
         lines.append([*line, _shown(comparison, result.resolvable)])
     return lines
 
 
-def verdicts(comparison: Comparison) -> list[str]:
+def summaries(comparison: Comparison) -> list[str]:
     """A sentence for each pair."""
-    return [verdict(comparison, pair) for pair in comparison.pairs]
+    return [summary(comparison, pair) for pair in comparison.pairs]
 
 
-def verdict(comparison: Comparison, pair: Pair) -> str:
-    """What the pair's numbers allow to say, and no more."""
+def summary(comparison: Comparison, pair: Pair) -> str:
+    """The conclusion that the numbers of a pair support, as a sentence."""
     result, n = pair.result, len(comparison.seeds)
     first, second = pair.first.name, pair.second.name
     seeds = f"{n} seed" if n == 1 else f"{n} seeds"
@@ -82,29 +82,29 @@ def verdict(comparison: Comparison, pair: Pair) -> str:
                 "difference from chance: train more seeds."
             )
         return f"{first} is {side} than {second} by {size} with each of {seeds}: no spread, so no test."
-    p, many = pair.holm_p, len(comparison.pairs) > 1
-    named = f"Holm-corrected p {_equals(p)}" if many else f"p {_equals(p)}"
-    range_ = _shown(comparison, result.interval)
+    p = pair.holm_p
+    p_value = f"{'Holm-corrected ' if len(comparison.pairs) > 1 else ''}p {_equals(p)}"
+    interval = _shown(comparison, result.interval)
     if p is not None and p < comparison.alpha:
-        level = f"{100 * (1 - comparison.alpha):g} % interval"
-        return f"{first} is {side} than {second} by {size} ({level} {range_}, {seeds}, {named})."
+        level = _level(comparison)
+        return f"{first} is {side} than {second} by {size} ({level} {interval}, {seeds}, {p_value})."
     return (
         f"{first} and {second} cannot be told apart with {seeds}: the difference is "
-        f"{_sized(comparison, result.mean)} ({range_}, {named}); a difference of "
+        f"{_sized(comparison, result.mean)} ({interval}, {p_value}); a difference of "
         f"{_sized(comparison, result.resolvable)} or more "
         "would be found 4 times in 5 if differences spread as these do."
     )
 
 
 def _sides(metric: MetricDescription) -> tuple[str, str]:
-    """How a sentence calls the larger and the smaller value; only shares of 1 are "better" or "worse"."""
+    """Words for the larger and the smaller value; only accuracies are "better" or "worse"."""
     if not metric.percent or metric.direction == "none":
         return "higher", "lower"
     return ("better", "worse") if metric.direction == "higher" else ("worse", "better")
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
-    """What has to be known beside the tables."""
+    """Sentences about left-out seeds, other differences and the limits of the tests."""
     for name, seeds in comparison.left_out.items():
         plural = "seed" if len(seeds) == 1 else "seeds"
         yield f"Left out, as other groups do not have them: {plural} {', '.join(map(str, seeds))} of {name}."
@@ -117,25 +117,25 @@ def notes(comparison: Comparison) -> Iterator[str]:
         needed = next(m for m in range(n, 64) if smallest_wilcoxon_p(m) < comparison.alpha)
         yield (
             f"With {n} seeds Wilcoxon's test cannot fall below p = {least:g}, however large the difference; "
-            f"below {comparison.alpha:g} it takes {needed} seeds. The verdict is the t test's."
+            f"below {comparison.alpha:g} it takes {needed} seeds. The summaries use the t test."
         )
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """Tables, verdicts and notes as Markdown."""
+    """Tables, summaries and notes as Markdown."""
     parts = [f"**{title(comparison)}**", _piped(group_table(comparison)), _piped(pair_table(comparison))]
-    parts += ["\n".join(f"- {line}" for line in (*verdicts(comparison), *notes(comparison)))]
+    parts += ["\n".join(f"- {line}" for line in (*summaries(comparison), *notes(comparison)))]
     return "\n\n".join(parts) + "\n"
 
 
 def as_dict(comparison: Comparison) -> dict[str, Any]:
-    """All of it, with every value that it was computed from."""
+    """The whole comparison for JSON, with the value of every run."""
     return {
         "by": comparison.by,
-        "metric": comparison.quantity.metric,
+        "metric": comparison.selector.metric,
         "unit": "percent" if comparison.metric.percent else comparison.metric.unit,
         "direction": comparison.metric.direction,
-        "how": dict(comparison.how),
+        "conditions": dict(comparison.conditions),
         "alpha": comparison.alpha,
         "seeds": list(comparison.seeds),
         "left_out": {name: list(seeds) for name, seeds in comparison.left_out.items()},
@@ -157,7 +157,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
 
 
 def pair_row(comparison: Comparison, pair: Pair) -> dict[str, Any]:
-    """One pair, flat but for its differences."""
+    """The statistics of one pair, flat except for its list of differences."""
     result = pair.result
     ends = {"interval": result.interval, "bootstrap": result.bootstrap}
     flat = {
@@ -177,7 +177,7 @@ def pair_row(comparison: Comparison, pair: Pair) -> dict[str, Any]:
         "d_z": result.effect,
         "resolvable": result.resolvable,
         "differences": list(result.differences),
-        "verdict": verdict(comparison, pair),
+        "summary": summary(comparison, pair),
     }
 
 
@@ -186,7 +186,7 @@ def _level(comparison: Comparison) -> str:
 
 
 def _shown(comparison: Comparison, value: float | tuple[float, float] | None) -> str:
-    """A number or an interval of the quantity; nothing for None."""
+    """A value or an interval of the metric; an empty string for None."""
     if value is None:
         return ""
     if isinstance(value, tuple):
@@ -208,7 +208,7 @@ def _equals(value: float | None) -> str:
 
 
 def _piped(lines: Lines) -> str:
-    """A Markdown table, its first column flush left."""
+    """A Markdown table whose first column is aligned left."""
     head, *body = lines
     rule = ["---", *("---:" for _ in head[1:])]
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *body))

@@ -1,4 +1,4 @@
-"""What runs are compared by: a number of each, and everything that says how it came about."""
+"""Select the value by which runs are compared, and the conditions under which it was measured."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -12,19 +12,20 @@ from ssl_vision.errors import InputError
 from ssl_vision.runs.evaluation_file import preferred
 from ssl_vision.runs.registry import Run
 
-_OF_ONE_RUN = ("value", "seed", "lr", "weight_decay", "weights", "title", "unit", "direction")
-"""Fields of a row of evaluation.json that may differ between runs; the step size is chosen for each."""
+_RUN_FIELDS = ("value", "seed", "lr", "weight_decay", "weights", "title", "unit", "direction")
+"""Fields of a row of evaluation.json that may differ between runs; the learning rate is tuned for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricSelector:
-    """What is compared.
+    """Select one value of each run.
 
     Args:
-        metric: of a row of evaluation.json; with a slash, such as ``val/knn_top1``, the last in metrics.csv.
-        layer: of the row.
-        protocol: of the row.
-        row: other fields that the row must have, for a protocol with several rows of that metric.
+        metric: name of a metric in evaluation.json; with a slash, such as ``val/knn_top1``, the last value of
+            that metric in metrics.csv.
+        layer: layer of the row in evaluation.json.
+        protocol: protocol of the row.
+        row: further fields that the row must have, for a protocol with several rows of one metric.
     """
 
     metric: str = "knn_top1"
@@ -36,7 +37,7 @@ class MetricSelector:
         """Description of the metric.
 
         Args:
-            rows: rows of evaluation.json, which describe a metric whose module is not imported.
+            rows: selected rows of evaluation.json, which describe a metric whose module is not imported.
 
         Raises:
             InputError: The description in a row is invalid.
@@ -46,21 +47,21 @@ class MetricSelector:
         except ValueError as error:
             raise InputError(f"{self.metric} in evaluation.json: {error}") from error
 
-    def of(self, run: Run) -> dict[str, Any]:
-        """The value and everything that says how it came about.
+    def select(self, run: Run) -> dict[str, Any]:
+        """The value of a run and the conditions under which it was measured.
 
         Raises:
-            InputError: the run does not have it, has several, or has it of an earlier epoch.
+            InputError: The run has no such value, has several, or was evaluated at an earlier epoch.
         """
         if is_metric(self.metric):
             curve = run.curve(self.metric)
             if not curve:
                 raise InputError(f"{run.folder.path} has no {self.metric} in its metrics.csv")
-            on = {"images": run.validated_on} if self.metric.startswith("val/") else {}
-            return {"value": curve[-1][2], "epoch": curve[-1][1] + 1, **on}
+            images = {"images": run.validated_on} if self.metric.startswith("val/") else {}
+            return {"value": curve[-1][2], "epoch": curve[-1][1] + 1, **images}
         rows = [row for row in run.evaluation if row.get("features") == "trained"]
-        wanted = {"protocol": self.protocol, "layer": self.layer, "metric": self.metric, **self.row}
-        for key, value in wanted.items():
+        required = {"protocol": self.protocol, "layer": self.layer, "metric": self.metric, **self.row}
+        for key, value in required.items():
             present = list(dict.fromkeys(str(row[key]) for row in rows if key in row))
             rows = [row for row in rows if str(row.get(key)) == value]
             if rows:
@@ -77,7 +78,7 @@ class MetricSelector:
         rows = preferred(rows, run.config)
         rows = [row for row in rows if row.get("epoch") == run.epoch] or rows[-1:]
         if len(rows) > 1:
-            choices = _different(rows)
+            choices = _differing_fields(rows)
             raise InputError(
                 f"{run.folder.path} has {len(rows)} rows of {self.metric}: choose one with "
                 + " ".join(f"--row {key}={'|'.join(values)}" for key, values in choices.items())
@@ -87,27 +88,32 @@ class MetricSelector:
                 f"{run.folder.path} was evaluated at epoch {rows[0].get('epoch')} and has {run.epoch} now: "
                 f"ssl-vision evaluate {shlex.quote(str(run.folder.path))} --protocol {self.protocol}"
             )
-        found = dict(rows[0])
-        if found.get("data") != "ImageFolder":  # the root of any other data set says where it is, not which
-            found.pop("root", None)
-        return found
+        row = dict(rows[0])
+        if row.get("data") != "ImageFolder":  # the root of any other data set is a place, not a data set
+            row.pop("root", None)
+        return row
 
 
-def common(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the rows say of how their values came about, which must be the same."""
-    fields = [{key: value for key, value in row.items() if key not in _OF_ONE_RUN} for row in rows]
-    for run, own in zip(runs, fields, strict=True):
-        for key in sorted(own.keys() | fields[0].keys()):
-            if own.get(key) != fields[0].get(key):
+def shared_conditions(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The conditions under which the selected values were measured.
+
+    Raises:
+        InputError: Two runs were measured under different conditions.
+    """
+    fields = [{key: value for key, value in row.items() if key not in _RUN_FIELDS} for row in rows]
+    first = fields[0]
+    for run, other in zip(runs, fields, strict=True):
+        for key in sorted(other.keys() | first.keys()):
+            if other.get(key) != first.get(key):
                 raise InputError(
-                    f"{runs[0].folder.path} and {run.folder.path} were measured in different ways: {key} is "
-                    f"{shown(fields[0].get(key))} there and {shown(own.get(key))} here: evaluate both alike"
+                    f"{runs[0].folder.path} and {run.folder.path} were evaluated under different conditions: "
+                    f"{key} is {shown(first.get(key))} and {shown(other.get(key))}. Evaluate both alike"
                 )
-    return fields[0]
+    return first
 
 
-def _different(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+def _differing_fields(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Fields in which the rows differ, and their values."""
-    keys = dict.fromkeys(key for row in rows for key in row if key not in _OF_ONE_RUN)
+    keys = dict.fromkeys(key for row in rows for key in row if key not in _RUN_FIELDS)
     values = {key: list(dict.fromkeys(str(row[key]) for row in rows if key in row)) for key in keys}
-    return {key: found for key, found in values.items() if len({row.get(key) for row in rows}) > 1}
+    return {key: options for key, options in values.items() if len({row.get(key) for row in rows}) > 1}

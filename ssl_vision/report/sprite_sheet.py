@@ -1,29 +1,30 @@
-"""Many small images as one picture in the page's style."""
+"""Small images combined into one picture in the CSS of the page."""
 
 import base64
 import io
 import math
 
 import torch
+from markupsafe import Markup
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from ssl_vision.report.markup import text
+from ssl_vision.report.markup import macros
 
 COLUMNS = 32
-"""Images in a row."""
+"""Number of images in a row."""
 
 _LOSSLESS = 2**18
-"""Pixels up to which a sheet is kept to the bit."""
+"""Largest number of pixels of a sheet that is stored without loss."""
 
 
 class SpriteSheet:
-    """Images of one size side by side, each shown as a part of the whole.
+    """Images of one size in a grid, each displayed as a part of the whole.
 
     Args:
-        name: CSS class of its images.
-        side: images larger than this, pixels, are shrunk to it.
+        name: CSS class of the images.
+        side: longest side in pixels; larger images are shrunk.
     """
 
     def __init__(self, name: str, *, side: int) -> None:
@@ -32,7 +33,7 @@ class SpriteSheet:
         self._count = 0
 
     def add(self, images: Tensor) -> range:
-        """Takes in (N, 3, H, W) uint8 images and returns their places; all calls bring one size."""
+        """Add uint8 images, shape (N, 3, H, W), the same size in all calls; returns their places."""
         size = images.shape[-2:]
         if max(size) > self.side:
             shrunk = [max(1, round(length * self.side / max(size))) for length in size]
@@ -44,25 +45,22 @@ class SpriteSheet:
 
     @property
     def rows(self) -> int:
-        """Rows of images, two at least."""
+        """Number of rows of images, at least two."""
         return max(2, math.ceil(self._count / COLUMNS))
 
-    def tile(self, number: int, about: str, *, more: str = "") -> str:
-        """An element that shows an image.
+    def tile(self, place: int, about: str, *, classes: str = "") -> Markup:
+        """An element that displays one image.
 
         Args:
-            number: its place.
-            about: what is to be seen.
-            more: further CSS classes.
+            place: place of the image in the sheet.
+            about: text alternative.
+            classes: further CSS classes.
         """
-        row, column = divmod(number, COLUMNS)
-        return (
-            f'<span class="tile {self.name} {more}" role="img" aria-label="{text(about)}" '
-            f'title="{text(about)}" style="--column:{column};--row:{row}"></span>'
-        )
+        row, column = divmod(place, COLUMNS)
+        return macros.tile(f"{self.name} {classes}", about, column, row)
 
     def style(self) -> str:
-        """CSS with the picture itself: PNG of few pixels, WebP of many. Without images it is empty."""
+        """CSS with the picture, as PNG if it is small and as WebP otherwise; empty without images."""
         if not self._tiles:
             return ""
         tiles = torch.cat(self._tiles)

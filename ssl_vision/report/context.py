@@ -1,4 +1,4 @@
-"""What a run's page is made of: its files, its images, its features."""
+"""The data of a run's report: its files, its images and its features."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -26,27 +26,27 @@ from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run
 
 SHOWN = 2000
-"""Images at most that the page carries for its map."""
+"""Largest number of images in the map of the page."""
 
 _SPLITS = {"train": "training", "val": "validation", "test": "test"}
 
 NEAR = 5
-"""Neighbours that are shown of an image."""
+"""Number of neighbours shown for an image."""
 
 
 @dataclass(frozen=True)
 class FeatureView:
-    """What a network makes of a split's images, and what their neighbours say of them.
+    """Features of the images of a split, with their nearest neighbours and kNN predictions.
 
     Args:
-        images: N of them.
-        split: which they are, in words.
-        features: (N, F) by layer.
-        bank: the images among which neighbours are sought; None where that is `images` themselves.
-        bank_features: (M, F) of the backbone.
-        k: neighbours that vote.
-        temperature: of the vote.
-        classes: names of the classes; of images and bank alike.
+        images: N images.
+        split: description of the images for the reader.
+        features: features by layer, shape (N, F).
+        bank: images among which neighbours are searched; None searches among `images` themselves.
+        bank_features: backbone features of the bank, shape (M, F).
+        k: number of neighbours that vote.
+        temperature: temperature of the vote.
+        classes: names of the classes of images and bank.
     """
 
     images: Images
@@ -60,24 +60,24 @@ class FeatureView:
 
     @cached_property
     def neighbours(self) -> Neighbours:
-        """Of each image, max(k, 5) at most in the bank, itself left out, by cosine of the backbone."""
+        """The max(k, 5) nearest neighbours of each image, excluding itself, by cosine similarity."""
         own = int(self.bank is None)
         count = min(max(self.k, NEAR) + own, len(self.bank_features))
-        found = nearest(self.features["backbone"], self.bank_features, count)
+        neighbours = nearest(self.features["backbone"], self.bank_features, count)
         if not own:
-            return found
-        other = found.index != torch.arange(len(self.images))[:, None]
-        other[:, -1] &= other.sum(dim=1) < count  # an image that is not among its own neighbours has equals
-        return Neighbours(*(each[other].view(len(self.images), count - 1) for each in found))
+            return neighbours
+        other = neighbours.index != torch.arange(len(self.images))[:, None]
+        other[:, -1] &= other.sum(dim=1) < count  # a duplicate may displace an image among its own neighbours
+        return Neighbours(*(each[other].view(len(self.images), count - 1) for each in neighbours))
 
     @property
     def voters(self) -> int:
-        """Neighbours that vote: k, or all of a smaller bank."""
+        """Number of neighbours that vote: k, or the size of a smaller bank."""
         return min(self.k, len(self.bank or self.images))
 
     @cached_property
     def scores(self) -> Tensor | None:
-        """(N, C) the score that the vote gives each class; None where images or bank have no labels."""
+        """Score of each class, shape (N, C); None if the images or the bank have no labels."""
         if self.bank is None or not self.bank.labelled.all() or not self.images.labelled.any():
             return None
         return vote(
@@ -86,32 +86,31 @@ class FeatureView:
 
     @property
     def predicted(self) -> Tensor | None:
-        """(N,) the class that the vote gives each image; None where there are no scores."""
+        """Predicted classes, shape (N,); None without scores."""
         return None if self.scores is None else self.scores.argmax(dim=1)
 
     @cached_property
     def shown(self) -> Tensor:
-        """Rows that the map shows: all, or `SHOWN` of them, evenly spaced."""
-        count = min(len(self.images), SHOWN)
-        return torch.arange(count) * len(self.images) // count
+        """Rows that the map shows: all, or `SHOWN` evenly spaced ones."""
+        return _evenly_spaced(len(self.images))
 
     def name(self, label: int) -> str:
-        """Of a class; -1 is no class."""
+        """Name of a class; -1 is "no label"."""
         return self.classes[label] if label >= 0 else "no label"
 
 
 @dataclass
 class ReportContext:
-    """What the sections of a run's page draw from.
+    """The data from which the sections of a run's report are made.
 
     Args:
-        run: its folder.
-        data: its images, where they are read already.
-        embedded: its features, where they are made already.
-        embed: whether features are made where they are not.
-        device: where.
-        cache: keep features in the run folder.
-        root: folder of the run's images, instead of the one in its config.
+        run: the run.
+        data: images of the run, if they are already loaded.
+        embedded: features of the run, if they are already computed.
+        embed: compute missing features.
+        device: device on which features are computed.
+        cache: keep features in the run directory.
+        root: directory of the images, instead of the one in the config.
         allowed: classes outside this package that the run may name.
     """
 
@@ -126,18 +125,18 @@ class ReportContext:
 
     @property
     def seed(self) -> int:
-        """Of the run."""
+        """Seed of the run."""
         return int(self.run.setting("seed") or 0)
 
     def images(self) -> ImageData:
-        """The run's data.
+        """The data module of the run.
 
         Raises:
-            Missing: it cannot be read.
+            Missing: The images cannot be read.
         """
         if self.data is None:
             try:
-                data = self._data()
+                data = self._configured_data()
                 data.prepare_data()
                 data.split("pretrain")
             except (InputError, OSError) as error:
@@ -146,39 +145,39 @@ class ReportContext:
         return self.data
 
     @cached_property
-    def look(self) -> FeatureView | str:
-        """The features of the run's images, or why there are none."""
+    def _features(self) -> FeatureView | str:
+        """The features of the images, or why there are none."""
         if self.embedded is None and not self.embed:
             return (
-                f"it needs the features of images: ssl-vision evaluate {self.run.folder.path}, "
+                f"this section requires features: run ssl-vision evaluate {self.run.folder.path}, "
                 f"or ssl-vision report {self.run.folder.path}"
             )
         try:
-            return _look(self.embedded or self._embedded(), self.run.config.get("metrics") or {})
+            return _feature_view(self.embedded or self._extractor(), self.run.config.get("metrics") or {})
         except Missing as error:
             return str(error)
         except (InputError, ValueError) as error:
-            return f"there are no features ({' '.join(str(error).split())})"
+            return f"the features cannot be computed ({' '.join(str(error).split())})"
 
-    def features(self) -> FeatureView:
-        """The features of the run's images.
+    def feature_view(self) -> FeatureView:
+        """The features of the images.
 
         Raises:
-            Missing: there are none.
+            Missing: There are none; the message says why.
         """
-        if isinstance(self.look, str):
-            raise Missing(self.look)
-        return self.look
+        if isinstance(self._features, str):
+            raise Missing(self._features)
+        return self._features
 
-    def _embedded(self) -> FeatureExtractor:
+    def _extractor(self) -> FeatureExtractor:
         checkpoint = read_checkpoint(self.run.folder.last)
         data = self.images()
         try:
             images: Any = {"train": data.split("train"), "test": data.split(data.eval_split)}
         except InputError:
-            images = {"train": _some(data.split("pretrain"))}
+            images = {"train": _subset(data.split("pretrain"))}
         if not images["train"].labelled.any():
-            images = {"train": _some(images["train"])}
+            images = {"train": _subset(images["train"])}
         model = trained_model(checkpoint, allowed=self.allowed).to(chosen_device(self.device))
         cache = FeatureCache(self.run.folder.features) if self.cache else None
         return FeatureExtractor(
@@ -186,11 +185,11 @@ class ReportContext:
             description=checkpoint.config["model"], layers=Layers._fields, cache=cache, seed=self.seed,
         )  # fmt: skip
 
-    def _data(self) -> ImageData:
-        """The data module that the run's config describes, with the run's seed.
+    def _configured_data(self) -> ImageData:
+        """The data module in the config, with the seed of the run.
 
         Raises:
-            InputError: the config describes none, or where another user's images are.
+            InputError: The config has no valid data module, or belongs to another user.
         """
         file, config = self.run.folder.config_file, self.run.config
         try:
@@ -200,26 +199,29 @@ class ReportContext:
                 options["root"] = self.root
             if options.get("root") == ROOT_NEEDED:
                 raise InputError(
-                    f"{file}: belongs to another user: give the images to ssl-vision report with --data.root"
+                    f"{file}: belongs to another user: pass the directory of the images with --data.root"
                 )
             config = {**config, "data": section}
             data = built(pl.LightningDataModule, "data", config, where=file, allowed=self.allowed)
         except InputError:
             raise
         except Exception as error:
-            raise InputError(f"{file}: describes no data: {one_line(str(error))}") from error
+            raise InputError(f"{file}: invalid data configuration: {one_line(str(error))}") from error
         if not isinstance(data, ImageData):
-            raise InputError(f"{type(data).__name__} is no ImageData")
+            raise InputError(f"{type(data).__name__} is not an ImageData module")
         return data
 
 
-def _some(images: Images) -> Images:
-    """As many as the map shows."""
-    count = min(len(images), SHOWN)
-    return images.select(torch.arange(count) * len(images) // count)
+def _subset(images: Images) -> Images:
+    return images.select(_evenly_spaced(len(images)))
 
 
-def _look(embedded: FeatureExtractor, metrics: dict[str, Any]) -> FeatureView:
+def _evenly_spaced(size: int) -> Tensor:
+    count = min(size, SHOWN)
+    return torch.arange(count) * size // count
+
+
+def _feature_view(embedded: FeatureExtractor, metrics: dict[str, Any]) -> FeatureView:
     images = embedded.splits.images
     name: Any = "test" if "test" in images else "train"
     features = {layer: embedded.plain(name, layer).cpu() for layer in embedded.layers}
