@@ -1,4 +1,4 @@
-"""Draws docs/weights.svg: how much each objective listens to an anchor, by its margin d.
+"""Draws docs/weights.svg: how much each objective listens to an anchor, by its logit margin d.
 
     python docs/weights.py
 
@@ -37,7 +37,7 @@ CURVES: dict[str, tuple[MarginLoss, str, str, float]] = {
 SAME_AS_MACL = (Decoupled(), Flat())
 
 
-def margins() -> Tensor:
+def logit_margins() -> Tensor:
     """All d that a similarity in [−1, 1] of the positive gives."""
     return math.log(NEGATIVES) - torch.linspace(1, -1, 801, dtype=torch.float64) / TAU
 
@@ -47,10 +47,10 @@ def weight_on(weight: MarginLoss, d: Tensor) -> Tensor:
     d = d.clone().requires_grad_()
     positive = (math.log(NEGATIVES) - d.detach()) * TAU
     anchors = Anchors(
-        margin=d,
+        logit_margin=d,
         positive=positive,
         temperature=torch.tensor(TAU),
-        margin_at=lambda tau: math.log(NEGATIVES) - positive / tau,
+        logit_margin_at=lambda tau: math.log(NEGATIVES) - positive / tau,
     )
     return torch.autograd.grad(weight(anchors).sum(), d)[0]
 
@@ -61,10 +61,12 @@ def draw(path: Path) -> None:
 
     plt.rcParams.update({"svg.fonttype": "none", "font.family": "sans-serif", "svg.hashsalt": "weights"})
     figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
-    d = margins()
+    d = logit_margins()
     for name, (weight, colour, style, width) in CURVES.items():
         axes.plot(d, weight_on(weight, d), style, color=colour, label=name, linewidth=width)
-    axes.set(xlabel="margin d", ylabel="weight on ∇d", ylim=(-0.05, 3.1), xlim=(float(d[0]), float(d[-1])))
+    axes.set(
+        xlabel="logit margin d", ylabel="weight on ∇d", ylim=(-0.05, 3.1), xlim=(float(d[0]), float(d[-1]))
+    )
     similarity = axes.secondary_xaxis(
         "top", functions=(lambda x: (math.log(NEGATIVES) - x) * TAU, lambda s: math.log(NEGATIVES) - s / TAU)
     )

@@ -11,8 +11,8 @@
 # %% [markdown]
 # # A new objective
 #
-# Every objective of the family is *weight × temperature rule × pairs*. The margin d of an anchor says how far
-# its negatives outweigh its positive, and W = sigmoid(d) is one minus the softmax probability of the
+# Every objective of the family is *weight × temperature rule × pairs*. The logit margin d of an anchor says
+# how far its negatives outweigh its positive, and W = sigmoid(d) is one minus the softmax probability of the
 # positive:
 #
 # $$d = \log \sum_j e^{s_j/\tau} - s^+/\tau$$
@@ -77,7 +77,8 @@ class Power(MarginLoss):
 
     def forward(self, anchors: Anchors) -> Tensor:
         """D, carrying W^p ∇d."""
-        return value_with_gradient(anchors.margin, anchors.margin.sigmoid() ** self.power, anchors.margin)
+        d = anchors.logit_margin
+        return value_with_gradient(d, d.sigmoid() ** self.power, d)
 ''')
 sys.path.insert(0, os.getcwd())
 powers = importlib.import_module("powers")
@@ -107,9 +108,11 @@ for options in (
 
 # %%
 def weight_on(weight: MarginLoss, d: Tensor) -> Tensor:
-    """∂loss/∂d of anchors with these margins."""
+    """∂loss/∂d of anchors with these logit margins."""
     d = d.clone().requires_grad_()
-    anchors = Anchors(margin=d, positive=-d.detach(), temperature=torch.tensor(1.0), margin_at=lambda tau: d)
+    anchors = Anchors(
+        logit_margin=d, positive=-d.detach(), temperature=torch.tensor(1.0), logit_margin_at=lambda tau: d
+    )
     return torch.autograd.grad(weight(anchors).sum(), d)[0]
 
 
@@ -117,7 +120,7 @@ d = torch.linspace(-8, 4, 200)
 figure, axes = plt.subplots(figsize=(6, 2.8))
 for p in (0.0, 0.25, 0.5, 1.0):
     axes.plot(d, weight_on(powers.Power(p), d), label=f"p = {p}")
-axes.set(xlabel="margin d", ylabel="weight on ∇d")
+axes.set(xlabel="logit margin d", ylabel="weight on ∇d")
 axes.legend(frameon=False)
 plt.show()
 
@@ -184,8 +187,8 @@ for p in POWERS:
     )
 
 # %% [markdown]
-# What is logged came with the margin. The three objectives differ by as much as W differs from 1: where its
-# mean is near 1, they do nearly the same.
+# What is logged came with the logit margin. The three objectives differ by as much as W differs from 1: where
+# its mean is near 1, they do nearly the same.
 
 # %%
 figure, panels = plt.subplots(1, 2, figsize=(8.5, 2.8))

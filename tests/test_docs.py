@@ -41,7 +41,7 @@ def test_the_objective_that_the_page_adds_has_the_gradient_it_states():
     z = torch.randn(8, 4, dtype=torch.float64, requires_grad=True)
     other = torch.randn(8, 4, dtype=torch.float64)
     (gradient,) = torch.autograd.grad(names["objective"](z, other), z)
-    d = o.margin(z, other, 0.1)
+    d = o.logit_margin(z, other, 0.1)
     (expected,) = torch.autograd.grad((d.sigmoid().sqrt().detach() * d).mean(), z)
     torch.testing.assert_close(gradient, expected)
 
@@ -59,16 +59,17 @@ def test_every_class_is_in_its_table(heading, base):
 
 
 def subclasses(base):
-    """Names of those defined in the package, at any depth."""
+    """Names of the public classes of the package, at any depth."""
     found = {cls for cls in base.__subclasses__() if cls.__module__.startswith("ssl_vision.")}
-    return {cls.__name__ for cls in found} | {name for cls in found for name in subclasses(cls)}
+    public = {cls.__name__ for cls in found if not cls.__name__.startswith("_")}
+    return public | {name for cls in found for name in subclasses(cls)}
 
 
 def test_the_picture_shows_the_weights_of_the_table():
     spec = importlib.util.spec_from_file_location("weights", DOCS / "weights.py")
     picture = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(picture)
-    d = picture.margins()
+    d = picture.logit_margins()
     positive = (torch.log(torch.tensor(510.0, dtype=d.dtype)) - d) * 0.1
     outer = torch.sigmoid(torch.log(torch.tensor(510.0, dtype=d.dtype)) - positive)
     for weight, expected in [

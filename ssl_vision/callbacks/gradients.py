@@ -82,7 +82,7 @@ def _gate(objective: Objective, z1: Tensor, z2: Tensor, labels: Tensor | None) -
     seen: list[tuple[Tensor, Tensor]] = []
 
     def see(weight: nn.Module, anchors: tuple[Anchors], losses: Tensor) -> None:
-        seen.append((anchors[0].margin, losses))
+        seen.append((anchors[0].logit_margin, losses))
 
     if isinstance(objective, Contrastive):
         objective.weight.register_forward_hook(see)
@@ -90,8 +90,8 @@ def _gate(objective: Objective, z1: Tensor, z2: Tensor, labels: Tensor | None) -
     with torch.enable_grad():
         loss = loss_of(objective, labels)(*z.chunk(2))
     if seen:
-        margin, losses = seen[0]
-        return torch.autograd.grad(losses.sum(), margin)[0].mean()
+        logit_margin, losses = seen[0]
+        return torch.autograd.grad(losses.sum(), logit_margin)[0].mean()
     statistics = objective.statistics()
     for key in ("gate_mean", "active_share"):
         if key in statistics:

@@ -32,7 +32,7 @@ def shares(weights: Tensor) -> Tensor:
 class WeightHistogram(pl.Callback):
     """Writes the histogram of W = sigmoid(d) of every step that the trainer logs, 20 shares a row.
 
-    An objective without anchors that have a margin d leaves no rows.
+    An objective without a logit margin d leaves no rows.
 
     Args:
         log: takes the rows; a ``RunLog`` puts them into ``weights.csv``.

@@ -6,7 +6,8 @@ from ssl_vision.objectives.chunks import in_chunks
 from ssl_vision.objectives.contrastive import Contrastive, PairSet
 from ssl_vision.objectives.critic import Critic
 from ssl_vision.objectives.dissipation import MAT, MET, MPT, ArcCon, HardestTriplet
-from ssl_vision.objectives.margin import margin, normalize, positive_similarity
+from ssl_vision.objectives.gates import Gate, HingeGate, OpenGate, SigmoidGate, StepGate, WithinViewGate
+from ssl_vision.objectives.logit_margin import logit_margin, normalize, positive_similarity
 from ssl_vision.objectives.margin_loss import (
     Anchors,
     AtTemperature,
@@ -20,25 +21,14 @@ from ssl_vision.objectives.margin_loss import (
     VonMisesFisher,
 )
 from ssl_vision.objectives.modified import ModifiedBarlowTwins, ModifiedMHE, ModifiedMHS, ModifiedVICReg
-from ssl_vision.objectives.objective import Objective, as_objective
-from ssl_vision.objectives.paradigm import (
-    AngularRatio,
-    ConstantRatio,
-    Gate,
+from ssl_vision.objectives.negative_weights import (
     HardestNegative,
-    HingeGate,
     NegativeWeight,
-    OpenGate,
     PowerOverNegatives,
-    Ratio,
-    SigmoidGate,
-    SlopeRatio,
     SoftmaxOverNegatives,
     SoftmaxOverPairs,
-    StepGate,
-    UnifiedGradient,
-    WithinViewGate,
 )
+from ssl_vision.objectives.objective import Objective, as_objective
 from ssl_vision.objectives.presets import (
     DCL,
     DCLW,
@@ -52,6 +42,7 @@ from ssl_vision.objectives.presets import (
     MACLb,
     MACLc,
 )
+from ssl_vision.objectives.ratios import AngularRatio, ConstantRatio, Ratio, SlopeRatio
 from ssl_vision.objectives.reclaim import RECLAIM
 from ssl_vision.objectives.redundancy import BarlowTwins, SphericalBarlowTwins, SphericalVICReg, VICReg
 from ssl_vision.objectives.supervised import SupCon
@@ -68,6 +59,7 @@ from ssl_vision.objectives.temperature import (
 )
 from ssl_vision.objectives.tiled import Pairs
 from ssl_vision.objectives.two_views import TwoViews
+from ssl_vision.objectives.unified_gradient import UnifiedGradient
 from ssl_vision.objectives.uniformity import MHE, MHS, AlignmentUniformity
 
 __all__ = [
@@ -145,7 +137,7 @@ __all__ = [
     "WithinViewGate",
     "as_objective",
     "in_chunks",
-    "margin",
+    "logit_margin",
     "normalize",
     "positive_similarity",
 ]

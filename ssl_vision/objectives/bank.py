@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ssl_vision.objectives.margin import normalize
+from ssl_vision.objectives.logit_margin import normalize
 
 Search = Literal["exact", "approximate"]
 

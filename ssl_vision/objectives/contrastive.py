@@ -1,18 +1,19 @@
 """The contrastive objective: temperature rule × weight × pair set."""
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from ssl_vision.objectives.arguments import check_choice
 from ssl_vision.objectives.gather import gather_batch
-from ssl_vision.objectives.margin import autocast_disabled, normalize, positives, unit_margin
+from ssl_vision.objectives.logit_margin import autocast_disabled, normalize, positives, unit_logit_margin
 from ssl_vision.objectives.margin_loss import Anchors, MarginLoss, Softmax
 from ssl_vision.objectives.objective import Objective
-from ssl_vision.objectives.queue import queue_margin
+from ssl_vision.objectives.queue import queue_logit_margin
 from ssl_vision.objectives.temperature import TemperatureRule, as_rule
-from ssl_vision.objectives.tiled import check_pairs
+from ssl_vision.objectives.tiled import PAIRS
 
 PairSet = Literal["both", "cross", "queue"]
 
@@ -22,12 +23,12 @@ class Contrastive(Objective):
 
         L = 1/A Σ_i ℓ(d_i(τ)),   d_i(τ) = log Σ_{j ∈ Neg(i)} exp(s_ij / τ) − s⁺_i / τ
 
-    where d is the margin (``ssl_vision.objectives.margin``) and A the number of anchors. Call it with the two
-    views' embeddings; read ``statistics()`` afterwards for what it knows of itself.
+    where d is the logit margin (see `logit_margin`) and A the number of anchors. Call the objective with the
+    embeddings of both views. Afterwards ``statistics()`` describes the call.
 
     Args:
         temperature: τ, a number or a rule.
-        weight: from margins to losses; the default is InfoNCE.
+        weight: margin loss ℓ; the default is `Softmax`, InfoNCE.
         pairs: which embeddings are anchors and negatives. With ``"both"`` all 2N embeddings are anchors and
             all other 2N − 2 are negatives (SimCLR). With ``"cross"`` the negatives are the N − 1 of the other
             view. With ``"queue"`` the N embeddings of view 1 are the anchors, those of view 2 the positives,
@@ -48,6 +49,8 @@ class Contrastive(Objective):
     """
 
     supports_queue: ClassVar[bool] = True
+    margin_loss: ClassVar[type[MarginLoss]] = Softmax
+    """The default ``weight``."""
 
     def __init__(
         self,
@@ -58,17 +61,14 @@ class Contrastive(Objective):
         gather: bool = True,
     ) -> None:
         super().__init__()
-        if self.supports_queue and pairs not in ("both", "cross", "queue"):
-            raise ValueError(f"pairs must be 'both', 'cross' or 'queue', got {pairs!r}")
-        if not self.supports_queue:
-            check_pairs(pairs)
+        check_choice("pairs", pairs, get_args(PairSet) if self.supports_queue else PAIRS)
         self.temperature = as_rule(temperature)
-        self.weight = Softmax() if weight is None else weight
+        self.weight = self.margin_loss() if weight is None else weight
         self.pairs: PairSet = pairs
         self.gather = gather
         if pairs == "queue":
             self.required_inputs = ("negatives",)
-        self._seen: tuple[Tensor, Tensor, Tensor] | None = None
+        self._stats: tuple[Tensor, Tensor, Tensor] | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """Tells the temperature rule which epoch (counted from 0) is running."""
@@ -103,10 +103,10 @@ class Contrastive(Objective):
         shift = self._shift(u1, u2, positive)
         tau = self.temperature(positive.detach())
 
-        def margin_at(temperature: Tensor | float) -> Tensor:
-            return unit_margin(u, shift, temperature, pairs=pairs)
+        def logit_margin_at(temperature: Tensor | float) -> Tensor:
+            return unit_logit_margin(u, shift, temperature, pairs=pairs)
 
-        return self._losses(margin_at, positive.repeat(2), tau).mean()
+        return self._losses(logit_margin_at, positive.repeat(2), tau).mean()
 
     def _queue_loss(self, z1: Tensor, z2: Tensor, negatives: Tensor | None) -> Tensor:
         z1, z2 = gather_batch(z1, z2.detach(), gathers=self.gather)
@@ -120,42 +120,44 @@ class Contrastive(Objective):
             shift = self._shift(u1, u2, positive)
             tau = self.temperature(positive.detach())
 
-            def margin_at(temperature: Tensor | float) -> Tensor:
+            def logit_margin_at(temperature: Tensor | float) -> Tensor:
                 wide = torch.as_tensor(temperature, dtype=u1.dtype, device=u1.device).expand(len(u1))
-                return queue_margin(u1, shift, wide, queue.to(u1.dtype))
+                return queue_logit_margin(u1, shift, wide, queue.to(u1.dtype))
 
-            return self._losses(margin_at, positive, tau).mean()
+            return self._losses(logit_margin_at, positive, tau).mean()
 
     def _shift(self, u1: Tensor, u2: Tensor, positive: Tensor) -> Tensor:
-        """(N,) what the margin subtracts for the positive pairs: their similarities."""
+        """(N,) what the logit margin subtracts for the positive pairs: their similarities."""
         return positive
 
     def _units(self, z1: Tensor, z2: Tensor) -> Tensor:
         """(2N, D) unit embeddings of the whole batch, those of view 1 first."""
         return normalize(torch.cat(gather_batch(z1, z2, gathers=self.gather)))
 
-    def _losses(self, margin_at: Callable[[Tensor | float], Tensor], positive: Tensor, tau: Tensor) -> Tensor:
-        """(A,) losses of anchors with the margins ``margin_at(tau)``, recorded for ``statistics``.
+    def _losses(
+        self, logit_margin_at: Callable[[Tensor | float], Tensor], positive: Tensor, tau: Tensor
+    ) -> Tensor:
+        """(A,) losses of anchors with the margins ``logit_margin_at(tau)``, recorded for ``statistics``.
 
         Args:
-            margin_at: (A,) margins at a temperature.
+            logit_margin_at: (A,) margins at a temperature.
             positive: (A,) similarities to the positives.
             tau: a scalar, or (N,) with a value for each image.
         """
-        d = margin_at(tau)
-        self._seen = (positive.detach(), tau.detach(), d.detach())
+        d = logit_margin_at(tau)
+        self._stats = (positive.detach(), tau.detach(), d.detach())
         anchors = Anchors(
-            margin=d,
+            logit_margin=d,
             positive=positive,
             temperature=tau.repeat(len(positive) // len(tau)) if tau.ndim else tau,
-            margin_at=torch.no_grad()(margin_at),
+            logit_margin_at=torch.no_grad()(logit_margin_at),
         )
         losses: Tensor = self.weight(anchors)
         return losses
 
     def anchor_weights(self) -> Tensor:
         """(A,) W = sigmoid(d) of the last call's anchors, detached, on its device; none before the first."""
-        return torch.empty(0) if self._seen is None else self._seen[2].sigmoid()
+        return torch.empty(0) if self._stats is None else self._stats[2].sigmoid()
 
     def statistics(self) -> dict[str, Tensor]:
         """What the last call was like, as detached scalars on its device, without a synchronisation.
@@ -165,9 +167,9 @@ class Contrastive(Objective):
         ``easy_share``: share of anchors with d < 0, whose positive outweighs all their negatives together.
         Empty before the first call.
         """
-        if self._seen is None:
+        if self._stats is None:
             return {}
-        positive, tau, d = self._seen
+        positive, tau, d = self._stats
         w = d.sigmoid()
         return {
             "temperature": tau.mean(),

@@ -2,11 +2,16 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
-from torch.nn.functional import leaky_relu
+from torch.nn.functional import leaky_relu, softplus
 from torch.nn.utils.parametrizations import spectral_norm
+from torch.utils.checkpoint import checkpoint
 
 from ssl_vision.objectives.linear import linear
+
+PAIRS = 2**17
+"""Most pairs of anchor and negative that are evaluated at once; more are evaluated in parts, twice."""
 
 _SLOPE = 0.2
 _LAYERS = ("u", "v", "first", "second", "third")
@@ -70,3 +75,40 @@ class Weights(NamedTuple):
         hidden = leaky_relu(left + right, _SLOPE)
         hidden = leaky_relu(linear(hidden, *self.second), _SLOPE)
         return linear(hidden, *self.third)[..., 0]
+
+
+def mean_over_negatives(
+    weights: Weights, left: Tensor, right: Tensor, counts: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mean softplus(c) and mean c over the negatives of each anchor, 0 for an anchor without negatives.
+
+    Args:
+        weights: weights of the critic.
+        left: what u adds to the first layer, shape (N or 1, K or 1, width), from ``Weights.left``.
+        right: what v adds to it, likewise, from ``Weights.right``.
+        counts: True for the pairs that count, shape (N, K).
+
+    Returns:
+        The two means, shape (N,) each; only the first has a gradient.
+    """
+    anchors, negatives = counts.shape
+
+    def part(left: Tensor, right: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        logits = weights.joined(left, right)
+        number = counts.sum(dim=1).clamp(min=1)
+        return (softplus(logits) * counts).sum(dim=1) / number, (logits.detach() * counts).sum(dim=1) / number
+
+    size = max(1, PAIRS // negatives)
+    if anchors <= size:
+        return part(left, right, counts)
+    parts = [
+        checkpoint(
+            part,
+            *(side if len(side) == 1 else side[start : start + size] for side in (left, right)),
+            counts[start : start + size],
+            use_reentrant=False,
+        )
+        for start in range(0, anchors, size)
+    ]
+    losses, logits = zip(*parts, strict=True)
+    return torch.cat(losses), torch.cat(logits)

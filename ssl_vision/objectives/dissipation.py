@@ -1,7 +1,7 @@
 """Gradient dissipation: objectives that let go of an anchor whose negatives are far enough away.
 
 InfoNCE does it softly, by its W; ``DCLPlus`` clips DCL at 0; here are the hinges on the hardest negative and
-the angular margin. On the inadequacy of optimizing alignment and uniformity in contrastive learning of
+the additive angle. On the inadequacy of optimizing alignment and uniformity in contrastive learning of
 sentence representations ("the gradient-dissipation paper") and its released code.
 """
 
@@ -11,12 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ssl_vision.objectives.arguments import check_angle, check_choice, check_positive
 from ssl_vision.objectives.contrastive import PairSet
 from ssl_vision.objectives.distance import DistanceName, angle, distance
-from ssl_vision.objectives.margin import autocast_disabled, normalize, positives
+from ssl_vision.objectives.logit_margin import autocast_disabled, normalize, positives
 from ssl_vision.objectives.presets import InfoNCE
 from ssl_vision.objectives.temperature import TemperatureRule
-from ssl_vision.objectives.tiled import Pairs, check_pairs, hardest, own_image
+from ssl_vision.objectives.tiled import PAIRS, Pairs, hardest, own_image
 from ssl_vision.objectives.two_views import TwoViews
 
 
@@ -44,9 +45,8 @@ class HardestTriplet(TwoViews):
         self, *, metric: DistanceName, margin: float, pairs: Pairs = "both", gather: bool = True
     ) -> None:
         super().__init__(gather=gather)
-        if not 0 < margin < math.inf:
-            raise ValueError(f"margin must be positive, got {margin}")
-        check_pairs(pairs)
+        check_positive("margin", margin)
+        check_choice("pairs", pairs, PAIRS)
         self.distance = distance(metric)
         self.margin = margin
         self.pairs: Pairs = pairs
@@ -104,7 +104,7 @@ class MAT(HardestTriplet):
 
 
 class ArcCon(InfoNCE):
-    """InfoNCE with an angular margin: cos(θ⁺ + u) takes the place of s⁺ (Zhang et al. 2022, ArcCSE).
+    """InfoNCE with an additive angle: cos(θ⁺ + u) takes the place of s⁺ (Zhang et al. 2022, ArcCSE).
 
     The positive pulls sin(θ⁺ + u)/sin θ⁺ times as hard. The formula is used as printed: beyond θ⁺ = π − u,
     where cos(θ⁺ + u) rises again, it pushes.
@@ -135,13 +135,3 @@ class ArcCon(InfoNCE):
         """(N,) cos(θ⁺ + u)."""
         with autocast_disabled(u1.device):
             return torch.cos(angle(u1, u2) + self.angle)
-
-
-def check_angle(degrees: float) -> None:
-    """Refuses an angular margin outside [0, 90] degrees.
-
-    Raises:
-        ValueError: naming the value.
-    """
-    if not 0 <= degrees <= 90:
-        raise ValueError(f"angle must be in [0, 90] degrees, got {degrees}")

@@ -1,4 +1,4 @@
-"""The margin's log-sum-exp on a CUDA device: two Triton kernels, in memory that grows with N · D.
+"""The logit margin's log-sum-exp on a CUDA device: two Triton kernels, in memory that grows with N · D.
 
 Tensor cores multiply half-precision numbers more than ten times as fast as a device multiplies float32.
 Each float32 factor is therefore split in two halves, a = a₁ + a₂ with a₂ what a₁ rounds away, and
@@ -104,7 +104,7 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         if torch.is_grad_enabled():
-            raise RuntimeError("create_graph=True: the tiled margin has a first derivative only")
+            raise RuntimeError("create_graph=True: the tiled logit margin has a first derivative only")
         tau, rate, largest, total, mean_gap, *sides = ctx.saved_tensors
         scaled = gradient / tau
         rows = torch.stack([rate, largest, scaled / total]).chunk(len(sides), dim=1)

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ssl_vision.objectives.margin import check_views
+from ssl_vision.objectives.logit_margin import check_views
 
 
 def is_distributed() -> bool:
@@ -52,6 +52,24 @@ def gather(z: Tensor) -> Tensor:
     whole = [part[:count] for part, count in zip(parts, rows, strict=True)]
     whole[rank] = _scale_gradient(z, world)
     return torch.cat(whole)
+
+
+def mean_over_processes(losses: Tensor, total: int) -> Tensor:
+    """Mean of the losses of all processes, with the gradient that DistributedDataParallel averages.
+
+    Args:
+        losses: losses of the anchors of this process, shape (n,).
+        total: number of anchors of all processes.
+
+    Returns:
+        A scalar, equal on all processes.
+    """
+    if not is_distributed():
+        return losses.mean()
+    whole = losses.detach().sum()
+    dist.all_reduce(whole)
+    share = losses.sum() * (dist.get_world_size() / total)
+    return whole / total + (share - share.detach())
 
 
 def _scale_gradient(z: Tensor, factor: int) -> Tensor:

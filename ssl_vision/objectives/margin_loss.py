@@ -1,4 +1,4 @@
-"""Weights: from the margin d of an anchor to its loss.
+"""Margin losses: functions from the logit margin d of an anchor to its loss.
 
 Each class states the value it reports and the weight its gradient puts on ∇d. Where the published formula
 loses its gradient in floating point (1 / (1 − softmax) and the like), the value is the published one and
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 class Anchors(NamedTuple):
     """What is known of the 2N anchors of a batch, those of view 1 first."""
 
-    margin: Tensor
+    logit_margin: Tensor
     """(2N,) d_i(τ), with gradient."""
     positive: Tensor
     """(2N,) positive similarities s⁺, with gradient."""
     temperature: Tensor
     """τ in force: a scalar, or (2N,)."""
-    margin_at: Callable[[float], Tensor]
+    logit_margin_at: Callable[[float], Tensor]
     """d_i at another temperature, (2N,), without gradient."""
 
 
@@ -54,7 +54,7 @@ class Softmax(MarginLoss):
 
     def forward(self, anchors: Anchors) -> Tensor:
         """softplus(d)."""
-        return F.softplus(anchors.margin)
+        return F.softplus(anchors.logit_margin)
 
 
 class Decoupled(MarginLoss):
@@ -62,7 +62,7 @@ class Decoupled(MarginLoss):
 
     def forward(self, anchors: Anchors) -> Tensor:
         """d."""
-        return anchors.margin
+        return anchors.logit_margin
 
 
 class Clipped(MarginLoss):
@@ -70,7 +70,7 @@ class Clipped(MarginLoss):
 
     def forward(self, anchors: Anchors) -> Tensor:
         """max(0, d)."""
-        return F.relu(anchors.margin)
+        return F.relu(anchors.logit_margin)
 
 
 class Flat(MarginLoss):
@@ -78,7 +78,7 @@ class Flat(MarginLoss):
 
     def forward(self, anchors: Anchors) -> Tensor:
         """1, carrying the gradient of d."""
-        d = anchors.margin
+        d = anchors.logit_margin
         return value_with_gradient(d.new_ones(()), 1.0, d)
 
 
@@ -87,7 +87,7 @@ class Reweighted(MarginLoss):
 
     def forward(self, anchors: Anchors) -> Tensor:
         """softplus(d) / sigmoid(d), carrying the gradient of d."""
-        d = anchors.margin
+        d = anchors.logit_margin
         return value_with_gradient(softplus_over_sigmoid(d), 1.0, d)
 
 
@@ -96,7 +96,7 @@ class ReweightedByAlignment(MarginLoss):
 
     def forward(self, anchors: Anchors) -> Tensor:
         """(2 − s⁺) · softplus(d) / sigmoid(d), carrying (2 − s⁺) ∇d."""
-        d, own = anchors.margin, 2 - anchors.positive
+        d, own = anchors.logit_margin, 2 - anchors.positive
         return value_with_gradient(own * softplus_over_sigmoid(d), own, d)
 
 
@@ -118,8 +118,10 @@ class AtTemperature(MarginLoss):
 
     def forward(self, anchors: Anchors) -> Tensor:
         """W(τ_β) · softplus(d) / sigmoid(d), carrying W(τ_β) ∇d."""
-        outer = anchors.margin_at(self.temperature).sigmoid()
-        return value_with_gradient(outer * softplus_over_sigmoid(anchors.margin), outer, anchors.margin)
+        outer = anchors.logit_margin_at(self.temperature).sigmoid()
+        return value_with_gradient(
+            outer * softplus_over_sigmoid(anchors.logit_margin), outer, anchors.logit_margin
+        )
 
 
 class VonMisesFisher(MarginLoss):
@@ -141,4 +143,4 @@ class VonMisesFisher(MarginLoss):
     def forward(self, anchors: Anchors) -> Tensor:
         """d + (1 − w) s⁺/τ."""
         share = (anchors.positive.detach() / self.sigma).softmax(dim=0) * len(anchors.positive)
-        return anchors.margin + (share - 1) * anchors.positive / anchors.temperature
+        return anchors.logit_margin + (share - 1) * anchors.positive / anchors.temperature

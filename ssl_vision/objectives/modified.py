@@ -1,43 +1,67 @@
-"""The unified-gradient paper's modified losses: non-contrastive objectives with gate, weight and ratio.
+"""Non-contrastive objectives as modified by the unified-gradient paper: with a gate, a weight and a ratio.
 
-Each is a choice of parts of ``UnifiedGradient`` that stops at the negatives, so the ratio in effect is about
-2r. The value means as little as there. Defaults are those of the paper's code, which fine-tunes BERT. From
-random weights a network can collapse with them; but for ``ModifiedMHS``, r = 0.5 has held there
-(``configs/objective``).
+Each is a choice of parts of `UnifiedGradient` with detached negatives, so the ratio in effect is about 2r. As
+there, the value of the loss does not measure progress. The defaults are those of the paper's code, which
+fine-tunes BERT. Networks that start from random weights can collapse with them. With r = 0.5, as in
+``configs/objective``, they did not, except with `ModifiedMHS`.
 
-In ``gate_mode`` ``"cross_view"`` an anchor's own terms count while its hardest negative in the other view is
-less than m below its positive in similarity. ``"within_view"`` is the released code: the gap is 1 less the
-largest similarity within one view, and an embedding far from all others there lies still altogether.
+With ``gate_mode="cross_view"`` the terms of an anchor count while the similarity of its hardest negative in
+the other view is less than m below that of its positive. ``"within_view"`` follows the paper's code: the gap
+is 1 less the largest similarity within one view, and an embedding far from all others there gets no gradient.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from ssl_vision.objectives.paradigm import (
-    Gate,
-    HardestNegative,
-    HingeGate,
-    SoftmaxOverPairs,
-    UnifiedGradient,
-    WithinViewGate,
-)
+from ssl_vision.objectives.arguments import check_choice
+from ssl_vision.objectives.gates import Gate, HingeGate, WithinViewGate
+from ssl_vision.objectives.negative_weights import HardestNegative, NegativeWeight, SoftmaxOverPairs
+from ssl_vision.objectives.unified_gradient import UnifiedGradient
+from ssl_vision.objectives.uniformity import Spread
 
 GateMode = Literal["cross_view", "within_view"]
 
 
-class ModifiedMHE(UnifiedGradient):
+class _Modified(UnifiedGradient):
+    """The parts that the modified losses share."""
+
+    def __init__(
+        self,
+        weight: NegativeWeight,
+        *,
+        margin: float,
+        ratio: float,
+        gate_mode: GateMode,
+        gather: bool,
+        pairs: Spread = "within",
+        scale: float = 2.0,
+    ) -> None:
+        check_choice("gate_mode", gate_mode, ("cross_view", "within_view"))
+        across = gate_mode == "cross_view"
+        gate: Gate = HingeGate("product", margin, pairs="cross") if across else WithinViewGate(margin)
+        super().__init__(
+            gate=gate, weight=weight, ratio=ratio, pairs=pairs, detach="negatives", scale=scale, gather=gather
+        )
+
+
+class ModifiedMHE(_Modified):
     """Minimum hyperspherical energy, modified: gate m, log-sum at temperature τ, ratio r.
 
         L = Σ_i r/2 sg(W_i + W'_i) (2 − 2 s⁺_i) + Σ_views log Σ_{j>k} exp(s_jk/τ)
 
     without the gate, with W_i = (1/τ) Σ_j exp(s_ij/τ) / Σ_{j>k} exp(s_jk/τ) of each view. Its gradient is
-    ``ModifiedVICReg``'s, times 2/τ.
+    that of `ModifiedVICReg` times 2/τ.
 
     Args:
-        margin: m.
-        temperature: τ.
+        margin: hinge margin m of the gate.
+        temperature: τ of the weight.
         ratio: r.
-        gate_mode: which gap the gate reads.
+        gate_mode: gap that the gate compares with m, ``"cross_view"`` or ``"within_view"``.
         gather: across processes, as in ``Contrastive``.
+
+    Example:
+        >>> objective = ModifiedMHE(margin=1.5, ratio=0.5)
+        >>> round(objective(torch.eye(4), torch.eye(4)).item(), 2)
+        -40.0
     """
 
     def __init__(
@@ -49,18 +73,11 @@ class ModifiedMHE(UnifiedGradient):
         gate_mode: GateMode = "cross_view",
         gather: bool = True,
     ) -> None:
-        super().__init__(
-            gate=_gate(gate_mode, margin),
-            weight=SoftmaxOverPairs(temperature),
-            ratio=ratio,
-            pairs="within",
-            detach="negatives",
-            scale=4 / temperature,
-            gather=gather,
-        )
+        weight, scale = SoftmaxOverPairs(temperature), 4 / temperature
+        super().__init__(weight, margin=margin, ratio=ratio, gate_mode=gate_mode, gather=gather, scale=scale)
 
 
-class ModifiedMHS(UnifiedGradient):
+class ModifiedMHS(_Modified):
     """Maximum hyperspherical separation, modified: gate m, ratio r.
 
         L = mean_i r/2 sg(1/δ_i + 1/δ'_i) (2 − 2 s⁺_i) − Σ_directions mean_i δ_i
@@ -68,10 +85,14 @@ class ModifiedMHS(UnifiedGradient):
     without the gate, δ_i the distance to the nearest other image of the other view.
 
     Args:
-        margin: m.
+        margin: hinge margin m of the gate.
         ratio: r.
-        gate_mode: which gap the gate reads.
+        gate_mode: gap that the gate compares with m, ``"cross_view"`` or ``"within_view"``.
         gather: across processes, as in ``Contrastive``.
+
+    Example:
+        >>> ModifiedMHS(margin=1.5, ratio=0.5)(torch.eye(4), torch.eye(4))
+        tensor(-0.7071)
     """
 
     def __init__(
@@ -82,49 +103,13 @@ class ModifiedMHS(UnifiedGradient):
         gate_mode: GateMode = "cross_view",
         gather: bool = True,
     ) -> None:
+        weight = HardestNegative("euclidean")
         super().__init__(
-            gate=_gate(gate_mode, margin),
-            weight=HardestNegative("euclidean"),
-            ratio=ratio,
-            pairs="cross",
-            detach="negatives",
-            scale=2.0,
-            gather=gather,
+            weight, margin=margin, ratio=ratio, gate_mode=gate_mode, gather=gather, pairs="cross"
         )
 
 
-class ModifiedBarlowTwins(UnifiedGradient):
-    """Barlow Twins, modified: ``ModifiedVICReg`` with W_ij from the other view's similarity e′_i · e′_j.
-
-    Args:
-        margin: m.
-        temperature: τ.
-        ratio: r.
-        gate_mode: which gap the gate reads.
-        gather: across processes, as in ``Contrastive``.
-    """
-
-    def __init__(
-        self,
-        *,
-        margin: float = 0.3,
-        temperature: float = 0.05,
-        ratio: float = 1.5,
-        gate_mode: GateMode = "cross_view",
-        gather: bool = True,
-    ) -> None:
-        super().__init__(
-            gate=_gate(gate_mode, margin),
-            weight=SoftmaxOverPairs(temperature, swap=True),
-            ratio=ratio,
-            pairs="within",
-            detach="negatives",
-            scale=2.0,
-            gather=gather,
-        )
-
-
-class ModifiedVICReg(UnifiedGradient):
+class ModifiedVICReg(_Modified):
     """VICReg, modified: gate m, exponential weight at temperature τ, ratio r.
 
         L = Σ_views Σ_i [ Σ_{j≠i} W_ij e_i · sg(e_j) − r Σ_{j≠i} W_ij e_i · e′_i ],
@@ -133,12 +118,20 @@ class ModifiedVICReg(UnifiedGradient):
     without the gate.
 
     Args:
-        margin: m.
-        temperature: τ.
+        margin: hinge margin m of the gate.
+        temperature: τ of the weight.
         ratio: r.
-        gate_mode: which gap the gate reads.
+        gate_mode: gap that the gate compares with m, ``"cross_view"`` or ``"within_view"``.
         gather: across processes, as in ``Contrastive``.
+
+    Example:
+        >>> objective = ModifiedVICReg(margin=1.5, ratio=0.5)
+        >>> round(objective(torch.eye(4), torch.eye(4)).item(), 2)
+        -1.0
     """
+
+    swap: ClassVar[bool] = False
+    """True takes the similarities in W from the other view."""
 
     def __init__(
         self,
@@ -149,20 +142,24 @@ class ModifiedVICReg(UnifiedGradient):
         gate_mode: GateMode = "cross_view",
         gather: bool = True,
     ) -> None:
-        super().__init__(
-            gate=_gate(gate_mode, margin),
-            weight=SoftmaxOverPairs(temperature),
-            ratio=ratio,
-            pairs="within",
-            detach="negatives",
-            scale=2.0,
-            gather=gather,
-        )
+        weight = SoftmaxOverPairs(temperature, swap=self.swap)
+        super().__init__(weight, margin=margin, ratio=ratio, gate_mode=gate_mode, gather=gather)
 
 
-def _gate(mode: GateMode, margin: float) -> Gate:
-    if mode == "cross_view":
-        return HingeGate("product", margin, pairs="cross")
-    if mode == "within_view":
-        return WithinViewGate(margin)
-    raise ValueError(f"gate_mode must be 'cross_view' or 'within_view', got {mode!r}")
+class ModifiedBarlowTwins(ModifiedVICReg):
+    """Barlow Twins, modified: `ModifiedVICReg` with W_ij from the other view's similarity e′_i · e′_j.
+
+    Args:
+        margin: hinge margin m of the gate.
+        temperature: τ of the weight.
+        ratio: r.
+        gate_mode: gap that the gate compares with m, ``"cross_view"`` or ``"within_view"``.
+        gather: across processes, as in ``Contrastive``.
+
+    Example:
+        >>> objective = ModifiedBarlowTwins(margin=1.5, ratio=0.5)
+        >>> round(objective(torch.eye(4), torch.eye(4)).item(), 2)
+        -1.0
+    """
+
+    swap = True

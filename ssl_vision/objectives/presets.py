@@ -1,4 +1,6 @@
-"""The published objectives, by name: each a choice of temperature rule and weight."""
+"""Published objectives of the InfoNCE family: each class is a margin loss under a temperature rule."""
+
+from typing import ClassVar
 
 from ssl_vision.objectives.contrastive import Contrastive, PairSet
 from ssl_vision.objectives.margin_loss import (
@@ -6,6 +8,7 @@ from ssl_vision.objectives.margin_loss import (
     Clipped,
     Decoupled,
     Flat,
+    MarginLoss,
     Reweighted,
     ReweightedByAlignment,
     Softmax,
@@ -14,22 +17,59 @@ from ssl_vision.objectives.margin_loss import (
 from ssl_vision.objectives.temperature import AlignmentExponential, AlignmentLinear, TemperatureRule
 
 
-class InfoNCE(Contrastive):
-    """InfoNCE, also NT-Xent: softplus(d) (MACL paper, Eq. 1; Chen et al. 2020, A Simple Framework)."""
+class _Preset(Contrastive):
+    """An objective whose margin loss is fixed by its class."""
 
     def __init__(
         self, *, temperature: float | TemperatureRule = 0.1, pairs: PairSet = "both", gather: bool = True
     ) -> None:
-        super().__init__(temperature=temperature, weight=Softmax(), pairs=pairs, gather=gather)
+        super().__init__(temperature=temperature, pairs=pairs, gather=gather)
 
 
-class DCL(Contrastive):
-    """Decoupled contrastive learning: d (Yeh et al. 2021)."""
+class InfoNCE(_Preset):
+    """InfoNCE, also NT-Xent: softplus(d) (MACL paper, Eq. 1; Chen et al. 2020, A Simple Framework).
 
-    def __init__(
-        self, *, temperature: float | TemperatureRule = 0.1, pairs: PairSet = "both", gather: bool = True
-    ) -> None:
-        super().__init__(temperature=temperature, weight=Decoupled(), pairs=pairs, gather=gather)
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)  # the two views of an image agree, images are orthogonal
+        >>> InfoNCE(temperature=1.0)(z1, z2)
+        tensor(1.1654)
+    """
+
+
+class DCL(_Preset):
+    """Decoupled contrastive learning: d (Yeh et al. 2021).
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)
+        >>> DCL(temperature=1.0)(z1, z2)
+        tensor(0.7918)
+    """
+
+    margin_loss = Decoupled
+
+
+class DCLPlus(_Preset):
+    """DCL⁺, clipped decoupled loss: max(0, d). Anchors with d < 0 have no gradient.
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)
+        >>> DCLPlus(temperature=0.1)(z1, z2)
+        tensor(0.)
+    """
+
+    margin_loss = Clipped
+
+
+class FlatNCE(_Preset):
+    """FlatNCE: exp(d − sg d), value 1, gradient ∇d (Chen et al. 2021).
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)
+        >>> FlatNCE(temperature=0.1)(z1, z2)
+        tensor(1.)
+    """
+
+    margin_loss = Flat
 
 
 class DCLW(Contrastive):
@@ -40,6 +80,11 @@ class DCLW(Contrastive):
         sigma: concentration σ of the weight; σ → ∞ gives DCL.
         pairs: negative set, as in ``Contrastive``.
         gather: across processes, as in ``Contrastive``.
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)  # all positives are alike, hence the loss of DCL
+        >>> DCLW(temperature=1.0)(z1, z2)
+        tensor(0.7918)
     """
 
     def __init__(
@@ -53,32 +98,19 @@ class DCLW(Contrastive):
         super().__init__(temperature=temperature, weight=VonMisesFisher(sigma), pairs=pairs, gather=gather)
 
 
-class DCLPlus(Contrastive):
-    """DCL⁺, clipped decoupled loss: max(0, d), zero gradient for anchors with d < 0."""
-
-    def __init__(
-        self, *, temperature: float | TemperatureRule = 0.1, pairs: PairSet = "both", gather: bool = True
-    ) -> None:
-        super().__init__(temperature=temperature, weight=Clipped(), pairs=pairs, gather=gather)
-
-
-class FlatNCE(Contrastive):
-    """FlatNCE: exp(d − sg d), value 1, gradient ∇d (Chen et al. 2021)."""
-
-    def __init__(
-        self, *, temperature: float | TemperatureRule = 0.1, pairs: PairSet = "both", gather: bool = True
-    ) -> None:
-        super().__init__(temperature=temperature, weight=Flat(), pairs=pairs, gather=gather)
-
-
 class DualTemperature(Contrastive):
     """Dual temperature: sg(W(τ_β) / W(τ_α)) · softplus(d(τ_α)) (Zhang et al. 2022).
 
     Args:
-        temperature: τ_α, weighs the negatives of one anchor.
-        outer_temperature: τ_β, weighs the anchors; equal to τ_α it gives InfoNCE.
+        temperature: τ_α, which weights the negatives of one anchor.
+        outer_temperature: τ_β, which weights the anchors; if it equals τ_α, the objective is InfoNCE.
         pairs: negative set, as in ``Contrastive``.
         gather: across processes, as in ``Contrastive``.
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)
+        >>> DualTemperature(temperature=0.1, outer_temperature=1.0)(z1, z2)
+        tensor(0.6883)
     """
 
     def __init__(
@@ -89,9 +121,8 @@ class DualTemperature(Contrastive):
         pairs: PairSet = "both",
         gather: bool = True,
     ) -> None:
-        super().__init__(
-            temperature=temperature, weight=AtTemperature(outer_temperature), pairs=pairs, gather=gather
-        )
+        weight = AtTemperature(outer_temperature)
+        super().__init__(temperature=temperature, weight=weight, pairs=pairs, gather=gather)
 
 
 class MACL(Contrastive):
@@ -102,17 +133,58 @@ class MACL(Contrastive):
         alpha: α ≥ 1.
         pairs: negative set, as in ``Contrastive``.
         gather: across processes, as in ``Contrastive``.
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)
+        >>> objective = MACL(temperature=0.1, alpha=2.0)
+        >>> objective(z1, z2)
+        tensor(1.0199)
+        >>> objective.statistics()["temperature"]  # τ₀ α at full alignment
+        tensor(0.2000)
     """
+
+    margin_loss: ClassVar[type[MarginLoss]] = Reweighted
 
     def __init__(
         self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: PairSet = "both", gather: bool = True
     ) -> None:
-        super().__init__(
-            temperature=AlignmentExponential(temperature, alpha),
-            weight=Reweighted(),
-            pairs=pairs,
-            gather=gather,
-        )
+        super().__init__(temperature=AlignmentExponential(temperature, alpha), pairs=pairs, gather=gather)
+
+
+class MACLc(MACL):
+    """MACL-c, in the paper's text MACL-w: sg((2 − s⁺) / W) · softplus(d) at τ_a (MACL paper, Eq. 15).
+
+    Args:
+        temperature: τ₀.
+        alpha: α ≥ 1.
+        pairs: negative set, as in ``Contrastive``.
+        gather: across processes, as in ``Contrastive``.
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)  # s⁺ = 1, hence the loss of MACL
+        >>> MACLc(temperature=0.1, alpha=2.0)(z1, z2)
+        tensor(1.0199)
+    """
+
+    margin_loss = ReweightedByAlignment
+
+
+class AdaptiveInfoNCE(MACL):
+    """MACL without its reweighting: InfoNCE at τ_a = τ₀ α^Ā (MACL paper, Eq. 10).
+
+    Args:
+        temperature: τ₀.
+        alpha: α ≥ 1.
+        pairs: negative set, as in ``Contrastive``.
+        gather: across processes, as in ``Contrastive``.
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)
+        >>> AdaptiveInfoNCE(temperature=0.5, alpha=2.0)(z1, z2) == InfoNCE(temperature=1.0)(z1, z2)
+        tensor(True)
+    """
+
+    margin_loss = Softmax
 
 
 class MACLb(Contrastive):
@@ -124,7 +196,17 @@ class MACLb(Contrastive):
         minimum: lower bound of τ_b, which neither the paper nor its code has.
         pairs: negative set, as in ``Contrastive``.
         gather: across processes, as in ``Contrastive``.
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)
+        >>> objective = MACLb(temperature=0.1, beta=0.5)
+        >>> objective(z1, z2)
+        tensor(1.0038)
+        >>> objective.statistics()["temperature"]  # τ₀ (1 + β) at full alignment
+        tensor(0.1500)
     """
+
+    margin_loss = Reweighted
 
     def __init__(
         self,
@@ -135,33 +217,8 @@ class MACLb(Contrastive):
         pairs: PairSet = "both",
         gather: bool = True,
     ) -> None:
-        super().__init__(
-            temperature=AlignmentLinear(temperature, beta, minimum=minimum),
-            weight=Reweighted(),
-            pairs=pairs,
-            gather=gather,
-        )
-
-
-class MACLc(Contrastive):
-    """MACL-c, in the paper's text MACL-w: sg((2 − s⁺) / W) · softplus(d) at τ_a (MACL paper, Eq. 15).
-
-    Args:
-        temperature: τ₀.
-        alpha: α ≥ 1.
-        pairs: negative set, as in ``Contrastive``.
-        gather: across processes, as in ``Contrastive``.
-    """
-
-    def __init__(
-        self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: PairSet = "both", gather: bool = True
-    ) -> None:
-        super().__init__(
-            temperature=AlignmentExponential(temperature, alpha),
-            weight=ReweightedByAlignment(),
-            pairs=pairs,
-            gather=gather,
-        )
+        rule = AlignmentLinear(temperature, beta, minimum=minimum)
+        super().__init__(temperature=rule, pairs=pairs, gather=gather)
 
 
 class MACLICML(Contrastive):
@@ -174,7 +231,17 @@ class MACLICML(Contrastive):
         minimum: lower bound of τ, which the release does not have.
         pairs: negative set, as in ``Contrastive``.
         gather: across processes, as in ``Contrastive``.
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)
+        >>> objective = MACLICML(temperature=0.1, beta=0.5, threshold=1.0)
+        >>> objective(z1, z2)
+        tensor(1.0001)
+        >>> objective.statistics()["temperature"]  # τ₀ where the alignment is A₀
+        tensor(0.1000)
     """
+
+    margin_loss = Reweighted
 
     def __init__(
         self,
@@ -186,27 +253,5 @@ class MACLICML(Contrastive):
         pairs: PairSet = "both",
         gather: bool = True,
     ) -> None:
-        super().__init__(
-            temperature=AlignmentLinear(temperature, beta, threshold, minimum),
-            weight=Reweighted(),
-            pairs=pairs,
-            gather=gather,
-        )
-
-
-class AdaptiveInfoNCE(Contrastive):
-    """MACL without its reweighting: InfoNCE at τ_a = τ₀ α^Ā (MACL paper, Eq. 10).
-
-    Args:
-        temperature: τ₀.
-        alpha: α ≥ 1.
-        pairs: negative set, as in ``Contrastive``.
-        gather: across processes, as in ``Contrastive``.
-    """
-
-    def __init__(
-        self, *, temperature: float = 0.1, alpha: float = 2.0, pairs: PairSet = "both", gather: bool = True
-    ) -> None:
-        super().__init__(
-            temperature=AlignmentExponential(temperature, alpha), weight=Softmax(), pairs=pairs, gather=gather
-        )
+        rule = AlignmentLinear(temperature, beta, threshold, minimum)
+        super().__init__(temperature=rule, pairs=pairs, gather=gather)

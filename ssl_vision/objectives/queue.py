@@ -10,7 +10,7 @@ _TILE = 4096
 """Negatives that are compared with all anchors at a time."""
 
 
-def queue_margin(u: Tensor, shift: Tensor, tau: Tensor, negatives: Tensor) -> Tensor:
+def queue_logit_margin(u: Tensor, shift: Tensor, tau: Tensor, negatives: Tensor) -> Tensor:
     """Logit margin of each anchor against the negatives of a queue.
 
         d_i = log Σ_k exp((u_i · n_k − c_i) / τ_i)
@@ -27,11 +27,11 @@ def queue_margin(u: Tensor, shift: Tensor, tau: Tensor, negatives: Tensor) -> Te
     Returns:
         d, shape (N,).
     """
-    result: Tensor = _QueueMargin.apply(u, shift, tau, negatives.detach())
+    result: Tensor = _QueueLogitMargin.apply(u, shift, tau, negatives.detach())
     return result
 
 
-class _QueueMargin(torch.autograd.Function):
+class _QueueLogitMargin(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
         ctx: Any, u: Tensor, shift: Tensor, tau: Tensor, negatives: Tensor

@@ -5,23 +5,18 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import softplus
-from torch.utils.checkpoint import checkpoint
 
 from ssl_vision.objectives.bank import Bank, Chosen, Search
-from ssl_vision.objectives.critic import Critic, Weights
-from ssl_vision.objectives.gather import gather, is_distributed
-from ssl_vision.objectives.margin import autocast_disabled, normalize
+from ssl_vision.objectives.critic import Critic, mean_over_negatives
+from ssl_vision.objectives.gather import gather, is_distributed, mean_over_processes
+from ssl_vision.objectives.logit_margin import autocast_disabled, normalize
 from ssl_vision.objectives.objective import Objective, as_objective
 from ssl_vision.objectives.presets import InfoNCE
 
 Pair = Literal["layers", "views", "depths"]
 Negatives = Literal["nearest", "random", "batch"]
-
-PAIRS = 2**17
-"""Anchors × negatives that the critic sees at a time; more are seen in parts, and again for the gradient."""
 
 _ODD = 0x9E3779B97F4A7C15
 """Keeps the streams of neighbouring seeds apart."""
@@ -120,7 +115,7 @@ class RECLAIM(Objective):
         self.negatives, self.share, self.search = negatives, share, search
         self.warmup_epochs, self.width = warmup_epochs, width
         self.epoch = 0
-        self._seen: dict[str, Tensor] = {}
+        self._stats: dict[str, Tensor] = {}
         self._chosen: tuple[Tensor, Chosen, Chosen] | None = None
         self.register_load_state_dict_pre_hook(_prepare_for)  # type: ignore[no-untyped-call]
 
@@ -237,15 +232,15 @@ class RECLAIM(Objective):
         draw = self._draw() if self._kind == "random" else None
         other_v, v_index, v_counts = self._choose(self.v_bank, v, all_v, own, numbers, draw)
         other_u, u_index, u_counts = self._choose(self.u_bank, u, all_u, own, numbers, draw)
-        against_v, v_logit = _against(weights, left, weights.right(other_v), v_counts)
-        against_u, u_logit = _against(weights, weights.left(other_u), right, u_counts)
+        against_v, v_logit = mean_over_negatives(weights, left, weights.right(other_v), v_counts)
+        against_u, u_logit = mean_over_negatives(weights, weights.left(other_u), right, u_counts)
         losses = softplus(-positive) + self.gamma / 2 * (against_v + against_u)
 
         self.u_bank.write(numbers, all_u, rho=self.rho)
         self.v_bank.write(numbers, all_v, rho=self.rho)
         self.steps += 1
-        loss = _mean_over_processes(losses, len(numbers))
-        self._seen = {
+        loss = mean_over_processes(losses, len(numbers))
+        self._stats = {
             "contrast": loss.detach(),
             "critic_gap": (positive - (v_logit + u_logit) / 2).detach().mean(),
         }
@@ -291,49 +286,7 @@ class RECLAIM(Objective):
             labelled = counts & (labels[:, None] >= 0) & (theirs >= 0)
             known += labelled.sum()
             same += (labelled & (theirs == labels[:, None])).sum()
-        return {**self._inside.statistics(), **self._seen, "same_class_share": same / known.clamp(min=1)}
-
-
-def _against(weights: Weights, left: Tensor, right: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean softplus(c) and mean c of each anchor's negatives, both (N,); 0 where it has none.
-
-    Args:
-        weights: the critic's.
-        left: (N or 1, K or 1, width), as ``Weights.left`` gives it.
-        right: likewise.
-        counts: (N, K).
-    """
-    anchors, k = counts.shape
-
-    def part(left: Tensor, right: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-        c = weights.joined(left, right)
-        number = counts.sum(dim=1).clamp(min=1)
-        return (softplus(c) * counts).sum(dim=1) / number, (c.detach() * counts).sum(dim=1) / number
-
-    size = max(1, PAIRS // k)
-    if anchors <= size:
-        return part(left, right, counts)
-    parts = [
-        checkpoint(
-            part,
-            *(side if len(side) == 1 else side[start : start + size] for side in (left, right)),
-            counts[start : start + size],
-            use_reentrant=False,
-        )
-        for start in range(0, anchors, size)
-    ]
-    against, logit = zip(*parts, strict=True)
-    return torch.cat(against), torch.cat(logit)
-
-
-def _mean_over_processes(losses: Tensor, total: int) -> Tensor:
-    """The mean over all ``total`` anchors, with the gradient of it that DistributedDataParallel averages."""
-    if not is_distributed():
-        return losses.mean()
-    whole = losses.detach().sum()
-    dist.all_reduce(whole)
-    share = losses.sum() * (dist.get_world_size() / total)
-    return whole / total + (share - share.detach())
+        return {**self._inside.statistics(), **self._stats, "same_class_share": same / known.clamp(min=1)}
 
 
 def _prepare_for(module: RECLAIM, state: Mapping[str, Tensor], prefix: str, *_: Any) -> None:

@@ -3,10 +3,10 @@
 import torch.nn.functional as F
 from torch import Tensor
 
+from ssl_vision.objectives.arguments import check_not_negative, check_positive
 from ssl_vision.objectives.linear import linear
-from ssl_vision.objectives.margin import normalize
+from ssl_vision.objectives.logit_margin import normalize
 from ssl_vision.objectives.two_views import TwoViews
-from ssl_vision.objectives.uniformity import check_weight
 
 
 class BarlowTwins(TwoViews):
@@ -29,8 +29,8 @@ class BarlowTwins(TwoViews):
 
     def __init__(self, *, weight: float = 0.005, epsilon: float = 1e-5, gather: bool = True) -> None:
         super().__init__(gather=gather)
-        check_weight("weight", weight)
-        _check_epsilon(epsilon)
+        check_not_negative("weight", weight)
+        check_positive("epsilon", epsilon)
         self.weight, self.epsilon = weight, epsilon
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
@@ -98,10 +98,10 @@ class VICReg(TwoViews):
         gather: bool = True,
     ) -> None:
         super().__init__(gather=gather)
-        check_weight("invariance_weight", invariance_weight)
-        check_weight("variance_weight", variance_weight)
-        check_weight("covariance_weight", covariance_weight)
-        _check_epsilon(epsilon)
+        check_not_negative("invariance_weight", invariance_weight)
+        check_not_negative("variance_weight", variance_weight)
+        check_not_negative("covariance_weight", covariance_weight)
+        check_positive("epsilon", epsilon)
         self.invariance_weight, self.variance_weight = invariance_weight, variance_weight
         self.covariance_weight, self.epsilon = covariance_weight, epsilon
 
@@ -146,7 +146,7 @@ class SphericalVICReg(TwoViews):
 
     def __init__(self, *, weight: float = 30.0, gather: bool = True) -> None:
         super().__init__(gather=gather)
-        check_weight("weight", weight)
+        check_not_negative("weight", weight)
         self.weight = weight
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
@@ -156,11 +156,6 @@ class SphericalVICReg(TwoViews):
         covariance = (products[0].square().sum() + products[1].square().sum()) / (2 * len(x) ** 2)
         self.record(alignment=(x * y).sum(dim=1).mean(), covariance=covariance)
         return (x - y).square().sum(dim=1).mean() + self.weight * covariance
-
-
-def _check_epsilon(epsilon: float) -> None:
-    if not epsilon > 0:
-        raise ValueError(f"epsilon must be positive, got {epsilon}")
 
 
 def _standardised(z: Tensor, epsilon: float) -> Tensor:

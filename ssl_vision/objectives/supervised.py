@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ssl_vision.objectives.contrastive import Contrastive
 from ssl_vision.objectives.gather import gather, is_distributed
-from ssl_vision.objectives.margin import autocast_disabled, dense, is_dense, per_anchor, positives
+from ssl_vision.objectives.logit_margin import autocast_disabled, dense, is_dense, per_anchor, positives
 from ssl_vision.objectives.tiled import NEVER, Exclude, Pairs, tiled
 
 
@@ -14,7 +14,7 @@ class SupCon(Contrastive):
 
         L_i = −1/|P(i)| Σ_{p ∈ P(i)} log [ exp(s_ip/τ) / Σ_{a ≠ i} exp(s_ia/τ) ]
 
-    It is the margin once more. With d_i = log Σ_{Neg} exp(s/τ) − log Σ_{P(i)} exp(s/τ),
+    This is a function of a logit margin, too. With d_i = log Σ_{Neg} exp(s/τ) − log Σ_{P(i)} exp(s/τ),
 
         L_i = softplus(d_i) + [ log Σ_{P(i)} exp(s/τ) − mean_{P(i)} s/τ ]
 
@@ -82,14 +82,14 @@ class SupCon(Contrastive):
 
             attraction = over(_positives_of(twice), tau)
 
-            def margin_at(temperature: Tensor | float) -> Tensor:
+            def logit_margin_at(temperature: Tensor | float) -> Tensor:
                 same = temperature is tau
                 return over(_negatives_of(twice), temperature) - (
                     attraction if same else over(_positives_of(twice), temperature)
                 )
 
             spread = torch.where(number > 1, attraction - surplus / per_anchor(tau, u), 0.0)
-            return (self._losses(margin_at, mean, tau) + spread).mean()
+            return (self._losses(logit_margin_at, mean, tau) + spread).mean()
 
     def _surplus(self, u: Tensor, own: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Mean similarity of each anchor's positives less that of its own other view; their number; (2N,)."""

@@ -7,12 +7,14 @@ same order at every call, so a second call gives the same bits.
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 Pairs = Literal["both", "cross"]
+
+PAIRS = get_args(Pairs)
 
 Exclude = Callable[[Tensor, slice, slice], None]
 """Sets those entries of a tile (rows × columns of the similarities) to ``NEVER`` that do not count."""
@@ -37,16 +39,6 @@ _TWO = 1 / math.log(2)
 
 _SMALLEST = -100.0
 """2^−100 is nothing beside the largest term, 1, and keeps products out of the slow denormal numbers."""
-
-
-def check_pairs(pairs: str) -> None:
-    """Refuses what is not one of ``Pairs``.
-
-    Raises:
-        ValueError: naming it.
-    """
-    if pairs not in ("both", "cross"):
-        raise ValueError(f"pairs must be 'both' or 'cross', got {pairs!r}")
 
 
 def own_image(half: int) -> Exclude:
@@ -204,7 +196,7 @@ class _Warm(torch.autograd.Function):
 
 def _refuse_second_derivative() -> None:
     if torch.is_grad_enabled():
-        raise RuntimeError("create_graph=True: the tiled margin has a first derivative only")
+        raise RuntimeError("create_graph=True: the tiled logit margin has a first derivative only")
 
 
 def _side(u: Tensor) -> int:

@@ -1,10 +1,10 @@
-"""What the objectives without a margin d share: the batch they see and what they tell of it."""
+"""Base class of objectives that are not functions of the logit margin."""
 
 import torch
 from torch import Tensor
 
 from ssl_vision.objectives.gather import gather_batch
-from ssl_vision.objectives.margin import autocast_disabled
+from ssl_vision.objectives.logit_margin import autocast_disabled
 from ssl_vision.objectives.objective import Objective
 
 
@@ -18,7 +18,7 @@ class TwoViews(Objective):
     def __init__(self, *, gather: bool) -> None:
         super().__init__()
         self.gather = gather
-        self._seen: dict[str, Tensor] = {}
+        self._stats: dict[str, Tensor] = {}
 
     def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
         """The loss of a batch; with several processes value and gradient are those of one that has it whole.
@@ -43,11 +43,11 @@ class TwoViews(Objective):
 
     def record(self, **seen: Tensor) -> None:
         """Keeps scalars of this call for ``statistics``, detached."""
-        self._seen = {name: value.detach() for name, value in seen.items()}
+        self._stats = {name: value.detach() for name, value in seen.items()}
 
     def statistics(self) -> dict[str, Tensor]:
         """What the last call was like, as detached scalars on its device, without a synchronisation.
 
         ``alignment``, mean s⁺, and what the class names under Statistics. Empty before the first call.
         """
-        return dict(self._seen)
+        return dict(self._stats)

@@ -1,35 +1,35 @@
 """Alignment of the views plus a term that spreads the embeddings over the sphere."""
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from ssl_vision.objectives.arguments import check_choice, check_not_negative, check_positive
 from ssl_vision.objectives.distance import chord
-from ssl_vision.objectives.margin import autocast_disabled, dense, is_dense, normalize, positives, unit_margin
+from ssl_vision.objectives.logit_margin import (
+    autocast_disabled,
+    dense,
+    is_dense,
+    normalize,
+    positives,
+    unit_logit_margin,
+)
 from ssl_vision.objectives.tiled import hardest, itself, own_image, tiled
 from ssl_vision.objectives.two_views import TwoViews
 
 Spread = Literal["within", "both", "cross"]
 """Pairs that repel each other: other images in the anchor's own view, in both views, in the other view."""
 
-
-def check_spread(pairs: str) -> None:
-    """Refuses what is not one of ``Spread``.
-
-    Raises:
-        ValueError: naming it.
-    """
-    if pairs not in ("within", "both", "cross"):
-        raise ValueError(f"pairs must be 'within', 'both' or 'cross', got {pairs!r}")
+SPREADS = get_args(Spread)
 
 
 def log_sums(u: Tensor, temperature: float, *, pairs: Spread) -> Tensor:
     """log Σ_j exp((s_ij − 1)/τ) over the pairs of each row i of (2N, D) unit rows, (2N,)."""
     ones = u.new_ones(len(u) // 2)
     if pairs != "within":
-        return unit_margin(u, ones, temperature, pairs=pairs)
+        return unit_logit_margin(u, ones, temperature, pairs=pairs)
     with autocast_disabled(u.device):
         compute = dense if is_dense(u) else tiled
         views = [compute(view, ones, temperature * ones, itself, pairs="both") for view in u.chunk(2)]
@@ -69,13 +69,12 @@ class AlignmentUniformity(TwoViews):
         gather: bool = True,
     ) -> None:
         super().__init__(gather=gather)
-        check_spread(pairs)
-        check_weight("alignment_weight", alignment_weight)
-        check_weight("uniformity_weight", uniformity_weight)
+        check_choice("pairs", pairs, SPREADS)
+        check_not_negative("alignment_weight", alignment_weight)
+        check_not_negative("uniformity_weight", uniformity_weight)
         if not 1 <= alpha < math.inf:
             raise ValueError(f"alpha must be at least 1, got {alpha}")
-        if not 0 < t < math.inf:
-            raise ValueError(f"t must be positive, got {t}")
+        check_positive("t", t)
         self.alignment_weight, self.uniformity_weight = alignment_weight, uniformity_weight
         self.alpha, self.t = alpha, t
         self.pairs: Spread = pairs
@@ -116,7 +115,7 @@ class MHE(TwoViews):
 
     def __init__(self, *, weight: float = 10.0, gather: bool = True) -> None:
         super().__init__(gather=gather)
-        check_weight("weight", weight)
+        check_not_negative("weight", weight)
         self.weight = weight
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
@@ -146,7 +145,7 @@ class MHS(TwoViews):
 
     def __init__(self, *, weight: float = 1.0, gather: bool = True) -> None:
         super().__init__(gather=gather)
-        check_weight("weight", weight)
+        check_not_negative("weight", weight)
         self.weight = weight
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
@@ -156,13 +155,3 @@ class MHS(TwoViews):
         separation = chord(u, nearest).mean()
         self.record(alignment=positives(u).mean(), separation=separation)
         return chord(*u.chunk(2)).square().mean() - 2 * self.weight * separation
-
-
-def check_weight(name: str, value: float) -> None:
-    """Refuses a negative or infinite weight of a term.
-
-    Raises:
-        ValueError: naming it.
-    """
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name} must not be negative or infinite, got {value}")

@@ -29,7 +29,7 @@ from ssl_vision.objectives import (
     InfoNCE,
     SupCon,
     UnifiedGradient,
-    margin,
+    logit_margin,
     positive_similarity,
 )
 
@@ -116,9 +116,9 @@ def test_in_training_it_is_the_steps_that_the_trainer_logs_too():
 
 def gate_by_hand(objective, z1, z2):
     """GD of the anchors from their margins."""
-    d = margin(z1, z2, 0.1)
+    d = logit_margin(z1, z2, 0.1)
     if isinstance(objective, DualTemperature):
-        return margin(z1, z2, 1.0).sigmoid().mean()
+        return logit_margin(z1, z2, 1.0).sigmoid().mean()
     if isinstance(objective, ArcCon):
         positive = positive_similarity(z1, z2)
         turned = torch.cos(positive.arccos() + objective.angle)
@@ -237,7 +237,7 @@ def test_of_reclaim_it_is_the_objective_inside():
         if not torch.isnan(value):
             assert logged[f"gradient/{key}"] == pytest.approx(float(value), rel=1e-5), key
     assert logged["gradient/gate"] == pytest.approx(
-        float(margin(z1[:5], z2[:5], temperature=0.2).sigmoid().mean()), rel=1e-5
+        float(logit_margin(z1[:5], z2[:5], temperature=0.2).sigmoid().mean()), rel=1e-5
     )
     assert logged["shadow/InfoNCE/cosine"] == pytest.approx(1)
     assert logged["shadow/InfoNCE/gradient_norm"] == pytest.approx(logged["shadow/training/gradient_norm"])

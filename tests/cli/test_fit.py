@@ -95,9 +95,10 @@ def test_every_preset_has_a_config():
 
 
 def names_below(base: type) -> set[str]:
-    """Names of the package's subclasses, at any depth."""
+    """Names of the package's public subclasses, at any depth."""
     found = [cls for cls in base.__subclasses__() if cls.__module__.startswith("ssl_vision.")]
-    return {cls.__name__ for cls in found}.union(*map(names_below, found))
+    public = {cls.__name__ for cls in found if not cls.__name__.startswith("_")}
+    return public.union(*map(names_below, found))
 
 
 def test_objectives_differ_and_everything_else_is_the_same(tmp_path):

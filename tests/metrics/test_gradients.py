@@ -184,7 +184,7 @@ def test_the_batchs_ratio_is_the_anchors_whatever_the_roles():
 
 def objective_gates(objective, z1, z2):
     objective(z1, z2)
-    return [objective._seen[2].sigmoid()]
+    return [objective._stats[2].sigmoid()]
 
 
 @pytest.mark.parametrize("objective", [BarlowTwins(), VICReg()])

@@ -15,7 +15,7 @@ def test_statistics_describe_the_last_call():
     objective(Z1, Z2)
     seen = objective.statistics()
     alignment = (Z1 * Z2).sum(1).mean()
-    d = o.margin(Z1, Z2, 0.1 * 2**alignment)
+    d = o.logit_margin(Z1, Z2, 0.1 * 2**alignment)
     torch.testing.assert_close(seen["alignment"], alignment)
     torch.testing.assert_close(seen["temperature"], 0.1 * 2**alignment)
     torch.testing.assert_close(seen["weight_mean"], d.sigmoid().mean())
@@ -92,9 +92,9 @@ def test_free_combination_is_the_preset():
 
 def test_one_temperature_for_each_image():
     taus = torch.linspace(0.1, 0.6, 6)
-    d = o.margin(Z1, Z2, taus, pairs="cross")
+    d = o.logit_margin(Z1, Z2, taus, pairs="cross")
     for i, tau in enumerate(taus):
-        torch.testing.assert_close(d[[i, i + 6]], o.margin(Z1, Z2, tau, pairs="cross")[[i, i + 6]])
+        torch.testing.assert_close(d[[i, i + 6]], o.logit_margin(Z1, Z2, tau, pairs="cross")[[i, i + 6]])
 
 
 def test_dense_path_compiles_whole():

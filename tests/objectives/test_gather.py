@@ -14,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ssl_vision import objectives as o
 
-WITH_PAIRS = [*o.Contrastive.__subclasses__(), o.ArcCon, o.MPT, o.MET, o.MAT, o.UnifiedGradient]
+PRESETS = [c for c in vars(o).values() if getattr(c, "__module__", "") == "ssl_vision.objectives.presets"]
+WITH_PAIRS = [*PRESETS, o.SupCon, o.ArcCon, o.MPT, o.MET, o.MAT, o.UnifiedGradient]
 OBJECTIVES = {f"{c.__name__}-{p}": (c, {"pairs": p}) for c in WITH_PAIRS for p in ("both", "cross")}
 OBJECTIVES["AlignmentUniformity-within"] = (o.AlignmentUniformity, {"pairs": "within"})
 OBJECTIVES |= {

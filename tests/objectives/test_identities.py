@@ -36,7 +36,7 @@ def test_at_a_fixed_temperature_macl_flatnce_and_dcl_have_one_gradient(pairs):
 
 def test_softplus_of_dcl_is_infonce_and_sigmoid_of_dcl_is_w():
     z1, z2 = views()
-    d = o.margin(z1, z2, 0.1)
+    d = o.logit_margin(z1, z2, 0.1)
     info = torch.nn.functional.softplus(d)
     torch.testing.assert_close(o.InfoNCE()(z1, z2), info.mean())
     torch.testing.assert_close(d - torch.log(torch.sigmoid(d)), info)

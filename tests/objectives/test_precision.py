@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from contrastive_classes import PRESETS
 
 from ssl_vision import objectives as o
 from ssl_vision.objectives.linear import linear
@@ -174,9 +175,9 @@ def test_bad_embeddings_are_refused_by_name_and_shape(which, z1, z2, words):
         (lambda: o.CosineInEpoch(0.1, 0.0), "end"),
         (lambda: o.CosineInEpoch(epochs=0), "epochs"),
         (lambda: o.Learnable(2.0), "temperature"),
-        (lambda: o.margin(Z, Z, 0.0), "temperature"),
-        (lambda: o.margin(Z, Z, torch.ones(3)), r"temperature must be a scalar or of shape \(4,\)"),
-        (lambda: o.margin(Z, Z, 0.1, pairs="all"), "pairs"),
+        (lambda: o.logit_margin(Z, Z, 0.0), "temperature"),
+        (lambda: o.logit_margin(Z, Z, torch.ones(3)), r"temperature must be a scalar or of shape \(4,\)"),
+        (lambda: o.logit_margin(Z, Z, 0.1, pairs="all"), "pairs"),
     ],
 )
 def test_parameters_that_cannot_work_are_refused_by_name(make, words):
@@ -185,7 +186,7 @@ def test_parameters_that_cannot_work_are_refused_by_name(make, words):
 
 
 @pytest.mark.parametrize("n", [16, 256])
-@pytest.mark.parametrize("preset", [c for c in o.Contrastive.__subclasses__() if not c.required_inputs])
+@pytest.mark.parametrize("preset", PRESETS)
 def test_what_is_not_finite_shows_in_the_loss(preset, n):
     for value in (math.nan, math.inf):
         z = torch.randn(2 * n, 8, generator=torch.Generator().manual_seed(0))

@@ -3,13 +3,14 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from contrastive_classes import PRESETS
 
 from ssl_vision import objectives as o
 from ssl_vision.methods import SimCLR
 from ssl_vision.objectives import queue
-from ssl_vision.objectives.queue import queue_margin
+from ssl_vision.objectives.queue import queue_logit_margin
 
-QUEUED = [c for c in o.Contrastive.__subclasses__() if c.supports_queue] + [o.ArcCon]
+QUEUED = [*PRESETS, o.ArcCon]
 
 
 @pytest.fixture(params=[3, 4096], ids=["several tiles", "one tile"])
@@ -62,7 +63,7 @@ def test_the_margin_passes_gradcheck():
     u, keys = F.normalize(z1.detach(), dim=1).requires_grad_(), F.normalize(negatives.detach(), dim=1)
     shift = (u.detach() * F.normalize(z2.detach(), dim=1)).sum(dim=1).requires_grad_()
     tau = torch.tensor([0.1, 0.5, 2.0], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda *args: queue_margin(*args, keys), (u, shift, tau))
+    assert torch.autograd.gradcheck(lambda *args: queue_logit_margin(*args, keys), (u, shift, tau))
 
 
 @pytest.mark.parametrize("cls", QUEUED, ids=lambda c: c.__name__)
@@ -71,11 +72,11 @@ def test_margins_are_those_of_cross_where_the_queue_holds_the_same_negatives(cls
     z1, z2, _ = embeddings(n=2)
     cross, with_queue = (cls(pairs=pairs, temperature=0.3) for pairs in ("cross", "queue"))
     cross(z1, z2)
-    _, tau, d = cross._seen
+    _, tau, d = cross._stats
     for i in range(2):
         twice = [i, i]
         assert with_queue(z1[twice], z2[twice], negatives=z2[1 - i : 2 - i]).isfinite()
-        _, own_tau, own_d = with_queue._seen
+        _, own_tau, own_d = with_queue._stats
         if torch.equal(own_tau, tau):  # not where it follows the alignment of the batch
             torch.testing.assert_close(own_d, d[twice])
 

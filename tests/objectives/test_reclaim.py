@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ssl_vision import objectives as o
 
 bank_module = importlib.import_module("ssl_vision.objectives.bank")
-reclaim_module = importlib.import_module("ssl_vision.objectives.reclaim")
+critic_module = importlib.import_module("ssl_vision.objectives.critic")
 
 IMAGES, N = 20, 6
 DIMS = {"embeddings": 5, "features": 7, "shallow": 4}
@@ -109,7 +109,7 @@ def loop(objective, z, given, draw=None):
 @pytest.mark.parametrize("negatives", ["nearest", "random", "batch"])
 @pytest.mark.parametrize(("pair", "gamma"), [("layers", None), ("views", 1.0), ("depths", 7.0)])
 def test_value_and_gradients_are_those_of_the_corrected_equation(monkeypatch, pair, gamma, negatives, pairs):
-    monkeypatch.setattr(reclaim_module, "PAIRS", pairs)
+    monkeypatch.setattr(critic_module, "PAIRS", pairs)
     objective = prepared(pair=pair, gamma=gamma, negatives=negatives, weight=0.3, share=0.5)
     z, given = batch(objective)
     want = loop(objective, z, given, objective._draw().tolist()) + o.InfoNCE()(*z)

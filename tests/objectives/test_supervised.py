@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 
 from ssl_vision import objectives as o
 
-margin_module = importlib.import_module("ssl_vision.objectives.margin")
+margin_module = importlib.import_module("ssl_vision.objectives.logit_margin")
 
 LABELS = torch.tensor([4, 0, 4, -1, 7, 4, 0, -1])
 

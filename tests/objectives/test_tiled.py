@@ -9,10 +9,10 @@ import torch
 
 from ssl_vision import objectives as o
 from ssl_vision.objectives import tiled
-from ssl_vision.objectives.margin import dense
+from ssl_vision.objectives.logit_margin import dense
 from ssl_vision.objectives.tiled import own_image
 
-margin_module = importlib.import_module("ssl_vision.objectives.margin")
+margin_module = importlib.import_module("ssl_vision.objectives.logit_margin")
 
 
 @pytest.fixture(params=[(3, 0), (5, 0), (5, 1024), (256, 0), (256, 1024)], ids=str)
@@ -45,7 +45,7 @@ def both_ways(compute, monkeypatch, leaves):
 @pytest.mark.parametrize("tau", [0.5, 0.03, 0.01])
 def test_tiled_equals_dense(monkeypatch, n, pairs, tau):
     z1, z2 = views(n)
-    dense, small = both_ways(lambda: o.margin(z1, z2, tau, pairs=pairs), monkeypatch, (z1, z2))
+    dense, small = both_ways(lambda: o.logit_margin(z1, z2, tau, pairs=pairs), monkeypatch, (z1, z2))
     for ours, want in zip(small, dense, strict=True):
         torch.testing.assert_close(ours, want, rtol=1e-10, atol=1e-10)
 
@@ -58,7 +58,7 @@ def test_temperatures_that_carry_a_gradient(monkeypatch, pairs):
     learned = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
     for tau in (per_image, learned):
         dense, small = both_ways(
-            lambda tau=tau: o.margin(z1, z2, tau, pairs=pairs), monkeypatch, (z1, z2, tau)
+            lambda tau=tau: o.logit_margin(z1, z2, tau, pairs=pairs), monkeypatch, (z1, z2, tau)
         )
         for ours, want in zip(small, dense, strict=True):
             torch.testing.assert_close(ours, want, rtol=1e-10, atol=1e-10)
@@ -117,8 +117,8 @@ def test_large_batches_are_tiled_and_give_the_same_bits_twice():
     objective = o.MACL()
     first, second = (torch.autograd.grad(objective(z1, z2), (z1, z2)) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    assert "Warm" in o.margin(z1, z2, 0.1).grad_fn.name()
-    assert "Cold" in o.margin(z1, z2, 0.01).grad_fn.name()
+    assert "Warm" in o.logit_margin(z1, z2, 0.1).grad_fn.name()
+    assert "Cold" in o.logit_margin(z1, z2, 0.01).grad_fn.name()
 
 
 @pytest.mark.parametrize("tau", [0.5, 0.1, 0.05, 0.03, 0.01])

@@ -69,15 +69,15 @@ def _contrastive(objective: Contrastive, positive: Tensor, negatives: Tensor) ->
     turned = torch.cos(positive + objective.angle) if isinstance(objective, ArcCon) else similarity
     temperature = objective.temperature(similarity.detach()).detach()
 
-    def margin_at(tau: Tensor | float) -> Tensor:
+    def logit_margin_at(tau: Tensor | float) -> Tensor:
         by_row = tau[:, None] if isinstance(tau, Tensor) and tau.ndim else tau
         return torch.logsumexp(others / by_row, dim=1) - turned / tau
 
     anchors = Anchors(
-        margin=margin_at(temperature),
+        logit_margin=logit_margin_at(temperature),
         positive=similarity,
         temperature=temperature,
-        margin_at=torch.no_grad()(margin_at),
+        logit_margin_at=torch.no_grad()(logit_margin_at),
     )
     return Losses(objective.weight(anchors), lambda push: push * temperature)
 

@@ -1,4 +1,4 @@
-"""The margin: the one number per anchor from which every contrastive objective is made."""
+"""The logit margin: the number per anchor of which every objective of the InfoNCE family is a function."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from ssl_vision.objectives import fused
+from ssl_vision.objectives.arguments import check_choice
 from ssl_vision.objectives.linear import linear
-from ssl_vision.objectives.tiled import COLDEST, Exclude, Pairs, check_pairs, own_image, tiled, tiled_warm
+from ssl_vision.objectives.tiled import COLDEST, PAIRS, Exclude, Pairs, own_image, tiled, tiled_warm
 
 DENSE = 128
 """Anchors up to which the similarities are kept as one matrix; beyond it they are computed in tiles."""
@@ -66,7 +67,7 @@ def positive_similarity(z1: Tensor, z2: Tensor) -> Tensor:
     return (normalize(z1) * normalize(z2)).sum(dim=-1)
 
 
-def margin(z1: Tensor, z2: Tensor, temperature: Tensor | float, *, pairs: Pairs = "both") -> Tensor:
+def logit_margin(z1: Tensor, z2: Tensor, temperature: Tensor | float, *, pairs: Pairs = "both") -> Tensor:
     """How far the negatives outweigh the positive, for each anchor.
 
         d_i(τ) = log Σ_{j ∈ Neg(i)} exp(s_ij / τ) − s⁺_i / τ
@@ -92,7 +93,7 @@ def margin(z1: Tensor, z2: Tensor, temperature: Tensor | float, *, pairs: Pairs 
     """
     check_views(z1, z2)
     u = normalize(torch.cat([z1, z2]))
-    return unit_margin(u, positives(u), temperature, pairs=pairs)
+    return unit_logit_margin(u, positives(u), temperature, pairs=pairs)
 
 
 def positives(u: Tensor) -> Tensor:
@@ -101,13 +102,15 @@ def positives(u: Tensor) -> Tensor:
     return (u1 * u2).sum(dim=-1)
 
 
-def unit_margin(u: Tensor, positive: Tensor, temperature: Tensor | float, *, pairs: Pairs = "both") -> Tensor:
-    """``margin`` of rows (2N, D) that are normalised already, with their positive similarities (N,).
+def unit_logit_margin(
+    u: Tensor, positive: Tensor, temperature: Tensor | float, *, pairs: Pairs = "both"
+) -> Tensor:
+    """`logit_margin` of rows (2N, D) that are normalised already, with their positive similarities (N,).
 
     Raises:
         ValueError: for fewer than 2 images, a temperature that does not fit, or an unknown ``pairs``.
     """
-    check_pairs(pairs)
+    check_choice("pairs", pairs, PAIRS)
     if len(u) < 4:
         raise ValueError(
             f"z1 of shape {(len(u) // 2, u.shape[1])} has no negatives: at least 2 images are needed"
