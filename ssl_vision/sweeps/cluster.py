@@ -8,8 +8,8 @@ from typing import Any
 from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
 from ssl_vision.sweeps.machines import Submitit, slots
-from ssl_vision.sweeps.plan import Plan
 from ssl_vision.sweeps.queue import Queue
+from ssl_vision.sweeps.sweep_plan import Plan
 from ssl_vision.sweeps.worker import Worker
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from ssl_vision.optional import needed
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.registry import Run
-from ssl_vision.sweeps.cells import short_value
-from ssl_vision.sweeps.file import SweepMetric
-from ssl_vision.sweeps.plan import Record
-from ssl_vision.sweeps.table import ranked
+from ssl_vision.sweeps.results_table import ranked
+from ssl_vision.sweeps.sweep_file import SweepMetric
+from ssl_vision.sweeps.sweep_plan import Record
+from ssl_vision.sweeps.trials import short_value
 
 _SEED = "seed_everything"
 _WIDE = 10.0

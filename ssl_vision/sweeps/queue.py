@@ -20,10 +20,10 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.atomic_files import appended, atomic_write
-from ssl_vision.sweeps.cells import Cell, cells_of, named_cell
-from ssl_vision.sweeps.file import changed_keys, read_sweep_file
 from ssl_vision.sweeps.parameters import from_optuna, optuna_distribution
-from ssl_vision.sweeps.plan import Claim, Plan, Record, check_folder
+from ssl_vision.sweeps.sweep_file import changed_keys, read_sweep_file
+from ssl_vision.sweeps.sweep_plan import Claim, Plan, Record, check_folder
+from ssl_vision.sweeps.trials import Cell, cells_of, named_cell
 
 _CELL = ("cell", "parameters", "varied", "attempt")
 _REPEATS = 100

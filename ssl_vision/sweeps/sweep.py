@@ -17,9 +17,9 @@ from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
 from ssl_vision.runs.folder import run_path
 from ssl_vision.runs.reading import read_text
-from ssl_vision.sweeps.file import check_cap, read_sweep_file
 from ssl_vision.sweeps.machines import Submitit, slots
-from ssl_vision.sweeps.plan import Plan
+from ssl_vision.sweeps.sweep_file import check_cap, read_sweep_file
+from ssl_vision.sweeps.sweep_plan import Plan
 
 if TYPE_CHECKING:
     from ssl_vision.sweeps.worker import Worker
@@ -72,7 +72,7 @@ def _work(plan: Plan, options: Namespace) -> None:
     from ssl_vision.sweeps.cluster import SlurmJob, ended, submitted
     from ssl_vision.sweeps.plot import write_plot
     from ssl_vision.sweeps.queue import Queue
-    from ssl_vision.sweeps.table import write_tables
+    from ssl_vision.sweeps.results_table import write_tables
     from ssl_vision.sweeps.worker import Worker
 
     workers, per_gpu, cluster = options.workers, options.per_gpu, options.submitit
@@ -129,8 +129,8 @@ def _worked(worker: "Worker") -> int:
 
 def _show(plan: Plan) -> None:
     """Prints the cells and their commands."""
-    from ssl_vision.sweeps.cell import command_line
-    from ssl_vision.sweeps.cells import cells_of
+    from ssl_vision.sweeps.sweep_process import command_line
+    from ssl_vision.sweeps.trials import cells_of
 
     cells = cells_of(plan.file, cap=plan.cap, seed=plan.seed)
     for cell in cells:

@@ -16,9 +16,9 @@ from ssl_vision.data import Batch
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
-from ssl_vision.reproduce.file import read_paper
 from ssl_vision.reproduce.paper import extended, published_number
-from ssl_vision.reproduce.runs import PaperRun, options_of
+from ssl_vision.reproduce.paper_file import read_paper
+from ssl_vision.reproduce.paper_run import PaperRun, options_of
 from ssl_vision.runs.folder import differences
 
 FILES = sorted((CONFIGS / "paper").glob("*.yaml"))

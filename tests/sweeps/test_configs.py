@@ -9,10 +9,10 @@ from wandb.sdk.launch.sweeps.utils import create_sweep_command, load_sweep_confi
 from wandb.sdk.sweeps.scheduler.optuna import search_space_from_sweep_config
 
 from ssl_vision.main import main
-from ssl_vision.sweeps.cells import cells_of
-from ssl_vision.sweeps.file import parse_sweep, read_sweep_file
 from ssl_vision.sweeps.macros import MACROS, expanded, is_fit
-from ssl_vision.sweeps.plan import Plan
+from ssl_vision.sweeps.sweep_file import parse_sweep, read_sweep_file
+from ssl_vision.sweeps.sweep_plan import Plan
+from ssl_vision.sweeps.trials import cells_of
 
 FILES = sorted((CONFIGS / "sweep").glob("*.yaml"))
 COUNTS = {

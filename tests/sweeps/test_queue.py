@@ -10,8 +10,8 @@ import optuna
 import pytest
 
 from ssl_vision.errors import InputError
-from ssl_vision.sweeps.plan import Plan, check_folder
 from ssl_vision.sweeps.queue import Queue
+from ssl_vision.sweeps.sweep_plan import Plan, check_folder
 
 FORK = multiprocessing.get_context("fork")
 GRID = {"x": {"values": [1, 2, 3]}}

@@ -12,9 +12,9 @@ from ssl_vision.compare.statistics import t_interval
 from ssl_vision.errors import InputError
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.registry import Run
-from ssl_vision.sweeps.cells import short_value
-from ssl_vision.sweeps.file import SweepMetric
-from ssl_vision.sweeps.plan import Record
+from ssl_vision.sweeps.sweep_file import SweepMetric
+from ssl_vision.sweeps.sweep_plan import Record
+from ssl_vision.sweeps.trials import short_value
 
 _ORDER = ("finished", "pruned", "running", "interrupted", "waiting", "failed")
 _SEED = "seed_everything"

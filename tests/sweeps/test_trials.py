@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from ssl_vision.sweeps.cells import cells_of, short_names
-from ssl_vision.sweeps.file import parse_sweep
+from ssl_vision.sweeps.sweep_file import parse_sweep
+from ssl_vision.sweeps.trials import cells_of, short_names
 
 OBJECTIVES, TEMPERATURES = ["InfoNCE", "MACL"], [0.1, 0.2, 0.5]
 

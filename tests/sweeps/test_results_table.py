@@ -7,11 +7,11 @@ import re
 import pytest
 from scipy import stats
 
-from ssl_vision.sweeps.cells import Cell
-from ssl_vision.sweeps.file import SweepMetric
-from ssl_vision.sweeps.plan import Record
 from ssl_vision.sweeps.plot import write_plot
-from ssl_vision.sweeps.table import ranked, write_tables
+from ssl_vision.sweeps.results_table import ranked, write_tables
+from ssl_vision.sweeps.sweep_file import SweepMetric
+from ssl_vision.sweeps.sweep_plan import Record
+from ssl_vision.sweeps.trials import Cell
 
 BEST = SweepMetric("val/top1", "maximize", None)
 LEAST = SweepMetric("loss", "minimize", None)

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssl_vision.sweeps.file import SweepFile
 from ssl_vision.sweeps.parameters import Choice
+from ssl_vision.sweeps.sweep_file import SweepFile
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.,=+-]+")
 _CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")

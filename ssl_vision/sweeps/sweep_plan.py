@@ -7,8 +7,8 @@ from typing import BinaryIO
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.atomic_files import check_inside
-from ssl_vision.sweeps.cells import Cell
-from ssl_vision.sweeps.file import SweepFile, parse_sweep
+from ssl_vision.sweeps.sweep_file import SweepFile, parse_sweep
+from ssl_vision.sweeps.trials import Cell
 
 _WRITTEN = (".locks", "logs", "logs/jobs", *(f"sweep.db{end}" for end in ("", "-journal", "-shm", "-wal")))
 """What a sweep writes in place. Its other files are replaced, and so is a link in their place."""

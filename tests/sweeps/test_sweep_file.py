@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from ssl_vision.errors import InputError
-from ssl_vision.sweeps.file import changed_keys, check_cap, parse_sweep, read_sweep_file
+from ssl_vision.sweeps.sweep_file import changed_keys, check_cap, parse_sweep, read_sweep_file
 
 GOOD = """
 method: bayes
