@@ -15,22 +15,23 @@ from ssl_vision.errors import InputError
 from ssl_vision.reproduce.paper import Paper, Table, TableCell, extended
 from ssl_vision.reproduce.paper_file import read_paper
 from ssl_vision.reproduce.paper_run import PaperRun, options_of, seconds_left
-from ssl_vision.reproduce.rendering import Result, as_csv, as_json, as_latex, as_markdown, as_rows
+from ssl_vision.reproduce.rendering import Result, as_json, as_latex, as_markdown, as_rows
 from ssl_vision.reproduce.training import Launch, PaperTrials, spawned, time_text
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.sweeps.machines import slots
 from ssl_vision.sweeps.process import ForkedProcess
 from ssl_vision.sweeps.runner import Runner
+from ssl_vision.sweeps.table_text import as_csv
 
 _MOST_SEEDS = 1000
 
 
 def run(args: Sequence[str]) -> None:
-    """Trains what a paper's tables need, measures it by the paper's protocol, and writes the tables.
+    """Trains the runs behind a paper's tables, evaluates them by its protocol, and writes the tables.
 
-    Runs that are finished are not run again, interrupted ones go on, and what another process trains is left
-    to it: the command can be given again and on several machines. Run folders and tables go to
-    RUNS_DIR/PAPER/, those of the small version to RUNS_DIR/PAPER-small/. What follows ``--`` goes to every
+    The same command continues after an interruption, and several may run at a time: finished runs are not run
+    again, interrupted ones resume, and a run that another process trains is left to it. Run directories and
+    tables are written to RUNS_DIR/PAPER/, or RUNS_DIR/PAPER-small/. Options after ``--`` are passed to every
     ``ssl-vision fit``: ``-- --data.root /data --trainer.precision bf16-mixed``.
 
     Raises:
@@ -130,7 +131,7 @@ def _selected(every: Sequence[TableCell], chosen: Sequence[str] | None) -> list[
     """
     if not chosen:
         return list(every)
-    found: list[TableCell] = []
+    selected: list[TableCell] = []
     for choice in chosen:
         parts = {part.strip() for part in choice.split(",")}
         own = [cell for cell in every if parts <= {cell.row, cell.column.name, cell.column.group}]
@@ -142,8 +143,8 @@ def _selected(every: Sequence[TableCell], chosen: Sequence[str] | None) -> list[
                 f"--cells {choice}: no such cell; there are the rows {', '.join(rows)}, the columns "
                 f"{', '.join(columns)}, in {', '.join(groups)}"
             )
-        found += own
-    return [cell for cell in every if cell in found]
+        selected += own
+    return [cell for cell in every if cell in selected]
 
 
 def _runs(cells: Sequence[TableCell], seeds: range, place: Path, paper: Paper) -> list[PaperRun]:
@@ -182,15 +183,13 @@ def _train(runs: Sequence[PaperRun], launch: Launch, workers: int) -> int:
 def _results(paper: Paper, table: Table, seeds: range, place: Path) -> list[Result]:
     """Of all cells of the table, whether they were asked for now or not."""
     results = []
+    small = paper.small.says if paper.small else ""
     for cell in table.cells:
         runs = _runs([cell], seeds, place, paper)
         for name, published in cell.published.items():
             metric = paper.metrics[name]
-            found = [value for each in runs if (value := each.value(metric)) is not None]
-            says = paper.small.says if paper.small else ""
-            results.append(
-                Result(cell.row, cell.column, metric, published, tuple(found), small=says, reason=cell.reason)
-            )
+            values = tuple(value for each in runs if (value := each.value(metric)) is not None)
+            results.append(Result(cell.row, cell.column, metric, published, values, small, cell.reason))
     return results
 
 

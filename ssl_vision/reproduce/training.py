@@ -9,6 +9,7 @@ from pathlib import Path
 from ssl_vision.reproduce.paper_run import PaperRun
 from ssl_vision.runs.atomic_files import check_inside
 from ssl_vision.sweeps.process import CommandLine, Process, TrialProcess
+from ssl_vision.sweeps.runner import Trials
 
 Launch = Callable[[Sequence[str], Path, Mapping[str, str]], Process]
 """Starts an ``ssl-vision`` command, given its arguments, its log and variables of its environment."""
@@ -22,7 +23,7 @@ def spawned(args: Sequence[str], log: Path, environment: Mapping[str, str]) -> P
     return TrialProcess(CommandLine(command, ["ssl-vision", *args]), log, environment)
 
 
-class PaperTrials:
+class PaperTrials(Trials[Process]):
     """The runs of a paper, whose directories say what is missing of each: training, evaluation or nothing.
 
     There is no queue besides them, so that runs trained by other commands count, too.
@@ -58,9 +59,6 @@ class PaperTrials:
                 self._print(run, f"done in {time.perf_counter() - began:.0f} s")
         return None
 
-    def watch(self, process: Process) -> None:
-        """Does nothing: every run is trained to its end."""
-
     def end(self, process: Process, code: int, *, stopping: bool) -> int:
         """Prints how a run ended, or puts it first in line for its next command."""
         run, commands = self._commands.pop(process)
@@ -78,10 +76,6 @@ class PaperTrials:
         else:
             self._waiting.appendleft(run)
         return 0
-
-    def more(self) -> bool:
-        """False: what other processes train is left to them."""
-        return False
 
     def _fail(self, run: PaperRun, reason: str) -> None:
         self.failed += 1

@@ -11,8 +11,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol, cast
+from threading import Thread
+from typing import BinaryIO, NamedTuple, cast
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.atomic_files import appended
@@ -39,23 +41,47 @@ class CommandLine(NamedTuple):
     """The same with ``${envvar:NAME}`` in place of values from the environment, for people and logs."""
 
 
-class Process(Protocol):
-    """A running trial, as ``Runner`` handles it."""
+class Process:
+    """A running trial, whose command and output are appended to a log.
+
+    When this process dies, however it dies, that one receives SIGTERM, so that ``fit`` saves.
+
+    Args:
+        log: the file.
+        shown: the command for the log.
+    """
+
+    _pid: int
+
+    def __init__(self, log: Path, shown: Sequence[str]) -> None:
+        self.log = log
+        self._sent: set[int] = set()
+        with appended(log) as file:
+            file.write(f"$ {shlex.join(shown)}\n".encode())
+            self._begin = file.tell()
 
     def poll(self) -> int | None:
         """The exit code, minus the number of a signal that killed it, or None while it runs."""
+        raise NotImplementedError
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Sends a signal; the same signal is sent only once."""
+        if number not in self._sent and self.poll() is None:
+            self._sent.add(number)
+            os.kill(self._pid, number)
 
     def last_line(self) -> str:
         """The last line that it printed."""
+        with self.log.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(self._begin, end - _TAIL))
+            text = _ESCAPES.sub("", file.read().decode("utf-8", errors="replace"))
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines[-1][:_LONGEST] if lines else "it said nothing"
 
 
-class TrialProcess:
-    """A command in a process of its own, its output appended to a log.
-
-    When this process dies, however it dies, that one receives SIGTERM, so that ``fit`` saves.
+class TrialProcess(Process):
+    """A command in a new process.
 
     Args:
         line: the command.
@@ -77,11 +103,9 @@ class TrialProcess:
         inherited: Sequence[int] = (),
         masked: Sequence[str] = (),
     ) -> None:
-        self.log = log
-        self._sent: set[int] = set()
+        super().__init__(log, line.shown)
         common = {key: value for key, value in os.environ.items() if key != _OF_ONE_RUN}
         with appended(log) as file, _masking(masked, file) as (output, self._masking):
-            self._begin = _write_command(file, line.shown)
             try:
                 self._process = subprocess.Popen(
                     line.words,
@@ -95,6 +119,7 @@ class TrialProcess:
                 )
             except OSError as error:
                 raise InputError(f"{line.shown[0]} cannot be started ({error.strerror})") from error
+        self._pid = self._process.pid
 
     def poll(self) -> int | None:
         """The exit code, minus the number of a signal that killed it, or None while it runs."""
@@ -104,21 +129,11 @@ class TrialProcess:
                 self._masking.wait(_SECONDS)  # the last lines are in the log
         return code
 
-    def stop(self, number: int = signal.SIGTERM) -> None:
-        """Sends a signal; the same signal is sent only once."""
-        if number not in self._sent:
-            self._sent.add(number)
-            self._process.send_signal(number)
 
-    def last_line(self) -> str:
-        """The last line that it printed."""
-        return _last_line(self.log, self._begin)
-
-
-class ForkedProcess:
+class ForkedProcess(Process):
     """An ``ssl-vision`` command in a fork of a process that has imported torch, for very short runs.
 
-    It computes with one thread. When this process dies, it receives SIGTERM, like a ``TrialProcess``.
+    It computes with one thread.
 
     Args:
         args: the command and its options.
@@ -127,34 +142,24 @@ class ForkedProcess:
     """
 
     def __init__(self, args: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
-        self.log = log
-        with appended(log) as file:
-            self._begin = _write_command(file, ["ssl-vision", *args])
+        super().__init__(log, ["ssl-vision", *args])
         _FORKS.set_forkserver_preload(["ssl_vision.cli.fit", "ssl_vision.evaluation.evaluate"])
-        self._process = _FORKS.Process(target=run_forked, args=(list(args), str(log), dict(environment)))
+        self._process = _FORKS.Process(target=run_forked, args=(list(args), log, dict(environment)))
         self._process.start()
+        self._pid = cast(int, self._process.pid)
 
     def poll(self) -> int | None:
         """The exit code, minus the number of a signal that killed it, or None while it runs."""
         return self._process.exitcode
 
-    def stop(self, number: int = signal.SIGTERM) -> None:
-        """Sends a signal."""
-        if self._process.exitcode is None and self._process.pid is not None:
-            os.kill(self._process.pid, number)
 
-    def last_line(self) -> str:
-        """The last line that it printed."""
-        return _last_line(self.log, self._begin)
-
-
-def run_forked(args: list[str], log: str, environment: Mapping[str, str]) -> None:
+def run_forked(args: list[str], log: Path, environment: Mapping[str, str]) -> None:
     """Runs an ``ssl-vision`` command in this process, as ``python -m ssl_vision`` would."""
     import torch
 
     os.setsid()
-    _bound_to(os.getppid())()
-    with appended(Path(log)) as file:
+    Thread(target=_end_with_parent, daemon=True).start()
+    with appended(log) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     torch.set_num_threads(1)
@@ -164,20 +169,9 @@ def run_forked(args: list[str], log: str, environment: Mapping[str, str]) -> Non
     runpy.run_module("ssl_vision", run_name="__main__")
 
 
-def _write_command(log: BinaryIO, shown: Sequence[str]) -> int:
-    """Writes the command to its log, and returns where its output begins."""
-    log.write(f"$ {shlex.join(shown)}\n".encode())
-    log.flush()
-    return log.tell()
-
-
-def _last_line(log: Path, begin: int) -> str:
-    with log.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        file.seek(max(begin, end - _TAIL))
-        text = _ESCAPES.sub("", file.read().decode("utf-8", errors="replace"))
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:_LONGEST] if lines else "it said nothing"
+def _end_with_parent() -> None:
+    cast(BaseProcess, multiprocessing.parent_process()).join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from types import FrameType
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from ssl_vision.sweeps.process import Process
 
@@ -17,11 +17,12 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 P = TypeVar("P", bound=Process)
 
 
-class Trials(Protocol[P]):
+class Trials(Generic[P]):
     """The trials of a ``Runner``: starts them, and records how they end."""
 
     def start(self, environment: Mapping[str, str]) -> P | None:
         """Starts the next process; None where there is nothing to start now."""
+        raise NotImplementedError
 
     def watch(self, process: P) -> None:
         """Looks at a process that runs."""
@@ -34,9 +35,11 @@ class Trials(Protocol[P]):
             code: its exit code.
             stopping: a signal has asked all processes to stop.
         """
+        raise NotImplementedError
 
     def more(self) -> bool:
         """True if there may be something to start later, although nothing runs here."""
+        return False
 
 
 class Runner(Generic[P]):
@@ -96,6 +99,6 @@ class Runner(Generic[P]):
         again, self._signal = bool(self._signal), number
         if not again:
             name = signal.Signals(number).name
-            os.write(2, f"\n{name}: the trials save and end; once more does not wait\n".encode())
+            os.write(2, f"\n{name}: the runs save and end; a second signal kills them\n".encode())
         for process in self._running.values() if again else ():
             process.stop(signal.SIGKILL)

@@ -11,10 +11,10 @@ from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.macros import expanded, is_fit, variables
 from ssl_vision.sweeps.process import CommandLine, TrialProcess
 from ssl_vision.sweeps.sweep_plan import Claim, Plan
-from ssl_vision.sweeps.trials import Cell
+from ssl_vision.sweeps.trials import Trial
 
 
-def command_line(plan: Plan, cell: Cell) -> CommandLine:
+def command_line(plan: Plan, trial: Trial) -> CommandLine:
     """The command of a trial.
 
     Where that is ``ssl-vision fit``, its run directory is the trial's and it continues what it finds there;
@@ -27,9 +27,9 @@ def command_line(plan: Plan, cell: Cell) -> CommandLine:
     words, shown = (
         expanded(
             file.command,
-            cell.parameters,
+            trial.parameters,
             program=file.program,
-            json_file=_json_file(plan, cell),
+            json_file=_json_file(plan, trial),
             values=values,
         )
         for values in (True, False)
@@ -37,7 +37,7 @@ def command_line(plan: Plan, cell: Cell) -> CommandLine:
     options = [*plan.options]
     if is_fit(words):
         options = ["--wandb=false", "--report=false", "--trainer.enable_progress_bar=false", *plan.options]
-        options += [f"--runs_dir={plan.folder}", f"--name={cell.name}", "--ckpt_path=last"]
+        options += [f"--runs_dir={plan.folder}", f"--name={trial.name}", "--ckpt_path=last"]
     return CommandLine([*words, *options], [*shown, *options])
 
 
@@ -57,16 +57,17 @@ class SweepProcess(TrialProcess):
         self.claim = claim
         self.pruned: tuple[int, float] | None = None
         """The bracket at which early termination ended it, and its value there."""
-        self._metric, self._run = plan.file.metric.name, plan.folder / claim.cell.name
+        self._metric, self._run = plan.file.metric.name, plan.folder / claim.trial.name
         self._metrics_size = -1
-        line = command_line(plan, claim.cell)
-        check_inside(plan.folder, claim.cell.name)
-        log = plan.folder / "logs" / f"{claim.cell.name}.log"
+        line = command_line(plan, claim.trial)
+        check_inside(plan.folder, claim.trial.name)
+        log = plan.folder / "logs" / f"{claim.trial.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         if "${args_json_file}" in plan.file.command:
-            with atomic_write(_json_file(plan, claim.cell)) as partial:
-                partial.write_text(json.dumps(dict(claim.cell.parameters)), encoding="utf-8")
-        own = {"WANDB_RUN_GROUP": plan.name, "SSL_VISION_CELL": str(self._run), **environment}
+            with atomic_write(_json_file(plan, claim.trial)) as partial:
+                partial.write_text(json.dumps(dict(claim.trial.parameters)), encoding="utf-8")
+        folders = dict.fromkeys(("SSL_VISION_TRIAL", "SSL_VISION_CELL"), str(self._run))  # the second: 0.1
+        own = {"WANDB_RUN_GROUP": plan.name, **folders, **environment}
         masked = variables(plan.file.command)
         super().__init__(line, log, own, inherited=[claim.lock.fileno()], masked=masked)
 
@@ -99,8 +100,8 @@ class SweepProcess(TrialProcess):
         return "finished", value, ""
 
 
-def _json_file(plan: Plan, cell: Cell) -> Path:
-    return plan.folder / "logs" / f"{cell.name}.json"
+def _json_file(plan: Plan, trial: Trial) -> Path:
+    return plan.folder / "logs" / f"{trial.name}.json"
 
 
 def _absent(metric: str, run: Run) -> str:

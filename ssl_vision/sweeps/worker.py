@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 
+from optuna.exceptions import StorageInternalError
+
+from ssl_vision.cli.parser import one_line
 from ssl_vision.errors import InputError
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.queue import Queue
-from ssl_vision.sweeps.runner import Runner
+from ssl_vision.sweeps.runner import Runner, Trials
 from ssl_vision.sweeps.sweep_process import SweepProcess
 
 _WRONG = 3
 """The sweep ends if so many trials end first and all by wrong input: each would print the same line."""
 
 
-class Worker:
+class Worker(Trials[SweepProcess]):
     """Trains a sweep's trials in processes of their own.
 
     Args:
@@ -31,9 +34,16 @@ class Worker:
         """Works until no trial is left, or a signal comes; the signal's number, or 0.
 
         Raises:
-            InputError: the first trials all ended with the same kind of complaint.
+            InputError: the first trials all ended with the same kind of complaint, or the queue's database
+                cannot be written.
         """
-        number = Runner(self, self.slots).run()
+        try:
+            number = Runner(self, self.slots).run()
+        except StorageInternalError as error:
+            cause = one_line(str(error.__cause__ or error))
+            raise InputError(
+                f"the sweep's database cannot be written ({cause}); the same command goes on"
+            ) from error
         if self._wrong:
             raise InputError(
                 f"the first {_WRONG} trials ended alike; the last line: {self._notes[_WRONG - 1]}"
@@ -94,10 +104,10 @@ class Worker:
 
     def _print(self, process: SweepProcess, state: str, value: float | None, note: str) -> None:
         ended, count = self.queue.left()
-        run = Run(self.queue.plan.folder / process.claim.cell.name)
+        run = Run(self.queue.plan.folder / process.claim.trial.name)
         parts = [] if value is None else [f"{self.queue.file.metric.name} {value:.4g}"]
         parts += [note] if note else []
         if run.log_damage is None and run.seconds is not None:
             parts.append(f"{run.epoch} epochs, {run.seconds:.0f} s")
         prefix = f"{state}: " if state != "finished" else ""
-        print(f"{ended}/{count} {process.claim.cell.name}: {prefix}{'; '.join(parts)}", flush=True)
+        print(f"{ended}/{count} {process.claim.trial.name}: {prefix}{'; '.join(parts)}", flush=True)

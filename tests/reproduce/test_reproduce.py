@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -333,6 +334,21 @@ def test_a_run_that_a_signal_ended_ends_the_others_and_starts_none(paper, comman
     assert "SIGTERM: the same command goes on" in capsys.readouterr().err
 
 
+def test_workers_share_the_gpus(paper, monkeypatch):
+    environments = []
+
+    def started(args, log, environment):
+        environments.append(environment)
+        log.write_text("no memory\n")
+        return Ended(1, log)
+
+    monkeypatch.setattr(reproduce, "spawned", started)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    with pytest.raises(SystemExit):
+        main(["reproduce", paper, "--table=1", "--seeds=1", "--workers=2"])
+    assert sorted(each["CUDA_VISIBLE_DEVICES"] for each in environments) == ["3", "3", "5", "5"]
+
+
 FORKS = pytest.mark.skipif(sys.platform != "linux", reason="forks")
 LAUNCHES = [spawned, pytest.param(ForkedProcess, marks=FORKS)]
 
@@ -368,6 +384,35 @@ def test_runs_do_not_share_an_id_at_wandb(launch, tmp_path, monkeypatch):
     process = launch(["printing.show"], tmp_path / "log", {"OF_A_SLOT": "1"})
     assert code_of(process) == 0
     assert process.last_line() == "['PATH', 'OF_A_SLOT']"
+
+
+LAUNCH_NAMES = ["reproduce.training import spawned", "sweeps.process import ForkedProcess"]
+
+
+@FORKS
+@pytest.mark.parametrize("name", LAUNCH_NAMES)
+def test_a_process_receives_sigterm_when_its_parent_is_killed(name, tmp_path):
+    (tmp_path / "waiting.py").write_text(
+        "import pathlib, signal, sys, time\n"
+        "def wait(args):\n"
+        "    signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path('saved').touch()))\n"
+        "    pathlib.Path('ready').touch()\n"
+        "    time.sleep(100)\n"
+    )
+    code = f"from ssl_vision.{name} as launch; import pathlib, time\n"
+    code += "process = launch(['waiting.wait'], pathlib.Path('log'), {}); time.sleep(100)"
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
+    wait_for(tmp_path / "ready")
+    parent.kill()
+    parent.wait()
+    wait_for(tmp_path / "saved")
+
+
+def wait_for(file):
+    end = time.monotonic() + 100
+    while not file.exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_help_needs_no_torch():
