@@ -1,7 +1,5 @@
 """A paper's table beside one's own: as Markdown, LaTeX, CSV and JSON."""
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from typing import Any
 
 from ssl_vision.compare.statistics import t_interval
 from ssl_vision.reproduce.paper import Column, Paper, Table, TableMetric, published_number
+from ssl_vision.sweeps import table_text
 
 _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -102,18 +101,6 @@ def as_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dict[
     ]
 
 
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Those of `as_rows` as comma-separated values."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(
-        {key: "" if v is None else str(v).lower() if isinstance(v, bool) else v for key, v in row.items()}
-        for row in rows
-    )
-    return text.getvalue()
-
-
 def as_json(rows: Sequence[Mapping[str, Any]]) -> str:
     """Those of `as_rows` as JSON."""
     return json.dumps(list(rows), indent=1, ensure_ascii=False) + "\n"
@@ -131,7 +118,7 @@ def as_markdown(paper: Paper, table: Table, results: Sequence[Result]) -> str:
     for group, columns in _groups(table, results):
         header = ["", "", group, *(column.name for column in columns)]
         lines = list(_lines(results, table, columns))
-        parts.append(_piped([header, *lines]))
+        parts.append(table_text.as_markdown([header, *lines], right=len(columns)))
     notes = [f"- {_sentence(note)}" for note in (*table.notes, *_reasons(results), *paper.notes)]
     return "\n\n".join([*parts, "\n".join([_legend(results), *notes])]) + "\n"
 
@@ -175,12 +162,12 @@ def _groups(table: Table, results: Sequence[Result]) -> Iterator[tuple[str, list
 def _lines(results: Sequence[Result], table: Table, columns: Sequence[Column]) -> Iterator[list[str]]:
     """Four lines a row and metric, of which those are left out that say nothing."""
     small = next((f"not comparable: {result.small}" for result in results if result.small), "")
-    found = {(r.row, r.metric.name, str(r.column)): r for r in results}
+    by_place = {(r.row, r.metric.name, str(r.column)): r for r in results}
     seeds = _seeds(results)
     for row in dict.fromkeys(cell.row for cell in table.cells):
         first = row
         for metric in table.metrics:
-            cells = [found.get((row, metric, str(column))) for column in columns]
+            cells = [by_place.get((row, metric, str(column))) for column in columns]
             if not any(cells):
                 continue
             four = [cell.lines(seeds) if cell else ("", "", "", "") for cell in cells]
@@ -200,11 +187,11 @@ def _lines(results: Sequence[Result], table: Table, columns: Sequence[Column]) -
 
 
 def _reasons(results: Sequence[Result]) -> Iterator[str]:
-    found: dict[str, dict[str, None]] = {}
+    rows_by_reason: dict[str, dict[str, None]] = {}
     for result in results:
         if result.reason:
-            found.setdefault(result.reason, {})[result.row] = None
-    for reason, rows in found.items():
+            rows_by_reason.setdefault(result.reason, {})[result.row] = None
+    for reason, rows in rows_by_reason.items():
         yield f"{', '.join(rows)}: {reason}"
 
 
@@ -221,20 +208,6 @@ def _legend(results: Sequence[Result]) -> str:
         return "Ours: one seed, which has no interval. Empty: not run."
     fewer = ", or of the number in brackets" if any(0 < len(r.values) < seeds for r in results) else ""
     return f"Ours: mean ± half of the 95 % t interval over {seeds} seeds{fewer}. Empty: not run."
-
-
-def _piped(lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns are aligned."""
-    widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(lines[0]))]
-    rule = ["-" * width for width in widths[:3]] + ["-" * (width - 1) + ":" for width in widths[3:]]
-    padded = [
-        [
-            cell.ljust(w) if i < 3 else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-        ]
-        for line in lines
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (padded[0], rule, *padded[1:]))
 
 
 def _escaped(text: str) -> str:

@@ -2,34 +2,36 @@
 
 import os
 import shlex
+import signal
 import sys
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from threading import Event
 from typing import Any, Literal
 
 from jsonargparse.typing import PositiveInt
 
 from ssl_vision.cli.parser import OneLineErrors
 from ssl_vision.errors import InputError
-from ssl_vision.reproduce.file import read_paper
-from ssl_vision.reproduce.launch import Launch, forked, spawned, worked
 from ssl_vision.reproduce.paper import Paper, Table, TableCell, extended
-from ssl_vision.reproduce.rendering import Result, as_csv, as_json, as_latex, as_markdown, as_rows
-from ssl_vision.reproduce.runs import PaperRun, options_of, seconds_left
+from ssl_vision.reproduce.paper_file import read_paper
+from ssl_vision.reproduce.paper_run import PaperRun, options_of, seconds_left
+from ssl_vision.reproduce.rendering import Result, as_json, as_latex, as_markdown, as_rows
+from ssl_vision.reproduce.training import Launch, PaperTrials, spawned, time_text
 from ssl_vision.runs.atomic_files import atomic_write
+from ssl_vision.sweeps.machines import slots
+from ssl_vision.sweeps.process import ForkedProcess
+from ssl_vision.sweeps.runner import Runner
+from ssl_vision.sweeps.table_text import as_csv
 
 _MOST_SEEDS = 1000
 
 
 def run(args: Sequence[str]) -> None:
-    """Trains what a paper's tables need, measures it by the paper's protocol, and writes the tables.
+    """Trains the runs behind a paper's tables, evaluates them by its protocol, and writes the tables.
 
-    Runs that are finished are not run again, interrupted ones go on, and what another process trains is left
-    to it: the command can be given again and on several machines. Run folders and tables go to
-    RUNS_DIR/PAPER/, those of the small version to RUNS_DIR/PAPER-small/. What follows ``--`` goes to every
+    The same command continues after an interruption, and several may run at a time: finished runs are not run
+    again, interrupted ones resume, and a run that another process trains is left to it. Run directories and
+    tables are written to RUNS_DIR/PAPER/, or RUNS_DIR/PAPER-small/. Options after ``--`` are passed to every
     ``ssl-vision fit``: ``-- --data.root /data --trainer.precision bf16-mixed``.
 
     Raises:
@@ -54,7 +56,7 @@ def run(args: Sequence[str]) -> None:
         _list(list(runs.values()), _runs(whole, seeds, place, paper))
         return
     workers = options.workers or (os.cpu_count() or 1 if small else 1)
-    failed = _train(list(runs.values()), forked if small else spawned, workers)
+    failed = _train(list(runs.values()), ForkedProcess if small else spawned, workers)
     chosen = {(cell.table, cell.row, str(cell.column)) for cell in cells}
     for table in tables:
         results = _results(paper, table, seeds, place)
@@ -129,7 +131,7 @@ def _selected(every: Sequence[TableCell], chosen: Sequence[str] | None) -> list[
     """
     if not chosen:
         return list(every)
-    found: list[TableCell] = []
+    selected: list[TableCell] = []
     for choice in chosen:
         parts = {part.strip() for part in choice.split(",")}
         own = [cell for cell in every if parts <= {cell.row, cell.column.name, cell.column.group}]
@@ -141,8 +143,8 @@ def _selected(every: Sequence[TableCell], chosen: Sequence[str] | None) -> list[
                 f"--cells {choice}: no such cell; there are the rows {', '.join(rows)}, the columns "
                 f"{', '.join(columns)}, in {', '.join(groups)}"
             )
-        found += own
-    return [cell for cell in every if cell in found]
+        selected += own
+    return [cell for cell in every if cell in selected]
 
 
 def _runs(cells: Sequence[TableCell], seeds: range, place: Path, paper: Paper) -> list[PaperRun]:
@@ -152,65 +154,42 @@ def _runs(cells: Sequence[TableCell], seeds: range, place: Path, paper: Paper) -
 def _list(runs: Sequence[PaperRun], every: Sequence[PaperRun]) -> None:
     """What ``--dry_run`` prints."""
     left = seconds_left(runs, every)
-    known = [seconds for seconds in left.values() if seconds is not None]
     for each in runs:
         seconds = left[each.name]
-        print(f"{each.name}: {each.state}; training left: {'unknown' if seconds is None else _time(seconds)}")
+        duration = "unknown" if seconds is None else time_text(seconds)
+        print(f"{each.name}: {each.state}; training left: {duration}")
         for command in each.missing():
             print(f"    ssl-vision {shlex.join(command)}")
+    known = [seconds for seconds in left.values() if seconds is not None]
     done = sum(each.state == "done" for each in runs)
     unknown = len(left) - len(known)
-    total = [_time(sum(known))] if known else []
+    total = [time_text(sum(known))] if known else []
     total += [f"unknown for {unknown}, as no epoch on their images was measured here"] if unknown else []
     print(f"{len(runs)} runs, {done} done; training left, one run after the other: {'; '.join(total)}")
 
 
 def _train(runs: Sequence[PaperRun], launch: Launch, workers: int) -> int:
-    """Runs what is missing, and says so a line each; how many failed.
-
-    Raises:
-        Interrupted: a run was ended by a signal; no further one is started.
-    """
-    waiting = [each for each in runs if each.state != "done"]
-    if len(runs) > len(waiting):
-        print(f"{len(runs) - len(waiting)} of {len(runs)} runs are done already")
-    failed, ending = 0, Event()
-
-    def work(each: PaperRun) -> str:
-        try:
-            return "not started" if ending.is_set() else worked(each, launch)
-        except BaseException:
-            ending.set()
-            raise
-
-    started = time.perf_counter()
-    with ThreadPoolExecutor(max_workers=workers) as pool:
-        futures = {pool.submit(work, each): each for each in waiting}
-        try:
-            for number, future in enumerate(as_completed(futures), 1):
-                said = future.result()
-                failed += said.startswith("failed")
-                passed = _time(time.perf_counter() - started)
-                print(f"[{number}/{len(waiting)}, {passed}] {futures[future].name}: {said}", flush=True)
-        except BaseException:
-            ending.set()
-            print("stopping; the same command goes on from where the runs are saved", file=sys.stderr)
-            raise
-    return failed
+    """Runs what is missing, a line for each; how many failed."""
+    done = sum(each.state == "done" for each in runs)
+    if done:
+        print(f"{done} of {len(runs)} runs are done already")
+    trials = PaperTrials(runs, launch)
+    if number := Runner(trials, slots(workers=workers, per_gpu=None)).run():
+        print(f"{signal.Signals(number).name}: the same command goes on", file=sys.stderr)
+        raise SystemExit(128 + number)
+    return trials.failed
 
 
 def _results(paper: Paper, table: Table, seeds: range, place: Path) -> list[Result]:
     """Of all cells of the table, whether they were asked for now or not."""
     results = []
+    small = paper.small.says if paper.small else ""
     for cell in table.cells:
         runs = _runs([cell], seeds, place, paper)
         for name, published in cell.published.items():
             metric = paper.metrics[name]
-            found = [value for each in runs if (value := each.value(metric)) is not None]
-            says = paper.small.says if paper.small else ""
-            results.append(
-                Result(cell.row, cell.column, metric, published, tuple(found), small=says, reason=cell.reason)
-            )
+            values = tuple(value for each in runs if (value := each.value(metric)) is not None)
+            results.append(Result(cell.row, cell.column, metric, published, values, small, cell.reason))
     return results
 
 
@@ -224,11 +203,3 @@ def _write(paper: Paper, table: Table, results: Sequence[Result], place: Path) -
     ):
         with atomic_write(place / f"table{table.name}{suffix}") as partial:
             partial.write_text(text, encoding="utf-8")
-
-
-def _time(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return (
-        f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
-    )

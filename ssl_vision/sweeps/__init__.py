@@ -1,1 +1,1 @@
-"""A sweep file -> trained cells, a table and a plot."""
+"""Trials of a sweep file, the runner of all trials, and the results as a table and a plot."""

@@ -8,8 +8,8 @@ from typing import Any
 from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
 from ssl_vision.sweeps.machines import Submitit, slots
-from ssl_vision.sweeps.plan import Plan
 from ssl_vision.sweeps.queue import Queue
+from ssl_vision.sweeps.sweep_plan import Plan
 from ssl_vision.sweeps.worker import Worker
 
 
@@ -27,7 +27,7 @@ class SlurmJob:
         return Worker(Queue(self.plan), places, waits=False).work()
 
     def checkpoint(self) -> Any:
-        """What submitit puts in the queue where SLURM ends the job; the cells save as this process dies."""
+        """What submitit puts in the queue where SLURM ends the job; the trials save as this process dies."""
         return needed("submitit", extra="sweep").helpers.DelayedSubmission(self)
 
 
@@ -38,6 +38,11 @@ def submitted(job: SlurmJob, options: Submitit) -> list[Any]:
         InputError: submitit is not installed, there is no SLURM, or it refuses.
     """
     submitit = needed("submitit", extra="sweep")
+    optional = {
+        "mem_gb": options.mem_gb,
+        "slurm_partition": options.partition,
+        "slurm_account": options.account,
+    }
     logs = job.plan.folder / "logs" / "jobs"
     try:
         executor = submitit.AutoExecutor(folder=logs, cluster=options.cluster)
@@ -46,7 +51,7 @@ def submitted(job: SlurmJob, options: Submitit) -> list[Any]:
             timeout_min=options.timeout_min,
             gpus_per_node=options.gpus,
             cpus_per_task=options.cpus,
-            **_given(mem_gb=options.mem_gb, slurm_partition=options.partition, slurm_account=options.account),
+            **{name: value for name, value in optional.items() if value is not None},
         )
         with executor.batch():
             jobs = [executor.submit(job) for _ in range(options.jobs)]
@@ -61,7 +66,3 @@ def ended(jobs: Sequence[Any], *, every: float = 2.0) -> list[str]:
     while not all(job.done() for job in jobs):
         time.sleep(every)
     return [f"job {job.job_id} failed: see {job.paths.stderr}" for job in jobs if job.exception() is not None]
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}

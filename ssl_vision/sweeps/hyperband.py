@@ -1,4 +1,4 @@
-"""W&B's early termination: a cell ends where it is not among the best so far."""
+"""W&B's early termination: a trial that is not among the best so far ends."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from ssl_vision.errors import InputError
 
 @dataclass(frozen=True)
 class Hyperband:
-    """At each bracket a cell goes on if it is among the best n/eta + 1, rounded down, of the n there so far.
+    """At each bracket a trial goes on if it is among the best n/eta + 1, rounded down, of the n there so far.
 
-    A bracket is a number of values of the metric that a cell has logged: min_iter · eta^k, or
+    A bracket is a number of values of the metric that a trial has logged: min_iter · eta^k, or
     max_iter / eta^k for k = 1 … s.
     """
 
@@ -25,27 +25,27 @@ class Hyperband:
     """Compares the value at the bracket, else the best one up to there."""
 
     def brackets(self, count: int) -> list[int]:
-        """The brackets that a cell with so many values has come to, from the first one on."""
+        """The brackets that a trial with so many values has come to, from the first one on."""
         if self.max_iter is not None:
-            found = [int(self.max_iter / self.eta**k) for k in range(self.s or 0, 0, -1)]
+            counts = [int(self.max_iter / self.eta**k) for k in range(self.s or 0, 0, -1)]
         else:
-            found, bracket = [], float(self.min_iter or 1)
+            counts, bracket = [], float(self.min_iter or 1)
             while int(bracket) <= count:
-                found.append(int(bracket))
+                counts.append(int(bracket))
                 bracket *= self.eta
-        return [bracket for bracket in dict.fromkeys(found) if 1 <= bracket <= count]
+        return [bracket for bracket in dict.fromkeys(counts) if 1 <= bracket <= count]
 
     def value(self, values: Sequence[float], bracket: int, sign: int) -> float:
-        """What a cell with these values is judged by; one that is no number is the worst there is."""
+        """The value by which a trial is judged; NaN is the worst."""
         good = [-math.inf if math.isnan(value) else sign * value for value in values[:bracket]]
         return sign * (good[-1] if self.strict else max(good))
 
     def goes_on(self, value: float, others: Sequence[float], sign: int) -> bool:
-        """Whether a cell goes on beyond a bracket.
+        """True if a trial goes on beyond a bracket.
 
         Args:
-            value: the cell's.
-            others: those of all other cells that came there before it.
+            value: the trial's.
+            others: those of all other trials that came there before it.
             sign: 1 where more is better, else −1.
         """
         ranked = sorted(-sign * other for other in (value, *others))

@@ -1,4 +1,4 @@
-"""Where cells run: on this machine's GPUs or cores, or in the jobs of a cluster."""
+"""Where trials run: on this machine's GPUs or cores, or in the jobs of a cluster."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ def gpus() -> list[str]:
 
 
 def slots(*, workers: int | None, per_gpu: int | None) -> list[dict[str, str]]:
-    """The environment of each cell that may run at a time.
+    """The environment of each trial that may run at a time.
 
     Args:
         workers: how many; one sees all GPUs, several share them out. None is one for each GPU, or one.
@@ -33,16 +33,16 @@ def slots(*, workers: int | None, per_gpu: int | None) -> list[dict[str, str]]:
         InputError: both are given, or ``per_gpu`` where there is no GPU.
     """
     if workers is not None and per_gpu is not None:
-        raise InputError("--workers and --per_gpu both say how many cells run at a time: give one of them")
-    found = gpus()
-    if per_gpu is not None and not found:
+        raise InputError("--workers and --per_gpu both say how many trials run at a time: give one of them")
+    visible = gpus()
+    if per_gpu is not None and not visible:
         raise InputError("--per_gpu: nvidia-smi finds no GPU here; give --workers")
-    count = workers if workers is not None else len(found) * (per_gpu or 1) or 1
+    count = workers if workers is not None else len(visible) * (per_gpu or 1) or 1
     cores = max(1, len(os.sched_getaffinity(0)) // count) if hasattr(os, "sched_getaffinity") else 1
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(cores)}
-    shared = bool(found) and (workers is None or workers > 1)
+    shared = bool(visible) and (workers is None or workers > 1)
     return [
-        {**threads, **({"CUDA_VISIBLE_DEVICES": found[i % len(found)]} if shared else {})}
+        {**threads, **({"CUDA_VISIBLE_DEVICES": visible[i % len(visible)]} if shared else {})}
         for i in range(count)
     ]
 

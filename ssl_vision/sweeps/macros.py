@@ -1,4 +1,4 @@
-"""A sweep file's command with W&B's macros, and the command line that it becomes for one cell."""
+"""A sweep file's command with W&B's macros, and the command line that it becomes for one trial."""
 
 import itertools
 import json
@@ -13,19 +13,6 @@ from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.errors import InputError
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
-MACROS = (
-    "env",
-    "interpreter",
-    "program",
-    "args",
-    "args_no_equals",
-    "args_no_hyphens",
-    "args_no_boolean_flags",
-    "args_json",
-    "args_json_file",
-    "args_append_hydra",
-    "args_override_hydra",
-)
 _ENVIRONMENT = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 _WHOLE = re.compile(r"\$\{(.*)\}")
 
@@ -59,7 +46,7 @@ def expanded(
     json_file: Path,
     values: bool = True,
 ) -> list[str]:
-    """The command line of one cell.
+    """The command line of one trial.
 
     It is what ``wandb agent`` makes of the same command, but for ``${interpreter}``, which is the Python
     that runs this.
@@ -74,30 +61,12 @@ def expanded(
     Raises:
         InputError: an environment variable that is not set.
     """
-    words = [f"{name}={value}" for name, value in parameters.items()]
-    text = json.dumps(dict(parameters))
-    macros: dict[str, list[str]] = {
-        "env": ["/usr/bin/env"],
-        "interpreter": [sys.executable],
-        "program": [str(program)],
-        "args": [f"--{word}" for word in words],
-        "args_no_equals": [part for name, value in parameters.items() for part in (f"--{name}", str(value))],
-        "args_no_hyphens": words,
-        "args_no_boolean_flags": [
-            f"--{name}" if value is True else f"--{name}={value}"
-            for name, value in parameters.items()
-            if value is not False
-        ],
-        "args_json": [text],
-        "args_json_file": [str(json_file)],
-        "args_append_hydra": [f"+{word}" for word in words],
-        "args_override_hydra": [f"++{word}" for word in words],
-    }
+    macros = _macros(parameters, str(program), str(json_file))
     line: list[str] = []
     for word in map(str, command):
-        found = _ENVIRONMENT.sub(_variable, word) if values else word
-        macro = _WHOLE.fullmatch(found)
-        line += macros[macro[1]] if macro and macro[1] in macros else [found]
+        text = _ENVIRONMENT.sub(_variable, word) if values else word
+        macro = _WHOLE.fullmatch(text)
+        line += macros[macro[1]] if macro and macro[1] in macros else [text]
     return line
 
 
@@ -113,3 +82,29 @@ def _variable(match: re.Match[str]) -> str:
     if match[1] not in os.environ:
         raise InputError(f"the sweep's command needs ${match[1]}, which is not set in the environment")
     return os.environ[match[1]]
+
+
+def _macros(parameters: Mapping[str, Any], program: str, json_file: str) -> dict[str, list[str]]:
+    """The words that each macro stands for."""
+    words = [f"{name}={value}" for name, value in parameters.items()]
+    text = json.dumps(dict(parameters))
+    return {
+        "env": ["/usr/bin/env"],
+        "interpreter": [sys.executable],
+        "program": [program],
+        "args": [f"--{word}" for word in words],
+        "args_no_equals": [part for name, value in parameters.items() for part in (f"--{name}", str(value))],
+        "args_no_hyphens": words,
+        "args_no_boolean_flags": [
+            f"--{name}" if value is True else f"--{name}={value}"
+            for name, value in parameters.items()
+            if value is not False
+        ],
+        "args_json": [text],
+        "args_json_file": [json_file],
+        "args_append_hydra": [f"+{word}" for word in words],
+        "args_override_hydra": [f"++{word}" for word in words],
+    }
+
+
+MACROS = tuple(_macros({}, "", ""))

@@ -20,14 +20,14 @@ def masks(names: Iterable[str], environment: Mapping[str, str]) -> list[tuple[by
         names: environment variables that are set.
         environment: their values.
     """
-    found = {
+    forms = {
         form: f"${{envvar:{name}}}"
         for name in names
         for line in environment[name].splitlines()
         for form in (line, repr(line)[1:-1], json.dumps(line)[1:-1])
         if len(line) >= _SHORTEST
     }
-    return [(os.fsencode(form), found[form].encode()) for form in sorted(found, key=len, reverse=True)]
+    return [(os.fsencode(form), forms[form].encode()) for form in sorted(forms, key=len, reverse=True)]
 
 
 def masked(line: bytes, replacements: Iterable[tuple[bytes, bytes]]) -> bytes:

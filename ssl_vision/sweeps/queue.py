@@ -1,10 +1,10 @@
-"""The queue of a sweep's cells and the record of how they ended: an Optuna study, and a lock for each cell.
+"""The queue of a sweep's trials and the record of how they ended: an Optuna study, and a lock for each trial.
 
-A trial is a cell, and the states of trials are those of cells. Who has a cell is not in the database: it is
-whoever holds the cell's lock file, which the kernel takes from a process that dies. The cell's own process
-inherits the lock, so that a cell whose worker was killed is not taken up again while it still runs. Every
-change of the study is made under one more lock, by one process at a time, which Optuna alone does not
-ensure on SQLite.
+Each attempt at a trial is an entry of the study; the state of a trial is that of its last entry. Which
+process works on a trial is not in the database: it is the one that holds the trial's lock file, which the
+kernel releases when that process dies. The trial's own process inherits the lock, so that a trial whose
+worker was killed is not started again while it still runs. One more lock ensures that one process at a time
+changes the study, which Optuna alone does not ensure on SQLite.
 """
 
 import fcntl
@@ -20,12 +20,12 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.atomic_files import appended, atomic_write
-from ssl_vision.sweeps.cells import Cell, cells_of, named_cell
-from ssl_vision.sweeps.file import changed_keys, read_sweep_file
 from ssl_vision.sweeps.parameters import from_optuna, optuna_distribution
-from ssl_vision.sweeps.plan import Claim, Plan, Record, check_folder
+from ssl_vision.sweeps.sweep_file import changed_keys, read_sweep_file
+from ssl_vision.sweeps.sweep_plan import Claim, Plan, Record, check_folder
+from ssl_vision.sweeps.trials import Trial, named_trial, trials_of
 
-_CELL = ("cell", "parameters", "varied", "attempt")
+_ATTRIBUTES = ("cell", "parameters", "varied", "attempt")
 _REPEATS = 100
 _STATES = {
     TrialState.WAITING: "waiting",
@@ -36,11 +36,11 @@ _STATES = {
 
 
 class Queue:
-    """The cells of a sweep, for as many processes as like to work on them.
+    """The trials of a sweep, shared by any number of processes.
 
     Args:
-        plan: of the sweep.
-        retry: cells that failed before are put in the queue again, as often as the plan says.
+        plan: the sweep's.
+        retry: put trials that failed before in the queue again, as often as the plan allows.
 
     Raises:
         InputError: the folder holds another sweep, or something else.
@@ -65,70 +65,70 @@ class Queue:
             self._fill(retry=retry)
 
     def claim(self) -> Claim | None:
-        """A cell to be trained, or to be continued where its process died; None where there is none now."""
+        """A trial to train, or to continue because its process died; None if there is none now."""
         with self._alone():
-            trials = self._latest()
-            waits = not self._over(trials)
+            entries = self._latest()
+            waits = not self._over(entries)
             for state in (TrialState.RUNNING, TrialState.WAITING) if waits else (TrialState.RUNNING,):
-                for trial in trials.values():
-                    if trial.state is state and (claim := self._taken(trial)) is not None:
+                for entry in entries.values():
+                    if entry.state is state and (claim := self._taken(entry)) is not None:
                         return claim
-            return self._asked(trials) if waits and self.file.method == "bayes" else None
+            return self._asked(entries) if waits and self.file.method == "bayes" else None
 
     def finish(self, claim: Claim, state: str, value: float | None, note: str = "") -> None:
-        """Records how a cell ended and releases it."""
+        """Records how a trial ended and releases it."""
         with self._alone():
-            self._end(claim.trial, state, value, note)
+            self._end(claim.entry, state, value, note)
         claim.release()
 
     def ends_at(self, claim: Claim, values: list[float]) -> tuple[int, float] | None:
-        """Where early termination ends a cell that has logged these values: the bracket, and its value there.
+        """The bracket at which early termination ends a trial, and its value there; None where it goes on.
 
-        A cell is judged once at each bracket; that it is to end is on record before it is told so.
+        A trial is judged once at each bracket. The decision to end it is recorded before it takes effect.
         """
         early, sign = self.file.early, self.file.metric.sign
         if early is None:
             return None
         with self._alone():
-            trials = self._latest()
-            judged = trials[claim.cell.name].intermediate_values
+            entries = self._latest()
+            judged = entries[claim.trial.name].intermediate_values
             for bracket in (b for b in early.brackets(len(values)) if b not in judged):
                 value = early.value(values, bracket, sign)
                 others = [
-                    trial.intermediate_values[bracket]
-                    for name, trial in trials.items()
-                    if name != claim.cell.name and bracket in trial.intermediate_values
+                    entry.intermediate_values[bracket]
+                    for name, entry in entries.items()
+                    if name != claim.trial.name and bracket in entry.intermediate_values
                 ]
                 ends = not early.goes_on(value, others, sign)
                 if ends:
-                    self._storage.set_trial_user_attr(claim.trial, "stopped", bracket)
-                self._storage.set_trial_intermediate_value(claim.trial, bracket, value)
+                    self._storage.set_trial_user_attr(claim.entry, "stopped", bracket)
+                self._storage.set_trial_intermediate_value(claim.entry, bracket, value)
                 if ends:
                     return bracket, value
         return None
 
     def records(self) -> list[Record]:
-        """All cells there are, in the order in which they were made."""
+        """All trials, in the order of their creation."""
         with self._alone():
             return [
                 Record(
-                    _cell(trial),
-                    self._state(trial),
-                    trial.value if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) else None,
-                    str(trial.user_attrs.get("note", "")),
+                    _trial(entry),
+                    self._state(entry),
+                    entry.value if entry.state in (TrialState.COMPLETE, TrialState.PRUNED) else None,
+                    str(entry.user_attrs.get("note", "")),
                 )
-                for trial in self._latest().values()
+                for entry in self._latest().values()
             ]
 
     def left(self) -> tuple[int, int]:
-        """How many cells have ended, and how many there are to be."""
+        """The number of trials that have ended, and the number of all."""
         with self._alone():
-            trials = self._latest()
-            ended = sum(trial.state.is_finished() for trial in trials.values())
-            if self._over(trials):
-                return ended, sum(trial.state is not TrialState.WAITING for trial in trials.values())
+            entries = self._latest()
+            ended = sum(entry.state.is_finished() for entry in entries.values())
+            if self._over(entries):
+                return ended, sum(entry.state is not TrialState.WAITING for entry in entries.values())
             more = self.file.method == "bayes" and not self._study.user_attrs.get("exhausted")
-            return ended, max(len(trials), (self.plan.cap or 0) if more else 0)
+            return ended, max(len(entries), (self.plan.cap or 0) if more else 0)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -137,7 +137,7 @@ class Queue:
             yield
 
     def _opened(self) -> optuna.Study:
-        """The study of this plan; that of another plan goes, as long as none of its cells has begun."""
+        """The study of this plan; it replaces that of another plan of which no trial has begun."""
         plan, copy = self.plan, self.plan.folder / "sweep.yaml"
         names = optuna.get_all_study_names(self._storage)
         if plan.name in names:
@@ -148,7 +148,7 @@ class Queue:
                     "another folder: give this one another --name"
                 )
             changed = self._changed(copy) if copy.exists() else []
-            if changed and any(self._begun(trial) for trial in self._latest().values()):
+            if changed and any(self._begun(entry) for entry in self._latest().values()):
                 raise InputError(
                     f"{plan.folder} holds a sweep that differs ({'; '.join(changed)}): "
                     "give this one another --name"
@@ -168,74 +168,74 @@ class Queue:
         return study
 
     def _changed(self, copy: Path) -> list[str]:
-        """What makes this another sweep than the folder's."""
+        """The differences between this sweep and the folder's."""
         before = read_sweep_file(copy)
         attributes = self._study.user_attrs
-        found = changed_keys(before.content, self.file.content)
-        if self.file.method == "grid" and all(key.startswith("parameters.") for key in found):
-            now = {cell.name: cell.parameters for cell in cells_of(self.file, cap=None, seed=0)}
-            there = {name: trial.user_attrs["parameters"] for name, trial in self._latest().items()}
-            found = [] if all(now.get(name) == each for name, each in there.items()) else found
+        differences = changed_keys(before.content, self.file.content)
+        if self.file.method == "grid" and all(key.startswith("parameters.") for key in differences):
+            now = {trial.name: trial.parameters for trial in trials_of(self.file, cap=None, seed=0)}
+            there = {name: entry.user_attrs["parameters"] for name, entry in self._latest().items()}
+            differences = [] if all(now.get(name) == each for name, each in there.items()) else differences
         for key, given in (("options", list(self.plan.options)), ("seed", self.plan.seed)):
             if attributes.get(key, given) != given and (key != "seed" or self.file.method != "grid"):
-                found.append(f"{key}: {_said(attributes[key])} there, {_said(given)} here")
-        return found
+                differences.append(f"{key}: {_said(attributes[key])} there, {_said(given)} here")
+        return differences
 
-    def _begun(self, trial: FrozenTrial) -> bool:
-        folder = self.plan.folder / trial.user_attrs["cell"]
-        return folder.exists() or self._state(trial) in ("running", "finished", "pruned")
+    def _begun(self, entry: FrozenTrial) -> bool:
+        folder = self.plan.folder / entry.user_attrs["cell"]
+        return folder.exists() or self._state(entry) in ("running", "finished", "pruned")
 
     def _fill(self, *, retry: bool) -> None:
-        """Puts every cell in the queue that is not there, and those that are to be tried again."""
-        trials = self._latest()
-        for cell in cells_of(self.file, cap=self.plan.cap, seed=self.plan.seed):
-            if cell.name not in trials:
-                self._add(cell)
-        for trial in trials.values() if retry else ():
-            attempt = trial.user_attrs["attempt"]
-            if trial.state is TrialState.FAIL and attempt < self.plan.attempts:
-                self._add(_cell(trial), attempt + 1, params=trial.params, distributions=trial.distributions)
+        """Adds the trials that are missing, and with ``retry`` those that failed."""
+        entries = self._latest()
+        for trial in trials_of(self.file, cap=self.plan.cap, seed=self.plan.seed):
+            if trial.name not in entries:
+                self._add(trial)
+        for entry in entries.values() if retry else ():
+            attempt = entry.user_attrs["attempt"]
+            if entry.state is TrialState.FAIL and attempt < self.plan.attempts:
+                self._add(_trial(entry), attempt + 1, params=entry.params, distributions=entry.distributions)
 
-    def _add(self, cell: Cell, attempt: int = 1, **sampled: Any) -> None:
-        attributes = _attributes(cell, attempt)
+    def _add(self, trial: Trial, attempt: int = 1, **sampled: Any) -> None:
+        attributes = _attributes(trial, attempt)
         self._study.add_trial(create_trial(state=TrialState.WAITING, user_attrs=attributes, **sampled))
 
     def _latest(self) -> dict[str, FrozenTrial]:
-        """The last trial of each cell.
+        """The last entry of each trial.
 
-        A trial without a cell was being asked for when its process died; one that is ended so is forgotten.
+        An entry without a trial is left by a process that died while it asked the sampler; it is ended.
         """
-        found: dict[str, FrozenTrial] = {}
-        for trial in self._study.get_trials(deepcopy=False):
-            if "cell" in trial.user_attrs:
-                found[trial.user_attrs["cell"]] = trial
-            elif not trial.state.is_finished():
-                self._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
-        return found
+        latest: dict[str, FrozenTrial] = {}
+        for entry in self._study.get_trials(deepcopy=False):
+            if "cell" in entry.user_attrs:
+                latest[entry.user_attrs["cell"]] = entry
+            elif not entry.state.is_finished():
+                self._storage.set_trial_state_values(entry._trial_id, TrialState.FAIL)
+        return latest
 
-    def _over(self, trials: Mapping[str, FrozenTrial]) -> bool:
-        """Whether a cell has reached the metric's target."""
+    def _over(self, entries: Mapping[str, FrozenTrial]) -> bool:
+        """True if a trial has reached the metric's target."""
         reached = self.file.metric.reached
-        values = (t.value for t in trials.values() if t.state is TrialState.COMPLETE)
+        values = (t.value for t in entries.values() if t.state is TrialState.COMPLETE)
         return any(value is not None and reached(value) for value in values)
 
-    def _taken(self, trial: FrozenTrial) -> Claim | None:
-        """The claim on a trial's cell, unless another process has it, or it is only yet to be ended."""
-        lock = self._lock(trial.user_attrs["cell"])
+    def _taken(self, entry: FrozenTrial) -> Claim | None:
+        """The claim on an entry's trial; None if another process has it or early termination had ended it."""
+        lock = self._lock(entry.user_attrs["cell"])
         if lock is None:
             return None
-        if (bracket := trial.user_attrs.get("stopped")) is not None:
-            value = trial.intermediate_values.get(bracket)
-            self._end(trial._trial_id, "pruned", value, f"at value {bracket}")
+        if (bracket := entry.user_attrs.get("stopped")) is not None:
+            value = entry.intermediate_values.get(bracket)
+            self._end(entry._trial_id, "pruned", value, f"at value {bracket}")
             lock.close()
             return None
-        if trial.state is TrialState.WAITING:
-            self._storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING)
-        return Claim(_cell(trial), trial._trial_id, trial.user_attrs["attempt"], lock)
+        if entry.state is TrialState.WAITING:
+            self._storage.set_trial_state_values(entry._trial_id, TrialState.RUNNING)
+        return Claim(_trial(entry), entry._trial_id, entry.user_attrs["attempt"], lock)
 
-    def _asked(self, trials: Mapping[str, FrozenTrial]) -> Claim | None:
-        """A new cell from the sampler, which is seeded by the number of trials before."""
-        if len(trials) >= (self.plan.cap or 0) or self._study.user_attrs.get("exhausted"):
+    def _asked(self, entries: Mapping[str, FrozenTrial]) -> Claim | None:
+        """A new trial from the sampler, whose seed is the number of entries."""
+        if len(entries) >= (self.plan.cap or 0) or self._study.user_attrs.get("exhausted"):
             return None
         parameters = self.file.parameters
         distributions = {".".join(path): optuna_distribution(each) for path, each in parameters.items()}
@@ -243,38 +243,38 @@ class Queue:
             number = len(self._study.get_trials(deepcopy=False))
             seed = random.Random(f"{self.plan.seed}/{number}").getrandbits(32)
             self._study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-            trial = self._study.ask(distributions)
+            entry = self._study.ask(distributions)
             values = {
-                path: from_optuna(each, trial.params[".".join(path)]) for path, each in parameters.items()
+                path: from_optuna(each, entry.params[".".join(path)]) for path, each in parameters.items()
             }
-            cell = named_cell(self.file, values)
-            lock = None if cell.name in trials else self._lock(cell.name)
+            trial = named_trial(self.file, values)
+            lock = None if trial.name in entries else self._lock(trial.name)
             if lock is None:
-                self._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+                self._storage.set_trial_state_values(entry._trial_id, TrialState.FAIL)
                 continue
-            attributes = _attributes(cell, 1)
-            for key in reversed(_CELL):  # the name last: with it the trial is a cell
-                self._storage.set_trial_user_attr(trial._trial_id, key, attributes[key])
-            return Claim(cell, trial._trial_id, 1, lock)
+            attributes = _attributes(trial, 1)
+            for key in reversed(_ATTRIBUTES):  # the name last: with it the entry is a trial
+                self._storage.set_trial_user_attr(entry._trial_id, key, attributes[key])
+            return Claim(trial, entry._trial_id, 1, lock)
         self._study.set_user_attr("exhausted", True)
         return None
 
-    def _end(self, trial: int, state: str, value: float | None, note: str) -> None:
-        self._storage.set_trial_user_attr(trial, "note", note)
+    def _end(self, entry: int, state: str, value: float | None, note: str) -> None:
+        self._storage.set_trial_user_attr(entry, "note", note)
         ended = next(key for key, name in _STATES.items() if name == state)
-        self._storage.set_trial_state_values(trial, ended, None if value is None else [value])
+        self._storage.set_trial_state_values(entry, ended, None if value is None else [value])
 
-    def _state(self, trial: FrozenTrial) -> str:
-        if trial.state is not TrialState.RUNNING:
-            return _STATES[trial.state]
-        lock = self._lock(trial.user_attrs["cell"])
+    def _state(self, entry: FrozenTrial) -> str:
+        if entry.state is not TrialState.RUNNING:
+            return _STATES[entry.state]
+        lock = self._lock(entry.user_attrs["cell"])
         if lock is None:
             return "running"
         lock.close()
         return "interrupted"
 
     def _lock(self, name: str) -> BinaryIO | None:
-        """The cell's lock, or None where another process has it."""
+        """The trial's lock, or None where another process has it."""
         file = appended(self._locks / f"{name}.cell")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -284,18 +284,18 @@ class Queue:
         return file
 
 
-def _attributes(cell: Cell, attempt: int) -> dict[str, Any]:
-    found = {"parameters": dict(cell.parameters), "varied": dict(cell.varied)}
-    return {"cell": cell.name, **found, "attempt": attempt}
+def _attributes(trial: Trial, attempt: int) -> dict[str, Any]:
+    values = (trial.name, dict(trial.parameters), dict(trial.varied), attempt)
+    return dict(zip(_ATTRIBUTES, values, strict=True))
 
 
-def _cell(trial: FrozenTrial) -> Cell:
-    attributes = trial.user_attrs
+def _trial(entry: FrozenTrial) -> Trial:
+    attributes = entry.user_attrs
     if Path(attributes["cell"]).name != attributes["cell"]:  # it becomes the name of a folder
         raise InputError(
-            f"the sweep's database names a cell {attributes['cell']}, which is a path: delete it"
+            f"the sweep's database names a trial {attributes['cell']}, which is a path: delete it"
         )
-    return Cell(attributes["cell"], attributes["parameters"], attributes["varied"])
+    return Trial(attributes["cell"], attributes["parameters"], attributes["varied"])
 
 
 def _said(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""``ssl-vision sweep``: every cell of a W&B sweep file, trained without an account."""
+"""``ssl-vision sweep``: every trial of a W&B sweep file, trained without an account."""
 
 import difflib
 import re
@@ -7,26 +7,22 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from ssl_vision.cli.parser import OneLineErrors, one_line
+from ssl_vision.cli.parser import OneLineErrors
 from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
 from ssl_vision.runs.folder import run_path
 from ssl_vision.runs.reading import read_text
-from ssl_vision.sweeps.file import check_cap, read_sweep_file
 from ssl_vision.sweeps.machines import Submitit, slots
-from ssl_vision.sweeps.plan import Plan
-
-if TYPE_CHECKING:
-    from ssl_vision.sweeps.worker import Worker
+from ssl_vision.sweeps.sweep_file import check_cap, read_sweep_file
+from ssl_vision.sweeps.sweep_plan import Plan
 
 _NOT_HERE = {
     "--overwrite": "delete the sweep's folder, or give another --name",
-    "--ckpt_path": "every cell continues from its last checkpoint by itself",
+    "--ckpt_path": "every trial continues from its last checkpoint by itself",
 }
 """Options of fit that a sweep decides, and what to do instead."""
 
@@ -35,11 +31,10 @@ _OPTION = re.compile(r"--?[A-Za-z]")
 
 
 def run(args: Sequence[str]) -> None:
-    """Trains every cell of a sweep file, a process each, and ends with a table and a plot.
+    """Trains every trial of a sweep file in a process of its own, and writes a table and a plot.
 
-    Options that are not of this command go to every cell, after those of the file. The same command again
-    goes on where it was stopped, however that was; several at once, on machines that share the folder, share
-    the work.
+    Options of ``fit`` are passed to every trial, after those of the file. The same command continues a sweep
+    that was stopped or killed; several at a time, also on machines that share the folder, share the work.
 
     Raises:
         InputError: a wrong file or option, or a folder that holds another sweep.
@@ -53,7 +48,7 @@ def run(args: Sequence[str]) -> None:
             options.runs_dir, str(options.name or file.content.get("name") or Path(options.file).stem)
         ),
         text=read_text(Path(options.file)),
-        cap=check_cap(file, options.cells),
+        cap=check_cap(file, options.trials),
         options=tuple(passed),
         seed=options.seed,
         attempts=options.attempts,
@@ -72,14 +67,14 @@ def _work(plan: Plan, options: Namespace) -> None:
     from ssl_vision.sweeps.cluster import SlurmJob, ended, submitted
     from ssl_vision.sweeps.plot import write_plot
     from ssl_vision.sweeps.queue import Queue
-    from ssl_vision.sweeps.table import write_tables
+    from ssl_vision.sweeps.results_table import write_tables
     from ssl_vision.sweeps.worker import Worker
 
     workers, per_gpu, cluster = options.workers, options.per_gpu, options.submitit
     places = [] if workers == 0 or cluster.jobs else slots(workers=workers, per_gpu=per_gpu)
     queue = Queue(plan, retry=workers != 0)
     done, count = queue.left()
-    print(f"{plan.folder}: {done} of {count} cells done", flush=True)
+    print(f"{plan.folder}: {done} of {count} trials done", flush=True)
     number = 0
     if cluster.jobs:
         jobs = submitted(SlurmJob(plan, workers, per_gpu), cluster)
@@ -93,7 +88,7 @@ def _work(plan: Plan, options: Namespace) -> None:
             print(line, file=sys.stderr)
     elif places:
         print(f"ssl-vision runs {plan.folder} says how far each is", flush=True)
-        number = _worked(Worker(queue, places))
+        number = Worker(queue, places).work()
     records = queue.records()
     print(f"\n{write_tables(plan.folder, records, queue.file.metric)}")
     page = write_plot(plan.folder, records, queue.file.metric)
@@ -103,42 +98,25 @@ def _work(plan: Plan, options: Namespace) -> None:
         raise SystemExit(128 + number)
     if failed := sum(record.state == "failed" for record in records):
         print(
-            f"{failed} of {len(records)} cells failed: see {plan.folder}/logs; "
+            f"{failed} of {len(records)} trials failed: see {plan.folder}/logs; "
             f"the same command tries them again, each {plan.attempts} times in all",
             file=sys.stderr,
         )
         raise SystemExit(1)
 
 
-def _worked(worker: "Worker") -> int:
-    """The signal that ended the work, or 0.
-
-    Raises:
-        InputError: the queue's database cannot be written.
-    """
-    from optuna.exceptions import StorageInternalError
-
-    try:
-        return worker.work()
-    except StorageInternalError as error:
-        raise InputError(
-            f"the sweep's database cannot be written ({one_line(str(error.__cause__ or error))}); "
-            "the same command goes on"
-        ) from error
-
-
 def _show(plan: Plan) -> None:
-    """Prints the cells and their commands."""
-    from ssl_vision.sweeps.cell import command_line
-    from ssl_vision.sweeps.cells import cells_of
+    """Prints the trials and their commands."""
+    from ssl_vision.sweeps.sweep_process import command_line
+    from ssl_vision.sweeps.trials import trials_of
 
-    cells = cells_of(plan.file, cap=plan.cap, seed=plan.seed)
-    for cell in cells:
-        print(f"{cell.name}\n  {shlex.join(command_line(plan, cell).shown)}")
+    trials = trials_of(plan.file, cap=plan.cap, seed=plan.seed)
+    for trial in trials:
+        print(f"{trial.name}\n  {shlex.join(command_line(plan, trial).shown)}")
     print(
-        f"{len(cells)} cells"
+        f"{len(trials)} trials"
         if plan.file.method != "bayes"
-        else f"{plan.cap} cells, each chosen by those before"
+        else f"{plan.cap} trials, each chosen by those before"
     )
 
 
@@ -149,10 +127,10 @@ def _folder(runs_dir: str, name: str) -> Path:
 
 
 def _split(parser: OneLineErrors, args: list[str]) -> tuple[list[str], list[str]]:
-    """The options of this command, and those of the cells.
+    """The options of this command, and those for the trials.
 
     Raises:
-        InputError: an option that is nearly one of this command, or none of a sweep's cell.
+        InputError: an option that is nearly one of this command's, or one that a sweep decides.
     """
     own = [option for action in parser._actions for option in action.option_strings]
     mine: list[str] = []
@@ -178,26 +156,27 @@ def _parser() -> OneLineErrors:
         "--workers",
         type=NonNegativeInt | None,
         default=None,
-        help="Cells at a time; one for each GPU, or one, by default. 0 writes table and plot alone.",
+        help="Trials at a time; one for each GPU, or one, by default. 0 writes table and plot alone.",
     )
     parser.add_argument(
-        "--per_gpu", "--per-gpu", type=PositiveInt | None, default=None, help="Cells at a time on each GPU."
+        "--per_gpu", "--per-gpu", type=PositiveInt | None, default=None, help="Trials at a time on each GPU."
     )
-    parser.add_argument("--name", type=str | None, default=None, help="Of the sweep; else the file's.")
-    parser.add_argument("--runs_dir", type=str, default="runs", help="Where the sweep's folder is kept.")
+    parser.add_argument("--name", type=str | None, default=None, help="The name; the file's by default.")
+    parser.add_argument("--runs_dir", type=str, default="runs", help="The folder of the sweep's folder.")
     parser.add_argument(
+        "--trials",
         "--cells",
         type=PositiveInt | None,
         default=None,
-        help="At most so many, instead of the file's run_cap.",
+        help="The largest number of trials, instead of the file's run_cap.",
     )
-    parser.add_argument("--seed", type=int, default=0, help="Of what random and bayes draw.")
-    parser.add_argument("--attempts", type=PositiveInt, default=3, help="How often a cell may fail.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of random and bayes.")
+    parser.add_argument("--attempts", type=PositiveInt, default=3, help="How often a trial may fail.")
     parser.add_argument(
         "--storage", type=str | None, default=None, help="URL of a database for Optuna, instead of sweep.db."
     )
     parser.add_argument(
-        "--dry_run", action="store_true", help="Print the cells and their commands, and do nothing."
+        "--dry_run", action="store_true", help="Print the trials and their commands, and do nothing."
     )
     parser.add_class_arguments(Submitit, "submitit", help="Workers as jobs of a cluster.")
     return parser

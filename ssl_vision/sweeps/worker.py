@@ -1,154 +1,113 @@
-"""A worker: takes cells from the queue, as many at a time as it has slots, until none is left."""
+"""A worker: takes trials from a sweep's queue, as many at a time as it has slots, until none is left."""
 
-import os
-import signal
-import time
 from collections.abc import Mapping, Sequence
-from types import FrameType
 
+from optuna.exceptions import StorageInternalError
+
+from ssl_vision.cli.parser import one_line
 from ssl_vision.errors import InputError
 from ssl_vision.runs.registry import Run
-from ssl_vision.sweeps.cell import CellProcess
 from ssl_vision.sweeps.queue import Queue
+from ssl_vision.sweeps.runner import Runner, Trials
+from ssl_vision.sweeps.sweep_process import SweepProcess
 
 _WRONG = 3
-"""So many cells that end first and all by wrong input end the sweep: it would be the same line every time."""
-
-_LOOK, _IDLE = 0.1, 1.0
-"""Seconds between two looks at processes, and at the queue when there is nothing to take."""
-
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The sweep ends if so many trials end first and all by wrong input: each would print the same line."""
 
 
-class Worker:
-    """Trains cells in processes of their own.
+class Worker(Trials[SweepProcess]):
+    """Trains a sweep's trials in processes of their own.
 
     Args:
-        queue: of the sweep.
-        slots: environment variables of each place that a cell can take.
-        waits: stays while other workers have cells, to take those over whose worker dies.
+        queue: the sweep's.
+        slots: environment variables of each trial that may run at a time.
+        waits: stay while other workers have trials, to take over those whose worker dies.
     """
 
     def __init__(self, queue: Queue, slots: Sequence[Mapping[str, str]], *, waits: bool = True) -> None:
         self.queue, self.slots, self.waits = queue, slots, waits
-        self._running: dict[int, CellProcess] = {}
-        self._pruned: dict[int, tuple[int, float]] = {}
-        self._ended: list[str] = []
-        self._any_good = any(record.state == "finished" for record in queue.records())
-        self._signal = 0
-        self._next_claim = 0.0
-        self._said = False
+        self._notes: list[str] = []
+        self._any_finished = any(record.state == "finished" for record in queue.records())
+        self._announced = False
 
     def work(self) -> int:
-        """Works until no cell is left, or a signal comes; the signal's number, or 0.
-
-        At a signal each cell saves and ends, to be continued at the next start; a second one does not wait.
+        """Works until no trial is left, or a signal comes; the signal's number, or 0.
 
         Raises:
-            InputError: the first cells all ended with the same kind of complaint.
+            InputError: the first trials all ended with the same kind of complaint, or the queue's database
+                cannot be written.
         """
-        heard = [number for number in _ENDS if signal.getsignal(number) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, self._note) for number in heard}
         try:
-            while self._step():
-                time.sleep(_LOOK if self._running else _IDLE)
-        finally:
-            for process in self._running.values():
-                process.stop()
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            number = Runner(self, self.slots).run()
+        except StorageInternalError as error:
+            cause = one_line(str(error.__cause__ or error))
+            raise InputError(
+                f"the sweep's database cannot be written ({cause}); the same command goes on"
+            ) from error
         if self._wrong:
             raise InputError(
-                f"the first {_WRONG} cells ended alike; the last line: {self._ended[_WRONG - 1]}"
+                f"the first {_WRONG} trials ended alike; the last line: {self._notes[_WRONG - 1]}"
             )
-        return self._signal
+        return number
 
     @property
     def _wrong(self) -> bool:
-        first = self._ended[:_WRONG]
+        first = self._notes[:_WRONG]
         alike = len(first) == _WRONG and all(note.startswith("exit code 2:") for note in first)
-        return alike and not self._any_good
+        return alike and not self._any_finished
 
-    def _step(self) -> bool:
-        """Looks at everything once; whether there is more to do."""
-        for slot, process in list(self._running.items()):
-            code = process.poll()
-            if code is not None:
-                del self._running[slot]
-                self._settle(slot, process, code)
-            elif self._signal:
-                process.stop()
-            elif slot not in self._pruned:
-                self._judge(slot, process)
-        if self._signal or self._wrong:
-            return bool(self._running)
-        self._take()
-        if self._running:
-            return True
-        done, all_of_them = self.queue.left()
-        if done >= all_of_them or not self.waits:
-            return False
-        if not self._said:
-            self._said = True
-            print(f"waiting for {all_of_them - done} that other workers have", flush=True)
-        return True
+    def start(self, environment: Mapping[str, str]) -> SweepProcess | None:
+        """Claims a trial and starts it."""
+        claim = None if self._wrong else self.queue.claim()
+        if claim is None:
+            return None
+        try:
+            return SweepProcess(self.queue.plan, claim, environment)
+        except BaseException:
+            claim.release()
+            raise
 
-    def _take(self) -> None:
-        """Fills the free slots."""
-        if time.monotonic() < self._next_claim:
-            return
-        for slot, environment in enumerate(self.slots):
-            if slot in self._running or self._signal:
-                continue
-            claim = self.queue.claim()
-            if claim is None:
-                self._next_claim = time.monotonic() + _IDLE
-                break
-            try:
-                self._running[slot] = CellProcess(self.queue.plan, claim, environment)
-            except BaseException:
-                claim.release()
-                raise
-
-    def _judge(self, slot: int, process: CellProcess) -> None:
-        """Early termination: ends a cell that is not among the best."""
-        if self.queue.file.early is None:
+    def watch(self, process: SweepProcess) -> None:
+        """Early termination: ends a trial that is not among the best."""
+        if self.queue.file.early is None or process.pruned is not None:
             return
         values = process.new_values()
-        if values and (place := self.queue.ends_at(process.claim, values)):
-            self._pruned[slot] = place
+        if values and (bracket := self.queue.ends_at(process.claim, values)):
+            process.pruned = bracket
             process.stop()
 
-    def _settle(self, slot: int, process: CellProcess, code: int) -> None:
-        """Records how a cell ended, and says so; one that a signal ended is left to the next start."""
-        place = self._pruned.pop(slot, None)
+    def end(self, process: SweepProcess, code: int, *, stopping: bool) -> int:
+        """Records how a trial ended, and prints it; one that a signal ended is left to the next start."""
         state: str
         value: float | None
-        if code and place:
-            state, value, note = "pruned", place[1], f"at value {place[0]}"
-        elif code and self._signal:
+        if code and process.pruned:
+            state, value, note = "pruned", process.pruned[1], f"at value {process.pruned[0]}"
+        elif code and stopping:
             process.claim.release()
-            return
+            return 0
         else:
             state, value, note = process.outcome(code)
         self.queue.finish(process.claim, state, value, note)
-        self._ended.append(note)
-        self._report(process, state, value, note)
+        self._notes.append(note)
+        self._print(process, state, value, note)
+        return 0
 
-    def _report(self, process: CellProcess, state: str, value: float | None, note: str) -> None:
-        done, all_of_them = self.queue.left()
-        run = Run(self.queue.plan.folder / process.claim.cell.name)
-        said = [] if value is None else [f"{self.queue.file.metric.name} {value:.4g}"]
-        said += [note] if note else []
+    def more(self) -> bool:
+        """True while other workers have trials."""
+        ended, count = self.queue.left()
+        if ended >= count or not self.waits or self._wrong:
+            return False
+        if not self._announced:
+            self._announced = True
+            print(f"waiting for {count - ended} that other workers have", flush=True)
+        return True
+
+    def _print(self, process: SweepProcess, state: str, value: float | None, note: str) -> None:
+        ended, count = self.queue.left()
+        run = Run(self.queue.plan.folder / process.claim.trial.name)
+        parts = [] if value is None else [f"{self.queue.file.metric.name} {value:.4g}"]
+        parts += [note] if note else []
         if run.log_damage is None and run.seconds is not None:
-            said.append(f"{run.epoch} epochs, {run.seconds:.0f} s")
-        what = f"{state}: " if state != "finished" else ""
-        print(f"{done}/{all_of_them} {process.claim.cell.name}: {what}{'; '.join(said)}", flush=True)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        again, self._signal = bool(self._signal), number
-        if not again:
-            name = signal.Signals(number).name
-            os.write(2, f"\n{name}: the cells save and end; once more does not wait\n".encode())
-        for process in self._running.values() if again else ():
-            process.stop(signal.SIGKILL)
+            parts.append(f"{run.epoch} epochs, {run.seconds:.0f} s")
+        prefix = f"{state}: " if state != "finished" else ""
+        print(f"{ended}/{count} {process.claim.trial.name}: {prefix}{'; '.join(parts)}", flush=True)

@@ -16,9 +16,9 @@ from ssl_vision.data import Batch
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
-from ssl_vision.reproduce.file import read_paper
 from ssl_vision.reproduce.paper import extended, published_number
-from ssl_vision.reproduce.runs import PaperRun, options_of
+from ssl_vision.reproduce.paper_file import read_paper
+from ssl_vision.reproduce.paper_run import PaperRun, options_of
 from ssl_vision.runs.folder import differences
 
 FILES = sorted((CONFIGS / "paper").glob("*.yaml"))
@@ -253,7 +253,7 @@ def first_table(change):
     [
         (delete("source"), "source is missing"),
         (delete("rows"), "rows is missing"),
-        (lambda c: c.update(extra=1), "no key extra"),
+        (lambda c: c.update(extra=1), "the file: unknown key 'extra'"),
         (lambda c: c.update(tables=[]), "tables: expected keys and values"),
         (lambda c: c.update(title=["a"]), "title: expected one value"),
         (lambda c: c["options"].pop("config"), "A, 32 has no config"),
@@ -265,7 +265,7 @@ def first_table(change):
         (first_table(lambda t: t["values"]["A"].update(LE=[1.0, "2,0"])), "'2,0' is no number"),
         (first_table(lambda t: t["values"]["A"].update(KNN=[1.0, 2.0])), "no metric KNN; there are LE"),
         (first_table(lambda t: t["values"].update(C={"LE": [1, 2]})), "no row C; there are A, B"),
-        (first_table(lambda t: t["columns"]["Batch"].update(ax=1)), "no key ax"),
+        (first_table(lambda t: t["columns"]["Batch"].update(ax=1)), "unknown key 'ax', did you mean 'axis'"),
         (
             first_table(lambda t: t["columns"]["Batch"].update(at=SAME_LAST_PART)),
             "differ, but would both be named",

@@ -10,7 +10,8 @@ import pytest
 from scipy import stats
 
 from ssl_vision.reproduce.paper import Column, Paper, Table, TableCell, TableMetric
-from ssl_vision.reproduce.rendering import Result, as_csv, as_json, as_latex, as_markdown, as_rows
+from ssl_vision.reproduce.rendering import Result, as_json, as_latex, as_markdown, as_rows
+from ssl_vision.sweeps.table_text import as_csv
 
 LE = TableMetric("LE", "percent", {"protocol": "macl", "layer": "backbone", "metric": "linear_top1"})
 S = TableMetric("S", "plain", {"protocol": "macl", "layer": "backbone", "metric": "sensitivity"})

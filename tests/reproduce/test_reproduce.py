@@ -4,19 +4,22 @@ import csv
 import json
 import os
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
 from settings import CONFIGS, TINY
 
 from ssl_vision.main import main
-from ssl_vision.reproduce import launch, reproduce
-from ssl_vision.reproduce.file import read_paper
-from ssl_vision.reproduce.runs import PaperRun, seconds_left
+from ssl_vision.reproduce import reproduce
+from ssl_vision.reproduce.paper_file import read_paper
+from ssl_vision.reproduce.paper_run import PaperRun, seconds_left
+from ssl_vision.reproduce.training import spawned
 from ssl_vision.runs.lock import Lock
+from ssl_vision.sweeps.process import ForkedProcess
 
 DIGITS = str(CONFIGS / "pretrain" / "digits.yaml")
 OWN = {"data.batch_size", "trainer.max_epochs", "trainer.enable_progress_bar"}
@@ -57,6 +60,19 @@ def paper(tmp_path, monkeypatch):
     return "mine.yaml"
 
 
+class Ended:
+    """A process that has ended."""
+
+    def __init__(self, code, log):
+        self.code, self.log = code, log
+
+    def poll(self):
+        return self.code
+
+    def last_line(self):
+        return self.log.read_text().splitlines()[-1]
+
+
 @pytest.fixture
 def commands(monkeypatch):
     """The commands that were run; `fit` fails for batches of 5,000, and a run gives 0.9 + seed / 100."""
@@ -79,8 +95,11 @@ def commands(monkeypatch):
         (folder / "evaluation.json").write_text(json.dumps(rows))
         return 0
 
-    monkeypatch.setattr(reproduce, "spawned", pretend)
-    monkeypatch.setattr(reproduce, "forked", pretend)
+    def started(args, log, environment):
+        return Ended(pretend(args, log), log)
+
+    monkeypatch.setattr(reproduce, "spawned", started)
+    monkeypatch.setattr(reproduce, "ForkedProcess", started)
     return given
 
 
@@ -182,11 +201,11 @@ def test_a_run_that_fails_leaves_its_cell_empty_and_the_others_go_on(paper, comm
 def test_what_evaluation_could_not_measure_is_a_failure(paper, commands, monkeypatch, capsys):
     pretend = reproduce.spawned
 
-    def without_linear(args, log):
-        code = pretend(args, log)
+    def without_linear(args, log, environment):
+        process = pretend(args, log, environment)
         if args[0] == "evaluate":
             (Path(args[1]) / "evaluation.json").write_text("[]")
-        return code
+        return process
 
     monkeypatch.setattr(reproduce, "spawned", without_linear)
     with pytest.raises(SystemExit):
@@ -302,41 +321,98 @@ def test_wrong_input_is_one_line_and_runs_nothing(args, message, paper, commands
     assert commands == []
 
 
-def test_a_signal_ends_it_and_starts_no_further_run(paper, commands, monkeypatch, capsys):
-    monkeypatch.setattr(reproduce, "spawned", lambda args, log: commands.append(args) or 128 + signal.SIGTERM)
-    assert main(["reproduce", paper, "--seeds=1"]) == 128 + signal.SIGTERM
+def test_a_run_that_a_signal_ended_ends_the_others_and_starts_none(paper, commands, monkeypatch, capsys):
+    def started(args, log, environment):
+        commands.append(args)
+        return Ended(128 + signal.SIGTERM, log)
+
+    monkeypatch.setattr(reproduce, "spawned", started)
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", paper, "--seeds=1"])
+    assert end.value.code == 128 + signal.SIGTERM
     assert len(commands) == 1
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "SIGTERM: the same command goes on" in capsys.readouterr().err
+
+
+def test_workers_share_the_gpus(paper, monkeypatch):
+    environments = []
+
+    def started(args, log, environment):
+        environments.append(environment)
+        log.write_text("no memory\n")
+        return Ended(1, log)
+
+    monkeypatch.setattr(reproduce, "spawned", started)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    with pytest.raises(SystemExit):
+        main(["reproduce", paper, "--table=1", "--seeds=1", "--workers=2"])
+    assert sorted(each["CUDA_VISIBLE_DEVICES"] for each in environments) == ["3", "3", "5", "5"]
 
 
 FORKS = pytest.mark.skipif(sys.platform != "linux", reason="forks")
+LAUNCHES = [spawned, pytest.param(ForkedProcess, marks=FORKS)]
 
 
-@pytest.mark.parametrize("started", [launch.spawned, pytest.param(launch.forked, marks=FORKS)])
-def test_a_process_of_its_own_has_its_output_in_the_log(started, tmp_path):
+def code_of(process):
+    while (code := process.poll()) is None:
+        time.sleep(0.01)
+    return code
+
+
+@pytest.mark.parametrize("launch", LAUNCHES)
+def test_a_process_of_its_own_has_its_command_and_output_in_the_log(launch, tmp_path):
     log = tmp_path / "run.log"
-    assert started(["--version"], log) == 0
-    assert started(["pretrain"], log) == 2
-    first, second = log.read_text().splitlines()
-    assert first.startswith("ssl-vision ")
-    assert second.startswith("ssl-vision pretrain: no command")
+    assert code_of(launch(["--version"], log, {})) == 0
+    failed = launch(["pretrain"], log, {})
+    assert code_of(failed) == 2
+    lines = log.read_text().splitlines()
+    assert lines[0] == "$ ssl-vision --version"
+    assert lines[1].startswith("ssl-vision ")
+    assert lines[2] == "$ ssl-vision pretrain"
+    assert lines[3].startswith("ssl-vision pretrain: no command")
+    assert failed.last_line() == lines[3]
 
 
-@pytest.mark.parametrize("started", [launch.spawned, launch._command])
-def test_runs_do_not_share_an_id_at_wandb(started, tmp_path, monkeypatch):
-    def run(*args, env=os.environ, **options):
-        seen.append(env)
-        return SimpleNamespace(returncode=0)
-
-    seen = []
+@pytest.mark.parametrize("launch", LAUNCHES)
+def test_runs_do_not_share_an_id_at_wandb(launch, tmp_path, monkeypatch):
+    """The command is a function that prints its environment."""
     monkeypatch.setenv("WANDB_RUN_ID", "one")
-    monkeypatch.setattr(sys, "argv", sys.argv)
-    monkeypatch.setattr(os, "dup2", lambda *descriptors: None)
-    monkeypatch.setattr("subprocess.run", run)
-    monkeypatch.setattr("runpy.run_module", run)
-    started(["fit"], tmp_path / "log")
-    assert "PATH" in seen[0]
-    assert "WANDB_RUN_ID" not in seen[0]
+    names = ("PATH", "OF_A_SLOT", "WANDB_RUN_ID")
+    code = f"import os\n\ndef show(args):\n    print([name for name in {names} if name in os.environ])\n"
+    (tmp_path / "printing.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    process = launch(["printing.show"], tmp_path / "log", {"OF_A_SLOT": "1"})
+    assert code_of(process) == 0
+    assert process.last_line() == "['PATH', 'OF_A_SLOT']"
+
+
+LAUNCH_NAMES = ["reproduce.training import spawned", "sweeps.process import ForkedProcess"]
+
+
+@FORKS
+@pytest.mark.parametrize("name", LAUNCH_NAMES)
+def test_a_process_receives_sigterm_when_its_parent_is_killed(name, tmp_path):
+    (tmp_path / "waiting.py").write_text(
+        "import pathlib, signal, sys, time\n"
+        "def wait(args):\n"
+        "    signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path('saved').touch()))\n"
+        "    pathlib.Path('ready').touch()\n"
+        "    time.sleep(100)\n"
+    )
+    code = f"from ssl_vision.{name} as launch; import pathlib, time\n"
+    code += "process = launch(['waiting.wait'], pathlib.Path('log'), {}); time.sleep(100)"
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
+    wait_for(tmp_path / "ready")
+    parent.kill()
+    parent.wait()
+    wait_for(tmp_path / "saved")
+
+
+def wait_for(file):
+    end = time.monotonic() + 100
+    while not file.exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_help_needs_no_torch():

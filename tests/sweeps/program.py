@@ -1,6 +1,6 @@
-"""A cell that trains nothing: it counts to --steps, keeps its place after each, and writes metrics.csv.
+"""A trial that trains nothing: it counts to --steps, keeps its place after each, and writes metrics.csv.
 
-It notes every start, whether another process of the same cell was alive, and that it came to the end.
+It notes every start, whether another process of the same trial was alive, and that it came to the end.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ from pathlib import Path
 
 signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
 options = dict(arg.removeprefix("--").split("=", 1) for arg in sys.argv[1:])
-folder = Path(os.environ["SSL_VISION_CELL"])
+folder = Path(os.environ["SSL_VISION_TRIAL"])
 folder.mkdir(exist_ok=True)
 alive = (folder / "alive").open("a")
 try:

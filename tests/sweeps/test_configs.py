@@ -9,10 +9,10 @@ from wandb.sdk.launch.sweeps.utils import create_sweep_command, load_sweep_confi
 from wandb.sdk.sweeps.scheduler.optuna import search_space_from_sweep_config
 
 from ssl_vision.main import main
-from ssl_vision.sweeps.cells import cells_of
-from ssl_vision.sweeps.file import parse_sweep, read_sweep_file
 from ssl_vision.sweeps.macros import MACROS, expanded, is_fit
-from ssl_vision.sweeps.plan import Plan
+from ssl_vision.sweeps.sweep_file import parse_sweep, read_sweep_file
+from ssl_vision.sweeps.sweep_plan import Plan
+from ssl_vision.sweeps.trials import trials_of
 
 FILES = sorted((CONFIGS / "sweep").glob("*.yaml"))
 COUNTS = {
@@ -29,13 +29,13 @@ class Parsed(BaseException):
     """Ends a command once its options are accepted."""
 
 
-def covering(cells):
-    """The first cells that have a value which none before had."""
+def covering(trials):
+    """The first trials that have a value which none before had."""
     seen = set()
-    for cell in cells:
-        values = {(name, str(value)) for name, value in cell.parameters.items()}
+    for trial in trials:
+        values = {(name, str(value)) for name, value in trial.parameters.items()}
         if values - seen:
-            yield cell
+            yield trial
         seen |= values
 
 
@@ -47,10 +47,10 @@ def test_fit_takes_every_value(path, monkeypatch, tmp_path):
     monkeypatch.chdir(CONFIGS.parent)
     monkeypatch.setattr("ssl_vision.cli.fit.RunCLI.before_instantiate_classes", stop)
     file = read_sweep_file(path)
-    cells = cells_of(file, cap=file.run_cap, seed=0)
-    assert len(cells) == len({cell.name for cell in cells}) == COUNTS[path.stem]
-    for cell in covering(cells):
-        line = expanded(file.command, cell.parameters, program=file.program, json_file=tmp_path)
+    trials = trials_of(file, cap=file.run_cap, seed=0)
+    assert len(trials) == len({trial.name for trial in trials}) == COUNTS[path.stem]
+    for trial in covering(trials):
+        line = expanded(file.command, trial.parameters, program=file.program, json_file=tmp_path)
         assert is_fit(line)
         with pytest.raises(Parsed):
             main(line[line.index("fit") :])
@@ -69,7 +69,7 @@ def test_the_page_about_sweeps_says_what_there_is():
     page = (CONFIGS.parent / "docs" / "sweeps.md").read_text()
     blocks = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     file = parse_sweep(blocks[0], where="docs")
-    assert len(cells_of(file, cap=None, seed=0)) == 12
+    assert len(trials_of(file, cap=None, seed=0)) == 12
     for block in blocks[1:]:
         parse_sweep(yaml.safe_dump(yaml.safe_load(blocks[0]) | yaml.safe_load(block)), where="docs")
     assert all(f"`${{{macro}}}`" in page for macro in MACROS)

@@ -1,4 +1,4 @@
-"""How many cells run at a time, and what each may use."""
+"""How many trials run at a time, and what each may use."""
 
 import os
 
@@ -31,7 +31,7 @@ def test_slots_share_out_gpus_and_cores(visible):
     assert of_gpus(slots(workers=None, per_gpu=None)) == ["0", "3"]
     assert of_gpus(slots(workers=None, per_gpu=3)) == ["0", "3"] * 3
     assert of_gpus(slots(workers=3, per_gpu=None)) == ["0", "3", "0"]
-    assert of_gpus(slots(workers=1, per_gpu=None)) == [None]  # all of them, for torchrun within a cell
+    assert of_gpus(slots(workers=1, per_gpu=None)) == [None]  # all of them, for torchrun within a trial
     assert {slot["OMP_NUM_THREADS"] for slot in slots(workers=3, per_gpu=None)} == {"4"}
     assert {slot["OMP_NUM_THREADS"] for slot in slots(workers=50, per_gpu=None)} == {"1"}
 

@@ -1,4 +1,4 @@
-"""The command line of a cell, against the one that wandb's agent makes of the same command."""
+"""The command line of a trial, against the one that wandb's agent makes of the same command."""
 
 import sys
 

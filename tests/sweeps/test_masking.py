@@ -45,13 +45,13 @@ def test_no_file_and_no_message_of_a_sweep_holds_a_value(command, sweep, sweep_p
     path = sweep_path({"x": {"values": [1, 2]}}, command=command)
     folder = tmp_path / "runs" / "trial"
     assert sweep(path, f"--runs_dir={tmp_path}/runs", "--attempts=1") == 1
-    cells = [folder / "x=1", folder / "x=2"]
-    for cell in cells:  # the trial itself has the value
-        assert f"--fails=no access with {SECRET}" in (cell / "starts").read_text()
-        log = (folder / "logs" / f"{cell.name}.log").read_text()
+    trials = [folder / "x=1", folder / "x=2"]
+    for trial in trials:  # the trial itself has the value
+        assert f"--fails=no access with {SECRET}" in (trial / "starts").read_text()
+        log = (folder / "logs" / f"{trial.name}.log").read_text()
         assert log.splitlines()[-1] == "no access with ${envvar:TOKEN}"
     assert "no access with ${envvar:TOKEN}" in (folder / "sweep.csv").read_text()
-    written = [file for file in folder.rglob("*") if file.is_file() and file.parent not in cells]
+    written = [file for file in folder.rglob("*") if file.is_file() and file.parent not in trials]
     assert {"sweep.yaml", "sweep.csv", "sweep.md", "sweep.db", "x=1.log"} <= {file.name for file in written}
     assert [file for file in written if b"s3cr3t" in file.read_bytes()] == []
     assert "s3cr3t" not in "".join(capfd.readouterr())

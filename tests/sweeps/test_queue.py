@@ -1,4 +1,4 @@
-"""The queue: who may have a cell, and what a study of Optuna does not do by itself."""
+"""The queue: who may have a trial, and what a study of Optuna does not do by itself."""
 
 import math
 import multiprocessing
@@ -10,8 +10,8 @@ import optuna
 import pytest
 
 from ssl_vision.errors import InputError
-from ssl_vision.sweeps.plan import Plan, check_folder
 from ssl_vision.sweeps.queue import Queue
+from ssl_vision.sweeps.sweep_plan import Plan, check_folder
 
 FORK = multiprocessing.get_context("fork")
 GRID = {"x": {"values": [1, 2, 3]}}
@@ -27,7 +27,7 @@ def plan(tmp_path, sweep_text):
 
 
 def states(queue):
-    return {record.cell.name: record.state for record in queue.records()}
+    return {record.trial.name: record.state for record in queue.records()}
 
 
 def in_another_process(function):
@@ -43,16 +43,16 @@ def in_another_process(function):
     assert process.exitcode == -signal.SIGKILL
 
 
-def test_every_cell_is_claimed_once_and_ends_in_the_record(plan):
+def test_every_trial_is_claimed_once_and_ends_in_the_record(plan):
     queue = Queue(plan())
     claims = [queue.claim() for _ in range(3)]
-    assert [claim.cell.name for claim in claims] == ["x=1", "x=2", "x=3"]
+    assert [claim.trial.name for claim in claims] == ["x=1", "x=2", "x=3"]
     assert queue.claim() is None
     assert states(queue) == dict.fromkeys(["x=1", "x=2", "x=3"], "running")
     queue.finish(claims[0], "finished", 0.5)
     queue.finish(claims[1], "failed", None, "exit code 1: why")
     queue.finish(claims[2], "pruned", 0.2, "at value 3")
-    found = {record.cell.name: (record.state, record.value, record.note) for record in queue.records()}
+    found = {record.trial.name: (record.state, record.value, record.note) for record in queue.records()}
     assert found == {
         "x=1": ("finished", 0.5, ""),
         "x=2": ("failed", None, "exit code 1: why"),
@@ -61,7 +61,7 @@ def test_every_cell_is_claimed_once_and_ends_in_the_record(plan):
     assert queue.left() == (3, 3)
 
 
-def test_opening_it_again_repeats_no_cell(plan):
+def test_opening_it_again_repeats_no_trial(plan):
     """Optuna's own GridSampler runs one more trial each time."""
     queue = Queue(plan())
     while claim := queue.claim():
@@ -71,41 +71,41 @@ def test_opening_it_again_repeats_no_cell(plan):
     assert len(again.records()) == 3
 
 
-def test_a_failed_cell_is_tried_again_at_the_next_start_so_often_and_no_more(plan):
+def test_a_failed_trial_is_tried_again_at_the_next_start_so_often_and_no_more(plan):
     """Optuna's skip_if_exists takes a failed trial for a done one."""
     for start in (1, 2, 3):
         queue = Queue(plan(attempts=3), retry=True)
         claim = queue.claim()
-        assert (claim.cell.name, claim.attempt) == ("x=1", start)
+        assert (claim.trial.name, claim.attempt) == ("x=1", start)
         queue.finish(claim, "failed", None, "why")
         while claim := queue.claim():
-            assert claim.cell.name != "x=1"  # not at this start again
+            assert claim.trial.name != "x=1"  # not at this start again
             queue.finish(claim, "finished", 1.0)
     queue = Queue(plan(attempts=3), retry=True)
     assert queue.claim() is None
     assert states(queue) == {"x=1": "failed", "x=2": "finished", "x=3": "finished"}
 
 
-def test_the_cell_of_a_killed_worker_is_claimed_next(plan):
+def test_the_trial_of_a_killed_worker_is_claimed_next(plan):
     """A trial of ask and tell stays RUNNING for ever."""
     queue = Queue(plan())
     in_another_process(lambda: Queue(plan()).claim())
     assert states(queue)["x=1"] == "interrupted"
     claim = queue.claim()
-    assert (claim.cell.name, claim.attempt) == ("x=1", 1)
+    assert (claim.trial.name, claim.attempt) == ("x=1", 1)
     assert states(queue)["x=1"] == "running"
 
 
 def test_the_note_of_a_worker_that_was_killed_before_it_wrote_the_state_does_not_stay(plan):
     queue = Queue(plan())
     claim = queue.claim()
-    queue._storage.set_trial_user_attr(claim.trial, "note", "exit code 1: why")
+    queue._storage.set_trial_user_attr(claim.entry, "note", "exit code 1: why")
     claim.release()
     queue.finish(queue.claim(), "finished", 0.5)
     assert (queue.records()[0].state, queue.records()[0].note) == ("finished", "")
 
 
-def test_the_cell_of_a_killed_worker_waits_for_the_process_that_it_left(plan):
+def test_the_trial_of_a_killed_worker_waits_for_the_process_that_it_left(plan):
     queue = Queue(plan())
     begun, end = FORK.Event(), FORK.Event()
 
@@ -120,12 +120,12 @@ def test_the_cell_of_a_killed_worker_waits_for_the_process_that_it_left(plan):
     in_another_process(worker)
     begun.wait()
     assert states(queue)["x=1"] == "running"
-    assert queue.claim().cell.name == "x=2"
+    assert queue.claim().trial.name == "x=2"
     end.set()
     for _ in range(1000):
         if states(queue)["x=1"] == "interrupted":
             break
-    assert queue.claim().cell.name == "x=1"
+    assert queue.claim().trial.name == "x=1"
 
 
 def test_processes_that_make_it_at_once_make_one(plan):
@@ -136,7 +136,7 @@ def test_processes_that_make_it_at_once_make_one(plan):
         together.wait()
         queue = Queue(plan({"x": {"values": list(range(24))}}), retry=True)
         while claim := queue.claim():
-            taken.put(claim.cell.name)
+            taken.put(claim.trial.name)
             queue.finish(claim, "finished", 1.0)
         taken.put(None)
 
@@ -166,16 +166,16 @@ def test_a_folder_that_another_process_is_making_is_a_sweeps(tmp_path, monkeypat
     check_folder(folder)
 
 
-def test_bayes_asks_up_to_the_cap_and_never_twice_for_one_cell(plan, tmp_path):
+def test_bayes_asks_up_to_the_cap_and_never_twice_for_one_trial(plan, tmp_path):
     space = {"x": {"min": 0.0, "max": 1.0}, "k": {"values": ["a", "b"]}}
     queue = Queue(plan(space, method="bayes", cap=6))
     while claim := queue.claim():
-        queue.finish(claim, "finished", claim.cell.parameters["x"])
+        queue.finish(claim, "finished", claim.trial.parameters["x"])
     assert len(queue.records()) == 6
     text = plan(space | {"x": {"min": 0, "max": 1}}, method="bayes").text
     few = Queue(Plan(tmp_path / "few", text, 50, storage="sqlite://"))
     while claim := few.claim():
-        few.finish(claim, "finished", float(claim.cell.parameters["x"]))
+        few.finish(claim, "finished", float(claim.trial.parameters["x"]))
     assert sorted(states(few)) == ["k=a,x=0", "k=a,x=1", "k=b,x=0", "k=b,x=1"]
     assert few.left() == (4, 4)
 
@@ -187,8 +187,8 @@ def test_bayes_draws_alike_from_one_seed_and_goes_where_the_metric_is(plan, tmp_
         text = plan(space, method="bayes").text
         queue = Queue(Plan(tmp_path / name, text, 40, (), seed, storage="sqlite://"))
         while claim := queue.claim():
-            queue.finish(claim, "finished", -abs(claim.cell.parameters["x"] - 0.8))
-        return [record.cell.parameters["x"] for record in queue.records()]
+            queue.finish(claim, "finished", -abs(claim.trial.parameters["x"] - 0.8))
+        return [record.trial.parameters["x"] for record in queue.records()]
 
     first, other = asked("one", 0), asked("other", 1)
     assert asked("two", 0) == first
@@ -198,7 +198,7 @@ def test_bayes_draws_alike_from_one_seed_and_goes_where_the_metric_is(plan, tmp_
         assert near[1] > 2 * near[0]
 
 
-def test_a_trial_that_was_being_asked_for_when_its_process_died_is_no_cell(plan):
+def test_a_trial_that_was_being_asked_for_when_its_process_died_is_no_trial(plan):
     queue = Queue(plan({"x": {"min": 0.0, "max": 1.0}}, method="bayes", cap=2))
     study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{queue.plan.folder / 'sweep.db'}")
     in_another_process(lambda: study.ask({"x": optuna.distributions.FloatDistribution(0, 1)}))
@@ -208,15 +208,15 @@ def test_a_trial_that_was_being_asked_for_when_its_process_died_is_no_cell(plan)
     assert [trial.state.name for trial in study.get_trials()] == ["FAIL", "RUNNING", "RUNNING"]
 
 
-def test_a_cell_of_bayes_goes_on_with_its_own_parameters(plan):
+def test_a_trial_of_bayes_goes_on_with_its_own_parameters(plan):
     made = plan({"x": {"min": 0.0, "max": 1.0}}, method="bayes", cap=1)
     in_another_process(lambda: Queue(made).claim())
     queue = Queue(made)
     (record,) = queue.records()
-    assert queue.claim().cell == record.cell
+    assert queue.claim().trial == record.trial
 
 
-def test_no_cell_is_begun_after_the_target_is_reached(plan):
+def test_no_trial_is_begun_after_the_target_is_reached(plan):
     metric = {"name": "score", "goal": "minimize", "target": 0.1}
     queue = Queue(plan(metric=metric))
     first, second = queue.claim(), queue.claim()
@@ -224,7 +224,7 @@ def test_no_cell_is_begun_after_the_target_is_reached(plan):
     assert queue.claim() is None
     assert queue.left() == (1, 2)
     second.release()
-    assert queue.claim().cell == second.cell
+    assert queue.claim().trial == second.trial
 
 
 def test_each_bracket_is_judged_once_and_the_end_is_on_record_before_it_comes(plan):
@@ -245,12 +245,12 @@ def test_each_bracket_is_judged_once_and_the_end_is_on_record_before_it_comes(pl
     assert queue.ends_at(claims[2], [0.8, 0.3]) == (2, 0.3)
 
 
-def test_cells_may_be_added_to_a_grid(plan):
+def test_trials_may_be_added_to_a_grid(plan):
     queue = Queue(plan())
     queue.finish(queue.claim(), "finished", 1.0)
     (queue.plan.folder / "x=1").mkdir()
     more = Queue(plan({"x": {"values": [1, 2, 3, 4]}}))
-    assert [record.cell.name for record in more.records()] == ["x=1", "x=2", "x=3", "x=4"]
+    assert [record.trial.name for record in more.records()] == ["x=1", "x=2", "x=3", "x=4"]
     assert more.records()[0].state == "finished"
 
 
@@ -290,7 +290,7 @@ def test_a_database_has_one_folders_sweep_of_a_name(plan, tmp_path):
     assert states(Queue(first.plan)) == {"x=1": "finished", "x=2": "waiting", "x=3": "waiting"}
 
 
-def test_a_cell_whose_metric_is_no_number_is_judged_as_the_worst(plan):
+def test_a_trial_whose_metric_is_no_number_is_judged_as_the_worst(plan):
     hyperband = {"type": "hyperband", "min_iter": 1, "eta": 4}
     queue = Queue(plan({"x": {"values": [1, 2, 3, 4]}}, early_terminate=hyperband))
     claims = [queue.claim() for _ in range(4)]

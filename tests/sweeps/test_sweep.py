@@ -36,12 +36,12 @@ def fit_file(tmp_path):
 
 def test_a_killed_run_goes_on_to_the_bit_and_a_finished_one_is_left_as_it_is(fit_file, tmp_path, capsys):
     longer = "--trainer.max_epochs=12"
-    args = ["sweep", fit_file, f"--runs_dir={tmp_path}", "--cells=1", longer]
-    cell = tmp_path / "digits" / "temperature=0.2"
+    args = ["sweep", fit_file, f"--runs_dir={tmp_path}", "--trials=1", longer]
+    trial = tmp_path / "digits" / "temperature=0.2"
     sweep = FORK.Process(target=lambda: os._exit(main(args)))
     sweep.start()
     end = time.monotonic() + 120
-    while not (cell / "checkpoints" / "last.ckpt").exists():
+    while not (trial / "checkpoints" / "last.ckpt").exists():
         assert time.monotonic() < end
         assert sweep.is_alive()
         time.sleep(0.001)
@@ -52,14 +52,14 @@ def test_a_killed_run_goes_on_to_the_bit_and_a_finished_one_is_left_as_it_is(fit
     assert log.read_text().count("continuing from") == 1
     whole = [*TINY, "--model.objective.temperature=0.2", longer, f"--runs_dir={tmp_path}", "--name=whole"]
     assert main(["fit", *whole]) == 0
-    assert difference_of_runs(cell, tmp_path / "whole") == ""
+    assert difference_of_runs(trial, tmp_path / "whole") == ""
 
-    shutil.copytree(cell, tmp_path / "before")  # as if the sweep was killed before it could note the end
+    shutil.copytree(trial, tmp_path / "before")  # as if the sweep was killed before it could note the end
     (tmp_path / "digits" / "sweep.db").unlink()
     assert main(args) == 0
     assert log.read_text().count("continuing from") == 2
-    assert difference_of_runs(cell, tmp_path / "before") == ""
-    assert (cell / "times.csv").read_text() == (tmp_path / "before" / "times.csv").read_text()
+    assert difference_of_runs(trial, tmp_path / "before") == ""
+    assert (trial / "times.csv").read_text() == (tmp_path / "before" / "times.csv").read_text()
     out = capsys.readouterr().out
     assert re.search(r"1/1 temperature=0.2: val/knn_top1 0\.\d+; 12 epochs, \d+ s", out)
 
@@ -81,7 +81,7 @@ def test_a_dry_run_prints_the_commands_and_leaves_nothing(sweep, fit_file, tmp_p
         "--name=temperature=0.5",
         "--ckpt_path=last",
     ]
-    assert out.endswith("2 cells\n")
+    assert out.endswith("2 trials\n")
     assert [file.name for file in tmp_path.iterdir()] == ["digits.yaml"]
 
 
@@ -89,17 +89,17 @@ def test_options_after_the_file_come_last_and_are_those_of_the_sweep(sweep, swee
     file = sweep_path({"x": {"values": [1, 2]}})
     args = [file, f"--runs_dir={tmp_path}", "--steps=5"]
     assert sweep(*args) == 0
-    cell = tmp_path / "trial" / "x=1"
-    assert (cell / "starts").read_text() == " --x=1 --steps=5\n"
+    trial = tmp_path / "trial" / "x=1"
+    assert (trial / "starts").read_text() == " --x=1 --steps=5\n"
     assert sweep(*args[:2]) == 2
     assert "(options: --steps=5 there, none here)" in capsys.readouterr().err
     assert sweep(*args) == 0
-    assert "2 of 2 cells done" in capsys.readouterr().out
-    assert (cell / "starts").read_text().count("\n") == 1
+    assert "2 of 2 trials done" in capsys.readouterr().out
+    assert (trial / "starts").read_text().count("\n") == 1
 
 
 def test_a_sweep_imports_no_torch():
-    rooms = ("sweep", "cluster", "queue", "worker", "plot", "table")
+    rooms = ("sweep", "cluster", "queue", "worker", "plot", "results_table")
     names = ", ".join(rooms)
     code = f"import sys; from ssl_vision.sweeps import {names}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -150,7 +150,7 @@ def test_the_file_of_arguments_is_written(sweep, sweep_path, tmp_path, capsys):
     assert '{"x": 2}' in (tmp_path / "trial" / "logs" / "x=2.log").read_text()
 
 
-def test_jobs_of_submitit_train_the_cells(sweep, sweep_path, tmp_path, capsys):
+def test_jobs_of_submitit_train_the_trials(sweep, sweep_path, tmp_path, capsys):
     file = sweep_path({"x": {"values": [1, 2, 3, 4]}})
     jobs = ["--submitit.jobs=2", "--submitit.cluster=local", "--submitit.gpus=0", "--submitit.timeout_min=2"]
     assert sweep(file, f"--runs_dir={tmp_path}", *jobs) == 0
@@ -191,7 +191,7 @@ def test_a_library_that_is_not_installed_is_one_line(
         (["FILE", "--overwrite=true"], "--overwrite: delete the sweep's folder, or give another --name"),
         (
             ["FILE", "--ckpt_path=last"],
-            "--ckpt_path: every cell continues from its last checkpoint by itself",
+            "--ckpt_path: every trial continues from its last checkpoint by itself",
         ),
         (["FILE", "--name=a/b"], "--name a/b: a name, not a path; the folder is --runs_dir"),
         (["FILE", "--workers=1", "--per_gpu=1"], "give one of them"),
@@ -212,6 +212,6 @@ def test_a_database_that_cannot_be_written_is_one_line(sweep, sweep_path, tmp_pa
     def full(self):
         raise StorageInternalError("An exception is raised during the commit.") from OSError("disk is full")
 
-    monkeypatch.setattr("ssl_vision.sweeps.worker.Worker.work", full)
+    monkeypatch.setattr("ssl_vision.sweeps.worker.Runner.run", full)
     assert sweep(sweep_path({"x": {"values": [1]}}), f"--runs_dir={tmp_path}") == 2
     assert "sweep: the sweep's database cannot be written (disk is full); the same" in capsys.readouterr().err

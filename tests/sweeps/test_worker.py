@@ -51,12 +51,12 @@ def table(folder):
         return list(csv.DictReader(file))
 
 
-def rows(cell):
-    with (cell / "metrics.csv").open(newline="") as file:
+def rows(trial):
+    with (trial / "metrics.csv").open(newline="") as file:
         return [(int(row["step"]), float(row["score"])) for row in csv.DictReader(file)]
 
 
-def test_eight_workers_on_one_database_neither_lose_nor_double_a_cell(sweep_path, tmp_path):
+def test_eight_workers_on_one_database_neither_lose_nor_double_a_trial(sweep_path, tmp_path):
     file = sweep_path({"x": {"values": list(range(24))}})
     args = [file, f"--runs_dir={tmp_path}", "--workers=1"]
     workers = [started(*args, log=tmp_path / f"log{i}") for i in range(8)]
@@ -71,10 +71,10 @@ def test_eight_workers_on_one_database_neither_lose_nor_double_a_cell(sweep_path
 
 
 def test_kills_at_random_moments_lose_and_double_nothing(sweep_path, tmp_path):
-    """Two sweeps on one folder, with two cells at a time each; one of them is killed, again and again."""
-    cells, steps = 3 + 3 * KILLS // 2, 6
+    """Two sweeps on one folder, with two trials at a time each; one of them is killed, again and again."""
+    trials, steps = 3 + 3 * KILLS // 2, 6
     file = sweep_path(
-        {"x": {"values": list(range(cells))}, "steps": {"value": steps}, "pause": {"value": 0.04}}
+        {"x": {"values": list(range(trials))}, "steps": {"value": steps}, "pause": {"value": 0.04}}
     )
     args = [file, f"--runs_dir={tmp_path}", "--workers=2"]
     rng, folder, log = random.Random(0), tmp_path / "trial", tmp_path / "log"
@@ -90,33 +90,33 @@ def test_kills_at_random_moments_lose_and_double_nothing(sweep_path, tmp_path):
         assert process.exitcode == 0, log.read_text()
     found = table(folder)
     assert sorted((int(row["x"]), row["state"], float(row["score"])) for row in found) == [
-        (x, "finished", float(x)) for x in range(cells)
+        (x, "finished", float(x)) for x in range(trials)
     ]
-    for x in range(cells):
-        cell = folder / f"x={x}"
-        assert rows(cell) == [(step, float(x)) for step in range(steps)]
-        assert (cell / "ends").read_text() == "end\n"
-        assert not (cell / "double").exists()
+    for x in range(trials):
+        trial = folder / f"x={x}"
+        assert rows(trial) == [(step, float(x)) for step in range(steps)]
+        assert (trial / "ends").read_text() == "end\n"
+        assert not (trial / "double").exists()
 
 
-def test_a_killed_cell_is_a_failed_one_and_goes_on_at_the_next_start(sweep, sweep_path, tmp_path, capsys):
+def test_a_killed_trial_is_a_failed_one_and_goes_on_at_the_next_start(sweep, sweep_path, tmp_path, capsys):
     file = sweep_path({"x": {"values": [1]}, "steps": {"value": 100}, "pause": {"value": 0.02}})
     args = [file, f"--runs_dir={tmp_path}"]
-    process, cell = started(*args, log=tmp_path / "log"), tmp_path / "trial" / "cell"
-    until(lambda: (cell / "place").exists())
+    process, trial = started(*args, log=tmp_path / "log"), tmp_path / "trial" / "cell"
+    until(lambda: (trial / "place").exists())
     children = [
         int(name)
         for name in os.listdir("/proc")
-        if name.isdigit() and f"SSL_VISION_CELL={cell}\0".encode() in environment(name)
+        if name.isdigit() and f"SSL_VISION_TRIAL={trial}\0".encode() in environment(name)
     ]
     os.kill(max(children), signal.SIGKILL)
     process.join(60)
     assert process.exitcode == 1
     assert "failed: killed by SIGKILL" in (tmp_path / "log").read_text()
-    assert "1 of 1 cells failed" in (tmp_path / "log").read_text()
+    assert "1 of 1 trials failed" in (tmp_path / "log").read_text()
     assert sweep(*args) == 0
-    assert len(rows(cell)) == 100
-    assert len((cell / "starts").read_text().splitlines()) == 2
+    assert len(rows(trial)) == 100
+    assert len((trial / "starts").read_text().splitlines()) == 2
 
 
 def environment(pid):
@@ -133,8 +133,8 @@ def test_a_signal_ends_the_sweep_which_goes_on_by_the_same_command(
 ):
     file = sweep_path({"x": {"values": [1, 2]}, "steps": {"value": 40}, "pause": {"value": 0.02}})
     args = [file, f"--runs_dir={tmp_path}"]
-    process, cell = started(*args, log=tmp_path / "log"), tmp_path / "trial" / "x=1"
-    until(lambda: (cell / "place").exists())
+    process, trial = started(*args, log=tmp_path / "log"), tmp_path / "trial" / "x=1"
+    until(lambda: (trial / "place").exists())
     os.kill(process.pid, number)
     process.join(60)
     assert process.exitcode == 128 + number
@@ -148,7 +148,7 @@ def test_a_signal_ends_the_sweep_which_goes_on_by_the_same_command(
     assert [len(rows(tmp_path / "trial" / f"x={x}")) for x in (1, 2)] == [40, 40]
 
 
-def test_early_termination_ends_the_worse_cells_as_wandb_does(sweep, sweep_path, tmp_path, capsys):
+def test_early_termination_ends_the_worse_trials_as_wandb_does(sweep, sweep_path, tmp_path, capsys):
     """One at a time: of 9 and 1 the best 2/3 + 1 go on beyond value 2, of 9, 1 and 2 the best two."""
     file = sweep_path(
         {"x": {"values": [9, 1, 2]}, "steps": {"value": 60}, "pause": {"value": 0.05}},
@@ -162,17 +162,17 @@ def test_early_termination_ends_the_worse_cells_as_wandb_does(sweep, sweep_path,
     assert (tmp_path / "trial" / "x=1" / "starts").read_text().count("\n") == 1
 
 
-def test_a_mistake_in_every_cell_ends_the_sweep_after_three(sweep, sweep_path, tmp_path, capsys):
+def test_a_mistake_in_every_trial_ends_the_sweep_after_three(sweep, sweep_path, tmp_path, capsys):
     parameters = {"x": {"values": list(range(9))}, "fails": {"value": "no such option"}, "code": {"value": 2}}
     args = [sweep_path(parameters), f"--runs_dir={tmp_path}"]
     assert sweep(*args) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "the first 3 cells ended alike; the last line: exit code 2: no such option" in error
+    assert "the first 3 trials ended alike; the last line: exit code 2: no such option" in error
     assert len(list((tmp_path / "trial").glob("x=*"))) == 3
 
 
-def test_a_cell_without_the_metric_failed_and_says_what_there_is(sweep, sweep_path, tmp_path, capsys):
+def test_a_trial_without_the_metric_failed_and_says_what_there_is(sweep, sweep_path, tmp_path, capsys):
     file = sweep_path({"x": {"value": 1}}, metric={"name": "scoer", "goal": "maximize"})
     assert sweep(file, f"--runs_dir={tmp_path}") == 1
     (row,) = table(tmp_path / "trial")
@@ -187,7 +187,7 @@ def test_a_program_that_is_not_there_is_one_line(sweep, sweep_path, tmp_path, ca
     )
 
 
-def test_cells_see_the_gpu_of_their_slot(sweep_path, tmp_path, monkeypatch, capsys):
+def test_trials_see_the_gpu_of_their_slot(sweep_path, tmp_path, monkeypatch, capsys):
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: a (UUID: x)'\necho 'GPU 1: b (UUID: y)'\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

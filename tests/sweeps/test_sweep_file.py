@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from ssl_vision.errors import InputError
-from ssl_vision.sweeps.file import changed_keys, check_cap, parse_sweep, read_sweep_file
+from ssl_vision.sweeps.sweep_file import changed_keys, check_cap, parse_sweep, read_sweep_file
 
 GOOD = """
 method: bayes
@@ -106,14 +106,14 @@ def test_files_that_cannot_be_read(tmp_path):
 
 def test_an_endless_method_needs_an_end():
     file = parse_sweep(changed(run_cap=None), where="f")
-    with pytest.raises(InputError, match="give run_cap in the file, or --cells"):
+    with pytest.raises(InputError, match="give run_cap in the file, or --trials"):
         check_cap(file, None)
     assert check_cap(file, 3) == 3
     assert check_cap(parse_sweep(changed(), where="f"), 3) == 3
     assert check_cap(parse_sweep(changed(), where="f"), None) == 7
 
 
-def test_changed_keys_are_those_that_change_a_cell():
+def test_changed_keys_are_those_that_change_a_trial():
     before = {"method": "grid", "name": "a", "parameters": {"x": {"values": [1]}, "y": {"value": 1}}}
     now = {
         "method": "grid",

@@ -14,23 +14,12 @@ from ssl_vision.sweeps.macros import DEFAULT_COMMAND, check_command
 from ssl_vision.sweeps.parameters import Choice, Parameter, read_parameter
 
 METHODS = ("grid", "random", "bayes")
-_KEYS = (
-    "method",
-    "metric",
-    "parameters",
-    "command",
-    "program",
-    "run_cap",
-    "early_terminate",
-    "name",
-    "description",
-    "project",
-    "entity",
-)
-_SAYS_NOTHING = ("name", "description", "project", "entity", "run_cap")
-"""Keys that change no cell's result."""
+_NEUTRAL = ("name", "description", "project", "entity", "run_cap")
+"""Keys that do not change any trial's result."""
 
-_MOST_CELLS = 1_000_000
+_KEYS = ("method", "metric", "parameters", "command", "program", "early_terminate", *_NEUTRAL)
+
+_MOST_TRIALS = 1_000_000
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
@@ -49,7 +38,7 @@ class SweepMetric:
         return 1 if self.goal == "maximize" else -1
 
     def reached(self, value: float) -> bool:
-        """Whether the sweep needs no further cell."""
+        """Whether the sweep needs no further trial."""
         return self.target is not None and self.sign * value >= self.sign * self.target
 
 
@@ -126,9 +115,9 @@ def parse_sweep(text: str, *, where: str) -> SweepFile:
 
 
 def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Dotted keys of a sweep file that differ and change what its cells are."""
-    left = {key: value for key, value in before.items() if key not in _SAYS_NOTHING}
-    right = {key: value for key, value in now.items() if key not in _SAYS_NOTHING}
+    """Dotted keys of a sweep file that differ and change what its trials are."""
+    left = {key: value for key, value in before.items() if key not in _NEUTRAL}
+    right = {key: value for key, value in now.items() if key not in _NEUTRAL}
     return sorted(set(_differing(left, right, "")))
 
 
@@ -184,15 +173,15 @@ def _check_method(where: str, method: str, parameters: Mapping[tuple[str, ...], 
             raise InputError(f"{place}.probabilities: only method random draws by them")
 
 
-def check_cap(file: SweepFile, cells: int | None) -> int | None:
-    """How many cells there may be: ``cells``, else the file's run_cap; None for all of a grid.
+def check_cap(file: SweepFile, trials: int | None) -> int | None:
+    """How many trials there may be: ``trials``, else the file's run_cap; None for all of a grid.
 
     Raises:
         InputError: neither is given, and the method has no end; or there are too many.
     """
-    cap = cells if cells is not None else file.run_cap
+    cap = trials if trials is not None else file.run_cap
     if cap is None and file.method != "grid":
-        raise InputError(f"method {file.method} has no end: give run_cap in the file, or --cells")
-    if cap is not None and cap > _MOST_CELLS:
-        raise InputError(f"--cells and run_cap must be {_MOST_CELLS} or less, not {cap}")
+        raise InputError(f"method {file.method} has no end: give run_cap in the file, or --trials")
+    if cap is not None and cap > _MOST_TRIALS:
+        raise InputError(f"--trials and run_cap must be {_MOST_TRIALS} or less, not {cap}")
     return cap

@@ -1,4 +1,4 @@
-"""The cells of a sweep: the parameters of each, and a name that is a folder's."""
+"""The trials of a sweep file: the parameters of each, and a name for its run directory."""
 
 import hashlib
 import itertools
@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssl_vision.sweeps.file import SweepFile
 from ssl_vision.sweeps.parameters import Choice
+from ssl_vision.sweeps.sweep_file import SweepFile
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.,=+-]+")
 _CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -19,42 +19,42 @@ _DRAWS = 1000
 
 
 @dataclass(frozen=True)
-class Cell:
+class Trial:
     """One run of a sweep."""
 
     name: str
     parameters: Mapping[str, Any]
     """Values by option; that of a nested block is a dict."""
     varied: Mapping[str, Any]
-    """Those that differ between cells, by the short names that a table has room for."""
+    """Those that differ between trials, by the short names that a table has room for."""
 
 
-def cells_of(file: SweepFile, *, cap: int | None, seed: int) -> list[Cell]:
-    """The cells that are known before any is trained: all of a grid or of a random search, none of bayes.
+def trials_of(file: SweepFile, *, cap: int | None, seed: int) -> list[Trial]:
+    """The trials that are known before training: all of a grid or of a random search, none of bayes.
 
-    A random cell is a function of (seed, number), so that a higher cap adds cells to those there are; what
-    was drawn before is drawn again, and a thousand such draws in a row end the search.
+    A random trial is a function of (seed, number), so that a higher cap adds trials to those of a lower one.
+    A trial that was drawn before is drawn again; a thousand such draws in a row end the search.
     """
     if file.method == "grid":
         return list(itertools.islice(_grid(file), cap))
     if file.method == "bayes":
         return []
-    found: dict[str, Cell] = {}
+    trials: dict[str, Trial] = {}
     number = repeated = 0
-    while len(found) < (cap or 0) and repeated < _DRAWS:
+    while len(trials) < (cap or 0) and repeated < _DRAWS:
         values = {
             path: parameter.at(random.Random(f"{seed}/{number}/{'.'.join(path)}").random())
             for path, parameter in file.parameters.items()
         }
-        cell = named_cell(file, values)
-        repeated = repeated + 1 if cell.name in found else 0
-        found.setdefault(cell.name, cell)
+        trial = named_trial(file, values)
+        repeated = repeated + 1 if trial.name in trials else 0
+        trials.setdefault(trial.name, trial)
         number += 1
-    return list(found.values())
+    return list(trials.values())
 
 
-def named_cell(file: SweepFile, values: Mapping[tuple[str, ...], Any]) -> Cell:
-    """The cell with these values, by the parameters' paths."""
+def named_trial(file: SweepFile, values: Mapping[tuple[str, ...], Any]) -> Trial:
+    """The trial with these values, by the parameters' paths."""
     short = short_names([".".join(path) for path in file.varied])
     varied = {short[".".join(path)]: values[path] for path in file.varied}
     parameters: dict[str, Any] = {}
@@ -63,12 +63,12 @@ def named_cell(file: SweepFile, values: Mapping[tuple[str, ...], Any]) -> Cell:
         for part in path[:-1]:
             place = place.setdefault(part, {})
         place[path[-1]] = value
-    return Cell(_folder_name(varied), parameters, varied)
+    return Trial(_folder_name(varied), parameters, varied)
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
     """For each dotted name its shortest ending that no other one has."""
-    found = {}
+    shortest = {}
     for name in names:
         parts = name.split(".")
         endings = [".".join(parts[-count:]) for count in range(1, len(parts) + 1)]
@@ -77,8 +77,8 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
             for ending in endings
             if not any(other != name and f".{other}".endswith(f".{ending}") for other in names)
         )
-        found[name] = next(alone, name)
-    return found
+        shortest[name] = next(alone, name)
+    return shortest
 
 
 def short_value(value: Any) -> str:
@@ -92,11 +92,11 @@ def short_value(value: Any) -> str:
     return str(value)
 
 
-def _grid(file: SweepFile) -> Iterator[Cell]:
+def _grid(file: SweepFile) -> Iterator[Trial]:
     paths = list(file.parameters)
     values = [parameter.values for parameter in file.parameters.values() if isinstance(parameter, Choice)]
     for combination in itertools.product(*values):
-        yield named_cell(file, dict(zip(paths, combination, strict=True)))
+        yield named_trial(file, dict(zip(paths, combination, strict=True)))
 
 
 def _folder_name(varied: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a sweep is, the claim on one of its cells, and the record of one."""
+"""The plan of a sweep, the claim on one of its trials, and the record of a trial."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,8 +7,8 @@ from typing import BinaryIO
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.atomic_files import check_inside
-from ssl_vision.sweeps.cells import Cell
-from ssl_vision.sweeps.file import SweepFile, parse_sweep
+from ssl_vision.sweeps.sweep_file import SweepFile, parse_sweep
+from ssl_vision.sweeps.trials import Trial
 
 _WRITTEN = (".locks", "logs", "logs/jobs", *(f"sweep.db{end}" for end in ("", "-journal", "-shm", "-wal")))
 """What a sweep writes in place. Its other files are replaced, and so is a link in their place."""
@@ -16,19 +16,19 @@ _WRITTEN = (".locks", "logs", "logs/jobs", *(f"sweep.db{end}" for end in ("", "-
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep is, for every process that works on it."""
+    """A sweep as every process that works on it needs it."""
 
     folder: Path
-    """Holds the cells' run folders and what the sweep itself writes."""
+    """Contains the trials' run directories and the sweep's own files."""
     text: str
-    """Of the sweep file."""
+    """The sweep file's text."""
     cap: int | None = None
-    """The largest number of cells, where there is one."""
+    """The largest number of trials, or None."""
     options: tuple[str, ...] = ()
-    """Of every cell's command, after those of the file."""
+    """Options of every trial's command, after those of the file."""
     seed: int = 0
     attempts: int = 3
-    """How often a cell may fail."""
+    """How often a trial may fail."""
     storage: str | None = None
     """The URL of another database than the folder's ``sweep.db``."""
 
@@ -39,32 +39,32 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """The sweep's."""
+        """The sweep's name."""
         return self.folder.resolve().name
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A cell that this process alone works on, until it releases it."""
+    """A trial that this process alone works on, until it releases it."""
 
-    cell: Cell
-    trial: int
+    trial: Trial
+    entry: int
     attempt: int
     lock: BinaryIO
 
     def release(self) -> None:
-        """Gives the cell up; where its own process lives, that one still has it."""
+        """Gives the trial up. Its own process keeps the lock as long as it lives."""
         self.lock.close()
 
 
 @dataclass(frozen=True)
 class Record:
-    """How far a cell is.
+    """The progress of a trial.
 
     The state is ``waiting``, ``running``, ``interrupted``, ``finished``, ``pruned`` or ``failed``.
     """
 
-    cell: Cell
+    trial: Trial
     state: str
     value: float | None
     note: str

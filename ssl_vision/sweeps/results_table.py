@@ -1,6 +1,5 @@
-"""What came of a sweep as a table: printed, and as Markdown and CSV beside its cells."""
+"""The results of a sweep as a table: printed, and as Markdown and CSV beside its trials."""
 
-import csv
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,9 +11,10 @@ from ssl_vision.compare.statistics import t_interval
 from ssl_vision.errors import InputError
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.registry import Run
-from ssl_vision.sweeps.cells import short_value
-from ssl_vision.sweeps.file import SweepMetric
-from ssl_vision.sweeps.plan import Record
+from ssl_vision.sweeps.sweep_file import SweepMetric
+from ssl_vision.sweeps.sweep_plan import Record
+from ssl_vision.sweeps.table_text import as_csv, as_markdown
+from ssl_vision.sweeps.trials import short_value
 
 _ORDER = ("finished", "pruned", "running", "interrupted", "waiting", "failed")
 _SEED = "seed_everything"
@@ -23,11 +23,11 @@ _OWN = ("name", "state", "epochs", "seconds", "note", "seeds")
 
 
 def ranked(records: Sequence[Record], metric: SweepMetric) -> list[Record]:
-    """The finished cells, best first, then the others."""
+    """The finished trials, best first, then the others."""
 
     def place(record: Record) -> tuple[int, float, str]:
         value = 0.0 if record.value is None else -metric.sign * record.value
-        return _ORDER.index(record.state), value, record.cell.name
+        return _ORDER.index(record.state), value, record.trial.name
 
     return sorted(records, key=place)
 
@@ -36,19 +36,14 @@ def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -
     """Writes ``sweep.csv`` and ``sweep.md`` and returns what the latter says."""
     order = ranked(records, metric)
     rows = [_row(folder, record, metric) for record in order]
-    with (
-        atomic_write(folder / "sweep.csv") as partial,
-        partial.open("w", newline="", encoding="utf-8") as file,
-    ):
-        writer = csv.DictWriter(file, list(rows[0]) if rows else ["name"])
-        writer.writeheader()
-        writer.writerows(rows)
+    with atomic_write(folder / "sweep.csv") as partial:
+        partial.write_text(as_csv(rows), encoding="utf-8")
     shown = [{key: _shown(value) for key, value in row.items() if key != "name"} for row in rows]
-    parts = [_table(shown)] if shown else ["no cell yet"]
+    parts = [_table(shown)] if shown else ["no trial yet"]
     if means := list(_over_seeds(order, metric)):
         parts.append("\n".join(["95 % intervals of the mean over seeds, by Student's t:", "", _table(means)]))
     if order and order[0].state == "finished":
-        best = order[0].cell.name
+        best = order[0].trial.name
         parts.append(f"best: {best}, {metric.name} {order[0].value:.4g}")
         if metric.name.startswith("val/"):
             with suppress(InputError):  # a program of one's own may leave no config.yaml
@@ -62,11 +57,11 @@ def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -
 
 
 def _row(folder: Path, record: Record, metric: SweepMetric) -> dict[str, Any]:
-    run = Run(folder / record.cell.name)
+    run = Run(folder / record.trial.name)
     epochs, seconds = (run.epoch, run.seconds) if run.log_damage is None else (0, None)
     return {
-        "name": record.cell.name,
-        **_columns(record.cell.varied, metric),
+        "name": record.trial.name,
+        **_columns(record.trial.varied, metric),
         "state": record.state,
         metric.name: record.value,
         "epochs": epochs or None,
@@ -77,22 +72,20 @@ def _row(folder: Path, record: Record, metric: SweepMetric) -> dict[str, Any]:
 
 def _over_seeds(records: Sequence[Record], metric: SweepMetric) -> Iterator[dict[str, str]]:
     """Mean and interval of each setting that was trained with more than one seed, best first."""
-    groups: dict[str, list[Record]] = defaultdict(list)
+    settings: dict[str, Mapping[str, Any]] = {}
+    values: dict[str, list[float]] = defaultdict(list)
     for record in records:
-        if record.state == "finished" and _SEED in record.cell.varied:
-            groups[str(_setting(record))].append(record)
-    found = {
-        key: [record.value for record in group if record.value is not None] for key, group in groups.items()
-    }
-    several = {key: values for key, values in found.items() if len(values) > 1}
-    for key in sorted(several, key=lambda key: -metric.sign * fmean(several[key])):
-        columns = _columns(_setting(groups[key][0]), metric)
-        setting = {name: short_value(value) for name, value in columns.items()}
-        values = several[key]
+        varied = record.trial.varied
+        if record.state == "finished" and record.value is not None and _SEED in varied:
+            setting = {name: value for name, value in varied.items() if name != _SEED}
+            settings[str(setting)] = _columns(setting, metric)
+            values[str(setting)].append(record.value)
+    several = [key for key in values if len(values[key]) > 1]
+    for key in sorted(several, key=lambda key: -metric.sign * fmean(values[key])):
         yield {
-            **setting,
-            "seeds": str(len(values)),
-            metric.name: f"{fmean(values):.4g} ± {t_interval(values):.2g}",
+            **{name: short_value(value) for name, value in settings[key].items()},
+            "seeds": str(len(values[key])),
+            metric.name: f"{fmean(values[key]):.4g} ± {t_interval(values[key]):.2g}",
         }
 
 
@@ -102,22 +95,11 @@ def _columns(varied: Mapping[str, Any], metric: SweepMetric) -> dict[str, Any]:
     return {f"--{name}" if name in taken else name: value for name, value in varied.items()}
 
 
-def _setting(record: Record) -> Mapping[str, Any]:
-    return {name: value for name, value in record.cell.varied.items() if name != _SEED}
-
-
 def _shown(value: Any) -> str:
     return "" if value is None else short_value(value) if not isinstance(value, str) else value
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Markdown whose columns stand below each other; those that are empty throughout are left out."""
+    """Markdown of the columns that are not empty throughout."""
     names = [name for name in rows[0] if any(row[name] for row in rows)]
-    lines = [names, *([row[name].replace("|", "\\|") for name in names] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
-    shown = [
-        f"| {' | '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))} |"
-        for line in lines
-    ]
-    shown.insert(1, f"|{'|'.join('-' * (width + 2) for width in widths)}|")
-    return "\n".join(shown)
+    return as_markdown([names, *([row[name] for name in names] for row in rows)])

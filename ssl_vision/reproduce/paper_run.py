@@ -81,8 +81,8 @@ class PaperRun:
     def value(self, metric: TableMetric) -> float | None:
         """What the finished run gave, in the paper's unit; None where that is not known yet."""
         run = self.run
-        found = _found(run, metric) if run and run.status == "finished" else None
-        return None if found is None else metric.scale * found
+        value = _found(run, metric) if run and run.status == "finished" else None
+        return None if value is None else metric.scale * value
 
     def expected(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """A run's config with whatever the paper file, its config file and the options say now."""
@@ -217,6 +217,6 @@ def options_of(args: Sequence[str]) -> Options:
         if key in _DEVICES:
             raise InputError(
                 f"after --: --{key}: a run has one device, as the batch size is that of each; "
-                "start reproduce once for each, with CUDA_VISIBLE_DEVICES"
+                "--workers distributes runs over the GPUs"
             )
     return options

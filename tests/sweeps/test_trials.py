@@ -1,12 +1,12 @@
-"""Which cells a sweep has, and what they are called."""
+"""Which trials a sweep has, and what they are called."""
 
 import itertools
 import re
 
 import pytest
 
-from ssl_vision.sweeps.cells import cells_of, short_names
-from ssl_vision.sweeps.file import parse_sweep
+from ssl_vision.sweeps.sweep_file import parse_sweep
+from ssl_vision.sweeps.trials import short_names, trials_of
 
 OBJECTIVES, TEMPERATURES = ["InfoNCE", "MACL"], [0.1, 0.2, 0.5]
 
@@ -17,37 +17,37 @@ def test_a_grid_is_the_product(sweep_text):
         "model.objective.temperature": {"values": TEMPERATURES},
         "trainer.max_epochs": {"value": 3},
     }
-    cells = cells_of(parse_sweep(sweep_text(parameters), where="f"), cap=None, seed=0)
-    assert [dict(cell.parameters) for cell in cells] == [
+    trials = trials_of(parse_sweep(sweep_text(parameters), where="f"), cap=None, seed=0)
+    assert [dict(trial.parameters) for trial in trials] == [
         {"model.objective": o, "model.objective.temperature": t, "trainer.max_epochs": 3}
         for o, t in itertools.product(OBJECTIVES, TEMPERATURES)
     ]
-    assert cells[1].name == "objective=InfoNCE,temperature=0.2"
-    assert len({cell.name for cell in cells}) == 6
-    assert len(cells_of(parse_sweep(sweep_text(parameters), where="f"), cap=4, seed=0)) == 4
+    assert trials[1].name == "objective=InfoNCE,temperature=0.2"
+    assert len({trial.name for trial in trials}) == 6
+    assert len(trials_of(parse_sweep(sweep_text(parameters), where="f"), cap=4, seed=0)) == 4
 
 
-def test_a_higher_cap_adds_random_cells_to_those_there_are(sweep_text):
+def test_a_higher_cap_adds_random_trials_to_those_there_are(sweep_text):
     file = parse_sweep(
         sweep_text({"x": {"min": 0.0, "max": 1.0}, "n": {"min": 1, "max": 9}}, method="random"), where="f"
     )
-    few, many = (cells_of(file, cap=cap, seed=0) for cap in (5, 20))
+    few, many = (trials_of(file, cap=cap, seed=0) for cap in (5, 20))
     assert many[:5] == few
-    assert len({cell.name for cell in many}) == 20
-    assert cells_of(file, cap=5, seed=1)[0] != few[0]
-    assert all(0 <= cell.parameters["x"] < 1 and cell.parameters["n"] in range(1, 10) for cell in many)
+    assert len({trial.name for trial in many}) == 20
+    assert trials_of(file, cap=5, seed=1)[0] != few[0]
+    assert all(0 <= trial.parameters["x"] < 1 and trial.parameters["n"] in range(1, 10) for trial in many)
 
 
-def test_random_cells_are_distinct_and_end_with_the_values_there_are(sweep_text):
+def test_random_trials_are_distinct_and_end_with_the_values_there_are(sweep_text):
     file = parse_sweep(sweep_text({"x": {"values": [1, 2, 3]}}, method="random"), where="f")
-    assert sorted(cell.parameters["x"] for cell in cells_of(file, cap=10, seed=0)) == [1, 2, 3]
+    assert sorted(trial.parameters["x"] for trial in trials_of(file, cap=10, seed=0)) == [1, 2, 3]
 
 
 def test_nested_parameters_are_a_dict(sweep_text):
     parameters = {"model": {"parameters": {"depth": {"values": [18, 34]}, "width": {"value": 8}}}}
-    cells = cells_of(parse_sweep(sweep_text(parameters), where="f"), cap=None, seed=0)
-    assert [cell.parameters for cell in cells] == [{"model": {"depth": d, "width": 8}} for d in (18, 34)]
-    assert [cell.name for cell in cells] == ["depth=18", "depth=34"]
+    trials = trials_of(parse_sweep(sweep_text(parameters), where="f"), cap=None, seed=0)
+    assert [trial.parameters for trial in trials] == [{"model": {"depth": d, "width": 8}} for d in (18, 34)]
+    assert [trial.name for trial in trials] == ["depth=18", "depth=34"]
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_nested_parameters_are_a_dict(sweep_text):
     ids=str,
 )
 def test_names_are_safe_short_and_distinct(values, sweep_text):
-    cells = cells_of(parse_sweep(sweep_text({"x": {"values": values}}), where="f"), cap=None, seed=0)
-    names = [cell.name for cell in cells]
+    trials = trials_of(parse_sweep(sweep_text({"x": {"values": values}}), where="f"), cap=None, seed=0)
+    names = [trial.name for trial in trials]
     assert len(set(names)) == len(values)
     assert all(re.fullmatch(r"[A-Za-z0-9_=][A-Za-z0-9_.,=+-]{0,130}", name) for name in names)
 
@@ -82,6 +82,6 @@ def test_a_short_name_is_no_shorter_than_what_tells_it_apart():
     }
 
 
-def test_a_sweep_of_nothing_is_one_cell(sweep_text):
-    (cell,) = cells_of(parse_sweep(sweep_text({"x": {"value": 1}}), where="f"), cap=None, seed=0)
-    assert (cell.name, cell.parameters) == ("cell", {"x": 1})
+def test_a_sweep_of_nothing_is_one_trial(sweep_text):
+    (trial,) = trials_of(parse_sweep(sweep_text({"x": {"value": 1}}), where="f"), cap=None, seed=0)
+    assert (trial.name, trial.parameters) == ("cell", {"x": 1})

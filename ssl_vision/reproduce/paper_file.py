@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ssl_vision.cli.suggestions import check_keys
 from ssl_vision.errors import InputError
 from ssl_vision.reproduce.paper import (
     Column,
@@ -39,12 +40,8 @@ def read_paper(path: str | Path, *, small: bool = False) -> Paper:
     content = read_yaml(path, words=True)
     try:
         return _Reader(path, small=small).paper(content)
-    except _Wrong as error:
+    except InputError as error:
         raise InputError(f"{path}: {error}") from error
-
-
-class _Wrong(Exception):
-    """What is wrong with a file, without its name."""
 
 
 class _Reader:
@@ -61,7 +58,7 @@ class _Reader:
         }
         scaled = self._small(content["small"]) if "small" in content else None
         if self.with_small and scaled is None:
-            raise _Wrong("has no small version: give --budget full")
+            raise InputError("has no small version: give --budget full")
         self.scaled = scaled if self.with_small else None
         self.metrics = metrics
         self.base = self._options(content.get("options", {}), "options")
@@ -80,10 +77,10 @@ class _Reader:
         fields = {key: _text(value, f"metrics.{name}.{key}") for key, value in _map(given, name).items()}
         unit = fields.pop("unit", "percent")
         if unit not in ("percent", "plain"):
-            raise _Wrong(f"metrics.{name}.unit: percent or plain, not {unit}")
+            raise InputError(f"metrics.{name}.unit: percent or plain, not {unit}")
         known = sorted(f.name.removesuffix(".yaml") for f in _PROTOCOLS.iterdir() if f.name.endswith(".yaml"))
         if fields.get("protocol") not in known or "metric" not in fields:
-            raise _Wrong(f"metrics.{name}: needs a metric, and a protocol out of {', '.join(known)}")
+            raise InputError(f"metrics.{name}: needs a metric, and a protocol out of {', '.join(known)}")
         return TableMetric(name, unit, {"features": "trained", "layer": "backbone"} | fields)
 
     def _small(self, given: Any) -> SmokeVariant:
@@ -102,20 +99,22 @@ class _Reader:
         given = _section(given, where, keys, needed=("title", "columns", "values"))
         options = self._options(given.get("options", {}), where)
         columns = tuple(self._columns(_map(given["columns"], where), where))
-        cells, found = list[TableCell](), dict[str, None]()
+        cells, metrics = list[TableCell](), dict[str, None]()
         for row, values in _map(given["values"], where).items():
             if row not in self.rows:
-                raise _Wrong(f"{where}.values: no row {row}; there are {', '.join(self.rows)}")
+                raise InputError(f"{where}.values: no row {row}; there are {', '.join(self.rows)}")
             matrix = {
                 metric: self._line(metric, line, len(columns), f"{where}.values.{row}.{metric}")
                 for metric, line in _map(values, f"{where}.values.{row}").items()
             }
-            found |= dict.fromkeys(matrix)
+            metrics |= dict.fromkeys(matrix)
             for number, column in enumerate(columns):
                 printed = {m: line[number] for m, line in matrix.items() if line[number] not in _NONE}
                 cells.append(self._cell(name, row, column, printed, options))
         title = _text(given["title"], where)
-        return Table(name, title, _texts(given.get("notes", []), where), columns, tuple(found), tuple(cells))
+        return Table(
+            name, title, _texts(given.get("notes", []), where), columns, tuple(metrics), tuple(cells)
+        )
 
     def _columns(self, groups: Mapping[str, Any], where: str) -> Iterator[Column]:
         for group, given in groups.items():
@@ -139,7 +138,7 @@ class _Reader:
         merged = self.base | options | of_row | column.options
         for key in ("config", "trainer.max_epochs"):
             if key not in merged:
-                raise _Wrong(f"tables.{table}: {row}, {column.name} has no {key}")
+                raise InputError(f"tables.{table}: {row}, {column.name} has no {key}")
         base = self.base
         if self.scaled:
             merged, base = self.scaled.of(merged), self.scaled.of(base)
@@ -147,13 +146,13 @@ class _Reader:
 
     def _line(self, metric: str, line: Any, count: int, where: str) -> tuple[str, ...]:
         if metric not in self.metrics:
-            raise _Wrong(f"{where}: no metric {metric}; there are {', '.join(self.metrics)}")
+            raise InputError(f"{where}: no metric {metric}; there are {', '.join(self.metrics)}")
         values = _texts(line, where)
         if len(values) != count:
-            raise _Wrong(f"{where}: {len(values)} values for {count} columns")
+            raise InputError(f"{where}: {len(values)} values for {count} columns")
         for value in values:
             if value not in _NONE and not _NUMBER.fullmatch(value.split("±")[0].strip()):
-                raise _Wrong(f"{where}: {value!r} is no number")
+                raise InputError(f"{where}: {value!r} is no number")
         return values
 
     def _options(self, given: Any, where: str) -> Options:
@@ -161,17 +160,17 @@ class _Reader:
         if "config" in options:
             file = os.path.normpath(self.path.parent / options["config"])
             if not os.path.isfile(file):
-                raise _Wrong(f"{where}.config: no file {file}")
+                raise InputError(f"{where}.config: no file {file}")
             options["config"] = file
         return options
 
     def _check_names(self, tables: Mapping[str, Table]) -> None:
         """One name for two different runs would make one of them the other's result."""
-        found: dict[str, TableCell] = {}
+        named: dict[str, TableCell] = {}
         for cell in (cell for table in tables.values() for cell in table.cells if cell.name):
-            other = found.setdefault(cell.name, cell)
+            other = named.setdefault(cell.name, cell)
             if other.options != cell.options:
-                raise _Wrong(f"{other} and {cell} differ, but would both be named {cell.name}")
+                raise InputError(f"{other} and {cell} differ, but would both be named {cell.name}")
 
 
 def _name(options: Options, base: Options) -> str:
@@ -188,28 +187,26 @@ def _name(options: Options, base: Options) -> str:
 
 def _section(given: Any, where: str, keys: tuple[str, ...], *, needed: tuple[str, ...]) -> dict[str, Any]:
     section = _map(given, where)
-    for key in section:
-        if key not in keys:
-            raise _Wrong(f"{where}: no key {key}; there are {', '.join(keys)}")
+    check_keys(where, section, keys)
     for key in needed:
         if key not in section:
-            raise _Wrong(f"{where}: {key} is missing")
+            raise InputError(f"{where}: {key} is missing")
     return section
 
 
 def _map(given: Any, where: str) -> dict[str, Any]:
     if not isinstance(given, dict):
-        raise _Wrong(f"{where}: expected keys and values, got {given!r}")
+        raise InputError(f"{where}: expected keys and values, got {given!r}")
     return given
 
 
 def _texts(given: Any, where: str) -> tuple[str, ...]:
     if not isinstance(given, list):
-        raise _Wrong(f"{where}: expected a list, got {given!r}")
+        raise InputError(f"{where}: expected a list, got {given!r}")
     return tuple(_text(value, where) for value in given)
 
 
 def _text(given: Any, where: str) -> str:
     if not isinstance(given, str):
-        raise _Wrong(f"{where}: expected one value, got {given!r}")
+        raise InputError(f"{where}: expected one value, got {given!r}")
     return given

@@ -7,11 +7,11 @@ import re
 import pytest
 from scipy import stats
 
-from ssl_vision.sweeps.cells import Cell
-from ssl_vision.sweeps.file import SweepMetric
-from ssl_vision.sweeps.plan import Record
 from ssl_vision.sweeps.plot import write_plot
-from ssl_vision.sweeps.table import ranked, write_tables
+from ssl_vision.sweeps.results_table import ranked, write_tables
+from ssl_vision.sweeps.sweep_file import SweepMetric
+from ssl_vision.sweeps.sweep_plan import Record
+from ssl_vision.sweeps.trials import Trial
 
 BEST = SweepMetric("val/top1", "maximize", None)
 LEAST = SweepMetric("loss", "minimize", None)
@@ -19,7 +19,7 @@ LEAST = SweepMetric("loss", "minimize", None)
 
 def record(state, value=None, note="", **varied):
     name = ",".join(f"{key}={each}" for key, each in varied.items())
-    return Record(Cell(name, varied, varied), state, value, note)
+    return Record(Trial(name, varied, varied), state, value, note)
 
 
 def run_folder(folder, name, *, epochs=2, metric="val/top1", values=(0.1, 0.2)):
@@ -36,11 +36,11 @@ def run_folder(folder, name, *, epochs=2, metric="val/top1", values=(0.1, 0.2)):
 def test_the_best_comes_first_and_the_failed_last():
     records = [record("failed", x=1), record("finished", 0.2, x=2), record("pruned", 0.9, x=3)]
     records += [record("finished", 0.7, x=4), record("waiting", x=5)]
-    assert [r.cell.varied["x"] for r in ranked(records, BEST)] == [4, 2, 3, 5, 1]
-    assert [r.cell.varied["x"] for r in ranked(records, LEAST)] == [2, 4, 3, 5, 1]
+    assert [r.trial.varied["x"] for r in ranked(records, BEST)] == [4, 2, 3, 5, 1]
+    assert [r.trial.varied["x"] for r in ranked(records, LEAST)] == [2, 4, 3, 5, 1]
 
 
-def test_the_table_holds_what_is_known_of_every_cell(tmp_path):
+def test_the_table_holds_what_is_known_of_every_trial(tmp_path):
     run_folder(tmp_path, "x=1", epochs=3)
     records = [record("finished", 0.25, x=1), record("failed", None, "exit code 1: a|b", x=2)]
     text = write_tables(tmp_path, records, BEST)
@@ -65,9 +65,9 @@ def test_a_parameter_that_is_named_like_a_column_has_its_own(tmp_path):
     ]
     text = write_tables(tmp_path, records, BEST)
     (row, _) = csv.DictReader((tmp_path / "sweep.csv").open())
-    assert row["name"] == records[0].cell.name
+    assert row["name"] == records[0].trial.name
     assert (row["--name"], row["--epochs"], row["--val/top1"], row["val/top1"]) == ("sgd", "10", "3", "0.5")
-    assert text.count("| sgd ") == 3  # twice a cell, once the mean
+    assert text.count("| sgd ") == 3  # twice a trial, once the mean
 
 
 def test_seeds_become_a_mean_with_students_interval(tmp_path):
@@ -96,9 +96,9 @@ def test_the_plot_has_the_points_their_means_and_the_curves(tmp_path):
     for lr in (0.001, 0.1):
         for seed in (0, 1):
             records.append(record("finished", 10 * lr + seed, k="a", lr=lr, seed_everything=seed))
-            run_folder(tmp_path, records[-1].cell.name, values=(0.3, 10 * lr + seed))
+            run_folder(tmp_path, records[-1].trial.name, values=(0.3, 10 * lr + seed))
     records.append(record("pruned", 0.5, k="b", lr=0.1, seed_everything=0))
-    run_folder(tmp_path, records[-1].cell.name)
+    run_folder(tmp_path, records[-1].trial.name)
     page = write_plot(tmp_path, records, BEST)
     text = page.read_text()
     assert len(text) > 1_000_000  # the library is within: the page needs nothing else

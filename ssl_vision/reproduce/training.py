@@ -1,0 +1,96 @@
+"""Trains and evaluates the runs of a paper by the runner of sweeps."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ssl_vision.reproduce.paper_run import PaperRun
+from ssl_vision.runs.atomic_files import check_inside
+from ssl_vision.sweeps.process import CommandLine, Process, TrialProcess
+from ssl_vision.sweeps.runner import Trials
+
+Launch = Callable[[Sequence[str], Path, Mapping[str, str]], Process]
+"""Starts an ``ssl-vision`` command, given its arguments, its log and variables of its environment."""
+
+_OTHER = "left to another process, which trains it"
+
+
+def spawned(args: Sequence[str], log: Path, environment: Mapping[str, str]) -> Process:
+    """Starts an ``ssl-vision`` command in a new Python, as a user would."""
+    command = [sys.executable, "-m", "ssl_vision", *args]
+    return TrialProcess(CommandLine(command, ["ssl-vision", *args]), log, environment)
+
+
+class PaperTrials(Trials[Process]):
+    """The runs of a paper, whose directories say what is missing of each: training, evaluation or nothing.
+
+    There is no queue besides them, so that runs trained by other commands count, too.
+
+    Args:
+        runs: those asked for.
+        launch: starts a command.
+    """
+
+    def __init__(self, runs: Sequence[PaperRun], launch: Launch) -> None:
+        self.launch = launch
+        self.failed = 0
+        self._waiting = deque(run for run in runs if run.state != "done")
+        self._count, self._ended = len(self._waiting), 0
+        self._commands: dict[Process, tuple[PaperRun, list[list[str]]]] = {}
+        self._started: dict[str, float] = {}
+        self._begin = time.perf_counter()
+
+    def start(self, environment: Mapping[str, str]) -> Process | None:
+        """Starts the next command of the next run."""
+        while self._waiting:
+            run = self._waiting.popleft()
+            began = self._started.setdefault(run.name, time.perf_counter())
+            if run.state == "running":
+                self._print(run, _OTHER)
+            elif commands := run.missing():
+                run.place.mkdir(parents=True, exist_ok=True)
+                check_inside(run.place, run.name)
+                process = self.launch(commands[0], run.log, environment)
+                self._commands[process] = run, commands
+                return process
+            else:
+                self._print(run, f"done in {time.perf_counter() - began:.0f} s")
+        return None
+
+    def end(self, process: Process, code: int, *, stopping: bool) -> int:
+        """Prints how a run ended, or puts it first in line for its next command."""
+        run, commands = self._commands.pop(process)
+        name = f"ssl-vision {commands[0][0]}"
+        if code and stopping:
+            return 0
+        if code > 128:
+            return code - 128
+        if code and run.state == "running":
+            self._print(run, _OTHER)
+        elif code:
+            self._fail(run, f"{name} ended with {code}; {process.last_line()}")
+        elif len(run.missing()) == len(commands):
+            self._fail(run, f"{name} left nothing of what the paper file asks for")
+        else:
+            self._waiting.appendleft(run)
+        return 0
+
+    def _fail(self, run: PaperRun, reason: str) -> None:
+        self.failed += 1
+        self._print(run, f"failed: {reason} ({run.log})")
+
+    def _print(self, run: PaperRun, state: str) -> None:
+        self._ended += 1
+        passed = time_text(time.perf_counter() - self._begin)
+        print(f"[{self._ended}/{self._count}, {passed}] {run.name}: {state}", flush=True)
+
+
+def time_text(seconds: float) -> str:
+    """A duration such as ``3 h 05 min``, ``2 min 07 s`` or ``12 s``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return (
+        f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+    )

@@ -1,0 +1,200 @@
+"""A trial as a process: its environment, its log, and how it ends."""
+
+import ctypes
+import multiprocessing
+import os
+import re
+import runpy
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from threading import Thread
+from typing import BinaryIO, NamedTuple, cast
+
+from ssl_vision.errors import InputError
+from ssl_vision.runs.atomic_files import appended
+from ssl_vision.sweeps import masking
+
+_PR_SET_PDEATHSIG = 1
+_SECONDS = 5.0
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_FORKS = multiprocessing.get_context("forkserver")
+_OF_ONE_RUN = "WANDB_RUN_ID"
+"""A W&B id, which runs must not share."""
+
+_TAIL = 1 << 16
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_LONGEST = 300
+
+
+class CommandLine(NamedTuple):
+    """The command of a trial."""
+
+    words: list[str]
+    """The program and its arguments."""
+    shown: list[str]
+    """The same with ``${envvar:NAME}`` in place of values from the environment, for people and logs."""
+
+
+class Process:
+    """A running trial, whose command and output are appended to a log.
+
+    When this process dies, however it dies, that one receives SIGTERM, so that ``fit`` saves.
+
+    Args:
+        log: the file.
+        shown: the command for the log.
+    """
+
+    _pid: int
+
+    def __init__(self, log: Path, shown: Sequence[str]) -> None:
+        self.log = log
+        self._sent: set[int] = set()
+        with appended(log) as file:
+            file.write(f"$ {shlex.join(shown)}\n".encode())
+            self._begin = file.tell()
+
+    def poll(self) -> int | None:
+        """The exit code, minus the number of a signal that killed it, or None while it runs."""
+        raise NotImplementedError
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Sends a signal; the same signal is sent only once."""
+        if number not in self._sent and self.poll() is None:
+            self._sent.add(number)
+            os.kill(self._pid, number)
+
+    def last_line(self) -> str:
+        """The last line that it printed."""
+        with self.log.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(self._begin, end - _TAIL))
+            text = _ESCAPES.sub("", file.read().decode("utf-8", errors="replace"))
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines[-1][:_LONGEST] if lines else "it said nothing"
+
+
+class TrialProcess(Process):
+    """A command in a new process.
+
+    Args:
+        line: the command.
+        log: the file for its output.
+        environment: variables besides those of this process.
+        inherited: file descriptors that stay open in it, such as those of locks.
+        masked: environment variables whose values are masked in the log.
+
+    Raises:
+        InputError: the command cannot be started.
+    """
+
+    def __init__(
+        self,
+        line: CommandLine,
+        log: Path,
+        environment: Mapping[str, str],
+        *,
+        inherited: Sequence[int] = (),
+        masked: Sequence[str] = (),
+    ) -> None:
+        super().__init__(log, line.shown)
+        common = {key: value for key, value in os.environ.items() if key != _OF_ONE_RUN}
+        with appended(log) as file, _masking(masked, file) as (output, self._masking):
+            try:
+                self._process = subprocess.Popen(
+                    line.words,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**common, **environment},
+                    pass_fds=inherited,
+                    start_new_session=True,  # Ctrl-C reaches the runner alone, which passes it on
+                    preexec_fn=_bound_to(os.getpid()),
+                )
+            except OSError as error:
+                raise InputError(f"{line.shown[0]} cannot be started ({error.strerror})") from error
+        self._pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit code, minus the number of a signal that killed it, or None while it runs."""
+        code = self._process.poll()
+        if code is not None and self._masking is not None:
+            with suppress(subprocess.TimeoutExpired):  # a process that outlives the trial may keep it open
+                self._masking.wait(_SECONDS)  # the last lines are in the log
+        return code
+
+
+class ForkedProcess(Process):
+    """An ``ssl-vision`` command in a fork of a process that has imported torch, for very short runs.
+
+    It computes with one thread.
+
+    Args:
+        args: the command and its options.
+        log: the file for its output.
+        environment: variables besides those of this process.
+    """
+
+    def __init__(self, args: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        super().__init__(log, ["ssl-vision", *args])
+        _FORKS.set_forkserver_preload(["ssl_vision.cli.fit", "ssl_vision.evaluation.evaluate"])
+        self._process = _FORKS.Process(target=run_forked, args=(list(args), log, dict(environment)))
+        self._process.start()
+        self._pid = cast(int, self._process.pid)
+
+    def poll(self) -> int | None:
+        """The exit code, minus the number of a signal that killed it, or None while it runs."""
+        return self._process.exitcode
+
+
+def run_forked(args: list[str], log: Path, environment: Mapping[str, str]) -> None:
+    """Runs an ``ssl-vision`` command in this process, as ``python -m ssl_vision`` would."""
+    import torch
+
+    os.setsid()
+    Thread(target=_end_with_parent, daemon=True).start()
+    with appended(log) as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    torch.set_num_threads(1)
+    os.environ.update(environment)
+    os.environ.pop(_OF_ONE_RUN, None)
+    sys.argv = ["ssl-vision", *args]
+    runpy.run_module("ssl_vision", run_name="__main__")
+
+
+def _end_with_parent() -> None:
+    cast(BaseProcess, multiprocessing.parent_process()).join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def _masking(
+    names: Sequence[str], log: BinaryIO
+) -> Iterator[tuple[BinaryIO, subprocess.Popen[bytes] | None]]:
+    """Where a trial writes: the log, or a process that masks values of the environment on the way there."""
+    if not names:
+        yield log, None
+        return
+    command = [sys.executable, "-P", masking.__file__, *names]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, start_new_session=True)
+    with cast(BinaryIO, process.stdin) as output:
+        yield output, process
+
+
+def _bound_to(parent: int) -> Callable[[], None]:
+    """What a child does before its program starts, so that its parent's death ends it."""
+
+    def bind() -> None:
+        if _LIBC is not None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(128 + signal.SIGTERM)
+
+    return bind

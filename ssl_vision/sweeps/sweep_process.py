@@ -1,0 +1,115 @@
+"""A trial of a sweep as a process: its command, the values that it logs, and its result."""
+
+import json
+import math
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from ssl_vision.runs.atomic_files import atomic_write, check_inside
+from ssl_vision.runs.registry import Run
+from ssl_vision.sweeps.macros import expanded, is_fit, variables
+from ssl_vision.sweeps.process import CommandLine, TrialProcess
+from ssl_vision.sweeps.sweep_plan import Claim, Plan
+from ssl_vision.sweeps.trials import Trial
+
+
+def command_line(plan: Plan, trial: Trial) -> CommandLine:
+    """The command of a trial.
+
+    Where that is ``ssl-vision fit``, its run directory is the trial's and it continues what it finds there;
+    W&B is turned on only by an option after the sweep file.
+
+    Raises:
+        InputError: an environment variable of the file's command is not set.
+    """
+    file = plan.file
+    words, shown = (
+        expanded(
+            file.command,
+            trial.parameters,
+            program=file.program,
+            json_file=_json_file(plan, trial),
+            values=values,
+        )
+        for values in (True, False)
+    )
+    options = [*plan.options]
+    if is_fit(words):
+        options = ["--wandb=false", "--report=false", "--trainer.enable_progress_bar=false", *plan.options]
+        options += [f"--runs_dir={plan.folder}", f"--name={trial.name}", "--ckpt_path=last"]
+    return CommandLine([*words, *options], [*shown, *options])
+
+
+class SweepProcess(TrialProcess):
+    """The process of a claimed trial.
+
+    Args:
+        plan: the sweep's.
+        claim: on the trial; the process inherits its lock.
+        environment: variables besides those of this process.
+
+    Raises:
+        InputError: the command cannot be started.
+    """
+
+    def __init__(self, plan: Plan, claim: Claim, environment: Mapping[str, str]) -> None:
+        self.claim = claim
+        self.pruned: tuple[int, float] | None = None
+        """The bracket at which early termination ended it, and its value there."""
+        self._metric, self._run = plan.file.metric.name, plan.folder / claim.trial.name
+        self._metrics_size = -1
+        line = command_line(plan, claim.trial)
+        check_inside(plan.folder, claim.trial.name)
+        log = plan.folder / "logs" / f"{claim.trial.name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        if "${args_json_file}" in plan.file.command:
+            with atomic_write(_json_file(plan, claim.trial)) as partial:
+                partial.write_text(json.dumps(dict(claim.trial.parameters)), encoding="utf-8")
+        folders = dict.fromkeys(("SSL_VISION_TRIAL", "SSL_VISION_CELL"), str(self._run))  # the second: 0.1
+        own = {"WANDB_RUN_GROUP": plan.name, **folders, **environment}
+        masked = variables(plan.file.command)
+        super().__init__(line, log, own, inherited=[claim.lock.fileno()], masked=masked)
+
+    def new_values(self) -> list[float] | None:
+        """All values of the metric so far; None if metrics.csv has not grown since the last call."""
+        run = Run(self._run)
+        try:
+            size = run.folder.metrics_file.stat().st_size
+        except OSError:
+            return None
+        if size == self._metrics_size:
+            return None
+        self._metrics_size = size
+        if run.log_damage is not None:
+            return None
+        return [value for _, _, value in run.curve(self._metric)]
+
+    def outcome(self, code: int) -> tuple[str, float | None, str]:
+        """The state that an exit code means, the metric's last value, and the reason of a failure."""
+        run = Run(self._run)
+        if code:
+            return "failed", None, f"{_ended(code)}: {self.last_line()}"
+        if run.log_damage is not None:
+            return "failed", None, str(run.log_damage)
+        value = run.last(self._metric)
+        if value is None:
+            return "failed", None, _absent(self._metric, run)
+        if not math.isfinite(value):
+            return "failed", None, f"{self._metric} is {value}"
+        return "finished", value, ""
+
+
+def _json_file(plan: Plan, trial: Trial) -> Path:
+    return plan.folder / "logs" / f"{trial.name}.json"
+
+
+def _absent(metric: str, run: Run) -> str:
+    names = sorted({name for row in run.history for name in row} - {"step", "epoch"})
+    if not names:
+        return f"it wrote no metric to {run.folder.metrics_file}"
+    return f"metrics.csv has no '{metric}'; it has {', '.join(names)}"
+
+
+def _ended(code: int) -> str:
+    return f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
