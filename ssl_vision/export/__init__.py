@@ -1,1 +1,1 @@
-"""A trained backbone for others: files for other libraries, one line of Python, features of a folder."""
+"""Export of backbones to other libraries, and features of image folders."""

@@ -31,45 +31,44 @@ _KEYS = {"encoder", "depth", "width", "stem", "size", "decoded_size", "mean", "s
 
 @dataclass(frozen=True)
 class Description:
-    """What is needed to build an encoder and to prepare its images, besides its weights."""
+    """Everything except the weights that is needed to build an encoder and prepare its images."""
 
     encoder: dict[str, Any]
     """Class and options of the encoder, as in a config: ``class_path``, ``init_args`` and ``dict_kwargs``."""
     size: int
-    """Side of the images that it is given, pixels."""
+    """Side of the input images in pixels."""
     decoded_size: int
-    """Side of the squares that files are decoded to, before they are brought to ``size``."""
+    """Side of the squares to which files are decoded, before they are resized to ``size``."""
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     version: str = __version__
-    """Of this package, when it was written."""
+    """Version of this package that wrote the file."""
 
     @property
     def views(self) -> Views:
-        """Whose ``plain`` images the backbone is given."""
+        """Views whose ``plain`` method prepares the input images."""
         return Views(size=self.size, mean=self.mean, std=self.std)
 
 
 class Pretrained(NamedTuple):
-    """A backbone in evaluation mode, and what it is."""
+    """A backbone in evaluation mode, with its description."""
 
     backbone: Encoder
     description: Description
 
 
 def load_backbone(path: str | Path, *, allowed: Collection[str] = ()) -> Encoder:
-    """The pretrained backbone in a file or a run folder, on the CPU, in evaluation mode.
+    """Load the pretrained backbone of a file or run directory, on the CPU in evaluation mode.
 
-    Images (N, 3, H, W), normalised as they were for its training, become features
-    (N, ``backbone.num_features``).
-    Nothing in the file is run: only tensors and plain values are read.
+    The backbone maps images (N, 3, H, W), normalised as in training, to features
+    (N, ``backbone.num_features``). No code in the file is executed; only tensors and plain values are read.
 
     Args:
-        path: a ``.safetensors`` file that ``ssl-vision export`` wrote, a run folder or a checkpoint.
+        path: ``.safetensors`` file of ``ssl-vision export``, run directory or checkpoint.
         allowed: classes outside this package, as ``module.Class``, that the file may name.
 
     Raises:
-        InputError: there is no such file, or it is none of these.
+        InputError: The file does not exist, or is none of these.
     """
     path = Path(path)
     if path.suffix == SUFFIX:
@@ -78,14 +77,14 @@ def load_backbone(path: str | Path, *, allowed: Collection[str] = ()) -> Encoder
 
 
 def pretrained(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> tuple[Method, Pretrained]:
-    """The whole network of a checkpoint in evaluation mode, and a copy of its backbone with what it is.
+    """The network of a checkpoint in evaluation mode, and a copy of its backbone with a description.
 
     Args:
-        checkpoint: of a run.
+        checkpoint: checkpoint of a run.
         allowed: classes outside this package that its config may name.
 
     Raises:
-        InputError: the weights do not fit the config, or it does not say what a backbone needs.
+        InputError: The weights do not fit the config, or the config lacks a setting of the backbone.
     """
     try:
         network = trained_model(checkpoint, allowed=allowed).eval()
@@ -98,7 +97,7 @@ def pretrained(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> tupl
             mean=tuple(views["mean"]),
             std=tuple(views["std"]),
         )
-        _ = description.views  # refuses what no image can be
+        _ = description.views  # raises for invalid values
         backbone = copy.deepcopy(network.backbone).to(memory_format=torch.contiguous_format)
     except InputError:
         raise
@@ -110,21 +109,21 @@ def pretrained(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> tupl
 
 
 def write_backbone(path: Path, backbone: nn.Module, description: Description | None = None) -> None:
-    """Writes the weights; without a description the file has nothing but tensors."""
+    """Write the weights, with the description as metadata if there is one."""
     state = {name: tensor.contiguous() for name, tensor in backbone.state_dict().items()}
     about = asdict(description) if description else {}
     path.write_bytes(save(state, {"format": "pt"} | {key: json.dumps(value) for key, value in about.items()}))
 
 
 def read_backbone(path: Path, *, allowed: Collection[str] = ()) -> Pretrained:
-    """Reads what `write_backbone` wrote.
+    """Read a file of `write_backbone`.
 
     Args:
-        path: the ``.safetensors`` file.
+        path: ``.safetensors`` file.
         allowed: classes outside this package, as ``module.Class``, that the file may name.
 
     Raises:
-        InputError: absent, unreadable, without a description, or with weights that do not fit it.
+        InputError: The file is missing or unreadable, has no description, or its weights do not fit it.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file")
@@ -146,10 +145,10 @@ def read_backbone(path: Path, *, allowed: Collection[str] = ()) -> Pretrained:
         description = Description(**values | {key: tuple(values[key]) for key in ("mean", "std")})
         _ = description.views
         spec = {"encoder": description.encoder}
-        kind = Callable[[], Encoder] | Callable[[], nn.Module]
+        factory_type = Callable[[], Encoder] | Callable[[], nn.Module]
 
         def make() -> Encoder:
-            factory = built(kind, "encoder", spec, where=path, allowed=allowed)
+            factory = built(factory_type, "encoder", spec, where=path, allowed=allowed)
             return as_encoder(build(factory))
 
         backbone = with_weights(make, state)
@@ -161,7 +160,7 @@ def read_backbone(path: Path, *, allowed: Collection[str] = ()) -> Pretrained:
 
 
 def _described(encoder: Any) -> dict[str, Any]:
-    """Return the class and options of an encoder in a config, without a wish for timm's weights."""
+    """The class and options of an encoder in a config, without loading timm's pretrained weights."""
     if isinstance(encoder, str):  # a function that builds it
         return {"class_path": encoder}
     options = dict(encoder.get("init_args") or {})

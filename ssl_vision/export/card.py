@@ -1,4 +1,4 @@
-"""The model card: what a backbone was trained on, how good it is and how it is loaded."""
+"""The model card: training, evaluation and loading of a backbone."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,8 +9,8 @@ from ssl_vision.export.backbones import Pretrained
 from ssl_vision.runs.checkpoint import Checkpoint
 from ssl_vision.runs.evaluation_file import preferred, read_rows
 
-# Options of the data that say where and how fast, not what.
-_ELSEWHERE = {
+# Options of the data that affect only location and speed.
+_OMITTED = {
     "changed",
     "cache", "cache_dir", "compile", "download", "eval_batch_size", "resident", "root", "val", "val_share",
 }  # fmt: skip
@@ -25,21 +25,21 @@ def card(
     checked: str,
     versions: Mapping[str, str],
 ) -> str:
-    """The Markdown text.
+    """Write the model card as Markdown.
 
     Args:
-        checkpoint: where the backbone comes from.
+        checkpoint: checkpoint of the backbone.
         given: the backbone.
-        rows: of its evaluation; none where there was no evaluation.
-        snippet: Python that loads it.
-        checked: what came of loading it.
-        versions: of the libraries, by their names.
+        rows: rows of its evaluation, if any.
+        snippet: Python code that loads it.
+        checked: result of loading it.
+        versions: versions of the libraries by name.
     """
     config, about = checkpoint.config, given.description
     model, data = config["model"]["init_args"], config["data"]
     objective, dataset = _name(model.get("objective")), _name(data)
-    kept = {key: value for key, value in data["init_args"].items() if key not in (*_ELSEWHERE, "views")}
-    views = {k: v for k, v in data["init_args"]["views"].items() if k not in (*_ELSEWHERE, "mean", "std")}
+    data_options = {key: value for key, value in data["init_args"].items() if key not in (*_OMITTED, "views")}
+    views = {k: v for k, v in data["init_args"]["views"].items() if k not in (*_OMITTED, "mean", "std")}
     of = f" of {config['trainer']['max_epochs']}" if (config.get("trainer") or {}).get("max_epochs") else ""
     optimizer = dict(model.get("optimizer") or {})
     start = config.get("initial_checkpoint")
@@ -49,7 +49,7 @@ def card(
         "encoder": f"{_plain(about.encoder)}; {size:,} parameters, {given.backbone.num_features} features",
         "input": f"float32 (N, 3, {about.size}, {about.size}), RGB in [0, 1] less {_plain(about.mean)}, "
         f"divided by {_plain(about.std)}",
-        "data": f"{dataset} ({_plain(kept)})",
+        "data": f"{dataset} ({_plain(data_options)})",
         "views": _plain(views),
         "objective": _plain(model.get("objective") or "InfoNCE"),
         "projection head": f"{model.get('hidden_dim')} hidden, {model.get('output_dim')} out, not included",
@@ -84,20 +84,20 @@ def card(
 
 
 def _without_folders(path: str) -> str:
-    """A path as it was given; of one that says where on the machine, the name."""
+    """A relative path as given, or the name of an absolute one."""
     return Path(path).name if Path(path).is_absolute() or path.startswith("~") else path
 
 
 def evaluation_rows(file: Path, config: Mapping[str, Any], *, epoch: int) -> list[dict[str, Any]]:
-    """Rows of an ``evaluation.json`` that say how good the backbone of an epoch is, with the baselines' rows.
+    """Rows of an ``evaluation.json`` about the backbone of an epoch, and those of the baselines.
 
     Args:
         file: the evaluation.
-        config: of the run, on whose own data the rows were measured if there are such rows.
-        epoch: of the checkpoint.
+        config: config of the run, whose own data set takes precedence.
+        epoch: epoch of the checkpoint.
 
     Raises:
-        InputError: it is not what ``ssl-vision evaluate`` writes.
+        InputError: The file is not what ``ssl-vision evaluate`` writes.
     """
     try:
         rows = [row for row in preferred(read_rows(file, config), config) if "corruption" not in row]
@@ -114,7 +114,7 @@ def evaluation_rows(file: Path, config: Mapping[str, Any], *, epoch: int) -> lis
 
 def _evaluation(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not rows:
-        return ["None of this checkpoint was found beside it; `ssl-vision evaluate` makes one."]
+        return ["This checkpoint has not been evaluated. Run `ssl-vision evaluate`."]
     named = ("features", "layer", "metric", "value", "root", "options", "weights")
     lines = ["| features | layer | metric | value | protocol |", "|---|---|---|---|---|"]
     for row in rows:
@@ -129,9 +129,9 @@ def _name(spec: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A value of a config on one line; a class as its name and options, and nothing for what is not set.
+    """A value of a config on one line, with classes as names and options, and without null values.
 
-    Of a path from a root or a home, which is another's elsewhere, only the last name.
+    Absolute paths and paths below the home directory are reduced to their last component.
     """
     if isinstance(value, Mapping) and "class_path" in value:
         options = _plain(value.get("init_args") or {})

@@ -1,4 +1,4 @@
-"""``ssl-vision embed``: the features of a folder's images, as a file."""
+"""``ssl-vision embed``: write the features of the images in a folder."""
 
 import itertools
 import warnings
@@ -26,40 +26,45 @@ LayerName = Literal["backbone", "hidden", "projector"]
 
 
 class Network(NamedTuple):
-    """What makes features: one layer of a network, and the images that it takes."""
+    """A layer of a network, with the description of its images."""
 
     module: nn.Module
     layer: LayerName
     description: Description
 
     def __call__(self, squares: Tensor) -> Tensor:
-        """Float32 features (N, F) of decoded images (N, 3, side, side), uint8 on the network's device."""
+        """Features, float32 (N, F), of decoded uint8 images (N, 3, side, side) on the network's device."""
         images = self.description.views.plain(squares).to(memory_format=torch.channels_last)
         return by_layer(self.module(images))[self.layer].float()
 
 
 def run(args: Sequence[str]) -> None:
-    """Writes the features of all images below a folder, in the order of their names, and these names.
+    """Write the features and names of all images below a folder, sorted by name.
 
-    Images are decoded, resized and normalised as for the evaluation of the network.
+    Images are decoded, resized and normalised as in the evaluation of the network.
 
     Raises:
-        InputError: a folder, a network or an output that cannot be used, or an image that cannot be decoded.
+        InputError: The folder, the network or the output cannot be used, or an image cannot be decoded.
     """
     parser = OneLineErrors(prog="ssl-vision embed", description=run.__doc__)
-    parser.add_argument("images", type=str, help="Folder of the images, at any depth.")
+    parser.add_argument("images", type=str, help="Folder of images, searched recursively.")
     parser.add_argument(
-        "--backbone", type=str, required=True, help="An exported .safetensors, a run folder or a checkpoint."
+        "--backbone", type=str, required=True, help="Exported .safetensors file, run directory or checkpoint."
     )
     parser.add_argument(
-        "--output", type=str, required=True, help="The file to write: .npz (features, names) or .parquet."
+        "--output", type=str, required=True, help="Output file: .npz (features, names) or .parquet."
     )
     parser.add_argument(
-        "--layer", type=LayerName, default="backbone", help="Where to read; exported files have the backbone."
+        "--layer",
+        type=LayerName,
+        default="backbone",
+        help="Layer of the features; exported files have only the backbone.",
     )
-    parser.add_argument("--batch_size", type=int, default=256, help="Images that the network sees at a time.")
+    parser.add_argument("--batch_size", type=int, default=256, help="Number of images per batch.")
     parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
-    parser.add_argument("--strict", type=bool, default=False, help="Stop at a file that cannot be decoded.")
+    parser.add_argument(
+        "--strict", type=bool, default=False, help="Stop at the first file that cannot be decoded."
+    )
     add_allow_class(parser)
     allowed, options = allowed_classes(args), parser.parse_args(list(args))
     if not 1 <= options.batch_size <= LARGEST_BATCH:
@@ -79,15 +84,15 @@ def run(args: Sequence[str]) -> None:
 
 
 def open_network(path: str | Path, layer: LayerName, *, allowed: Collection[str] = ()) -> Network:
-    """The network in an exported file, a run folder or a checkpoint, on the CPU in evaluation mode.
+    """Load the network of an exported file, run directory or checkpoint, on the CPU in evaluation mode.
 
     Args:
-        path: of the file or the run folder.
-        layer: where features are read.
+        path: file or run directory.
+        layer: layer of the features.
         allowed: classes outside this package that a checkpoint may name.
 
     Raises:
-        InputError: it is none of these, or does not have the layer.
+        InputError: The path is none of these, or the network does not have the layer.
     """
     path = Path(path)
     if path.suffix != SUFFIX:
@@ -109,21 +114,21 @@ def embed_files(
     device: torch.device,
     strict: bool,
 ) -> tuple[Features, list[str]]:
-    """Features of image files, a batch in memory at a time.
+    """Compute the features of image files with one batch in memory at a time.
 
     Args:
-        network: on the device.
-        folder: where the files lie.
-        names: their paths within it.
-        batch_size: images at a time.
-        device: of the network.
-        strict: stop at a file that cannot be decoded, instead of leaving it out with a warning.
+        network: network on the device.
+        folder: folder of the files.
+        names: paths of the files within the folder.
+        batch_size: number of images per batch.
+        device: device of the network.
+        strict: stop at a file that cannot be decoded, instead of skipping it with a warning.
 
     Returns:
-        Float32 (N, F) and the N names of the files that could be decoded, in order.
+        Features, float32 (N, F), and the names of the N decoded files in order.
 
     Raises:
-        InputError: a file cannot be decoded and `strict` is set, or none can.
+        InputError: A file cannot be decoded and `strict` is set, or no file can be decoded.
     """
     side = network.description.decoded_size
     features: Features = np.empty((0, 0), dtype=np.float32)

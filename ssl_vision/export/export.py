@@ -1,4 +1,4 @@
-"""``ssl-vision export``: a checkpoint's backbone as a file for other libraries, with a model card."""
+"""``ssl-vision export``: write a backbone for other libraries, with a model card."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -21,24 +21,23 @@ FormatName = Literal["safetensors", "torchvision", "timm", "onnx"]
 
 
 def run(args: Sequence[str]) -> None:
-    """Writes the backbone of a checkpoint for use elsewhere, and a model card beside it.
+    """Write the backbone of a checkpoint for another library, with a model card.
 
-    The file is loaded in the library that it is for, where that is installed, and is kept only if it gives
-    the same features there.
+    If that library is installed, it loads the file, which is kept only if the features are the same.
 
     Raises:
-        InputError: a checkpoint that cannot be used, or a form that it cannot have.
+        InputError: The checkpoint cannot be used, or the format does not support its encoder.
     """
     parser = OneLineErrors(prog="ssl-vision export", description=run.__doc__)
-    parser.add_argument("checkpoint", type=str, help="A checkpoint file, or a run folder for its last one.")
+    parser.add_argument("checkpoint", type=str, help="Checkpoint file, or run directory for its last one.")
     parser.add_argument(
         "--format",
         type=FormatName,
         default="safetensors",
-        help="safetensors: for ssl_vision.load_backbone.",
+        help="Output format; safetensors is for ssl_vision.load_backbone.",
     )
     parser.add_argument(
-        "--output", type=str | None, default=None, help="The file to write; else in the run folder."
+        "--output", type=str | None, default=None, help="Output file (default: in the run directory)."
     )
     add_allow_class(parser)
     allowed, options = allowed_classes(args), parser.parse_args(list(args))
@@ -61,7 +60,7 @@ def run(args: Sequence[str]) -> None:
 
 
 def _home(checkpoint: Checkpoint) -> RunFolder:
-    """The run folder of a checkpoint; its own folder where it lies outside a run."""
+    """The run directory of a checkpoint, or its own directory outside a run."""
     run = RunFolder(checkpoint.path.parent.parent)
     return run if run.config_file.exists() else RunFolder(checkpoint.path.parent)
 
@@ -71,18 +70,18 @@ def _file_name(name: str) -> str:
 
 
 def _checked(file: Path, form: Format, given: Pretrained) -> str:
-    """A sentence about the features of the file in the library that it is for."""
+    """Load the file in its library, compare the features, and describe the result."""
     if not installed(form.library):
         return f"Not checked: {form.library} is not installed."
-    found = difference(file, form, given)
-    if not found.negligible:
+    gap = difference(file, form, given)
+    if not gap.negligible:
         raise InputError(
-            f"{form.library} finds other features in the file than the run's network gives "
-            f"(difference {found.largest:.1e}, largest feature {found.feature:.1e}): it is not kept"
+            f"the features of the file in {form.library} differ from those of the run's network "
+            f"(difference {gap.largest:.1e}, largest feature {gap.feature:.1e}); the file was not kept"
         )
     return (
         f"Checked: with {form.library} {_version(form.library)} it gives the pretrained network's features "
-        f"of random images (largest difference {found.largest:.1e}, largest feature {found.feature:.3g})."
+        f"of random images (largest difference {gap.largest:.1e}, largest feature {gap.feature:.3g})."
     )
 
 

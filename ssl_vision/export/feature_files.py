@@ -1,4 +1,4 @@
-"""Features and the names of their images, in a file."""
+"""Files of features and image names."""
 
 import os
 from collections.abc import Callable
@@ -14,13 +14,13 @@ Write = Callable[[Path, Features, list[str]], None]
 
 
 def writer(path: Path) -> Write:
-    """What writes features (N, F) and N file names in the form that the path's ending asks for.
+    """The function that writes features (N, F) and N file names in the format of the path's suffix.
 
-    ``.npz`` has the arrays ``features`` and ``names``; ``.parquet`` a row for each image with ``name`` and
-    ``features``, a list of F numbers.
+    ``.npz`` files have the arrays ``features`` and ``names``. ``.parquet`` files have a row for each image:
+    ``name`` and ``features``, a list of F numbers.
 
     Raises:
-        InputError: another ending, or pyarrow is wanted and not installed.
+        InputError: The suffix is not supported, or pyarrow is required and not installed.
     """
     if path.suffix == ".npz":
         return _write_npz
@@ -42,5 +42,5 @@ def _write_parquet(path: Path, features: Features, names: list[str]) -> None:
 
 
 def _text(name: str) -> str:
-    """The name with ``/`` between folders; bytes that are no text, as a file name may have, are marked."""
+    """The name with ``/`` between folders; invalid bytes become replacement characters."""
     return os.fsencode(name).decode("utf-8", errors="replace").replace(os.sep, "/")

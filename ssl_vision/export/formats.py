@@ -1,10 +1,10 @@
-"""The forms in which a backbone leaves: written, loaded in the library that they are for, and explained."""
+"""Export formats: how a backbone is written, how its library loads it, and the code that does so."""
 
 import importlib
 import json
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -25,35 +25,37 @@ Network = Callable[[Tensor], Tensor]
 
 _PROTOBUF_LIMIT = 2**31
 
+_REMOVE_CLASSIFIER = "backbone.fc = torch.nn.Identity()"
+
 
 class Format(NamedTuple):
-    """How a backbone is written, and how it is loaded without this package."""
+    """How a backbone is written, and how another library loads it."""
 
     suffix: str
     library: str
-    """What loads it, as it is imported."""
+    """Module that loads the file."""
     write: Callable[[Path, Pretrained], None]
     load: Callable[[Path, Pretrained], Network]
     snippet: Callable[[str, Pretrained], str]
-    """Python that loads the file of that name as ``backbone``."""
+    """Python code that loads a file as ``backbone``."""
 
 
 class Difference(NamedTuple):
-    """What a loaded file's features are beside those of the backbone that was written."""
+    """Difference between the features of the exported file and those of the backbone."""
 
     largest: float
-    """The largest absolute difference."""
+    """Largest absolute difference."""
     feature: float
-    """The largest absolute feature."""
+    """Largest absolute feature."""
 
     @property
     def negligible(self) -> bool:
-        """Below 1e-5, or this share of the largest feature where that is above 1: float32 has no more."""
+        """True below 1e-5, relative to the largest feature if that is above 1, the accuracy of float32."""
         return self.largest < 1e-5 * max(1.0, self.feature)
 
 
 def difference(file: Path, form: Format, given: Pretrained) -> Difference:
-    """Compares on random images, eight at a time and one alone."""
+    """Compare the features of random images, in a batch of eight and alone."""
     size = given.description.size
     noise = torch.randint(256, (8, 3, size, size), generator=torch.Generator().manual_seed(0))
     images = given.description.views.plain(noise.to(torch.uint8))
@@ -61,28 +63,28 @@ def difference(file: Path, form: Format, given: Pretrained) -> Difference:
     with torch.inference_mode():
         ours = torch.cat([given.backbone(images), given.backbone(images[:1])])
         theirs = torch.cat([network(images), network(images[:1])])
-    apart = (theirs - ours).abs().max() if theirs.shape == ours.shape else math.inf
-    return Difference(float(apart), float(ours.abs().max()))
+    largest = (theirs - ours).abs().max() if theirs.shape == ours.shape else math.inf
+    return Difference(float(largest), float(ours.abs().max()))
 
 
-def _write_described(path: Path, given: Pretrained) -> None:
+def _write_safetensors(path: Path, given: Pretrained) -> None:
     write_backbone(path, given.backbone, given.description)
 
 
-def _load_described(path: Path, given: Pretrained) -> Network:
+def _load_safetensors(path: Path, given: Pretrained) -> Network:
     own = given.description.encoder["class_path"]
     return read_backbone(path, allowed=[*class_paths(given.description.encoder), own]).backbone
 
 
-def _describe_described(name: str, given: Pretrained) -> str:
+def _describe_safetensors(name: str, given: Pretrained) -> str:
     return f"from ssl_vision import load_backbone\n\nbackbone = load_backbone({json.dumps(name)})"
 
 
 def _resnet(given: Pretrained, library: str) -> ResNet:
-    """Return the encoder as a ResNet that torchvision and timm have.
+    """The encoder, if torchvision and timm have the same ResNet.
 
     Raises:
-        InputError: it is another encoder or has another width.
+        InputError: The encoder is not a ResNet or has a different width.
     """
     backbone = given.backbone
     if not isinstance(backbone, ResNet):
@@ -134,30 +136,33 @@ def _filled(network: Any, path: Path, resnet: ResNet) -> Network:
 def _describe_torchvision(name: str, given: Pretrained) -> str:
     resnet = _resnet(given, "torchvision")
     make = f"torchvision.models.resnet{resnet.depth}()"
-    return _loading("torchvision", make, name, small=resnet.stem == "small", remove_classifier=True)
+    return _loading("torchvision", make, name, [*_stem_edits(resnet), _REMOVE_CLASSIFIER])
 
 
 def _describe_timm(name: str, given: Pretrained) -> str:
     if isinstance(given.backbone, Timm):
         options = "".join(f", {key}={value!r}" for key, value in given.backbone.options.items())
         make = f"timm.create_model({json.dumps(given.backbone.name)}, num_classes=0{options})"
-        return _loading("timm", make, name, small=False, remove_classifier=False)
+        return _loading("timm", make, name, [])
     resnet = _resnet(given, "timm")
     make = f'timm.create_model("resnet{resnet.depth}", num_classes=0)'
-    return _loading("timm", make, name, small=resnet.stem == "small", remove_classifier=False)
+    return _loading("timm", make, name, _stem_edits(resnet))
 
 
-def _loading(library: str, make: str, name: str, *, small: bool, remove_classifier: bool) -> str:
-    lines = [f"import {library}"]
-    if small or remove_classifier:
-        lines = [*sorted((f"import {library}", "import torch"))]
-    lines += ["from safetensors.torch import load_file", "", f"backbone = {make}"]
-    if small:  # neither library has an option for it: timm's stem_type and replace_stem_pool make others
-        lines.append("backbone.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)")
-        lines.append("backbone.maxpool = torch.nn.Identity()")
-    if remove_classifier:
-        lines.append("backbone.fc = torch.nn.Identity()")
-    lines += [f"backbone.load_state_dict(load_file({json.dumps(name)}))", "backbone.eval()"]
+def _stem_edits(resnet: ResNet) -> list[str]:
+    """Code for the small stem, for which timm's stem_type and replace_stem_pool have no equal."""
+    if resnet.stem != "small":
+        return []
+    return [
+        "backbone.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)",
+        "backbone.maxpool = torch.nn.Identity()",
+    ]
+
+
+def _loading(library: str, make: str, name: str, edits: Sequence[str]) -> str:
+    imports = sorted([f"import {library}", *(["import torch"] if edits else [])])
+    load = [f"backbone.load_state_dict(load_file({json.dumps(name)}))", "backbone.eval()"]
+    lines = [*imports, "from safetensors.torch import load_file", "", f"backbone = {make}", *edits, *load]
     return "\n".join(lines)
 
 
@@ -165,7 +170,7 @@ def _write_onnx(path: Path, given: Pretrained) -> None:
     for name in ("onnx", "onnxscript"):
         needed(name, extra="onnx")
     if 4 * sum(tensor.numel() for tensor in given.backbone.parameters()) >= _PROTOBUF_LIMIT:
-        raise InputError("an ONNX file holds 2 GiB, this backbone is larger: export it as safetensors")
+        raise InputError("the backbone exceeds the 2 GiB limit of an ONNX file: export it as safetensors")
     images = torch.zeros(2, 3, given.description.size, given.description.size)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -186,17 +191,10 @@ def _write_onnx(path: Path, given: Pretrained) -> None:
 
 
 def _anonymise(model: Any) -> None:
-    """Removes where in whose source each node comes from."""
+    """Remove the source locations of all nodes."""
     graph = model.graph
-    for part in (
-        model,
-        graph,
-        *graph.node,
-        *graph.input,
-        *graph.output,
-        *graph.value_info,
-        *graph.initializer,
-    ):
+    values = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
+    for part in (model, graph, *graph.node, *values):
         part.ClearField("metadata_props")
         part.ClearField("doc_string")
 
@@ -227,7 +225,7 @@ def _describe_onnx(name: str, given: Pretrained) -> str:
 
 
 FORMATS = {
-    "safetensors": Format(SUFFIX, "ssl_vision", _write_described, _load_described, _describe_described),
+    "safetensors": Format(SUFFIX, "ssl_vision", _write_safetensors, _load_safetensors, _describe_safetensors),
     "torchvision": Format(
         SUFFIX, "torchvision", _write_torchvision, _load_torchvision, _describe_torchvision
     ),

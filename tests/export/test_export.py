@@ -152,7 +152,7 @@ def test_the_card_does_not_show_another_epochs_evaluation(tiny_run, tmp_path, ca
     (run / "evaluation.json").write_text(json.dumps([row]))
     _, _, card = exported(run, "safetensors", tmp_path, capsys)
     assert "0.7500" not in card
-    assert "None of this checkpoint was found" in card
+    assert "This checkpoint has not been evaluated" in card
 
 
 @pytest.mark.parametrize("columns", [32, 31])
@@ -163,7 +163,7 @@ def test_a_file_with_other_features_is_not_kept(columns, tiny_run, tmp_path, mon
     wrong = formats.FORMATS["safetensors"]._replace(load=load)
     monkeypatch.setitem(formats.FORMATS, "safetensors", wrong)
     assert main(["export", str(tiny_run), "--output", str(tmp_path / "it.safetensors")]) == 2
-    assert "other features" in capsys.readouterr().err
+    assert "differ from those of the run's network" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""``ssl-vision maps``: the papers' pictures of objectives, drawn from the objectives themselves."""
+"""``ssl-vision maps``: draw the papers' maps of objectives from the objectives themselves."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ _MOST_DRAWS = 2**22
 
 
 def run(args: Sequence[str]) -> None:
-    """Draws gate, weight and ratio of objectives over the angles to positive and negatives.
+    """Draw gate, weight and ratio of objectives over the angles to positive and negatives.
 
     The anchor is a typical one: all others of its batch have angles like its own. R is the ratio in effect,
     pull over push on an embedding. With detach: negatives, which the Modified losses have, that is twice the
@@ -38,7 +38,7 @@ def run(args: Sequence[str]) -> None:
     written beside the picture, as .npz.
 
     Raises:
-        InputError: an objective that has no such map, or a file that cannot be written.
+        InputError: An objective has no such map, or a file cannot be written.
     """
     parser = OneLineErrors(prog="ssl-vision maps", description=run.__doc__)
     parser.add_argument(
@@ -48,11 +48,11 @@ def run(args: Sequence[str]) -> None:
         default=["InfoNCE", "MPT", "MET", "MAT", "ArcCon"],
         help="Names, or with options: '{class_path: InfoNCE, init_args: {temperature: 0.05}}'.",
     )
-    parser.add_argument("--output", type=str, default="maps.svg", help="The picture: .svg, .png or .pdf.")
+    parser.add_argument("--output", type=str, default="maps.svg", help="Output file: .svg, .png or .pdf.")
     parser.add_argument("--grid", type=PositiveInt, default=40, help="Angles along each side of a map.")
     parser.add_argument("--batches", type=PositiveInt, default=100, help="Draws at each pair of angles.")
     parser.add_argument("--negatives", type=PositiveInt, default=127, help="Negatives of an anchor.")
-    parser.add_argument("--seed", type=int, default=0, help="Of the draws.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the draws.")
     options = parser.parse_args(list(args))
     picture = Path(options.output)
     if picture.suffix not in FORMATS:

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from ssl_vision.report.maps.terms import terms
 
 SPREAD_POSITIVE, SPREAD_NEGATIVE = 0.05, 0.10
-"""Standard deviations of the angles, in radians."""
+"""Standard deviations of the angles in radians."""
 
 OPEN = 0.01
-"""A gate below it counts as shut."""
+"""Gates below this value count as closed."""
 
 
 class Maps(NamedTuple):
@@ -65,12 +65,12 @@ def simulated(
     maps = Maps(*(positive.new_full((len(positive), len(negative)), torch.nan) for _ in Maps._fields))
     for p, mean_positive in enumerate(positive):
         for n, mean_negative in enumerate(negative):
-            found = terms(objective, _folded(mean_positive + near), _folded(mean_negative + far))
-            maps.gate[p, n] = found.gate.mean()
-            maps.share[p, n] = found.share[found.gate >= OPEN].nanmean()
-            still = terms(objective, mean_positive[None], mean_negative.expand(1, negatives))
-            if still.gate >= OPEN and mean_positive <= mean_negative:
-                maps.ratio[p, n] = still.ratio[0]
+            drawn = terms(objective, _folded(mean_positive + near), _folded(mean_negative + far))
+            maps.gate[p, n] = drawn.gate.mean()
+            maps.share[p, n] = drawn.share[drawn.gate >= OPEN].nanmean()
+            exact = terms(objective, mean_positive[None], mean_negative.expand(1, negatives))
+            if exact.gate >= OPEN and mean_positive <= mean_negative:
+                maps.ratio[p, n] = exact.ratio[0]
     return maps
 
 

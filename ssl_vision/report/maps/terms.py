@@ -40,19 +40,19 @@ def terms(objective: nn.Module, positive: Tensor, negatives: Tensor) -> Terms:
     if isinstance(objective, UnifiedGradient):
         return _of_parts(objective, positive, negatives)
     positive, negatives = positive.clone().requires_grad_(), negatives.clone().requires_grad_()
-    found = losses(objective, positive, negatives)
-    by_positive, by_negatives = torch.autograd.grad(found.values.sum(), (positive, negatives))
+    anchors = losses(objective, positive, negatives)
+    by_positive, by_negatives = torch.autograd.grad(anchors.values.sum(), (positive, negatives))
     with torch.no_grad():
         pull = by_positive / positive.sin()  # −∂ℓ/∂s = ∂ℓ/∂θ / sin θ
         pushes = -by_negatives / negatives.sin()
-        return _terms(found.gate(pushes.sum(dim=1)), pushes, pull)
+        return _terms(anchors.gate(pushes.sum(dim=1)), pushes, pull)
 
 
 def doubles(objective: nn.Module) -> bool:
-    """Whether R in effect is twice the objective's own ratio.
+    """Return true if the effective R is twice the objective's own ratio.
 
-    It is where negatives are detached and positives are not: a positive's similarity then pulls an embedding
-    as anchor and as key, a negative's pushes it as anchor alone.
+    This is so if negatives are detached and positives are not. The similarity of a positive then pulls an
+    embedding as anchor and as key, while that of a negative pushes it only as anchor.
     """
     return isinstance(objective, UnifiedGradient) and objective.detach == "negatives"
 

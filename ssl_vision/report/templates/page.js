@@ -15,26 +15,26 @@
     return window.Plotly;
   };
 
-  // Colours: the charts take those of the page.
+  // Charts use the colours of the page.
   const shade = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const themed = (layout) => {
     const axis = { gridcolor: shade("--line"), linecolor: shade("--line"), zerolinecolor: shade("--line") };
-    const found = {
+    const colours = {
       font: { color: shade("--soft"), family: getComputedStyle(document.body).fontFamily, size: 12 },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: shade("--soft"), activecolor: shade("--accent") },
       hoverlabel: { bgcolor: shade("--paper"), bordercolor: shade("--line"), font: { color: shade("--ink") } },
     };
-    for (const name of ["xaxis", "yaxis"]) found[name] = { ...layout[name], ...axis };
-    return found;
+    for (const name of ["xaxis", "yaxis"]) colours[name] = { ...layout[name], ...axis };
+    return colours;
   };
   const whole = (layout) => {
-    const found = {
+    const merged = {
       autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
       margin: { l: 52, r: 16, t: 12, b: 44 }, hovermode: "closest", dragmode: coarse ? false : "zoom",
       ...layout, ...themed(layout),
     };
-    for (const name of ["xaxis", "yaxis"]) Object.assign(found[name], { automargin: true, zeroline: false });
-    return found;
+    for (const name of ["xaxis", "yaxis"]) Object.assign(merged[name], { automargin: true, zeroline: false });
+    return merged;
   };
   const coarse = matchMedia("(pointer: coarse)").matches;
   const settings = {
@@ -61,7 +61,7 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
   recolour();
 
-  // Charts: drawn when they come near; lines are switched by their section's boxes.
+  // Charts are drawn when they come near the viewport; checkboxes of their section show and hide lines.
   const switchedOff = (at) => {
     const boxes = all(".switches:not(.layouts):not(.classes) input", at.closest("section"));
     return new Set(boxes.filter((box) => !box.checked).map((box) => box.value));
@@ -87,7 +87,7 @@
     });
   }
 
-  // The map: a point, an image.
+  // The map of images.
   const map = async (frame) => {
     const data = read(frame, "points");
     const plot = one(".plot", frame), tip = one(".tip", frame), panel = one(".panel", frame);
@@ -117,12 +117,12 @@
     };
     const COLUMNS = Number(getComputedStyle(one(".tip .tile", frame)).getPropertyValue("--columns"));
     const element = (tag, name, content = "") => Object.assign(document.createElement(tag), { className: name, textContent: content });
-    const tile = (i, more = "") => {
-      const made = image(element("span", `tile image ${more}`), i);
-      made.setAttribute("role", "img");
-      made.setAttribute("aria-label", `image ${data.rows[i]}, ${data.names[data.classes[i]]}`);
-      made.title = made.getAttribute("aria-label");
-      return made;
+    const tile = (i, classes = "") => {
+      const span = image(element("span", `tile image ${classes}`), i);
+      span.setAttribute("role", "img");
+      span.setAttribute("aria-label", `image ${data.rows[i]}, ${data.names[data.classes[i]]}`);
+      span.title = span.getAttribute("aria-label");
+      return span;
     };
     const show = (i) => {
       chosen = i;
@@ -151,7 +151,7 @@
     const hide = () => { tip.hidden = true; };
     for (const kind of ["plotly_hover", "plotly_click"])
       plot.on(kind, (event) => {
-        const point = event.points.find((found) => found.curveNumber < of.length);
+        const point = event.points.find((candidate) => candidate.curveNumber < of.length);
         if (point) show(point.customdata);
       });
     plot.on("plotly_unhover", hide);
