@@ -47,6 +47,13 @@ class Bank(nn.Module):
 
     Raises:
         ValueError: for an approximate search without FAISS.
+
+    Example:
+        >>> bank = Bank(images=100, dim=4)
+        >>> bank.write(torch.tensor([7, 8, 9]), torch.eye(4)[:3], rho=0.5)
+        >>> # the nearest other image of image 7
+        >>> bank.nearest(torch.tensor([[0.8, 0.6, 0, 0]]), own=torch.tensor([7]), k=1).index
+        tensor([[8]])
     """
 
     rows: Tensor

@@ -67,6 +67,15 @@ class RECLAIM(Objective):
 
     Raises:
         ValueError: for an argument out of its range.
+
+    Example:
+        >>> objective = RECLAIM(k=2, pair="views", warmup_epochs=0)
+        >>> objective.prepare(images=100, embeddings=4, features=8, shallow=None)
+        >>> loss = objective(torch.eye(4), torch.eye(4), indices=torch.arange(4))
+        >>> objective.required_inputs
+        ('indices', 'labels')
+        >>> sorted(objective.statistics())[:4]
+        ['alignment', 'contrast', 'critic_gap', 'easy_share']
     """
 
     critic: Critic
