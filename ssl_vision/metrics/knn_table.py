@@ -23,8 +23,8 @@ class KNNScore(NamedTuple):
         >>> scores = knn_table(
         ...     features, labels, features, labels, num_classes=2, ks=(1,), temperatures=(0.1, 0.2)
         ... )
-        >>> [(score.temperature, score.top1) for score in scores]
-        [(0.1, 1.0), (0.2, 1.0)]
+        >>> {score.temperature: score.top1 for score in scores}
+        {0.1: 1.0, 0.2: 1.0}
     """
 
     k: int

@@ -74,8 +74,8 @@ class RECLAIM(Objective):
         >>> loss = objective(torch.eye(4), torch.eye(4), indices=torch.arange(4))
         >>> objective.required_inputs
         ('indices', 'labels')
-        >>> sorted(objective.statistics())[:4]
-        ['alignment', 'contrast', 'critic_gap', 'easy_share']
+        >>> "critic_gap" in objective.statistics()
+        True
     """
 
     critic: Critic

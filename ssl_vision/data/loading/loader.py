@@ -80,8 +80,8 @@ class Batches:
         >>> pixels, labels = torch.zeros(10, 3, 8, 8, dtype=torch.uint8), torch.zeros(10, dtype=torch.int64)
         >>> images = Images(pixels, labels, ("cat",))
         >>> loader = Batches(images, batch_size=4, shuffle=True, drop_last=False, seed=0)
-        >>> [len(batch.images) for batch in loader]
-        [4, 4, 2]
+        >>> tuple(len(batch.images) for batch in loader)
+        (4, 4, 2)
     """
 
     def __init__(
