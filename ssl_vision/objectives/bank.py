@@ -127,8 +127,8 @@ class Bank(nn.Module):
     def _hashed(self, queries: Tensor, own: Tensor, k: int) -> Chosen:
         faiss = importlib.import_module("faiss")
         codes = (codes.cpu().numpy() for codes in (self._codes(queries), self.codes))
-        _, found = faiss.knn_hamming(*codes, k + 1)  # one more, as the image itself may be among them
-        index = torch.from_numpy(found).to(own.device, torch.int64)
+        _, nearest = faiss.knn_hamming(*codes, k + 1)  # one more, as the image itself may be among them
+        index = torch.from_numpy(nearest).to(own.device, torch.int64)
         counts = (index != own[:, None]) & self.written[index]
         counts, order = counts.sort(dim=1, descending=True, stable=True)
         return Chosen(index.gather(1, order)[:, :k], counts[:, :k])
