@@ -28,6 +28,15 @@ class Images:
 
     Raises:
         InputError: A shape, a dtype or a label does not fit this description.
+
+    Example:
+        >>> import torch
+        >>> pixels, labels = torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 1, -1])
+        >>> images = Images(pixels, labels, ("cat", "dog"))
+        >>> len(images), images.shape
+        (4, (3, 8, 8))
+        >>> len(images.select(images.labelled))
+        3
     """
 
     def __init__(
@@ -109,6 +118,13 @@ class Batch(NamedTuple):
         indices: (N,) int64, the rows of the loader's images.
         views: (2N, 3, S, S) float32 once on the device, first view in the first N rows, second in the last N;
             None where no views are made.
+
+    Example:
+        >>> import torch
+        >>> images, labels = torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 1, -1])
+        >>> batch = Batch(images, labels, torch.arange(4))
+        >>> batch.images.shape, batch.views
+        (torch.Size([4, 3, 8, 8]), None)
     """
 
     images: Tensor

@@ -59,6 +59,15 @@ class ImageData(pl.LightningDataModule):
 
     Raises:
         InputError: A value is out of range.
+
+    Example:
+        >>> import torch
+        >>> class Noise(ImageData):
+        ...     def read(self, split):
+        ...         images = torch.randint(256, (100, 3, 8, 8), dtype=torch.uint8)
+        ...         return Images(images, torch.arange(100) % 2, ("even", "odd"))
+        >>> len(Noise(root="", views=Views(size=8)).split("train"))
+        100
     """
 
     knn_k: ClassVar[int] = 200

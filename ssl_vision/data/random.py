@@ -24,7 +24,12 @@ class Stream(IntEnum):
 
 
 def fold(*parts: int) -> int:
-    """Hash in [0, 2**63) of integers (each mod 2**64) and their order: fit for a torch seed."""
+    """Hash in [0, 2**63) of integers (each mod 2**64) and their order: fit for a torch seed.
+
+    Example:
+        >>> fold(0, 1) == fold(0, 1), fold(0, 1) == fold(1, 0)
+        (True, False)
+    """
     state = 0
     for part in parts:
         state = ((state ^ (part % _WORD)) + _GOLDEN) % _WORD
@@ -47,6 +52,15 @@ def uniforms(ids: Tensor, *, key: tuple[int, ...], count: int) -> Tensor:
 
     Returns:
         (N, count) float32.
+
+    Example:
+        >>> import torch
+        >>> ids = torch.tensor([5, 7, 9])
+        >>> numbers = uniforms(ids, key=(0, 1), count=2)
+        >>> numbers.shape
+        torch.Size([3, 2])
+        >>> bool((numbers[1] == uniforms(ids[1:2], key=(0, 1), count=2)[0]).all())
+        True
     """
     return numbers(states(ids, key), count=count)
 

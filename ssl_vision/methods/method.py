@@ -47,7 +47,15 @@ describe(
 
 
 class Layers(NamedTuple):
-    """Representations of images at the three places where evaluation reads them."""
+    """Representations of images at the three places where evaluation reads them.
+
+    Example:
+        >>> import torch
+        >>> features, hidden, embeddings = torch.rand(4, 512), torch.rand(4, 512), torch.rand(4, 128)
+        >>> layers = Layers(backbone=features, hidden=hidden, projector=embeddings)
+        >>> layers.projector.shape
+        torch.Size([4, 128])
+    """
 
     backbone: Tensor
     """(N, F) features of the encoder, which are what pretraining is for."""
@@ -58,7 +66,14 @@ class Layers(NamedTuple):
 
 
 class View(NamedTuple):
-    """The network's output for one view of a batch."""
+    """The network's output for one view of a batch.
+
+    Example:
+        >>> import torch
+        >>> view = View(embeddings=torch.rand(4, 128), features=torch.rand(4, 512))
+        >>> view.embeddings.shape, view.shallow
+        (torch.Size([4, 128]), None)
+    """
 
     embeddings: Tensor
     """(N, output_dim), not normalised."""
@@ -123,6 +138,18 @@ class Method(pl.LightningModule, ABC):
             encoder has no feature maps and the objective needs them, or the objective does not take two
             embeddings; in training, cuda_graph or compile_mode with what it does not
             go with, or an objective that cannot be prepared.
+
+    Example:
+        >>> import torch
+        >>> from ssl_vision.objectives import DCL
+        >>> class TwoViewMethod(Method):
+        ...     def loss(self, batch):
+        ...         first, second = self.embed_views(batch.views)
+        ...         return self.objective(first.embeddings, second.embeddings)
+        >>> method = TwoViewMethod(objective=DCL(), output_dim=64, seed=0)
+        >>> first, second = method.embed_views(torch.rand(8, 3, 32, 32))
+        >>> first.embeddings.shape
+        torch.Size([4, 64])
     """
 
     available_inputs: ClassVar[frozenset[str]] = frozenset({"labels", "indices", "features", "shallow"})

@@ -32,6 +32,11 @@ class OptimizerRule:
 
     Raises:
         ValueError: for a negative number, or a warm-up without the cosine schedule.
+
+    Example:
+        >>> rule = OptimizerRule(name="sgd", lr=0.5, schedule="cosine", warmup_epochs=10)
+        >>> rule.momentum, rule.weight_decay
+        (0.9, 1e-06)
     """
 
     name: Literal["adam", "adamw", "sgd", "lars"] = "adam"

@@ -20,6 +20,13 @@ class GradientTerms(NamedTuple):
     """The gradient that each of 2N embeddings receives, those of view 1 first.
 
     All (2N,). Pull, push and what is made of them are NaN where the loss is not one of cosines alone.
+
+    Example:
+        >>> import torch
+        >>> from ssl_vision.objectives import InfoNCE
+        >>> terms = gradient_terms(InfoNCE(), torch.eye(4), torch.eye(4).roll(1, 0))
+        >>> (terms.norm > 0).all()
+        tensor(True)
     """
 
     norm: Tensor
@@ -41,7 +48,15 @@ class GradientTerms(NamedTuple):
 
 
 class GradientStatistics(NamedTuple):
-    """A batch's `GradientTerms` in numbers; scalars, NaN where there is nothing to average."""
+    """A batch's `GradientTerms` in numbers; scalars, NaN where there is nothing to average.
+
+    Example:
+        >>> import torch
+        >>> from ssl_vision.objectives import InfoNCE
+        >>> statistics = gradient_statistics(InfoNCE(), torch.eye(4), torch.eye(4).roll(1, 0))
+        >>> round(float(statistics.ratio), 3)  # pull over push
+        1.0
+    """
 
     norm: Tensor
     """Mean ‖g‖."""

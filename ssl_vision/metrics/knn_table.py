@@ -15,7 +15,17 @@ TOP = 5
 
 
 class KNNScore(NamedTuple):
-    """Accuracy under one protocol."""
+    """Accuracy under one protocol.
+
+    Example:
+        >>> import torch
+        >>> features, labels = torch.eye(2), torch.tensor([0, 1])
+        >>> scores = knn_table(
+        ...     features, labels, features, labels, num_classes=2, ks=(1,), temperatures=(0.1, 0.2)
+        ... )
+        >>> {score.temperature: score.top1 for score in scores}
+        {0.1: 1.0, 0.2: 1.0}
+    """
 
     k: int
     """Neighbours that voted: the k asked for, or all of a smaller bank."""

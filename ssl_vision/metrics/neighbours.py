@@ -22,7 +22,14 @@ DIFFERENCES = 2**22
 
 
 class Neighbours(NamedTuple):
-    """The k rows of a bank most similar to each of Q queries, best first."""
+    """The k rows of a bank most similar to each of Q queries, best first.
+
+    Example:
+        >>> import torch
+        >>> neighbours = nearest(torch.tensor([[0.6, 0.8]]), torch.eye(2), k=2)
+        >>> neighbours.index, neighbours.similarity
+        (tensor([[1, 0]]), tensor([[0.8000, 0.6000]]))
+    """
 
     similarity: Tensor
     """(Q, k) float32, decreasing: cosines, in [-1, 1] up to rounding, or distances with a minus sign."""

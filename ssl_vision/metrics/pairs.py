@@ -11,7 +11,14 @@ from ssl_vision.metrics.tolerance import class_cosines
 
 
 class PairStatistics(NamedTuple):
-    """Means over ordered pairs x ≠ y of unit rows; float64 scalars, NaN where there is no pair to average."""
+    """Means over ordered pairs x ≠ y of unit rows; float64 scalars, NaN where there is no pair to average.
+
+    Example:
+        >>> import torch
+        >>> statistics = pair_statistics(torch.eye(4), torch.tensor([0, 0, 1, 1]))
+        >>> float(statistics.same_cosine), float(statistics.different_cosine)
+        (0.0, 0.0)
+    """
 
     uniformity: Tensor
     """log E exp(−t‖x − y‖²), in [−4t, 0]."""

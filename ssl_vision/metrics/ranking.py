@@ -34,7 +34,15 @@ describe(
 
 
 class RankCorrelation(NamedTuple):
-    """Rank correlations of cosine and grade over pairs; float64, in [-1, 1], NaN where one is constant."""
+    """Rank correlations of cosine and grade over pairs; float64, in [-1, 1], NaN where one is constant.
+
+    Example:
+        >>> import torch
+        >>> features = torch.eye(4)[[0, 0, 1, 1]]
+        >>> correlation = rank_correlation(features, torch.tensor([[0], [0], [1], [1]]))
+        >>> round(float(correlation.spearman), 3)
+        1.0
+    """
 
     spearman: Tensor
     """Pearson's correlation of the ranks, those of ties being their mean."""

@@ -49,7 +49,14 @@ describe(
 
 
 class Retrieval(NamedTuple):
-    """Means over queries that have another row of their class; float64, in [0, 1], NaN without a query."""
+    """Means over queries that have another row of their class; float64, in [0, 1], NaN without a query.
+
+    Example:
+        >>> import torch
+        >>> scores = retrieval(torch.eye(4)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), ks=(1,))
+        >>> float(scores.mean_average_precision)
+        1.0
+    """
 
     mean_average_precision: Tensor
     """Mean over queries of AP = (1/P) Σ_i i/r_i, r_i the rank of the i-th of P rows of the query's class."""

@@ -23,6 +23,15 @@ class AnchorBatch:
         positives: (B, D), the anchors' other views.
         pairs: the negative set: other images in the anchor's own view (``"within"``), in the other view
             (``"cross"``) or in both.
+
+    Example:
+        >>> class Pressure(NegativeWeight):
+        ...     def forward(self, batch: AnchorBatch):
+        ...         return batch.negatives(batch.pairs) * batch.similarity.clamp(min=0)
+        >>> objective = UnifiedGradient(gate=OpenGate(), weight=Pressure())
+        >>> loss = objective(torch.ones(2, 3), torch.ones(2, 3))
+        >>> objective.statistics()["gate_mean"]
+        tensor(1.)
     """
 
     def __init__(self, anchors: Tensor, positives: Tensor, pairs: Spread) -> None:

@@ -47,6 +47,13 @@ class Bank(nn.Module):
 
     Raises:
         ValueError: for an approximate search without FAISS.
+
+    Example:
+        >>> bank = Bank(images=100, dim=4)
+        >>> bank.write(torch.tensor([7, 8, 9]), torch.eye(4)[:3], rho=0.5)
+        >>> # the nearest other image of image 7
+        >>> bank.nearest(torch.tensor([[0.8, 0.6, 0, 0]]), own=torch.tensor([7]), k=1).index
+        tensor([[8]])
     """
 
     rows: Tensor
@@ -120,8 +127,8 @@ class Bank(nn.Module):
     def _hashed(self, queries: Tensor, own: Tensor, k: int) -> Chosen:
         faiss = importlib.import_module("faiss")
         codes = (codes.cpu().numpy() for codes in (self._codes(queries), self.codes))
-        _, found = faiss.knn_hamming(*codes, k + 1)  # one more, as the image itself may be among them
-        index = torch.from_numpy(found).to(own.device, torch.int64)
+        _, nearest = faiss.knn_hamming(*codes, k + 1)  # one more, as the image itself may be among them
+        index = torch.from_numpy(nearest).to(own.device, torch.int64)
         counts = (index != own[:, None]) & self.written[index]
         counts, order = counts.sort(dim=1, descending=True, stable=True)
         return Chosen(index.gather(1, order)[:, :k], counts[:, :k])

@@ -35,6 +35,12 @@ def in_chunks(network: nn.Module, *inputs: Tensor, size: int, call: Callable[...
 
     Raises:
         ValueError: for a size below 1, or inputs of different lengths.
+
+    Example:
+        >>> network = torch.nn.Linear(8, 4)
+        >>> images = torch.rand(100, 8)
+        >>> torch.allclose(in_chunks(network, images, size=32), network(images), atol=1e-6)
+        True
     """
     if size < 1:
         raise ValueError(f"size must be 1 or more, got {size}")

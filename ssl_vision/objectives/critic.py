@@ -32,6 +32,11 @@ class Critic(nn.Module):
         u_dim: of u.
         v_dim: of v.
         width: of û, v̂ and the hidden layers.
+
+    Example:
+        >>> critic = Critic(u_dim=16, v_dim=8)
+        >>> critic(torch.rand(4, 16), torch.rand(4, 8)).shape
+        torch.Size([4])
     """
 
     def __init__(self, u_dim: int, v_dim: int, *, width: int = 64) -> None:

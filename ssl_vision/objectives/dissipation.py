@@ -39,6 +39,13 @@ class HardestTriplet(TwoViews):
 
     Raises:
         ValueError: for a margin that is not positive, or an unknown ``metric`` or ``pairs``.
+
+    Example:
+        >>> objective = HardestTriplet(metric="product", margin=0.5)
+        >>> objective(torch.eye(4), torch.eye(4))  # every negative is 1 further away than the positive
+        tensor(0.)
+        >>> objective.statistics()["active_share"]
+        tensor(0.)
     """
 
     def __init__(
@@ -71,6 +78,11 @@ class MPT(HardestTriplet):
         margin: m; 0.23 is the unified-gradient paper's, 0.09 the gradient-dissipation paper's.
         pairs: negative set, as in ``Contrastive``.
         gather: across processes, as in ``Contrastive``.
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)  # s⁺ = 1 and all s⁻ = 0
+        >>> MPT(margin=1.5)(z1, z2)
+        tensor(0.5000)
     """
 
     def __init__(self, *, margin: float = 0.23, pairs: Pairs = "both", gather: bool = True) -> None:
@@ -84,6 +96,11 @@ class MET(HardestTriplet):
         margin: m.
         pairs: negative set, as in ``Contrastive``.
         gather: across processes, as in ``Contrastive``.
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)  # δ⁺ = 0 and all δ⁻ = √2
+        >>> MET(margin=1.5)(z1, z2)
+        tensor(0.0858)
     """
 
     def __init__(self, *, margin: float = 0.45, pairs: Pairs = "both", gather: bool = True) -> None:
@@ -97,6 +114,11 @@ class MAT(HardestTriplet):
         margin: m, a share of π.
         pairs: negative set, as in ``Contrastive``.
         gather: across processes, as in ``Contrastive``.
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)  # θ⁺ = 0 and all θ⁻ = π/2
+        >>> MAT(margin=0.6)(z1, z2)
+        tensor(0.3142)
     """
 
     def __init__(self, *, margin: float = 0.15, pairs: Pairs = "both", gather: bool = True) -> None:
@@ -117,6 +139,11 @@ class ArcCon(InfoNCE):
 
     Raises:
         ValueError: for an angle outside [0, 90], or as ``Contrastive`` does.
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)
+        >>> ArcCon(temperature=1.0, angle=60.0)(z1, z2)  # cos 60° = 0.5 replaces s⁺ = 1
+        tensor(1.5345)
     """
 
     def __init__(

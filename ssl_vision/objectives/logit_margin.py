@@ -35,6 +35,11 @@ def normalize(z: Tensor) -> Tensor:
 
     Returns:
         (N, D), float32 or float64.
+
+    Example:
+        >>> normalize(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
     """
     with autocast_disabled(z.device):
         z = z if z.dtype == torch.float64 else z.float()
@@ -63,7 +68,13 @@ def check_views(z1: Tensor, z2: Tensor) -> None:
 
 
 def positive_similarity(z1: Tensor, z2: Tensor) -> Tensor:
-    """Cosine similarity s⁺_i = cos(z1_i, z2_i) of each positive pair, (N,), in [−1, 1]."""
+    """Cosine similarity s⁺_i = cos(z1_i, z2_i) of each positive pair, (N,), in [−1, 1].
+
+    Example:
+        >>> z1, z2 = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[2.0, 0.0], [0.0, 3.0]])
+        >>> positive_similarity(z1, z2)
+        tensor([1., 0.])
+    """
     return (normalize(z1) * normalize(z2)).sum(dim=-1)
 
 
@@ -90,6 +101,11 @@ def logit_margin(z1: Tensor, z2: Tensor, temperature: Tensor | float, *, pairs: 
     Raises:
         ValueError: for shapes, dtypes or N < 2 (see ``check_views``), a temperature that is not
             positive or not of a fitting shape, or an unknown ``pairs``.
+
+    Example:
+        >>> d = logit_margin(torch.eye(4), torch.eye(4), temperature=1.0)  # log 6 − 1 for each anchor
+        >>> d.shape, d[0]
+        (torch.Size([8]), tensor(0.7918))
     """
     check_views(z1, z2)
     u = normalize(torch.cat([z1, z2]))

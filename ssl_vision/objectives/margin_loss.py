@@ -13,7 +13,16 @@ from torch import Tensor, nn
 
 
 class Anchors(NamedTuple):
-    """What is known of the 2N anchors of a batch, those of view 1 first."""
+    """What is known of the 2N anchors of a batch, those of view 1 first.
+
+    Example:
+        >>> d = torch.tensor([0.0, 2.0])
+        >>> anchors = Anchors(
+        ...     logit_margin=d, positive=-d, temperature=torch.tensor(1.0), logit_margin_at=lambda t: d / t
+        ... )
+        >>> Softmax()(anchors)
+        tensor([0.6931, 2.1269])
+    """
 
     logit_margin: Tensor
     """(2N,) d_i(τ), with gradient."""
@@ -42,7 +51,15 @@ def softplus_over_sigmoid(d: Tensor) -> Tensor:
 
 
 class MarginLoss(nn.Module):
-    """From the anchors of a batch to one loss an anchor."""
+    """From the anchors of a batch to one loss an anchor.
+
+    Example:
+        >>> class Squared(MarginLoss):
+        ...     def forward(self, anchors):
+        ...         return anchors.logit_margin.clamp(min=0).square()
+        >>> Contrastive(temperature=1.0, weight=Squared())(torch.eye(4), torch.eye(4))
+        tensor(0.6269)
+    """
 
     def forward(self, anchors: Anchors) -> Tensor:
         """(2N,) losses."""
@@ -50,7 +67,12 @@ class MarginLoss(nn.Module):
 
 
 class Softmax(MarginLoss):
-    """InfoNCE: value softplus(d), weight W = sigmoid(d)."""
+    """InfoNCE: value softplus(d), weight W = sigmoid(d).
+
+    Example:
+        >>> Contrastive(temperature=1.0, weight=Softmax())(torch.eye(4), torch.eye(4))
+        tensor(1.1654)
+    """
 
     def forward(self, anchors: Anchors) -> Tensor:
         """softplus(d)."""
@@ -58,7 +80,12 @@ class Softmax(MarginLoss):
 
 
 class Decoupled(MarginLoss):
-    """DCL: value d, weight 1. The value has no lower bound."""
+    """DCL: value d, weight 1. The value has no lower bound.
+
+    Example:
+        >>> Contrastive(temperature=1.0, weight=Decoupled())(torch.eye(4), torch.eye(4))
+        tensor(0.7918)
+    """
 
     def forward(self, anchors: Anchors) -> Tensor:
         """d."""
@@ -66,7 +93,12 @@ class Decoupled(MarginLoss):
 
 
 class Clipped(MarginLoss):
-    """DCL⁺: value max(0, d), weight 1 where d > 0, else 0."""
+    """DCL⁺: value max(0, d), weight 1 where d > 0, else 0.
+
+    Example:
+        >>> Contrastive(temperature=0.1, weight=Clipped())(torch.eye(4), torch.eye(4))
+        tensor(0.)
+    """
 
     def forward(self, anchors: Anchors) -> Tensor:
         """max(0, d)."""
@@ -74,7 +106,12 @@ class Clipped(MarginLoss):
 
 
 class Flat(MarginLoss):
-    """FlatNCE: value exp(d − sg d) = 1, weight 1."""
+    """FlatNCE: value exp(d − sg d) = 1, weight 1.
+
+    Example:
+        >>> Contrastive(weight=Flat())(torch.eye(4), torch.eye(4))
+        tensor(1.)
+    """
 
     def forward(self, anchors: Anchors) -> Tensor:
         """1, carrying the gradient of d."""
@@ -83,7 +120,12 @@ class Flat(MarginLoss):
 
 
 class Reweighted(MarginLoss):
-    """MACL: value softplus(d) / sg W, weight 1 (MACL paper, Eq. 14)."""
+    """MACL: value softplus(d) / sg W, weight 1 (MACL paper, Eq. 14).
+
+    Example:
+        >>> Contrastive(temperature=1.0, weight=Reweighted())(torch.eye(4), torch.eye(4))
+        tensor(1.6934)
+    """
 
     def forward(self, anchors: Anchors) -> Tensor:
         """softplus(d) / sigmoid(d), carrying the gradient of d."""
@@ -92,7 +134,13 @@ class Reweighted(MarginLoss):
 
 
 class ReweightedByAlignment(MarginLoss):
-    """MACL-c: value sg(W′ / W) · softplus(d) with W′ = 2 − s⁺, weight W′ (MACL paper, Eq. 15)."""
+    """MACL-c: value sg(W′ / W) · softplus(d) with W′ = 2 − s⁺, weight W′ (MACL paper, Eq. 15).
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)  # s⁺ = 1, hence the value of Reweighted
+        >>> Contrastive(temperature=1.0, weight=ReweightedByAlignment())(z1, z2)
+        tensor(1.6934)
+    """
 
     def forward(self, anchors: Anchors) -> Tensor:
         """(2 − s⁺) · softplus(d) / sigmoid(d), carrying (2 − s⁺) ∇d."""
@@ -108,6 +156,10 @@ class AtTemperature(MarginLoss):
 
     Raises:
         ValueError: for a temperature that is not positive.
+
+    Example:
+        >>> Contrastive(temperature=0.1, weight=AtTemperature(1.0))(torch.eye(4), torch.eye(4))
+        tensor(0.6883)
     """
 
     def __init__(self, temperature: float = 1.0) -> None:
@@ -132,6 +184,11 @@ class VonMisesFisher(MarginLoss):
 
     Raises:
         ValueError: for a sigma that is not positive.
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)  # all s⁺ are equal, hence w = 1
+        >>> Contrastive(temperature=1.0, weight=VonMisesFisher(0.5))(z1, z2)
+        tensor(0.7918)
     """
 
     def __init__(self, sigma: float = 0.5) -> None:

@@ -94,5 +94,13 @@ class PlainObjective(Objective):
 
 
 def as_objective(module: nn.Module) -> Objective:
-    """Return the module itself if it is an `Objective`, otherwise a `PlainObjective` of it."""
+    """Return the module itself if it is an `Objective`, otherwise a `PlainObjective` of it.
+
+    Example:
+        >>> loss = as_objective(torch.nn.MSELoss())
+        >>> loss(torch.zeros(4, 2), torch.ones(4, 2))
+        tensor(1.)
+        >>> loss.required_inputs, loss.statistics()
+        ((), {})
+    """
     return module if isinstance(module, Objective) else PlainObjective(module)

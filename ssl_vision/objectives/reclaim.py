@@ -67,6 +67,15 @@ class RECLAIM(Objective):
 
     Raises:
         ValueError: for an argument out of its range.
+
+    Example:
+        >>> objective = RECLAIM(k=2, pair="views", warmup_epochs=0)
+        >>> objective.prepare(images=100, embeddings=4, features=8, shallow=None)
+        >>> loss = objective(torch.eye(4), torch.eye(4), indices=torch.arange(4))
+        >>> objective.required_inputs
+        ('indices', 'labels')
+        >>> "critic_gap" in objective.statistics()
+        True
     """
 
     critic: Critic
@@ -198,7 +207,7 @@ class RECLAIM(Objective):
         """
         if "critic" not in self._modules:
             raise ValueError("RECLAIM has no critic and no banks yet: call prepare(images=…, …) first")
-        given: Mapping[str, Any] = {
+        inputs: Mapping[str, Any] = {
             "embeddings": (z1, z2),
             "features": features,
             "shallow": shallow,
@@ -207,11 +216,11 @@ class RECLAIM(Objective):
             **others,
         }
         for name in _FROM[self.pair]:
-            if given[name] is None:
+            if inputs[name] is None:
                 raise ValueError(f"{name} must be both views' for pair {self.pair!r}, got none")
-        inside = {name: given[name] for name in self._inside.required_inputs}
+        inside = {name: inputs[name] for name in self._inside.required_inputs}
         loss: Tensor = self._inside(z1, z2, **inside)
-        u, v = (normalize(given[name][view]) for view, name in enumerate(_FROM[self.pair]))
+        u, v = (normalize(inputs[name][view]) for view, name in enumerate(_FROM[self.pair]))
         with autocast_disabled(z1.device):
             return loss + self.weight * self._contrast(u, v, indices, labels)
 

@@ -25,6 +25,13 @@ class BarlowTwins(TwoViews):
 
     Raises:
         ValueError: for a negative weight, or an epsilon that is not positive.
+
+    Example:
+        >>> z = torch.tensor([[1.0, 1], [1, -1], [-1, 1], [-1, -1]])  # uncorrelated dimensions
+        >>> round(BarlowTwins()(z, z).item(), 2)
+        0.0
+        >>> round(BarlowTwins()(z, -z).item(), 2)  # (1 + 1)² for each dimension
+        8.0
     """
 
     def __init__(self, *, weight: float = 0.005, epsilon: float = 1e-5, gather: bool = True) -> None:
@@ -57,6 +64,11 @@ class SphericalBarlowTwins(BarlowTwins):
 
     Raises:
         ValueError: for a negative weight.
+
+    Example:
+        >>> z = torch.tensor([[1.0, 0], [0, 1], [1, 0], [0, 1]])
+        >>> SphericalBarlowTwins()(z, z)  # C is half the identity
+        tensor(0.5000)
     """
 
     def __init__(self, *, weight: float = 30.0, gather: bool = True) -> None:
@@ -86,6 +98,13 @@ class VICReg(TwoViews):
 
     Raises:
         ValueError: for a negative weight, or an epsilon that is not positive.
+
+    Example:
+        >>> z = torch.tensor([[2.0, 2], [2, -2], [-2, 2], [-2, -2]])  # uncorrelated, large variances
+        >>> VICReg()(z, z)
+        tensor(0.)
+        >>> round(VICReg()(z, z + 1).item(), 2)  # λ times a mean squared difference of 1
+        25.0
     """
 
     def __init__(
@@ -142,6 +161,10 @@ class SphericalVICReg(TwoViews):
 
     Raises:
         ValueError: for a negative weight.
+
+    Example:
+        >>> SphericalVICReg(weight=1.0)(torch.eye(4), torch.eye(4))  # ‖eᵀe/N‖² = 1/4 in each view
+        tensor(0.2500)
     """
 
     def __init__(self, *, weight: float = 30.0, gather: bool = True) -> None:

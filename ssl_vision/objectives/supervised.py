@@ -29,6 +29,11 @@ class SupCon(Contrastive):
         weight: from margins to losses; the default is softplus.
         pairs: ``"both"`` or ``"cross"``, where positives and negatives come from.
         gather: as in ``Contrastive``.
+
+    Example:
+        >>> z1, z2 = torch.eye(4)[[0, 0, 1, 1]], torch.eye(4)[[0, 0, 1, 1]]
+        >>> SupCon(temperature=0.1)(z1, z2, labels=torch.tensor([0, 0, 1, 1]))  # three equal positives
+        tensor(1.0987)
     """
 
     required_inputs = ("labels",)

@@ -25,7 +25,18 @@ def _require_temperature(name: str, value: float) -> None:
 
 
 class TemperatureRule(nn.Module):
-    """The temperature in force, as a function of the batch's positive similarities and the epoch."""
+    """The temperature in force, as a function of the batch's positive similarities and the epoch.
+
+    Example:
+        >>> class Halved(TemperatureRule):
+        ...     def forward(self, positive):
+        ...         return positive.new_full((), 0.2 / 2**self.epoch)
+        >>> objective = InfoNCE(temperature=Halved())
+        >>> objective.set_epoch(1)
+        >>> loss = objective(torch.eye(4), torch.eye(4))
+        >>> objective.statistics()["temperature"]
+        tensor(0.1000)
+    """
 
     epoch: int = 0
 
@@ -50,6 +61,10 @@ class Constant(TemperatureRule):
 
     Raises:
         ValueError: for a temperature below 0.001.
+
+    Example:
+        >>> Constant(0.2)(torch.tensor([0.5, 0.9]))
+        tensor(0.2000)
     """
 
     def __init__(self, temperature: float = 0.1) -> None:
@@ -69,6 +84,12 @@ class LinearInEpoch(TemperatureRule):
 
     Raises:
         ValueError: for a base below 0.001 or a negative slope, which would end at τ ≤ 0.
+
+    Example:
+        >>> rule = LinearInEpoch(base=0.07, slope=1e-3)
+        >>> rule.set_epoch(10)
+        >>> rule(torch.tensor([0.5, 0.9]))
+        tensor(0.0800)
     """
 
     def __init__(self, base: float = 0.07, slope: float = 1.4e-4) -> None:
@@ -87,6 +108,12 @@ class CosineInEpoch(TemperatureRule):
 
     Raises:
         ValueError: for ``start`` or ``end`` below 0.001, or fewer than 1 ``epochs``.
+
+    Example:
+        >>> rule = CosineInEpoch(0.1, 0.2, epochs=200)
+        >>> rule.set_epoch(100)
+        >>> rule(torch.tensor([0.5, 0.9]))
+        tensor(0.1500)
     """
 
     def __init__(self, start: float = 0.1, end: float = 0.2, *, epochs: int = 200) -> None:
@@ -103,7 +130,15 @@ class CosineInEpoch(TemperatureRule):
 
 
 class AlignmentRule(TemperatureRule):
-    """A temperature that follows the batch alignment Ā = mean_i s⁺_i of the current step, detached."""
+    """A temperature that follows the batch alignment Ā = mean_i s⁺_i of the current step, detached.
+
+    Example:
+        >>> class Quadratic(AlignmentRule):
+        ...     def at(self, alignment):
+        ...         return 0.1 + 0.1 * alignment**2
+        >>> Quadratic()(torch.tensor([0.2, 0.8]))  # τ at an alignment of 0.5
+        tensor(0.1250)
+    """
 
     def at(self, alignment: Tensor) -> Tensor:
         """τ at an alignment in [−1, 1], of any shape."""
@@ -119,6 +154,10 @@ class AlignmentExponential(AlignmentRule):
 
     Raises:
         ValueError: for alpha < 1, or a base / alpha below 0.001.
+
+    Example:
+        >>> AlignmentExponential(0.1, alpha=2.0).at(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.0500, 0.1000, 0.2000])
     """
 
     def __init__(self, base: float = 0.1, alpha: float = 2.0) -> None:
@@ -173,7 +212,13 @@ class AlignmentLinear(AlignmentRule):
 
 
 class PerAnchor(TemperatureRule):
-    """Each image's own temperature: an alignment rule read at s⁺_i instead of at the batch mean."""
+    """Each image's own temperature: an alignment rule read at s⁺_i instead of at the batch mean.
+
+    Example:
+        >>> rule = PerAnchor(AlignmentLinear(0.1, beta=0.5))
+        >>> rule(torch.tensor([0.0, 1.0]))
+        tensor([0.1000, 0.1500])
+    """
 
     def __init__(self, rule: AlignmentRule) -> None:
         super().__init__()
@@ -189,6 +234,13 @@ class Learnable(TemperatureRule):
 
     Raises:
         ValueError: unless 0.001 ≤ minimum ≤ temperature ≤ maximum.
+
+    Example:
+        >>> rule = Learnable(0.1)
+        >>> round(rule(torch.tensor([0.5, 0.9])).item(), 4)
+        0.1
+        >>> rule.log_temperature.requires_grad
+        True
     """
 
     def __init__(self, temperature: float = 0.1, minimum: float = 0.01, maximum: float = 1.0) -> None:

@@ -13,6 +13,18 @@ class TwoViews(Objective):
 
     Args:
         gather: across processes, as in ``Contrastive``.
+
+    Example:
+        >>> class Attraction(TwoViews):
+        ...     def loss(self, z1, z2):
+        ...         value = (z1 - z2).square().sum(dim=1).mean()
+        ...         self.record(distance=value)
+        ...         return value
+        >>> objective = Attraction(gather=True)
+        >>> objective(torch.zeros(4, 2), torch.ones(4, 2))
+        tensor(2.)
+        >>> objective.statistics()
+        {'distance': tensor(2.)}
     """
 
     def __init__(self, *, gather: bool) -> None:

@@ -61,6 +61,13 @@ class UnifiedGradient(TwoViews):
     Raises:
         ValueError: for unknown ``pairs``, ``detach`` or ``average``, a scale that is not positive, or a ratio
             below 0.
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4).roll(1, 0)
+        >>> objective = UnifiedGradient(gate=OpenGate(), weight=SoftmaxOverNegatives(0.1), ratio=1.0)
+        >>> value = objective(z1, z2)  # has the gradient of DCL(temperature=0.1)
+        >>> objective.statistics()["active_share"]
+        tensor(1.)
     """
 
     def __init__(

@@ -56,6 +56,11 @@ class AlignmentUniformity(TwoViews):
 
     Raises:
         ValueError: for negative weights, α < 1, t ≤ 0 or unknown ``pairs``.
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)  # aligned views, ‖·−·‖² = 2 between images
+        >>> round(AlignmentUniformity(t=2.0)(z1, z2).item(), 2)
+        -4.0
     """
 
     def __init__(
@@ -111,6 +116,11 @@ class MHE(TwoViews):
 
     Raises:
         ValueError: for a negative weight.
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)
+        >>> MHE(weight=1.0)(z1, z2)  # 2 log 6
+        tensor(3.5835)
     """
 
     def __init__(self, *, weight: float = 10.0, gather: bool = True) -> None:
@@ -141,6 +151,11 @@ class MHS(TwoViews):
 
     Raises:
         ValueError: for a negative weight.
+
+    Example:
+        >>> z1, z2 = torch.eye(4), torch.eye(4)
+        >>> MHS(weight=1.0)(z1, z2)  # −2 √2
+        tensor(-2.8284)
     """
 
     def __init__(self, *, weight: float = 1.0, gather: bool = True) -> None:

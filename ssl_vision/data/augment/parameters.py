@@ -30,6 +30,10 @@ class ViewParameters(NamedTuple):
         blur: Apply the Gaussian blur, bool.
         sigma: Standard deviation of the blur, pixels of the view.
         solarize: Invert the bright pixels, bool.
+
+    Example:
+        >>> ViewParameters._fields[:5]
+        ('top', 'left', 'height', 'width', 'angle')
     """
 
     top: Tensor

@@ -25,6 +25,11 @@ class CIFAR10(ImageData):
         root: Folder that holds cifar-10-batches-py.
         views: How views are made.
         **options: Of `ImageData`.
+
+    Example:
+        >>> data = CIFAR10(root="data", batch_size=512)
+        >>> data.root.name, data.batch_size
+        ('data', 512)
     """
 
     def __init__(self, *, root: str | Path = "data", views: Views = _VIEWS10, **options: Any) -> None:
@@ -53,6 +58,11 @@ class CIFAR100(ImageData):
         root: Folder that holds cifar-100-python.
         views: How views are made.
         **options: Of `ImageData`.
+
+    Example:
+        >>> data = CIFAR100(root="data", batch_size=512)
+        >>> data.root.name, data.batch_size
+        ('data', 512)
     """
 
     def __init__(self, *, root: str | Path = "data", views: Views = _VIEWS100, **options: Any) -> None:

@@ -36,6 +36,11 @@ class Digits(ImageData):
     Args:
         views: How views are made.
         **options: Of `ImageData`.
+
+    Example:
+        >>> digits = Digits().split("train")
+        >>> len(digits), digits.shape, digits.classes[:3]
+        (1437, (3, 8, 8), ('0', '1', '2'))
     """
 
     knn_k = 20

@@ -70,6 +70,11 @@ class ImageFolder(ImageData):
 
     Raises:
         InputError: image_size is not in 1..4096, or cache is none of the three.
+
+    Example:
+        >>> data = ImageFolder(root="photos", image_size=96)
+        >>> data.root.name, data.image_size
+        ('photos', 96)
     """
 
     def __init__(

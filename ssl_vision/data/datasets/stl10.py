@@ -31,6 +31,11 @@ class STL10(ImageData):
         views: How views are made.
         unlabeled: False pretrains on train alone.
         **options: Of `ImageData`.
+
+    Example:
+        >>> data = STL10(root="data", unlabeled=False)
+        >>> data.root.name, data.unlabeled
+        ('data', False)
     """
 
     def __init__(

@@ -74,6 +74,14 @@ class Batches:
 
     Raises:
         InputError: batch_size is below 1, or there are too few images for one batch.
+
+    Example:
+        >>> import torch
+        >>> pixels, labels = torch.zeros(10, 3, 8, 8, dtype=torch.uint8), torch.zeros(10, dtype=torch.int64)
+        >>> images = Images(pixels, labels, ("cat",))
+        >>> loader = Batches(images, batch_size=4, shuffle=True, drop_last=False, seed=0)
+        >>> tuple(len(batch.images) for batch in loader)
+        (4, 4, 2)
     """
 
     def __init__(

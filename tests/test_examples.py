@@ -1,0 +1,46 @@
+"""Every public class and function has an example, and each example prints what its docstring says."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+import torch
+
+PACKAGES = {
+    name: importlib.import_module(f"ssl_vision.{name}")
+    for name in ("objectives", "metrics", "encoders", "methods", "data")
+}
+
+MODULES = [
+    (package, info.name)
+    for package in PACKAGES.values()
+    for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+]
+
+
+def is_documented(member):
+    """True of classes and functions; constants and aliases of types have no docstring of their own."""
+    return callable(member) and getattr(member, "__module__", "").startswith("ssl_vision.")
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_public_class_and_function_has_an_example(name):
+    members = {member: getattr(PACKAGES[name], member) for member in PACKAGES[name].__all__}
+    without = [
+        member
+        for member, value in members.items()
+        if is_documented(value) and "Example:" not in (value.__doc__ or "")
+    ]
+    assert without == []
+
+
+@pytest.mark.parametrize(("package", "module"), MODULES, ids=[module for _, module in MODULES])
+def test_examples_print_what_their_docstrings_say(package, module, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(module)
+    names = {name: getattr(package, name) for name in package.__all__} | {"torch": torch}
+    runner, output = doctest.DocTestRunner(), []
+    for example in doctest.DocTestFinder().find(module, extraglobs=names):
+        runner.run(example, out=output.append)
+    assert runner.failures == 0, "".join(output)
