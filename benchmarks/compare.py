@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _without_folder(value: Any, folder: str) -> Any:
-    """The same with run folders named from the sweep's on."""
+    """The same with run directories named from the sweep's on."""
     if isinstance(value, dict):
         return {key: _without_folder(item, folder) for key, item in value.items()}
     if isinstance(value, list):

@@ -2,7 +2,7 @@
 
     python benchmarks/protocols.py runs/cifar10 --protocol macl --protocol dkobak
 
-What follows the run folder goes to ``evaluate``. Prints the accuracies of the backbone, of the untrained
+What follows the run directory goes to ``evaluate``. Prints the accuracies of the backbone, of the untrained
 network and of raw pixels, a line for each measurement, and writes benchmarks/results/protocols.json: all
 rows, with what the run was.
 """

@@ -79,8 +79,8 @@ run(
 )
 
 # %% [markdown]
-# The run folder holds the config, the metrics and the checkpoints. `Run` reads it; so does any program that
-# can read YAML and CSV.
+# The run directory holds the config, the metrics and the checkpoints. `Run` reads it, as can any program that
+# reads YAML and CSV.
 
 # %%
 first = Run("runs/first")

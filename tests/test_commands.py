@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from settings import TINY
 
-from ssl_vision.cli.parser import OneLineErrors
+from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.main import main
 
 ROOT = Path(__file__).parent.parent
@@ -64,7 +64,7 @@ class Parsed(BaseException):
 @pytest.fixture
 def parsed(monkeypatch):
     """Reads a command of ssl-vision with its own parser, and goes no further."""
-    parse = OneLineErrors.parse_args
+    parse = ArgumentParser.parse_args
 
     def parse_and_stop(self, *args, **kwargs):
         parse(self, *args, **kwargs)
@@ -77,7 +77,7 @@ def parsed(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr("ssl_vision.cli.fit.RunCLI.before_instantiate_classes", stop)
             if words[0] not in ("fit", "validate"):
-                patch.setattr(OneLineErrors, "parse_args", parse_and_stop)
+                patch.setattr(ArgumentParser, "parse_args", parse_and_stop)
             with pytest.raises(Parsed):
                 main(words)
 

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import jsonargparse
 import pytorch_lightning as pl
 import yaml
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 from torch import nn
 
 # Importing the classes makes their short names known to the parser.
@@ -33,7 +34,7 @@ _FOLDERS = ("cache_dir", "root", "test", "train")
 """Options of this package's data whose values may look like import paths: ``data.v1``."""
 
 
-def add_allow_class(parser: ArgumentParser) -> None:
+def add_allow_class(parser: jsonargparse.ArgumentParser) -> None:
     """Adds the option ``--allow_class`` to a command that builds what a checkpoint describes."""
     parser.add_argument(
         _OPTION,
@@ -121,10 +122,10 @@ def built(kind: Any, key: str, config: Mapping[str, Any], *, where: object, allo
 
 def _parsed(
     kind: Any, key: str, config: Mapping[str, Any], where: object, allowed: Collection[str]
-) -> tuple[ArgumentParser, Namespace]:
+) -> tuple[jsonargparse.ArgumentParser, Namespace]:
     section = copy.deepcopy(config[key])
     _check_names(_without_folders(section), where, allowed)
-    parser = ArgumentParser(exit_on_error=False)
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
     # To add_subclass_arguments a text may be the path of another config file; to this it may not.
     parser.add_argument(f"--{key}", type=kind, required=True)
     try:

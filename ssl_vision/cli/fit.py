@@ -35,7 +35,7 @@ from ssl_vision.callbacks import (
 from ssl_vision.cli.classes import class_paths
 from ssl_vision.cli.default_data import with_data
 from ssl_vision.cli.fit_summary import nothing_left, summary
-from ssl_vision.cli.parser import OneLineErrors, one_line
+from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.cli.progress_bar import RunBar
 from ssl_vision.cli.run_options import add_run_options
 from ssl_vision.cli.start_observer import StartObserver
@@ -71,12 +71,12 @@ _RECORDED = (
 )
 
 
-class _Parser(OneLineErrors, LightningArgumentParser):
+class _Parser(ArgumentParser, LightningArgumentParser):
     pass
 
 
 class RunCLI(LightningCLI):
-    """``LightningCLI`` whose every ``fit`` has a run folder, metrics.csv and an honest resume.
+    """``LightningCLI`` whose every ``fit`` has a run directory, metrics.csv and an honest resume.
 
     Differs from its parent in one thing that matters: the parent lets the hyper-parameters stored in a
     checkpoint replace what the command line says. Here the config is what was given, and a checkpoint
@@ -129,7 +129,7 @@ class RunCLI(LightningCLI):
         """Leaves the config as it was given."""
 
     def before_instantiate_classes(self) -> None:
-        """Settles the run folder and the checkpoint to continue from, before anything is built."""
+        """Settles the run directory and the checkpoint to continue from, before anything is built."""
         config = self.config[self.subcommand]
         if config.metrics.k is None:
             config.metrics.k = knn_k(config.data.class_path)

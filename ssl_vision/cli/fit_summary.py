@@ -15,7 +15,7 @@ from ssl_vision.runs.registry import Run
 
 
 def summary(run: Run, *, images: int | None = None, data: ImageData | None = None) -> str:
-    """The lines that ``fit`` ends with, from the files of the run folder.
+    """The lines that ``fit`` ends with, from the files of the run directory.
 
     Args:
         run: whose folder is complete.

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import jsonargparse
 import yaml
-from jsonargparse import ActionSubCommands, ArgumentParser, Namespace, get_loader, set_loader
+from jsonargparse import ActionSubCommands, Namespace, get_loader, set_loader
 
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.errors import InputError
@@ -33,7 +34,7 @@ def _load_bounded(text: str) -> Any:
 set_loader("yaml", _load_bounded, exceptions=(yaml.YAMLError, InputError))
 
 
-class OneLineErrors(ArgumentParser):
+class ArgumentParser(jsonargparse.ArgumentParser):
     """A parser that ends with an ``InputError`` of one line where its parent prints a page and exits.
 
     It knows options by their whole names only. A description may be a docstring, of which only the text is
@@ -79,7 +80,7 @@ class OneLineErrors(ArgumentParser):
         return parsed
 
 
-def _destinations(parser: ArgumentParser) -> Iterator[str]:
+def _destinations(parser: jsonargparse.ArgumentParser) -> Iterator[str]:
     """Names of a parser's options and of its subcommands'."""
     for action in parser._actions:
         yield action.dest

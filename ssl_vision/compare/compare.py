@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ssl_vision.cli.parser import OneLineErrors
+from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.compare.comparison import Comparison, compare
 from ssl_vision.compare.keys import key_value
 from ssl_vision.compare.metric_selector import MetricSelector
@@ -38,7 +38,7 @@ def run(args: Sequence[str]) -> None:
     Raises:
         InputError: The runs cannot be compared; the message says why and how to fix it.
     """
-    parser = OneLineErrors(prog="ssl-vision compare", description=run.__doc__)
+    parser = ArgumentParser(prog="ssl-vision compare", description=run.__doc__)
     parser.add_argument(
         "paths", nargs="*", type=str, help="Run directories, or directories of them (default: runs)."
     )

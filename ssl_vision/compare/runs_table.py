@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ssl_vision.cli.parser import OneLineErrors
+from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.compare.keys import check_known, is_metric, key_value
 from ssl_vision.descriptions import description_of
 from ssl_vision.evaluation.rows import aligned
@@ -40,7 +40,7 @@ def run(args: Sequence[str]) -> None:
     Raises:
         InputError: There is no run, or no run has one of the keys.
     """
-    parser = OneLineErrors(prog="ssl-vision runs", description=run.__doc__)
+    parser = ArgumentParser(prog="ssl-vision runs", description=run.__doc__)
     parser.add_argument(
         "paths", nargs="*", type=str, help="Run directories, or directories of them (default: runs)."
     )

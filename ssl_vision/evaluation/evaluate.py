@@ -30,7 +30,7 @@ from ssl_vision.tracking.wandb import mirror_rows
 
 
 def run(args: Sequence[str]) -> dict[str, Any] | None:
-    """Evaluates a checkpoint, prints the tables and adds the rows to ``evaluation.json`` in the run folder.
+    """Evaluate a checkpoint, print the tables, and add the rows to evaluation.json in the run directory.
 
     Model and data come from the checkpoint alone; options change the protocol, and ``--data.…`` the data.
     Another data set, ``--data CLASS``, is brought to the size and the normalisation of the run unless
@@ -48,7 +48,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     """
     named = bool(args) and not args[0].startswith("-")
     if not named and not {"-h", "--help"} & set(args):
-        raise InputError("give the checkpoint, or the run folder, first: ssl-vision evaluate CHECKPOINT")
+        raise InputError("give the checkpoint, or the run directory, first: ssl-vision evaluate CHECKPOINT")
     checkpoint = read_checkpoint(args[0]) if named else None
     allowed = allowed_classes(args)
     if checkpoint is None:
@@ -140,7 +140,7 @@ def _data(
 
 
 def _beside(checkpoint: Checkpoint) -> RunFolder:
-    """The run folder; the checkpoint's own folder where it lies outside a run."""
+    """The run directory; the checkpoint's own folder where it lies outside a run."""
     run = RunFolder(checkpoint.path.parent.parent)
     return run if run.config_file.exists() else RunFolder(checkpoint.path.parent)
 

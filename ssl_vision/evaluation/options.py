@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytorch_lightning as pl
 
 from ssl_vision.cli.classes import add_allow_class
-from ssl_vision.cli.parser import OneLineErrors
+from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn import KNN
@@ -17,14 +17,14 @@ from ssl_vision.evaluation.protocol import Protocol, read_protocol, shipped
 _DEFAULT = "macl"
 
 
-def evaluation_parser(description: str | None, data: dict[str, Any] | None = None) -> OneLineErrors:
+def evaluation_parser(description: str | None, data: dict[str, Any] | None = None) -> ArgumentParser:
     """Return the parser of the command.
 
     Args:
         description: text of ``--help``.
         data: data section of the run, the default of ``--data``; None while no run is known.
     """
-    parser = OneLineErrors(prog="ssl-vision evaluate", description=description)
+    parser = ArgumentParser(prog="ssl-vision evaluate", description=description)
     parser.add_argument(
         "checkpoint", nargs="?", help="Checkpoint file, or a run directory for its last checkpoint."
     )

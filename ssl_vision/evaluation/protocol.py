@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ssl_vision.cli.import_paths import dotted
-from ssl_vision.cli.parser import OneLineErrors, one_line
+from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.measurement import Measurement, kinds
@@ -90,7 +90,7 @@ def _measurement(item: Any, k: int, where: str, *, own: bool) -> Measurement:
         raise InputError(f"{where}: expected one of {', '.join(known)} with its options, not {item}")
     if not isinstance(options or {}, Mapping):
         raise InputError(f"{where}: expected options of {kind} by name, not {options}")
-    parser = OneLineErrors()
+    parser = ArgumentParser()
     parser.add_class_arguments(cls, cls.kind)
     parser.set_defaults({f"{cls.kind}.{name}": value for name, value in cls.defaults(k=k).items()})
     try:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ssl_vision.cli.classes import add_allow_class, allowed_classes
-from ssl_vision.cli.parser import OneLineErrors
+from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data.datasets.folder import image_names
 from ssl_vision.data.loading.decoding import Decoded, squares
 from ssl_vision.data.module import LARGEST_BATCH
@@ -46,7 +46,7 @@ def run(args: Sequence[str]) -> None:
     Raises:
         InputError: The folder, the network or the output cannot be used, or an image cannot be decoded.
     """
-    parser = OneLineErrors(prog="ssl-vision embed", description=run.__doc__)
+    parser = ArgumentParser(prog="ssl-vision embed", description=run.__doc__)
     parser.add_argument("images", type=str, help="Folder of images, searched recursively.")
     parser.add_argument(
         "--backbone", type=str, required=True, help="Exported .safetensors file, run directory or checkpoint."

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ssl_vision._version import __version__
 from ssl_vision.cli.classes import add_allow_class, allowed_classes
-from ssl_vision.cli.parser import OneLineErrors
+from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.errors import InputError
 from ssl_vision.export.backbones import Pretrained, pretrained
 from ssl_vision.export.card import card, evaluation_rows
@@ -28,7 +28,7 @@ def run(args: Sequence[str]) -> None:
     Raises:
         InputError: The checkpoint cannot be used, or the format does not support its encoder.
     """
-    parser = OneLineErrors(prog="ssl-vision export", description=run.__doc__)
+    parser = ArgumentParser(prog="ssl-vision export", description=run.__doc__)
     parser.add_argument("checkpoint", type=str, help="Checkpoint file, or run directory for its last one.")
     parser.add_argument(
         "--format",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from ssl_vision.cli.classes import add_allow_class, allowed_classes
-from ssl_vision.cli.parser import OneLineErrors
+from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
@@ -44,7 +44,7 @@ def run(args: Sequence[str]) -> None:
     Raises:
         InputError: A path contains no run, an option is invalid, or the report cannot be written.
     """
-    parser = OneLineErrors(prog="ssl-vision report", description=run.__doc__)
+    parser = ArgumentParser(prog="ssl-vision report", description=run.__doc__)
     parser.add_argument("runs", nargs="+", type=str, help="Run directories, or directories of them.")
     parser.add_argument(
         "-o", "--output", type=str | None, default=None,

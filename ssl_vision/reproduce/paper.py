@@ -53,7 +53,7 @@ class TableCell:
     """By metric, as printed; metrics that the paper leaves out are absent."""
     options: Options
     name: str = ""
-    """Of its run folders, without the seed: what distinguishes it from the paper's other runs."""
+    """Of its run directories, without the seed: what distinguishes it from the paper's other runs."""
     reason: str = ""
     """Why there is nothing to run, if there is not."""
 

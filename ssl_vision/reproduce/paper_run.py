@@ -24,7 +24,7 @@ class PaperRun:
     Args:
         cell: what is trained.
         seed: with which seed.
-        place: where the paper's run folders are.
+        place: where the paper's run directories are.
         paper: how it is measured.
     """
 
@@ -36,7 +36,7 @@ class PaperRun:
 
     @property
     def run(self) -> Run | None:
-        """Its run folder as it is now; None before training has started."""
+        """Its run directory as it is now; None before training has started."""
         run = Run(self.path)
         return run if run.folder.config_file.exists() else None
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from jsonargparse.typing import PositiveInt
 
-from ssl_vision.cli.parser import OneLineErrors
+from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.errors import InputError
 from ssl_vision.reproduce.paper import Paper, Table, TableCell, extended
 from ssl_vision.reproduce.paper_file import read_paper
@@ -72,8 +72,8 @@ def run(args: Sequence[str]) -> None:
         raise SystemExit(1)
 
 
-def _parser() -> OneLineErrors:
-    parser = OneLineErrors(prog="ssl-vision reproduce", description=run.__doc__)
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="ssl-vision reproduce", description=run.__doc__)
     parser.add_argument("paper", help="A paper file, such as configs/paper/macl.yaml.")
     parser.add_argument("--table", action="append", type=str, help="One of the file's; may be repeated. All.")
     parser.add_argument(

@@ -1,1 +1,1 @@
-"""Runs: a config becomes a run folder."""
+"""Runs: a config becomes a run directory."""

@@ -13,7 +13,7 @@ from ssl_vision.runs.images_file import read_images
 def check_images(data: ImageData, checkpoint: Checkpoint) -> None:
     """Refuses to continue on changed images; with ``--data.changed allow``, warns.
 
-    The digest in the checkpoint decides. ``images.csv`` in its run folder says which files changed, and
+    The digest in the checkpoint decides. ``images.csv`` in its run directory says which files changed, and
     files whose size and modification time are as listed there are not read. A checkpoint without a digest,
     from an earlier version, is accepted.
 

@@ -31,7 +31,7 @@ class Checkpoint(NamedTuple):
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Reads a checkpoint file, or the last checkpoint of a run folder.
+    """Reads a checkpoint file, or the last checkpoint of a run directory.
 
     Only tensors and plain values are read; a file that holds anything else, such as a pickle that would
     run code, is refused. So is one whose bytes are not those that were written.

@@ -1,4 +1,4 @@
-"""The run folder: where a run keeps its config, its metrics and its checkpoints."""
+"""The run directory: where a run keeps its config, its metrics and its checkpoints."""
 
 import hashlib
 import json
@@ -104,7 +104,9 @@ class RunFolder:
         if not self.config_file.exists():
             started = {self.lock.path, self.path / "wandb"}  # what a run that could not start may leave
             if self.path.exists() and (not self.path.is_dir() or set(self.path.iterdir()) - started):
-                raise InputError(f"{self.path} exists and is not a run folder: give the run another --name")
+                raise InputError(
+                    f"{self.path} exists and is not a run directory: give the run another --name"
+                )
             return
         if overwrite:
             return

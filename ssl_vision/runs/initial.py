@@ -27,7 +27,7 @@ def start_from(model: nn.Module, path: str | Path) -> str:
 
     Args:
         model: about to be trained.
-        path: a run folder, a checkpoint that ``ssl-vision fit`` wrote, or an encoder's state dict with the
+        path: a run directory, a checkpoint that ``ssl-vision fit`` wrote, or an encoder's state dict with the
             names of torchvision or timm, as a ``.safetensors`` file or one of ``torch.save``; a classifier
             in it is left out. Of a pickle only tensors and plain values are read.
 
@@ -71,13 +71,13 @@ def _read(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a file, those of a run under ``backbone.`` and ``head.``.
 
     Args:
-        path: of the file or the run folder.
+        path: of the file or the run directory.
         expected: the model's tensors.
     """
     if path.is_dir() or path.suffix == ".ckpt":
         return read_checkpoint(path).state
     if not path.is_file():
-        raise InputError(f"--initial_checkpoint {path}: no such file or run folder")
+        raise InputError(f"--initial_checkpoint {path}: no such file or run directory")
     try:
         if path.suffix == ".safetensors":
             return _read_safetensors(path, expected)

@@ -42,22 +42,22 @@ class RunLog(Logger):
 
     @property
     def name(self) -> str:
-        """The run folder's name."""
+        """The run directory's name."""
         return self._path.parent.name
 
     @property
     def version(self) -> str:
-        """Empty: a run folder holds one run."""
+        """Empty: a run directory holds one run."""
         return ""
 
     @property
     def log_dir(self) -> str:
-        """The run folder."""
+        """The run directory."""
         return str(self._path.parent)
 
     @property
     def save_dir(self) -> str:
-        """The run folder."""
+        """The run directory."""
         return self.log_dir
 
     @rank_zero_only

@@ -1,4 +1,4 @@
-"""Records a run's config where it will be looked for: the run folder, the checkpoint, W&B."""
+"""Records a run's config where it will be looked for: the run directory, the checkpoint, W&B."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What run folders say of their runs, read from text files without torch."""
+"""What run directories say of their runs, read from text files without torch."""
 
 import math
 import os
@@ -35,10 +35,10 @@ _NO_RUNS = {"wandb", "checkpoints", "features"}
 
 
 class Run:
-    """What a run folder says of its run; each file is read when it is asked for.
+    """What a run directory says of its run; each file is read when it is asked for.
 
     Args:
-        path: the run folder.
+        path: the run directory.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -231,9 +231,9 @@ class Run:
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Run]:
-    """All run folders at or below the paths, each once, by path.
+    """All run directories at or below the paths, each once, by path.
 
-    A run folder is one with a config.yaml; below it none is looked for.
+    A run directory is one with a config.yaml; below it none is looked for.
 
     Raises:
         InputError: a path that does not exist, or without a run.
@@ -245,7 +245,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Run]:
             raise InputError(f"{path}: no such folder")
         here = list(_below(path, set()))
         if not here:
-            raise InputError(f"{path}: no run folder at or below it (one has a config.yaml)")
+            raise InputError(f"{path}: no run directory at or below it (one has a config.yaml)")
         for folder in here:
             real = folder.resolve()
             found[real] = min(found.get(real, folder), folder, key=lambda path: len(path.parts))

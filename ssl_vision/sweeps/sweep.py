@@ -11,7 +11,7 @@ from pathlib import Path
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from ssl_vision.cli.parser import OneLineErrors
+from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
 from ssl_vision.runs.folder import run_path
@@ -126,7 +126,7 @@ def _folder(runs_dir: str, name: str) -> Path:
     return run_path(runs_dir, name)
 
 
-def _split(parser: OneLineErrors, args: list[str]) -> tuple[list[str], list[str]]:
+def _split(parser: ArgumentParser, args: list[str]) -> tuple[list[str], list[str]]:
     """The options of this command, and those for the trials.
 
     Raises:
@@ -149,8 +149,8 @@ def _split(parser: OneLineErrors, args: list[str]) -> tuple[list[str], list[str]
     return mine, theirs
 
 
-def _parser() -> OneLineErrors:
-    parser = OneLineErrors(prog="ssl-vision sweep", description=run.__doc__)
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="ssl-vision sweep", description=run.__doc__)
     parser.add_argument("file", type=str, help="A W&B sweep file.")
     parser.add_argument(
         "--workers",

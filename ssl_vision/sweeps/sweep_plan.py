@@ -79,7 +79,7 @@ def check_folder(folder: Path) -> None:
             written to.
     """
     if (folder / "config.yaml").exists():
-        raise InputError(f"{folder} is a run folder: give the sweep another --name")
+        raise InputError(f"{folder} is a run directory: give the sweep another --name")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: give the sweep another --name")
     # The locks are looked for last: another process may be making the sweep, and they are its first thing.

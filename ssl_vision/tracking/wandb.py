@@ -1,4 +1,4 @@
-"""The mirror of a run at Weights & Biases: the run folder's name, config and numbers, online or offline."""
+"""Weights & Biases: name, config and numbers of a run, online or offline."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def mirror_rows(
     """Adds rows as a table to the W&B run that mirrors the folder's run; nothing where none does.
 
     Offline that is one more folder of the same run, as W&B keeps each part. What W&B cannot take is said on
-    stderr: the rows are in the run folder.
+    stderr: the rows are in the run directory.
 
     Args:
         folder: of the run.

@@ -1,4 +1,4 @@
-"""The record of W: what a histogram counts, and what a run folder holds of it."""
+"""The record of W: what a histogram counts, and what a run directory holds of it."""
 
 import csv
 from types import SimpleNamespace

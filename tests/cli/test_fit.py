@@ -264,7 +264,7 @@ def test_a_foreign_folder_is_left_alone(tmp_path, capsys):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("all of it")
     assert fit(tmp_path, "--overwrite=true") == 2
-    assert "not a run folder" in capsys.readouterr().err
+    assert "not a run directory" in capsys.readouterr().err
     assert (tmp_path / "run" / "thesis.txt").read_text() == "all of it"
 
 

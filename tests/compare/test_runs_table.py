@@ -1,4 +1,4 @@
-"""``ssl-vision runs`` on hand-made run folders."""
+"""``ssl-vision runs`` on hand-made run directories."""
 
 import json
 import subprocess

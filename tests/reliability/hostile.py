@@ -48,7 +48,7 @@ from PIL import Image
 from settings import TINY
 
 from ssl_vision.callbacks import RepresentationMetrics
-from ssl_vision.cli.parser import OneLineErrors
+from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data import Digits, Views
 from ssl_vision.main import COMMANDS, main
 from ssl_vision.methods import OptimizerRule, SimCLR
@@ -358,14 +358,14 @@ def parsed_options(command: str, args: list[str]) -> list[str]:
     class Found(Exception):
         pass
 
-    def capture(parser: OneLineErrors, *_: Any, **__: Any) -> None:
+    def capture(parser: ArgumentParser, *_: Any, **__: Any) -> None:
         for action in parser._actions:
             if action.option_strings and action.nargs != 0:
                 found.append(next(name for name in action.option_strings if name.startswith("--")))
         raise Found
 
     module, _, name = COMMANDS[command].function.partition(":")
-    with mock.patch.object(OneLineErrors, "parse_args", capture), contextlib.suppress(Found):
+    with mock.patch.object(ArgumentParser, "parse_args", capture), contextlib.suppress(Found):
         getattr(importlib.import_module(module), name)(args)
     return [option for option in found if option not in ("--print_config", "--config")]
 

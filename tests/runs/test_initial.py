@@ -124,7 +124,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path, capsys):
         ("list.pth", "not a state dict"),
         ("noise.pth", "noise.pth: "),
         ("noise.safetensors", "not a readable file of weights"),
-        ("none.pth", "no such file or run folder"),
+        ("none.pth", "no such file or run directory"),
     ]:
         assert fit(tmp_path / "runs", f"--initial_checkpoint={tmp_path / name}") == 2
         said = capsys.readouterr().err

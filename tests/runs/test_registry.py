@@ -1,4 +1,4 @@
-"""What run folders say: of a real run, of hand-made and damaged ones, and how soon of a thousand."""
+"""What run directories say: of a real run, of hand-made and damaged ones, and how soon of a thousand."""
 
 import json
 import os
@@ -140,7 +140,7 @@ def test_runs_are_found_at_any_depth_and_once(tmp_path):
 
 
 def test_nothing_to_be_found_is_said(tmp_path):
-    with pytest.raises(InputError, match=r"no run folder at or below it"):
+    with pytest.raises(InputError, match=r"no run directory at or below it"):
         find_runs([tmp_path])
     with pytest.raises(InputError, match=r"absent: no such folder"):
         find_runs([tmp_path / "absent"])

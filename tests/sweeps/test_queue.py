@@ -303,7 +303,7 @@ def test_a_trial_whose_metric_is_no_number_is_judged_as_the_worst(plan):
 
 
 @pytest.mark.parametrize(
-    ("there", "line"), [("config.yaml", "is a run folder"), ("notes", "and is no sweep")]
+    ("there", "line"), [("config.yaml", "is a run directory"), ("notes", "and is no sweep")]
 )
 def test_a_folder_of_something_else_is_left_alone(there, line, plan):
     folder = plan().folder

@@ -8,7 +8,7 @@ from ssl_vision.cli.doctor.check import Check
 from ssl_vision.cli.doctor.datasets import data_sets, wandb
 from ssl_vision.cli.doctor.hardware import machine
 from ssl_vision.cli.doctor.packages import software
-from ssl_vision.cli.parser import OneLineErrors
+from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.progress import Progress
 
 
@@ -18,7 +18,7 @@ def run(args: Sequence[str]) -> None:
     Raises:
         SystemExit: with code 1, something needed is broken.
     """
-    parser = OneLineErrors(prog="ssl-vision doctor", description=run.__doc__)
+    parser = ArgumentParser(prog="ssl-vision doctor", description=run.__doc__)
     parser.add_argument("--root", type=str, default="data", help="Directory of the data sets.")
     parser.add_argument("--runs_dir", type=str, default="runs", help="Directory for run directories.")
     parser.add_argument("--json", action="store_true", help="Print JSON.")

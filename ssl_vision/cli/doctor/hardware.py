@@ -100,7 +100,7 @@ def _memory() -> Check:
 
 
 def _writable(runs_dir: Path) -> Check:
-    """Whether a run folder can be made, and how large."""
+    """Whether a run directory can be made, and how large."""
     place = runs_dir.expanduser().absolute()
     while not place.exists():
         place = place.parent

@@ -10,7 +10,7 @@ from jsonargparse.typing import PositiveInt
 from torch import nn
 
 import ssl_vision.objectives  # noqa: F401  (makes the short names known)
-from ssl_vision.cli.parser import OneLineErrors, one_line
+from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.errors import InputError
 from ssl_vision.report.maps.drawing import draw
 from ssl_vision.report.maps.simulation import Maps, angles, simulated
@@ -40,7 +40,7 @@ def run(args: Sequence[str]) -> None:
     Raises:
         InputError: An objective has no such map, or a file cannot be written.
     """
-    parser = OneLineErrors(prog="ssl-vision maps", description=run.__doc__)
+    parser = ArgumentParser(prog="ssl-vision maps", description=run.__doc__)
     parser.add_argument(
         "--objectives",
         type=str,
@@ -97,7 +97,7 @@ def run(args: Sequence[str]) -> None:
 
 
 def _objective(text: str) -> nn.Module:
-    parser = OneLineErrors(prog="ssl-vision maps")
+    parser = ArgumentParser(prog="ssl-vision maps")
     parser.add_argument("--objectives", type=nn.Module)
     try:
         objective: nn.Module = parser.instantiate_classes(
