@@ -126,8 +126,9 @@ def arguments(case: Case, folder: Path, *, cut: bool, resume: bool) -> list[str]
 
 
 def run(args: list[str], environment: dict[str, str]) -> int:
-    """The exit code of a run; one that is to be killed has a process of its own."""
-    if "--trainer.devices=2" in args:
+    """Return the exit code of a run; one that is killed, or has two processes, is started as a command."""
+    killed = "SIGKILL" in environment.get("SSL_VISION_INTERRUPT", "")
+    if killed or "--trainer.devices=2" in args:
         command = [sys.executable, "-m", "ssl_vision", *args]
         paths = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, sys.path)])
         environment = os.environ | environment | {"PYTHONPATH": paths}
@@ -139,16 +140,10 @@ def run(args: list[str], environment: dict[str, str]) -> int:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         return code
-    if "SIGKILL" not in environment.get("SSL_VISION_INTERRUPT", ""):
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in environment.items():
-                patch.setenv(name, value)
-            return main(args)
-    child = os.fork()
-    if not child:
-        os.environ |= environment
-        os._exit(main(args))
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        return main(args)
 
 
 def run_tasks(command: list[str], environment: dict[str, str]) -> int:
