@@ -242,6 +242,7 @@ def test_the_logged_loss_is_a_batchs_whatever_is_accumulated(tmp_path):
     assert float(four[-1]["train/loss"]) == pytest.approx(float(one[-1]["train/loss"]), rel=1e-4)
 
 
+@pytest.mark.long
 def test_two_processes_train_one_run(tmp_path):
     two = ["--trainer.devices=2", "--trainer.strategy=ddp", "--data.batch_size=32", "--trainer.max_epochs=1"]
     command = [sys.executable, "-m", "ssl_vision", "fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, *two]

@@ -134,6 +134,7 @@ def test_wrong_input(runs, capsys, args, complaint):
     assert complaint in line
 
 
+@pytest.mark.long
 def test_a_thousand_runs_are_listed_before_another_command_has_started(tmp_path, tiny_run):
     """The whole command with the start of its process, beside the imports alone of one that trains."""
     config = (tiny_run / "config.yaml").read_text()

@@ -110,6 +110,7 @@ for count in (80, 320):
 """
 
 
+@pytest.mark.long
 def test_ten_times_the_images_take_no_more_memory():
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**20)}  # what is freed leaves the process
     command = [sys.executable, "-c", GROWTH]
