@@ -6,13 +6,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ssl_vision.cli.import_paths import names_in_command
 from ssl_vision.errors import InputError
 from ssl_vision.reproduce.paper import Options, Paper, TableCell, TableMetric
 from ssl_vision.runs.evaluation_file import preferred
 from ssl_vision.runs.folder import differences
 from ssl_vision.runs.reading import parse_yaml, read_yaml
 from ssl_vision.runs.registry import Run
+from ssl_vision.sweeps.evaluate_arguments import evaluate_arguments
 
 _SETTLED = ("name", "runs_dir", "seed_everything", "ckpt_path", "overwrite", "config", "c")
 _DEVICES = ("trainer.devices", "trainer.num_nodes")
@@ -67,11 +67,8 @@ class PaperRun:
     @property
     def evaluate(self) -> list[str]:
         """Arguments of ``ssl-vision`` that measure it as the paper does."""
-        protocols = [f"--protocol={name}" for name in self.paper.protocols]
         quick = ["--device=cpu", "--report=false"] if self.paper.small else []
-        named = dict.fromkeys(names_in_command(self.fit))  # the user's, so that evaluate may build them
-        own = [f"--allow_class={name}" for name in named if not name.startswith("ssl_vision.")]
-        return ["evaluate", str(self.path), *protocols, "--baselines=false", "--cache=false", *quick, *own]
+        return [*evaluate_arguments(self.path, self.paper.protocols, fit=self.fit), *quick]
 
     def missing(self) -> list[list[str]]:
         """The commands that are left to run."""

@@ -175,7 +175,7 @@ def _train(runs: Sequence[PaperRun], launch: Launch, workers: int) -> int:
         print(f"{done} of {len(runs)} runs are done already")
     trials = PaperTrials(runs, launch)
     if number := Runner(trials, slots(workers=workers, per_gpu=None)).run():
-        print(f"{signal.Signals(number).name}: the same command goes on", file=sys.stderr)
+        print(f"{signal.Signals(number).name}: repeat the command to continue", file=sys.stderr)
         raise SystemExit(128 + number)
     return trials.failed
 

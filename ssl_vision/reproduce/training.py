@@ -72,7 +72,7 @@ class PaperTrials(Trials[Process]):
         elif code:
             self._fail(run, f"{name} ended with {code}; {process.last_line()}")
         elif len(run.missing()) == len(commands):
-            self._fail(run, f"{name} left nothing of what the paper file asks for")
+            self._fail(run, f"{name} did not write what the paper file requires")
         else:
             self._waiting.appendleft(run)
         return 0

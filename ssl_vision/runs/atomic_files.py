@@ -1,4 +1,4 @@
-"""Safe writing: files appear under their names when complete, and symbolic links are never followed."""
+"""Atomic file writes that never follow symbolic links."""
 
 import errno
 import os
@@ -13,13 +13,13 @@ from ssl_vision.errors import InputError
 
 
 def no_follow(path: str, flags: int) -> int:
-    """An ``opener`` for `open` that accepts regular files only, and no symbolic links.
+    """Open regular files only, never symbolic links; an ``opener`` for `open`.
 
     Raises:
-        OSError: the path is a symbolic link, a pipe, a device or a folder.
+        OSError: the path is a symbolic link, a pipe, a device or a directory.
     """
     try:
-        # O_NONBLOCK: opening a pipe that nobody reads must not wait
+        # O_NONBLOCK: opening a pipe without a reader must not block
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -32,10 +32,10 @@ def no_follow(path: str, flags: int) -> int:
 
 
 def appended(path: Path) -> BinaryIO:
-    """A log or a lock file, opened to be continued; it is created where it is absent.
+    """Open a file for appending; create it if it does not exist.
 
     Raises:
-        InputError: it is no regular file, or cannot be written.
+        InputError: the path is not a regular file, or cannot be written.
     """
     try:
         return open(path, "ab", opener=no_follow)
@@ -45,10 +45,10 @@ def appended(path: Path) -> BinaryIO:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """A new, empty file beside ``path``; it replaces ``path`` on success and is deleted on failure.
+    """Create an empty file next to ``path`` that replaces ``path`` on success and is deleted on failure.
 
-    A symbolic link at ``path`` is itself replaced; its target is not touched. The name of the new file cannot
-    be predicted, so that nothing can be waiting under it.
+    A symbolic link at ``path`` is itself replaced; its target is not touched. The name of the new file is
+    random, so that nobody can create it in advance.
 
     Raises:
         OSError: the file cannot be written.
@@ -67,14 +67,14 @@ def replaced(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """`replaced` for a file that the user asked for; it is on the disk when it gets its name.
+    """Write a file as `replaced` does, and flush it to disk before it gets its name.
 
     Raises:
-        InputError: ``path`` is a directory or another kind of file, or nothing can be written there.
+        InputError: ``path`` is not a regular file, or cannot be written.
     """
     try:
         if path.is_dir():
-            raise InputError(f"{path} is a folder: name a file in it")
+            raise InputError(f"{path} is a directory; give the path of a file")
         if path.exists() and not path.is_file():
             raise InputError(f"{path} is not a regular file")
         with replaced(path) as partial:
@@ -86,23 +86,23 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def check_inside(folder: Path, *names: str) -> None:
-    """Checks that no subfolder or file that will be written to is a symbolic link out of its folder.
+    """Check that no path inside a directory is a symbolic link that leads out of it.
 
     Args:
-        folder: the folder; it may itself be reached through a link.
-        names: paths within it; they need not exist.
+        folder: the directory; it may itself be a symbolic link.
+        names: paths relative to the directory; they need not exist.
 
     Raises:
-        InputError: one of them leads elsewhere.
+        InputError: a path leads out of the directory.
     """
-    home = Path(os.path.realpath(folder))
+    real = Path(os.path.realpath(folder))
     for name in names:
-        if not Path(os.path.realpath(folder / name)).is_relative_to(home):
-            raise InputError(f"{folder / name} is a symbolic link out of {folder}: remove the link")
+        if not Path(os.path.realpath(folder / name)).is_relative_to(real):
+            raise InputError(f"{folder / name} is a symbolic link out of {folder}; remove the link")
 
 
 def sync(path: Path) -> None:
-    """Flushes a file, or the names in a directory, to the disk."""
+    """Flush a file, or the entries of a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Whether the images of a run that continues are those that it was trained on."""
+"""Check of a continued run's images against those that it was trained on."""
 
 from pytorch_lightning.utilities import rank_zero_warn
 
@@ -11,18 +11,18 @@ from ssl_vision.runs.images_file import read_images
 
 
 def check_images(data: ImageData, checkpoint: Checkpoint) -> None:
-    """Refuses to continue on changed images; with ``--data.changed allow``, warns.
+    """Refuse to continue a run if its images have changed; with ``--data.changed allow``, warn instead.
 
-    The digest in the checkpoint decides. ``images.csv`` in its run directory says which files changed, and
-    files whose size and modification time are as listed there are not read. A checkpoint without a digest,
-    from an earlier version, is accepted.
+    The images are compared by the digest in the checkpoint. ``images.csv`` in the run directory tells which
+    files changed; files whose size and modification time match it are not read again. Checkpoints of earlier
+    versions, which have no digest, are accepted.
 
     Args:
-        data: the images as they are now.
-        checkpoint: that the run is to continue from.
+        data: current images.
+        checkpoint: checkpoint that the run continues from.
 
     Raises:
-        InputError: the images changed, or cannot be read.
+        InputError: the images have changed, or cannot be read.
     """
     if checkpoint.images is None:
         return
@@ -33,12 +33,12 @@ def check_images(data: ImageData, checkpoint: Checkpoint) -> None:
     if now.digest == checkpoint.images:
         return
     if not now.files:
-        what = f"pixels or labels of {type(data).__name__} differ"
+        description = f"pixels or labels of {type(data).__name__} differ"
     elif digest_of_files(before) == checkpoint.images:
-        what = changes(before, now.files)
+        description = changes(before, now.files)
     else:
-        what = "the run's images.csv does not say which"
-    message = f"{checkpoint.path}: the images have changed since it was written: {what}"
+        description = "the run's images.csv does not list the changes"
+    message = f"{checkpoint.path}: the images have changed since it was written: {description}"
     if data.changed == "refuse":
-        raise InputError(f"{message}; restore them, or go on with --data.changed allow")
-    rank_zero_warn(f"{message}; training goes on with the images as they are now")
+        raise InputError(f"{message}; restore them, or continue with --data.changed allow")
+    rank_zero_warn(f"{message}; training continues on the current images")

@@ -1,4 +1,4 @@
-"""Reading a checkpoint that ``ssl-vision fit`` wrote."""
+"""Reading checkpoints written by ``ssl-vision fit``."""
 
 import pickle
 import warnings
@@ -17,28 +17,28 @@ from ssl_vision.runs.record import CHECKPOINT_KEY
 
 
 class Checkpoint(NamedTuple):
-    """What evaluation needs of a checkpoint."""
+    """The parts of a checkpoint that evaluation needs."""
 
     path: Path
     config: dict[str, Any]
     epoch: int
-    """Epochs that were completed when it was written."""
+    """Number of completed epochs."""
     state: dict[str, torch.Tensor]
     online: dict[str, torch.Tensor] | None = None
-    """Weight and bias of the online probe, where the run had one."""
+    """Weight and bias of the online probe; None for runs without one."""
     images: str | None = None
-    """Digest of the images that the run was trained on; None in checkpoints of earlier versions."""
+    """Digest of the training images; None in checkpoints of earlier versions."""
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Reads a checkpoint file, or the last checkpoint of a run directory.
+    """Read a checkpoint file, or the last checkpoint of a run directory.
 
-    Only tensors and plain values are read; a file that holds anything else, such as a pickle that would
-    run code, is refused. So is one whose bytes are not those that were written.
+    Only tensors and plain values are read. Files that contain anything else, such as a pickle that would run
+    code, are refused, as are files whose checksums do not match.
 
     Raises:
-        InputError: absent, damaged, refused, not written by ``ssl-vision fit``, or by a later version than
-            this one: one whose major or minor number is higher.
+        InputError: the file does not exist, is damaged or refused, or was not written by ``ssl-vision fit``;
+            or it was written by a version with a higher major or minor number than this one.
     """
     path = Path(path)
     file = RunFolder(path).last if path.is_dir() else path
@@ -47,23 +47,25 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     try:
         check_bytes(file)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the pickle protocol of what is refused anyway
-            mapped = zipfile.is_zipfile(file)  # the optimizer's state is not needed, and so never read
+            warnings.simplefilter("ignore")  # about the pickle protocol of files that are refused anyway
+            mapped = zipfile.is_zipfile(file)  # memory-mapped, so that the optimizer's state is never read
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
-        raise InputError(f"{file}: refused, it holds more than tensors and plain values") from error
+        raise InputError(f"{file}: refused, it contains more than tensors and plain values") from error
     except InputError:
         raise
     except Exception as error:
         raise InputError(f"{file}: not a readable checkpoint ({type(error).__name__})") from error
     try:
-        own, fit_loop = _table(content, CHECKPOINT_KEY), _table(content, "loops", "fit_loop")
-        version, text = own["version"], own["config"]
+        record, fit_loop = _table(content, CHECKPOINT_KEY), _table(content, "loops", "fit_loop")
+        version = record["version"]
         if _release(version) > _release(__version__):
-            raise InputError(f"{file}: written by ssl_vision {version}, this is {__version__}: update it")
-        config = migrated_config(parse_yaml(text, where=f"{file}: its config"))
+            raise InputError(
+                f"{file}: written by ssl_vision {version}, but {__version__} is installed; update ssl_vision"
+            )
+        config = migrated_config(parse_yaml(record["config"], where=f"{file}: its config"))
         state = content["state_dict"]
-        # "processed" counts epochs whose batches are all done; Lightning saves before it counts "completed".
+        # "processed" counts epochs whose batches are done; Lightning saves before it increments "completed".
         progress = _table(fit_loop, "epoch_progress", "current")
         if (
             not _is_config(config)
@@ -72,8 +74,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         ):
             raise TypeError
         online = content.get("callbacks", {}).get("OnlineProbe", {}).get("layer")
-        images = own.get("images")
-        return Checkpoint(file, config, int(progress["processed"]), state, online, images)
+        return Checkpoint(file, config, int(progress["processed"]), state, online, record.get("images"))
     except InputError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
@@ -81,11 +82,11 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _table(content: Any, *keys: str) -> dict[str, Any]:
-    """The table at the end of a path of keys.
+    """Return the nested dict at a path of keys.
 
     Raises:
-        TypeError: something on the path is not a table.
-        KeyError: a table lacks its key.
+        TypeError: a value on the path is not a dict.
+        KeyError: a key does not exist.
     """
     for key in keys:
         if not isinstance(content, dict):
@@ -97,7 +98,7 @@ def _table(content: Any, *keys: str) -> dict[str, Any]:
 
 
 def _is_config(config: Any) -> bool:
-    """True for a table with a seed, a trainer, a model and its data, as every run has one."""
+    """Return True for a dict with the sections of a run's config: seed, trainer, model and data."""
     return (
         isinstance(config, dict)
         and isinstance(config["seed_everything"], int)
@@ -108,21 +109,21 @@ def _is_config(config: Any) -> bool:
 
 
 def check_bytes(file: Path) -> None:
-    """Compares the parts of a zip archive with their CRC-32, which torch does not.
+    """Verify the CRC-32 checksums of a zip archive, which torch does not.
 
     Raises:
-        InputError: a checksum is wrong, or a part is compressed: torch compresses none, and a compressed part
-            may expand to any size.
+        InputError: a checksum does not match, or a member is compressed. Torch does not compress, and a
+            compressed member may expand to any size.
     """
     if not zipfile.is_zipfile(file):
         return
     with zipfile.ZipFile(file) as archive:
-        if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
             raise InputError(f"{file}: refused, it is compressed")
         if damaged := archive.testzip():
-            raise InputError(f"{file}: damaged, the checksum of {damaged} is another")
+            raise InputError(f"{file}: damaged, the checksum of {damaged} does not match")
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """Major and minor number."""
+    """Return the major and minor version numbers."""
     return tuple(map(int, version.split(".")[:2]))

@@ -1,4 +1,4 @@
-"""Checkpoint files that are whole or not there."""
+"""Atomic checkpoint files."""
 
 import os
 import re
@@ -16,21 +16,21 @@ from ssl_vision.runs.migration import migrated_checkpoint
 _PARTIAL = re.compile(
     r"\..+\.ckpt\.[0-9a-f]+\.partial|\.[0-9a-f]{8}-(config\.yaml|skipped\.txt|(metrics|times|weights)\.csv)"
 )
-"""Names of files that training had not finished writing."""
+"""Names of files that were still being written."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside its place and gives it its name when it is complete and on the disk.
+    """Writes checkpoints to temporary files and renames them when they are complete and on disk.
 
-    A process killed or a disk filled at any moment leaves the file that was there before. What cannot be
-    written is a warning, and training goes on; what it was to replace is kept.
+    If the process is killed or the disk fills up, the previous file remains. If a checkpoint cannot be
+    written, a warning is issued, training continues, and the file that it would have replaced is kept.
 
-    One file, ``last``, waits for ``commit`` before it gets its name, so that what belongs to it, the rows
-    of metrics.csv, is on disk first; the one it replaces stays beside it as ``previous``.
+    The file ``last`` is renamed only by `commit`, so that the corresponding rows of metrics.csv can be
+    written first. The file that it replaces is kept as ``previous``.
 
     Args:
-        last: that file.
-        previous: where the one before it is kept.
+        last: path of the last checkpoint.
+        previous: path of the checkpoint before it.
     """
 
     def __init__(self, last: Path, previous: Path) -> None:
@@ -42,14 +42,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Writes the file, or warns."""
+        """Write a checkpoint; warn if it cannot be written."""
         target = Path(path)
         try:
-            partial = _written(checkpoint, target)
+            partial = _write_partial(checkpoint, target)
             if target == self.last:
                 self._complete, self._unwritten = (partial, checkpoint), None
             else:
-                _named(partial, target)
+                _rename(partial, target)
                 self._failed = False
         except OSError as error:
             _warn(target, error)
@@ -59,21 +59,21 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 self._failed = True
 
     def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> dict[str, Any]:
-        """Reads a checkpoint, also of an earlier version."""
+        """Read a checkpoint; those of earlier versions are migrated."""
         return migrated_checkpoint(super().load_checkpoint(path, *args, **options))
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Removes a checkpoint that a later one replaces, unless that one could not be written."""
+        """Remove a checkpoint, unless the one that replaces it could not be written."""
         if not self._failed:
             super().remove_checkpoint(Path(path))
 
     @property
     def waiting(self) -> bool:
-        """Whether a new ``last`` is complete and has yet to get its name."""
+        """True if a new ``last`` is complete and waits for `commit`."""
         return self._complete is not None
 
     def commit(self) -> None:
-        """Gives ``last`` its name, where a new one waits, or warns."""
+        """Rename a waiting ``last``, if any; warn if that fails."""
         if self._complete is None:
             return
         (partial, checkpoint), self._complete = self._complete, None
@@ -82,62 +82,62 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 self.previous.unlink(missing_ok=True)
                 try:
                     os.link(self.last, self.previous)
-                except OSError:  # a file system without links
+                except OSError:  # the file system has no hard links
                     os.replace(self.last, self.previous)
-            _named(partial, self.last)
+            _rename(partial, self.last)
         except OSError as error:
             _warn(self.last, error)
             self._unwritten = checkpoint
 
     def discard(self) -> None:
-        """Forgets a new ``last`` that waits for its name."""
+        """Delete a ``last`` that waits for `commit`."""
         if self._complete is not None:
             self._complete[0].unlink(missing_ok=True)
             self._complete = None
 
     def finish(self, spare: Path | None) -> None:
-        """Tries once more to write a ``last`` that could not be written.
+        """Retry writing a ``last`` that could not be written.
 
         Args:
-            spare: a folder that takes it if its own place still cannot.
+            spare: fallback directory.
 
         Raises:
-            OSError: the own place cannot take it; the message says whether ``spare`` did.
+            OSError: ``last`` cannot be written; the message says whether it was written to ``spare``.
         """
         if self._unwritten is None:
             return
         checkpoint, self._unwritten = self._unwritten, None
         try:
-            _named(_written(checkpoint, self.last), self.last)
+            _rename(_write_partial(checkpoint, self.last), self.last)
         except OSError as error:
-            lost = f"{self.last} cannot be written ({error.strerror})"
+            message = f"{self.last} cannot be written ({error.strerror})"
             if spare is None:
-                advice = "the end of the run is lost, give --spare_dir another disk"
-                raise OSError(error.errno, f"{lost}: {advice}") from error
+                message += ": the end of the run is lost; set --spare_dir to a directory on another disk"
+                raise OSError(error.errno, message) from error
             try:
-                _named(_written(checkpoint, spare / self.last.name), spare / self.last.name)
-            except OSError as other:
-                advice = f"nor can {spare} ({other.strerror}): the end of the run is lost"
-                raise OSError(error.errno, f"{lost}, {advice}") from other
-            raise OSError(error.errno, f"{lost}: it is at {spare / self.last.name}") from error
+                _rename(_write_partial(checkpoint, spare / self.last.name), spare / self.last.name)
+            except OSError as spare_error:
+                message += f", nor can {spare} ({spare_error.strerror}): the end of the run is lost"
+                raise OSError(error.errno, message) from spare_error
+            raise OSError(error.errno, f"{message}; it was written to {spare / self.last.name}") from error
 
 
 def remove_partial(folder: Path) -> None:
-    """Deletes the unfinished files that a killed run left: checkpoints at any depth, others in its folder."""
+    """Delete the unfinished files of a killed run: checkpoints at any depth, others in its directory."""
     for file in (*folder.rglob(".*.partial"), *folder.glob(".*-*")):
         if _PARTIAL.fullmatch(file.name) and not file.is_dir():
             file.unlink(missing_ok=True)
 
 
 def _warn(target: Path, error: OSError) -> None:
-    warnings.warn(f"{target} cannot be written ({error.strerror}): training goes on", stacklevel=3)
+    warnings.warn(f"{target} cannot be written ({error.strerror}); training continues", stacklevel=3)
 
 
-def _written(checkpoint: dict[str, Any], target: Path) -> Path:
-    """The checkpoint in a file beside ``target``, on the disk.
+def _write_partial(checkpoint: dict[str, Any], target: Path) -> Path:
+    """Write a checkpoint to a temporary file next to ``target``, flush it to disk and return its path.
 
     Raises:
-        OSError: it cannot be written; nothing is left of it.
+        OSError: the file cannot be written; it is deleted.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
@@ -149,13 +149,13 @@ def _written(checkpoint: dict[str, Any], target: Path) -> Path:
     except BaseException as error:
         partial.unlink(missing_ok=True)
         cause = error.__context__
-        if isinstance(error, RuntimeError) and isinstance(cause, OSError):  # torch's words for a full disk
+        if isinstance(error, RuntimeError) and isinstance(cause, OSError):  # torch's error for a full disk
             raise cause from None
         raise
     return partial
 
 
-def _named(partial: Path, target: Path) -> None:
-    """Gives a complete file its name, for good."""
+def _rename(partial: Path, target: Path) -> None:
+    """Rename a file durably."""
     os.replace(partial, target)
     sync(target.parent)

@@ -15,17 +15,17 @@ from ssl_vision.runs.log import RunLog
 
 
 class ResumeCheckpoint(Checkpoint):
-    """Keeps ``last.ckpt``: of the last completed epoch, of every n-th step, and of where a run was stopped.
+    """Saves ``last.ckpt`` after every epoch, after every n-th step, and when a run is stopped.
 
-    It saves where Lightning takes a run up again exactly: between two steps, at the end of an epoch, and at
-    the beginning of a validation, to which a run stopped in its midst goes back. It has no state of its
-    own: no path of the machine that wrote it goes into a checkpoint.
+    Checkpoints are saved only where Lightning can resume exactly: between two steps, at the end of an epoch,
+    and at the start of a validation, which a run stopped during validation repeats. The callback has no
+    state, so that no path of the machine is stored in a checkpoint.
 
     Args:
-        folder: of the run.
-        files: writes it.
-        every_n_steps: steps between two saves, besides those at the ends of epochs; None for none.
-        spare: folder for the last checkpoint of a run whose own folder cannot take it.
+        folder: run directory.
+        files: writer of the checkpoints.
+        every_n_steps: steps between two saves within an epoch; None saves at the ends of epochs only.
+        spare: fallback directory for the last checkpoint when the disk of the run directory is full.
     """
 
     def __init__(
@@ -41,30 +41,30 @@ class ResumeCheckpoint(Checkpoint):
         self._before_validation: dict[str, Any] | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Clears away what a killed run left, and begins to listen to signals."""
+        """Delete unfinished files of a killed run and start to handle signals."""
         if trainer.is_global_zero:
             remove_partial(Path(trainer.default_root_dir))
         self.interruption.listen(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """All of the epoch before is on disk."""
+        """Commit the checkpoint of the previous epoch and act on a received signal."""
         self._settle(trainer)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """All of the step before is on disk."""
+        """Commit the checkpoint of the previous step and act on a received signal."""
         self._settle(trainer)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Saves where a step is the n-th, or the last one for now."""
+        """Save after every n-th step, and before the run stops."""
         self._signal = self._signal or self.interruption.agreed(trainer)
         self._cut = False
         last_of_epoch = batch_idx + 1 >= trainer.num_training_batches
         if not last_of_epoch and (batch_idx + 1) % trainer.accumulate_grad_batches:
-            # Gradients of a part of a step are in no checkpoint: max_time takes effect after the step.
+            # Checkpoints do not hold partially accumulated gradients: max_time takes effect after the step.
             self._stop_after_step = self._stop_after_step or trainer.should_stop
             trainer.should_stop = False
             return
@@ -85,10 +85,10 @@ class ResumeCheckpoint(Checkpoint):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Notes the place to go back to."""
+        """Record the progress before validation, from which a stopped run resumes."""
         if not trainer.sanity_checking and batch_idx == dataloader_idx == 0:
             self._before_validation = copy.deepcopy(trainer.fit_loop.state_dict())
-            # a batch begun and not done: where Lightning goes back into a validation, here to its first batch
+            # With a batch started but not completed, Lightning resumes within validation: at its first batch.
             progress = self._before_validation["epoch_loop.val_loop.batch_progress"]["total"]
             progress["started"] = progress["ready"]
 
@@ -101,7 +101,7 @@ class ResumeCheckpoint(Checkpoint):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Save and end after a signal, unless gradients of a part of a step are waiting."""
+        """Save and stop after a signal, unless gradients are partially accumulated."""
         if trainer.sanity_checking:
             return
         self._signal = self._signal or self.interruption.agreed(trainer)
@@ -112,23 +112,23 @@ class ResumeCheckpoint(Checkpoint):
             self._settle(trainer)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """The place before validation is behind."""
+        """Discard the progress before validation."""
         self._before_validation = None
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """In the midst of a validation: the progress of before it."""
+        """Store the progress before validation if saved during validation."""
         if self._before_validation is not None:
             checkpoint["loops"]["fit_loop"] = self._before_validation
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Saves, unless the epoch was cut and is saved as far as it came."""
+        """Save, unless the epoch was cut short and its last step is saved already."""
         if not self._cut:
             self._save(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """The last checkpoint gets its name, or the run fails."""
+        """Commit the last checkpoint; fail if it cannot be written."""
         self.interruption.stop_listening()
         self._commit(trainer)
         self.files.finish(self.spare)
@@ -136,7 +136,7 @@ class ResumeCheckpoint(Checkpoint):
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """What is complete gets its name, unless a validation that it takes for done is not."""
+        """Commit the last complete checkpoint, unless it was saved during an unfinished validation."""
         self.interruption.stop_listening()
         if self._before_validation is not None:
             self.files.discard()
@@ -150,7 +150,7 @@ class ResumeCheckpoint(Checkpoint):
         trainer.save_checkpoint(self.files.last, weights_only=False)
 
     def _commit(self, trainer: pl.Trainer) -> None:
-        """Names what was saved, if anything; the rows of before it are on the disk by then."""
+        """Flush the log to disk, then commit a waiting checkpoint, if any."""
         if not self.files.waiting:
             return
         for logger in trainer.loggers:
@@ -159,11 +159,11 @@ class ResumeCheckpoint(Checkpoint):
         self.files.commit()
 
     def _settle(self, trainer: pl.Trainer) -> None:
-        """Names what was saved, then does what a signal asked for."""
+        """Commit a waiting checkpoint, then act on a received signal."""
         self._commit(trainer)
         number, self._signal = self._signal, 0
         if self.interruption.ends(number):
             self.files.finish(self.spare)
         self.interruption.act(number)
-        if number:  # a requeue's own checkpoint, which last.ckpt equals
+        if number:  # Lightning's checkpoint of a requeue equals last.ckpt
             self.folder.remove_requeued()

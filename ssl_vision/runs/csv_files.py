@@ -1,4 +1,4 @@
-"""Reads metrics.csv and times.csv: all of it, one column, or the last value of one."""
+"""Readers for metrics.csv and times.csv: all rows, single columns, or the last value of a column."""
 
 import csv
 import math
@@ -10,71 +10,74 @@ from ssl_vision.errors import InputError
 from ssl_vision.runs.reading import check_file
 
 _BLOCK = 1 << 14
-"""Bytes that are read first from a file's end."""
+"""Bytes that are read first from the end of a file."""
 
 _LARGEST = 2**29
-"""Bytes of a file; a million steps with twenty numbers each have less than half of them."""
+"""Maximum size of a file in bytes; a million steps with twenty numbers each take less than half of it."""
 
 _LONGEST_HEADER = 2**16
-"""Bytes of the first line."""
+"""Maximum length of the first line in bytes."""
 
-_PLACE = {"step": math.nan, "epoch": 0.0}
-"""What says where in the training a row belongs, and the value where it is not given."""
+_POSITION_DEFAULTS = {"step": math.nan, "epoch": 0.0}
+"""Columns that must be finite, and their values in rows without them."""
 
 
 def rows(path: Path) -> list[dict[str, float]]:
-    """A dict for each row, without empty cells; rows that are damaged or have no finite step are left out.
+    """Return each row as a dict, without its empty cells.
 
-    Without the file there are no rows.
+    Damaged rows and rows without a finite step are skipped. If the file does not exist, the list is empty.
 
     Raises:
         InputError: the file is too large, is not a regular file, or cannot be read.
     """
-    columns, lines = _whole(path)
-    found = []
+    columns, lines = _read_table(path)
+    table = []
     for line in lines:
         try:
             cells = zip(columns, line.split(b","), strict=True)
             row = {name: float(cell) for name, cell in cells if cell.strip()}
         except ValueError:
             continue
-        if all(math.isfinite(row.get(name, default)) for name, default in _PLACE.items()):
-            found.append(row)
-    return found
+        if all(math.isfinite(row.get(name, default)) for name, default in _POSITION_DEFAULTS.items()):
+            table.append(row)
+    return table
 
 
 def names(path: Path) -> list[str]:
-    """The columns' names."""
-    file = _opened(path)
+    """Return the column names; none if the file does not exist."""
+    file = _open_table(path)
     if file is None:
         return []
     with file:
-        return _columns(file)
+        return _read_header(file)
 
 
 def column(path: Path, *names: str) -> list[float]:
-    """The values of one column, or of several, in whole rows; empty cells and absent columns have none."""
-    columns, lines = _whole(path)
+    """Return the values of one or several columns, one after another.
+
+    Incomplete rows, empty cells and missing columns are skipped.
+    """
+    columns, lines = _read_table(path)
     places = [columns.index(name) for name in names if name in columns]
     split = (line.split(b",") for line in lines)
     table = [cells for cells in split if len(cells) == len(columns) and cells[0].isdigit()]
     try:
         return [float(cells[place]) for place in places for cells in table if cells[place].strip()]
     except ValueError:
-        found = [_number(cells[place]) for place in places for cells in table]
-        return [value for value in found if value is not None]
+        values = [_parse_float(cells[place]) for place in places for cells in table]
+        return [value for value in values if value is not None]
 
 
 def last_value(path: Path, name: str) -> float | None:
-    """The last value of a column; None without the file, the column, or a value in it.
+    """Return the last value of a column; None if the file or the column does not exist or is empty.
 
-    Read from the file's end, so that a long file costs no more than a short one.
+    The file is read from its end, so that the time does not depend on its length.
     """
-    file = _opened(path)
+    file = _open_table(path)
     if file is None:
         return None
     with file:
-        columns = _columns(file)
+        columns = _read_header(file)
         if name not in columns:
             return None
         place, first = columns.index(name), file.tell()
@@ -82,11 +85,11 @@ def last_value(path: Path, name: str) -> float | None:
         while True:
             start = max(first, end - size)
             file.seek(start)
-            lines = _ended(file.read(end - start))
+            lines = _complete_lines(file.read(end - start))
             for line in reversed(lines if start == first else lines[1:]):
                 cells = line.split(b",")
-                whole = len(cells) == len(columns) and cells[0].isdigit()
-                value = _number(cells[place]) if whole else None
+                complete = len(cells) == len(columns) and cells[0].isdigit()
+                value = _parse_float(cells[place]) if complete else None
                 if value is not None:
                     return value
             if start == first:
@@ -94,17 +97,17 @@ def last_value(path: Path, name: str) -> float | None:
             size *= 4
 
 
-def _whole(path: Path) -> tuple[list[str], list[bytes]]:
-    """The names of the columns and the lines below them; nothing without the file."""
-    file = _opened(path)
+def _read_table(path: Path) -> tuple[list[str], list[bytes]]:
+    """Return the column names and the lines below them; empty lists if the file does not exist."""
+    file = _open_table(path)
     if file is None:
         return [], []
     with file:
-        return _columns(file), _ended(file.read())
+        return _read_header(file), _complete_lines(file.read())
 
 
-def _opened(path: Path) -> BinaryIO | None:
-    """The file; None where there is none.
+def _open_table(path: Path) -> BinaryIO | None:
+    """Open a file; return None if it does not exist.
 
     Raises:
         InputError: the file is too large, is not a regular file, or cannot be opened.
@@ -118,13 +121,13 @@ def _opened(path: Path) -> BinaryIO | None:
         raise InputError(f"{path} cannot be read ({error.strerror})") from error
 
 
-def _ended(content: bytes) -> list[bytes]:
-    """The lines that end: a power cut may leave half a line, and a file that grows may end in one."""
+def _complete_lines(content: bytes) -> list[bytes]:
+    """Split into complete lines: a file that is being written, or was cut short, may end within a line."""
     return content.split(b"\n")[:-1]
 
 
-def _columns(file: BinaryIO) -> list[str]:
-    """The names in the first line of a file; none where that line is not whole or no header."""
+def _read_header(file: BinaryIO) -> list[str]:
+    """Return the names in the first line of a file; none if that line is incomplete or not a header."""
     header = file.readline(_LONGEST_HEADER)
     if not header.endswith(b"\n"):
         return []
@@ -134,7 +137,7 @@ def _columns(file: BinaryIO) -> list[str]:
         return []
 
 
-def _number(cell: bytes) -> float | None:
+def _parse_float(cell: bytes) -> float | None:
     try:
         return float(cell)
     except ValueError:

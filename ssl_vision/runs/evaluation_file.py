@@ -1,4 +1,4 @@
-"""The rows of evaluation.json: how they are read, kept, replaced and chosen."""
+"""Reading, merging and selecting the rows of evaluation.json."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,50 +11,55 @@ Rows = list[dict[str, Any]]
 
 _OUTCOME = {"value", "weights", "title", "unit", "direction"}
 _CHOSEN = {"lr", "weight_decay"}
-"""What a grid chooses by itself."""
+"""Hyperparameters that a grid search selects."""
 
 
 def read_rows(file: Path, config: Mapping[str, Any]) -> Rows:
-    """The rows of an evaluation file, none where there is no file.
+    """Read the rows of an evaluation file; none if the file does not exist.
 
-    Rows that version 0.1 wrote do not name the root of their data. They are completed: that version kept only
-    measurements of the run's own data in this file.
+    Rows of version 0.1 do not name the root of their data. It is filled in from the config, because that
+    version only stored measurements on the run's own data in this file.
 
     Args:
-        file: evaluation.json, or a file of the same form.
-        config: of the run.
+        file: evaluation.json, or a file of the same format.
+        config: config of the run.
 
     Raises:
-        InputError: the file is not what ``ssl-vision evaluate`` writes.
+        InputError: the file was not written by ``ssl-vision evaluate``.
     """
     if not file.exists():
         return []
-    found = read_json(file)
-    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+    rows = read_json(file)
+    if not isinstance(rows, list) or not all(map(_is_row, rows)):
         raise InputError(f"{file} is not a list of rows")
     own = own_data(config)
-    for row in found:
+    for row in rows:
         if row.get("data", own.get("data")) == own.get("data"):
             row |= {name: value for name, value in own.items() if name not in row}
-    return found
+    return rows
+
+
+def _is_row(row: Any) -> bool:
+    number = isinstance(row, dict) and isinstance(row.get("value"), (int, float))
+    return number and isinstance(row.get("metric"), str)
 
 
 def own_data(config: Mapping[str, Any]) -> dict[str, str]:
-    """What rows of a run's own data set have in ``data``, ``root`` and ``folder``, as far as it applies."""
+    """Return the ``data``, ``root`` and ``folder`` fields of rows measured on a run's own data set."""
     data = config.get("data")
     if not isinstance(data, Mapping) or "class_path" not in data:
         return {}
     options = data.get("init_args") or {}
-    named = {"root": options.get("root"), "folder": options.get("test")}
-    return {"data": str(data["class_path"]).rpartition(".")[2]} | {k: v for k, v in named.items() if v}
+    paths = {"root": options.get("root"), "folder": options.get("test")}
+    return {"data": str(data["class_path"]).rpartition(".")[2]} | {k: v for k, v in paths.items() if v}
 
 
 def merged(before: Iterable[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> Rows:
-    """The new rows behind those of before that they do not replace.
+    """Append new rows to existing ones, and drop the existing rows that they replace.
 
-    A row is replaced by one of the same measurement: all fields are equal but the value and what a grid
-    chose. Where the row was written by version 0.1, ``options`` are unknown and not compared. Rows of a
-    trained network go, too, when the same epoch now has other weights.
+    A new row replaces one of the same measurement, that is, with equal fields apart from the value and what a
+    grid search selected. ``options`` are not compared with rows of version 0.1, which do not have them. Rows
+    of a trained network are also dropped if the weights of their epoch have changed.
     """
     exact, short = {_key(row) for row in new}, {_key(row, "options") for row in new}
     weights = {row["epoch"]: row["weights"] for row in new if row.get("features") == "trained"}
@@ -67,9 +72,9 @@ def merged(before: Iterable[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
 
 
 def preferred(rows: Sequence[dict[str, Any]], config: Mapping[str, Any]) -> Rows:
-    """The rows of one data set, in their order: the run's own where there are any, and of its test split.
+    """Select the rows of one data set, preferably of the run's own data and of its test split.
 
-    Rows of the same class at another place come next, then those of the data set that was measured first.
+    Otherwise, rows of the same data class at another path are preferred to those of the first data set.
     """
 
     def distance(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -87,7 +92,7 @@ def preferred(rows: Sequence[dict[str, Any]], config: Mapping[str, Any]) -> Rows
 
 
 def _stale(row: Mapping[str, Any], weights: Mapping[int, str]) -> bool:
-    """Whether a row is of a network whose epoch now has other weights; version 0.1 did not say which."""
+    """Return True if the weights of a row's epoch have changed; rows of version 0.1 do not record weights."""
     if row.get("features") != "trained" or "weights" not in row or row.get("epoch") not in weights:
         return False
     return bool(row["weights"] != weights[row["epoch"]])

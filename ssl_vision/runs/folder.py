@@ -1,4 +1,4 @@
-"""The run directory: where a run keeps its config, its metrics and its checkpoints."""
+"""The run directory, which contains a run's config, metrics and checkpoints."""
 
 import hashlib
 import json
@@ -18,13 +18,15 @@ from ssl_vision.runs.migration import original_settings
 
 _ROOT = "data.init_args.root"
 
-# Keys that say where to run and for how long, not what is computed: a continuation may change them. A folder
-# of one's own images is what is computed, and so is the length of a run whose schedule ends with it.
+# Settings that do not change the result, so that a continued run may change them. See `significant` for two
+# exceptions: the root of an ImageFolder, and the length of a run whose learning-rate schedule depends on it.
 _FREE = (
     "name",
     "runs_dir",
     "save_every_n_steps",
     "wandb",
+    "wandb_artifacts",
+    "wandb_media",
     "data.init_args.cache",
     "data.init_args.cache_dir",
     "data.init_args.changed",
@@ -40,24 +42,28 @@ _FREE = (
     "trainer.max_time",
 )
 
-# Defaults, and the settings that they were before: a run with the one is still a run with the other.
-_DEFAULTS_SINCE = {"data.init_args.val": ("auto", "train"), "data.init_args.val_folder": ("val", None)}
+# Settings with a changed default: the current default, and the former one, which is equivalent to it.
+_DEFAULTS_SINCE = {
+    "data.init_args.val": ("auto", "train"),
+    "data.init_args.val_folder": ("val", None),
+    "model.init_args.optimizer.lr_scaling": ("none", None),
+    "model.init_args.optimizer.reference_batch_size": (256, None),
+}
 _EXPORT = re.compile(r"(backbone(-torchvision|-timm)?\.safetensors|backbone\.onnx)(\.md)?")
 _FEATURES = re.compile(r"[a-z0-9_-]+-[0-9a-f]{24}\.pt")
-"""Names of the files that exports and the feature cache write."""
+"""File names of the feature cache."""
 _ROW = {"protocol", "metric", "value"}
 """Keys of every row of an evaluation."""
 
-
 _LONGEST_NAME = 200
-"""Bytes of a run's name: file systems take 255, and some files are named after it."""
+"""Maximum length of a run's name in bytes; file systems allow 255, and some file names are longer."""
 
 
 class RunFolder:
     """``runs/<name>/``: config.yaml, metrics.csv, times.csv, weights.csv, checkpoints/; evaluations, exports.
 
     Args:
-        path: the folder; it need not exist.
+        path: the directory; it need not exist.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -86,47 +92,45 @@ class RunFolder:
         overwrite: bool,
         moved: bool = False,
     ) -> None:
-        """Says why a run with this config cannot have the folder, if it cannot. Changes nothing.
+        """Check that a run can use the directory, without changing anything.
 
         Args:
-            config: configuration of the run about to start.
-            recorded: reads the configuration of the run that the directory holds.
-            resume: the run continues one that the folder holds.
-            overwrite: a run that the folder holds may be replaced.
-            moved: as for `differences`.
+            config: config of the run about to start.
+            recorded: function that reads the config of the run in the directory.
+            resume: continue the run in the directory.
+            overwrite: replace the run in the directory.
+            moved: see `differences`.
 
         Raises:
-            InputError: the folder holds another run, or this one already, or something else, or is in use, or
-                one of its subfolders is a symbolic link out of it.
+            InputError: the directory contains another run, this run already, or other files; it is in use; or
+                one of its subdirectories is a symbolic link out of it.
         """
         self.check_links()
         self.lock.check()
         if not self.config_file.exists():
-            started = {self.lock.path, self.path / "wandb"}  # what a run that could not start may leave
-            if self.path.exists() and (not self.path.is_dir() or set(self.path.iterdir()) - started):
-                raise InputError(
-                    f"{self.path} exists and is not a run directory: give the run another --name"
-                )
+            leftovers = {self.lock.path, self.path / "wandb"}  # of a run that failed to start
+            if self.path.exists() and (not self.path.is_dir() or set(self.path.iterdir()) - leftovers):
+                raise InputError(f"{self.path} exists and is not a run directory; choose another --name")
             return
         if overwrite:
             return
-        other = differences(recorded(), config, moved=moved)
-        if other:
+        changed = differences(recorded(), config, moved=moved)
+        if changed:
             raise InputError(
-                f"{self.path} holds a run with another config ({'; '.join(other)}): "
-                "give this one another --name, or replace that one with --overwrite true"
+                f"{self.path} contains a run with a different config ({'; '.join(changed)}): "
+                "choose another --name, or replace the run with --overwrite true"
             )
         if not resume:
             raise InputError(
-                f"{self.path} already holds this run: continue it with --ckpt_path last, "
-                "replace it with --overwrite true, or give this one another --name"
+                f"{self.path} already contains this run: continue it with --ckpt_path last, "
+                "replace it with --overwrite true, or choose another --name"
             )
 
     def check_links(self) -> None:
-        """Checks that what is written into subfolders stays in the run directory.
+        """Check that no subdirectory is a symbolic link out of the run directory.
 
         Raises:
-            InputError: a subfolder is a symbolic link out of it.
+            InputError: a subdirectory is one.
         """
         check_inside(self.path, "checkpoints", "features", "wandb")
 
@@ -136,38 +140,38 @@ class RunFolder:
         return owned(self.path, *filter(Path.exists, (self.config_file, self.last)))
 
     def clear(self) -> None:
-        """Deletes the files that a run, its evaluations and its exports wrote, by their exact names."""
+        """Delete the files that a run, its evaluations and its exports wrote, and no others."""
         logs = (self.metrics_file, self.times_file, self.weights_file, self.skipped_file, self.images_file)
-        own = [self.config_file, *logs, self.evaluation_file, self.report_file]
-        own += [file for file in self.path.glob("*") if _EXPORT.fullmatch(file.name)]
-        own += filter(_is_evaluation, self.path.glob("evaluation_*.json"))
-        own += self.checkpoints.glob("*.ckpt")
-        own += [file for file in self.features.glob("*.pt") if _FEATURES.fullmatch(file.name)]
-        for file in own:
+        files = [self.config_file, *logs, self.evaluation_file, self.report_file]
+        files += [file for file in self.path.glob("*") if _EXPORT.fullmatch(file.name)]
+        files += filter(_is_evaluation, self.path.glob("evaluation_*.json"))
+        files += self.checkpoints.glob("*.ckpt")
+        files += [file for file in self.features.glob("*.pt") if _FEATURES.fullmatch(file.name)]
+        for file in files:
             with suppress(FileNotFoundError, IsADirectoryError):
                 file.unlink()
         for folder in (self.checkpoints, self.features):
-            with suppress(OSError):  # absent, or other files are left in it
+            with suppress(OSError):  # does not exist, or contains other files
                 folder.rmdir()
 
     def remove_requeued(self) -> None:
-        """Deletes the checkpoints of SLURM requeues, which Lightning would take before any other."""
+        """Delete the checkpoints of SLURM requeues, which Lightning would prefer to any other."""
         for file in self.path.glob("hpc_ckpt_*.ckpt"):
             file.unlink()
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Writes config.yaml."""
+        """Write config.yaml."""
         with atomic_write(self.config_file) as partial:
             partial.write_text(as_yaml(config), encoding="utf-8")
 
 
 def owned(*paths: Path) -> bool:
-    """True if all files and folders belong to the current user."""
+    """Return True if all files and directories belong to the current user."""
     return all(path.stat().st_uid == os.getuid() for path in paths)
 
 
 def _is_evaluation(file: Path) -> bool:
-    """True if the file holds rows of ``ssl-vision evaluate``."""
+    """Return True if a file contains rows of ``ssl-vision evaluate``."""
     try:
         rows = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -178,28 +182,28 @@ def _is_evaluation(file: Path) -> bool:
 
 
 def run_path(runs_dir: str, name: str) -> Path:
-    """The path of a run directory, or of the directory of a sweep.
+    """Return the path of a run directory, or of the directory of a sweep.
 
     Raises:
-        InputError: the name is a path or too long, or nothing can be a directory there.
+        InputError: the name is a path or too long, or the path cannot be a directory.
     """
     if Path(name).name != name or name == ".." or name.startswith("~"):
-        raise InputError(f"--name {name}: a name, not a path; the folder is --runs_dir")
+        raise InputError(f"--name {name}: must be a name, not a path; set the directory with --runs_dir")
     if len(os.fsencode(name)) > _LONGEST_NAME:
         raise InputError(f"--name {name[:20]}…: longer than {_LONGEST_NAME} bytes")
     try:
         path = Path(runs_dir).expanduser() / name
-        for option, place in (("--runs_dir", path.parent), ("--name", path)):
-            if os.path.lexists(place) and not place.is_dir():
-                raise InputError(f"{option}: {place} is not a directory")
-            place.exists()
+        for option, folder in (("--runs_dir", path.parent), ("--name", path)):
+            if os.path.lexists(folder) and not folder.is_dir():
+                raise InputError(f"{option}: {folder} is not a directory")
+            folder.exists()
     except (OSError, RuntimeError) as error:  # RuntimeError: ~ without a home directory
         raise InputError(f"--runs_dir {runs_dir[:200]}: {getattr(error, 'strerror', error)}") from error
     return path
 
 
 def below_home(value: Any) -> Any:
-    """The same with ``~`` for the home directory, which is nobody else's business and differs elsewhere."""
+    """Replace the home directory in all strings by ``~``, for privacy and because it differs elsewhere."""
     if isinstance(value, dict):
         return {key: below_home(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -209,36 +213,36 @@ def below_home(value: Any) -> Any:
 
 
 def as_yaml(config: Mapping[str, Any]) -> str:
-    """The text of a config file."""
+    """Return the text of a config file."""
     return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], *, moved: bool = False) -> list[str]:
-    """The keys that change what is computed and differ, each as ``key: before there, now here``.
+    """List the settings that differ and change the result, each as ``key: before there, now here``.
 
     Args:
-        before: a run's config.
-        now: another one.
-        moved: the root of an own folder of images may differ, as its images are compared by themselves.
+        before: config of a run.
+        now: another config.
+        moved: ignore the root of an `ImageFolder`, because its images are compared separately.
     """
-    left, right = significant(before), significant(now)
-    for settings in (left, right) if moved else ():
+    old, new = significant(before), significant(now)
+    for settings in (old, new) if moved else ():
         settings.pop(_ROOT, None)
-    absent = object()
+    missing = object()
     return [
-        f"{key}: {left.get(key, 'nothing')} there, {right.get(key, 'nothing')} here"
-        for key in sorted(left | right)
-        if left.get(key, absent) != right.get(key, absent)
+        f"{key}: {old.get(key, 'nothing')} there, {new.get(key, 'nothing')} here"
+        for key in sorted(old | new)
+        if old.get(key, missing) != new.get(key, missing)
     ]
 
 
 def derived_name(config: Mapping[str, Any]) -> str:
-    """A name for a run that was given none: data, objective, seed, and a hash of all that matters."""
+    """Return the default name of a run: data, objective, seed, and a hash of its `significant` settings."""
     return _named(config, f"s{config.get('seed_everything', 0)}", significant(config))
 
 
 def derived_group(config: Mapping[str, Any]) -> str:
-    """The same without the seed: one name for the runs that differ in it alone."""
+    """Return a name shared by all runs that differ only in their seed."""
     settings = significant(config)
     settings.pop("seed_everything", None)
     return _named(config, "seeds", settings)
@@ -254,12 +258,12 @@ def _named(config: Mapping[str, Any], middle: str, settings: Mapping[str, Any]) 
 
 
 def class_name(spec: Any) -> str:
-    """The name of the class that a config's section is of."""
+    """Return the name of the class in a section of a config."""
     return str(spec["class_path"]).rsplit(".", 1)[-1] if isinstance(spec, Mapping) else "default"
 
 
 def significant(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that change what is computed, by their dotted keys, without those that are null."""
+    """Return the settings that change the result, by their dotted keys, without those that are null."""
     flat = dict(_flat(config))
     for key, (value, former) in _DEFAULTS_SINCE.items():
         if flat.get(key) == value:

@@ -1,4 +1,4 @@
-"""The list of the image files that a run is trained on, as a table."""
+"""images.csv, the list of a run's training images."""
 
 import csv
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ _COLUMNS = ("path", "size", "modified", "content", "decoded")
 
 
 def write_images(file: Path, images: Mapping[str, FileRecord]) -> None:
-    """Writes the list of a run's image files, if it has any."""
+    """Write the list of a run's image files, if it has any."""
     if not images:
         return
     with (
@@ -24,7 +24,7 @@ def write_images(file: Path, images: Mapping[str, FileRecord]) -> None:
 
 
 def read_images(file: Path) -> dict[str, FileRecord]:
-    """The list of a run's image files; empty if there is none, or if it cannot be read."""
+    """Read the list of a run's image files; empty if the file does not exist or cannot be read."""
     try:
         with file.open(newline="", encoding="utf-8", errors="surrogateescape") as lines:
             rows = csv.reader(lines)

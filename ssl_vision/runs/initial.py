@@ -1,4 +1,4 @@
-"""Initial weights from a file: another run's, or those of an encoder of another library."""
+"""Initial weights from another run, or from an encoder of another library."""
 
 import pickle
 import zipfile
@@ -15,46 +15,46 @@ from ssl_vision.methods import Method
 from ssl_vision.runs.checkpoint import check_bytes, read_checkpoint
 
 _CLASSIFIERS = ("classifier.", "fc.", "head.")
-"""Names of the classifiers of torchvision's and timm's networks, which encoders do not have."""
+"""Prefixes of the classifiers of torchvision and timm networks, which encoders do not have."""
 
 
 def start_from(model: nn.Module, path: str | Path) -> str:
-    """Gives a model the weights of a file instead of those drawn from its seed; returns what was taken.
+    """Load initial weights from a file into a model, and return a description of what was loaded.
 
-    The backbone is taken whole or the file refused. A run's projection head is taken, too, where it has the
-    sizes of the model's; otherwise the model keeps its own. The objective's parameters and the optimizer's
-    state are never taken: this is another run, not the continuation of that one.
+    The backbone must match completely. The projection head of a run is loaded if its shapes match those of
+    the model; otherwise it keeps its random initialisation. The objective's parameters and the optimizer's
+    state are not loaded: this is a new run, not the continuation of another one.
 
     Args:
-        model: about to be trained.
-        path: a run directory, a checkpoint that ``ssl-vision fit`` wrote, or an encoder's state dict with the
-            names of torchvision or timm, as a ``.safetensors`` file or one of ``torch.save``; a classifier
-            in it is left out. Of a pickle only tensors and plain values are read.
+        model: the model, modified in place.
+        path: run directory, checkpoint of ``ssl-vision fit``, or state dict of an encoder with the names of
+            torchvision or timm, saved as ``.safetensors`` or with ``torch.save``. A classifier is ignored.
+            Only tensors and plain values are read from pickles.
 
     Raises:
-        InputError: the file is absent, unreadable, or holds tensors of another encoder; or the model is not
-            a `Method`.
+        InputError: the file does not exist, cannot be read, or belongs to another encoder; or the model is
+            not a `Method`.
     """
     path = Path(path).expanduser()
     if not isinstance(model, Method):
         raise InputError(f"--initial_checkpoint requires a method of ssl_vision, not {type(model).__name__}")
     state = _read(path, model.state_dict())
-    _load(model.backbone, _of_encoder(state, model.backbone), path)
+    _load(model.backbone, _select_encoder(state, model.backbone), path)
     head = {name.removeprefix("head."): tensor for name, tensor in state.items() if name.startswith("head.")}
-    own = model.head.state_dict()
-    if head.keys() != own.keys() or any(head[name].shape != own[name].shape for name in own):
-        return f"backbone from {path}; the projection head starts from the seed"
+    expected = model.head.state_dict()
+    if head.keys() != expected.keys() or any(head[name].shape != expected[name].shape for name in expected):
+        return f"backbone from {path}; the projection head is initialised randomly"
     model.head.load_state_dict(head)
     return f"backbone and projection head from {path}"
 
 
-def _of_encoder(state: Mapping[str, Tensor], encoder: nn.Module) -> dict[str, Tensor]:
-    """Return the encoder's tensors in a file, without a classifier and with the names of the encoder.
+def _select_encoder(state: Mapping[str, Tensor], encoder: nn.Module) -> dict[str, Tensor]:
+    """Select the encoder's tensors in a state dict, without a classifier, under the names of the encoder.
 
-    A run's tensors start with ``backbone.``. Those of another library lack the ``network.`` that starts the
-    names of `ModuleEncoder`.
+    Names in a run start with ``backbone.``. Names of another library lack the prefix ``network.`` of a
+    `ModuleEncoder`.
     """
-    own = encoder.state_dict().keys()
+    expected = encoder.state_dict().keys()
     if any(name.startswith("backbone.") for name in state):
         return {
             name.removeprefix("backbone."): tensor
@@ -62,17 +62,19 @@ def _of_encoder(state: Mapping[str, Tensor], encoder: nn.Module) -> dict[str, Te
             if name.startswith("backbone.")
         }
     prefix = "network." if isinstance(encoder, ModuleEncoder) else ""
-    renamed = {name if name in own else f"{prefix}{name}": tensor for name, tensor in state.items()}
-    left_out = tuple(f"{prefix}{name}" for name in _CLASSIFIERS)
-    return {name: tensor for name, tensor in renamed.items() if name in own or not name.startswith(left_out)}
+    renamed = {name if name in expected else f"{prefix}{name}": tensor for name, tensor in state.items()}
+    ignored = tuple(f"{prefix}{name}" for name in _CLASSIFIERS)
+    return {
+        name: tensor for name, tensor in renamed.items() if name in expected or not name.startswith(ignored)
+    }
 
 
 def _read(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a file, those of a run under ``backbone.`` and ``head.``.
+    """Read the tensors of a file or a run directory; those of a run start with ``backbone.`` and ``head.``.
 
     Args:
-        path: of the file or the run directory.
-        expected: the model's tensors.
+        path: path of the file or the run directory.
+        expected: state dict of the model.
     """
     if path.is_dir() or path.suffix == ".ckpt":
         return read_checkpoint(path).state
@@ -86,43 +88,43 @@ def _read(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     except InputError:
         raise
     except pickle.UnpicklingError as error:
-        raise InputError(f"{path}: refused, it holds more than tensors and plain values") from error
+        raise InputError(f"{path}: refused, it contains more than tensors and plain values") from error
     except (
         SafetensorError, zipfile.BadZipFile, OSError, RuntimeError, EOFError, ValueError, LookupError
     ) as error:  # fmt: skip
         raise InputError(f"{path}: not a readable file of weights ({type(error).__name__})") from error
     if not isinstance(state, dict) or not all(map(torch.is_tensor, state.values())):
-        raise InputError(f"{path}: not a state dict, names and their tensors")
+        raise InputError(f"{path}: not a state dict that maps names to tensors")
     return state
 
 
 def _read_safetensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a file; of those that the model does not have, only the shape is read."""
-    found: dict[str, Tensor] = {}
+    """Read the tensors of a file; of tensors that do not fit the model, only the shape is read."""
+    state: dict[str, Tensor] = {}
     with safe_open(path, framework="pt") as file:
         for name in list(file.keys()):
             shape = tuple(file.get_slice(name).get_shape())
-            names = (name, f"backbone.{name}", f"backbone.network.{name}")
-            own = next((expected[known] for known in names if known in expected), None)
-            fits = own is not None and own.shape == shape
-            found[name] = file.get_tensor(name) if fits else torch.empty(shape, device="meta")
-    return found
+            candidates = (name, f"backbone.{name}", f"backbone.network.{name}")
+            target = next((expected[key] for key in candidates if key in expected), None)
+            fits = target is not None and target.shape == shape
+            state[name] = file.get_tensor(name) if fits else torch.empty(shape, device="meta")
+    return state
 
 
 def _load(backbone: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
-    own = backbone.state_dict()
-    for name in own:
+    expected = backbone.state_dict()
+    for name in expected:
         if name not in state:
-            raise InputError(f"{path}: has no {name}, so it is not a file of this encoder")
-        theirs, ours = tuple(state[name].shape), tuple(own[name].shape)
-        if theirs != ours:
+            raise InputError(f"{path}: has no {name}, so it does not belong to this encoder")
+        shape, expected_shape = tuple(state[name].shape), tuple(expected[name].shape)
+        if shape != expected_shape:
             raise InputError(
-                f"{path}: {name} is {theirs}, the model's is {ours}: "
-                "--model.encoder and its options must be those of the file"
+                f"{path}: {name} has shape {shape}, but the model's has {expected_shape}: "
+                "--model.encoder and its options must match the file"
             )
-    if more := sorted(state.keys() - own.keys()):
+    if unexpected := sorted(state.keys() - expected.keys()):
         raise InputError(
-            f"{path}: has {more[0]}, which the model has not: "
-            "--model.encoder and its options must be those of the file"
+            f"{path}: has {unexpected[0]}, which the model does not have: "
+            "--model.encoder and its options must match the file"
         )
     backbone.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a scheduler's signal, answered between two steps."""
+"""Handling of Ctrl-C, SIGTERM and the requeue signal of a scheduler between two steps."""
 
 import os
 import signal
@@ -16,10 +16,10 @@ _ENDS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
-    """Notes signals while a run trains, for it to act on where its state is whole.
+    """Records signals during training, so that the run acts on them when its state is consistent.
 
-    A second Ctrl-C does not wait. Where Lightning requeues a SLURM job on a signal, its handler, which saves
-    where the signal finds it, is called between two steps instead.
+    A second Ctrl-C stops the run immediately. If Lightning requeues a SLURM job on a signal, its handler,
+    which saves a checkpoint, is called between two steps instead of immediately.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Interruption:
         self._requeue: dict[int, Callable[[int, None], None]] = {}
 
     def listen(self, trainer: pl.Trainer) -> None:
-        """From now on signals are noted."""
+        """Start to record signals."""
         if threading.current_thread() is not threading.main_thread():
             return
         environment: Any = getattr(trainer.strategy, "cluster_environment", None)
@@ -40,13 +40,13 @@ class Interruption:
             self._before[number] = signal.signal(number, self._note)
 
     def stop_listening(self) -> None:
-        """Signals do again what they did before."""
+        """Restore the previous signal handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
 
     def agreed(self, trainer: pl.Trainer) -> int:
-        """The signal that any process has received since the last call, or 0."""
+        """Return the signal that any process has received since the last call, or 0."""
         number, self._received = self._received, 0
         if trainer.world_size > 1:
             flag = torch.tensor(number, device=trainer.strategy.root_device)
@@ -54,14 +54,14 @@ class Interruption:
         return number
 
     def ends(self, number: int) -> bool:
-        """Whether a signal ends the run."""
+        """Return True if a signal ends the run."""
         return number in _ENDS
 
     def act(self, number: int) -> None:
-        """Requeues the job or ends the run; the run's state is saved.
+        """Requeue the job or end the run, whose state has been saved.
 
         Raises:
-            Interrupted: the run ends.
+            Interrupted: the signal ends the run.
         """
         if number in self._requeue:
             self._requeue[number](number, None)
@@ -75,7 +75,7 @@ class Interruption:
         if self.ends(number):
             self._asked = True
             name = signal.Signals(number).name
-            os.write(2, f"\n{name}: saving and ending after this step\n".encode())
+            os.write(2, f"\n{name}: saving a checkpoint and stopping after this step\n".encode())
 
 
 def _requeues(environment: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A lock that gives a run directory to one process."""
+"""Lock of a run directory, so that only one process trains in it."""
 
 import fcntl
 import os
@@ -13,10 +13,10 @@ from ssl_vision.runs.atomic_files import no_follow
 
 
 class Lock:
-    """A claim on a folder, which ends with the process that has it, however that ends.
+    """Exclusive lock of a directory; it is released when its process ends, even if that is killed.
 
     Args:
-        path: of the lock file, which stays.
+        path: path of the lock file, which is never deleted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -24,7 +24,7 @@ class Lock:
         self._file: TextIOWrapper | None = None
 
     def take(self) -> None:
-        """Claims the directory; on a file system without locks, warns that nothing guards it.
+        """Acquire the lock; on a file system without locks, warn instead.
 
         Raises:
             InputError: another process holds the lock, or the lock file is a link or cannot be opened.
@@ -35,9 +35,9 @@ class Lock:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = open(self.path, "a+", encoding="utf-8", opener=no_follow)  # noqa: SIM115
         except OSError as error:
-            raise InputError(f"{self.path} cannot be used as a lock ({error.strerror}): remove it") from error
+            raise InputError(f"{self.path} cannot be used as a lock ({error.strerror}); remove it") from error
         try:
-            _claim(file)
+            _lock(file)
         except BlockingIOError as error:
             file.seek(0)
             owner = file.read().strip()
@@ -47,7 +47,7 @@ class Lock:
             ) from error
         except OSError as error:
             warnings.warn(
-                f"{self.path} cannot be locked ({error.strerror}): do not start this run a second time",
+                f"{self.path} cannot be locked ({error.strerror}); do not start this run twice",
                 stacklevel=2,
             )
         file.truncate(0)
@@ -56,10 +56,10 @@ class Lock:
         self._file = file
 
     def check(self) -> None:
-        """Checks that the directory can be claimed, and changes nothing.
+        """Check that the lock can be acquired, without acquiring it.
 
         Raises:
-            InputError: another process holds the lock, or something else is in the place of the lock file.
+            InputError: another process holds the lock, or the lock file is not a regular file.
         """
         blocked = os.path.lexists(self.path) and (self.path.is_symlink() or not self.path.is_file())
         if self._file is None and (blocked or self.held):
@@ -68,25 +68,25 @@ class Lock:
 
     @property
     def held(self) -> bool:
-        """True while a process, this one or another, holds the lock; False where nobody can tell."""
+        """True while any process, including this one, holds the lock; False if that cannot be determined."""
         try:
             with open(self.path, "rb", opener=no_follow) as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        except OSError:  # absent, a link or no file, not permitted, or no locks on this file system
+        except OSError:  # missing, not a regular file, not permitted, or a file system without locks
             pass
         return False
 
     def release(self) -> None:
-        """Gives the folder back."""
+        """Release the lock."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
-def _claim(file: TextIOWrapper) -> None:
-    """Locks the file, or raises; whoever only asks whether it is held is waited for."""
+def _lock(file: TextIOWrapper) -> None:
+    """Lock a file; retry once, because `Lock.held` locks it for a moment."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""metrics.csv, times.csv, weights.csv: every logged number of a run, one row a step, whatever else logs."""
+"""Logger that writes metrics.csv, times.csv and weights.csv, one row per step."""
 
 import csv
 import warnings
@@ -15,22 +15,21 @@ from ssl_vision.runs.csv_files import names, rows
 Row = dict[str, str]
 
 _FILES = {"time/": "times.csv", "memory/": "times.csv", "weight/": "weights.csv"}
-"""Where numbers go whose names begin so; all others go to metrics.csv."""
+"""File of each metric prefix; all other metrics go to metrics.csv."""
 
 
 class RunLog(Logger):
     """Writes ``metrics.csv`` with the columns ``step``, ``epoch`` and one for each metric.
 
-    Numbers named ``time/…`` and ``memory/…`` go to ``times.csv`` beside it, so that two runs of one seed have
-    equal metrics, and the shares of a histogram, ``weight/…``, to ``weights.csv``.
-    Each row is on disk when ``log_metrics`` returns; where the disk cannot take it, a warning says so and
-    the row is kept for the next time.
+    Metrics named ``time/…`` and ``memory/…`` go to ``times.csv`` instead, so that two runs with the same seed
+    write the same ``metrics.csv``; the histogram bins ``weight/…`` go to ``weights.csv``. `log_metrics`
+    writes each row immediately. If a row cannot be written, a warning is issued and the row is retried later.
 
     Args:
-        path: the CSV file of metrics; rows that it holds already are kept until ``keep_until`` drops them.
+        path: path of ``metrics.csv``; existing rows are kept until `keep_until` drops them.
 
     Attributes:
-        latest: the last value of every name that was logged.
+        latest: last logged value of every metric.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -47,7 +46,7 @@ class RunLog(Logger):
 
     @property
     def version(self) -> str:
-        """Empty: a run directory holds one run."""
+        """An empty string, because a run directory contains only one run."""
         return ""
 
     @property
@@ -62,13 +61,13 @@ class RunLog(Logger):
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Nothing: config.yaml holds them."""
+        """Do nothing; hyperparameters are in config.yaml."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Adds a row, or completes the last one if it is of the same step."""
+        """Append a row, or extend the last row if it belongs to the same step."""
         self.latest |= metrics
-        values = {key: _text(value) for key, value in metrics.items()}
+        values = {key: _format(value) for key, value in metrics.items()}
         place = {"step": str(step)} | {key: values[key] for key in ("epoch",) if key in values}
         rows: dict[str, Row] = {}
         for key in values:
@@ -80,73 +79,73 @@ class RunLog(Logger):
 
     @rank_zero_only
     def sync(self) -> None:
-        """Puts all rows on the disk, those too that it could not take before, or warns."""
+        """Flush all rows to disk, including those that could not be written before; warn on failure."""
         for table in self._tables.values():
             table.sync()
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """The last chance of rows that the disk could not take."""
+        """Retry rows that could not be written."""
         self.sync()
 
     @rank_zero_only
     def keep_until(self, step: int) -> None:
-        """Keeps the rows of steps before ``step`` that the files hold, and drops the rest.
+        """Drop the rows from ``step`` on from all files.
 
-        A continued run calls this with the step that it continues from, a fresh one with 0, so that each
-        step stands once in the file.
+        A continued run calls this with the step that it continues from, a new one with 0, so that each step
+        is logged only once.
         """
         for table in self._tables.values():
             table.keep_until(step)
 
 
 class _Table:
-    """A CSV file that grows by rows and, where a new name comes, by columns."""
+    """CSV file that is appended to, and rewritten when columns are added."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._columns: list[str] = ["step", "epoch"]
         self._rows: list[Row] = []
-        self._behind = self._unsynced = False
+        self._outdated = self._unsynced = False
 
     def add(self, row: Row) -> None:
-        new = [key for key in row if key not in self._columns]
-        self._columns += sorted(new)
-        same = bool(self._rows) and self._rows[-1]["step"] == row["step"]
-        if same:
+        new_columns = [key for key in row if key not in self._columns]
+        self._columns += sorted(new_columns)
+        same_step = bool(self._rows) and self._rows[-1]["step"] == row["step"]
+        if same_step:
             self._rows[-1] |= row
         else:
             self._rows.append(row)
         try:
-            if same or new or self._behind or not self._path.exists():
+            if same_step or new_columns or self._outdated or not self._path.exists():
                 self._rewrite()
             else:
                 with open(self._path, "a", newline="", encoding="utf-8", opener=no_follow) as file:
                     csv.DictWriter(file, self._columns).writerow(row)
             self._unsynced = True
         except OSError as error:
-            self._complain(error)
+            self._warn(error)
 
     def sync(self) -> None:
         try:
-            if self._behind:
+            if self._outdated:
                 self._rewrite()
             if self._unsynced:
                 sync(self._path)
                 self._unsynced = False
         except OSError as error:
-            self._complain(error)
+            self._warn(error)
 
-    def _complain(self, error: OSError) -> None:
-        if not self._behind:
-            warnings.warn(f"{self._path} cannot be written ({error.strerror}); trying again", stacklevel=4)
-        self._behind = True
+    def _warn(self, error: OSError) -> None:
+        if not self._outdated:
+            warnings.warn(f"{self._path} cannot be written ({error.strerror}); will retry", stacklevel=4)
+        self._outdated = True
 
     def keep_until(self, step: int) -> None:
         if self._path.exists():
             self._columns = names(self._path) or self._columns
             kept = (row for row in rows(self._path) if row["step"] < step)
-            self._rows = [{name: _text(value) for name, value in row.items()} for row in kept]
+            self._rows = [{name: _format(value) for name, value in row.items()} for row in kept]
             self._rewrite()
 
     def _rewrite(self) -> None:
@@ -154,8 +153,8 @@ class _Table:
             writer = csv.DictWriter(file, self._columns)
             writer.writeheader()
             writer.writerows(self._rows)
-        self._behind = False
+        self._outdated = False
 
 
-def _text(value: float) -> str:
+def _format(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))

@@ -1,4 +1,4 @@
-"""Read what version 0.1 wrote: all renamed options and classes, and how they are translated."""
+"""Migration of configs and checkpoints of version 0.1 to the current names of options and classes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ _CALLBACKS = {"FiniteSteps": "SkipNonFiniteSteps"}
 
 
 def migrated_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint with the current names of callbacks; its config is left to `migrated_config`.
+    """Return a checkpoint with the current names of callbacks; see `migrated_config` for its config.
 
     Example:
         >>> migrated_checkpoint({"callbacks": {"FiniteSteps": {"skipped": 2}}})

@@ -1,4 +1,4 @@
-"""Bounded readers for text, YAML and JSON files that anyone may have written."""
+"""Size-limited readers for untrusted text, YAML and JSON files."""
 
 import json
 import stat
@@ -10,37 +10,37 @@ import yaml
 from ssl_vision.errors import InputError
 
 _LARGEST = 4 * 2**20
-"""Bytes of a file; the largest that this package writes, evaluation.json, has a few hundred thousand."""
+"""Maximum size of a file in bytes; the largest written by this package is evaluation.json, a few 100 kB."""
 
 _LONGEST_YAML = 2**20
-"""Characters of a YAML text, so that reading one takes a fraction of a second."""
+"""Maximum length of a YAML text in characters, so that parsing takes a fraction of a second."""
 
 _MOST_VALUES = 10_000
-"""Values in a YAML file, with every alias expanded; a config.yaml has about 100."""
+"""Maximum number of values in a YAML file with all aliases expanded; a config.yaml has about 100."""
 
 _DEEPEST = 50
-"""Nested collections in a YAML file; a config.yaml has about 8."""
+"""Maximum nesting depth of a YAML file; a config.yaml has about 8."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BaseLoader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
 def check_file(path: Path, *, largest: int) -> None:
-    """Checks that a path is a regular file of at most so many bytes, before it is opened.
+    """Check that a path is a regular file of at most ``largest`` bytes.
 
     Raises:
         InputError: it is not a regular file, or is too large.
-        OSError: it cannot be looked at.
+        OSError: it does not exist or cannot be accessed.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{path} is not a file")
+        raise InputError(f"{path} is not a regular file")
     if status.st_size > largest:
         raise InputError(f"{path} is larger than {largest // 2**20} MiB")
 
 
 def read_text(path: Path) -> str:
-    """Reads a text file.
+    """Read a text file.
 
     Raises:
         InputError: the file cannot be read, is not a regular file, is too large, or is not UTF-8 text.
@@ -51,13 +51,13 @@ def read_text(path: Path) -> str:
     except InputError:
         raise
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no text file") from error
+        raise InputError(f"{path} is not a text file") from error
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
 def read_yaml(path: Path, *, words: bool = False) -> Any:
-    """Reads a YAML file; see `parse_yaml`.
+    """Read a YAML file; see `parse_yaml`.
 
     Raises:
         InputError: the file cannot be read, or `parse_yaml` refuses its text.
@@ -66,16 +66,16 @@ def read_yaml(path: Path, *, words: bool = False) -> Any:
 
 
 def parse_yaml(text: str, *, where: str, words: bool = False) -> Any:
-    """Builds plain values from YAML text, after checking how many there are and how deep they nest.
+    """Parse YAML into plain values, after checking their number and nesting depth.
 
     Args:
-        text: the YAML.
-        where: the file that holds it, for messages.
-        words: leave every scalar as the text that stands in the file.
+        text: YAML text.
+        where: name of its file, for error messages.
+        words: keep every scalar as a string.
 
     Raises:
-        InputError: the text is not YAML, holds a null byte, contains itself, has more than 10,000 values with
-            every alias expanded, or nests collections more than 50 deep.
+        InputError: the text is not YAML, contains a null byte or itself, has more than 10,000 values with
+            all aliases expanded, or is nested more than 50 deep.
     """
     try:
         check_yaml(text, where=where)
@@ -91,16 +91,17 @@ def parse_yaml(text: str, *, where: str, words: bool = False) -> Any:
 
 
 def check_yaml(text: str, *, where: str) -> None:
-    """Counts values and depth from the parser's events, before anything is built from them.
+    """Check the number and nesting depth of YAML values from parser events, without building the values.
 
     Raises:
-        InputError: the text is too long, holds a null byte or itself, or has too many or too deep values.
+        InputError: the text is too long, contains a null byte or itself, has too many values, or is nested
+            too deeply.
         yaml.YAMLError: the text is not YAML.
     """
     if len(text) > _LONGEST_YAML:
         raise InputError(f"{where}: longer than {_LONGEST_YAML // 2**20} MiB")
-    known: dict[str, tuple[int, int]] = {}  # values and height of what has an anchor
-    unfinished: list[tuple[str | None, int, int]] = []  # anchor, values before it, height so far
+    anchored: dict[str, tuple[int, int]] = {}  # number of values and height, by anchor
+    unfinished: list[tuple[str | None, int, int]] = []  # anchor, number of values before it, height so far
     values = 0
     for event in yaml.parse(text, Loader=_Loader):
         height = 0
@@ -115,21 +116,21 @@ def check_yaml(text: str, *, where: str) -> None:
             anchor, before, height = unfinished.pop()
             height += 1
             if anchor:
-                known[anchor] = (values - before, height)
+                anchored[anchor] = (values - before, height)
         elif isinstance(event, yaml.AliasEvent):
-            own = any(anchor == each for each, _, _ in unfinished)
-            count, height = (_MOST_VALUES, 0) if own else known.get(str(anchor), (1, 0))
+            recursive = any(anchor == parent for parent, _, _ in unfinished)
+            count, height = (_MOST_VALUES, 0) if recursive else anchored.get(str(anchor), (1, 0))
             values += count
         elif isinstance(event, yaml.ScalarEvent):
             values += 1
             if "\0" in event.value:
-                raise InputError(f"{where}: {event.value[:40]!r} holds a null byte")
+                raise InputError(f"{where}: {event.value[:40]!r} contains a null byte")
             if anchor:
-                known[anchor] = (1, 0)
+                anchored[anchor] = (1, 0)
         else:
             continue
         if values >= _MOST_VALUES:
-            raise InputError(f"{where}: holds itself, or more than {_MOST_VALUES} values")
+            raise InputError(f"{where}: contains itself, or more than {_MOST_VALUES} values")
         if len(unfinished) + height > _DEEPEST:
             raise InputError(f"{where}: nested more than {_DEEPEST} deep")
         if unfinished:
@@ -138,13 +139,13 @@ def check_yaml(text: str, *, where: str) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Reads a JSON file.
+    """Read a JSON file.
 
     Raises:
-        InputError: the file cannot be read, is too large, is not JSON, or nests too deep.
+        InputError: the file cannot be read, is too large, is not JSON, or is nested too deeply.
     """
     text = read_text(path)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is no JSON file") from error
+        raise InputError(f"{path} is not a JSON file") from error

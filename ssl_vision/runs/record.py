@@ -1,4 +1,4 @@
-"""Records a run's config where it will be looked for: the run directory, the checkpoint, W&B."""
+"""Callback that records a run's config in the run directory, in checkpoints and in W&B."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,14 +20,14 @@ CHECKPOINT_KEY = "ssl_vision"
 class RunRecord(pl.Callback):
     """Writes the full config to ``config.yaml``, into every checkpoint and into the W&B run.
 
-    In the checkpoint it is text, so that ``torch.load(..., weights_only=True)`` reads it. The checkpoint also
-    holds the digest of the images; their files are listed in ``images.csv``.
+    Checkpoints store it as text, so that ``torch.load(..., weights_only=True)`` reads it, and also store the
+    digest of the images. The image files are listed in ``images.csv``.
 
     Args:
-        folder: of the run.
-        config: the whole of it, as plain dicts and lists.
-        fresh: the run continues none, so that what the folder holds of another goes.
-        check: says why the run cannot have the folder, if it cannot, which may have changed meanwhile.
+        folder: run directory.
+        config: full config, as plain dicts and lists.
+        fresh: the run is new, so that files of a replaced run are deleted.
+        check: function that raises if the run cannot use the directory; called again once it is locked.
     """
 
     def __init__(
@@ -40,12 +40,13 @@ class RunRecord(pl.Callback):
         self._images: Fingerprint | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Makes the folder this run's.
+        """Lock the run directory and write the config.
 
-        Not before training starts: a run that cannot start leaves no folder behind and replaces none.
+        This waits for training to start, so that a run that cannot start neither creates nor replaces a
+        directory.
 
         Raises:
-            InputError: another process has made it its own meanwhile, or does now.
+            InputError: another process uses the directory.
         """
         if not trainer.is_global_zero:
             return
@@ -71,7 +72,7 @@ class RunRecord(pl.Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Adds the config, the version that wrote it, and the digest of the images."""
+        """Add the config, the version of this package, and the digest of the images."""
         content = {"version": __version__, "config": as_yaml(self.config)}
         if self._images is not None:
             content["images"] = self._images.digest

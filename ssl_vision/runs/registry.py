@@ -1,4 +1,4 @@
-"""What run directories say of their runs, read from text files without torch."""
+"""Access to the configs, metrics and evaluations of runs, without importing torch."""
 
 import math
 import os
@@ -12,6 +12,7 @@ from typing import Any
 from ssl_vision.errors import InputError
 from ssl_vision.runs.csv_files import column, last_value, rows
 from ssl_vision.runs.evaluation_file import preferred, read_rows
+from ssl_vision.runs.evaluation_summary import TEST_PREFIXES, evaluation_summary
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.migration import migrated_config, migrated_key
 from ssl_vision.runs.reading import read_yaml
@@ -23,19 +24,19 @@ SHORT = {
     "epochs": "trainer.max_epochs",
     "batch_size": "data.init_args.batch_size",
 }
-"""Names of settings that are asked for often, and their keys in config.yaml."""
+"""Short names of common settings, and their keys in config.yaml."""
 
 _SECONDS = ("time/train_seconds", "time/val_seconds")
 
 _LAST_KEY = "wandb"
-"""The key that every config.yaml ends with: without it, the file was cut short."""
+"""Last key of every config.yaml; if it is missing, the file is incomplete."""
 
 _NO_RUNS = {"wandb", "checkpoints", "features"}
-"""Folders that hold no runs, whatever lies in them."""
+"""Directories in which runs are not searched."""
 
 
 class Run:
-    """What a run directory says of its run; each file is read when it is asked for.
+    """A run, read from its run directory; each file is read on first access.
 
     Args:
         path: the run directory.
@@ -47,13 +48,13 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The configuration that the run was started with, read once.
+        """The config of the run, from config.yaml.
 
-        It is read from config.yaml. Where that is damaged or cut short, as a power cut may leave it, the
-        copy in the last checkpoint is taken instead, which imports torch.
+        If that file is damaged or incomplete, for example after a power failure, the copy in the last
+        checkpoint is read instead, which imports torch.
 
         Raises:
-            InputError: config.yaml is absent or damaged, and no checkpoint has a copy.
+            InputError: config.yaml is missing or damaged, and no checkpoint has a copy.
         """
         file, config = self.folder.config_file, None
         try:
@@ -63,15 +64,15 @@ class Run:
             damage = InputError(f"{file} is not a table of keys and values")
         except InputError as error:
             damage = error
-        copy = self._config_of_checkpoint()
-        if copy is not None:
-            return copy
+        backup = self._config_of_checkpoint()
+        if backup is not None:
+            return backup
         if isinstance(config, dict):
             return config
         raise damage
 
     def _config_of_checkpoint(self) -> dict[str, Any] | None:
-        """The copy of config.yaml in a checkpoint; None where no checkpoint can be read."""
+        """Return the copy of config.yaml in a checkpoint; None if no checkpoint can be read."""
         for file in (self.folder.last, self.folder.previous):
             if file.is_file():
                 from ssl_vision.runs.checkpoint import read_checkpoint
@@ -81,17 +82,16 @@ class Run:
         return None
 
     def setting(self, key: str) -> Any:
-        """The value of a key; None where there is none.
+        """Return the value of a setting; None if it does not exist. For a class, return its name.
 
         Args:
-            key: ``name``, one of ``SHORT``, or a dotted key of config.yaml, with or without its
-                ``init_args``: ``model.objective.temperature``. A class with its arguments is given as the
-                name of the class.
+            key: ``name``, one of ``SHORT``, or a dotted key of config.yaml with or without ``init_args``,
+                such as ``model.objective.temperature``.
         """
         if key == "name":
             return self.name
-        value = _found(self.config, migrated_key(SHORT.get(key, key)))[1]
-        if value is None and key == "objective":  # a method that has one objective only
+        value = _look_up(self.config, migrated_key(SHORT.get(key, key)))[1]
+        if value is None and key == "objective":  # a method with a fixed objective
             value = self.config.get("model")
         if isinstance(value, dict) and "class_path" in value:
             return str(value["class_path"]).rpartition(".")[2]
@@ -103,7 +103,7 @@ class Run:
         Args:
             key: dotted key of config.yaml, as for `setting`.
         """
-        value = _found(self.config, key)[1]
+        value = _look_up(self.config, key)[1]
         if not isinstance(value, dict) or "class_path" not in value:
             return str(value) if value else None
         options = {**(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}
@@ -112,15 +112,15 @@ class Run:
         return f"{name} ({', '.join(words)})" if words else name
 
     def whole_key(self, key: str) -> str | None:
-        """The dotted key of config.yaml that a key stands for; None where there is none."""
-        parts = _found(self.config, migrated_key(SHORT.get(key, key)))[0]
+        """Return the full dotted key in config.yaml of a `setting`; None if it does not exist."""
+        parts = _look_up(self.config, migrated_key(SHORT.get(key, key)))[0]
         return ".".join(parts) if parts else None
 
     @property
     def status(self) -> str:
-        """``running``, ``finished`` (as many epochs, or steps, as the config says) or ``stopped``.
+        """``running``, ``finished`` (all epochs or steps of the config are done) or ``stopped``.
 
-        A run is running while a process has its lock.
+        A run is running while a process holds its lock.
         """
         if self.folder.lock.held:
             return "running"
@@ -148,7 +148,7 @@ class Run:
 
     @property
     def epochs(self) -> float | None:
-        """Epochs trained, with a fraction where the last one was cut; None in runs of version 0.1."""
+        """Epochs trained, including the fraction of an unfinished epoch; None in runs of version 0.1."""
         return last_value(self.folder.times_file, "time/epochs")
 
     @property
@@ -159,22 +159,38 @@ class Run:
 
     @cached_property
     def history(self) -> list[dict[str, float]]:
-        """metrics.csv as numbers, a dict for each row, empty cells left out."""
+        """The rows of metrics.csv as dicts of numbers, without empty cells."""
         return rows(self.folder.metrics_file)
 
     def curve(self, metric: str) -> list[tuple[int, int, float]]:
-        """Step, epoch and value of each row that has the metric."""
+        """Return the step, epoch and value of each logged value of a metric."""
         return [
             (int(row["step"]), int(row.get("epoch", 0)), row[metric]) for row in self.history if metric in row
         ]
 
     def last(self, metric: str) -> float | None:
-        """The metric's last value in metrics.csv; None where it was never logged."""
-        return last_value(self.folder.metrics_file, metric)
+        """Return the last value of a metric in metrics.csv, or else its value in `test_metrics`.
+
+        None if there is none.
+        """
+        value = last_value(self.folder.metrics_file, metric)
+        if value is None and metric.startswith(TEST_PREFIXES):
+            with suppress(InputError):  # a program of one's own may leave no config.yaml
+                return self.test_metrics.get(metric)
+        return value
+
+    @cached_property
+    def test_metrics(self) -> dict[str, float]:
+        """Values that ``ssl-vision evaluate`` measured at the last epoch, by names such as ``test/knn_top1``.
+
+        Raises:
+            InputError: evaluation.json is not what ``ssl-vision evaluate`` writes.
+        """
+        return evaluation_summary(self.evaluation, self.config, epoch=self.epoch)
 
     @cached_property
     def damage(self) -> InputError | None:
-        """Why config.yaml, metrics.csv or times.csv cannot be read; None where they can."""
+        """The error on reading config.yaml, metrics.csv or times.csv; None if there is none."""
         try:
             _ = self.config
         except InputError as error:
@@ -183,7 +199,7 @@ class Run:
 
     @cached_property
     def log_damage(self) -> InputError | None:
-        """Why metrics.csv or times.csv cannot be read; None where they can, or are absent."""
+        """The error on reading metrics.csv or times.csv; None if there is none or they do not exist."""
         try:
             for file in (self.folder.metrics_file, self.folder.times_file):
                 last_value(file, "step")
@@ -193,74 +209,74 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of training and validation, from times.csv; None without it."""
-        found = column(self.folder.times_file, *_SECONDS)
-        return math.fsum(found) if found else None
+        """Seconds of training and validation, from times.csv; None if that does not exist."""
+        seconds = column(self.folder.times_file, *_SECONDS)
+        return math.fsum(seconds) if seconds else None
 
     @cached_property
     def evaluation(self) -> list[dict[str, Any]]:
-        """Rows of evaluation.json; none where the run was not evaluated.
+        """Rows of evaluation.json; empty if the run was not evaluated.
 
         Raises:
-            InputError: the file is not what ``ssl-vision evaluate`` writes.
+            InputError: the file was not written by ``ssl-vision evaluate``.
         """
         return read_rows(self.folder.evaluation_file, self.config)
 
     def evaluated(self, metric: str) -> dict[str, Any] | None:
-        """The row of evaluation.json that stands for a metric of the trained backbone; None without one.
+        """Return the row of evaluation.json with a metric of the trained backbone; None if there is none.
 
-        Of several it is one of the run's own data set where there is one, of the latest epoch, of the
-        protocol ``macl`` where there is one, and of the evaluation that was made last.
+        Of several rows, those of the run's own data set are preferred, then those of the latest epoch, of the
+        protocol ``macl``, and of the most recent evaluation.
         """
         wanted = {"features": "trained", "layer": "backbone", "metric": metric}
         rows = [row for row in self.evaluation if all(row.get(key) == wanted[key] for key in wanted)]
 
-        def standing(row: dict[str, Any]) -> tuple[int, bool]:
+        def priority(row: dict[str, Any]) -> tuple[int, bool]:
             return row.get("epoch", 0), row.get("protocol") == "macl"
 
-        return max(reversed(preferred(rows, self.config)), key=standing, default=None)
+        return max(reversed(preferred(rows, self.config)), key=priority, default=None)
 
     @property
     def validated_on(self) -> str:
-        """The images whose accuracies metrics.csv has, in words."""
-        known = {"test": "test images", "val": "validation images"}
+        """Description of the images on which the accuracies in metrics.csv are measured."""
+        descriptions = {"test": "test images", "val": "validation images"}
         own_splits = self.setting("data.val") == "auto" and self.setting("data") == "ImageFolder"
-        return known.get(
+        return descriptions.get(
             self.setting("data.val"), "held-out images" if own_splits else "held-out train images"
         )
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Run]:
-    """All run directories at or below the paths, each once, by path.
+    """Find all run directories at or below the paths, without duplicates, sorted by path.
 
-    A run directory is one with a config.yaml; below it none is looked for.
+    A run directory is one that contains a config.yaml; its subdirectories are not searched.
 
     Raises:
-        InputError: a path that does not exist, or without a run.
+        InputError: a path does not exist, or has no run at or below it.
     """
-    found: dict[Path, Path] = {}
+    unique: dict[Path, Path] = {}
     for path in map(Path, paths):
         path = path.expanduser()
         if not path.is_dir():
-            raise InputError(f"{path}: no such folder")
-        here = list(_below(path, set()))
-        if not here:
-            raise InputError(f"{path}: no run directory at or below it (one has a config.yaml)")
-        for folder in here:
+            raise InputError(f"{path}: no such directory")
+        folders = list(_below(path, set()))
+        if not folders:
+            raise InputError(f"{path}: no run directory (one with a config.yaml) at or below this path")
+        for folder in folders:
             real = folder.resolve()
-            found[real] = min(found.get(real, folder), folder, key=lambda path: len(path.parts))
-    return [Run(folder) for folder in sorted(found.values())]
+            unique[real] = min(unique.get(real, folder), folder, key=lambda path: len(path.parts))
+    return [Run(folder) for folder in sorted(unique.values())]
 
 
 def readable(runs: Iterable[Run], command: str) -> list[Run]:
-    """Leaves out the runs whose files cannot be read, each with a line on stderr.
+    """Skip the runs whose files cannot be read, and print a message about each to stderr.
 
     Args:
         runs: the runs.
-        command: name of the command that leaves them out, for the line.
+        command: name of the command, for the messages.
 
     Raises:
-        InputError: no run is left.
+        InputError: no run can be read.
     """
     kept, damage = [], None
     for run in runs:
@@ -268,9 +284,9 @@ def readable(runs: Iterable[Run], command: str) -> list[Run]:
             kept.append(run)
         else:
             damage = run.damage
-            print(f"ssl-vision {command}: left out: {damage}", file=sys.stderr)
+            print(f"ssl-vision {command}: skipped: {damage}", file=sys.stderr)
     if not kept and damage is not None:
-        raise InputError("no run can be read: the lines above say why")
+        raise InputError("no run can be read, for the reasons above")
     return kept
 
 
@@ -283,7 +299,7 @@ def _below(path: Path, seen: set[str]) -> Iterator[Path]:
     for entry in listed:
         if entry.name.startswith(".") or entry.name in _NO_RUNS or not entry.is_dir():
             continue
-        if entry.is_symlink():  # which may lead back to where it came from
+        if entry.is_symlink():  # it may form a cycle
             real = os.path.realpath(entry.path)
             if real in seen:
                 continue
@@ -291,8 +307,8 @@ def _below(path: Path, seen: set[str]) -> Iterator[Path]:
         yield from _below(Path(entry.path), seen)
 
 
-def _found(config: dict[str, Any], key: str) -> tuple[list[str], Any]:
-    """The parts of a key's whole path, ``init_args`` among them, and its value; ``([], None)`` without it."""
+def _look_up(config: dict[str, Any], key: str) -> tuple[list[str], Any]:
+    """Return the full path of a key, including ``init_args``, and its value; ``([], None)`` if absent."""
     path: list[str] = []
     value: Any = config
     for part in key.split("."):

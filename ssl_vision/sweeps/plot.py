@@ -1,56 +1,205 @@
-"""What came of a sweep as a page: the metric against what was varied, and over the epochs."""
+"""A page of charts of a sweep: its metric and its accuracies against what was varied."""
 
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ssl_vision.descriptions import LAYERS, description_of, layer_of
 from ssl_vision.optional import needed
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.registry import Run
-from ssl_vision.sweeps.results_table import ranked
+from ssl_vision.sweeps.results_table import ranked, test_metrics
 from ssl_vision.sweeps.sweep_file import SweepMetric
 from ssl_vision.sweeps.sweep_plan import Record
 from ssl_vision.sweeps.trials import short_value
 
 _SEED = "seed_everything"
-_LEFT, _RIGHT = {"row": 1, "col": 1}, {"row": 1, "col": 2}
 _WIDE = 10.0
 """From this ratio of the largest to the smallest on, an axis is logarithmic."""
+
+_DASHES = dict(zip(LAYERS, ("solid", "dash", "dot"), strict=True))
+_HEIGHT, _COLUMNS = 420, 2
+
+Values = Mapping[str, float | None]
+"""Values of a metric by the name of the trial."""
+
+Panel = tuple[str, Callable[[Any, dict[str, int]], None]]
+"""Title of a chart, and the function that draws it, given the figure and its row and column."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the charts of a sweep are drawn from."""
+
+    records: Sequence[Record]
+    """Trials with a value, best first."""
+    axis: str | None
+    """The parameter to plot against."""
+
+    @property
+    def settings(self) -> dict[str, list[Record]]:
+        """The trials that differ in the axis and the seed alone, by what the others have."""
+        return _grouped(self.records, (self.axis, _SEED))
+
+    def x(self, record: Record) -> Any:
+        """Where a trial stands on the axis."""
+        value = record.trial.varied.get(self.axis) if self.axis else record.trial.name
+        return value if _numbers([value]) else short_value(value)
 
 
 def write_plot(folder: Path, records: Sequence[Record], metric: SweepMetric) -> Path | None:
     """Writes ``sweep.html``, which needs nothing besides; None where no trial has a value yet.
 
-    On the left the metric of each trial against the parameter with the most values, a line through the means
-    of each setting of the others; on the right its course in every trial.
+    Charts of the sweep's metric and of each accuracy that ``ssl-vision evaluate`` measured against the
+    parameter with the most values, a line through the means of each setting of the others; of the metric over
+    the epochs; and a heat map for each two parameters of numbers.
     """
     order = [record for record in ranked(records, metric) if record.value is not None]
     if not order:
         return None
-    figure = needed("plotly.subplots", extra="sweep").make_subplots(rows=1, cols=2, horizontal_spacing=0.08)
-    axis = _axis(order)
-    for number, (setting, group) in enumerate(_settings(order, axis).items()):
-        _add_setting(figure, number, setting, group, axis)
-    for record in order:
-        run = Run(folder / record.trial.name)
-        curve = run.curve(metric.name) if run.log_damage is None else []
-        x, y = [epoch + 1 for _, epoch, _ in curve], [value for _, _, value in curve]
-        name = record.trial.name
-        figure.add_scatter(x=x, y=y, name=name, mode="lines+markers", showlegend=False, **_RIGHT)
-    values: list[Any] = [record.trial.varied.get(axis) for record in order] if axis else []
-    if _numbers(values) and min(values) > 0 and max(values) / min(values) >= _WIDE:
-        figure.update_xaxes(type="log", **_LEFT)
-    figure.update_xaxes(title=axis or "trial", **_LEFT)
-    figure.update_xaxes(title="epoch", **_RIGHT)
-    figure.update_yaxes(title=metric.name, **_LEFT)
-    figure.update_layout(title=folder.name, template="plotly_white", legend={"orientation": "h", "y": -0.2})
-    page = folder / "sweep.html"
-    with atomic_write(page) as partial:
+    page = Page(order, _axis(order))
+    values: dict[str, Values] = {metric.name: {record.trial.name: record.value for record in order}}
+    measured = {record.trial.name: test_metrics(folder, record) for record in order}
+    for name in dict.fromkeys(name for each in measured.values() for name in each):
+        if description_of(name).percent:
+            values[name] = {trial: each.get(name) for trial, each in measured.items()}
+    panels = [_against_axis(page, [metric.name], values, legend=True), _over_epochs(page, folder, metric)]
+    accuracies = _by_layer(list(values)[1:])
+    panels += [_against_axis(page, names, values, legend=not i) for i, names in enumerate(accuracies)]
+    panels += _heat_maps(page, {name: own for name, own in values.items() if not layer_of(name)[1]})
+    rows = math.ceil(len(panels) / _COLUMNS)
+    figure = needed("plotly.subplots", extra="sweep").make_subplots(
+        rows=rows,
+        cols=_COLUMNS,
+        horizontal_spacing=0.12,
+        vertical_spacing=0.25 / rows,
+        subplot_titles=[title for title, _ in panels],
+    )
+    for number, (_, draw) in enumerate(panels):
+        draw(figure, {"row": number // _COLUMNS + 1, "col": number % _COLUMNS + 1})
+    height = _HEIGHT * rows + 180
+    legend = {"orientation": "h", "y": 1 + 40 / height, "yanchor": "bottom"}
+    figure.update_layout(title=folder.name, template="plotly_white", legend=legend, height=height)
+    path = folder / "sweep.html"
+    with atomic_write(path) as partial:
         figure.write_html(partial, include_plotlyjs=True)
-    return page
+    return path
+
+
+def _against_axis(page: Page, names: Sequence[str], values: Mapping[str, Values], *, legend: bool) -> Panel:
+    """Points of the trials, and lines through the means of the finished ones: a colour for each setting.
+
+    Args:
+        page: the trials.
+        names: a metric at one or several layers, of which each has its own dashes.
+        values: of the metrics.
+        legend: name the lines in the legend.
+    """
+
+    def draw(figure: Any, place: dict[str, int]) -> None:
+        for (number, (setting, group)), name in itertools.product(enumerate(page.settings.items()), names):
+            measured = [record for record in group if values[name].get(record.trial.name) is not None]
+            y = {record.trial.name: values[name][record.trial.name] for record in measured}
+            layer = layer_of(name)[1] if len(names) > 1 else ""
+            colour = f"hsl({(number * 137.5) % 360:.0f},60%,45%)"
+            finished: dict[Any, list[float]] = defaultdict(list)
+            for record in measured:
+                if record.state == "finished":
+                    finished[page.x(record)].append(y[record.trial.name] or 0.0)
+            places = sorted(finished, key=lambda x: x if _numbers([x]) else str(x))
+            label = " ".join(filter(None, [setting, layer or ("backbone" if len(names) > 1 else "")]))
+            line = {"color": colour, "dash": _DASHES[layer or "backbone"]}
+            figure.add_scatter(
+                x=places, y=[fmean(finished[x]) for x in places], name=label, mode="lines", line=line,
+                legendgroup=label, showlegend=legend and bool(label), **place,
+            )  # fmt: skip
+            figure.add_scatter(
+                x=[page.x(record) for record in measured],
+                y=[y[record.trial.name] for record in measured],
+                text=[f"{record.trial.name} ({record.state})" for record in measured],
+                mode="markers",
+                marker={
+                    "color": colour,
+                    "symbol": ["circle" if r.state == "finished" else "circle-open" for r in measured],
+                },
+                legendgroup=label,
+                showlegend=False,
+                **place,
+            )
+        numbers: list[Any] = [page.x(record) for record in page.records]
+        if page.axis and _numbers(numbers) and min(numbers) > 0 and max(numbers) / min(numbers) >= _WIDE:
+            figure.update_xaxes(type="log", **place)
+        figure.update_xaxes(title=page.axis or "trial", **place)
+        figure.update_yaxes(title=names[0], **place)
+
+    return names[0], draw
+
+
+def _over_epochs(page: Page, folder: Path, metric: SweepMetric) -> Panel:
+    """The metric's course in every trial."""
+
+    def draw(figure: Any, place: dict[str, int]) -> None:
+        for record in page.records:
+            run = Run(folder / record.trial.name)
+            curve = run.curve(metric.name) if run.log_damage is None else []
+            x, y = [epoch + 1 for _, epoch, _ in curve], [value for _, _, value in curve]
+            figure.add_scatter(
+                x=x, y=y, name=record.trial.name, mode="lines+markers", showlegend=False, **place
+            )
+        figure.update_xaxes(title="epoch", **place)
+
+    return f"{metric.name} over the epochs", draw
+
+
+def _heat_maps(page: Page, values: Mapping[str, Values]) -> list[Panel]:
+    """Means over the two parameters of numbers with the most values, a map for each metric and setting."""
+    counts = {
+        name: page_values for name in page.records[0].trial.varied if (page_values := _levels(page, name))
+    }
+    if len(counts) < 2:
+        return []
+    first, second = sorted(counts, key=lambda name: -len(counts[name]))[:2]
+    panels: list[Panel] = []
+    for (setting, group), (name, own) in itertools.product(
+        _grouped(page.records, (first, second, _SEED)).items(), values.items()
+    ):
+        cells: dict[tuple[Any, Any], list[float]] = defaultdict(list)
+        for record in group:
+            if record.state == "finished" and (value := own.get(record.trial.name)) is not None:
+                cells[record.trial.varied[second], record.trial.varied[first]].append(value)
+        x, y = counts[first], counts[second]
+        z = [[fmean(cells[row, column]) if (row, column) in cells else None for column in x] for row in y]
+
+        def draw(figure: Any, place: dict[str, int], z: Any = z, x: Any = x, y: Any = y) -> None:
+            figure.add_heatmap(
+                x=list(map(str, x)), y=list(map(str, y)), z=z, texttemplate="%{z:.4g}", showscale=False,
+                colorscale="Viridis", hoverongaps=False, **place,
+            )  # fmt: skip
+            figure.update_xaxes(title=first, type="category", **place)
+            figure.update_yaxes(title=second, type="category", **place)
+
+        panels.append((" ".join(filter(None, [name, setting])), draw))
+    return panels
+
+
+def _levels(page: Page, name: str) -> list[Any]:
+    """The values of a parameter of numbers in order; none if it has one, or is none of numbers."""
+    values = [record.trial.varied.get(name) for record in page.records]
+    levels = sorted(set(values)) if name != _SEED and _numbers(values) else []  # type: ignore[type-var]
+    return levels if len(levels) > 1 else []
+
+
+def _by_layer(names: Sequence[str]) -> list[list[str]]:
+    """The metrics that differ in the layer alone, the backbone first."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        groups[layer_of(name)[0]].append(name)
+    return list(groups.values())
 
 
 def _axis(records: Sequence[Record]) -> str | None:
@@ -64,33 +213,13 @@ def _axis(records: Sequence[Record]) -> str | None:
     return max(names, key=weight, default=None)
 
 
-def _settings(records: Sequence[Record], axis: str | None) -> dict[str, list[Record]]:
-    """The trials that differ in the axis and the seed alone, by what the others have."""
-    settings: dict[str, list[Record]] = defaultdict(list)
+def _grouped(records: Sequence[Record], without: Sequence[str | None]) -> dict[str, list[Record]]:
+    """Trials by the values of all parameters but some."""
+    groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        others = {name: value for name, value in record.trial.varied.items() if name not in (axis, _SEED)}
-        settings[", ".join(f"{name} {short_value(value)}" for name, value in others.items())].append(record)
-    return settings
-
-
-def _add_setting(figure: Any, number: int, setting: str, group: Sequence[Record], axis: str | None) -> None:
-    """A point for each trial, and a line through the means of the finished ones."""
-    given = [record.trial.varied.get(axis) if axis else record.trial.name for record in group]
-    x = [value if _numbers([value]) else short_value(value) for value in given]
-    y = [record.value or 0.0 for record in group]
-    finished: dict[Any, list[float]] = defaultdict(list)
-    for place, value, record in zip(x, y, group, strict=True):
-        if record.state == "finished":
-            finished[place].append(value)
-    places = sorted(finished, key=lambda place: place if _numbers([place]) else str(place))
-    means = [fmean(finished[place]) for place in places]
-    colour = f"hsl({(number * 137.5) % 360:.0f},60%,45%)"
-    line = {"mode": "lines", "line": {"color": colour}, "showlegend": bool(setting)}
-    figure.add_scatter(x=places, y=means, name=setting, **line, **_LEFT)
-    text = [f"{record.trial.name} ({record.state})" for record in group]
-    symbols = ["circle" if record.state == "finished" else "circle-open" for record in group]
-    marker = {"color": colour, "symbol": symbols}
-    figure.add_scatter(x=x, y=y, text=text, mode="markers", marker=marker, showlegend=False, **_LEFT)
+        others = {name: value for name, value in record.trial.varied.items() if name not in without}
+        groups[", ".join(f"{name} {short_value(value)}" for name, value in others.items())].append(record)
+    return groups
 
 
 def _numbers(values: Sequence[Any]) -> bool:

@@ -77,7 +77,7 @@ class Process:
             file.seek(max(self._begin, end - _TAIL))
             text = _ESCAPES.sub("", file.read().decode("utf-8", errors="replace"))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return lines[-1][:_LONGEST] if lines else "it said nothing"
+        return lines[-1][:_LONGEST] if lines else "it printed nothing"
 
 
 class TrialProcess(Process):

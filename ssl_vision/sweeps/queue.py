@@ -10,7 +10,7 @@ changes the study, which Optuna alone does not ensure on SQLite.
 import fcntl
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -74,6 +74,23 @@ class Queue:
                     if entry.state is state and (claim := self._taken(entry)) is not None:
                         return claim
             return self._asked(entries) if waits and self.file.method == "bayes" else None
+
+    def claim_finished(self, wanted: Callable[[Trial], bool]) -> Claim | None:
+        """A finished trial that no other process works on; None if there is none now.
+
+        Args:
+            wanted: whether a trial is to be claimed; asked before and after its lock is taken, as another
+                process may have had it.
+        """
+        with self._alone():
+            for entry in self._latest().values():
+                if entry.state is not TrialState.COMPLETE or not wanted(_trial(entry)):
+                    continue
+                if (claim := self._locked(entry)) is not None:
+                    if wanted(claim.trial):
+                        return claim
+                    claim.release()
+        return None
 
     def finish(self, claim: Claim, state: str, value: float | None, note: str = "") -> None:
         """Records how a trial ended and releases it."""
@@ -221,16 +238,23 @@ class Queue:
 
     def _taken(self, entry: FrozenTrial) -> Claim | None:
         """The claim on an entry's trial; None if another process has it or early termination had ended it."""
-        lock = self._lock(entry.user_attrs["cell"])
-        if lock is None:
+        claim = self._locked(entry)
+        if claim is None:
             return None
         if (bracket := entry.user_attrs.get("stopped")) is not None:
             value = entry.intermediate_values.get(bracket)
             self._end(entry._trial_id, "pruned", value, f"at value {bracket}")
-            lock.close()
+            claim.release()
             return None
         if entry.state is TrialState.WAITING:
             self._storage.set_trial_state_values(entry._trial_id, TrialState.RUNNING)
+        return claim
+
+    def _locked(self, entry: FrozenTrial) -> Claim | None:
+        """The claim on an entry's trial; None if another process has it."""
+        lock = self._lock(entry.user_attrs["cell"])
+        if lock is None:
+            return None
         return Claim(_trial(entry), entry._trial_id, entry.user_attrs["attempt"], lock)
 
     def _asked(self, entries: Mapping[str, FrozenTrial]) -> Claim | None:

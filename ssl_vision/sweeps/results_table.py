@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from ssl_vision.compare.statistics import t_interval
+from ssl_vision.descriptions import description_of
 from ssl_vision.errors import InputError
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.registry import Run
@@ -18,6 +19,7 @@ from ssl_vision.sweeps.trials import short_value
 
 _ORDER = ("finished", "pruned", "running", "interrupted", "waiting", "failed")
 _SEED = "seed_everything"
+_EVALUATED = "Evaluated after training; trials are ranked by the metric of the sweep, not by these values:"
 _OWN = ("name", "state", "epochs", "seconds", "note", "seeds")
 """Columns besides parameters and metric."""
 
@@ -33,14 +35,36 @@ def ranked(records: Sequence[Record], metric: SweepMetric) -> list[Record]:
 
 
 def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -> str:
-    """Writes ``sweep.csv`` and ``sweep.md`` and returns what the latter says."""
+    """Writes ``sweep.csv`` and ``sweep.md`` and returns the text of the latter.
+
+    Trials are ranked by the sweep's metric alone; what ``ssl-vision evaluate`` measured stands beside it.
+    """
     order = ranked(records, metric)
-    rows = [_row(folder, record, metric) for record in order]
+    measured = {record.trial.name: test_metrics(folder, record) for record in order}
+    names = list(dict.fromkeys(name for values in measured.values() for name in values))
+    rows = [
+        _row(folder, record, metric) | {name: measured[record.trial.name].get(name) for name in names}
+        for record in order
+    ]
     with atomic_write(folder / "sweep.csv") as partial:
         partial.write_text(as_csv(rows), encoding="utf-8")
-    shown = [{key: _shown(value) for key, value in row.items() if key != "name"} for row in rows]
+    accuracies = [name for name in names if description_of(name).percent]
+    shown = [
+        {key: _shown(value) for key, value in row.items() if key != "name" and key not in names}
+        for row in rows
+    ]
     parts = [_table(shown)] if shown else ["no trial yet"]
-    if means := list(_over_seeds(order, metric)):
+    if accuracies:
+        lines = [
+            {
+                key: _shown(row[key])
+                for key in (*_columns(record.trial.varied, metric), metric.name, *accuracies)
+            }
+            for record, row in zip(order, rows, strict=True)
+            if measured[record.trial.name]
+        ]
+        parts.append(f"{_EVALUATED}\n\n{_table(lines)}")
+    if means := list(_over_seeds(order, metric, measured, accuracies)):
         parts.append("\n".join(["95 % intervals of the mean over seeds, by Student's t:", "", _table(means)]))
     if order and order[0].state == "finished":
         best = order[0].trial.name
@@ -54,6 +78,13 @@ def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -
     with atomic_write(folder / "sweep.md") as partial:
         partial.write_text(f"{text}\n", encoding="utf-8")
     return text
+
+
+def test_metrics(folder: Path, record: Record) -> dict[str, float]:
+    """What ``ssl-vision evaluate`` measured of a trial, by names such as ``test/linear_top1``."""
+    with suppress(InputError):  # a program of one's own may leave no config.yaml
+        return Run(folder / record.trial.name).test_metrics
+    return {}
 
 
 def _row(folder: Path, record: Record, metric: SweepMetric) -> dict[str, Any]:
@@ -70,23 +101,41 @@ def _row(folder: Path, record: Record, metric: SweepMetric) -> dict[str, Any]:
     }
 
 
-def _over_seeds(records: Sequence[Record], metric: SweepMetric) -> Iterator[dict[str, str]]:
+def _over_seeds(
+    records: Sequence[Record],
+    metric: SweepMetric,
+    measured: Mapping[str, Mapping[str, float]],
+    accuracies: Sequence[str],
+) -> Iterator[dict[str, str]]:
     """Mean and interval of each setting that was trained with more than one seed, best first."""
     settings: dict[str, Mapping[str, Any]] = {}
-    values: dict[str, list[float]] = defaultdict(list)
+    groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         varied = record.trial.varied
         if record.state == "finished" and record.value is not None and _SEED in varied:
             setting = {name: value for name, value in varied.items() if name != _SEED}
             settings[str(setting)] = _columns(setting, metric)
-            values[str(setting)].append(record.value)
-    several = [key for key in values if len(values[key]) > 1]
-    for key in sorted(several, key=lambda key: -metric.sign * fmean(values[key])):
+            groups[str(setting)].append(record)
+    values: dict[str, dict[str, list[float | None]]] = {
+        key: {metric.name: [record.value for record in group]}
+        | {name: [measured[record.trial.name].get(name) for record in group] for name in accuracies}
+        for key, group in groups.items()
+        if len(group) > 1
+    }
+    for key in sorted(
+        values, key=lambda key: -metric.sign * fmean(each.value or 0.0 for each in groups[key])
+    ):
         yield {
             **{name: short_value(value) for name, value in settings[key].items()},
-            "seeds": str(len(values[key])),
-            metric.name: f"{fmean(values[key]):.4g} ± {t_interval(values[key]):.2g}",
+            "seeds": str(len(groups[key])),
+            **{name: _mean(own) for name, own in values[key].items()},
         }
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    """Mean and interval; empty unless every seed has a value."""
+    known = [value for value in values if value is not None]
+    return f"{fmean(known):.4g} ± {t_interval(known):.2g}" if len(known) == len(values) else ""
 
 
 def _columns(varied: Mapping[str, Any], metric: SweepMetric) -> dict[str, Any]:

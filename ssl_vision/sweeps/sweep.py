@@ -17,7 +17,8 @@ from ssl_vision.optional import needed
 from ssl_vision.runs.folder import run_path
 from ssl_vision.runs.reading import read_text
 from ssl_vision.sweeps.machines import Submitit, slots
-from ssl_vision.sweeps.sweep_file import check_cap, read_sweep_file
+from ssl_vision.sweeps.macros import is_fit
+from ssl_vision.sweeps.sweep_file import SweepFile, check_cap, read_sweep_file
 from ssl_vision.sweeps.sweep_plan import Plan
 
 _NOT_HERE = {
@@ -53,6 +54,7 @@ def run(args: Sequence[str]) -> None:
         seed=options.seed,
         attempts=options.attempts,
         storage=options.storage,
+        evaluate=_protocols(file, options.evaluate or ()),
     )
     if options.dry_run:
         _show(plan)
@@ -65,6 +67,7 @@ def run(args: Sequence[str]) -> None:
 def _work(plan: Plan, options: Namespace) -> None:
     """Trains, writes table and plot, and says how it ended."""
     from ssl_vision.sweeps.cluster import SlurmJob, ended, submitted
+    from ssl_vision.sweeps.evaluation import Evaluations
     from ssl_vision.sweeps.plot import write_plot
     from ssl_vision.sweeps.queue import Queue
     from ssl_vision.sweeps.results_table import write_tables
@@ -75,7 +78,7 @@ def _work(plan: Plan, options: Namespace) -> None:
     queue = Queue(plan, retry=workers != 0)
     done, count = queue.left()
     print(f"{plan.folder}: {done} of {count} trials done", flush=True)
-    number = 0
+    number, reasons = 0, {}
     if cluster.jobs:
         jobs = submitted(SlurmJob(plan, workers, per_gpu), cluster)
         print(f"jobs {', '.join(job.job_id for job in jobs)}; Ctrl-C leaves them to themselves", flush=True)
@@ -88,13 +91,15 @@ def _work(plan: Plan, options: Namespace) -> None:
             print(line, file=sys.stderr)
     elif places:
         print(f"ssl-vision runs {plan.folder} says how far each is", flush=True)
-        number = Worker(queue, places).work()
+        worker = Worker(queue, places)
+        number = worker.work()
+        reasons = worker.evaluations.failed
     records = queue.records()
     print(f"\n{write_tables(plan.folder, records, queue.file.metric)}")
     page = write_plot(plan.folder, records, queue.file.metric)
     print(f"\nwritten to {plan.folder}: sweep.csv, sweep.md{', ' + page.name if page else ''}")
     if number:
-        print(f"{signal.Signals(number).name}: the same command goes on", file=sys.stderr)
+        print(f"{signal.Signals(number).name}: repeat the command to continue", file=sys.stderr)
         raise SystemExit(128 + number)
     if failed := sum(record.state == "failed" for record in records):
         print(
@@ -102,22 +107,52 @@ def _work(plan: Plan, options: Namespace) -> None:
             f"the same command tries them again, each {plan.attempts} times in all",
             file=sys.stderr,
         )
+    evaluations = Evaluations(queue)
+    unevaluated = evaluations.unevaluated() if workers != 0 else []
+    reasons = evaluations.failed | reasons
+    for name in unevaluated:
+        reason = reasons.get(name, f"see {plan.folder}/logs")
+        print(f"{name} is not evaluated: {reason}; the same command tries it again", file=sys.stderr)
+    if failed or unevaluated:
         raise SystemExit(1)
 
 
 def _show(plan: Plan) -> None:
     """Prints the trials and their commands."""
+    from ssl_vision.sweeps.evaluation import evaluation_line
     from ssl_vision.sweeps.sweep_process import command_line
     from ssl_vision.sweeps.trials import trials_of
 
     trials = trials_of(plan.file, cap=plan.cap, seed=plan.seed)
     for trial in trials:
-        print(f"{trial.name}\n  {shlex.join(command_line(plan, trial).shown)}")
+        lines = [command_line(plan, trial)]
+        if plan.evaluate:
+            lines.append(evaluation_line(plan, trial, plan.evaluate))
+        print("\n  ".join([trial.name, *(shlex.join(line.shown) for line in lines)]))
     print(
         f"{len(trials)} trials"
         if plan.file.method != "bayes"
         else f"{plan.cap} trials, each chosen by those before"
     )
+
+
+def _protocols(file: SweepFile, names: Sequence[str]) -> tuple[str, ...]:
+    """The protocols to evaluate by, checked before the first trial is trained.
+
+    Raises:
+        InputError: no such protocol, or the command of the sweep file is not ``ssl-vision fit``.
+    """
+    if not names:
+        return ()
+    if not is_fit([str(file.program if word == "${program}" else word) for word in file.command]):
+        raise InputError("--evaluate: the command of the sweep file is not ssl-vision fit")
+    from ssl_vision.evaluation.protocol import read_protocol, shipped
+
+    every = [name for name in shipped() if name != "online"]  # which requires --online_probe true
+    chosen = tuple(dict.fromkeys(each for name in names for each in (every if name == "all" else [name])))
+    if len({read_protocol(name).name for name in chosen}) < len(chosen):
+        raise InputError(f"--evaluate: two of {', '.join(chosen)} have one name")
+    return chosen
 
 
 def _folder(runs_dir: str, name: str) -> Path:
@@ -172,6 +207,13 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument("--seed", type=int, default=0, help="Seed of random and bayes.")
     parser.add_argument("--attempts", type=PositiveInt, default=3, help="How often a trial may fail.")
+    parser.add_argument(
+        "--evaluate",
+        action="append",
+        type=str,
+        metavar="PROTOCOL",
+        help="Evaluate each finished trial under this protocol of ssl-vision evaluate; may be repeated.",
+    )
     parser.add_argument(
         "--storage", type=str | None, default=None, help="URL of a database for Optuna, instead of sweep.db."
     )

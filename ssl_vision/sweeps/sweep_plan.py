@@ -31,6 +31,8 @@ class Plan:
     """How often a trial may fail."""
     storage: str | None = None
     """The URL of another database than the folder's ``sweep.db``."""
+    evaluate: tuple[str, ...] = ()
+    """Protocols under which finished trials are evaluated."""
 
     @cached_property
     def file(self) -> SweepFile:
@@ -45,7 +47,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Claim:
-    """A trial that this process alone works on, until it releases it."""
+    """A trial that this process alone trains or evaluates, until it releases it."""
 
     trial: Trial
     entry: int

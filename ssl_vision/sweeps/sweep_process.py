@@ -89,7 +89,7 @@ class SweepProcess(TrialProcess):
         """The state that an exit code means, the metric's last value, and the reason of a failure."""
         run = Run(self._run)
         if code:
-            return "failed", None, f"{_ended(code)}: {self.last_line()}"
+            return "failed", None, f"{ending(code)}: {self.last_line()}"
         if run.log_damage is not None:
             return "failed", None, str(run.log_damage)
         value = run.last(self._metric)
@@ -111,5 +111,6 @@ def _absent(metric: str, run: Run) -> str:
     return f"metrics.csv has no '{metric}'; it has {', '.join(names)}"
 
 
-def _ended(code: int) -> str:
+def ending(code: int) -> str:
+    """An exit code in words."""
     return f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"

@@ -7,16 +7,20 @@ from optuna.exceptions import StorageInternalError
 from ssl_vision.cli.parser import one_line
 from ssl_vision.errors import InputError
 from ssl_vision.runs.registry import Run
+from ssl_vision.sweeps.evaluation import EvaluationProcess, Evaluations
 from ssl_vision.sweeps.queue import Queue
 from ssl_vision.sweeps.runner import Runner, Trials
 from ssl_vision.sweeps.sweep_process import SweepProcess
+
+_BY_INPUT = ("exit code 2:", "metrics.csv has no ")
+"""How the reasons of failures begin that every trial shares."""
 
 _WRONG = 3
 """The sweep ends if so many trials end first and all by wrong input: each would print the same line."""
 
 
-class Worker(Trials[SweepProcess]):
-    """Trains a sweep's trials in processes of their own.
+class Worker(Trials[SweepProcess | EvaluationProcess]):
+    """Trains a sweep's trials in processes of their own, and evaluates those that have finished.
 
     Args:
         queue: the sweep's.
@@ -26,6 +30,7 @@ class Worker(Trials[SweepProcess]):
 
     def __init__(self, queue: Queue, slots: Sequence[Mapping[str, str]], *, waits: bool = True) -> None:
         self.queue, self.slots, self.waits = queue, slots, waits
+        self.evaluations = Evaluations(queue)
         self._notes: list[str] = []
         self._any_finished = any(record.state == "finished" for record in queue.records())
         self._announced = False
@@ -42,7 +47,7 @@ class Worker(Trials[SweepProcess]):
         except StorageInternalError as error:
             cause = one_line(str(error.__cause__ or error))
             raise InputError(
-                f"the sweep's database cannot be written ({cause}); the same command goes on"
+                f"the sweep's database cannot be written ({cause}); repeat the command to continue"
             ) from error
         if self._wrong:
             raise InputError(
@@ -53,11 +58,13 @@ class Worker(Trials[SweepProcess]):
     @property
     def _wrong(self) -> bool:
         first = self._notes[:_WRONG]
-        alike = len(first) == _WRONG and all(note.startswith("exit code 2:") for note in first)
+        alike = len(first) == _WRONG and all(note.startswith(_BY_INPUT) for note in first)
         return alike and not self._any_finished
 
-    def start(self, environment: Mapping[str, str]) -> SweepProcess | None:
-        """Claims a trial and starts it."""
+    def start(self, environment: Mapping[str, str]) -> SweepProcess | EvaluationProcess | None:
+        """Claims a trial and starts its evaluation or its training."""
+        if (evaluation := self.evaluations.start(environment)) is not None:
+            return evaluation
         claim = None if self._wrong else self.queue.claim()
         if claim is None:
             return None
@@ -67,8 +74,10 @@ class Worker(Trials[SweepProcess]):
             claim.release()
             raise
 
-    def watch(self, process: SweepProcess) -> None:
+    def watch(self, process: SweepProcess | EvaluationProcess) -> None:
         """Early termination: ends a trial that is not among the best."""
+        if isinstance(process, EvaluationProcess):
+            return
         if self.queue.file.early is None or process.pruned is not None:
             return
         values = process.new_values()
@@ -76,9 +85,15 @@ class Worker(Trials[SweepProcess]):
             process.pruned = bracket
             process.stop()
 
-    def end(self, process: SweepProcess, code: int, *, stopping: bool) -> int:
-        """Records how a trial ended, and prints it; one that a signal ended is left to the next start."""
+    def end(self, process: SweepProcess | EvaluationProcess, code: int, *, stopping: bool) -> int:
+        """Records how a process ended, and prints it; one that a signal ended is left to the next start."""
         state: str
+        if isinstance(process, EvaluationProcess):
+            if code and stopping:
+                process.claim.release()
+            else:
+                self._print(process, self.evaluations.end(process, code))
+            return 0
         value: float | None
         if code and process.pruned:
             state, value, note = "pruned", process.pruned[1], f"at value {process.pruned[0]}"
@@ -89,25 +104,28 @@ class Worker(Trials[SweepProcess]):
             state, value, note = process.outcome(code)
         self.queue.finish(process.claim, state, value, note)
         self._notes.append(note)
-        self._print(process, state, value, note)
+        self._print(process, self._outcome(process, state, value, note))
         return 0
 
     def more(self) -> bool:
         """True while other workers have trials."""
         ended, count = self.queue.left()
-        if ended >= count or not self.waits or self._wrong:
+        if not self.waits or self._wrong or (ended >= count and not self.evaluations.left()):
             return False
         if not self._announced:
             self._announced = True
-            print(f"waiting for {count - ended} that other workers have", flush=True)
+            print(f"waiting for {max(1, count - ended)} that other workers have", flush=True)
         return True
 
-    def _print(self, process: SweepProcess, state: str, value: float | None, note: str) -> None:
-        ended, count = self.queue.left()
+    def _outcome(self, process: SweepProcess, state: str, value: float | None, note: str) -> str:
         run = Run(self.queue.plan.folder / process.claim.trial.name)
         parts = [] if value is None else [f"{self.queue.file.metric.name} {value:.4g}"]
         parts += [note] if note else []
         if run.log_damage is None and run.seconds is not None:
             parts.append(f"{run.epoch} epochs, {run.seconds:.0f} s")
         prefix = f"{state}: " if state != "finished" else ""
-        print(f"{ended}/{count} {process.claim.trial.name}: {prefix}{'; '.join(parts)}", flush=True)
+        return f"{prefix}{'; '.join(parts)}"
+
+    def _print(self, process: SweepProcess | EvaluationProcess, outcome: str) -> None:
+        ended, count = self.queue.left()
+        print(f"{ended}/{count} {process.claim.trial.name}: {outcome}", flush=True)

@@ -199,7 +199,7 @@ def test_a_run_that_fails_leaves_its_cell_empty_and_the_others_go_on(paper, comm
 
 
 def test_what_evaluation_could_not_measure_is_a_failure(paper, commands, monkeypatch, capsys):
-    pretend = reproduce.spawned
+    pretend = reproduce.__dict__["spawned"]
 
     def without_linear(args, log, environment):
         process = pretend(args, log, environment)
@@ -210,7 +210,7 @@ def test_what_evaluation_could_not_measure_is_a_failure(paper, commands, monkeyp
     monkeypatch.setattr(reproduce, "spawned", without_linear)
     with pytest.raises(SystemExit):
         main(["reproduce", paper, "--cells=DCL,32", "--seeds=1"])
-    assert "failed: ssl-vision evaluate left nothing of what" in capsys.readouterr().out
+    assert "failed: ssl-vision evaluate did not write what" in capsys.readouterr().out
     assert len(commands) == 2
     assert cell("1", "DCL", "32", "LE")["ours"] == ""
 
@@ -331,7 +331,7 @@ def test_a_run_that_a_signal_ended_ends_the_others_and_starts_none(paper, comman
         main(["reproduce", paper, "--seeds=1"])
     assert end.value.code == 128 + signal.SIGTERM
     assert len(commands) == 1
-    assert "SIGTERM: the same command goes on" in capsys.readouterr().err
+    assert "SIGTERM: repeat the command to continue" in capsys.readouterr().err
 
 
 def test_workers_share_the_gpus(paper, monkeypatch):

@@ -7,7 +7,8 @@ import torch
 
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.cache import FeatureCache
-from ssl_vision.export.export import FORMATS, _file_name
+from ssl_vision.export.export import _file_name
+from ssl_vision.export.formats import FORMATS
 from ssl_vision.runs.atomic_files import atomic_write, check_inside, no_follow
 from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO, remove_partial
 from ssl_vision.runs.folder import RunFolder

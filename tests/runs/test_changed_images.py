@@ -90,11 +90,11 @@ def test_changed_images_are_refused_by_name_before_anything_is_decoded(here):
     expected = (
         rf"^{here}/run/checkpoints/last\.ckpt: the images have changed since it was written: "
         r"3 were removed \(such as train/a/00\.png\) and 1 was changed \(train/b/01\.png\); "
-        r"restore them, or go on with --data\.changed allow$"
+        r"restore them, or continue with --data\.changed allow$"
     )
     with pytest.raises(InputError, match=expected):
         checked(here)
-    with pytest.warns(UserWarning, match=r"3 were removed .* training goes on with the images as they are"):
+    with pytest.warns(UserWarning, match=r"3 were removed .* training continues on the current images"):
         checked(here, changed="allow")
 
 
@@ -105,7 +105,7 @@ def test_without_the_list_the_digest_still_decides(here, damage):
     file.unlink() if damage is None else file.write_bytes(damage)
     checked(here)
     (here / "images" / "train" / "a" / "00.png").unlink()
-    with pytest.raises(InputError, match=r"written: the run's images\.csv does not say which; restore"):
+    with pytest.raises(InputError, match=r": the run's images\.csv does not list the changes; restore"):
         checked(here)
 
 
@@ -135,9 +135,9 @@ def test_fit_refuses_and_goes_on_when_asked_to(here, capfd, monkeypatch):
     before = {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()}
     assert fit(here, *resumed, images="moved") == 2
     error = capfd.readouterr().err
-    assert "1 was removed (train/a/00.png); restore them, or go on with --data.changed allow\n" in error
+    assert "1 was removed (train/a/00.png); restore them, or continue with --data.changed allow\n" in error
     assert before == {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()}
-    with pytest.warns(UserWarning, match=r"1 was removed \(train/a/00\.png\); training goes on"):
+    with pytest.warns(UserWarning, match=r"1 was removed \(train/a/00\.png\); training continues"):
         assert fit(here, *resumed, "--data.changed=allow", images="moved") == 0
     images = read_images(here / "run" / "images.csv")
     assert len(images) == 24
@@ -183,7 +183,7 @@ def test_a_memory_of_the_images_is_not_continued_on_another_number_of_them(here,
     with pytest.warns(UserWarning, match="skipped 1 of 25"):
         assert fit(here, "--trainer.max_epochs=1", *options) == 0
     (here / "images" / "train" / "a" / "00.png").unlink()
-    with pytest.warns(UserWarning, match="training goes on with the images as they are"):
+    with pytest.warns(UserWarning, match="training continues on the current images"):
         assert fit(here, "--trainer.max_epochs=2", "--ckpt_path=last", *options) == 2
     assert re.search(
         r"^ssl-vision fit: the checkpoint's objective\.\S+ has shape \(24.*\), the model's \(23.*\): "

@@ -38,7 +38,7 @@ def test_a_run_starts_where_the_other_ended(tiny_run, tmp_path, caplog):
     assert read_checkpoint(tmp_path / "run").epoch == 1  # its own
     assert main(["export", str(tmp_path / "run")]) == 0
     card = (tmp_path / "run/backbone.safetensors.md").read_text()
-    assert f"| initial weights | those of {tiny_run.name} |" in card
+    assert f"| initial weights | from {tiny_run.name} |" in card
     assert card.splitlines()[0].endswith("with DCL, from weights of another training")
 
 
@@ -64,7 +64,7 @@ def test_a_resnet_of_torchvision_is_taken_without_its_classifier(tmp_path):
         model = SimCLR(encoder=resnet(stem="imagenet"), seed=0)
         head = {name: tensor.clone() for name, tensor in model.head.state_dict().items()}
         said = start_from(model, tmp_path / name)
-        assert "projection head starts from the seed" in said
+        assert "projection head is initialised randomly" in said
         assert equal(model.backbone.state_dict(), theirs.state_dict())
         assert equal(head, model.head.state_dict())
     theirs.fc = torch.nn.Identity()
@@ -85,7 +85,7 @@ def test_another_head_is_left_to_the_seed(tiny_run):
         SimCLR(encoder=resnet(width=4), hidden_dim=16, output_dim=8),
     )
     state = read_checkpoint(tiny_run).state
-    assert start_from(model, tiny_run).endswith("the projection head starts from the seed")
+    assert start_from(model, tiny_run).endswith("the projection head is initialised randomly")
     assert equal(
         model.head.state_dict(),
         SimCLR(encoder=resnet(width=4), hidden_dim=16, output_dim=12, seed=3).head.state_dict(),
@@ -97,8 +97,8 @@ def test_another_head_is_left_to_the_seed(tiny_run):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ({"width": 8}, "--model.encoder and its options must be those of the file"),
-        ({"width": 4, "stem": "imagenet"}, "conv1.weight is (4, 3, 3, 3), the model's is (4, 3, 7, 7)"),
+        ({"width": 8}, "--model.encoder and its options must match the file"),
+        ({"width": 4, "stem": "imagenet"}, "has shape (4, 3, 3, 3), but the model's has (4, 3, 7, 7)"),
         ({"width": 4, "depth": 34}, "has no layer1.2.conv1.weight"),
     ],
 )
@@ -110,7 +110,7 @@ def test_another_network_is_refused_with_what_differs(model, words, tiny_run):
 
 def test_a_deeper_network_is_refused(tmp_path):
     save_file(torchvision.models.resnet34(weights=None).state_dict(), tmp_path / "deep.safetensors")
-    with pytest.raises(InputError, match=r"layer1\.2\.bn1\.bias, which the model has not"):
+    with pytest.raises(InputError, match=r"layer1\.2\.bn1\.bias, which the model does not have"):
         start_from(SimCLR(encoder=resnet(stem="imagenet")), tmp_path / "deep.safetensors")
 
 
@@ -120,7 +120,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path, capsys):
     (tmp_path / "noise.pth").write_bytes(b"\x80noise")
     (tmp_path / "noise.safetensors").write_bytes(b"\xff" * 40)
     for name, words in [
-        ("code.pth", "refused, it holds more than tensors"),
+        ("code.pth", "refused, it contains more than tensors"),
         ("list.pth", "not a state dict"),
         ("noise.pth", "noise.pth: "),
         ("noise.safetensors", "not a readable file of weights"),
@@ -196,7 +196,7 @@ def test_tensors_that_the_model_does_not_have_are_not_read(tmp_path):
     saved(model, file, **{"fc.weight": torch.zeros(1000, 32), "more": torch.ones(9)})
     read = _read(file, model.state_dict())
     assert {name for name, tensor in read.items() if tensor.is_meta} == {"fc.weight", "more"}
-    with pytest.raises(InputError, match="has more, which the model has not"):
+    with pytest.raises(InputError, match="has more, which the model does not have"):
         start_from(model, file)
 
 

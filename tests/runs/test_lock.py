@@ -81,7 +81,7 @@ def test_a_run_that_another_finished_meanwhile_is_not_wiped(tmp_path, monkeypatc
 
     monkeypatch.setattr(RunRecord, "on_train_start", late)
     assert main(["fit", *runs]) == 2
-    assert "holds a run with another config (seed_everything: 5 there, 0 here)" in capsys.readouterr().err
+    assert "run with a different config (seed_everything: 5 there, 0 here)" in capsys.readouterr().err
     assert read_checkpoint(tmp_path / "run").config["seed_everything"] == 5
 
 
@@ -92,7 +92,7 @@ def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, number)
 
     monkeypatch.setattr(fcntl, "flock", refused)
     lock = Lock(tmp_path / "run" / ".lock")
-    with pytest.warns(UserWarning, match=r"\.lock cannot be locked .*: do not start this run a second time"):
+    with pytest.warns(UserWarning, match=r"\.lock cannot be locked .*; do not start this run twice"):
         lock.take()
     assert not lock.held
     lock.release()

@@ -17,16 +17,16 @@ MERGES = "m0: &m0 {a: 1}\n" + "".join(
 CHAIN = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 60))
 
 HOSTILE = {
-    "aliases": (ALIASES, "holds itself, or more than 10000 values"),
-    "merge keys": (MERGES, "holds itself, or more than 10000 values"),
-    "itself": ("a: &a {b: *a}", "holds itself, or more than 10000 values"),
-    "many values": (f"[{'1,' * 20_000}1]", "holds itself, or more than 10000 values"),
+    "aliases": (ALIASES, "contains itself, or more than 10000 values"),
+    "merge keys": (MERGES, "contains itself, or more than 10000 values"),
+    "itself": ("a: &a {b: *a}", "contains itself, or more than 10000 values"),
+    "many values": (f"[{'1,' * 20_000}1]", "contains itself, or more than 10000 values"),
     "brackets": ("[" * 100_000, "nested more than 50 deep"),
     "braces": ("{a: " * 100_000, "nested more than 50 deep"),
     "indentation": ("".join(f"{' ' * n}a:\n" for n in range(1000)), "nested more than 50 deep"),
     "aliases of aliases": (CHAIN, "nested more than 50 deep"),
     "a long word": ("a: " + "x" * 2**21, "longer than 1 MiB"),
-    "a null byte": ('a: "b\\0"', r"'b\\x00' holds a null byte"),
+    "a null byte": ('a: "b\\0"', r"'b\\x00' contains a null byte"),
     "digits": ("a: " + "9" * 5000, r"not a YAML file \(ValueError\)"),
     "no date": ("a: 2020-13-45", r"not a YAML file \(ValueError\)"),
     "code": ("a: !!python/name:os.system", "line 1: could not determine a constructor"),
@@ -73,12 +73,12 @@ def test_what_is_no_text_file_is_refused_without_being_read(tmp_path):
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(2**40)
     for name, reason in {
-        "pipe": "is not a file",
-        ".": "is not a file",
+        "pipe": "is not a regular file",
+        ".": "is not a regular file",
         "absent": r"cannot be read \(No such file or directory\)",
         "loop": r"cannot be read \(Too many levels",
         "x" * 300: r"cannot be read \(File name too long\)",
-        "binary": "is no text file",
+        "binary": "is not a text file",
         "sparse": "is larger than 4 MiB",
     }.items():
         with pytest.raises(InputError, match=reason):
@@ -88,5 +88,5 @@ def test_what_is_no_text_file_is_refused_without_being_read(tmp_path):
 @pytest.mark.parametrize("text", ["[" * 100_000, "{", '{"a":' * 100_000, "9" * 5000])
 def test_hostile_json_is_refused(text, tmp_path):
     (tmp_path / "x.json").write_text(text)
-    with pytest.raises(InputError, match=r"x\.json is no JSON file"):
+    with pytest.raises(InputError, match=r"x\.json is not a JSON file"):
         read_json(tmp_path / "x.json")

@@ -140,9 +140,9 @@ def test_runs_are_found_at_any_depth_and_once(tmp_path):
 
 
 def test_nothing_to_be_found_is_said(tmp_path):
-    with pytest.raises(InputError, match=r"no run directory at or below it"):
+    with pytest.raises(InputError, match=r"no run directory \(one with"):
         find_runs([tmp_path])
-    with pytest.raises(InputError, match=r"absent: no such folder"):
+    with pytest.raises(InputError, match=r"absent: no such directory"):
         find_runs([tmp_path / "absent"])
 
 
@@ -183,7 +183,7 @@ def test_a_log_that_cannot_be_read_leaves_its_run_out_and_no_other(tmp_path, mak
     make(made(tmp_path / "bad", metrics=None).folder.metrics_file)
     (kept,) = readable(find_runs([tmp_path]), "compare")
     assert kept.name == "good"
-    assert capsys.readouterr().err.startswith(f"ssl-vision compare: left out: {tmp_path}/bad/metrics.csv ")
+    assert capsys.readouterr().err.startswith(f"ssl-vision compare: skipped: {tmp_path}/bad/metrics.csv ")
     with pytest.raises(InputError, match="no run can be read"):
         readable(find_runs([tmp_path / "bad"]), "compare")
 

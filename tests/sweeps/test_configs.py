@@ -17,10 +17,16 @@ from ssl_vision.sweeps.trials import trials_of
 FILES = sorted((CONFIGS / "sweep").glob("*.yaml"))
 COUNTS = {
     "batch_size": 5,
+    "batch_size_equal_steps": 5,
+    "batch_size_equal_steps_digits": 3,
+    "batch_size_scaled_lr": 15,
+    "batch_size_scaled_lr_digits": 9,
     "objective_temperature_batch": 32,
     "objectives_cifar10_narrow": 12,
     "objectives_digits": 15,
     "temperature": 6,
+    "temperature_batch_size": 16,
+    "temperature_batch_size_digits": 9,
     "temperature_digits": 5,
 }
 

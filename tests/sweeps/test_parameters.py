@@ -4,6 +4,7 @@ import math
 import random
 
 import pytest
+from optuna.distributions import CategoricalDistribution
 from scipy import stats
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 
@@ -78,6 +79,8 @@ def test_a_choice_goes_by_its_probabilities():
 def test_wandbs_optuna_scheduler_reads_the_same_range(given):
     theirs, ours = sweep_parameter_to_distribution(given), optuna_distribution(read_parameter("p", given))
     if "value" in given or "values" in given:
+        assert isinstance(ours, CategoricalDistribution)
+        assert isinstance(theirs, CategoricalDistribution)
         assert [from_optuna(read_parameter("p", given), choice) for choice in ours.choices] == list(
             theirs.choices
         )

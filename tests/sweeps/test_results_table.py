@@ -1,6 +1,7 @@
 """The table and the plot of a sweep, against numbers made by hand."""
 
 import csv
+import itertools
 import json
 import re
 
@@ -91,6 +92,75 @@ def test_a_sweep_of_which_nothing_is_done_has_a_table(tmp_path):
     assert write_plot(tmp_path, [record("waiting", x=1)], BEST) is None
 
 
+def drawn(page):
+    """Traces and layout of a page's figure."""
+    text = page.read_text()
+    call = text[text.rindex("Plotly.newPlot(") :]
+    traces, end = json.JSONDecoder().raw_decode(call[call.index("[") :])
+    return traces, json.JSONDecoder().raw_decode(call[call.index("{", call.index("[") + end) :])[0]
+
+
+def evaluated(folder, name, **values):
+    """Adds an evaluation to a run directory."""
+    (folder / name / "config.yaml").write_text("data: {class_path: ssl_vision.data.Digits}\nwandb: false\n")
+    base = {"features": "trained", "split": "test", "epoch": 2, "data": "Digits", "protocol": "macl"}
+    rows = [
+        base | {"metric": metric, "layer": layer, "value": value}
+        for layer, each in values.items()
+        for metric, value in each.items()
+    ]
+    (folder / name / "evaluation.json").write_text(json.dumps(rows))
+
+
+def grid(folder):
+    """Temperature times batch size, two seeds each; the least on validation is the best on the test split."""
+    records = []
+    for number, (t, size, seed) in enumerate(itertools.product((0.1, 0.5), (64, 128), (0, 1))):
+        records.append(record("finished", 0.1 * number, t=t, size=size, seed_everything=seed))
+        name = records[-1].trial.name
+        run_folder(folder, name)
+        accuracies = {"knn_top1": 0.9 - 0.1 * number, "uniformity": -2.0}
+        evaluated(folder, name, backbone=accuracies, projector={"knn_top1": 0.3})
+    return records
+
+
+def test_evaluations_stand_beside_the_metric_that_ranks(tmp_path):
+    text = write_tables(tmp_path, grid(tmp_path), BEST)
+    tables = [part for part in text.split("\n\n") if part.startswith("|")]
+    heads = [[cell.strip() for cell in table.splitlines()[0].split("|")[1:-1]] for table in tables]
+    assert heads[0] == ["t", "size", "seed_everything", "state", "val/top1", "epochs", "seconds"]
+    assert heads[1] == [
+        "t",
+        "size",
+        "seed_everything",
+        "val/top1",
+        "test/knn_top1",
+        "test/knn_top1_projector",
+    ]
+    assert heads[2] == ["t", "size", "seeds", "val/top1", "test/knn_top1", "test/knn_top1_projector"]
+    assert "best: t=0.5,size=128,seed_everything=1, val/top1 0.7" in text
+    first = [cell.strip() for cell in tables[2].splitlines()[2].split("|")[1:-1]]
+    half = stats.t.ppf(0.975, 1) * 0.05  # of 0.2 and 0.3: the standard error of the mean is 0.05
+    assert first == ["0.5", "128", "2", f"0.65 ± {half:.2g}", f"0.25 ± {half:.2g}", "0.3 ± 0"]
+    with (tmp_path / "sweep.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["test/knn_top1"] == str(0.9 - 0.1 * 7)
+    assert {row["test/uniformity"] for row in rows} == {"-2.0"}
+
+
+def test_accuracies_are_plotted_by_layer_and_as_heat_maps(tmp_path):
+    traces, layout = drawn(write_plot(tmp_path, grid(tmp_path), BEST))
+    titles = [each["text"] for each in layout["annotations"]]
+    assert titles == ["val/top1", "val/top1 over the epochs", "test/knn_top1", "val/top1", "test/knn_top1"]
+    dashes = {trace["name"]: trace["line"]["dash"] for trace in traces if trace.get("mode") == "lines"}
+    assert dashes["size 64 backbone"] == "solid"
+    assert dashes["size 64 projector"] == "dot"
+    maps = [trace for trace in traces if trace["type"] == "heatmap"]
+    assert [(each["x"], each["y"]) for each in maps] == [(["0.1", "0.5"], ["64", "128"])] * 2
+    assert maps[0]["z"] == [pytest.approx([0.05, 0.45]), pytest.approx([0.25, 0.65])]  # means over seeds
+    assert maps[1]["z"] == [pytest.approx([0.85, 0.45]), pytest.approx([0.65, 0.25])]
+
+
 def test_the_plot_has_the_points_their_means_and_the_curves(tmp_path):
     records = []
     for lr in (0.001, 0.1):
@@ -100,11 +170,8 @@ def test_the_plot_has_the_points_their_means_and_the_curves(tmp_path):
     records.append(record("pruned", 0.5, k="b", lr=0.1, seed_everything=0))
     run_folder(tmp_path, records[-1].trial.name)
     page = write_plot(tmp_path, records, BEST)
-    text = page.read_text()
-    assert len(text) > 1_000_000  # the library is within: the page needs nothing else
-    call = text[text.rindex("Plotly.newPlot(") :]
-    traces, end = json.JSONDecoder().raw_decode(call[call.index("[") :])
-    layout, _ = json.JSONDecoder().raw_decode(call[call.index("{", call.index("[") + end) :])
+    assert page.stat().st_size > 1_000_000  # the library is within: the page needs nothing else
+    traces, layout = drawn(page)
     lines = [trace for trace in traces if trace["mode"] == "lines"]
     assert {trace["name"]: (trace["x"], trace["y"]) for trace in lines} == {
         "k a": ([0.001, 0.1], [pytest.approx(0.51), pytest.approx(1.5)]),

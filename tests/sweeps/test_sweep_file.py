@@ -100,7 +100,7 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         read_sweep_file(tmp_path / "absent.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="is no text file"):
+    with pytest.raises(InputError, match="is not a text file"):
         read_sweep_file(tmp_path / "binary.yaml")
 
 

@@ -4,51 +4,17 @@
 """
 
 import csv
-import multiprocessing
 import os
 import random
 import signal
-import sys
 import time
 
 import pytest
+from sweeping import started, table, until
 
-from ssl_vision.main import main
 from ssl_vision.sweeps.sweep import run
 
-FORK = multiprocessing.get_context("fork")
 KILLS = int(os.environ.get("SSL_VISION_KILLS", "5"))
-
-
-def started(*args, log):
-    """A sweep in a process that leads a session, its output in a file."""
-
-    def whole():
-        os.setsid()
-        sys.stdout = sys.stderr = log.open("a")
-        os.dup2(sys.stderr.fileno(), 2)
-        try:
-            code = main(["sweep", *map(str, args)])
-        except SystemExit as error:
-            code = error.code
-        sys.stdout.flush()
-        os._exit(code)
-
-    process = FORK.Process(target=whole)
-    process.start()
-    return process
-
-
-def until(found, *, seconds=60):
-    end = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
-def table(folder):
-    with (folder / "sweep.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def rows(trial):
@@ -139,7 +105,7 @@ def test_a_signal_ends_the_sweep_which_goes_on_by_the_same_command(
     process.join(60)
     assert process.exitcode == 128 + number
     log = (tmp_path / "log").read_text()
-    assert f"{number.name}: the same command goes on" in log
+    assert f"{number.name}: repeat the command to continue" in log
     assert {row["x"]: row["state"] for row in table(tmp_path / "trial")} == {
         "1": "interrupted",
         "2": "waiting",

@@ -1,0 +1,107 @@
+"""One name and one value for each measurement of an evaluated run, as tables and W&B's summary show it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from ssl_vision.descriptions import LAYERS, description_of
+from ssl_vision.runs.evaluation_file import own_data
+
+DEFAULT_PROTOCOL = "macl"
+"""The protocol whose name is left out."""
+
+TEST_PREFIXES = ("test/", "evaluation/")
+"""What names begin with: measured on the test split, or on the split that is evaluated in its place."""
+
+VARIANTS = {
+    "k": "k={}",
+    "distance": "{}",
+    "vote": "{}",
+    "temperature": "T={}",
+    "augmentation": "{}",
+    "labels": "{} labels",
+}
+"""Fields in which two rows of one metric differ, and how a heading or a name states them."""
+
+_OTHER_FOLDER = {("folder", "val")}
+"""The validation split of a folder is in a subfolder other than that of the test split."""
+
+
+def evaluation_summary(
+    rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any], *, epoch: int
+) -> dict[str, float]:
+    """Return the values of the trained network on the run's own data, by name.
+
+    A name is ``test/METRIC`` under the protocol ``macl`` at the backbone. Other layers have the suffix that
+    they have in metrics.csv. Other protocols, and what tells several rows of one metric apart, come in
+    between: ``test/linear_top1_projector``, ``test/lightly/knn_top1``, ``test/dinov2/k=20/knn_top1``.
+    If there is no test split, names begin with ``evaluation/``. Values under corruptions are the mean of all.
+
+    Args:
+        rows: rows of evaluation.json.
+        config: config of the run.
+        epoch: the epoch whose rows are taken.
+    """
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows_of_own_data(rows, config, epoch=epoch):
+        if "table" in _sections(row) and row.get("severity") != 0:  # uncorrupted images have a row without it
+            groups.setdefault(_name(row), []).append(row)
+    return dict(value for (place, metric), group in groups.items() for value in _values(place, metric, group))
+
+
+def rows_of_own_data(
+    rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any], *, epoch: int
+) -> list[Mapping[str, Any]]:
+    """Return the rows of the trained network at an epoch on the run's own data, unchanged.
+
+    The root of a data set is a place, except that of a folder of images.
+    """
+    own = own_data(config)
+    if own.get("data") != "ImageFolder":
+        own.pop("root", None)
+    return [
+        row
+        for row in rows
+        if row.get("features") == "trained"
+        and row.get("epoch") == epoch
+        and row.get("settings") is None
+        and all(
+            row.get(key) == value
+            for key, value in own.items()
+            if (key, row.get("split")) not in _OTHER_FOLDER
+        )
+    ]
+
+
+def _sections(row: Mapping[str, Any]) -> tuple[str, ...]:
+    try:
+        return description_of(str(row["metric"]), stored=row).sections
+    except ValueError:  # the description in the row is invalid
+        return ()
+
+
+def _name(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Split and protocol of a row, and its metric with the layer."""
+    prefix = TEST_PREFIXES[row.get("split") != "test"]
+    protocol = row.get("protocol", DEFAULT_PROTOCOL)
+    place = prefix if protocol == DEFAULT_PROTOCOL else f"{prefix}{protocol}/"
+    return place, f"{row['metric']}{LAYERS.get(str(row.get('layer')), '')}"
+
+
+def _values(place: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
+    """The rows of one metric: the mean if they are corruptions, otherwise the last row of each variant.
+
+    The protocol ``macl`` has one row of each metric; options of the command change it.
+    """
+    corrupted = [float(row["value"]) for row in rows if row.get("corruption") is not None]
+    if corrupted:
+        yield f"{place}{metric}", fmean(corrupted)
+        return
+    single = rows[0].get("protocol", DEFAULT_PROTOCOL) == DEFAULT_PROTOCOL
+    fields = [] if single else list(VARIANTS)
+    differing = [field for field in fields if len({row.get(field) for row in rows}) > 1]
+    for row in rows:
+        stated = [
+            VARIANTS[field].format(row[field]) for field in differing if row.get(field) not in (None, "none")
+        ]
+        yield f"{place}{''.join(f'{text}/' for text in stated)}{metric}", float(row["value"])

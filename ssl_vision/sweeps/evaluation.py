@@ -1,0 +1,132 @@
+"""Evaluation of a sweep's finished trials: what is missing, and the process that measures it."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ssl_vision.descriptions import description_of, layer_of
+from ssl_vision.errors import InputError
+from ssl_vision.runs.atomic_files import check_inside
+from ssl_vision.runs.evaluation_summary import rows_of_own_data
+from ssl_vision.runs.registry import Run
+from ssl_vision.sweeps.evaluate_arguments import evaluate_arguments
+from ssl_vision.sweeps.macros import variables
+from ssl_vision.sweeps.process import CommandLine, TrialProcess
+from ssl_vision.sweeps.queue import Queue
+from ssl_vision.sweeps.sweep_plan import Claim, Plan
+from ssl_vision.sweeps.sweep_process import command_line, ending
+from ssl_vision.sweeps.trials import Trial
+
+
+def evaluation_line(plan: Plan, trial: Trial, protocols: Sequence[str]) -> CommandLine:
+    """The command that evaluates a trial under some protocols."""
+    line = command_line(plan, trial)
+    words = evaluate_arguments(plan.folder / trial.name, protocols, fit=line.words)
+    shown = evaluate_arguments(plan.folder / trial.name, protocols, fit=line.shown)
+    return CommandLine(
+        [sys.executable, "-m", "ssl_vision", *words, "--report=false"],
+        ["ssl-vision", *shown, "--report=false"],
+    )
+
+
+class EvaluationProcess(TrialProcess):
+    """The process that evaluates a finished trial.
+
+    Args:
+        plan: the sweep's.
+        claim: on the trial; the process inherits its lock.
+        protocols: those to measure.
+        environment: variables besides those of this process.
+
+    Raises:
+        InputError: the command cannot be started.
+    """
+
+    def __init__(
+        self, plan: Plan, claim: Claim, protocols: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        self.claim = claim
+        line = evaluation_line(plan, claim.trial, protocols)
+        check_inside(plan.folder, claim.trial.name)
+        log = plan.folder / "logs" / f"{claim.trial.name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        own = {"WANDB_RUN_GROUP": plan.name, **environment}
+        masked = variables(plan.file.command)
+        super().__init__(line, log, own, inherited=[claim.lock.fileno()], masked=masked)
+
+
+class Evaluations:
+    """The finished trials of a sweep that have not been measured under each of its protocols.
+
+    What is missing of a trial is read from its evaluation.json, so that a trial is evaluated once, also where
+    ``ssl-vision evaluate`` was called by hand. A failed evaluation is repeated at the next start.
+
+    Args:
+        queue: the sweep's.
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue, self.plan = queue, queue.plan
+        self.failed: dict[str, str] = {}
+        """Reasons by the name of the trial."""
+        self._done: set[str] = set()
+
+    def missing(self, trial: Trial) -> list[str]:
+        """The protocols under which a trial has no row of its last epoch."""
+        run = Run(self.plan.folder / trial.name)
+        rows = rows_of_own_data(run.evaluation, run.config, epoch=run.epoch)
+        measured = {row.get("protocol") for row in rows}
+        return [protocol for protocol in self.plan.evaluate if Path(protocol).stem not in measured]
+
+    def start(self, environment: Mapping[str, str]) -> EvaluationProcess | None:
+        """Claims a trial and starts its evaluation; None where there is nothing to start now."""
+        claim = self.queue.claim_finished(self._open) if self.plan.evaluate else None
+        if claim is None:
+            return None
+        try:
+            return EvaluationProcess(self.plan, claim, self.missing(claim.trial), environment)
+        except BaseException:
+            claim.release()
+            raise
+
+    def end(self, process: EvaluationProcess, code: int) -> str:
+        """Records how an evaluation ended and releases the trial; what was measured, in words."""
+        trial = process.claim.trial
+        try:
+            missing = self.missing(trial)
+        except InputError as error:
+            missing = [str(error)]
+        if code:
+            self.failed[trial.name] = f"{ending(code)}: {process.last_line()}"
+        elif missing:
+            self.failed[trial.name] = f"no measurement under {', '.join(missing)}"
+        process.claim.release()
+        if trial.name in self.failed:
+            return f"evaluation failed: {self.failed[trial.name]}"
+        values = Run(self.plan.folder / trial.name).test_metrics
+        accuracies = {name: value for name, value in values.items() if description_of(name).percent}
+        return ", ".join(f"{name} {value:.4g}" for name, value in accuracies.items() if not layer_of(name)[1])
+
+    def left(self) -> bool:
+        """Whether another process evaluates a trial, or this one has yet to."""
+        return any(name not in self.failed for name in self.unevaluated())
+
+    def unevaluated(self) -> list[str]:
+        """Names of the finished trials that lack measurements."""
+        if not self.plan.evaluate:
+            return []
+        finished = [record.trial for record in self.queue.records() if record.state == "finished"]
+        return [trial.name for trial in finished if self._open(trial) or trial.name in self.failed]
+
+    def _open(self, trial: Trial) -> bool:
+        """Whether a trial is to be evaluated by this process."""
+        if trial.name in self._done or trial.name in self.failed:
+            return False
+        try:
+            missing = self.missing(trial)
+        except InputError as error:
+            self.failed[trial.name] = str(error)
+            return False
+        if not missing:
+            self._done.add(trial.name)
+        return bool(missing)

@@ -1,0 +1,238 @@
+"""Sweeps that evaluate their trials: once each, whatever dies meanwhile."""
+
+import csv
+import json
+import os
+import signal
+import sys
+
+import pytest
+import yaml
+from settings import TINY
+from sweeping import started, table, until
+
+from ssl_vision.main import main
+from ssl_vision.sweeps import evaluation
+from ssl_vision.sweeps.process import CommandLine
+
+FIT = """
+import os, sys
+from pathlib import Path
+options = dict(arg.removeprefix("--").split("=", 1) for arg in sys.argv[2:])
+run = Path(os.environ["SSL_VISION_TRIAL"])
+run.mkdir(exist_ok=True)
+config = "seed_everything: 0\\ndata: {class_path: ssl_vision.data.Digits}\\nwandb: false\\n"
+(run / "config.yaml").write_text(config)
+(run / "metrics.csv").write_text(f"step,epoch,score\\n0,0,{options['x']}\\n")
+(run / "times.csv").write_text("step,epoch,time/train_seconds,time/val_seconds,time/epochs\\n0,0,1,0,1\\n")
+"""
+
+EVALUATE = """
+import fcntl, json, sys, time
+from pathlib import Path
+run, seconds, protocols = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+alive = (run / "alive").open("a")
+try:
+    fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    (run / "double").touch()
+with (run / "evaluations").open("a") as file:
+    file.write("begin\\n")
+time.sleep(seconds)
+if (run / "fails").exists():
+    sys.exit("no such images")
+row = {"features": "trained", "split": "test", "epoch": 1, "data": "Digits"}
+rows = [
+    {**row, "protocol": protocol, "metric": metric, "layer": layer, "value": 0.5 + 0.1 * (layer == "hidden")}
+    for protocol in protocols for metric in ("knn_top1", "linear_top1") for layer in ("backbone", "hidden")
+]
+file = run / "evaluation.json"
+(run / "new").write_text(json.dumps([*(json.loads(file.read_text()) if file.exists() else []), *rows]))
+(run / "new").replace(file)
+with (run / "evaluations").open("a") as file:
+    file.write("end\\n")
+"""
+
+
+@pytest.fixture
+def stubs(tmp_path, monkeypatch):
+    """A sweep file of a stub of ``fit``, and a stub of ``evaluate`` that takes some seconds."""
+
+    def make(*, count=2, seconds=0.0):
+        program, evaluate = tmp_path / "ssl-vision", tmp_path / "evaluate.py"
+        program.write_text(FIT)
+        evaluate.write_text(EVALUATE)
+        content = {
+            "method": "grid",
+            "metric": {"name": "score", "goal": "maximize"},
+            "parameters": {"x": {"values": list(range(count))}},
+            "command": [sys.executable, str(program), "fit", "${args}"],
+        }
+        (tmp_path / "trial.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+
+        def line(plan, trial, protocols):
+            words = [sys.executable, str(evaluate), str(plan.folder / trial.name), str(seconds), *protocols]
+            return CommandLine(words, words)
+
+        monkeypatch.setattr(evaluation, "evaluation_line", line)
+        return [str(tmp_path / "trial.yaml"), f"--runs_dir={tmp_path}", "--workers=1", "--evaluate=macl"]
+
+    return make
+
+
+def evaluations(folder, count=2):
+    return [(folder / f"x={i}" / "evaluations").read_text().split() for i in range(count)]
+
+
+def test_each_finished_trial_is_evaluated_once_and_shown_beside_the_metric(stubs, sweep, tmp_path, capsys):
+    args = stubs()
+    assert sweep(*args) == 0
+    out = capsys.readouterr().out
+    assert "2/2 x=1: test/knn_top1 0.5, test/linear_top1 0.5\n" in out
+    assert "best: x=1, score 1" in out
+    rows = table(tmp_path / "trial")
+    assert [(row["x"], row["score"], row["test/knn_top1"]) for row in rows] == [
+        ("1", "1.0", "0.5"),
+        ("0", "0.0", "0.5"),
+    ]
+    assert rows[0]["test/linear_top1_hidden"] == "0.6"
+    assert "| x   | score | test/knn_top1 | test/knn_top1_hidden | test/linear_top1 |" in out
+    assert sweep(*args) == 0
+    assert evaluations(tmp_path / "trial") == [["begin", "end"]] * 2
+
+
+def test_a_finished_sweep_is_evaluated_later_and_under_what_is_missing(stubs, sweep, tmp_path):
+    args = stubs()
+    assert sweep(*args[:-1]) == 0
+    assert not (tmp_path / "trial/x=0/evaluations").exists()
+    assert sweep(*args) == 0
+    assert sweep(*args, "--evaluate=lightly") == 0
+    assert evaluations(tmp_path / "trial") == [["begin", "end"] * 2] * 2
+    rows = json.loads((tmp_path / "trial/x=0/evaluation.json").read_text())
+    assert [row["protocol"] for row in rows] == ["macl"] * 4 + ["lightly"] * 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_evaluation_that_dies_with_its_sweep_is_done_by_the_next(number, stubs, sweep, tmp_path):
+    args = stubs(seconds=1.0)
+    process = started(*args, log=tmp_path / "log")
+    until((tmp_path / "trial/x=0/evaluations").exists)
+    os.kill(process.pid, number)
+    process.join(60)
+    assert process.exitcode == (128 + number if number == signal.SIGTERM else -number)
+    assert sweep(*args) == 0
+    assert evaluations(tmp_path / "trial") == [["begin", "begin", "end"], ["begin", "end"]]
+    assert not list((tmp_path / "trial").glob("*/double"))
+
+
+def test_two_sweeps_share_the_evaluations(stubs, tmp_path):
+    args = stubs(count=4, seconds=0.3)
+    workers = [started(*args, log=tmp_path / f"log{i}") for i in range(2)]
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0, (tmp_path / f"log{workers.index(worker)}").read_text()
+    assert evaluations(tmp_path / "trial", 4) == [["begin", "end"]] * 4
+    assert not list((tmp_path / "trial").glob("*/double"))
+    with (tmp_path / "trial/sweep.csv").open(newline="") as file:
+        assert [row["test/knn_top1"] for row in csv.DictReader(file)] == ["0.5"] * 4
+
+
+def test_a_failed_evaluation_is_named_and_repeated_by_the_next_start(stubs, sweep, tmp_path, capsys):
+    args = stubs()
+    assert sweep(*args[:-1]) == 0
+    (tmp_path / "trial/x=1/fails").touch()
+    assert sweep(*args) == 1
+    captured = capsys.readouterr()
+    assert "x=1: evaluation failed: exit code 1: no such images\n" in captured.out
+    assert (
+        "x=1 is not evaluated: exit code 1: no such images; the same command tries it again" in captured.err
+    )
+    (tmp_path / "trial/x=1/fails").unlink()
+    assert sweep(*args) == 0
+    assert evaluations(tmp_path / "trial") == [["begin", "end"], ["begin", "begin", "end"]]
+
+
+def test_measurements_on_other_data_do_not_count(stubs, sweep, tmp_path):
+    args = stubs()
+    assert sweep(*args[:-1]) == 0
+    row = {"features": "trained", "split": "test", "epoch": 1, "data": "CIFAR10", "protocol": "macl"}
+    rows = [row | {"metric": "knn_top1", "layer": "backbone", "value": 0.1}]
+    (tmp_path / "trial/x=0/evaluation.json").write_text(json.dumps(rows))
+    assert sweep(*args) == 0
+    assert evaluations(tmp_path / "trial") == [["begin", "end"]] * 2
+
+
+def test_a_damaged_evaluation_is_named_and_the_tables_are_written(stubs, sweep, tmp_path, capsys):
+    args = stubs()
+    assert sweep(*args) == 0
+    (tmp_path / "trial/x=0/evaluation.json").write_text('[{"metric": "knn_top1"}]')
+    assert sweep(*args) == 1
+    captured = capsys.readouterr()
+    assert "x=0 is not evaluated:" in captured.err
+    assert "is not a list of rows" in captured.err
+    assert "best: x=1, score 1" in captured.out
+
+
+def test_a_metric_of_ones_own_may_begin_with_test(sweep_path, sweep, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, pathlib\n"
+        "run = pathlib.Path(os.environ['SSL_VISION_TRIAL'])\n"
+        "run.mkdir()\n"
+        "(run / 'metrics.csv').write_text('step,epoch,test/score\\n0,0,0.5\\n')\n"
+    )
+    options = {"metric": {"name": "test/score"}, "command": [sys.executable, str(program)]}
+    assert sweep(sweep_path({"x": {"values": [1]}}, **options), f"--runs_dir={tmp_path}") == 0
+    assert table(tmp_path / "trial")[0]["test/score"] == "0.5"
+
+
+def test_protocols_of_one_name_are_refused(stubs, sweep, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    args = stubs()
+    (tmp_path / "macl.yaml").write_text("measurements: [{knn: {k: 5}}]\n")
+    assert sweep(*args, "--evaluate=./macl.yaml") == 2
+    assert "two of macl, ./macl.yaml have one name" in capsys.readouterr().err
+
+
+def test_what_cannot_be_evaluated_is_refused_before_a_trial_begins(
+    stubs, sweep, sweep_path, tmp_path, capsys
+):
+    args = stubs()
+    assert sweep(*args, "--evaluate=makl") == 2
+    assert "no protocol 'makl'" in capsys.readouterr().err
+    assert sweep(sweep_path({"x": {"values": [1]}}), f"--runs_dir={tmp_path}", "--evaluate=macl") == 2
+    assert "--evaluate: the command of the sweep file is not ssl-vision fit" in capsys.readouterr().err
+    assert not (tmp_path / "trial").exists()
+
+
+@pytest.fixture
+def digits(tmp_path):
+    """A sweep of one short run on the digits."""
+    words = ["${interpreter}", "-m", "ssl_vision", "fit", *TINY, "--trainer.max_epochs=1", "${args}"]
+    content = {
+        "method": "grid",
+        "metric": {"name": "val/knn_top1", "goal": "maximize"},
+        "parameters": {"model.objective.temperature": {"values": [0.2]}},
+        "command": words,
+    }
+    file = tmp_path / "digits.yaml"
+    file.write_text(yaml.safe_dump(content))
+    return [file, f"--runs_dir={tmp_path}", "--evaluate=lightly", "--evaluate=lightly"]
+
+
+def test_a_dry_run_shows_the_evaluation(digits, sweep, tmp_path, capsys):
+    assert sweep(*digits, "--dry_run") == 0
+    expected = (
+        f"ssl-vision evaluate {tmp_path}/digits/cell --protocol=lightly --baselines=false --cache=false"
+    )
+    assert f"{expected} --report=false\n" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_a_real_trial_is_evaluated(digits, sweep, tmp_path, capsys):
+    assert sweep(*digits) == 0
+    run = tmp_path / "digits/cell"
+    rows = json.loads((run / "evaluation.json").read_text())
+    assert {(row["protocol"], row["features"]) for row in rows} == {("lightly", "trained")}
+    assert main(["runs", str(tmp_path / "digits"), "--columns=run,test/lightly/knn_top1"]) == 0
+    assert f"{100 * rows[0]['value']:.2f}" in capsys.readouterr().out
