@@ -168,6 +168,19 @@ def description_of(name: str, *, stored: Mapping[str, Any] | None = None) -> Met
     return MetricDescription(name, **({"title": name} | fields))
 
 
+def layer_of(name: str) -> tuple[str, str]:
+    """Split the name of a metric into its name at the backbone and the layer, empty for the backbone.
+
+    Example:
+        >>> layer_of("val/uniformity_projector"), layer_of("test/knn_top1")
+        (('val/uniformity', 'projector'), ('test/knn_top1', ''))
+    """
+    for layer, suffix in LAYERS.items():
+        if suffix and name.endswith(suffix):
+            return name.removesuffix(suffix), layer
+    return name, ""
+
+
 def described(section: Section | None = None) -> list[MetricDescription]:
     """Return the descriptions of a section, or all of them, in the order in which they are shown.
 

@@ -112,7 +112,7 @@ class OnlineProbe(pl.Callback):
         logits = self.layer(features)
         known = (labels >= 0).sum().clamp(min=1)
         self._optimizer.zero_grad()
-        (F.cross_entropy(logits, labels, ignore_index=-1, reduction="sum") / known).backward()  # type: ignore[no-untyped-call]
+        (F.cross_entropy(logits, labels, ignore_index=-1, reduction="sum") / known).backward()
         for parameter in self.layer.parameters():
             parameter.grad = trainer.strategy.reduce(parameter.grad, reduce_op="mean")  # type: ignore[assignment, arg-type]
         bad = not_finite(self._optimizer) > 0

@@ -1,1 +1,1 @@
-"""The command line: parser, help, suggestions and the commands that are built on Lightning."""
+"""Command line: argument parser, suggestions, and the commands ``fit``, ``validate`` and ``doctor``."""

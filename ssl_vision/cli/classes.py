@@ -1,6 +1,6 @@
-"""Which classes are built from the config in a checkpoint or a run directory.
+"""Building of objects from the config in a checkpoint or a run directory.
 
-To import a module is to run its code, so names are checked before anything is imported.
+Importing a module runs its code, so class names are checked before anything is imported.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import yaml
 from jsonargparse import Namespace
 from torch import nn
 
-# Importing the classes makes their short names known to the parser.
+# Importing the classes registers their short names with the parser.
 import ssl_vision.data
 import ssl_vision.encoders
 import ssl_vision.methods
@@ -31,11 +31,11 @@ from ssl_vision.errors import InputError
 _OPTION = "--allow_class"
 _PACKAGES = ("ssl_vision.data", "ssl_vision.encoders", "ssl_vision.methods", "ssl_vision.objectives")
 _FOLDERS = ("cache_dir", "root", "test", "train")
-"""Options of this package's data whose values may look like import paths: ``data.v1``."""
+"""Data options whose values are directories, which may look like import paths: ``data.v1``."""
 
 
 def add_allow_class(parser: jsonargparse.ArgumentParser) -> None:
-    """Adds the option ``--allow_class`` to a command that builds what a checkpoint describes."""
+    """Add the option ``--allow_class`` to a command that builds objects from a checkpoint."""
     parser.add_argument(
         _OPTION,
         action="append",
@@ -46,10 +46,10 @@ def add_allow_class(parser: jsonargparse.ArgumentParser) -> None:
 
 
 def allowed_classes(args: Sequence[str]) -> list[str]:
-    """The values of ``--allow_class`` in a command that is yet to be parsed.
+    """Return the values of ``--allow_class`` in unparsed arguments.
 
     Raises:
-        InputError: a value that is no import path.
+        InputError: a value is not an import path.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument(_OPTION, action="append", default=[])
@@ -64,7 +64,7 @@ def allowed_classes(args: Sequence[str]) -> list[str]:
 
 
 def class_paths(config: Any) -> Iterator[str]:
-    """The classes that a config names, at any depth."""
+    """Iterate over the class paths in a config, at any depth."""
     if isinstance(config, Mapping):
         if isinstance(config.get("class_path"), str):
             yield config["class_path"]
@@ -76,70 +76,71 @@ def class_paths(config: Any) -> Iterator[str]:
 def resolved(
     kind: type[Any], key: str, config: Mapping[str, Any], *, where: object, allowed: Collection[str]
 ) -> dict[str, Any]:
-    """A section of a stored config with every class by its full name and every option with a value.
+    """Return a section of a stored config with full class paths and all default values.
 
     Args:
-        kind: base class of what the section describes.
+        kind: base class of the section's class.
         key: name of the section.
         config: the stored config.
-        where: file that holds it, for messages.
-        allowed: classes outside this package that it may name.
+        where: its file, for error messages.
+        allowed: classes outside this package that the section may name.
 
     Raises:
-        InputError: the section names another class, or describes no object.
+        InputError: the section names a class that is not allowed, or is not valid.
     """
-    parser, parsed = _parsed(kind, key, config, where, allowed)
-    found: dict[str, Any] = yaml.safe_load(parser.dump(parsed, skip_unset=False, skip_validation=True))
-    section: dict[str, Any] = found[key]
+    parser, parsed = _parse(kind, key, config, where, allowed)
+    dumped = parser.dump(parsed, skip_unset=False, skip_validation=True)
+    section: dict[str, Any] = yaml.safe_load(dumped)[key]
     return section
 
 
 def built(kind: Any, key: str, config: Mapping[str, Any], *, where: object, allowed: Collection[str]) -> Any:
-    """The object that a section of a stored config describes; where its ``seed`` is null, it has the run's.
+    """Build the object described by a section of a stored config.
 
-    Encoders of timm are built without timm's weights, so nothing is downloaded.
+    If the object has a ``seed`` that is null, the seed of the run is used. timm encoders are built without
+    pretrained weights, so that nothing is downloaded.
 
     Args:
         kind: base class of the object.
         key: name of the section.
         config: the stored config.
-        where: file that holds it, for messages.
-        allowed: classes outside this package that it may name.
+        where: its file, for error messages.
+        allowed: classes outside this package that the section may name.
 
     Raises:
-        InputError: the section names another class, or describes no object.
+        InputError: the section names a class that is not allowed, or is not valid.
     """
-    parser, parsed = _parsed(kind, key, config, where, allowed)
+    parser, parsed = _parse(kind, key, config, where, allowed)
     try:
         options = parsed[key].init_args
         if "seed" in options and options.seed is None:
             options.seed = config["seed_everything"]
         _disable_downloads(parsed[key])
         return parser.instantiate(parsed)[key]
-    except Exception as error:  # of any class that the config names
-        raise InputError(f"{where}: the run's config describes no {key}: {one_line(str(error))}") from error
+    except Exception as error:  # raised by any class in the config
+        raise InputError(f"{where}: the run's config has no valid {key}: {one_line(str(error))}") from error
 
 
-def _parsed(
+def _parse(
     kind: Any, key: str, config: Mapping[str, Any], where: object, allowed: Collection[str]
 ) -> tuple[jsonargparse.ArgumentParser, Namespace]:
     section = copy.deepcopy(config[key])
     _check_names(_without_folders(section), where, allowed)
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    # To add_subclass_arguments a text may be the path of another config file; to this it may not.
+    # Unlike add_subclass_arguments, this does not accept the path of another config file as a value.
     parser.add_argument(f"--{key}", type=kind, required=True)
     try:
         parsed: Namespace = parser.parse_object({key: section})
-    except Exception as error:  # of any class that the config names
-        raise InputError(f"{where}: the run's config describes no {key}: {one_line(str(error))}") from error
-    for name in class_paths(parsed.as_dict()):  # short names are full ones now, and their modules imported
+    except Exception as error:  # raised by any class in the config
+        raise InputError(f"{where}: the run's config has no valid {key}: {one_line(str(error))}") from error
+    for name in class_paths(parsed.as_dict()):  # short names are resolved and their modules imported by now
         if not _registered(name) and not any(_same(name, other) for other in allowed):
             raise _refusal(name, where)
     return parser, parsed
 
 
 def _disable_downloads(section: Any) -> None:
-    """Set ``pretrained`` of timm's encoders to false, in place and at any depth."""
+    """Set ``pretrained`` of timm encoders to false, in place and at any depth."""
     if not isinstance(section, Namespace):
         return
     if isinstance(section.get("class_path"), str) and pydoc.locate(section.class_path) is Timm:
@@ -149,36 +150,39 @@ def _disable_downloads(section: Any) -> None:
 
 
 def _check_names(section: Any, where: object, allowed: Collection[str]) -> None:
-    """Checks all that the parser may import, and that it reads no other file."""
+    """Check all names that the parser may import, and that no value is the path of another config file."""
     for name in dotted_names(section):
         if name not in allowed and not _registered(name):
             raise _refusal(name, where)
-    for text in _texts(section, allowed):
-        if os.path.exists(os.path.expanduser(text)) and not os.path.isdir(os.path.expanduser(text)):
-            raise InputError(f"{where}: names the file {text} in the place of an option's value")
+    for value in _string_values(section, allowed):
+        path = os.path.expanduser(value)
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise InputError(f"{where}: the value {value} of an option is the path of a file")
 
 
-def _texts(section: Any, allowed: Collection[str]) -> Iterator[str]:
-    """Values in a section, but for the options of allowed classes, which may be names of files."""
+def _string_values(section: Any, allowed: Collection[str]) -> Iterator[str]:
+    """Iterate over the strings in a section, except for options of allowed classes, which may be files."""
     if isinstance(section, str):
         yield section
         inner = yaml_texts(section)
         if isinstance(inner, (dict, list)):
-            yield from _texts(inner, allowed)
+            yield from _string_values(inner, allowed)
     elif isinstance(section, list):
         for value in section:
-            yield from _texts(value, allowed)
+            yield from _string_values(value, allowed)
     elif isinstance(section, dict):
         trusted = section.get("class_path") in allowed
         for key, value in section.items():
             options = value if trusted and key == "init_args" and isinstance(value, dict) else None
-            inner = [each for each in options.values() if isinstance(each, dict)] if options else [value]
-            for each in inner:
-                yield from _texts(each, allowed)
+            values = (
+                [option for option in options.values() if isinstance(option, dict)] if options else [value]
+            )
+            for checked in values:
+                yield from _string_values(checked, allowed)
 
 
 def _without_folders(section: Any) -> Any:
-    """A section of this package's data without the names of folders."""
+    """Remove the directories from the options of a data module of this package."""
     if not isinstance(section, dict) or not _registered(str(section.get("class_path"))):
         return section
     options = section.get("init_args")
@@ -188,24 +192,24 @@ def _without_folders(section: Any) -> Any:
 
 
 def _registered(name: str) -> bool:
-    """True for the public models, data modules and parts of objectives of this package."""
-    module, _, last = name.rpartition(".")
-    if not any(f"{module}.".startswith(f"{package}.") for package in _PACKAGES) or last.startswith("_"):
+    """Return True for the public modules and data modules of this package."""
+    module, _, attribute = name.rpartition(".")
+    if not any(f"{module}.".startswith(f"{package}.") for package in _PACKAGES) or attribute.startswith("_"):
         return False
-    found = getattr(sys.modules.get(module), last, None)
-    if not inspect.isclass(found) or not issubclass(found, (nn.Module, pl.LightningDataModule)):
+    cls = getattr(sys.modules.get(module), attribute, None)
+    if not inspect.isclass(cls) or not issubclass(cls, (nn.Module, pl.LightningDataModule)):
         return False
-    return any(f"{found.__module__}.".startswith(f"{package}.") for package in _PACKAGES)
+    return any(f"{cls.__module__}.".startswith(f"{package}.") for package in _PACKAGES)
 
 
 def _same(name: str, other: str) -> bool:
-    """True if two names are of one class, such as that of its module and that of its package."""
-    found = pydoc.locate(name)
-    return name == other or (found is not None and found is pydoc.locate(other))
+    """Return True if two names refer to the same class, for example in its module and in its package."""
+    cls = pydoc.locate(name)
+    return name == other or (cls is not None and cls is pydoc.locate(other))
 
 
 def _refusal(name: str, where: object) -> InputError:
     return InputError(
-        f"{where}: names the class {name}, which is not part of ssl_vision: "
+        f"{where}: names the class {name}, which is not part of ssl_vision; "
         f"if you trust its code, add {_OPTION} {name}"
     )

@@ -1,4 +1,4 @@
-"""The data of a ``fit`` that names none."""
+"""Default data of ``fit``."""
 
 import os
 from collections.abc import Sequence
@@ -9,27 +9,30 @@ from ssl_vision.runs.reading import read_yaml
 
 
 def with_data(args: Sequence[str]) -> list[str]:
-    """The digits before all else, where neither an option nor a config file names the data.
+    """Insert ``--data=Digits`` if neither an option nor a config file names the data.
 
-    They cannot be the parser's default: the parser would hand the default's views to whatever class comes.
+    It cannot be a default of the parser, which would pass the views of the default to any other data class.
+
+    Raises:
+        InputError: an option of the data precedes its class.
     """
     command, *rest = args
-    early = ""
+    first_option = ""
     for i, arg in enumerate(rest):
         name, _, value = arg.partition("=")
         if name.startswith("--data."):
-            early = early or name
+            first_option = first_option or name
         elif name == "--data" or _names_data(name, value or "".join(rest[i + 1 : i + 2])):
-            if early:
+            if first_option:
                 raise InputError(
-                    f"{early} stands before the data's class: give the class first, then its options"
+                    f"{first_option} must come after the data class, given by --data or a config file"
                 )
             return list(args)
     return [command, "--data=Digits", *rest]
 
 
 def _names_data(option: str, value: str) -> bool:
-    """Whether an option is a config file with a data section."""
+    """Return True if an option is a config file with a data section."""
     if option not in ("-c", "--config") or not os.path.isfile(value):
         return False
     content = read_yaml(Path(value))

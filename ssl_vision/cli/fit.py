@@ -52,7 +52,9 @@ from ssl_vision.runs.initial import start_from
 from ssl_vision.runs.log import RunLog
 from ssl_vision.runs.record import RunRecord
 from ssl_vision.runs.registry import Run
-from ssl_vision.tracking.wandb import mirror, mirror_ends, mirror_mode
+from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint, requeued_checkpoint
+from ssl_vision.tracking.wandb import mirror, mirror_ends, mirror_mode, requeued_by_agent
+from ssl_vision.tracking.wandb_callback import WandbCallback
 
 _RECORDED = (
     "name",
@@ -67,8 +69,14 @@ _RECORDED = (
     "patience",
     "runs_dir",
     "save_every_n_steps",
+    "wandb_artifacts",
+    "wandb_media",
     "wandb",
 )
+
+
+_CONTINUED = "SSL_VISION_CONTINUED"
+"""Environment variable with the checkpoint that the first process continues from."""
 
 
 class _Parser(ArgumentParser, LightningArgumentParser):
@@ -140,11 +148,15 @@ class RunCLI(LightningCLI):
         check_trainer(config.trainer)
         if config.seed_everything is False:
             raise InputError("--seed_everything false: a run without a seed cannot be compared or continued")
-        if config.ckpt_path is None and self.subcommand == "fit" and _requeued():
-            config.ckpt_path, config.overwrite = "last", False
+        if config.ckpt_path is None and self.subcommand == "fit":
+            online = mirror_mode(config.wandb) == "online" and config.wandb_artifacts != "none"
+            if place := _place_to_continue(self.folder, online=online):
+                config.ckpt_path, config.overwrite = place, False
         resume = config.ckpt_path is not None
         if config.ckpt_path == "last":
             config.ckpt_path = self._last()
+        elif str(config.ckpt_path).startswith(SCHEME):
+            config.ckpt_path = str(fetched_checkpoint(str(config.ckpt_path)))
         if config.ckpt_path:
             self.checkpoint = read_checkpoint(config.ckpt_path)._replace(state={})
             self._refuse_other_config(self.checkpoint)
@@ -249,8 +261,11 @@ class RunCLI(LightningCLI):
         loggers: list[Logger] = [log]
         loggers += given if isinstance(given, list) else [given] if isinstance(given, Logger) else []
         fresh = config.ckpt_path is None
+        tracking: list[pl.Callback] = []
         if self.wandb_mode:
-            loggers.append(mirror(self.folder, self.plain_config, mode=self.wandb_mode, fresh=fresh))
+            wandb = mirror(self.folder, self.plain_config, mode=self.wandb_mode, fresh=fresh)
+            loggers.append(wandb)
+            tracking.append(WandbCallback(wandb, self.folder, artifacts=config.wandb_artifacts))
         record = RunRecord(self.folder, self.plain_config, fresh=fresh, check=self.check)
         own: list[pl.Callback] = [
             self.start,
@@ -267,6 +282,7 @@ class RunCLI(LightningCLI):
         own += [
             record,
             ResumeCheckpoint(self.folder, files, every_n_steps=config.save_every_n_steps, spare=spare),
+            *tracking,
         ]
         theirs = config.trainer.callbacks
         theirs = theirs if isinstance(theirs, list) else [theirs]
@@ -307,6 +323,27 @@ def knn_k(class_path: str) -> int:
     module, _, name = class_path.rpartition(".")
     data = getattr(importlib.import_module(module), name)
     return int(data.knn_k) if issubclass(data, ssl_vision.data.ImageData) else ssl_vision.data.ImageData.knn_k
+
+
+def _place_to_continue(folder: RunFolder, *, online: bool) -> str | None:
+    """The checkpoint that a requeued run continues from, as for ``--ckpt_path``; None for other runs.
+
+    The first process of a machine decides for those that it launches, which inherit its environment.
+
+    Args:
+        folder: run directory.
+        online: a run that ``wandb agent`` hands out again may take its checkpoint from W&B.
+    """
+    if _requeued():
+        return "last"
+    if int(os.environ.get("LOCAL_RANK") or 0) and _CONTINUED in os.environ:
+        return os.environ[_CONTINUED] or None
+    place = "last" if requeued_by_agent(folder) else None
+    if place is None and online and (file := requeued_checkpoint()):
+        place = str(file)
+    if os.environ.get("WANDB_SWEEP_ID"):
+        os.environ[_CONTINUED] = place or ""
+    return place
 
 
 def _requeued() -> bool:

@@ -1,4 +1,4 @@
-"""One screen about a run that has ended: what it took, what it came to, where it is, what to do next."""
+"""Summary printed at the end of ``fit``: duration, outputs, results and next steps."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -15,38 +15,38 @@ from ssl_vision.runs.registry import Run
 
 
 def summary(run: Run, *, images: int | None = None, data: ImageData | None = None) -> str:
-    """The lines that ``fit`` ends with, from the files of the run directory.
+    """Return the summary of a finished run, from the files in its run directory.
 
     Args:
-        run: whose folder is complete.
-        images: number of images in a batch, over all processes; None leaves out the speed.
-        data: that the run was trained on, which decides how it can be evaluated; None stands for labelled
-            images with a test split.
+        run: the run.
+        images: number of images in a batch over all processes; None omits the speed.
+        data: data of the run, which determines how it can be evaluated; None assumes labelled images with a
+            test split.
     """
     return "\n".join(_lines(run, images, data))
 
 
 def nothing_left(config: Mapping[str, Any], *, epochs: int, steps: int) -> str:
-    """The line that says why a run that was to be continued did not go on.
+    """Return a message for a continued run that has already finished.
 
     Args:
-        config: of the run, as it was given now.
-        epochs: that were done before.
-        steps: that were done before.
+        config: current config of the run.
+        epochs: number of epochs done before.
+        steps: number of optimizer steps done before.
     """
-    length = config["trainer"]
-    ended = 0 < (length["max_steps"] or -1) <= steps
+    trainer = config["trainer"]
+    ended = 0 < (trainer["max_steps"] or -1) <= steps
     key, done = ("max_steps", steps) if ended else ("max_epochs", epochs)
-    further = "with more it goes on"
+    advice = "a larger value continues the run"
     if f"trainer.{key}" in significant(config):
-        further = "its schedule ends there: a longer run is another, with a --name of its own"
-    return f"nothing was left to train: {done} of --trainer.{key} {length[key]} are done; {further}"
+        advice = "the learning-rate schedule ends there; start a longer run with another --name"
+    return f"nothing was left to train: {done} of --trainer.{key} {trainer[key]} are done; {advice}"
 
 
 def _lines(run: Run, images: int | None, data: ImageData | None) -> Iterator[str]:
-    took = "" if run.seconds is None else f" in {duration(run.seconds)}"
-    what = f"{run.setting('objective')} on {run.setting('data')}, seed {run.setting('seed')}"
-    yield f"{run.name}: {_length(run)}{took} ({what})"
+    seconds = "" if run.seconds is None else f" in {duration(run.seconds)}"
+    settings = f"{run.setting('objective')} on {run.setting('data')}, seed {run.setting('seed')}"
+    yield f"{run.name}: {_length(run)}{seconds} ({settings})"
     facts = dict(_facts(run, images))
     width = max(map(len, facts))
     for name, value in facts.items():
@@ -61,24 +61,24 @@ def _lines(run: Run, images: int | None, data: ImageData | None) -> Iterator[str
 
 
 def _length(run: Run) -> str:
-    """How much was trained: steps where the configuration limits the steps, epochs otherwise."""
+    """Return the number of steps if the config limits the steps, otherwise the number of epochs."""
     steps = run.setting("trainer.max_steps")
     if isinstance(steps, int) and steps > 0:
         return f"{number(run.steps)} of {number(steps)} steps"
     planned, epochs = run.setting("epochs"), run.epoch if run.epochs is None else run.epochs
-    of = f" of {planned}" if isinstance(planned, int) and planned > epochs else ""
-    return f"{epochs:.3g}{of} epochs"
+    total = f" of {planned}" if isinstance(planned, int) and planned > epochs else ""
+    return f"{epochs:.3g}{total} epochs"
 
 
 def _evaluation(data: ImageData | None) -> tuple[str, str]:
-    """Options of an evaluation, and what it classifies: nothing where train has no labels."""
+    """Return the options of an evaluation and the images that it classifies; empty strings without labels."""
     if data is None:
         return "", "the test split"
     if not data.num_classes:
         return "", ""
     try:
         splits = [split for split in ("test", "val") if data.has(split)]
-    except InputError:  # a folder that was chosen for a split and does not exist
+    except InputError:  # the chosen folder of a split does not exist
         splits = []
     if "test" in splits:
         return "", "the test split"
@@ -96,8 +96,8 @@ def _facts(run: Run, images: int | None) -> Iterator[tuple[str, str]]:
     if images and rates:
         yield "speed", f"{number(images * median(rates))} images/s, without validation"
     memory = [
-        f"{number(value)} MiB {where}"
-        for where, name in (("on the host", "process"), ("on the device", "device"))
+        f"{number(value)} MiB {place}"
+        for place, name in (("on the host", "process"), ("on the device", "device"))
         if (value := last_value(run.folder.times_file, f"memory/{name}_mb")) is not None
     ]
     if memory:

@@ -1,4 +1,4 @@
-"""Names of classes in a command and its config files, and imports from the current folder."""
+"""Import paths in commands and config files, and imports from the current directory."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,57 +16,57 @@ _FILES = (".yaml", ".yml", ".json")
 
 
 def dotted(text: str) -> bool:
-    """True if a text can be the import path of a class: ``module.Class``."""
+    """Return True if a string may be the import path of a class: ``module.Class``."""
     return "." in text and all(part.isidentifier() for part in text.split("."))
 
 
 def dotted_names(value: Any, *, keys: bool = False) -> Iterator[str]:
-    """Texts in a config that can be import paths, those within texts that are YAML themselves included.
+    """Iterate over the strings in a config that may be import paths, including those in nested YAML strings.
 
     Args:
         value: a tree of dicts, lists and plain values.
-        keys: look at the keys of dicts, too, which name kinds of measurements in a protocol file.
+        keys: include the keys of dicts, which name kinds of measurements in a protocol file.
     """
     seen: dict[int, Any] = {}
-    left = [value]
-    while left:
-        value = left.pop()
+    remaining = [value]
+    while remaining:
+        value = remaining.pop()
         if isinstance(value, (dict, list, tuple)) and id(value) not in seen:
-            seen[id(value)] = value  # an alias may stand in many places, or in itself
+            seen[id(value)] = value  # aliases may repeat a value, or form a cycle
             if isinstance(value, dict):
-                left += [*value.values(), *(value if keys else ())]
+                remaining += [*value.values(), *(value if keys else ())]
             else:
-                left += value
+                remaining += value
         elif isinstance(value, str) and dotted(value.strip()):
             yield value.strip()
         elif isinstance(value, str):
             inner = yaml_texts(value)
-            left += [inner] if isinstance(inner, (dict, list)) else []
+            remaining += [inner] if isinstance(inner, (dict, list)) else []
 
 
 def names_in_command(args: Sequence[str]) -> Iterator[str]:
-    """Texts in a user's command, and in the config files that it names, that can be import paths.
+    """Iterate over the strings in a command, and in its config files, that may be import paths.
 
     Args:
-        args: words of the command.
+        args: arguments of the command.
     """
-    for before, arg in zip(("", *args), args, strict=False):
+    for previous, arg in zip(("", *args), args, strict=False):
         name, equals, value = arg.partition("=")
         value = value if equals and name.startswith("-") else arg
         path = Path(value)
-        is_config = "--config" in (name, before) or "-c" in (name, before) or path.suffix in _FILES
-        keys = "--protocol" in (name, before)
+        is_config = "--config" in (name, previous) or "-c" in (name, previous) or path.suffix in _FILES
+        keys = bool({"--protocol", "--evaluate"} & {name, previous})
         yield from dotted_names(_content(path) if is_config else value, keys=keys)
 
 
 @contextmanager
 def local_modules(args: Sequence[str]) -> Iterator[None]:
-    """Makes modules of the current folder importable, if the user's command names a class of one of them.
+    """Make modules of the current directory importable if the command names a class of one of them.
 
-    The folder is searched last: no module in it takes the place of an installed one.
+    The directory is searched last, so that its modules do not shadow installed ones.
 
     Args:
-        args: words of the command.
+        args: arguments of the command.
     """
     added = [str(Path.cwd())] if any(map(_is_local, names_in_command(args))) else []
     sys.path += added
@@ -78,22 +78,22 @@ def local_modules(args: Sequence[str]) -> Iterator[None]:
 
 
 def _is_local(name: str) -> bool:
-    """True if a module of the current folder has the name, and no installed one."""
+    """Return True if the module of a class is in the current directory and not installed."""
     *parts, _ = name.split(".")
-    places = [Path(*parts[:count]) for count in range(1, len(parts) + 1)]
-    files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py")]
+    modules = [Path(*parts[:count]) for count in range(1, len(parts) + 1)]
+    files = [file for module in modules for file in (module.with_suffix(".py"), module / "__init__.py")]
     return any(file.is_file() for file in files) and PathFinder.find_spec(parts[0]) is None
 
 
 def _content(file: Path) -> Any:
     try:
         return read_yaml(file, words=True)
-    except InputError:  # the command says what is wrong with it
+    except InputError:  # reported by the command itself
         return None
 
 
 def yaml_texts(text: str) -> Any:
-    """The content of a YAML text, with texts for all values; None where it is no YAML."""
+    """Parse YAML with all scalars as strings; return None if the text is not YAML."""
     try:
         return yaml.load(text, Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError, ValueError):

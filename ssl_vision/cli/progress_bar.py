@@ -1,4 +1,4 @@
-"""How far a run is, on one line: epoch, loss, kNN of the last validation, images/s, time left."""
+"""Progress bar of a run: epoch, loss, kNN accuracy of the last validation, images/s and time left."""
 
 from typing import Any
 
@@ -12,13 +12,12 @@ from ssl_vision.runs.log import RunLog
 
 
 class RunBar(ProgressBar):
-    """A `Progress` of the whole run, all its epochs and validations.
+    """A `Progress` of the whole run with all its epochs and validations.
 
-    It draws numbers that are on the host already, those that the run's log was given, and so never waits for
-    the device.
+    It shows only metrics that the run's log holds on the host, so that it never synchronises with the device.
 
     Args:
-        log: of the run; None where nothing is logged.
+        log: log of the run; None if nothing is logged.
     """
 
     def __init__(self, log: RunLog | None = None) -> None:
@@ -28,34 +27,34 @@ class RunBar(ProgressBar):
         self._job: Progress | None = None
 
     def disable(self) -> None:
-        """Shows nothing: Lightning asks for it in all processes but the first."""
+        """Hide the bar; Lightning calls this in all processes but the first."""
         self._enabled = False
 
     def enable(self) -> None:
-        """Shows it again."""
+        """Show the bar again."""
         self._enabled = True
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begins where the run begins, or goes on."""
+        """Start the bar at the first step of the run, or where it continues."""
         steps = trainer.estimated_stepping_batches
         self._open(TrainingProgress(trainer.global_step, None if steps == float("inf") else int(steps)))
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
-        """Counts the step."""
+        """Count a step."""
         if not isinstance(self._job, TrainingProgress):
             return
         epochs = trainer.max_epochs
-        of = f"/{epochs}" if epochs and epochs > 0 else ""
-        self._job.what = f"epoch {trainer.current_epoch + 1}{of}"
-        self._job.note = self._said()
+        total = f"/{epochs}" if epochs and epochs > 0 else ""
+        self._job.what = f"epoch {trainer.current_epoch + 1}{total}"
+        self._job.note = self._metrics_text()
         self._job.step(trainer.global_step, images=len(batch.images) * trainer.world_size)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begins a validation, within a run or alone."""
+        """Start a validation, within a run or on its own."""
         if self._log is not None:
-            self._log.latest.pop("val/collapsed", None)  # logged where it is so, and not where it is no more
+            self._log.latest.pop("val/collapsed", None)  # only logged by validations that detect a collapse
         if isinstance(self._job, TrainingProgress):
             self._job.begin_validation()
         else:
@@ -70,7 +69,7 @@ class RunBar(ProgressBar):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Counts the batch."""
+        """Count a validation batch."""
         if isinstance(self._job, TrainingProgress):
             done = sum(trainer.num_val_batches[:dataloader_idx]) + batch_idx + 1
             self._job.what = f"validation {done}/{sum(trainer.num_val_batches)}"
@@ -79,14 +78,14 @@ class RunBar(ProgressBar):
             self._job.advance()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Ends it."""
+        """End a validation."""
         if isinstance(self._job, TrainingProgress):
             self._job.end_validation()
         else:
             self._close()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """The run is done."""
+        """Close the bar at the end of the run."""
         if self._job is not None:
             self._job.what = "training"
         self._close()
@@ -94,7 +93,7 @@ class RunBar(ProgressBar):
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """The run ends early."""
+        """Close the bar after an error."""
         self._close(exception)
 
     def _open(self, job: Progress) -> None:
@@ -106,7 +105,7 @@ class RunBar(ProgressBar):
         if job is not None:
             job.__exit__(None if error is None else type(error), error, None)
 
-    def _said(self) -> str:
+    def _metrics_text(self) -> str:
         latest = {} if self._log is None else self._log.latest
         parts = ["COLLAPSED"] if latest.get("val/collapsed") else []
         parts += [
@@ -120,12 +119,12 @@ class RunBar(ProgressBar):
 
 
 class TrainingProgress(Progress):
-    """The steps of a run, and between them validations, which take time and are no steps.
+    """Progress of training steps, whose speed and remaining time take validations into account.
 
     Args:
-        done: Steps before it began.
-        total: Steps of the whole run; None where it has no end.
-        **options: Of `Progress`.
+        done: number of steps before this process started.
+        total: number of steps of the whole run; None if it has no limit.
+        **options: options of `Progress`.
     """
 
     def __init__(self, done: int, total: int | None, **options: Any) -> None:
@@ -137,39 +136,39 @@ class TrainingProgress(Progress):
         self._validating: float | None = None
 
     def step(self, done: int, *, images: int) -> None:
-        """Takes note of a batch.
+        """Record a batch.
 
         Args:
-            done: Steps of the run that are done.
-            images: Of the batch, in all processes.
+            done: number of completed steps of the run.
+            images: number of images in the batch, over all processes.
         """
-        if self._first is None:  # what is compiled or chosen at the first batch belongs to no rate
+        if self._first is None:  # the first batch includes compilation and is left out of the speed
             self._first, self._timed = self.clock(), done
         else:
             self._images += images
         self.advance(done - self.done)
 
     def begin_validation(self) -> None:
-        """From here on nothing is trained."""
+        """Start the clock of a validation."""
         self._validating = self.clock()
 
     def end_validation(self) -> None:
-        """From here on it is."""
+        """Stop the clock of a validation."""
         if self._validating is not None:
             self._validated += self.clock() - self._validating
         self._validating, self._steps_validated = None, self.done - self._timed
 
     def amount(self) -> str:
-        """Of the whole run, in percent."""
+        """Return the completed share of the run in percent."""
         return f"{100 * self.done / self.total:.0f} %" if self.total else super().amount()
 
     def speed(self) -> str:
-        """In images, validations left out."""
+        """Return the speed in images/s, without validations."""
         seconds = self._trained()
         return f"{number(self._images / seconds)} images/s" if self._images and seconds else ""
 
     def seconds_left(self) -> float | None:
-        """Until the run's end, with validations as dense as so far."""
+        """Return the remaining seconds of the run, assuming validations as frequent as so far."""
         steps = self.done - self._timed
         if not steps or self.total is None:
             return None
@@ -177,7 +176,7 @@ class TrainingProgress(Progress):
         return (self.total - self.done) * (self._trained() / steps + validation)
 
     def _trained(self) -> float:
-        """Seconds since the first batch, without validations."""
+        """Return the seconds since the first batch, without validations."""
         if self._first is None:
             return 0.0
         now = self.clock() if self._validating is None else self._validating

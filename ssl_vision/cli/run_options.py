@@ -6,6 +6,7 @@ from jsonargparse.typing import PositiveInt
 from pytorch_lightning.cli import LightningArgumentParser
 
 from ssl_vision.callbacks import RepresentationMetrics
+from ssl_vision.tracking.wandb_callback import Artifacts
 
 _DEFAULTS = {
     "model": {
@@ -60,6 +61,18 @@ def add_run_options(parser: LightningArgumentParser) -> None:
         type=bool | Literal["offline"],
         default=False,
         help="Log to Weights & Biases as well: true, false or offline.",
+    )
+    parser.add_argument(
+        "--wandb_artifacts",
+        type=Artifacts,
+        default="none",
+        help="Upload checkpoints and exported encoders to W&B: the last checkpoint, the best one, or none.",
+    )
+    parser.add_argument(
+        "--wandb_media",
+        type=bool,
+        default=False,
+        help="Upload the report, augmented views, neighbours and the map of embeddings to W&B.",
     )
     parser.add_argument("--report", type=bool, default=True, help="Write report.html when training ends.")
     parser.callback_keys.append("metrics")

@@ -1,4 +1,4 @@
-"""A callback that tells errors of a checkpoint from errors of training."""
+"""Callback that distinguishes errors of a checkpoint from errors of training."""
 
 import pytorch_lightning as pl
 

@@ -1,4 +1,4 @@
-"""Unknown names, and the known one that was probably meant."""
+"""Suggestions for unknown names."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -10,18 +10,18 @@ _LISTED = 20
 
 
 def closest_match(name: str, known: Sequence[str]) -> str:
-    """What to add to a complaint about an unknown name: the nearest known one, else all if they are few."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if near:
-        return f", did you mean '{near[0]}'?"
-    return f"; there are {', '.join(known)}" if 0 < len(known) <= _LISTED else ""
+    """Return the end of an error message about an unknown name: the closest known name, or all if few."""
+    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if matches:
+        return f", did you mean '{matches[0]}'?"
+    return f"; available: {', '.join(known)}" if 0 < len(known) <= _LISTED else ""
 
 
 def check_keys(where: str, given: Iterable[Any], known: Sequence[str]) -> None:
-    """Refuses keys that are not known.
+    """Check that all keys are known.
 
     Raises:
-        InputError: there is one.
+        InputError: a key is not.
     """
     for key in given:
         if key not in known:

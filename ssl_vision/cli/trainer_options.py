@@ -1,4 +1,4 @@
-"""Checks of the trainer's options that Lightning accepts and then fails on."""
+"""Checks of trainer options whose invalid values Lightning accepts at first and fails on later."""
 
 import math
 import os
@@ -12,12 +12,12 @@ from ssl_vision.errors import InputError
 
 
 def check_trainer(trainer: Namespace) -> None:
-    """Refuses values of the trainer's options that Lightning takes and then trips over.
+    """Check the trainer options whose invalid values Lightning does not reject.
 
     Raises:
         InputError: a value is out of range.
     """
-    for names, good, description in (
+    for names, valid, description in (
         (("accumulate_grad_batches", "check_val_every_n_epoch"), lambda value: value >= 1, "1 or more"),
         (
             ("max_epochs", "max_steps"),
@@ -30,20 +30,20 @@ def check_trainer(trainer: Namespace) -> None:
     ):
         for name in names:
             value = trainer.get(name)
-            if value is not None and not good(value):
+            if value is not None and not valid(value):
                 raise InputError(f"--trainer.{name} must be {description}, not {value}")
-    cores = max(8, os.cpu_count() or 1)  # on a GPU, Lightning compares with the devices that there are
+    cores = max(8, os.cpu_count() or 1)  # on GPUs, Lightning itself checks the number of devices
     devices = trainer.devices
     if str(devices).isdigit() and not 1 <= int(devices) <= cores:
         raise InputError(f"--trainer.devices must lie in 1..{cores}, not {devices}")
-    if trainer.max_time is not None and not _lasts(trainer.max_time):
+    if trainer.max_time is not None and not _is_positive(trainer.max_time):
         raise InputError(
             f"--trainer.max_time must be days:hours:minutes:seconds above 0, not {trainer.max_time}"
         )
 
 
-def _lasts(duration: Any) -> bool:
-    """True for what Lightning takes for a time above 0."""
+def _is_positive(duration: Any) -> bool:
+    """Return True if Lightning parses the value as a duration above 0."""
     try:
         return (Timer(duration).time_remaining() or 0) > 0
     except (MisconfigurationException, TypeError, ValueError, OverflowError):

@@ -25,7 +25,10 @@ from ssl_vision.methods import Layers
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.evaluation_file import merged, read_rows
+from ssl_vision.runs.evaluation_summary import evaluation_summary
 from ssl_vision.runs.folder import RunFolder, owned
+from ssl_vision.runs.registry import Run
+from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint
 from ssl_vision.tracking.wandb import mirror_rows
 
 
@@ -49,14 +52,16 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     named = bool(args) and not args[0].startswith("-")
     if not named and not {"-h", "--help"} & set(args):
         raise InputError("give the checkpoint, or the run directory, first: ssl-vision evaluate CHECKPOINT")
-    checkpoint = read_checkpoint(args[0]) if named else None
+    remote = named and args[0].startswith(SCHEME)
+    place = fetched_checkpoint(args[0]) if remote else args[0] if named else None
+    checkpoint = None if place is None else read_checkpoint(place)
     allowed = allowed_classes(args)
     if checkpoint is None:
         evaluation_parser(run.__doc__).parse_args(list(args))
         return None
     folder = _beside(checkpoint)
     folder.check_links()
-    by_user = owned(folder.path, checkpoint.path)
+    by_user = not remote and owned(folder.path, checkpoint.path)
     stored = _data(checkpoint, args, allowed, own=by_user)
     parser = evaluation_parser(run.__doc__, stored)
     options = parser.parse_args(list(args))
@@ -94,7 +99,10 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         every = merged(read_rows(output, checkpoint.config), every)
     unwritten = _written(output, json.dumps(every, indent=1))
     if by_user:  # no one else's run says where to upload
-        mirror_rows(folder, checkpoint.config, every, name=output.stem)
+        of_last_epoch = folder.config_file.exists() and checkpoint.epoch == Run(folder.path).epoch
+        values = evaluation_summary(every, checkpoint.config, epoch=checkpoint.epoch)
+        summary = values if of_last_epoch else {}
+        mirror_rows(folder, checkpoint.config, every, name=output.stem, summary=summary)
     split = "test split" if data.eval_split == "test" else "validation split, as there is no test split"
     print(
         f"{type(data).__name__}: {split} ({len(test)} images) against the train split ({len(train)}), "

@@ -133,7 +133,7 @@ def _through(
     device = device_of(network)
     features: Features = {}  # whole from the first batch on: many small ones would scatter over the heap
     rows = torch.arange(len(data)) if rows is None else rows
-    batches: tuple[Tensor, ...] = rows.split(batch_size)  # type: ignore[no-untyped-call]
+    batches: tuple[Tensor, ...] = rows.split(batch_size)
     with evaluation_mode(network), Progress(title, len(rows), unit="images") as job:
         done = 0
         for batch in batches:

@@ -169,7 +169,7 @@ def finetuned_top1(
                 for group in optimizer.param_groups:
                     group["lr"] = rule.lr * scale_at(rule.schedule, step, steps)
                 optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimizer.step()
                 step += 1
                 job.advance()
@@ -200,7 +200,7 @@ def _seen(
 @torch.inference_mode()
 def _top1(network: nn.Module, test: Images, queries: Tensor, views: Views, device: torch.device) -> float:
     right = 0
-    for rows in queries.split(_TEST_BATCH):  # type: ignore[no-untyped-call]
+    for rows in queries.split(_TEST_BATCH):
         images = views.plain(test.at(rows).to(device)).to(memory_format=torch.channels_last)
         right += int((network(images).argmax(dim=1) == test.labels[rows].to(device)).sum())
     return right / len(queries)

@@ -105,7 +105,7 @@ def logistic_top1(
     test_x, test_y = labelled_rows(test_features, test_labels, num_classes, "test")
     if x.shape[1] != test_x.shape[1]:
         raise ValueError(f"features: {x.shape[1]} columns in train, {test_x.shape[1]} in test")
-    classes, target = y.cpu().unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    classes, target = y.cpu().unique(return_inverse=True)
     if len(classes) < 2:
         raise ValueError(f"train_labels: all {len(y)} labelled rows are of one class")
     mean, inverse = _moments(x)

@@ -5,16 +5,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from ssl_vision.descriptions import MetricDescription, description_of
-
-VARIANTS = {
-    "k": "k={}",
-    "distance": "{}",
-    "vote": "{}",
-    "temperature": "T={}",
-    "augmentation": "{}",
-    "labels": "{} labels",
-}
-"""What tells two columns of one metric apart, and how a heading says it."""
+from ssl_vision.runs.evaluation_summary import VARIANTS
 
 
 @dataclass(frozen=True)

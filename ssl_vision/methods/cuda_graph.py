@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from ssl_vision.data.images import Batch
+from ssl_vision.errors import InputError
 from ssl_vision.methods.finite_gradients import not_finite, skips_on_device
 
 
@@ -48,7 +50,7 @@ class RecordedStep:
 
     def _beside(self, inputs: tuple[Tensor, ...]) -> Tensor:
         """The step on a stream that is not the default one, as what precedes a recording must be."""
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             output = self._step(*inputs)
@@ -88,6 +90,41 @@ class GraphedTraining:
         self._step.forget()
 
 
+def check_graph(
+    trainer: pl.Trainer,
+    optimizer: str,
+    *,
+    chunk_size: int | None,
+    compile_mode: str | None,
+    objective: str | None = None,
+) -> None:
+    """Check that training can be recorded as a CUDA graph.
+
+    Args:
+        trainer: the trainer, with its strategy.
+        optimizer: name of the optimizer.
+        chunk_size: option of the method.
+        compile_mode: option of the method.
+        objective: name of an objective that reads the indices of the images, which a recording cannot.
+
+    Raises:
+        InputError: it cannot; the message names the option.
+    """
+    for wrong, option in (
+        (trainer.strategy.root_device.type != "cuda", "a CPU"),
+        (trainer.world_size > 1, f"{trainer.world_size} processes"),
+        (trainer.precision not in ("32-true", "bf16-mixed"), f"trainer.precision {trainer.precision}"),
+        (trainer.gradient_clip_val is not None, "trainer.gradient_clip_val"),
+        (trainer.accumulate_grad_batches > 1, "trainer.accumulate_grad_batches"),
+        (chunk_size is not None, "model.chunk_size"),
+        (compile_mode not in (None, "default"), f"model.compile_mode {compile_mode}"),
+        (optimizer == "lars", "optimizer.name lars"),
+        (objective is not None, f"model.objective {objective}"),
+    ):
+        if wrong:
+            raise InputError(f"model.cuda_graph does not go with {option}")
+
+
 def whole_step(loss: Callable[..., Tensor], optimizer: Optimizer) -> Callable[..., Tensor]:
     """One function of gradients cleared, loss, backward and update, for `RecordedStep`.
 
@@ -111,7 +148,7 @@ def whole_step(loss: Callable[..., Tensor], optimizer: Optimizer) -> Callable[..
         ):
             value = loss(*inputs)
         with torch.autocast(device, enabled=False):
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             if skips_on_device(optimizer):
                 optimizer.found_inf = not_finite(optimizer)  # type: ignore[attr-defined]
             optimizer.step()

@@ -5,11 +5,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from ssl_vision.data import fold
 from ssl_vision.data.images import Batch
@@ -25,8 +27,9 @@ from ssl_vision.encoders import (
     measure_num_features,
 )
 from ssl_vision.errors import InputError
-from ssl_vision.methods.cuda_graph import GraphedTraining
+from ssl_vision.methods.cuda_graph import GraphedTraining, check_graph
 from ssl_vision.methods.optimizer import OptimizerRule
+from ssl_vision.methods.outputs import Layers, View
 from ssl_vision.methods.projection import HeadBatchNorm, projection_head
 from ssl_vision.objectives import Contrastive, InfoNCE, Objective, as_objective, in_chunks
 
@@ -44,43 +47,7 @@ describe(
     note="of the training batches; compare it within one objective only",
     order=10,
 )
-
-
-class Layers(NamedTuple):
-    """Representations of images at the three places where evaluation reads them.
-
-    Example:
-        >>> import torch
-        >>> features, hidden, embeddings = torch.rand(4, 512), torch.rand(4, 512), torch.rand(4, 128)
-        >>> layers = Layers(backbone=features, hidden=hidden, projector=embeddings)
-        >>> layers.projector.shape
-        torch.Size([4, 128])
-    """
-
-    backbone: Tensor
-    """(N, F) features of the encoder, which are what pretraining is for."""
-    hidden: Tensor
-    """(N, hidden_dim) activations of the projection head's hidden layer, after its ReLU."""
-    projector: Tensor
-    """(N, output_dim) embeddings that the objective receives, not normalised."""
-
-
-class View(NamedTuple):
-    """The network's output for one view of a batch.
-
-    Example:
-        >>> import torch
-        >>> view = View(embeddings=torch.rand(4, 128), features=torch.rand(4, 512))
-        >>> view.embeddings.shape, view.shallow
-        (torch.Size([4, 128]), None)
-    """
-
-    embeddings: Tensor
-    """(N, output_dim), not normalised."""
-    features: Tensor
-    """(N, F) features of the encoder."""
-    shallow: Tensor | None = None
-    """(N, F3) features of the encoder's third stage, if the objective requires them."""
+describe("train/lr", title="learning rate", sections=(), note="of the step, scaled and scheduled")
 
 
 class Method(pl.LightningModule, ABC):
@@ -193,6 +160,7 @@ class Method(pl.LightningModule, ABC):
         self._seed = torch.initial_seed() if seed is None else seed
         self._graphed: GraphedTraining | None = None
         self._updates = 0
+        self._lr: float | Tensor = 0.0
         self.objective = InfoNCE() if objective is None else objective
         self._contracts = (self._checked_objective(self.objective),)  # a tuple, so that it is no submodule
         with self.seeded():
@@ -288,14 +256,18 @@ class Method(pl.LightningModule, ABC):
 
     def configure_optimizers(self) -> Any:
         """Return optimizer and schedule, as ``optimizer`` says."""
-        optimizer = self.optimizer_rule.optimizer(self, capturable=self.cuda_graph)
-        if self.optimizer_rule.schedule == "constant":
+        rule = self.optimizer_rule
+        if rule.lr_scaling != "none":
+            rule = rule.scaled(self._images_per_step())
+            rank_zero_info(f"learning rate {rule.lr:g}: {self.optimizer_rule.lr:g} scaled to the batch size")
+        optimizer = rule.optimizer(self, capturable=self.cuda_graph)
+        if rule.schedule == "constant":
             return optimizer
         steps = self.trainer.estimated_stepping_batches
         if steps == math.inf:
             raise InputError("optimizer.schedule 'cosine' needs an end: set trainer.max_epochs or max_steps")
         per_epoch = math.ceil(self.trainer.num_training_batches / self.trainer.accumulate_grad_batches)
-        scheduler = self.optimizer_rule.scheduler(optimizer, steps=int(steps), steps_per_epoch=per_epoch)
+        scheduler = rule.scheduler(optimizer, steps=int(steps), steps_per_epoch=per_epoch)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def setup(self, stage: str) -> None:
@@ -330,7 +302,7 @@ class Method(pl.LightningModule, ABC):
                 )
 
     def on_train_start(self) -> None:
-        """Prepare the CUDA graph, and an objective that goes on within an epoch."""
+        """Prepare the CUDA graph, and an objective that continues within an epoch."""
         self._contract.set_epoch(self.current_epoch)
         self._updates = self.trainer.global_step
         if self.cuda_graph:
@@ -348,8 +320,13 @@ class Method(pl.LightningModule, ABC):
         if not torch.equal(self.objective.temperature(positive), before):
             self._graphed.forget()
 
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Keep the learning rate of the step, which the schedule changes at its end."""
+        lr = self.trainer.optimizers[0].param_groups[0]["lr"]
+        self._lr = lr.clone() if isinstance(lr, Tensor) else lr
+
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        """Log ``train/loss`` at the steps that the trainer logs: elsewhere nothing waits for the device."""
+        """Log loss and learning rate at the steps that the trainer logs: elsewhere nothing waits."""
         if self.trainer.global_step > self._updates:
             self._updates = self.trainer.global_step
             self.after_update()
@@ -357,6 +334,7 @@ class Method(pl.LightningModule, ABC):
         if every and self.trainer.global_step % every == 0:
             loss = outputs["loss"] * self.trainer.accumulate_grad_batches  # Lightning has divided it
             self.log("train/loss", loss, batch_size=len(batch.images), prog_bar=True)
+            self.log("train/lr", torch.as_tensor(self._lr, dtype=torch.float64))
 
     @property
     def _contract(self) -> Objective:
@@ -366,6 +344,22 @@ class Method(pl.LightningModule, ABC):
     def _data(self) -> ImageData | None:
         data = getattr(self.trainer, "datamodule", None)  # Lightning sets it only if it is given one
         return data if isinstance(data, ImageData) else None
+
+    def _images_per_step(self) -> int:
+        """Images in an optimizer step: those of all processes and of all accumulated batches.
+
+        Raises:
+            InputError: the data loader does not state its batch size.
+        """
+        trainer = self.trainer
+        batches = trainer.world_size * trainer.accumulate_grad_batches
+        if self._data is not None:
+            return self._data.batch_size * batches
+        trainer.fit_loop.setup_data()
+        loader = trainer.train_dataloader
+        if not isinstance(loader, DataLoader) or loader.batch_size is None:
+            raise InputError("optimizer.lr_scaling needs a DataLoader with a batch_size")
+        return loader.batch_size * batches
 
     @property
     def _needs_shallow(self) -> bool:
@@ -460,20 +454,14 @@ class Method(pl.LightningModule, ABC):
             raise InputError(f"data.views.size {size}: {error}") from error
 
     def _check_graph(self) -> None:
-        trainer, rule = self.trainer, self.optimizer_rule
-        for wrong, what in (
-            (trainer.strategy.root_device.type != "cuda", "a CPU"),
-            (trainer.world_size > 1, f"{trainer.world_size} processes"),
-            (trainer.precision not in ("32-true", "bf16-mixed"), f"trainer.precision {trainer.precision}"),
-            (trainer.gradient_clip_val is not None, "trainer.gradient_clip_val"),
-            (trainer.accumulate_grad_batches > 1, "trainer.accumulate_grad_batches"),
-            (self.chunk_size is not None, "model.chunk_size"),
-            (self.compile_mode not in (None, "default"), f"model.compile_mode {self.compile_mode}"),
-            (rule.name == "lars", "optimizer.name lars"),
-            ("indices" in self._contract.required_inputs, f"model.objective {type(self.objective).__name__}"),
-        ):
-            if wrong:
-                raise InputError(f"model.cuda_graph does not go with {what}")
+        reads_indices = "indices" in self._contract.required_inputs
+        check_graph(
+            self.trainer,
+            self.optimizer_rule.name,
+            chunk_size=self.chunk_size,
+            compile_mode=self.compile_mode,
+            objective=type(self.objective).__name__ if reads_indices else None,
+        )
 
 
 def _checked_encoder(encoder: Encoder) -> Encoder:

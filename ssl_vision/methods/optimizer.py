@@ -1,6 +1,7 @@
 """The optimizer and the learning-rate schedule of a pretraining run, from a few plain options."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -24,11 +25,15 @@ class OptimizerRule:
     Args:
         name: optimizer. ``"lars"`` adapts the step of each weight to its norm, with weight decay or without;
             biases, BatchNorm and scalars take plain SGD steps without weight decay (Chen et al. 2020).
-        lr: peak learning rate; it is not scaled with the batch size.
+        lr: peak learning rate, at ``reference_batch_size`` images per step if it is scaled.
         weight_decay: L2 penalty (for ``"adamw"``: decoupled decay).
         momentum: of ``"sgd"`` and ``"lars"``.
         schedule: ``"constant"``, or ``"cosine"`` from ``lr`` to 0.001 ``lr`` over the run.
         warmup_epochs: epochs of linear rise from 0, with the cosine schedule.
+        lr_scaling: how the learning rate follows the number N of images per step, of all processes and
+            accumulated batches. ``"none"``: lr. ``"linear"``: lr · N / reference_batch_size (Goyal et al.
+            2017). ``"sqrt"``: lr · √(N / reference_batch_size) (Krizhevsky 2014).
+        reference_batch_size: the N at which the learning rate is ``lr``.
 
     Raises:
         ValueError: for a negative number, or a warm-up without the cosine schedule.
@@ -45,6 +50,8 @@ class OptimizerRule:
     momentum: float = 0.9
     schedule: Literal["constant", "cosine"] = "constant"
     warmup_epochs: int = 0
+    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    reference_batch_size: int = 256
 
     def __post_init__(self) -> None:
         """Refuses what cannot work."""
@@ -53,8 +60,23 @@ class OptimizerRule:
                 raise ValueError(
                     f"optimizer.{field} must lie in [0, {_LARGEST:.2g}], got {getattr(self, field)}"
                 )
+        if self.reference_batch_size < 1:
+            raise ValueError(
+                f"optimizer.reference_batch_size must be 1 or more, got {self.reference_batch_size}"
+            )
         if self.warmup_epochs and self.schedule == "constant":
             raise ValueError("optimizer.warmup_epochs needs optimizer.schedule 'cosine'")
+
+    def scaled(self, images_per_step: int) -> "OptimizerRule":
+        """Return the rule whose learning rate is that of a batch size, and is not scaled any more.
+
+        Example:
+            >>> OptimizerRule(lr=0.3, lr_scaling="linear").scaled(1024).lr
+            1.2
+        """
+        ratio = images_per_step / self.reference_batch_size
+        factor = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.lr_scaling]
+        return replace(self, lr=self.lr * factor, lr_scaling="none")
 
     def optimizer(self, module: nn.Module, *, capturable: bool = False) -> Optimizer:
         """Return the optimizer of all trainable parameters of ``module``; on a GPU one kernel updates them.

@@ -63,7 +63,7 @@ def section(runs: Sequence[Run], by: str | None = None) -> Section:
 
 
 def _key(runs: Sequence[Run]) -> str:
-    """The key in which the runs differ: the objective, or the only other setting.
+    """Return the key in which the runs differ: the objective, or the only other setting.
 
     Raises:
         Missing: The runs do not differ, or differ in several settings.
@@ -71,8 +71,8 @@ def _key(runs: Sequence[Run]) -> str:
     if len({run.setting("objective") for run in runs}) > 1:
         return "objective"
     settings = [significant(run.config) for run in runs]
-    keys = sorted({key for own in settings for key in own} - {"seed_everything"})
-    differing = [shortened(key) for key in keys if len({str(own.get(key)) for own in settings}) > 1]
+    keys = sorted({key for values in settings for key in values} - {"seed_everything"})
+    differing = [shortened(key) for key in keys if len({str(values.get(key)) for values in settings}) > 1]
     if not differing:
         raise Missing("the runs differ only in the seed")
     if len(differing) > 1:
@@ -81,7 +81,7 @@ def _key(runs: Sequence[Run]) -> str:
 
 
 def _chart(comparison: Comparison) -> Markup:
-    """A point for each run, and the mean of each setting with its interval."""
+    """Draw a point for each run, and the mean of each setting with its interval."""
     names = [group.name for group in comparison.groups]
     single: dict[str, Any] = {
         "x": [number(value) for group in comparison.groups for value in group.values],

@@ -38,7 +38,7 @@ def differing(runs: Sequence[Run], names: Sequence[str]) -> Section:
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, str]:
-    """Values by dotted key without ``init_args``, classes by their names, without null values."""
+    """Flatten a config to dotted keys without ``init_args``, with class names and without null values."""
     return dict(_flat(config, ""))
 
 

@@ -152,9 +152,9 @@ def vote_details(view: FeatureView, row: int) -> list[str]:
     shares = view.scores[row] / view.scores[row].sum()
     lines = [("kNN", chosen), *([("label", label)] if label not in (chosen, -1) else [])]
     return [
-        f"{who}: {view.name(own)}, {int((near == own).sum())} of {view.voters} neighbours, "
-        f"{100 * float(shares[own]):.0f} % of the vote"
-        for who, own in lines
+        f"{source}: {view.name(cls)}, {int((near == cls).sum())} of {view.voters} neighbours, "
+        f"{100 * float(shares[cls]):.0f} % of the vote"
+        for source, cls in lines
     ]
 
 
@@ -162,29 +162,29 @@ def _vote_note(view: FeatureView) -> str:
     """Explain why the predicted class may differ from that of the shown neighbours."""
     if view.scores is None or view.bank is None:
         return ""
-    smallest = int(torch.unique(view.bank.labels, return_counts=True)[1].min())  # type: ignore[no-untyped-call]
-    about = (
+    smallest = int(torch.unique(view.bank.labels, return_counts=True)[1].min())
+    note = (
         f" kNN predicts by a vote of the {view.voters} nearest neighbours, not only of those shown. "
         f"The weight of a neighbour is exp(cosine / {view.temperature:g}). Where the prediction differs from "
         "the shown neighbours, the votes are counted."
     )
     if view.voters > smallest:
-        about += (
+        note += (
             f" The smallest class has only {smallest} images in the bank, so images of other classes always "
             f"vote: k = {view.voters} is too large for this data set."
         )
-    return about
+    return note
 
 
 def _neighbour(
     view: FeatureView, row: int, label: int, cosine: float, sheet: SpriteSheet
 ) -> tuple[Markup, list[str]]:
     bank = view.bank or view.images
-    own = int(bank.labels[row])
+    neighbour_label = int(bank.labels[row])
     mark, kind = "", ""
-    if label >= 0 and own >= 0:
-        mark, kind = ("✓ ", "same") if own == label else ("✗ ", "other")
-    return _tile(view, bank, row, sheet, kind), [f"{mark}{view.name(own)}", f"{cosine:.3f}"]
+    if label >= 0 and neighbour_label >= 0:
+        mark, kind = ("✓ ", "same") if neighbour_label == label else ("✗ ", "other")
+    return _tile(view, bank, row, sheet, kind), [f"{mark}{view.name(neighbour_label)}", f"{cosine:.3f}"]
 
 
 def _tile(view: FeatureView, images: Images, row: int, sheet: SpriteSheet, classes: str = "") -> Markup:

@@ -29,6 +29,7 @@ from ssl_vision.report import (
 from ssl_vision.report.context import ReportContext
 from ssl_vision.report.page import Missing, Section, render
 from ssl_vision.report.sprite_sheet import SpriteSheet
+from ssl_vision.report.wandb_media import mirror_media
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.registry import Run, find_runs, readable
 
@@ -91,8 +92,8 @@ def write(
 ) -> None:
     """Write the report of a run into its directory at the end of ``fit`` or ``evaluate``.
 
-    No features are computed. An error is reported in one line on stderr, as the run is complete without its
-    report.
+    No features are computed. With ``--wandb_media`` the page and its pictures are uploaded. An error is
+    reported in one line on stderr, as the run is complete without its report.
 
     Args:
         path: run directory.
@@ -104,6 +105,8 @@ def write(
         images = data if isinstance(data, ImageData) else None
         context = ReportContext(Run(path), data=images, embedded=embedded, embed=False, allowed=allowed)
         _write(context.run.folder.report_file, run_page(context))
+        if context.run.config.get("wandb_media") and context.run.folder.owned:
+            mirror_media(context)
     except Exception as error:
         print(f"{path}: no report was written ({' '.join(str(error).split())})", file=sys.stderr)
 

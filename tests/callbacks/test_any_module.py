@@ -1,5 +1,10 @@
 """The callbacks that read an objective work in LightningModules that this package did not write."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -176,3 +181,47 @@ def test_an_objective_of_ours_in_it_has_its_statistics(tmp_path):
 def test_what_is_missing_is_named(callback, message, tmp_path):
     with pytest.raises(InputError, match=message):
         train(TutorialSimCLR(InfoNCE()), [callback], tmp_path)
+
+
+DIVERGED_ON_ONE = """
+import sys
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from test_any_module import TutorialSimCLR, images
+from ssl_vision.callbacks import RepresentationMetrics
+from ssl_vision.objectives import InfoNCE
+
+
+class Diverged(TutorialSimCLR):
+    def on_train_batch_end(self, *args):  # in the buffers of one process, as DDP leaves those of BatchNorm
+        if self.global_rank:
+            self.backbone[1].running_mean.fill_(torch.nan)
+
+
+loader = [images(16, 0)]
+metrics = RepresentationMetrics(k=3, encoder="backbone", bank=loader, queries=loader)
+trainer = pl.Trainer(
+    max_steps=1, accelerator="cpu", devices=2, strategy="ddp", logger=False, callbacks=[metrics],
+    enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+)
+trainer.fit(Diverged(InfoNCE()), DataLoader(TensorDataset(*torch.rand(2, 16, 3, 32, 32)), batch_size=8))
+with open(f"knn-{trainer.global_rank}", "w") as file:
+    file.write(str(trainer.logged_metrics["val/knn_top1"].item()))
+trainer.strategy.barrier()
+"""
+
+
+@pytest.mark.long
+def test_processes_that_differ_log_the_values_of_the_first(tmp_path):
+    file = tmp_path / "fit.py"
+    file.write_text(DIVERGED_ON_ONE)
+    paths = [str(Path(__file__).parent), *filter(None, sys.path)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    result = subprocess.run(
+        [sys.executable, file], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-2000:]
+    values = [float((tmp_path / f"knn-{rank}").read_text()) for rank in range(2)]
+    assert values[0] == values[1] >= 0

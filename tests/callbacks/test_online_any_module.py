@@ -52,7 +52,8 @@ def fit(module, probe, folder, *, data=None, epochs=2, ckpt_path=None):
         enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=1,
         default_root_dir=folder,
     )  # fmt: skip
-    trainer.fit(module, *(data or loaders()), ckpt_path=ckpt_path, weights_only=True)
+    train, val = data or loaders()
+    trainer.fit(module, train, val, ckpt_path=ckpt_path, weights_only=True)
     return trainer
 
 

@@ -143,7 +143,7 @@ def test_an_optimizer_that_skips_by_itself_starts_whole_after_a_skipped_first_st
         patch.setattr(torch.Tensor, "is_cuda", True)
         optimizer = rule.optimizer(module)
     for bad in (1.0, 0.0):
-        optimizer.found_inf = torch.tensor(bad)
+        optimizer.found_inf = torch.tensor(bad)  # type: ignore[attr-defined]
         parameter.grad = torch.ones(3)
         optimizer.step()
     assert torch.equal(parameter.detach(), torch.full((3,), -0.1))

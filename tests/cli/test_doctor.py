@@ -3,6 +3,8 @@
 import hashlib
 import importlib
 import json
+import os
+import shutil
 from importlib import metadata
 from types import SimpleNamespace
 
@@ -103,12 +105,12 @@ def test_a_binary_that_does_not_load_is_broken(modules):
 @pytest.mark.parametrize(
     ("builds", "faiss", "gpu", "found", "state"),
     [
-        ({}, ImportError("no faiss"), False, "absent: neighbours are found by torch", "note"),
+        ({}, ImportError("no faiss"), False, "not installed; torch is used instead", "note"),
         ({"faiss_cpu": "1.9"}, {}, False, "faiss-cpu 1.9", "ok"),
-        ({"faiss_cpu": "1.9"}, {}, True, "faiss-cpu 1.9, beside a GPU", "note"),
+        ({"faiss_cpu": "1.9"}, {}, True, "faiss-cpu 1.9, does not use the GPU", "note"),
         ({"faiss_gpu": "1.14"}, {"get_num_gpus": lambda: 2}, True, "faiss-gpu 1.14 on 2 GPUs", "ok"),
         ({"faiss_cpu": "1.9"}, ImportError("libgomp"), False, "cannot be imported: libgomp", "broken"),
-        ({"faiss_cpu": "1.9", "faiss_gpu": "1.14"}, {}, True, "faiss-cpu and faiss-gpu in each", "broken"),
+        ({"faiss_cpu": "1.9", "faiss_gpu": "1.14"}, {}, True, "faiss-cpu and faiss-gpu conflict", "broken"),
     ],
 )
 def test_the_kind_of_faiss(builds, faiss, gpu, found, state, installed, modules):
@@ -146,17 +148,17 @@ def test_a_gpu_that_torch_does_not_see(driver, build, advice, monkeypatch, tmp_p
 
 
 def test_more_threads_than_cores_are_too_many(monkeypatch):
-    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: {0}, raising=False)
-    assert hardware._cores(cuda()).advice.startswith("OMP_NUM_THREADS=1,")
-    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    assert hardware._cores(cuda()).advice.startswith("OMP_NUM_THREADS=1 ")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert hardware._cores(cuda()) == Check("cores", "2, 2 threads in torch")
 
 
 @pytest.mark.parametrize(
     ("flags", "found"),
     [
-        ("avx2 avx512_bf16 amx_bf16", "in the CPU's hardware (amx_bf16, avx512_bf16)"),
-        ("avx2", "not in the CPU's hardware: bf16 is slow there"),
+        ("avx2 avx512_bf16 amx_bf16", "supported by the CPU (amx_bf16, avx512_bf16)"),
+        ("avx2", "slow, not supported by the CPU"),
         (None, "unknown on this CPU"),
     ],
 )
@@ -191,7 +193,7 @@ def test_runs_that_cannot_be_written_are_broken(tmp_path, monkeypatch):
     check = hardware._writable(tmp_path / "file" / "runs")
     assert check.state == "broken"
     assert "cannot be written" in check.found
-    monkeypatch.setattr(hardware.shutil, "disk_usage", lambda _: SimpleNamespace(free=GB, total=GB))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=GB, total=GB))
     assert hardware._writable(tmp_path).state == "note"
 
 
@@ -213,7 +215,7 @@ def test_cifar_is_whole_damaged_or_not_there(tmp_path):
     for name, content in files.items():
         (tmp_path / "batches" / name).write_bytes(content)
     check = datasets._cifar("CIFAR-10", "cifar10", reader("batches", files), tmp_path)
-    assert check == Check("CIFAR-10", f"{tmp_path / 'batches'}, whole")
+    assert check == Check("CIFAR-10", f"{tmp_path / 'batches'}, complete")
     (tmp_path / "batches" / "test").write_bytes(b"tesT")
     (tmp_path / "batches" / "meta").unlink()
     check = datasets._cifar("CIFAR-10", "cifar10", reader("batches", files), tmp_path)
@@ -230,9 +232,9 @@ def test_stl10_goes_by_its_sizes(tmp_path, monkeypatch):
     check = datasets._stl10(folder)
     assert (check.state, check.advice) == ("note", "train with --data.unlabeled false")
     (folder / "unlabeled_X.bin").write_bytes(bytes(4))
-    assert datasets._stl10(folder).found.endswith("of other sizes than the official: unlabeled_X.bin")
+    assert datasets._stl10(folder).found.endswith("sizes differ from the official files: unlabeled_X.bin")
     (folder / "unlabeled_X.bin").write_bytes(bytes(5))
-    assert datasets._stl10(folder) == Check("STL-10", f"{folder}, whole")
+    assert datasets._stl10(folder) == Check("STL-10", f"{folder}, complete")
     (folder / "train_y.bin").unlink()
     assert datasets._stl10(folder).state == "broken"
 

@@ -335,7 +335,7 @@ BAD = {
     "--model.objective=MCAL": "model.objective: no class named MCAL, did you mean 'MACL'?",
     "--model.objective.temprature=0.2": "no option 'temprature', did you mean 'temperature'?",
     "--model.encoder.widht=3": "ResNet has no option 'widht', did you mean 'width'?",
-    "--data=Digits": "--data.batch_size stands before the data's class: give the class first",
+    "--data=Digits": "--data.batch_size must come after the data class",
     "--data.batchsize=3": "did you mean 'batch_size'?",
     "--model.encoder.width=wide": "model.encoder.width: expected int, got wide",
     "--trainer.max_epoch=3": "Trainer has no option 'max_epoch', did you mean 'max_epochs'?",
@@ -360,7 +360,7 @@ def test_a_wrong_data_class_is_named_with_the_nearest(capsys):
 
 def test_options_before_their_class_are_an_error_and_not_lost(tmp_path, capsys):
     assert fit(tmp_path, "--model.objective.alpha=3", "--model.objective=MACL") == 2
-    assert "InfoNCE has no option 'alpha'; there are temperature, pairs, gather" in capsys.readouterr().err
+    assert "InfoNCE has no option 'alpha'; available: temperature, pairs, gather" in capsys.readouterr().err
 
 
 def test_another_class_takes_the_options_it_has_and_no_others(tmp_path):

@@ -177,18 +177,18 @@ def test_a_run_without_validation_has_none_to_show(tmp_path, capsys):
         (
             ["--trainer.max_epochs=1"],
             "--trainer.max_epochs=2",
-            "1 of --trainer.max_epochs 1 are done; with more it goes on",
+            "1 of --trainer.max_epochs 1 are done; a larger value continues the run",
         ),
         (
             ["--trainer.max_steps=3"],
             "--trainer.max_steps=6",
-            "3 of --trainer.max_steps 3 are done; with more it goes on",
+            "3 of --trainer.max_steps 3 are done; a larger value continues the run",
         ),
         (
             ["--trainer.max_epochs=1", "--model.optimizer.schedule=cosine"],
             "--trainer.max_epochs=2",
-            "1 of --trainer.max_epochs 1 are done; its schedule ends there: a longer run is another, "
-            "with a --name of its own",
+            "1 of --trainer.max_epochs 1 are done; the learning-rate schedule ends there; "
+            "start a longer run with another --name",
         ),
     ],
     ids=["epochs", "steps", "schedule"],
@@ -201,7 +201,7 @@ def test_a_continued_run_that_had_ended_says_so_and_how_it_goes_on(ended, longer
     assert capsys.readouterr().out.startswith(f"{said}run: ")
     assert fit(tmp_path, *ended, "--ckpt_path=last", "--quiet") == 0
     assert capsys.readouterr().out == f"{tmp_path / 'run'}\n"
-    goes_on = "with more it goes on" in line
+    goes_on = "a larger value continues the run" in line
     steps = Run(tmp_path / "run").last("step")
     assert fit(tmp_path, *ended, longer, "--ckpt_path=last") == (0 if goes_on else 2)
     assert "left to train" not in capsys.readouterr().out

@@ -96,7 +96,7 @@ def test_what_needs_views_is_left_out_with_the_reason(tmp_path, capsys):
     assert "mine: projector left out: an encoder has none" in said
     for kind in ("linear", "corruptions", "geometry", "finetune"):
         assert f"mine: {kind} of trained backbone is left out: " in said
-    assert said.count("let it return PIL images or uint8 tensors, and give views") == 3
+    assert said.count("return PIL images or uint8 tensors, and set views") == 3
 
 
 def test_images_of_several_sizes_become_squares_and_labels_of_test_count():
@@ -136,15 +136,15 @@ VIEWS = Views(size=8)
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"train": Stream()}, "Stream has no length: a map-style data set is required"),
+        ({"train": Stream()}, "Stream has no length; a map-style data set is required"),
         ({"train": []}, "list has no images"),
         ({"train": [(FLOATS[0][0],)]}, r"list\[0\] must be a pair \(image, label\), got tuple"),
         ({"train": [FLOATS[0][0]]}, r"list\[0\] must be a pair \(image, label\), got Tensor"),
-        ({"train": [(FLOATS[0][0], "cat")]}, r"list\[0\] has the label 'cat'; labels are integers"),
-        ({"train": [(FLOATS[0][0], -2)]}, r"list\[0\] has the label -2; labels are -1 or more"),
+        ({"train": [(FLOATS[0][0], "cat")]}, r"list\[0\] has the label 'cat'; labels must be integers"),
+        ({"train": [(FLOATS[0][0], -2)]}, r"list\[0\] has the label -2; labels must be -1 or more"),
         ({"train": [("a.png", 0)]}, r"list\[0\] is not an image \(3, H, W\): str"),
         ({"train": [(torch.zeros(4, 8, 8), 0)]}, r"is not an image \(3, H, W\): torch.float32 \(4, 8, 8\)"),
-        ({"train": [(torch.zeros(3, 8, 8).long(), 0)]}, "is torch.int64: an image is uint8 or floating"),
+        ({"train": [(torch.zeros(3, 8, 8).long(), 0)]}, "is torch.int64; images must be uint8 or floating"),
         ({"train": [(image, None) for image, _ in FLOATS]}, "train has no labels: there is nothing to"),
         ({"train": BYTES}, "train and test must both return normalised tensors, or both images of bytes"),
         ({"train": BYTES, "test": BYTES}, "views is required"),

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from functools import partial
 
 import pytest
 import torch
@@ -119,7 +120,7 @@ def test_features_that_are_not_those_written_are_computed_again(tmp_path, capsys
 def test_a_file_under_the_name_of_another_is_not_believed(tmp_path, capsys):
     cache = FeatureCache(tmp_path)
     for name in "xy":
-        cache.get(name, (name,), ("a",), lambda name=name: {"a": torch.full((2, 3), float(ord(name)))})
+        cache.get(name, (name,), ("a",), partial(dict, a=torch.full((2, 3), float(ord(name)))))
     one, other = sorted(tmp_path.iterdir())
     shutil.copy(one, other)
     found = cache.get("y", ("y",), ("a",), lambda: {"a": torch.full((2, 3), 121.0)})

@@ -2,13 +2,14 @@ import dataclasses
 
 import pytest
 import torch
+from torch import Tensor
 
 from ssl_vision.evaluation.grid import GridRule, grid_probe, train_grid
 from ssl_vision.evaluation.probe import ProbeRule, linear_probe
 from ssl_vision.evaluation.stratified import stratified
 
 
-def blobs(seed, n=300, spread=2.0, classes=4, width=6):
+def blobs(seed, n=300, spread=2.0, classes=4, width=6) -> tuple[Tensor, Tensor]:
     centres = torch.eye(classes, width) * 3
     g = torch.Generator().manual_seed(seed)
     labels = torch.randint(classes, (n,), generator=g)

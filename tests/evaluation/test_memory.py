@@ -10,13 +10,14 @@ from sklearn.linear_model import LogisticRegression
 
 import ssl_vision.metrics.rows
 from ssl_vision.data import Digits
+from ssl_vision.data.module import Split
 from ssl_vision.evaluation.grid import GridRule, grid_probe
 from ssl_vision.evaluation.logistic import logistic_top1
 from ssl_vision.evaluation.probe import ProbeRule, linear_probe
 from ssl_vision.evaluation.splits import Pixels, Splits
 from ssl_vision.metrics import knn_table, nearest
 
-COUNT = {"train": 300, "test": 80}
+COUNT: dict[Split, int] = {"train": 300, "test": 80}
 
 
 @pytest.fixture(params=[2**20, 20_000], ids=["one part", "several parts"])

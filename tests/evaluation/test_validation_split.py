@@ -39,8 +39,6 @@ def test_the_validation_split_stands_in_for_the_test_split(tiny_run, images, tmp
 def test_a_test_split_is_taken_where_there_is_one(tiny_run, images, tmp_path, capsys):
     (images / "Validation").rename(images / "held")
     assert evaluate(tiny_run, images, tmp_path / "e.json") == 2
-    assert (
-        "name it with --data.test FOLDER (the folders there are Training and held)" in capsys.readouterr().err
-    )
+    assert "set it with --data.test FOLDER (folders: Training and held)" in capsys.readouterr().err
     assert evaluate(tiny_run, images, tmp_path / "e.json", "--data.test=held") == 0
     assert {row["split"] for row in json.loads((tmp_path / "e.json").read_text())} == {"test"}

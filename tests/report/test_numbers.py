@@ -15,12 +15,14 @@ from sklearn.metrics import confusion_matrix
 from sklearn.neighbors import NearestNeighbors
 
 from ssl_vision.data import Digits, Images
+from ssl_vision.data.loading.loader import Order
 from ssl_vision.data.module import ImageData
 from ssl_vision.main import main
 from ssl_vision.metrics import knn_table
 from ssl_vision.report import confusion, embedding_map, gallery, protocols, spectrum, views
 from ssl_vision.report.context import FeatureView
 from ssl_vision.report.curves import line
+from ssl_vision.report.markup import COLOURS
 from ssl_vision.report.sprite_sheet import COLUMNS, SpriteSheet
 from ssl_vision.runs.registry import Run
 
@@ -218,9 +220,7 @@ def test_near_are_the_best_other_rows():
 
 
 def test_a_hundred_classes_are_told_apart():
-    shown = [
-        (embedding_map.COLOURS[i % len(embedding_map.COLOURS)], embedding_map.symbol(i)) for i in range(100)
-    ]
+    shown = [(COLOURS[i % len(COLOURS)], embedding_map.symbol(i)) for i in range(100)]
     assert len(set(shown)) == 100
 
 
@@ -276,7 +276,7 @@ def test_views_are_those_that_training_made(tmp_path, monkeypatch):
         mean, std = data.views.mean[0], data.views.std[0]
         expected = ((normalised * std + mean) * 255).clamp(0, 255)
         assert (shown - expected).abs().max() <= 0.5 + 1e-3
-    first = views.Order(len(data.split("pretrain")), shuffle=True, seed=3).rows()[:64]
+    first = Order(len(data.split("pretrain")), shuffle=True, seed=3).rows()[:64]
     assert torch.equal(seen[0][0], first)
 
 

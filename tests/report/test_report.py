@@ -238,7 +238,7 @@ def test_fit_writes_no_page_where_it_is_told_so(tiny_run):
 
 @pytest.mark.parametrize(
     ("args", "word"),
-    [([], "runs"), (["nowhere"], "no such folder"), (["--outptu=x"], "output")],
+    [([], "runs"), (["nowhere"], "no such directory"), (["--outptu=x"], "output")],
 )
 def test_wrong_use_is_one_line(args, word, capsys):
     assert main(["report", *args]) == 2

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import wandb
 import yaml
 from settings import TINY
 from wandb.sdk.lib import wbauth
+from wandb_records import flat, inspect, parts, records
 
 from ssl_vision.main import main
 from ssl_vision.runs.folder import RunFolder, derived_group
@@ -33,29 +32,6 @@ def run(tmp_path_factory):
     options = ["--baselines=false", "--probe.epochs=1", "--cache=false", "--device=cpu"]
     assert main(["evaluate", str(runs / "mirrored"), *options]) == 0
     return runs / "mirrored"
-
-
-def parts(run: Path) -> list[Path]:
-    """Offline folders in the order in which they were begun."""
-    return sorted((run / "wandb").glob("offline-run-*"), key=lambda part: part.stat().st_mtime)
-
-
-def inspect(part: Path, *options: str) -> str:
-    command = [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--json", *options, str(part)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-
-
-def records(part: Path, kind: str) -> list[dict]:
-    found = map(json.loads, inspect(part).splitlines())
-    return [record for record in found if record["type"] == kind]
-
-
-def flat(value, prefix=""):
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from flat(item, f"{prefix}{key}.")
-    else:
-        yield prefix[:-1], value
 
 
 def test_the_mirror_lies_in_the_run_folder_beside_metrics_csv(run):
@@ -92,6 +68,13 @@ def test_the_mirror_holds_the_rows_of_the_evaluation_as_a_table(run):
     assert any(file.name in str(record) for record in records(parts(run)[-1], "history"))
 
 
+def test_the_summary_has_the_accuracies_under_their_names(run):
+    values = json.loads(inspect(parts(run)[-1], "--summary"))["summary"]
+    expected = Run(run).test_metrics
+    assert {"test/knn_top1", "test/linear_top1", "test/linear_top1_projector"} < expected.keys()
+    assert {name: values.get(name) for name in expected} == pytest.approx(expected)
+
+
 def test_a_continuation_and_an_evaluation_are_parts_of_the_same_run(run):
     told = [record["run"] for part in parts(run) for record in records(part, "run")]
     assert len({record["run_id"] for record in told}) == 1
@@ -115,7 +98,21 @@ def test_a_cell_is_in_the_group_of_its_sweep_and_two_runs_keep_their_own_configs
         (record,) = records(part, "run")
         config = dict(flat(json.loads(inspect(part, "--summary"))["config"]))
         assert (record["run"]["run_group"], record["run"]["display_name"]) == ("trial", name)
+        group = derived_group(Run(tmp_path / name).config)
+        assert record["run"]["tags"] == ["Digits", "DCL", f"seed {seed}", group]
         assert (config["name"], config["seed_everything"]) == (name, seed)
+
+
+def test_a_later_part_of_a_cell_stays_in_the_group_of_its_sweep(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_RUN_GROUP", "trial")
+    assert fit(tmp_path, "one") == 0
+    monkeypatch.delenv("WANDB_RUN_GROUP")
+    options = ["--protocol=lightly", "--baselines=false", "--cache=false", "--device=cpu"]
+    assert main(["evaluate", str(tmp_path / "one"), *options]) == 0
+    groups = [
+        record["run"]["run_group"] for part in parts(tmp_path / "one") for record in records(part, "run")
+    ]
+    assert groups == ["trial", "trial"]
 
 
 def test_a_run_that_replaces_another_is_another_run_at_wandb(tmp_path):
@@ -179,7 +176,8 @@ def no_key(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("no_key")
 def test_an_evaluation_that_wandb_cannot_take_is_kept_and_says_so(run, capsys):
     before = parts(run)
-    mirror_rows(RunFolder(run), Run(run).config | {"wandb": True}, [{"value": 1}], name="evaluation")
+    config = Run(run).config | {"wandb": True}
+    mirror_rows(RunFolder(run), config, [{"value": 1}], name="evaluation", summary={})
     assert "not mirrored to W&B: --wandb true: no W&B API key is configured" in capsys.readouterr().err
     assert parts(run) == before
 

@@ -1,1 +1,1 @@
-"""What is installed and found on this machine, and what to do where something is missing."""
+"""``ssl-vision doctor``, which checks packages, hardware and data sets."""

@@ -1,16 +1,16 @@
-"""What a look at one thing found."""
+"""Result of one check."""
 
 from typing import Literal, NamedTuple
 
 
 class Check(NamedTuple):
-    """One thing that was looked at.
+    """Result of one check.
 
-    ``note`` is for what may be wished otherwise, ``broken`` for what has to be otherwise.
+    The state ``note`` marks possible improvements, ``broken`` problems that must be fixed.
     """
 
     name: str
     found: str
     state: Literal["ok", "note", "broken"] = "ok"
     advice: str = ""
-    """What to do; empty where there is nothing."""
+    """What to do; empty if nothing is to be done."""

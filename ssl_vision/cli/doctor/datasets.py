@@ -1,4 +1,4 @@
-"""The data sets that are on disk, and what W&B would do."""
+"""Checks of data sets on disk and of the W&B settings."""
 
 import hashlib
 import importlib
@@ -19,15 +19,15 @@ _STL10 = {
     "test_y.bin": 8_000,
     "unlabeled_X.bin": 100_000 * _IMAGE,
 }
-"""Bytes of the official files."""
+"""Sizes of the official files in bytes."""
 
 
 def data_sets(root: Path) -> Iterator[Check]:
-    """Those that the configs name, below ``root``: CIFAR by its MD5 sums, STL-10 by its sizes."""
-    yield Check("digits", "come with scikit-learn")
+    """Check the data sets below ``root``: CIFAR by MD5 sums, STL-10 by file sizes."""
+    yield Check("digits", "included in scikit-learn")
     try:
         readers = importlib.import_module("torchvision.datasets")
-    except Exception:  # said among the software
+    except Exception:  # reported by the package checks
         return
     yield _cifar("CIFAR-10", "cifar10", readers.CIFAR10, root)
     yield _cifar("CIFAR-100", "cifar100", readers.CIFAR100, root)
@@ -39,18 +39,18 @@ def _cifar(name: str, config: str, reader: Any, root: Path) -> Check:
     if not folder.is_dir():
         return Check(name, f"not in {root}", "note", _fetch(config, root))
     parts = [*reader.train_list, *reader.test_list, (reader.meta["filename"], reader.meta["md5"])]
-    wrong = [part for part, md5 in parts if not _is(folder / part, md5)]
-    if wrong:
+    damaged = [part for part, md5 in parts if not _has_md5(folder / part, md5)]
+    if damaged:
         return Check(
             name,
-            f"missing or damaged: {', '.join(wrong)}",
+            f"missing or damaged: {', '.join(damaged)}",
             "broken",
             f"rm -r {folder}; {_fetch(config, root)}",
         )
-    return Check(name, f"{folder}, whole")
+    return Check(name, f"{folder}, complete")
 
 
-def _is(path: Path, md5: str) -> bool:
+def _has_md5(path: Path, md5: str) -> bool:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest() == md5
@@ -74,19 +74,20 @@ def _stl10(folder: Path) -> Check:
             "broken",
             f"rm -r {folder}; {_fetch('stl10', folder.parent)}",
         )
-    other = [name for name, size in sizes.items() if size != _STL10[name]]
-    if other:
-        return Check("STL-10", f"{folder}, of other sizes than the official: {', '.join(other)}", "note")
-    return Check("STL-10", f"{folder}, whole")
+    different = [name for name, size in sizes.items() if size != _STL10[name]]
+    if different:
+        found = f"{folder}, sizes differ from the official files: {', '.join(different)}"
+        return Check("STL-10", found, "note")
+    return Check("STL-10", f"{folder}, complete")
 
 
 def _fetch(config: str, root: Path) -> str:
-    where = "" if root == Path("data") else f" --data.root {root}"
-    return f"ssl-vision fit --config configs/pretrain/{config}.yaml --data.download true{where}"
+    option = "" if root == Path("data") else f" --data.root {root}"
+    return f"ssl-vision fit --config configs/pretrain/{config}.yaml --data.download true{option}"
 
 
 def wandb() -> Iterator[Check]:
-    """The mode that W&B is in, and whether there is a key; the key itself is nobody's business."""
+    """Check the mode of W&B and whether there is an API key; the key is never shown."""
     mode = os.environ.get("WANDB_MODE", "online")
     host = urlparse(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
     key = bool(os.environ.get("WANDB_API_KEY")) or _in_netrc(host)
@@ -98,8 +99,8 @@ def wandb() -> Iterator[Check]:
 
 
 def _in_netrc(host: str) -> bool:
-    given = os.environ.get("NETRC")
-    files = [Path(given)] if given else [Path.home() / ".netrc", Path.home() / "_netrc"]
+    path = os.environ.get("NETRC")
+    files = [Path(path)] if path else [Path.home() / ".netrc", Path.home() / "_netrc"]
     for file in files:
         try:
             if netrc.netrc(file).authenticators(host):

@@ -1,4 +1,4 @@
-"""``ssl-vision doctor``: what is installed and found, as a page or as JSON."""
+"""The command ``ssl-vision doctor``."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,46 +13,46 @@ from ssl_vision.progress import Progress
 
 
 def run(args: Sequence[str]) -> None:
-    """Says what is installed, which devices, data sets and logging there are, and what to do where it lacks.
+    """Check packages, devices, data sets and logging, and report how to fix problems.
 
     Raises:
-        SystemExit: with code 1, something needed is broken.
+        SystemExit: with code 1 if something required is broken.
     """
     parser = ArgumentParser(prog="ssl-vision doctor", description=run.__doc__)
     parser.add_argument("--root", type=str, default="data", help="Directory of the data sets.")
     parser.add_argument("--runs_dir", type=str, default="runs", help="Directory for run directories.")
     parser.add_argument("--json", action="store_true", help="Print JSON.")
     options = parser.parse_args(list(args))
-    with Progress("looking", lines=False):
-        found = {
+    with Progress("checking", lines=False):
+        checks = {
             "software": list(software()),
             "machine": list(machine(Path(options.runs_dir))),
             "data": list(data_sets(Path(options.root).expanduser())),
             "logging": list(wandb()),
         }
-    print(as_json(found) if options.json else as_page(found))
-    if any(check.state == "broken" for checks in found.values() for check in checks):
+    print(as_json(checks) if options.json else as_page(checks))
+    if any(check.state == "broken" for group in checks.values() for check in group):
         raise SystemExit(1)
 
 
-def as_json(found: Mapping[str, Iterable[Check]]) -> str:
-    """For programs."""
-    rows = [{"group": group, **check._asdict()} for group, checks in found.items() for check in checks]
+def as_json(checks: Mapping[str, Iterable[Check]]) -> str:
+    """Format the checks of each group as JSON."""
+    rows = [{"group": name, **check._asdict()} for name, group in checks.items() for check in group]
     return json.dumps(rows, indent=1)
 
 
-def as_page(found: Mapping[str, Iterable[Check]]) -> str:
-    """For people: a line for each thing, what is to be done below it, and a last line of what is broken."""
-    width = max(len(check.name) for checks in found.values() for check in checks)
+def as_page(checks: Mapping[str, Iterable[Check]]) -> str:
+    """Format the checks of each group as text: a line per check, its advice, and what is broken."""
+    width = max(len(check.name) for group in checks.values() for check in group)
     lines, broken = [], []
-    for group, checks in found.items():
-        lines += [group]
-        for check in checks:
+    for name, group in checks.items():
+        lines += [name]
+        for check in group:
             lines.append(f"  {check.state:<6}  {check.name:<{width}}  {check.found}")
             if check.advice:
                 lines.append(f"{'':<{width + 12}}to do: {check.advice}")
             if check.state == "broken":
                 broken.append(check.name)
         lines.append("")
-    lines.append(f"broken: {', '.join(broken)}" if broken else "nothing needed is broken")
+    lines.append(f"broken: {', '.join(broken)}" if broken else "nothing required is broken")
     return "\n".join(lines)

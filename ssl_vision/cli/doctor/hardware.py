@@ -1,4 +1,4 @@
-"""Devices, cores, memory and disk."""
+"""Checks of devices, cores, memory and disk."""
 
 import importlib
 import os
@@ -21,7 +21,7 @@ _LITTLE_DISK, _LITTLE_SHARED = 2 * _GB, 1 * _GB
 
 
 def machine(runs_dir: Path) -> Iterator[Check]:
-    """What there is to compute with, and to write to."""
+    """Check devices, cores, memory, and the disk of the run directories."""
     torch = _torch()
     if torch is not None:
         yield from _devices(torch)
@@ -41,7 +41,7 @@ def machine(runs_dir: Path) -> Iterator[Check]:
 def _torch() -> Any:
     try:
         return importlib.import_module("torch")
-    except Exception:  # said among the software
+    except Exception:  # reported by the package checks
         return None
 
 
@@ -49,69 +49,66 @@ def _devices(torch: Any) -> Iterator[Check]:
     build = torch.version.cuda
     if not torch.cuda.is_available():
         if not _DRIVER.exists():
-            yield Check("GPU", "none: training takes the CPU")
+            yield Check("GPU", "none; training uses the CPU")
         elif build is None:
             advice = "install a CUDA build: https://pytorch.org/get-started/locally"
-            yield Check("GPU", "there is one, and torch is a build without CUDA", "note", advice)
+            yield Check("GPU", "present, but torch is built without CUDA", "note", advice)
         else:
             advice = f"update the NVIDIA driver to one for CUDA {build}"
-            yield Check("GPU", f"there is one, and torch for CUDA {build} cannot use it", "note", advice)
+            yield Check("GPU", f"present, but torch for CUDA {build} cannot use it", "note", advice)
         return
-    for number in range(torch.cuda.device_count()):
-        about = torch.cuda.get_device_properties(number)
-        bf16 = "with" if about.major >= 8 else "without"
-        what = f"{about.name}, {_gb(about.total_memory)}, capability {about.major}.{about.minor}"
-        yield Check(f"GPU {number}", f"{what}, {bf16} bfloat16, CUDA {build}")
+    for index in range(torch.cuda.device_count()):
+        gpu = torch.cuda.get_device_properties(index)
+        bf16 = "with" if gpu.major >= 8 else "without"
+        description = f"{gpu.name}, {_gb(gpu.total_memory)}, capability {gpu.major}.{gpu.minor}"
+        yield Check(f"GPU {index}", f"{description}, {bf16} bfloat16, CUDA {build}")
 
 
 def _cores(torch: Any) -> Check:
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = torch.get_num_threads() if torch is not None else None
-    found = f"{allowed}" + (f", {threads} threads in torch" if threads else "")
+    description = f"{allowed}" + (f", {threads} threads in torch" if threads else "")
     if threads and threads > allowed:
-        return Check("cores", found, "note", f"OMP_NUM_THREADS={allowed}, or threads wait for each other")
-    return Check("cores", found)
+        advice = f"OMP_NUM_THREADS={allowed} keeps threads from waiting for each other"
+        return Check("cores", description, "note", advice)
+    return Check("cores", description)
 
 
 def _bfloat16() -> str:
-    """Whether the CPU has instructions for it; elsewhere bf16-mixed is slower than float32."""
+    """Return whether the CPU has bfloat16 instructions; without them bf16-mixed is slower than float32."""
     try:
         words = set(_CPUINFO.read_text(encoding="utf-8").split())
     except OSError:
         return "unknown on this CPU"
-    found = [name for name in ("amx_bf16", "avx512_bf16", "bf16") if name in words]
-    return (
-        f"in the CPU's hardware ({', '.join(found)})"
-        if found
-        else "not in the CPU's hardware: bf16 is slow there"
-    )
+    flags = [name for name in ("amx_bf16", "avx512_bf16", "bf16") if name in words]
+    return f"supported by the CPU ({', '.join(flags)})" if flags else "slow, not supported by the CPU"
 
 
 def _memory() -> Check:
-    """What the machine has, or what a container may take of it, and what of that is free."""
+    """Check the total and free memory of the machine, or of the container if that limits it."""
     try:
         lines = dict(line.split(":", 1) for line in _MEMINFO.read_text(encoding="utf-8").splitlines())
         total, free = (float(lines[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
     except (OSError, ValueError, KeyError):
         return Check("memory", "unknown")
-    with suppress(OSError, ValueError):  # no container, or one without a limit
+    with suppress(OSError, ValueError):  # not in a container, or no limit
         total = min(total, float(_CGROUP.read_text(encoding="utf-8")))
     return Check("memory", f"{_gb(total)}, {_gb(min(total, free))} free")
 
 
 def _writable(runs_dir: Path) -> Check:
-    """Whether a run directory can be made, and how large."""
-    place = runs_dir.expanduser().absolute()
-    while not place.exists():
-        place = place.parent
+    """Check that run directories can be created, and the free disk space."""
+    folder = runs_dir.expanduser().absolute()
+    while not folder.exists():
+        folder = folder.parent
     try:
-        with tempfile.TemporaryFile(dir=place):
-            free = shutil.disk_usage(place).free
+        with tempfile.TemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free
     except OSError as error:
-        found = f"{runs_dir} cannot be written ({error.strerror})"
-        return Check("runs", found, "broken", "give another place with --runs_dir")
+        description = f"{runs_dir} cannot be written ({error.strerror})"
+        return Check("runs", description, "broken", "choose another directory with --runs_dir")
     if free < _LITTLE_DISK:
-        return Check("runs", f"{runs_dir}, {_gb(free)} free", "note", "a run of ResNet-18 keeps some 0.3 GB")
+        return Check("runs", f"{runs_dir}, {_gb(free)} free", "note", "a run of ResNet-18 takes about 0.3 GB")
     return Check("runs", f"{runs_dir}, {_gb(free)} free")
 
 

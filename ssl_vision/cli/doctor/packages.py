@@ -1,4 +1,4 @@
-"""Python, the packages that are needed, those that add something, and which FAISS there is."""
+"""Checks of Python, required and optional packages, and FAISS."""
 
 import importlib
 import platform
@@ -13,14 +13,14 @@ from ssl_vision.cli.doctor.check import Check
 
 _OLDEST = (3, 11)
 _IMPORTED = ("torch", "torchvision", "pytorch_lightning")
-"""What fails on import, rather than on installation, where versions or drivers do not fit."""
+"""Packages that fail on import rather than on installation if versions or drivers do not match."""
 
 _NOT_FOR_USERS = ("cpu", "gpu", "test", "dev", "docs", "notebooks")
-"""Extras that are FAISS, of which there is a line anyway, or for who works on the package."""
+"""Extras that are not listed: those of FAISS, which has its own check, and those for developers."""
 
 
 def software() -> Iterator[Check]:
-    """Everything that pip installs."""
+    """Check Python and the installed packages."""
     version = platform.python_version()
     if sys.version_info < _OLDEST:
         oldest = ".".join(map(str, _OLDEST))
@@ -35,32 +35,32 @@ def software() -> Iterator[Check]:
         )
         return
     yield Check("ssl_vision", ssl_vision.__version__)
-    yield from _needed([one for one in required if one.marker is None or one.marker.evaluate({"extra": ""})])
+    yield from _needed([req for req in required if req.marker is None or req.marker.evaluate({"extra": ""})])
     yield from map(_imported, _IMPORTED)
     yield from _extras(required)
     yield _faiss()
 
 
 def _needed(required: list[Requirement]) -> Iterator[Check]:
-    wrong = [(one, found) for one in required if (found := _unmet(one)) is not None]
-    for one, found in wrong:
-        yield Check(one.name, found, "broken", f"pip install '{one}'")
-    yield Check("requirements", f"{len(required) - len(wrong)} of {len(required)} met")
+    unmet = [(req, problem) for req in required if (problem := _problem(req)) is not None]
+    for req, problem in unmet:
+        yield Check(req.name, problem, "broken", f"pip install '{req}'")
+    yield Check("requirements", f"{len(required) - len(unmet)} of {len(required)} met")
 
 
-def _unmet(one: Requirement) -> str | None:
-    """What there is in its place; None where it is met."""
+def _problem(req: Requirement) -> str | None:
+    """Return how a requirement is not met; None if it is met."""
     try:
-        version = metadata.version(one.name)
+        version = metadata.version(req.name)
     except metadata.PackageNotFoundError:
         return "not installed"
-    return None if one.specifier.contains(version, prereleases=True) else f"{version}, not {one.specifier}"
+    return None if req.specifier.contains(version, prereleases=True) else f"{version}, not {req.specifier}"
 
 
 def _imported(name: str) -> Check:
     try:
         module = importlib.import_module(name)
-    except Exception as error:  # a binary that does not fit fails in any way
+    except Exception as error:  # an incompatible binary may raise anything
         cause = next(iter(str(error).splitlines()), "")
         advice = "pip install --force-reinstall torch torchvision"
         return Check(name, f"cannot be imported: {type(error).__name__}: {cause}", "broken", advice)
@@ -69,26 +69,26 @@ def _imported(name: str) -> Check:
 
 def _extras(required: Iterable[Requirement]) -> Iterator[Check]:
     extras: dict[str, list[Requirement]] = {}
-    for one in required:
+    for req in required:
         for name in metadata.metadata("ssl_vision").get_all("Provides-Extra") or ():
-            if one.marker and not one.marker.evaluate({"extra": ""}) and one.marker.evaluate({"extra": name}):
-                extras.setdefault(name, []).append(one)
+            if req.marker and not req.marker.evaluate({"extra": ""}) and req.marker.evaluate({"extra": name}):
+                extras.setdefault(name, []).append(req)
     for name, members in extras.items():
         if name in _NOT_FOR_USERS:
             continue
-        wrong = ", ".join(one.name for one in members if _unmet(one) is not None)
-        if wrong:
-            yield Check(f"extra {name}", f"without {wrong}", "note", f"pip install -e '.[{name}]'")
+        unmet = ", ".join(req.name for req in members if _problem(req) is not None)
+        if unmet:
+            yield Check(f"extra {name}", f"without {unmet}", "note", f"pip install -e '.[{name}]'")
         else:
-            yield Check(f"extra {name}", ", ".join(one.name for one in members))
+            yield Check(f"extra {name}", ", ".join(req.name for req in members))
 
 
 def _faiss() -> Check:
-    """Which of the two builds there is: both own the same files, so that neither works beside the other."""
+    """Check which build of FAISS is installed; the two builds conflict, because they own the same files."""
     builds = [name for name in ("faiss-cpu", "faiss-gpu") if _version(name)]
     if len(builds) > 1:
         advice = "pip uninstall -y faiss-cpu faiss-gpu, then install one of them"
-        return Check("FAISS", "faiss-cpu and faiss-gpu in each other's place", "broken", advice)
+        return Check("FAISS", "faiss-cpu and faiss-gpu conflict", "broken", advice)
     try:
         faiss = importlib.import_module("faiss")
     except ImportError as error:
@@ -100,16 +100,16 @@ def _faiss() -> Check:
                 f"pip install --force-reinstall {builds[0]}",
             )
         return Check(
-            "FAISS", "absent: neighbours are found by torch", "note", "pip install -e '.[cpu]' or '.[gpu]'"
+            "FAISS", "not installed; torch is used instead", "note", "pip install -e '.[cpu]' or '.[gpu]'"
         )
-    kind = f"{builds[0] if builds else 'of another source'} {getattr(faiss, '__version__', '')}".rstrip()
-    gpus = faiss.get_num_gpus() if hasattr(faiss, "get_num_gpus") else 0  # the CPU's build may not know it
+    build = f"{builds[0] if builds else 'from another source'} {getattr(faiss, '__version__', '')}".rstrip()
+    gpus = faiss.get_num_gpus() if hasattr(faiss, "get_num_gpus") else 0  # not in all CPU builds
     if gpus:
-        return Check("FAISS", f"{kind} on {gpus} GPU{'s' * (gpus > 1)}")
+        return Check("FAISS", f"{build} on {gpus} GPU{'s' * (gpus > 1)}")
     if _cuda():
         advice = "pip uninstall -y faiss-cpu; pip install -e '.[gpu]'"
-        return Check("FAISS", f"{kind}, beside a GPU", "note", advice)
-    return Check("FAISS", kind)
+        return Check("FAISS", f"{build}, does not use the GPU", "note", advice)
+    return Check("FAISS", build)
 
 
 def _version(name: str) -> str | None:
@@ -122,5 +122,5 @@ def _version(name: str) -> str | None:
 def _cuda() -> bool:
     try:
         return bool(importlib.import_module("torch").cuda.is_available())
-    except Exception:  # said of torch already
+    except Exception:  # reported by the check of torch
         return False

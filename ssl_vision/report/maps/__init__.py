@@ -1,4 +1,4 @@
-"""Pictures of objectives: gate, weight and ratio over the angles, and W over negatives and temperature."""
+"""Plots of objectives: gate, weight and ratio over angles, and W over negatives and temperature."""
 
 from ssl_vision.report.maps.simulation import Maps, angles, simulated
 from ssl_vision.report.maps.terms import Terms, doubles, scaling, terms

@@ -1,8 +1,8 @@
 """Losses of single anchors as functions of their angles to positive and negatives.
 
-A contrastive objective or a hinge has one for each anchor. Alignment with a spread has one sum for a batch of
-N = K + 1 images; its anchor here is a typical one, with all others of the batch like it. ℓ is then such that
-the gradient on the anchor's embedding, all its pairs counted, is ∇ℓ/N.
+Contrastive objectives and hinges have a loss per anchor. Alignment with a spread term has one loss for a
+batch of N = K + 1 images; its anchor is a typical one, and all others in the batch have the same angles. ℓ is
+then defined such that the gradient on the anchor's embedding, from all its pairs, is ∇ℓ/N.
 """
 
 from collections.abc import Callable
@@ -32,35 +32,35 @@ from ssl_vision.objectives.distance import chord
 
 
 class Losses(NamedTuple):
-    """Of B anchors."""
+    """Losses of B anchors."""
 
     values: Tensor
-    """(B,) ℓ, with gradient."""
+    """ℓ with gradient, (B,)."""
     gate: Callable[[Tensor], Tensor]
-    """From (B,) Σ_j ∂ℓ/∂s_j to (B,) GD."""
+    """Function of Σ_j ∂ℓ/∂s_j, (B,), that returns GD, (B,)."""
 
 
 def losses(objective: nn.Module, positive: Tensor, negatives: Tensor) -> Losses:
-    """The losses of B anchors.
+    """Compute the losses of B anchors.
 
     Args:
-        objective: one of those that `terms` differentiates.
-        positive: (B,) angles to the positives.
-        negatives: (B, K) angles to the negatives.
+        objective: an objective that `terms` supports, except `UnifiedGradient`.
+        positive: angles to the positives, shape (B,).
+        negatives: angles to the negatives, shape (B, K).
 
     Raises:
-        InputError: an objective without such losses, and why it has none.
+        InputError: the objective has no such losses; the message says why.
     """
     cls = type(objective)
-    known = _LOSSES.get(getattr(cls, "loss", cls.forward))
-    if known is None:
-        reasons = (reason for kind, reason in _WITHOUT.items() if isinstance(objective, kind))
+    function = _LOSSES.get(getattr(cls, "loss", cls.forward))
+    if function is None:
+        reasons = (reason for kind, reason in _UNSUPPORTED.items() if isinstance(objective, kind))
         raise InputError(f"no map of {cls.__name__}: {next(reasons, _FOREIGN)}")
-    return known(objective, positive, negatives)
+    return function(objective, positive, negatives)
 
 
 def on_circle(angle: Tensor) -> Tensor:
-    """(…, 2) unit vectors at these angles to (1, 0)."""
+    """Return unit vectors (…, 2) at the given angles to (1, 0)."""
     return torch.stack([angle.cos(), angle.sin()], dim=-1)
 
 
@@ -90,28 +90,28 @@ def _triplet(objective: HardestTriplet, positive: Tensor, negatives: Tensor) -> 
 
 
 def _uniformity(objective: AlignmentUniformity, positive: Tensor, negatives: Tensor) -> Losses:
-    alignment = objective.alignment_weight * _away(positive).pow(objective.alpha)
-    energy = (-objective.t * _away(negatives).square()).logsumexp(dim=1)
+    alignment = objective.alignment_weight * _chord(positive).pow(objective.alpha)
+    energy = (-objective.t * _chord(negatives).square()).logsumexp(dim=1)
     return Losses(alignment + objective.uniformity_weight * energy, torch.ones_like)
 
 
 def _energy(objective: MHE, positive: Tensor, negatives: Tensor) -> Losses:
     energy = negatives.cos().logsumexp(dim=1)
-    return Losses(_away(positive).square() + 2 * objective.weight * energy, torch.ones_like)
+    return Losses(_chord(positive).square() + 2 * objective.weight * energy, torch.ones_like)
 
 
 def _separation(objective: MHS, positive: Tensor, negatives: Tensor) -> Losses:
-    separation = _away(negatives).amin(dim=1)
-    return Losses(_away(positive).square() - objective.weight * separation, torch.ones_like)
+    separation = _chord(negatives).amin(dim=1)
+    return Losses(_chord(positive).square() - objective.weight * separation, torch.ones_like)
 
 
 def _covariance(objective: SphericalVICReg, positive: Tensor, negatives: Tensor) -> Losses:
     covariance = negatives.cos().square().sum(dim=1) / (negatives.shape[1] + 1)
-    return Losses(_away(positive).square() + objective.weight * covariance, torch.ones_like)
+    return Losses(_chord(positive).square() + objective.weight * covariance, torch.ones_like)
 
 
-def _away(angle: Tensor) -> Tensor:
-    """δ at an angle."""
+def _chord(angle: Tensor) -> Tensor:
+    """Return the chord length δ of an angle."""
     return chord(on_circle(torch.zeros_like(angle)), on_circle(angle))
 
 
@@ -124,15 +124,15 @@ _LOSSES: dict[object, Callable[[Any, Tensor, Tensor], Losses]] = {
     MHS.loss: _separation,
     SphericalVICReg.loss: _covariance,
 }
-"""By the method that computes the loss: a subclass that computes another is not taken for its parent."""
+"""Losses by the method that computes them, so that subclasses with another method are not matched."""
 
-_WITHOUT: dict[type[nn.Module], str] = {
-    SphericalBarlowTwins: "its pull differs between dimensions, which no R says; W is SphericalVICReg's",
-    BarlowTwins: "it standardises dimensions over the batch and is no function of angles",
-    VICReg: "it depends on scale and dimensions of embeddings, not on angles alone as SphericalVICReg does",
-    SupCon: "its positives and negatives come from labels",
-    RECLAIM: "it contrasts with banks of earlier embeddings, by a critic that is trained",
+_UNSUPPORTED: dict[type[nn.Module], str] = {
+    SphericalBarlowTwins: "its pull differs between dimensions, unlike R; for W use SphericalVICReg",
+    BarlowTwins: "it standardises dimensions over the batch, so it is not a function of angles",
+    VICReg: "it depends on the scale and dimensions of embeddings, unlike SphericalVICReg",
+    SupCon: "its positives and negatives depend on labels",
+    RECLAIM: "it uses banks of earlier embeddings and a trained critic",
 }
-"""The first that fits counts."""
+"""Reasons; the first matching class applies."""
 
-_FOREIGN = "its loss is its own, and only those of ssl_vision.objectives are known as functions of angles"
+_FOREIGN = "only the losses of ssl_vision.objectives are known as functions of angles"

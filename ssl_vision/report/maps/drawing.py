@@ -1,4 +1,4 @@
-"""Maps as a picture."""
+"""Plotting of maps with matplotlib."""
 
 import math
 from pathlib import Path
@@ -12,20 +12,20 @@ from ssl_vision.optional import needed
 from ssl_vision.report.maps.simulation import Maps
 
 COLUMNS = 6
-"""Objectives side by side; more are drawn below."""
+"""Maximum number of objectives in a row."""
 
 COLOURS = "cividis"
-"""Equally bright to all eyes."""
+"""Colour map that is perceived equally with colour blindness."""
 
 SHUT = "#d9d9d9"
-"""Where the gate is shut or no negative pushes."""
+"""Colour of cells with a closed gate or without push."""
 
 _ROWS = {
     "gate": ("gate GD", 1.0),
     "share": ("hardest negative's\nshare of the weight W", 1.0),
     "ratio": ("ratio R in effect", 5.0),
 }
-"""Title and end of the colour scale."""
+"""Title and maximum of the colour scale of each row."""
 
 
 def draw(
@@ -35,14 +35,14 @@ def draw(
     scaling: Tensor,
     over: tuple[Tensor, Tensor],
 ) -> None:
-    """Writes the maps of all objectives and the curves of W as a file, in the format that its name says.
+    """Write the maps of all objectives and the curves of W to a file, in the format given by its suffix.
 
     Args:
-        path: of the file.
-        maps: of each objective, by name.
-        axes: (P,) and (Q,) angles of positives and negatives that the maps are over.
-        scaling: (K, T) values of W.
-        over: (K,) numbers of negatives and (T,) temperatures that it is over.
+        path: path of the file.
+        maps: maps of each objective, by name.
+        axes: angles of positives, shape (P,), and negatives, shape (Q,), of the maps.
+        scaling: values of W, shape (K, T).
+        over: numbers of negatives, shape (K,), and temperatures, shape (T,), of W.
 
     Raises:
         InputError: matplotlib is not installed.
@@ -69,28 +69,28 @@ def draw(
 
 
 def _lines(name: str) -> list[str]:
-    """A title in lines that fit above a map."""
+    """Wrap a title to lines that fit above a map."""
     return [part for line in name.split("\n") for part in wrap(line, 26, subsequent_indent="  ")]
 
 
 def _maps(figure: Any, maps: dict[str, Maps], axes: tuple[Tensor, Tensor], columns: int) -> None:
     positive, negative = (axis.numpy() / math.pi for axis in axes)
-    places = figure.subplots(len(_ROWS), columns, sharex=True, sharey=True, squeeze=False)
-    for row, (field, (title, end)) in zip(places, _ROWS.items(), strict=True):
-        for place in row[len(maps) :]:
-            place.set_axis_off()
-        for place, (name, drawn) in zip(row, maps.items(), strict=False):
-            values = np.ma.masked_invalid(getattr(drawn, field).numpy())
-            mesh = place.pcolormesh(
+    grid = figure.subplots(len(_ROWS), columns, sharex=True, sharey=True, squeeze=False)
+    for row, (field, (title, end)) in zip(grid, _ROWS.items(), strict=True):
+        for plot in row[len(maps) :]:
+            plot.set_axis_off()
+        for plot, (name, objective_maps) in zip(row, maps.items(), strict=False):
+            values = np.ma.masked_invalid(getattr(objective_maps, field).numpy())
+            mesh = plot.pcolormesh(
                 negative, positive, values, cmap=COLOURS, vmin=0, vmax=end, shading="nearest", rasterized=True
             )
-            place.set_facecolor(SHUT)
-            place.set_xticks([0.25, 0.5, 0.75, 1], ["π/4", "π/2", "3π/4", "π"])
-            place.set_yticks([0.125, 0.25, 0.375, 0.5], ["π/8", "π/4", "3π/8", "π/2"])
+            plot.set_facecolor(SHUT)
+            plot.set_xticks([0.25, 0.5, 0.75, 1], ["π/4", "π/2", "3π/4", "π"])
+            plot.set_yticks([0.125, 0.25, 0.375, 0.5], ["π/8", "π/4", "3π/8", "π/2"])
             if field == "gate":
-                place.set_title("\n".join(_lines(name)), fontsize=9)
-        beyond = any(bool((getattr(each, field) > end + 1e-6).any()) for each in maps.values())
-        extend = "max" if beyond else "neither"
+                plot.set_title("\n".join(_lines(name)), fontsize=9)
+        exceeded = any(bool((getattr(each, field) > end + 1e-6).any()) for each in maps.values())
+        extend = "max" if exceeded else "neither"
         figure.colorbar(mesh, ax=list(row), extend=extend, label=title, aspect=14)
     grey = "grey: gate shut or no push; for R also θ⁺ > θ⁻"
     figure.supxlabel(f"mean angle θ⁻ to the negatives ({grey})", fontsize=10)
@@ -101,15 +101,15 @@ def _curves(figure: Any, scaling: Tensor, over: tuple[Tensor, Tensor]) -> None:
     from matplotlib import colormaps
 
     keys, temperatures = over
-    place = figure.subplots()
+    plot = figure.subplots()
     for i, (count, values) in enumerate(zip(keys.tolist(), scaling, strict=True)):
         colour = colormaps[COLOURS](i / len(keys))
-        place.plot(temperatures, values, color=colour, label=f"$10^{{{math.log10(count):.3g}}}$")
-    place.set(
+        plot.plot(temperatures, values, color=colour, label=f"$10^{{{math.log10(count):.3g}}}$")
+    plot.set(
         xlabel="temperature τ", ylabel="W", ylim=(-0.02, 1.02),
         xlim=(float(temperatures[0]), float(temperatures[-1])),
         title="gradient scaling of an anchor with s⁺ = 1 and K negatives at s = −1",
     )  # fmt: skip
-    place.title.set_fontsize(10)
-    place.legend(title="K", frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-    place.spines[["right", "top"]].set_visible(False)
+    plot.title.set_fontsize(10)
+    plot.legend(title="K", frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    plot.spines[["right", "top"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""``ssl-vision maps``: draw the papers' maps of objectives from the objectives themselves."""
+"""``ssl-vision maps``: plot gate, weight and ratio of objectives, as in the papers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ import torch
 from jsonargparse.typing import PositiveInt
 from torch import nn
 
-import ssl_vision.objectives  # noqa: F401  (makes the short names known)
+import ssl_vision.objectives  # noqa: F401  (registers the short names with the parser)
 from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.errors import InputError
 from ssl_vision.report.maps.drawing import draw
@@ -21,24 +21,24 @@ from ssl_vision.runs.reading import parse_yaml
 FORMATS = (".svg", ".png", ".pdf")
 
 _FINEST = 1000
-"""Angles along a side, which make a million cells."""
+"""Maximum number of angles along a side, a million cells."""
 
 _MOST_DRAWS = 2**22
-"""Negatives that are drawn for each pair of angles, 32 MB."""
+"""Maximum number of negatives sampled for each pair of angles, 32 MB."""
 
 
 def run(args: Sequence[str]) -> None:
-    """Draw gate, weight and ratio of objectives over the angles to positive and negatives.
+    """Plot gate, weight and ratio of objectives over the angles to the positive and the negatives.
 
-    The anchor is a typical one: all others of its batch have angles like its own. R is the ratio in effect,
-    pull over push on an embedding. With detach: negatives, which the Modified losses have, that is twice the
-    objective's own ratio, as its title then says. It has no value where the negatives do not push.
+    All anchors of a batch are assumed to have the same angles. R is the effective ratio of pull to push on an
+    embedding. With detach: negatives, which the Modified losses use, it is twice the objective's own ratio,
+    as noted in the title. It is undefined where the negatives do not push.
 
-    Below the maps is W over temperature and number of negatives, Figure 3 of the MACL paper. The numbers are
-    written beside the picture, as .npz.
+    W over temperature and number of negatives, Figure 3 of the MACL paper, is plotted below the maps. The
+    values are written to an .npz file next to the plot.
 
     Raises:
-        InputError: An objective has no such map, or a file cannot be written.
+        InputError: an objective has no such map, or a file cannot be written.
     """
     parser = ArgumentParser(prog="ssl-vision maps", description=run.__doc__)
     parser.add_argument(
@@ -50,9 +50,9 @@ def run(args: Sequence[str]) -> None:
     )
     parser.add_argument("--output", type=str, default="maps.svg", help="Output file: .svg, .png or .pdf.")
     parser.add_argument("--grid", type=PositiveInt, default=40, help="Angles along each side of a map.")
-    parser.add_argument("--batches", type=PositiveInt, default=100, help="Draws at each pair of angles.")
+    parser.add_argument("--batches", type=PositiveInt, default=100, help="Samples for each pair of angles.")
     parser.add_argument("--negatives", type=PositiveInt, default=127, help="Negatives of an anchor.")
-    parser.add_argument("--seed", type=int, default=0, help="Seed of the draws.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the samples.")
     options = parser.parse_args(list(args))
     picture = Path(options.output)
     if picture.suffix not in FORMATS:
@@ -65,7 +65,7 @@ def run(args: Sequence[str]) -> None:
             raise InputError(f"{name} must be {largest} or less, not {value}")
     objectives = [_objective(text) for text in options.objectives]
     axes = angles(options.grid)
-    for objective in objectives:  # refuses before it draws
+    for objective in objectives:  # raises for unsupported objectives
         terms(objective, axes[0][:1], axes[1][:1, None])
     maps = {
         _title(text, objective): simulated(
@@ -109,19 +109,19 @@ def _objective(text: str) -> nn.Module:
 
 
 def _title(text: str, objective: nn.Module) -> str:
-    """The class's name, and under it the options that were given and what becomes of its ratio."""
-    name, options = _given(parse_yaml(text, where="--objectives"))
+    """Return the name of the class, with its options and a note on its ratio on further lines."""
+    name, options = _describe(parse_yaml(text, where="--objectives"))
     doubled = ["R in effect: 2 × its ratio"] if doubles(objective) else []
     return "\n".join([name, *options, *doubled])
 
 
-def _given(value: Any) -> tuple[str, list[str]]:
-    """A value of the configuration, a class by its last name, and each option that a class was given."""
+def _describe(value: Any) -> tuple[str, list[str]]:
+    """Return a config value, or the name of a class and its options."""
     if not isinstance(value, dict):
         last = str(value).rpartition(".")[2]
         return last if last.isidentifier() else str(value), []
     options = []
     for key, option in value.get("init_args", {}).items():
-        name, within = _given(option)
-        options.append(f"{key} = {name}" + (f"({', '.join(within)})" if within else ""))
+        name, nested = _describe(option)
+        options.append(f"{key} = {name}" + (f"({', '.join(nested)})" if nested else ""))
     return value["class_path"].rpartition(".")[2], options

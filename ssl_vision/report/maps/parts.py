@@ -1,4 +1,4 @@
-"""Anchors given by angles, as a gate, a weight and a ratio of the unified paradigm ask of them."""
+"""Anchors given by angles, for the gate, weight and ratio of a `UnifiedGradient`."""
 
 from functools import cached_property
 
@@ -11,11 +11,11 @@ from ssl_vision.report.maps.anchors import on_circle
 
 
 class Angles(AnchorBatch):
-    """B anchors, each typical of its own batch: all anchors and both views there have these angles.
+    """B anchors from different batches; all anchors of a batch and both views have the same angles.
 
     Args:
-        positive: (B,) angles to the positives.
-        negatives: (B, K) angles to the negatives, the same whichever view they are sought in.
+        positive: angles to the positives, shape (B,).
+        negatives: angles to the negatives in either view, shape (B, K).
         pairs: as in ``AnchorBatch``.
     """
 
@@ -25,22 +25,22 @@ class Angles(AnchorBatch):
 
     @cached_property
     def similarity(self) -> Tensor:
-        """(B, K)."""
+        """Cosines of the negatives, (B, K)."""
         return self.angles.cos()
 
     @property
     def other_similarity(self) -> Tensor:
-        """(B, K), the same."""
+        """The same as `similarity`, (B, K)."""
         return self.similarity
 
     def negatives(self, pairs: Spread) -> Tensor:
-        """(B, K), all."""
+        """Return a mask of the negatives, all True, (B, K)."""
         return torch.ones_like(self.angles, dtype=torch.bool)
 
     def keys(self, index: Tensor) -> Tensor:
-        """(B, 2), each on the circle that its anchor begins."""
+        """Return unit vectors (B, 2) at the angles of the negatives."""
         return on_circle(self.angles.gather(1, index[:, None])[:, 0])
 
     def log_mean(self, temperature: float, *, swap: bool = False) -> Tensor:
-        """(B, 1), the anchor's own."""
+        """Return the value of each anchor, (B, 1)."""
         return ((self.similarity - 1) / temperature).logsumexp(dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Gate, weight and ratio of single anchors whose angles are given."""
+"""Gate, weight and ratio of single anchors with given angles."""
 
 from typing import NamedTuple
 
@@ -12,33 +12,33 @@ from ssl_vision.report.maps.parts import Angles
 
 
 class Terms(NamedTuple):
-    """Of B anchors, (B,) each: the unified-gradient paper's GD, W and R."""
+    """GD, W and R of the unified-gradient paper for B anchors, each of shape (B,)."""
 
     gate: Tensor
-    """GD in [0, 1] (W′ ≥ 1 for MACL-c): the weight on ∇d, whether a hinge is open, 1 where there is none."""
+    """GD in [0, 1] (W′ ≥ 1 for MACL-c): the weight on ∇d, 0 or 1 for a hinge, 1 without a gate."""
     share: Tensor
-    """The largest W_ij over the sum of those above 0; NaN where none is, or at a gate of 0."""
+    """The largest W_ij divided by the sum of the positive ones; NaN without any, or at a gate of 0."""
     ratio: Tensor
-    """R in effect, pull over push Σ_j W_ij; NaN where the negatives do not push, or at a gate of 0."""
+    """Effective R, pull divided by push Σ_j W_ij; NaN if the negatives do not push, or at a gate of 0."""
 
 
 def terms(objective: nn.Module, positive: Tensor, negatives: Tensor) -> Terms:
-    """The terms of anchors at these angles to their keys, each in a batch of anchors like it.
+    """Compute the terms of anchors with given angles, each in a batch of anchors with the same angles.
 
-    Of a `Contrastive`, a `HardestTriplet`, `AlignmentUniformity`, `MHE`, `MHS` or `SphericalVICReg` they are
-    slopes, by autograd, of the anchor's loss over the cosines. Of a `UnifiedGradient` they are what its own
-    gate, weight and ratio say of the angles, with R twice its ratio where it `doubles`.
+    For `Contrastive`, `HardestTriplet`, `AlignmentUniformity`, `MHE`, `MHS` and `SphericalVICReg`, the terms
+    are derivatives of the anchor's loss with respect to the cosines, by autograd. For `UnifiedGradient`, they
+    are computed by its own gate, weight and ratio, with R twice its ratio if it `doubles`.
 
     Args:
-        objective: one of those. A temperature that follows the alignment reads these anchors' mean.
-        positive: (B,) angles to the positives, in (0, π).
-        negatives: (B, K) angles to the negatives.
+        objective: one of these. A temperature that depends on the alignment uses the mean of these anchors.
+        positive: angles to the positives, shape (B,), in (0, π).
+        negatives: angles to the negatives, shape (B, K).
 
     Raises:
-        InputError: an objective of another kind, or one with a part that asks for more than angles.
+        InputError: the objective is not supported, or one of its parts depends on more than angles.
     """
     if isinstance(objective, UnifiedGradient):
-        return _of_parts(objective, positive, negatives)
+        return _unified_terms(objective, positive, negatives)
     positive, negatives = positive.clone().requires_grad_(), negatives.clone().requires_grad_()
     anchors = losses(objective, positive, negatives)
     by_positive, by_negatives = torch.autograd.grad(anchors.values.sum(), (positive, negatives))
@@ -58,23 +58,23 @@ def doubles(objective: nn.Module) -> bool:
 
 
 def scaling(negatives: Tensor, temperature: Tensor) -> Tensor:
-    """W = K/(K + exp(2/τ)), of an anchor at its positive and opposite to K negatives (MACL paper, Fig. 3).
+    """Compute W = K/(K + exp(2/τ)) of an anchor with s⁺ = 1 and K negatives at s = −1 (MACL paper, Fig. 3).
 
     Args:
-        negatives: K.
-        temperature: τ; the two are broadcast.
+        negatives: number of negatives K.
+        temperature: temperature τ, broadcast with ``negatives``.
     """
     return (negatives.log() - 2 / temperature).sigmoid()
 
 
 @torch.no_grad()
-def _of_parts(objective: UnifiedGradient, positive: Tensor, negatives: Tensor) -> Terms:
-    block = Angles(positive, negatives, objective.pairs)
+def _unified_terms(objective: UnifiedGradient, positive: Tensor, negatives: Tensor) -> Terms:
+    anchors = Angles(positive, negatives, objective.pairs)
     try:
-        gate, weight, ratio = objective.gate(block), objective.weight(block), objective.ratio(block)
+        gate, weight, ratio = objective.gate(anchors), objective.weight(anchors), objective.ratio(anchors)
     except AttributeError as error:
         name = type(objective).__name__
-        raise InputError(f"no map of {name}: a part of it asks for more than angles: {error}") from error
+        raise InputError(f"no map of {name}: one of its parts needs more than angles: {error}") from error
     pushes = weight * gate[:, None]
     return _terms(gate, pushes, pushes.sum(dim=1) * ratio * (2 if doubles(objective) else 1))
 

@@ -105,14 +105,14 @@ class Hotter(o.InfoNCE):
 @pytest.mark.parametrize(
     ("objective", "reason"),
     [
-        (o.SphericalBarlowTwins(), "dimensions, which no R says"),
+        (o.SphericalBarlowTwins(), "dimensions, unlike R"),
         (o.BarlowTwins(), "standardises dimensions"),
         (o.VICReg(), "scale"),
         (o.SupCon(), "labels"),
         (o.RECLAIM(), "banks"),
-        (Steeper(), "its loss is its own"),
-        (Hotter(), "its loss is its own"),
-        (nn.Linear(2, 2), "its loss is its own"),
+        (Steeper(), "only the losses of ssl_vision.objectives"),
+        (Hotter(), "only the losses of ssl_vision.objectives"),
+        (nn.Linear(2, 2), "only the losses of ssl_vision.objectives"),
     ],
 )
 def test_an_objective_that_angles_do_not_make_up_is_refused(objective, reason):

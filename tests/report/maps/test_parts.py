@@ -130,5 +130,5 @@ def test_a_part_of_ones_own_is_drawn_unless_it_asks_for_more_than_angles(ring):
     near, far = torch.tensor([0.5, 0.5]), torch.tensor([[0.9, 2.0], [1.2, 2.0]])
     assert terms(o.UnifiedGradient(gate=Half()), near, far).gate.tolist() == [0.5, 0.0]
     assert torch.isfinite(o.UnifiedGradient(gate=FirstRows())(*ring))
-    with pytest.raises(InputError, match=r"^no map of UnifiedGradient: a part of it asks .* 'rows'$"):
+    with pytest.raises(InputError, match=r"^no map of UnifiedGradient: one of its parts needs .* 'rows'$"):
         terms(o.UnifiedGradient(gate=FirstRows()), near, far)

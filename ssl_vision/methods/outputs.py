@@ -1,0 +1,42 @@
+"""What the network of a method returns."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Layers(NamedTuple):
+    """Representations of images at the three places where evaluation reads them.
+
+    Example:
+        >>> import torch
+        >>> features, hidden, embeddings = torch.rand(4, 512), torch.rand(4, 512), torch.rand(4, 128)
+        >>> layers = Layers(backbone=features, hidden=hidden, projector=embeddings)
+        >>> layers.projector.shape
+        torch.Size([4, 128])
+    """
+
+    backbone: Tensor
+    """(N, F) features of the encoder, which are what pretraining is for."""
+    hidden: Tensor
+    """(N, hidden_dim) activations of the projection head's hidden layer, after its ReLU."""
+    projector: Tensor
+    """(N, output_dim) embeddings that the objective receives, not normalised."""
+
+
+class View(NamedTuple):
+    """The network's output for one view of a batch.
+
+    Example:
+        >>> import torch
+        >>> view = View(embeddings=torch.rand(4, 128), features=torch.rand(4, 512))
+        >>> view.embeddings.shape, view.shallow
+        (torch.Size([4, 128]), None)
+    """
+
+    embeddings: Tensor
+    """(N, output_dim), not normalised."""
+    features: Tensor
+    """(N, F) features of the encoder."""
+    shallow: Tensor | None = None
+    """(N, F3) features of the encoder's third stage, if the objective requires them."""

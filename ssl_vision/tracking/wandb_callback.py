@@ -1,0 +1,130 @@
+"""What a training run tells W&B besides its numbers: axes, best values, alerts, artifacts, preemption."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.loggers import WandbLogger
+from pytorch_lightning.utilities import rank_zero_warn
+
+from ssl_vision.descriptions import description_of
+from ssl_vision.errors import InputError, Interrupted
+from ssl_vision.runs.folder import RunFolder
+from ssl_vision.runs.registry import Run
+from ssl_vision.tracking.artifacts import log_checkpoint
+
+Artifacts = Literal["none", "last", "best"]
+
+_COLLAPSED, _SKIPPED, _KNN = "val/collapsed", "train/skipped_steps", "val/knn_top1"
+
+
+class WandbCallback(pl.Callback):
+    """Complete the W&B run of a training run.
+
+    - Validation metrics have the epoch as their axis. The summary has the best kNN accuracy, with its epoch,
+      in ``best/knn_top1`` and ``best/epoch``; ``val/knn_top1`` remains the last value.
+    - Alerts: the representation collapsed, steps were skipped, the run finished.
+    - With ``artifacts``, the checkpoint becomes an artifact when the run ends.
+    - A run that a signal ends is marked as preempting, so that a W&B sweep hands it out again. With
+      ``artifacts``, its last checkpoint is uploaded for the process that continues it.
+
+    Only the first process acts.
+
+    Args:
+        logger: logger of the W&B run.
+        folder: run directory.
+        artifacts: checkpoint to upload: ``"last"``, or the ``"best"`` of a `ModelCheckpoint` with a monitor.
+    """
+
+    def __init__(self, logger: WandbLogger, folder: RunFolder, *, artifacts: Artifacts = "none") -> None:
+        self.logger, self.folder, self.artifacts = logger, folder, artifacts
+        self._defined: set[str] = set()
+        self._alerted: set[str] = set()
+
+    @property
+    def run(self) -> Any:
+        """W&B run."""
+        return self.logger.experiment
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Check that there will be a best checkpoint.
+
+        Raises:
+            InputError: no `ModelCheckpoint` monitors a metric.
+        """
+        if self.artifacts == "best" and self._best(trainer) is None:
+            raise InputError(
+                "--wandb_artifacts best needs a ModelCheckpoint that monitors a metric in --trainer.callbacks"
+            )
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Define the epoch as an axis."""
+        if not trainer.is_global_zero:
+            return
+        self.run.define_metric("epoch", hidden=True)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Define the axes of new metrics, and update the best value."""
+        if not trainer.is_global_zero:
+            return
+        values = trainer.callback_metrics
+        for name in sorted(values.keys() - self._defined):
+            if name.startswith("val/"):
+                self.run.define_metric(name, step_metric="epoch")
+                self._defined.add(name)
+        if _COLLAPSED in values and float(values[_COLLAPSED]):
+            self._alert("collapsed", f"collapsed at epoch {trainer.current_epoch + 1}", "WARN")
+        if _KNN in values:
+            earlier = [(value, epoch + 1) for _, epoch, value in Run(self.folder.path).curve(_KNN)]
+            value, epoch = max([*earlier, (float(values[_KNN]), trainer.current_epoch + 1)])
+            self.run.summary.update({"best/knn_top1": value, "best/epoch": epoch})
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Alert to skipped steps."""
+        skipped = int(trainer.callback_metrics.get(_SKIPPED, 0))
+        if skipped and trainer.is_global_zero:
+            text = f"{skipped} steps with non-finite values by epoch {trainer.current_epoch + 1}"
+            self._alert("skipped steps", text, "WARN")
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Upload the artifacts and alert to the end."""
+        if not trainer.is_global_zero:
+            return
+        best = self._best(trainer)
+        if self.artifacts == "best" and best is not None:
+            self._upload(Path(best.best_model_path), "best")
+        elif self.artifacts == "last":
+            self._upload(self.folder.last, "last")
+        value = trainer.callback_metrics.get(_KNN)
+        result = "" if value is None else f", {_KNN} {description_of(_KNN).text(float(value))}"
+        self._alert("finished", f"finished after epoch {trainer.current_epoch}{result}", "INFO")
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Mark a run that a signal ends, and upload its checkpoint for the one that continues it."""
+        if isinstance(exception, Interrupted) and trainer.is_global_zero:
+            self.run.mark_preempting()
+            if self.artifacts != "none":
+                self._upload(self.folder.last, "last")
+
+    def _upload(self, file: Path, alias: str) -> None:
+        """Upload a checkpoint; training does not fail if W&B does not accept it."""
+        import wandb
+
+        try:
+            log_checkpoint(self.run, file, alias=alias)
+        except (ValueError, wandb.Error, OSError) as error:
+            rank_zero_warn(f"{file} was not uploaded to W&B ({' '.join(str(error).split())})")
+
+    def _best(self, trainer: pl.Trainer) -> ModelCheckpoint | None:
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        monitoring = (each for each in callbacks if isinstance(each, ModelCheckpoint) and each.monitor)
+        return next(monitoring, None)
+
+    def _alert(self, cause: str, text: str, level: str) -> None:
+        """Send an alert, one for each cause."""
+        if cause not in self._alerted:
+            self._alerted.add(cause)
+            self.run.alert(title=f"{self.folder.path.name}: {cause}", text=text, level=level)

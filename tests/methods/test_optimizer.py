@@ -1,0 +1,90 @@
+"""Learning rates that follow the batch size."""
+
+import csv
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from settings import TINY
+from torch.utils.data import DataLoader
+
+from ssl_vision.data.images import Batch
+from ssl_vision.encoders import ResNet
+from ssl_vision.errors import InputError
+from ssl_vision.main import main
+from ssl_vision.methods import OptimizerRule, SimCLR
+from ssl_vision.runs.folder import differences
+
+
+@pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 4), ("sqrt", 2)])
+def test_the_rate_is_that_of_the_batch_size(scaling, factor):
+    rule = OptimizerRule(lr=0.3, lr_scaling=scaling, reference_batch_size=128)
+    assert rule.scaled(512).lr == pytest.approx(0.3 * factor)
+    assert rule.scaled(128).lr == 0.3
+    assert rule.scaled(512).scaled(512).lr == rule.scaled(512).lr
+
+
+def test_a_reference_of_no_images_is_refused():
+    with pytest.raises(ValueError, match="reference_batch_size must be 1 or more, got 0"):
+        OptimizerRule(reference_batch_size=0)
+
+
+def rates(run):
+    with (run / "metrics.csv").open(newline="") as file:
+        return [float(row["train/lr"]) for row in csv.DictReader(file) if row["train/lr"]]
+
+
+def test_all_images_of_a_step_count_and_the_rate_is_logged(tmp_path, caplog):
+    args = ["fit", *TINY, f"--runs_dir={tmp_path}", "--trainer.max_epochs=1", "--trainer.log_every_n_steps=1"]
+    args += ["--data.batch_size=32", "--trainer.accumulate_grad_batches=2", "--model.optimizer.lr=0.001"]
+    args += ["--model.optimizer.reference_batch_size=128"]
+    caplog.set_level("INFO")
+    for scaling in ("none", "linear"):
+        assert main([*args, f"--name={scaling}", f"--model.optimizer.lr_scaling={scaling}"]) == 0
+    assert set(rates(tmp_path / "none")) == {0.001}
+    assert set(rates(tmp_path / "linear")) == {0.0005}
+    assert "learning rate 0.0005: 0.001 scaled to the batch size" in caplog.text
+    cosine = ["--model.optimizer.schedule=cosine", "--model.optimizer.lr_scaling=linear", "--name=cosine"]
+    assert main([*args, *cosine]) == 0
+    logged = rates(tmp_path / "cosine")
+    assert logged[0] == pytest.approx(0.0005)
+    assert logged == sorted(logged, reverse=True)
+
+
+def batches(batch_size):
+    """A loader of one's own, of batches with two views of each image."""
+
+    def collate(rows):
+        images = torch.zeros(len(rows), 3, 8, 8)
+        return Batch(images, torch.tensor(rows), torch.tensor(rows), torch.rand(2 * len(rows), 3, 8, 8))
+
+    return DataLoader(range(8), batch_size=batch_size, collate_fn=collate)
+
+
+def fitted(loader):
+    rule = OptimizerRule(lr=0.4, lr_scaling="linear", reference_batch_size=16)
+    method = SimCLR(encoder=lambda: ResNet(width=4), optimizer=rule)
+    trainer = pl.Trainer(
+        max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(method, loader)
+    return trainer
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_loader_of_ones_own_states_the_batch_size_or_is_refused():
+    for batch_size, rate in ((4, 0.1), (8, 0.2)):
+        assert fitted(batches(batch_size)).optimizers[0].param_groups[0]["lr"] == pytest.approx(rate)
+    with pytest.raises(InputError, match="lr_scaling needs a DataLoader with a batch_size"):
+        fitted(list(batches(4)))
+
+
+def test_a_run_without_these_options_is_the_same_run():
+    optimizer = {"name": "adam", "lr": 0.001}
+    before = {"model": {"class_path": "SimCLR", "init_args": {"optimizer": optimizer}}}
+    added = optimizer | {"lr_scaling": "none", "reference_batch_size": 256}
+    now = {"model": {"class_path": "SimCLR", "init_args": {"optimizer": added}}}
+    assert differences(before, now) == []
+    now["model"]["init_args"]["optimizer"] = added | {"lr_scaling": "linear"}
+    assert len(differences(before, now)) == 1

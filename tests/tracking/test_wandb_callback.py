@@ -1,0 +1,226 @@
+"""What W&B's own reader finds of a run besides its numbers: axes, best values, alerts, artifacts, media."""
+
+import base64
+import hashlib
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+from settings import TINY
+from wandb_records import inspect, parts, records
+
+from ssl_vision.errors import InputError, Interrupted
+from ssl_vision.main import main
+from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.folder import RunFolder
+from ssl_vision.runs.registry import Run
+from ssl_vision.tracking.artifacts import fetched_checkpoint
+from ssl_vision.tracking.wandb import requeued_by_agent
+from ssl_vision.tracking.wandb_callback import WandbCallback
+
+SHORT = [*TINY, "--trainer.limit_train_batches=2", "--wandb=offline", "--wandb_artifacts=last"]
+
+
+@pytest.fixture(autouse=True)
+def pages(no_pages, monkeypatch):
+    """Pages are written here, as their pictures are uploaded."""
+    monkeypatch.setattr("ssl_vision.main._PAGE", "ssl_vision.report.report:write")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of two epochs with all that may be uploaded, exported."""
+    runs = tmp_path_factory.mktemp("wandb")
+    options = ["--trainer.max_epochs=2", "--wandb_media=true", "--report=true"]
+    assert main(["fit", f"--runs_dir={runs}", "--name=run", *SHORT, *options]) == 0
+    assert main(["export", str(runs / "run")]) == 0
+    return runs / "run"
+
+
+def artifacts(part):
+    return {record["artifact"]["name"]: record["artifact"] for record in records(part, "artifact")}
+
+
+def md5(file):
+    return base64.b64encode(hashlib.md5(file.read_bytes(), usedforsecurity=False).digest()).decode()
+
+
+def test_validation_has_the_epoch_as_its_axis(run):
+    metrics = [record["metric"] for record in records(parts(run)[0], "metric")]
+    logged = {name for row in Run(run).history for name in row if name.startswith("val/")}
+    assert {"val/knn_top1", "val/uniformity_projector"} < logged
+    assert {each["name"] for each in metrics if each.get("step_metric") == "epoch"} == logged
+
+
+def test_the_summary_has_the_last_and_the_best_value(run):
+    summary = json.loads(inspect(parts(run)[0], "--summary"))["summary"]
+    curve = Run(run).curve("val/knn_top1")
+    assert summary["val/knn_top1"] == pytest.approx(curve[-1][2])
+    assert summary["best/knn_top1"] == pytest.approx(max(value for *_, value in curve))
+    assert curve[summary["best/epoch"] - 1][2] == pytest.approx(summary["best/knn_top1"])
+
+
+def test_the_checkpoint_and_the_digest_of_the_images_are_artifacts(run):
+    found, last = artifacts(parts(run)[0]), run / "checkpoints/last.ckpt"
+    (identity,) = {record["run"]["run_id"] for record in records(parts(run)[0], "run")}
+    checkpoint = found[f"checkpoint-{identity}"]
+    assert set(checkpoint["aliases"]) == {"last", "epoch-2", "latest"}
+    (content,) = checkpoint["manifest"]["contents"]
+    assert (content["path"], content["digest"]) == ("last.ckpt", md5(last))
+    assert f"images-{read_checkpoint(last).images}" in found
+    assert len(found) == 2
+
+
+def test_an_exported_encoder_is_an_artifact_of_the_same_run(run):
+    (part,) = [part for part in parts(run) if any("encoder" in name for name in artifacts(part))]
+    ((name, encoder),) = artifacts(part).items()
+    assert name == f"encoder-{part.name.rpartition('-')[2]}"
+    contents = {each["path"]: each["digest"] for each in encoder["manifest"]["contents"]}
+    files = ("backbone.safetensors", "backbone.safetensors.md")
+    assert contents == {file: md5(run / file) for file in files}
+
+
+def test_media_are_the_page_and_its_pictures(run):
+    part = next(part for part in parts(run) if (part / "files/media").exists())
+    names = {path.name.partition("_0_")[0] for path in part.glob("files/media/*/media/*")}
+    assert names == {"report", "views"}  # without features there are no neighbours
+    (page,) = part.glob("files/media/html/media/report_*.html")
+    assert page.read_text() == (run / "report.html").read_text()
+
+
+def test_neighbours_and_map_follow_with_an_evaluation(run):
+    options = ["--protocol=lightly", "--baselines=false", "--cache=false", "--device=cpu"]
+    assert main(["evaluate", str(run), *options]) == 0
+    (part,) = [part for part in parts(run) if list(part.glob("files/media/images/media/neighbours_*"))]
+    names = {path.name.partition("_0_")[0] for path in part.glob("files/media/*/media/*")}
+    assert names == {"report", "views", "neighbours", "embedding_map"}
+    (file,) = part.glob("files/media/table/media/embedding_map_*.json")
+    table = json.loads(file.read_text())
+    assert table["columns"] == ["PCA x", "PCA y", "t-SNE x", "t-SNE y", "class"]
+    assert {row[-1] for row in table["data"]} == set("0123456789")
+
+
+def test_the_end_is_an_alert(run):
+    (alert,) = [record["alert"] for record in records(parts(run)[0], "alert")]
+    value = 100 * Run(run).last("val/knn_top1")
+    assert alert["title"] == "run: finished"
+    assert alert["text"] == f"finished after epoch 2, val/knn_top1 {value:.2f} %"
+
+
+def test_nothing_but_numbers_is_uploaded_unless_asked(tmp_path):
+    options = [*TINY, "--trainer.limit_train_batches=2", "--trainer.max_epochs=1", "--report=true"]
+    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *options, "--wandb=offline"]) == 0
+    (part,) = parts(tmp_path / "run")
+    assert records(part, "artifact") == []
+    assert not (part / "files/media").exists()
+
+
+class Recorder:
+    """A W&B run that keeps its calls."""
+
+    def __init__(self):
+        self.calls, self.summary = [], {}
+
+    def __getattr__(self, name):
+        return lambda *args, **options: self.calls.append((name, options))
+
+    def alerts(self):
+        return [options["title"] for name, options in self.calls if name == "alert"]
+
+
+def callback(tmp_path, **options):
+    recorder = Recorder()
+    logger = SimpleNamespace(experiment=recorder)
+    return recorder, WandbCallback(logger, RunFolder(tmp_path / "run"), **options)
+
+
+def trainer(epoch=0, callbacks=(), **metrics):
+    values = {name: torch.tensor(value) for name, value in metrics.items()}
+    return SimpleNamespace(
+        callback_metrics=values, current_epoch=epoch, callbacks=list(callbacks), is_global_zero=True
+    )
+
+
+def test_a_collapse_and_skipped_steps_are_one_alert_each(tmp_path):
+    recorder, tracked = callback(tmp_path)
+    for epoch, collapsed in enumerate((0.0, 1.0, 1.0)):
+        tracked.on_validation_end(trainer(epoch, **{"val/collapsed": collapsed}), None)
+        tracked.on_train_epoch_end(trainer(epoch, **{"train/skipped_steps": float(epoch)}), None)
+    assert recorder.alerts() == ["run: collapsed", "run: skipped steps"]
+
+
+def test_a_run_that_a_signal_ends_is_preempting_and_one_that_fails_is_not(tmp_path):
+    recorder, tracked = callback(tmp_path)
+    tracked.on_exception(trainer(), None, ValueError())
+    assert recorder.calls == []
+    tracked.on_exception(trainer(), None, Interrupted(15))
+    assert recorder.calls == [("mark_preempting", {})]
+
+
+def test_only_the_first_process_acts(tmp_path):
+    recorder, tracked = callback(tmp_path, artifacts="last")
+    other = trainer(1, **{"val/collapsed": 1.0, "val/knn_top1": 0.5, "train/skipped_steps": 1.0})
+    other.is_global_zero = False
+    tracked.on_train_start(other, None)
+    tracked.on_validation_end(other, None)
+    tracked.on_train_epoch_end(other, None)
+    tracked.on_fit_end(other, None)
+    tracked.on_exception(other, None, Interrupted(15))
+    assert (recorder.calls, recorder.summary) == ([], {})
+
+
+def test_an_interrupted_run_uploads_its_last_checkpoint_not_its_best(tmp_path, monkeypatch):
+    uploaded = []
+    monkeypatch.setattr(
+        "ssl_vision.tracking.wandb_callback.log_checkpoint",
+        lambda run, file, alias: uploaded.append((file, alias)),
+    )
+    _, tracked = callback(tmp_path, artifacts="best")
+    monitor = ModelCheckpoint(tmp_path, monitor="val/knn_top1")
+    monitor.best_model_path = str(tmp_path / "best.ckpt")
+    tracked.on_exception(trainer(callbacks=[monitor]), None, Interrupted(15))
+    tracked.on_fit_end(trainer(callbacks=[monitor]), None)
+    assert uploaded == [(tracked.folder.last, "last"), (tmp_path / "best.ckpt", "best")]
+
+
+def test_the_best_checkpoint_needs_one_that_monitors(tmp_path):
+    _, tracked = callback(tmp_path, artifacts="best")
+    with pytest.raises(InputError, match="best needs a ModelCheckpoint that monitors"):
+        tracked.setup(trainer(callbacks=[ModelCheckpoint(tmp_path)]), None, "fit")
+    tracked.setup(trainer(callbacks=[ModelCheckpoint(tmp_path, monitor="val/knn_top1")]), None, "fit")
+
+
+def test_a_checkpoint_that_cannot_be_uploaded_does_not_end_the_run(tmp_path):
+    _, tracked = callback(tmp_path, artifacts="last")
+    tracked.folder.last.parent.mkdir(parents=True)
+    tracked.folder.last.write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="was not uploaded to W&B"):
+        tracked.on_fit_end(trainer(), None)
+
+
+def test_a_run_that_an_agent_hands_out_again_continues(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_SWEEP_ID", "sweep")
+    monkeypatch.setenv("WANDB_RUN_ID", "cell1")
+    options = [f"--runs_dir={tmp_path}", *TINY, "--trainer.limit_train_batches=2", "--wandb=offline"]
+    assert main(["fit", *options, "--trainer.max_epochs=1"]) == 0
+    (folder,) = tmp_path.iterdir()
+    assert requeued_by_agent(RunFolder(folder))
+    last = folder / "checkpoints/last.ckpt"
+    last.rename(last.with_suffix(".away"))
+    assert not requeued_by_agent(RunFolder(folder))  # nothing to continue from here
+    last.with_suffix(".away").rename(last)
+    assert main(["fit", *options, "--trainer.max_epochs=2"]) == 0
+    assert Run(folder).epoch == 2
+    assert len({record["run"]["run_id"] for part in parts(folder) for record in records(part, "run")}) == 1
+    monkeypatch.setenv("WANDB_RUN_ID", "cell2")
+    capsys.readouterr()
+    assert main(["fit", *options, "--trainer.max_epochs=3"]) == 2  # another cell of the same settings
+    assert not requeued_by_agent(RunFolder(folder))
+
+
+@pytest.mark.parametrize("address", ["wandb://name:last", "wandb://a/b/c/d:last"])
+def test_an_address_has_a_project_and_a_name(address):
+    with pytest.raises(InputError, match="expected wandb://ENTITY/PROJECT/NAME:ALIAS"):
+        fetched_checkpoint(address)
