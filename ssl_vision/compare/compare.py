@@ -10,6 +10,8 @@ from ssl_vision.compare.comparison import Comparison, compare
 from ssl_vision.compare.keys import key_value
 from ssl_vision.compare.metric_selector import MetricSelector
 from ssl_vision.compare.summary import (
+    ACCURACIES,
+    accuracy_table,
     as_dict,
     as_markdown,
     group_table,
@@ -99,6 +101,8 @@ def run(args: Sequence[str]) -> None:
     print(aligned(group_table(comparison)), end="\n\n")
     print(aligned(pair_table(comparison)), end="\n\n")
     print("\n".join((*summaries(comparison), *notes(comparison))))
+    if table := accuracy_table(comparison):
+        print(f"\n{ACCURACIES}\n\n{aligned(table)}")
     if output:
         _write(comparison, output)
         print(f"written to {output}")

@@ -1,11 +1,13 @@
-"""Keys by which runs are listed and compared: settings in config.yaml and metrics in metrics.csv."""
+"""Keys by which runs are listed and compared: settings, and metrics of training and evaluation."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.errors import InputError
 from ssl_vision.runs.csv_files import names
+from ssl_vision.runs.evaluation_summary import TEST_PREFIXES
 from ssl_vision.runs.registry import SHORT, Run
 
 
@@ -26,8 +28,8 @@ def check_known(key: str, runs: Sequence[Run], *, others: Sequence[str] = ()) ->
         InputError: No run has the key; the message suggests the closest valid one.
     """
     if is_metric(key):
-        file = "metrics.csv"
-        known = dict.fromkeys(name for run in runs for name in names(run.folder.metrics_file))
+        file = "evaluation.json" if key.startswith(TEST_PREFIXES) else "metrics.csv"
+        known = dict.fromkeys(name for run in runs for name in _metrics(run))
         candidates = [name for name in known if is_metric(name)]
         valid = key in known
     else:
@@ -36,6 +38,12 @@ def check_known(key: str, runs: Sequence[Run], *, others: Sequence[str] = ()) ->
         valid = key == "name" or key in SHORT or any(run.whole_key(key) for run in runs)
     if not valid:
         raise InputError(f"no run has '{key}' in its {file}{closest_match(key, candidates)}")
+
+
+def _metrics(run: Run) -> Iterator[str]:
+    yield from names(run.folder.metrics_file)
+    with suppress(InputError):
+        yield from run.test_metrics
 
 
 def key_value(option: str, text: str) -> tuple[str, str]:

@@ -7,9 +7,10 @@ from typing import Any
 
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.compare.keys import is_metric, shown
-from ssl_vision.descriptions import MetricDescription, description_of
+from ssl_vision.descriptions import MetricDescription, description_of, layer_of
 from ssl_vision.errors import InputError
 from ssl_vision.runs.evaluation_file import preferred
+from ssl_vision.runs.evaluation_summary import TEST_PREFIXES
 from ssl_vision.runs.registry import Run
 
 _RUN_FIELDS = ("value", "seed", "lr", "weight_decay", "weights", "title", "unit", "direction")
@@ -56,7 +57,13 @@ class MetricSelector:
         if is_metric(self.metric):
             curve = run.curve(self.metric)
             if not curve:
-                raise InputError(f"{run.folder.path} has no {self.metric} in its metrics.csv")
+                hint = ""
+                if self.metric.startswith(TEST_PREFIXES):
+                    bare = layer_of(self.metric.rpartition("/")[2])[0]
+                    hint = (
+                        f"; give --metric {bare}, --protocol and --layer for a value of ssl-vision evaluate"
+                    )
+                raise InputError(f"{run.folder.path} has no {self.metric} in its metrics.csv{hint}")
             images = {"images": run.validated_on} if self.metric.startswith("val/") else {}
             return {"value": curve[-1][2], "epoch": curve[-1][1] + 1, **images}
         rows = [row for row in run.evaluation if row.get("features") == "trained"]

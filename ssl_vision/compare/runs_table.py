@@ -31,11 +31,12 @@ _LEFT = ("run", "status", "objective", "data")
 def run(args: Sequence[str]) -> None:
     """List runs: status, objective, completed epochs, last validation kNN accuracy (%) and time.
 
-    Reads only config.yaml, metrics.csv and times.csv of each run directory at or below the paths. A run is
-    *running* while a process trains it, *finished* after all its epochs, and *stopped* otherwise. A run whose
-    config or log is damaged is *unreadable*, and a line on stderr says why. A key is one of run, status,
-    epoch, time, knn, objective, data, seed, epochs, batch_size; a key of config.yaml, such as
-    model.objective.temperature, with or without init_args; or the name of a metric, such as val/rankme.
+    Reads only config.yaml, metrics.csv and times.csv of each run directory at or below the paths, and
+    evaluation.json if asked for. A run is *running* while a process trains it, *finished* after all its
+    epochs, and *stopped* otherwise. A run whose config or log is damaged is *unreadable*, and a line on
+    stderr says why. A key is one of run, status, epoch, time, knn, objective, data, seed, epochs,
+    batch_size; a key of config.yaml, such as model.objective.temperature, with or without init_args; or the
+    name of a metric, such as val/rankme or test/linear_top1.
 
     Raises:
         InputError: There is no run, or no run has one of the keys.

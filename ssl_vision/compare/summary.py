@@ -1,13 +1,21 @@
 """A comparison as sentences, tables and JSON."""
 
 from collections.abc import Iterator
+from contextlib import suppress
+from statistics import fmean
 from typing import Any
 
 from ssl_vision.compare.comparison import Comparison, Pair
 from ssl_vision.compare.statistics import smallest_wilcoxon_p
-from ssl_vision.descriptions import MetricDescription
+from ssl_vision.descriptions import MetricDescription, description_of
+from ssl_vision.errors import InputError
+from ssl_vision.runs.csv_files import names as column_names
+from ssl_vision.runs.registry import Run
 
 Lines = list[list[str]]
+
+ACCURACIES = "Means of all accuracies of the same runs, in percent, without tests:"
+"""The line above `accuracy_table`."""
 
 
 def title(comparison: Comparison) -> str:
@@ -41,6 +49,30 @@ def group_table(comparison: Comparison) -> Lines:
         shown = [_shown(comparison, value) for value in values]
         lines.append([group.name, str(len(group.values)), *shown])
     return lines
+
+
+def accuracy_table(comparison: Comparison) -> Lines:
+    """Means of all accuracies that every run has, in percent, by group; empty if there is only one."""
+    names = list(dict.fromkeys(name for run in comparison.groups[0].runs for name in _accuracies(run)))
+    columns: dict[str, list[str]] = {}
+    for name in names:
+        values = [[run.last(name) for run in group.runs] for group in comparison.groups]
+        if all(value is not None for own in values for value in own):
+            shown = description_of(name).shown
+            columns[name] = [shown(fmean(value for value in own if value is not None)) for own in values]
+    rows = [
+        [group.name, *(column[i] for column in columns.values())] for i, group in enumerate(comparison.groups)
+    ]
+    return [[comparison.by, *columns], *rows] if len(columns) > 1 else []
+
+
+def _accuracies(run: Run) -> list[str]:
+    """Names of the accuracies in metrics.csv and evaluation.json."""
+    logged = (name for name in column_names(run.folder.metrics_file) if name.startswith("val/"))
+    measured: dict[str, float] = {}
+    with suppress(InputError):
+        measured = run.test_metrics
+    return [name for name in (*logged, *measured) if description_of(name).percent]
 
 
 def pair_table(comparison: Comparison) -> Lines:
@@ -125,6 +157,8 @@ def as_markdown(comparison: Comparison) -> str:
     """Tables, summaries and notes as Markdown."""
     parts = [f"**{title(comparison)}**", _piped(group_table(comparison)), _piped(pair_table(comparison))]
     parts += ["\n".join(f"- {line}" for line in (*summaries(comparison), *notes(comparison)))]
+    if table := accuracy_table(comparison):
+        parts += [ACCURACIES, _piped(table)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What a data set and a batch are."""
+"""Decoded images and batches."""
 
 from typing import NamedTuple
 
@@ -10,24 +10,25 @@ from ssl_vision.errors import InputError
 
 
 class Images:
-    """Decoded images with their labels: all of a store, or some rows of it that share its memory.
+    """Decoded images with labels: a store of images, or selected rows of one without copying them.
 
     Args:
-        images: (M, 3, H, W) uint8, the store.
-        labels: (N,) int64, the position of the class in `classes`; -1 means that the image has no label.
-        classes: Names of the classes.
-        rows: (N,) int64, which rows of the store these are; None means all of them, and N = M.
-        file: Where the store is a file mapped into memory: that file, for reading some rows of it.
+        images: the store, (M, 3, H, W) uint8.
+        labels: indices into `classes`, (N,) int64; -1 marks an image without a label.
+        classes: names of the classes.
+        rows: selected rows of the store, (N,) int64; None selects all of them, so that N = M.
+        file: file that the store is mapped from, which is used to read selected rows; None if the store is
+            in memory.
 
     Attributes:
         store: (M, 3, H, W) uint8.
         labels: (N,) int64.
-        classes: Names of the classes.
+        classes: names of the classes.
         rows: (N,) int64 or None.
-        file: A file or None.
+        file: a `RowFile` or None.
 
     Raises:
-        InputError: A shape, a dtype or a label does not fit this description.
+        InputError: a shape, dtype or label is invalid.
 
     Example:
         >>> import torch
@@ -66,7 +67,7 @@ class Images:
 
     @property
     def images(self) -> Tensor:
-        """(N, 3, H, W) uint8: the store itself, or a copy of the rows where they are not all of it."""
+        """(N, 3, H, W) uint8: the store, or a copy of the selected rows."""
         return self.store if self.rows is None else self.store[self.rows]
 
     @property
@@ -80,7 +81,7 @@ class Images:
         return self.labels >= 0
 
     def select(self, indices: Tensor) -> "Images":
-        """The rows at `indices` ((M,) int64, or a (N,) bool mask), in that order; no pixel is copied."""
+        """Select the images at `indices`, (M,) int64 or an (N,) bool mask, without copying pixels."""
         rows = torch.arange(len(self), device=self.store.device) if self.rows is None else self.rows
         labels = self.labels[indices]
         return Images(self.store, labels, self.classes, rows=rows[indices], file=self.file)
@@ -90,11 +91,11 @@ class Images:
         return Images(self.store, labels, self.classes, rows=self.rows, file=self.file)
 
     def at(self, indices: Tensor, *, pin: bool = False) -> Tensor:
-        """A copy of the images at `indices`; no other is read.
+        """Copy the images at `indices`; no others are read.
 
         Args:
             indices: (M,) int64 in 0..N-1, on the device of the images.
-            pin: Copy into page-locked memory, from where a CUDA device takes it without making anyone wait.
+            pin: copy into page-locked memory, which allows asynchronous transfers to CUDA devices.
 
         Returns:
             (M, 3, H, W) uint8.
@@ -109,15 +110,15 @@ class Images:
 
 
 class Batch(NamedTuple):
-    """What a loader yields and a training or validation step receives.
+    """A batch of images, as yielded by a loader and received by training and validation steps.
 
     Attributes:
         images: (N, 3, H, W) uint8 from the loader. In validation, once on the device: (N, 3, S, S) float32,
             resized and normalised.
         labels: (N,) int64, -1 for no label.
-        indices: (N,) int64, the rows of the loader's images.
-        views: (2N, 3, S, S) float32 once on the device, first view in the first N rows, second in the last N;
-            None where no views are made.
+        indices: (N,) int64, rows of the loader's data set.
+        views: (2N, 3, S, S) float32, available on the device: the first views of all images, then the second
+            ones; None if no views are made.
 
     Example:
         >>> import torch

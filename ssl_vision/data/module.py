@@ -1,4 +1,4 @@
-"""From a data set to the loaders and the views of a training run."""
+"""Base class of the data modules."""
 
 import os
 from collections.abc import Mapping
@@ -20,45 +20,44 @@ from ssl_vision.errors import InputError
 Split = Literal["pretrain", "train", "val", "test"]
 
 _DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-"""What autocast makes of the views anyway."""
+"""Dtype of the views under mixed precision, to which autocast would convert them anyway."""
 
 LARGEST_BATCH = 2**20
-"""Images that a process may see at a time."""
+"""Maximum batch size per process."""
 
 QUERIES, BANK = 0, 1
-"""Which validation loader is which."""
+"""Indices of the validation loaders."""
 
 
 class ImageData(pl.LightningDataModule):
-    """Base of the data modules: a subclass implements `read`, and `prepare_data` where it can download.
+    """Base class of the data modules. Subclasses implement `read`, and `prepare_data` if they can download.
 
-    Training sees the split "pretrain", without labels. Validation has two loaders of labelled images: a bank,
-    whose labels are known, and queries, whose labels are to be found.
+    Training uses the split "pretrain" without labels. Validation uses two loaders of labelled images: the
+    bank, whose labels are used for prediction, and the queries, whose labels are predicted.
 
     Args:
-        root: Folder of the data sets; ~ is the user's home.
-        views: How views are made.
-        batch_size: Images for each process and training step.
-        eval_batch_size: Images for each process and validation step.
-        val: Split that validation takes its queries from. "train": a share of the labelled train images is
-            held out, and the rest is the bank; pretraining sees all of them, without labels. "val", "test":
-            the queries are that split, and the labelled train images are the bank. "auto": "val" if the data
-            set has a validation split, "train" otherwise.
-        val_share: Share of the labelled train images that is held out, in (0, 0.5].
-        download: Fetch the data where it is missing.
-        seed: Seed of the batch order and the views; None takes torch's initial seed.
-        changed: What to do if a run is to continue on other images than its checkpoint was trained on:
-            "refuse", or "allow" it with a warning.
-        resident: Largest share of a CUDA device's free memory that images may take, in [0, 1]. What does not
-            fit stays on the host, as everything does at 0; the batches are the same.
+        root: Directory of the data sets; ~ is the home directory.
+        views: Random views of the images.
+        batch_size: Batch size per process for training.
+        eval_batch_size: Batch size per process for validation.
+        val: Split of the validation queries. "train": a share of the labelled train images is held out, and
+            the others are the bank; pretraining uses all of them, without labels. "val" or "test": that split
+            provides the queries, and the labelled train images are the bank. "auto": "val" if the data set
+            has a validation split, otherwise "train".
+        val_share: Held-out share of the labelled train images, in (0, 0.5].
+        download: Download the data if it is missing.
+        seed: Seed of the batch order and the views. Default: torch's initial seed.
+        changed: Whether to "refuse" to continue a run on other images than its checkpoint was trained on, or
+            to "allow" it with a warning.
+        resident: Maximum share of a CUDA device's free memory for images, in [0, 1]. Images that do not fit
+            stay on the host, which does not change the batches.
 
     Attributes:
-        knn_k: Neighbours that vote in kNN unless another number is given; smaller where a class has fewer
-            images.
-        skipped: Paths within root of the files, in the splits read so far, that cannot be decoded.
+        knn_k: Default number of neighbours for kNN; smaller for data sets with small classes.
+        skipped: Paths relative to root of undecodable files in the splits read so far.
 
     Raises:
-        InputError: A value is out of range.
+        InputError: a value is out of range.
 
     Example:
         >>> import torch
@@ -118,58 +117,58 @@ class ImageData(pl.LightningDataModule):
         return f"{type(self).__name__}(root={str(self.root)!r}, views={self.views})"
 
     def read(self, split: Split) -> Images:
-        """Decodes a split: the backbone trains on "pretrain"; "train", "val" and "test" are for evaluation.
+        """Read a split: "pretrain" for training, "train", "val" and "test" for evaluation.
 
         Raises:
-            InputError: The data is absent or damaged.
+            InputError: the data is missing or damaged.
         """
         raise NotImplementedError
 
     def split(self, name: Split) -> Images:
-        """The split, read once."""
+        """Return a split, which is read only once."""
         if name not in self._splits:
             self._splits[name] = self.read(name)
         return self._splits[name]
 
     def has(self, split: Split) -> bool:
-        """Whether the data set has this split; here, all but "val"."""
+        """Return True if the data set has a split; by default, all but "val"."""
         return split != "val"
 
     def check(self, *splits: Split) -> None:
-        """Checks that splits can be read, as far as that is known before any image is decoded.
+        """Check that splits exist and match, without decoding images.
 
         Raises:
-            InputError: A split is missing, or does not fit the train split.
+            InputError: a split is missing, or does not match the train split.
         """
         for split in splits:
             if not self.has(split):
                 raise InputError(f"{type(self).__name__} has no {split} split")
 
     def folder_of(self, split: Split) -> Path | None:
-        """The folder that a split is read from; here, the root. None for data that is in no folder."""
+        """Return the directory of a split, by default the root; None for data without a directory."""
         return self.root
 
     @property
     def val_split(self) -> Literal["train", "val", "test"]:
-        """The split that validation takes its queries from: `val`, with "auto" decided."""
+        """The split of the validation queries: `val`, with "auto" resolved."""
         if self.val == "auto":
             return "val" if self.has("val") else "train"
         return self.val
 
     @property
     def eval_split(self) -> Literal["val", "test"]:
-        """The split that an evaluation classifies: "test", or "val" for a data set without a test split."""
+        """The split used for evaluation: "test", or "val" for a data set without a test split."""
         return "val" if not self.has("test") and self.has("val") else "test"
 
     def fingerprint(self, known: Mapping[str, FileRecord] | None = None) -> Fingerprint:
-        """Computes what tells the images that `fit` uses from others.
+        """Compute a digest of the images used by `fit`.
 
         Args:
-            known: Earlier records of image files. The content of a file whose size and modification time are
-                those of its record is not read again.
+            known: Earlier records of image files. Files with unchanged size and modification time are not
+                read again.
 
         Raises:
-            InputError: The data is absent or damaged.
+            InputError: the data is missing or damaged.
         """
         splits: dict[str, Images] = {name: self.split(name) for name in self._needed("fit")}
         if splits["pretrain"] is splits["train"]:
@@ -192,46 +191,46 @@ class ImageData(pl.LightningDataModule):
         return None
 
     def heldout(self, count: int) -> Tensor:
-        """(count,) bool: which of ``count`` train rows serve as queries where val="train".
+        """Return a mask (count,) of the train rows that are held out as queries if val="train".
 
-        Evenly spaced, which takes as much of each class where rows are sorted by class.
+        Held-out rows are evenly spaced, so that rows sorted by class are held out in equal shares.
         """
-        taken = (torch.arange(count + 1, dtype=torch.float64) * self.val_share + 1e-9).floor()
-        return taken.diff() > 0
+        numbers = (torch.arange(count + 1, dtype=torch.float64) * self.val_share + 1e-9).floor()
+        return numbers.diff() > 0
 
     def setup(self, stage: str) -> None:
-        """Reads what the stage needs, so that missing data is reported before anything runs."""
+        """Read the splits of a stage, so that missing data is reported before the stage starts."""
         splits = self._needed(stage)
         self.check(*splits)
         for split in splits:
             self.split(split)
 
     def _needed(self, stage: str) -> tuple[Split, ...]:
-        """The splits that a stage reads, each once."""
+        """Return the splits of a stage, without duplicates."""
         if stage not in ("fit", "validate"):
             return ()
         splits: list[Split] = ["pretrain"] if stage == "fit" else []
         return tuple(dict.fromkeys([*splits, "train", self.val_split]))
 
     def teardown(self, stage: str) -> None:
-        """Gives the device's memory back."""
+        """Release the device memory."""
         self._resident.clear()
 
     def train_dataloader(self) -> Batches:
-        """All images of the split "pretrain", in a new order every epoch, full batches only.
+        """Return the loader of the split "pretrain": a new order every epoch, full batches only.
 
         Raises:
-            InputError: All processes together see less than two images at a time.
+            InputError: the global batch contains fewer than two images.
         """
         if self.batch_size * (self.trainer.world_size if self.trainer else 1) < 2:
-            raise InputError("batch_size 1 leaves an image no other to tell it from: it must be 2 or more")
+            raise InputError("batch_size must be 2 or more, because objectives compare different images")
         return self._batches(self.split("pretrain"), training=True)
 
     def val_dataloader(self) -> list[Batches]:
-        """[queries, bank], of labelled images; [queries] alone if no train image has a label.
+        """Return the loaders [queries, bank] of labelled images, or [queries] if no train image has a label.
 
         Raises:
-            InputError: The bank is empty, or there are fewer than two queries.
+            InputError: the bank is empty, or there are fewer than two queries.
         """
         train = self.split("train")
         bank = train.select(train.labelled)
@@ -242,27 +241,27 @@ class ImageData(pl.LightningDataModule):
             held = self.heldout(len(candidates))
             queries, bank = candidates.select(held), candidates.select(~held)
         else:
-            source, advice = f"the {self.val_split} split", "; --data.val train holds queries out of train"
+            source, advice = f"the {self.val_split} split", "; --data.val train uses held-out train images"
             candidates = self.split(self.val_split)
             queries = candidates.select(candidates.labelled) if labelled else candidates
         if not labelled:
             if len(queries) < 2:
-                some = f"{len(queries)} of {len(candidates)}"
-                raise InputError(f"{source} leaves {some} images as queries: 2 are needed{advice}")
+                counts = f"{len(queries)} of {len(candidates)}"
+                raise InputError(f"{source} leaves {counts} images as queries, but 2 are required{advice}")
             return [self._batches(queries, training=False)]
         if len(queries) < 2 or not len(bank):
-            left = f"{len(queries)} queries and {len(bank)} labelled bank images"
-            raise InputError(f"{source} leaves {left}: 2 and 1 are needed{advice}")
+            counts = f"{len(queries)} queries and {len(bank)} labelled bank images"
+            raise InputError(f"{source} leaves {counts}, but 2 and 1 are required{advice}")
         return [self._batches(queries, training=False), self._batches(bank, training=False)]
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Makes the model's input on the batch's device.
+        """Make the model's input on the device of the batch.
 
-        Training: two views, new every epoch. Otherwise: the plain images, and for the
-        queries (the first validation loader) two views that are the same at every epoch.
+        During training, these are two views, which differ between epochs. Otherwise, these are the plain
+        images, and for the queries also two views, which are the same at every epoch.
         """
         if self.trainer is not None and self.trainer.training:
-            made = self.views(
+            views = self.views(
                 batch.images,
                 batch.indices,
                 seed=self.seed,
@@ -270,12 +269,12 @@ class ImageData(pl.LightningDataModule):
                 dtype=_DTYPES.get(self.trainer.precision, torch.float32),
                 memory_format=torch.channels_last,
             )
-            return batch._replace(views=made)
-        views: Tensor | None = None
+            return batch._replace(views=views)
+        query_views: Tensor | None = None
         if dataloader_idx == QUERIES:
             seed = fold(self.seed, Stream.QUERIES)
-            views = self.views(batch.images, batch.indices, seed=seed, epoch=0)
-        return batch._replace(images=self.views.plain(batch.images), views=views)
+            query_views = self.views(batch.images, batch.indices, seed=seed, epoch=0)
+        return batch._replace(images=self.views.plain(batch.images), views=query_views)
 
     def _batches(self, data: Images, *, training: bool) -> Batches:
         trainer = self.trainer
@@ -293,10 +292,10 @@ class ImageData(pl.LightningDataModule):
         )
 
     def _completed(self) -> int:
-        """Returns how many batches of the current epoch the trainer has trained on.
+        """Return the number of batches of the current epoch that the trainer has trained on.
 
-        Lightning restores a loader's own state only if it builds the loader after reading the state of its
-        loops. `Trainer.estimated_stepping_batches`, which schedules need, builds it earlier.
+        Lightning restores a loader's own state only if it creates the loader after restoring its loops, but
+        `Trainer.estimated_stepping_batches`, which schedules need, creates the loader earlier.
         """
         progress: Any = self.trainer.fit_loop.epoch_loop.batch_progress  # type: ignore[union-attr]
         return int(progress.current.ready)

@@ -1,6 +1,7 @@
-"""Random numbers as a function of (key, id, column): no state to save, equal on every device and world size.
+"""Stateless random numbers, equal on every device and for every world size.
 
-The generator is splitmix64 (Steele, Lea & Flood, OOPSLA 2014) with one stream for each id.
+Each number is a function of (key, id, column). The generator is splitmix64 (Steele, Lea & Flood, OOPSLA 2014)
+with one stream per id.
 """
 
 from enum import IntEnum
@@ -15,7 +16,7 @@ _WORD = 2**64
 
 
 class Stream(IntEnum):
-    """The part of a key that keeps uses of one seed apart."""
+    """Part of a key that separates different uses of one seed."""
 
     ORDER = 1
     VIEWS = 2
@@ -24,7 +25,7 @@ class Stream(IntEnum):
 
 
 def fold(*parts: int) -> int:
-    """Hash in [0, 2**63) of integers (each mod 2**64) and their order: fit for a torch seed.
+    """Hash integers (each mod 2**64), in order, to a number in [0, 2**63), such as a torch seed.
 
     Example:
         >>> fold(0, 1) == fold(0, 1), fold(0, 1) == fold(1, 0)
@@ -40,14 +41,14 @@ def fold(*parts: int) -> int:
 
 
 def uniforms(ids: Tensor, *, key: tuple[int, ...], count: int) -> Tensor:
-    """Uniform numbers in [0, 1), multiples of 2**-24: a pure function of (key, id, column).
+    """Draw uniform numbers in [0, 1), multiples of 2**-24, as a pure function of (key, id, column).
 
-    With mix the output function of splitmix64 and g its increment, column c of id i is the top 24 bits of
-    mix(mix(i + fold(key)) + (c + 1) g), all mod 2**64.
+    Column c of id i is the top 24 bits of mix(mix(i + fold(key)) + (c + 1) g), all mod 2**64, where mix is
+    the output function of splitmix64 and g its increment.
 
     Args:
-        ids: (N,) int64 on any device; the work is done there, without a synchronisation.
-        key: For example (seed, stream, epoch).
+        ids: (N,) int64 on any device; the numbers are computed there, without synchronisation.
+        key: Integers, for example (seed, stream, epoch).
         count: Number of columns.
 
     Returns:
@@ -66,22 +67,22 @@ def uniforms(ids: Tensor, *, key: tuple[int, ...], count: int) -> Tensor:
 
 
 def states(ids: Tensor, *keys: tuple[int, ...]) -> Tensor:
-    """id + fold(key) mod 2**64: all that the numbers of an id depend on.
+    """Return the state id + fold(key) mod 2**64 of each id, from which its numbers are computed.
 
     Args:
         ids: (N,) int64.
         *keys: K keys.
 
     Returns:
-        (N · K,) int64: the first id under all keys, then the next.
+        (N · K,) int64: the states of the first id for all keys, then those of the next.
     """
     return torch.stack([ids + fold(*key) for key in keys], dim=1).flatten()
 
 
 def numbers(states: Tensor, *, count: int) -> Tensor:
-    """(N, count) float32: the `uniforms` of (N,) `states`."""
+    """Return the `uniforms` of (N,) `states`, (N, count) float32."""
     columns = torch.arange(1, count + 1, device=states.device)
-    if torch.compiler.is_compiling():  # else Inductor takes the product for an index, which has 32 bits
+    if torch.compiler.is_compiling():  # otherwise Inductor treats the product as an index with 32 bits
         columns = columns + (states & 0).unsqueeze(1)
     bits = _mix(_mix(states).unsqueeze(1) + columns * _signed(_GOLDEN))
     return _shifted(bits, 40).to(torch.float32) * 2.0**-24
@@ -94,10 +95,10 @@ def _mix(state: Tensor) -> Tensor:
 
 
 def _shifted(state: Tensor, bits: int) -> Tensor:
-    """Logical right shift of int64, whose own shift copies the sign."""
+    """Shift int64 right logically; torch's own shift copies the sign bit."""
     return (state >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def _signed(word: int) -> int:
-    """The int64 with the bits of an unsigned 64-bit word."""
+    """Return the int64 with the bits of an unsigned 64-bit integer."""
     return word - _WORD if word >= _WORD // 2 else word

@@ -90,7 +90,7 @@ class ResNet(torchvision_resnet.ResNet, Encoder):
         for layer in (self.layer2, self.layer3, self.layer4):
             plain = layer[0].downsample[0]
             if plain.in_channels < 16:
-                layer[0].downsample[0] = skip_init(  # type: ignore[no-untyped-call]
+                layer[0].downsample[0] = skip_init(
                     _Pointwise, plain.in_channels, plain.out_channels, 1, stride=2, bias=False,
                     device=plain.weight.device,
                 )  # fmt: skip

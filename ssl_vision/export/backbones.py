@@ -77,7 +77,7 @@ def load_backbone(path: str | Path, *, allowed: Collection[str] = ()) -> Encoder
 
 
 def pretrained(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> tuple[Method, Pretrained]:
-    """The network of a checkpoint in evaluation mode, and a copy of its backbone with a description.
+    """Build the network of a checkpoint in evaluation mode, and a copy of its backbone with a description.
 
     Args:
         checkpoint: checkpoint of a run.
@@ -160,8 +160,8 @@ def read_backbone(path: Path, *, allowed: Collection[str] = ()) -> Pretrained:
 
 
 def _described(encoder: Any) -> dict[str, Any]:
-    """The class and options of an encoder in a config, without loading timm's pretrained weights."""
-    if isinstance(encoder, str):  # a function that builds it
+    """Return the class and options of an encoder in a config, with timm's pretrained weights disabled."""
+    if isinstance(encoder, str):  # a function that builds the encoder
         return {"class_path": encoder}
     options = dict(encoder.get("init_args") or {})
     if "pretrained" in options:

@@ -40,7 +40,9 @@ def card(
     objective, dataset = _name(model.get("objective")), _name(data)
     data_options = {key: value for key, value in data["init_args"].items() if key not in (*_OMITTED, "views")}
     views = {k: v for k, v in data["init_args"]["views"].items() if k not in (*_OMITTED, "mean", "std")}
-    of = f" of {config['trainer']['max_epochs']}" if (config.get("trainer") or {}).get("max_epochs") else ""
+    total = (
+        f" of {config['trainer']['max_epochs']}" if (config.get("trainer") or {}).get("max_epochs") else ""
+    )
     optimizer = dict(model.get("optimizer") or {})
     start = config.get("initial_checkpoint")
     labels = "from weights of another training" if start else "without labels"
@@ -54,9 +56,9 @@ def card(
         "objective": _plain(model.get("objective") or "InfoNCE"),
         "projection head": f"{model.get('hidden_dim')} hidden, {model.get('output_dim')} out, not included",
         "optimizer": f"{optimizer.pop('name', 'unknown')} ({_plain(optimizer)})",
-        "epochs": f"{checkpoint.epoch}{of}",
+        "epochs": f"{checkpoint.epoch}{total}",
         "seed": str(config.get("seed_everything")),
-        "initial weights": f"those of {_without_folders(start)}" if start else "drawn from the seed",
+        "initial weights": f"from {_without_folders(start)}" if start else "random",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
     return "\n".join(
@@ -84,7 +86,7 @@ def card(
 
 
 def _without_folders(path: str) -> str:
-    """A relative path as given, or the name of an absolute one."""
+    """Return a relative path as it is, and only the name of an absolute one."""
     return Path(path).name if Path(path).is_absolute() or path.startswith("~") else path
 
 
@@ -97,19 +99,19 @@ def evaluation_rows(file: Path, config: Mapping[str, Any], *, epoch: int) -> lis
         epoch: epoch of the checkpoint.
 
     Raises:
-        InputError: The file is not what ``ssl-vision evaluate`` writes.
+        InputError: the file was not written by ``ssl-vision evaluate``.
     """
     try:
         rows = [row for row in preferred(read_rows(file, config), config) if "corruption" not in row]
-        ours = [row for row in rows if row["features"] == "trained" and row["epoch"] == epoch]
-        others = [row for row in rows if row["features"] != "trained"]
-        shown = [row for row in ours if row["layer"] == "backbone"]
-        _evaluation(shown + others)
+        trained = [row for row in rows if row["features"] == "trained" and row["epoch"] == epoch]
+        baselines = [row for row in rows if row["features"] != "trained"]
+        shown = [row for row in trained if row["layer"] == "backbone"]
+        _evaluation(shown + baselines)
     except InputError:
         raise
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{file}: not written by ssl-vision evaluate") from error
-    return shown + others if shown else []
+    return shown + baselines if shown else []
 
 
 def _evaluation(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -129,7 +131,7 @@ def _name(spec: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A value of a config on one line, with classes as names and options, and without null values.
+    """Format a config value on one line, with classes as names and options, and without null values.
 
     Absolute paths and paths below the home directory are reduced to their last component.
     """

@@ -143,7 +143,8 @@ def embed_files(
         kept = set(done)
         skipped = ", ".join(str(folder / name) for name in names if name not in kept)
         warnings.warn(
-            f"skipped {len(names) - len(done)} of {len(names)} images, not decodable: {skipped}", stacklevel=3
+            f"skipped {len(names) - len(done)} of {len(names)} images that cannot be decoded: {skipped}",
+            stacklevel=3,
         )
     return features[: len(done)], done
 

@@ -1,6 +1,6 @@
 """``ssl-vision export``: write a backbone for other libraries, with a model card."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,9 @@ from ssl_vision.export.formats import FORMATS, Format, difference
 from ssl_vision.optional import installed
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
-from ssl_vision.runs.folder import RunFolder
+from ssl_vision.runs.folder import RunFolder, owned
+from ssl_vision.tracking.artifacts import log_encoder
+from ssl_vision.tracking.wandb import opened_mirror
 
 FormatName = Literal["safetensors", "torchvision", "timm", "onnx"]
 
@@ -42,12 +44,24 @@ def run(args: Sequence[str]) -> None:
     add_allow_class(parser)
     allowed, options = allowed_classes(args), parser.parse_args(list(args))
     checkpoint = read_checkpoint(options.checkpoint)
-    _, given = pretrained(checkpoint, allowed=allowed)
     home, form = _home(checkpoint), FORMATS[options.format]
     file = Path(options.output) if options.output else home.path / _file_name(options.format)
     if file.suffix != form.suffix:
         raise InputError(f"--output {file} must end with {form.suffix}")
-    rows = evaluation_rows(home.evaluation_file, checkpoint.config, epoch=checkpoint.epoch)
+    page, checked = _write_encoder(checkpoint, file, form=form, allowed=allowed)
+    if checkpoint.config.get("wandb_artifacts", "none") != "none" and owned(home.path, checkpoint.path):
+        with opened_mirror(home, checkpoint.config, command="export") as mirror:
+            if mirror is not None:
+                log_encoder(mirror, [file, page], checkpoint=checkpoint)
+    print(f"written to {file} ({file.stat().st_size / 1e6:.1f} MB), its card to {page}\n{checked}")
+
+
+def _write_encoder(
+    checkpoint: Checkpoint, file: Path, *, form: Format, allowed: Collection[str]
+) -> tuple[Path, str]:
+    """Write the backbone and its model card; returns the path of the card and the result of the check."""
+    _, given = pretrained(checkpoint, allowed=allowed)
+    rows = evaluation_rows(_home(checkpoint).evaluation_file, checkpoint.config, epoch=checkpoint.epoch)
     with atomic_write(file) as partial:
         form.write(partial, given)
         checked = _checked(partial, form, given)
@@ -56,11 +70,11 @@ def run(args: Sequence[str]) -> None:
     with atomic_write(page) as partial:
         text = card(checkpoint, given, rows, snippet=snippet, checked=checked, versions=_versions(form))
         partial.write_text(text, encoding="utf-8")
-    print(f"written to {file} ({file.stat().st_size / 1e6:.1f} MB), its card to {page}\n{checked}")
+    return page, checked
 
 
 def _home(checkpoint: Checkpoint) -> RunFolder:
-    """The run directory of a checkpoint, or its own directory outside a run."""
+    """Return the run directory of a checkpoint, or the checkpoint's own directory outside a run."""
     run = RunFolder(checkpoint.path.parent.parent)
     return run if run.config_file.exists() else RunFolder(checkpoint.path.parent)
 

@@ -14,7 +14,7 @@ Write = Callable[[Path, Features, list[str]], None]
 
 
 def writer(path: Path) -> Write:
-    """The function that writes features (N, F) and N file names in the format of the path's suffix.
+    """Return the function that writes features (N, F) and N file names in the format of the path's suffix.
 
     ``.npz`` files have the arrays ``features`` and ``names``. ``.parquet`` files have a row for each image:
     ``name`` and ``features``, a list of F numbers.
@@ -42,5 +42,5 @@ def _write_parquet(path: Path, features: Features, names: list[str]) -> None:
 
 
 def _text(name: str) -> str:
-    """The name with ``/`` between folders; invalid bytes become replacement characters."""
+    """Return a name with ``/`` between folders; invalid bytes become replacement characters."""
     return os.fsencode(name).decode("utf-8", errors="replace").replace(os.sep, "/")

@@ -21,7 +21,7 @@ from ssl_vision.export.backbones import SUFFIX, Pretrained, read_backbone, write
 from ssl_vision.optional import needed
 
 Network = Callable[[Tensor], Tensor]
-"""Normalised images (N, 3, size, size) to features (N, F)."""
+"""Function of normalised images (N, 3, size, size) that returns features (N, F)."""
 
 _PROTOBUF_LIMIT = 2**31
 
@@ -61,10 +61,10 @@ def difference(file: Path, form: Format, given: Pretrained) -> Difference:
     images = given.description.views.plain(noise.to(torch.uint8))
     network = form.load(file, given)
     with torch.inference_mode():
-        ours = torch.cat([given.backbone(images), given.backbone(images[:1])])
-        theirs = torch.cat([network(images), network(images[:1])])
-    largest = (theirs - ours).abs().max() if theirs.shape == ours.shape else math.inf
-    return Difference(float(largest), float(ours.abs().max()))
+        expected = torch.cat([given.backbone(images), given.backbone(images[:1])])
+        loaded = torch.cat([network(images), network(images[:1])])
+    largest = (loaded - expected).abs().max() if loaded.shape == expected.shape else math.inf
+    return Difference(float(largest), float(expected.abs().max()))
 
 
 def _write_safetensors(path: Path, given: Pretrained) -> None:
@@ -72,8 +72,8 @@ def _write_safetensors(path: Path, given: Pretrained) -> None:
 
 
 def _load_safetensors(path: Path, given: Pretrained) -> Network:
-    own = given.description.encoder["class_path"]
-    return read_backbone(path, allowed=[*class_paths(given.description.encoder), own]).backbone
+    encoder = given.description.encoder
+    return read_backbone(path, allowed=[*class_paths(encoder), encoder["class_path"]]).backbone
 
 
 def _describe_safetensors(name: str, given: Pretrained) -> str:
@@ -94,7 +94,7 @@ def _resnet(given: Pretrained, library: str) -> ResNet:
         )
     if backbone.width != 64:
         raise InputError(
-            f"torchvision and timm have ResNets of width 64 only, this one is {backbone.width} wide: "
+            f"torchvision and timm only have ResNets of width 64, but this one has width {backbone.width}: "
             "export it as onnx or safetensors"
         )
     return backbone
@@ -111,7 +111,7 @@ def _write_timm(path: Path, given: Pretrained) -> None:
 
 def _load_torchvision(path: Path, given: Pretrained) -> Network:
     resnet = _resnet(given, "torchvision")
-    return _filled(getattr(torchvision.models, f"resnet{resnet.depth}")(), path, resnet)
+    return _load_resnet(getattr(torchvision.models, f"resnet{resnet.depth}")(), path, resnet)
 
 
 def _load_timm(path: Path, given: Pretrained) -> Network:
@@ -120,37 +120,36 @@ def _load_timm(path: Path, given: Pretrained) -> Network:
         network.load_state_dict(load_file(path))
         return cast(Network, network.eval())
     resnet = _resnet(given, "timm")
-    return _filled(timm.create_model(f"resnet{resnet.depth}", num_classes=0), path, resnet)
+    return _load_resnet(timm.create_model(f"resnet{resnet.depth}", num_classes=0), path, resnet)
 
 
-def _filled(network: Any, path: Path, resnet: ResNet) -> Network:
+def _load_resnet(network: Any, path: Path, resnet: ResNet) -> Network:
     if resnet.stem == "small":
         network.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
         network.maxpool = nn.Identity()
     network.fc = nn.Identity()
     network.load_state_dict(load_file(path))
-    filled: Network = network.eval()
-    return filled
+    return cast(Network, network.eval())
 
 
 def _describe_torchvision(name: str, given: Pretrained) -> str:
     resnet = _resnet(given, "torchvision")
-    make = f"torchvision.models.resnet{resnet.depth}()"
-    return _loading("torchvision", make, name, [*_stem_edits(resnet), _REMOVE_CLASSIFIER])
+    constructor = f"torchvision.models.resnet{resnet.depth}()"
+    return _loading("torchvision", constructor, name, [*_stem_edits(resnet), _REMOVE_CLASSIFIER])
 
 
 def _describe_timm(name: str, given: Pretrained) -> str:
     if isinstance(given.backbone, Timm):
         options = "".join(f", {key}={value!r}" for key, value in given.backbone.options.items())
-        make = f"timm.create_model({json.dumps(given.backbone.name)}, num_classes=0{options})"
-        return _loading("timm", make, name, [])
+        constructor = f"timm.create_model({json.dumps(given.backbone.name)}, num_classes=0{options})"
+        return _loading("timm", constructor, name, [])
     resnet = _resnet(given, "timm")
-    make = f'timm.create_model("resnet{resnet.depth}", num_classes=0)'
-    return _loading("timm", make, name, _stem_edits(resnet))
+    constructor = f'timm.create_model("resnet{resnet.depth}", num_classes=0)'
+    return _loading("timm", constructor, name, _stem_edits(resnet))
 
 
 def _stem_edits(resnet: ResNet) -> list[str]:
-    """Code for the small stem, for which timm's stem_type and replace_stem_pool have no equal."""
+    """Return code for the small stem, which timm's stem_type and replace_stem_pool cannot express."""
     if resnet.stem != "small":
         return []
     return [
@@ -159,10 +158,17 @@ def _stem_edits(resnet: ResNet) -> list[str]:
     ]
 
 
-def _loading(library: str, make: str, name: str, edits: Sequence[str]) -> str:
+def _loading(library: str, constructor: str, name: str, edits: Sequence[str]) -> str:
     imports = sorted([f"import {library}", *(["import torch"] if edits else [])])
     load = [f"backbone.load_state_dict(load_file({json.dumps(name)}))", "backbone.eval()"]
-    lines = [*imports, "from safetensors.torch import load_file", "", f"backbone = {make}", *edits, *load]
+    lines = [
+        *imports,
+        "from safetensors.torch import load_file",
+        "",
+        f"backbone = {constructor}",
+        *edits,
+        *load,
+    ]
     return "\n".join(lines)
 
 
@@ -184,7 +190,7 @@ def _write_onnx(path: Path, given: Pretrained) -> None:
             verbose=False,
         )
     if program is None:
-        raise RuntimeError("torch.onnx.export gave no program")
+        raise RuntimeError("torch.onnx.export returned no program")
     model = program.model_proto
     _anonymise(model)
     path.write_bytes(model.SerializeToString())

@@ -1,4 +1,4 @@
-"""How good a representation is: neighbours, retrieval, pairs of samples, rank, class means; gradients."""
+"""Metrics of representations (kNN, retrieval, pairs, rank, class means) and of loss gradients."""
 
 from ssl_vision.metrics.alignment import Alignment
 from ssl_vision.metrics.class_means import ClassMeans, class_means

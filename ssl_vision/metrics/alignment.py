@@ -23,11 +23,11 @@ describe(
 class Alignment(Metric):
     """Mean distance of positive pairs, A = E_x ‖f(x) − g(x)‖^γ (Wang & Isola 2020; MACL paper, Eq. 5).
 
-    f(x) and g(x) are the L2-normalised embeddings of two views of one image. In [0, 2^γ], 0 where views
-    agree. Only two sums are kept.
+    f(x) and g(x) are the L2-normalised embeddings of two views of one image. The value is in [0, 2^γ], and 0
+    if all views agree. The state consists of two sums only.
 
     Args:
-        gamma: The power γ, more than 0.
+        gamma: Exponent γ > 0.
         kwargs: Options of `torchmetrics.Metric`.
 
     Example:
@@ -54,10 +54,14 @@ class Alignment(Metric):
         self.add_state("count", default=torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, x: Tensor, y: Tensor) -> None:
-        """Add pairs of rows: (N, F) embeddings of N images, and (N, F) of their other views.
+        """Add pairs of embeddings.
+
+        Args:
+            x: embeddings of one view of N images, shape (N, F).
+            y: embeddings of the other view, shape (N, F).
 
         Raises:
-            ValueError: Shapes do not fit.
+            ValueError: the shapes are invalid.
         """
         check_features(x, "x")
         if x.shape != y.shape:
@@ -67,10 +71,10 @@ class Alignment(Metric):
         self.count += len(x)
 
     def compute(self) -> Tensor:
-        """A, a float64 scalar.
+        """Return A, a float64 scalar.
 
         Raises:
-            ValueError: There are no pairs.
+            ValueError: there are no pairs.
         """
         if self.count == 0:
             raise ValueError("Alignment: no pairs to measure")

@@ -1,4 +1,4 @@
-"""Geometry of class means: how near features are to neural collapse."""
+"""Geometry of class means, which measures neural collapse."""
 
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ describe(
 
 
 class ClassMeans(NamedTuple):
-    """Measures of neural collapse (Papyan, Han & Donoho 2020), each 0 at the collapse; float64 scalars.
+    """Measures of neural collapse (Papyan, Han & Donoho 2020), float64 scalars that are 0 at full collapse.
 
     Example:
         >>> import torch
@@ -48,31 +48,32 @@ class ClassMeans(NamedTuple):
     """
 
     nc1: Tensor
-    """tr(Σ_W Σ_B⁺)/C: spread within classes over that between them."""
+    """tr(Σ_W Σ_B⁺)/C, the spread within classes relative to that between them."""
     nc2_norms: Tensor
-    """Standard deviation over mean of the norms ‖m_c‖ of centred class means: 0 where they are equal."""
+    """Standard deviation of the norms ‖m_c‖ of centred class means, divided by their mean."""
     nc2_angles: Tensor
-    """Mean of |cos(m_c, m_c') + 1/(C − 1)| over pairs c ≠ c': 0 for the angles of a simplex."""
+    """Mean of |cos(m_c, m_c') + 1/(C − 1)| over pairs c ≠ c', which is 0 for a simplex."""
 
 
 def class_means(features: Tensor, labels: Tensor) -> ClassMeans:
-    """Variability collapse (NC1) and convergence of class means to a simplex (NC2).
+    """Measure variability collapse (NC1) and convergence of class means to a simplex (NC2).
 
-    With μ_c the mean of class c, m_c = μ_c − mean_c μ_c and C classes that have rows,
-    Σ_B = mean_c m_c m_cᵀ and Σ_W = mean_c mean_{x in c} (x − μ_c)(x − μ_c)ᵀ: each class counts alike, which
-    for classes of one size is the paper's definition. Σ_B⁺ is the pseudo-inverse. Features are used as they
-    are. A centred mean of zero has cosine 0 to every other. In float64, O(N F C) time.
+    With μ_c the mean of class c, m_c = μ_c − mean_c μ_c, and C the number of non-empty classes,
+    Σ_B = mean_c m_c m_cᵀ and Σ_W = mean_c mean_{x in c} (x − μ_c)(x − μ_c)ᵀ. All classes have equal weight,
+    which agrees with the paper's definition for classes of equal size. Σ_B⁺ is the pseudo-inverse. Features
+    are not normalised. A centred mean of zero has cosine 0 to all others. Computed in float64, in O(N F C)
+    time.
 
     Args:
-        features: (N, F).
-        labels: (N,) integers; rows labelled -1 are left out.
+        features: features, shape (N, F).
+        labels: integer labels, shape (N,); rows with -1 are ignored.
 
     Returns:
-        The measures; all NaN with fewer than two classes, with equal class means, or where labelled
-        features are not finite.
+        The measures; all are NaN with fewer than two classes, equal class means, or labelled features that
+        are not finite.
 
     Raises:
-        ValueError: Shapes or types do not fit, or a label is below -1.
+        ValueError: shapes or types are invalid, or a label is below -1.
 
     Example:
         >>> import torch
@@ -87,11 +88,11 @@ def class_means(features: Tensor, labels: Tensor) -> ClassMeans:
         raise ValueError(f"labels: expected -1 (unlabelled) or more, got {int(labels.min())}")
     labelled = labels != UNLABELLED
     rows = features[labelled].double()
-    classes, member, sizes = labels[labelled].unique(return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
+    classes, member, sizes = labels[labelled].unique(return_inverse=True, return_counts=True)
     nan = rows.new_full((), torch.nan)
     if len(classes) < 2 or not rows.isfinite().all():
         return ClassMeans(nan, nan, nan)
-    # rounding of sums must not pass for a difference of means: start from the first row
+    # subtract the first row, so that rounding errors do not look like differences of means
     rows = rows - rows[0]
     means = rows.new_zeros(len(classes), rows.shape[1]).index_add_(0, member, rows) / sizes[:, None]
     centred = means - means.mean(dim=0)

@@ -17,20 +17,21 @@ describe(
 
 
 def effective_rank(features: Tensor, *, centred: bool = False) -> Tensor:
-    """exp(−Σ_k p_k log p_k) with p_k = σ_k/‖σ‖₁ and 0 log 0 = 0 (Roy & Vetterli 2007, Definition 1).
+    """Compute exp(−Σ_k p_k log p_k), p_k = σ_k/‖σ‖₁, with 0 log 0 = 0 (Roy & Vetterli 2007, Definition 1).
 
-    σ are the singular values of the features; `rankme` is the same with 1e-7 added to each p. From 1 (one
-    direction) to min(N, F) (all alike). An exact SVD in float64, O(N F min(N, F)) time.
+    σ are the singular values of the features; `rankme` is the same with 1e-7 added to each p. The value
+    ranges from 1 (a single direction) to min(N, F) (all directions equal). Computed by an exact SVD in
+    float64, in O(N F min(N, F)) time.
 
     Args:
-        features: (N, F), any scale.
-        centred: Take the mean row away first; without, an offset common to all rows is a direction too.
+        features: features of any scale, shape (N, F).
+        centred: Subtract the mean row first; otherwise, an offset common to all rows counts as a direction.
 
     Returns:
-        A float64 scalar; NaN for features that are not finite, none, or all zero.
+        A float64 scalar; NaN for features that are empty, all zero or not finite.
 
     Raises:
-        ValueError: Another shape.
+        ValueError: the shape is invalid.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""What a loss does to each embedding: how it pulls and pushes, from autograd on the embeddings alone."""
+"""Analysis of loss gradients: pull and push on each embedding, by autograd on the embeddings alone."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,16 +10,16 @@ from torch import Tensor
 from ssl_vision.metrics.precision import exact_float32
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""From the two views' embeddings, each (N, D), to a scalar that is a mean over the 2N of them."""
+"""Function of the embeddings of two views, each (N, D), that returns a mean over the 2N embeddings."""
 
 _AGREES = 1e-2
-"""Share of pull and push by which their sum may differ from the gradient, TF32 included."""
+"""Tolerance of the sum of pull and push to the gradient, relative to their norms; sufficient for TF32."""
 
 
 class GradientTerms(NamedTuple):
-    """The gradient that each of 2N embeddings receives, those of view 1 first.
+    """Terms of the gradient on each of 2N embeddings, those of view 1 first, each of shape (2N,).
 
-    All (2N,). Pull, push and what is made of them are NaN where the loss is not one of cosines alone.
+    Pull, push and the terms derived from them are NaN if the loss depends on more than cosines.
 
     Example:
         >>> import torch
@@ -30,25 +30,25 @@ class GradientTerms(NamedTuple):
     """
 
     norm: Tensor
-    """‖g‖."""
+    """‖g‖, the norm of the gradient."""
     toward_positive: Tensor
-    """Length of −g along the way to the other view, negative where the step leads away from it."""
+    """Component of −g towards the other view, negative if the step leads away from it."""
     pull: Tensor
     """Σ −C_ij over C_ij < 0."""
     push: Tensor
     """Σ C_ij over C_ij > 0."""
     hardest_share: Tensor
-    """w_h · V/‖V‖², h the most similar of those that push, V all their push and w_h its own; NaN at V = 0."""
+    """w_h · V/‖V‖², V the total push, h the most similar pushing embedding, w_h its push; NaN at V = 0."""
     effective_negatives: Tensor
-    """(Σ C)²/Σ C² over C_ij > 0: the number of equal pushes that are as concentrated; NaN where none is."""
+    """(Σ C)²/Σ C² over C_ij > 0, the equivalent number of equal pushes; NaN if there is no push."""
     alignment_norm: Tensor
-    """Length of the pull, ‖Π_i Σ C_ij u_j‖ over C_ij < 0."""
+    """Norm of the pull, ‖Π_i Σ C_ij u_j‖ over C_ij < 0."""
     uniformity_norm: Tensor
-    """Length of the push, the same over C_ij > 0."""
+    """Norm of the push, ‖Π_i Σ C_ij u_j‖ over C_ij > 0."""
 
 
 class GradientStatistics(NamedTuple):
-    """A batch's `GradientTerms` in numbers; scalars, NaN where there is nothing to average.
+    """Statistics of `GradientTerms` over a batch; scalars, NaN if there is nothing to average.
 
     Example:
         >>> import torch
@@ -59,47 +59,48 @@ class GradientStatistics(NamedTuple):
     """
 
     norm: Tensor
-    """Mean ‖g‖."""
+    """Mean of ‖g‖."""
     toward_positive: Tensor
-    """Mean length of −g along the way to the other view."""
+    """Mean component of −g towards the other view."""
     ratio: Tensor
-    """All pull over all push: the mean of R_i, weighed by push."""
+    """Total pull divided by total push, which is the mean of R_i weighted by push."""
     hardest_share: Tensor
-    """Mean, over embeddings that are pushed."""
+    """Mean over embeddings with a push."""
     effective_negatives: Tensor
-    """Mean, over embeddings that are pushed."""
+    """Mean over embeddings with a push."""
     alignment_norm: Tensor
-    """Mean."""
+    """Mean norm of the pull."""
     uniformity_norm: Tensor
-    """Mean."""
+    """Mean norm of the push."""
     norm_quotient: Tensor
     """uniformity_norm/alignment_norm."""
     zero_share: Tensor
     """Share of embeddings whose gradient is exactly zero."""
     lemma_share: Tensor
-    """Share of the others that a small enough step brings closer to their positive."""
+    """Share of the other embeddings that a sufficiently small step moves closer to their positive."""
     angle_gap: Tensor
-    """Mean angle of two images' embeddings, of any views, less that of an image's two views; radians."""
+    """Mean angle between embeddings of different images minus that between two views of one, in radians."""
 
 
 def gradient_terms(loss: Loss, z1: Tensor, z2: Tensor) -> GradientTerms:
-    """Pull and push on each embedding, g_i = Π_i Σ_j C_ij u_j with Π_i = I − u_i u_iᵀ, u unit embeddings.
+    """Compute pull and push on each embedding, g_i = Π_i Σ_j C_ij u_j with Π_i = I − u_i u_iᵀ.
 
-    g_i = 2N ‖z_i‖ ∂L/∂z_i less its part along z_i: the gradient on u_i, without the mean's 1/2N. C comes from
-    `pair_coefficients`; what has C_ij < 0 pulls and what has C_ij > 0 pushes.
+    u are the unit embeddings. g_i is 2N ‖z_i‖ ∂L/∂z_i without its component along z_i, that is, the gradient
+    on u_i without the factor 1/2N of the mean. C is computed by `pair_coefficients`; embeddings with C_ij < 0
+    pull and those with C_ij > 0 push.
 
-    The unified-gradient paper's terms are those of an anchor: C_ij = GD_i W_ij for a negative and
-    −GD_i R_i Σ_j W_ij for the positive. They come out where keys are detached. Elsewhere an embedding is a
-    key of others, too, and a loss of cosines does not say whose similarity s_ij = s_ji is: C is then the sum
-    of both roles. Sums over the batch are those of the anchors, twice; single values mix an anchor's own with
-    what it gets as a key.
+    In the unified-gradient paper, the terms are those of an anchor: C_ij = GD_i W_ij for a negative and
+    −GD_i R_i Σ_j W_ij for the positive. This agrees with C if keys are detached. Otherwise, each embedding is
+    also a key of others, and C is the sum of both roles, because s_ij = s_ji. Sums over the batch are then
+    twice those of the anchors, and single values combine both roles.
 
-    Time is that of two evaluations of the loss, one of them of width D + 2N, and O(N² D); memory O(N²).
+    This takes the time of two evaluations of the loss, one of them with width D + 2N, plus O(N² D), and
+    O(N²) memory.
 
     Args:
         loss: a mean over the 2N embeddings; it is called twice.
-        z1: (N, D) embeddings of view 1, any scale.
-        z2: (N, D) embeddings of view 2.
+        z1: embeddings of view 1 of any scale, shape (N, D).
+        z2: embeddings of view 2, shape (N, D).
 
     Example:
         >>> import torch
@@ -121,7 +122,7 @@ def gradient_terms(loss: Loss, z1: Tensor, z2: Tensor) -> GradientTerms:
         push, push_norm = pushes.sum(dim=1), repulsion.norm(dim=1)
         hardest = (u @ u.T).masked_fill(c <= 0, -torch.inf).argmax(dim=1, keepdim=True)
         along = (u[hardest[:, 0]] * repulsion).sum(dim=1) * pushes.gather(1, hardest)[:, 0]
-        of_pairs = (
+        pair_terms = (
             -c.clamp(max=0).sum(dim=1),
             push,
             along / push_norm.square(),
@@ -132,20 +133,24 @@ def gradient_terms(loss: Loss, z1: Tensor, z2: Tensor) -> GradientTerms:
         return GradientTerms(
             gradient.norm(dim=1),
             -(gradient * F.normalize(_tangential(partner, u), dim=1)).sum(dim=1),
-            *(value.where(agrees, torch.nan) for value in of_pairs),
+            *(value.where(agrees, torch.nan) for value in pair_terms),
         )
 
 
 def pair_coefficients(loss: Loss, u: Tensor) -> Tensor:
-    """C of 2N ∂L/∂u_i = Σ_j C_ij u_j for a loss of cosines, (2N, 2N); C_ii, which moves nothing, is 0.
+    """Compute C in 2N ∂L/∂u_i = Σ_j C_ij u_j for a loss that depends on cosines only; C_ii is set to 0.
 
-    Embedding i gets a coordinate of its own, in which it alone is not zero: ε. No cosine changes by more than
-    ε², far below rounding, and in the coordinate of j the gradient on i is ε C_ij/2N. Nothing is subtracted,
-    so small coefficients keep all their digits. Keys that are detached have C_ij ≠ C_ji.
+    Each embedding i gets an additional coordinate in which it alone is non-zero, with the value ε. This
+    changes no cosine by more than ε², far below rounding, and the gradient on i in the coordinate of j is
+    ε C_ij/2N. There are no subtractions, so that small coefficients keep their precision. If keys are
+    detached, C_ij ≠ C_ji.
 
     Args:
-        loss: a function of cosines; for any other the result means nothing.
-        u: (2N, D) unit embeddings, those of view 1 first.
+        loss: a function of cosines; for other losses the result is meaningless.
+        u: unit embeddings, shape (2N, D), those of view 1 first.
+
+    Returns:
+        The coefficients, shape (2N, 2N).
 
     Example:
         >>> import torch
@@ -154,19 +159,19 @@ def pair_coefficients(loss: Loss, u: Tensor) -> Tensor:
         torch.Size([4, 4])
     """
     step = torch.finfo(u.dtype).eps ** 0.75
-    own = torch.eye(len(u), dtype=u.dtype, device=u.device) * step
-    gradient = _gradient(loss, torch.cat([u, own], dim=1))[:, u.shape[1] :]
+    coordinates = torch.eye(len(u), dtype=u.dtype, device=u.device) * step
+    gradient = _gradient(loss, torch.cat([u, coordinates], dim=1))[:, u.shape[1] :]
     coefficients: Tensor = (gradient * (len(u) / step)).fill_diagonal_(0.0)
     return coefficients
 
 
 def gradient_statistics(loss: Loss, z1: Tensor, z2: Tensor) -> GradientStatistics:
-    """Means over a batch of what `gradient_terms` finds, which see for arguments, time and memory.
+    """Compute statistics of `gradient_terms` over a batch; see there for arguments, time and memory.
 
-    The lemma is the unified-gradient paper's Lemma 1 for small steps: pulled r times as hard as pushed, an
-    embedding nears its positive iff r > cos θ · sin β/sin α, with α and β its angles to positive and negative
-    and θ the one between these on its tangent plane. That is iff −g points to the positive's side, which is
-    how it is counted, for any loss and any number of negatives.
+    ``lemma_share`` refers to Lemma 1 of the unified-gradient paper for small steps: if the pull is r times
+    the push, an embedding approaches its positive iff r > cos θ · sin β/sin α, with α and β its angles to the
+    positive and the negative, and θ the angle between these in its tangent plane. This is equivalent to −g
+    having a positive component towards the positive, which is counted for any loss and number of negatives.
 
     Example:
         >>> import torch

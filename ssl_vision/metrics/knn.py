@@ -27,20 +27,20 @@ describe(
 
 
 class KNNAccuracy(Metric):
-    """Share of queries whose label is among the ``top`` classes that their neighbours vote for; in [0, 1].
+    """Share of queries whose label is among the ``top`` classes by the vote of their neighbours, in [0, 1].
 
-    Neighbours are exact, by cosine similarity (see `nearest`); the vote is `vote`; equal scores go to the
-    lower class. Rows labelled -1 are ignored in the bank and among the queries. The MACL paper has k = 200.
+    Neighbours are exact, by cosine similarity (see `nearest`), and classes are scored by `vote`; ties go to
+    the lower class. Rows labelled -1 are ignored. The MACL paper uses k = 200.
 
     Call ``update`` with both splits, then ``compute``. Under DDP each process calls ``update`` at least
     once with each split (a batch may be empty).
 
     Args:
         num_classes: Number of classes.
-        k: Neighbours that vote; a smaller bank votes as a whole, with one warning. Another one says that a
-            class of the bank has fewer than k rows.
-        temperature: Of the vote's weights; None counts every vote as 1.
-        top: A query counts if its label is among this many best classes.
+        k: Number of neighbours. If the bank is smaller, all of it votes, with a warning. There is also a
+            warning if a class has fewer than k rows in the bank.
+        temperature: Temperature of the vote; None gives every neighbour the weight 1.
+        top: Number of best classes among which the label must be.
         kwargs: Options of `torchmetrics.Metric`.
 
     Example:
@@ -80,12 +80,12 @@ class KNNAccuracy(Metric):
         """Add rows to the bank or to the queries.
 
         Args:
-            features: (N, F), any scale.
-            labels: (N,) integers; -1 is "unlabelled".
-            split: Where the rows go.
+            features: features of any scale, shape (N, F).
+            labels: integer labels, shape (N,); -1 means unlabelled.
+            split: "bank" or "query".
 
         Raises:
-            ValueError: Shapes or types do not fit, or an unknown split.
+            ValueError: shapes or types are invalid, or the split is unknown.
         """
         check_features(features)
         check_labels(labels, len(features))
@@ -96,10 +96,10 @@ class KNNAccuracy(Metric):
         getattr(self, f"{split}_labels").append(labels[keep])
 
     def compute(self) -> Tensor:
-        """Accuracy, a float64 scalar.
+        """Return the accuracy, a float64 scalar.
 
         Raises:
-            ValueError: No labelled row in the bank or among the queries, or a label out of range.
+            ValueError: the bank or the queries have no labelled row, or a label is out of range.
         """
         queries, truth, bank, labels = self._rows()
         check_range(truth, self.num_classes, "labels of the queries")
@@ -113,17 +113,17 @@ class KNNAccuracy(Metric):
         return (place(scores, truth) < self.top).double().mean()
 
     def table(self, ks: Sequence[int], temperatures: Sequence[float | None]) -> list[KNNScore]:
-        """Accuracies at every k and temperature over the same rows, of all processes; see `knn_table`.
+        """Return the accuracies of all processes at every k and temperature; see `knn_table`.
 
         Raises:
-            ValueError: As ``compute``, or k or temperature is out of range.
+            ValueError: as ``compute``, or k or temperature is out of range.
         """
         with self.sync_context(dist_sync_fn=self.dist_sync_fn):
             rows = self._rows()
         return knn_table(*rows, num_classes=self.num_classes, ks=ks, temperatures=temperatures)
 
     def _rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Queries, their labels, the bank, its labels."""
+        """Return the queries, their labels, the bank, and its labels."""
         missing = "KNNAccuracy: no labelled row with split={!r}"
         bank = joined(self.bank_features, missing.format("bank"))
         labels = joined(self.bank_labels, missing.format("bank"))

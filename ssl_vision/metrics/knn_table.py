@@ -1,4 +1,4 @@
-"""kNN accuracy at every k and every kernel temperature, from one search."""
+"""kNN accuracy at several k and temperatures from one search."""
 
 import warnings
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ TOP = 5
 
 
 class KNNScore(NamedTuple):
-    """Accuracy under one protocol.
+    """kNN accuracy at one k and temperature.
 
     Example:
         >>> import torch
@@ -28,13 +28,13 @@ class KNNScore(NamedTuple):
     """
 
     k: int
-    """Neighbours that voted: the k asked for, or all of a smaller bank."""
+    """Number of neighbours that voted: the requested k, or the size of a smaller bank."""
     temperature: float | None
-    """T of the weighted vote exp(s/T); None of the majority's vote, which counts each neighbour as 1."""
+    """Temperature T of the weighted vote exp(s/T); None for the majority vote."""
     top1: float
     """Share of labelled queries whose class has the best score, in [0, 1]."""
     top5: float | None
-    """Share whose class is among the best five; None with fewer than five classes."""
+    """Share of labelled queries whose class is among the best five; None with fewer than five classes."""
 
 
 def knn_table(
@@ -50,31 +50,31 @@ def knn_table(
     backend: Literal["auto", "faiss", "torch"] = "auto",
     dtype: torch.dtype = torch.float32,
 ) -> list[KNNScore]:
-    """Accuracies of k-nearest-neighbour classification for all pairs of ``ks`` and ``temperatures``.
+    """Compute the accuracies of k-nearest-neighbour classification for all ``ks`` and ``temperatures``.
 
-    One search at the largest k (see `nearest`) serves them all (see `vote`). Rows labelled -1 are left out,
-    of the bank and of the queries. Neighbours at equal similarity are taken by lower index, classes of equal
-    score by lower number. A bank of fewer than k labelled rows votes as a whole, with one warning. Another
-    one says that a class of the bank has fewer than k rows.
+    A single search at the largest k (see `nearest`) is used for all of them (see `vote`). Rows labelled -1
+    are ignored. Ties in similarity go to the lower index, ties in score to the lower class. If the bank has
+    fewer than k labelled rows, all of them vote, with a warning. There is also a warning if a class has fewer
+    than k rows in the bank.
 
     Args:
-        queries: (Q, F).
-        truth: (Q,) labels of the queries, 0 to num_classes − 1, or -1.
-        bank: (N, F), on the same device.
-        labels: (N,) labels of the bank, likewise.
+        queries: features of the queries, shape (Q, F).
+        truth: labels of the queries, shape (Q,), 0 to num_classes − 1, or -1.
+        bank: features of the bank, shape (N, F), on the same device.
+        labels: labels of the bank, shape (N,), likewise.
         num_classes: Number of classes C.
-        ks: Neighbours that vote, each at least 1.
-        temperatures: T > 0 of the weighted vote, or None for the majority's.
-        metric: Of `nearest`; under "euclidean" a vote weighs exp(−distance/T), so that T has the features'
-            unit.
-        backend: Of `nearest`.
-        dtype: Of `nearest`.
+        ks: Numbers of neighbours, each at least 1.
+        temperatures: Temperatures T > 0 of the weighted vote; None is the majority vote.
+        metric: As in `nearest`. With "euclidean" the weight is exp(−distance/T), so that T has the unit of
+            the features.
+        backend: As in `nearest`.
+        dtype: As in `nearest`.
 
     Returns:
-        A score for each temperature and, within it, each k, in the order given.
+        A score for each temperature and each k, in the order given.
 
     Raises:
-        ValueError: Shapes, devices or options do not fit, a label is out of range, or the bank or the
+        ValueError: shapes, devices or options are invalid, a label is out of range, or the bank or the
             queries have no labelled row.
 
     Example:
@@ -87,12 +87,12 @@ def knn_table(
         >>> score.k, score.temperature, score.top1
         (1, 0.1, 1.0)
     """
-    given: tuple[tuple[str, Features, Tensor], ...] = (("queries", queries, truth), ("bank", bank, labels))
-    for name, rows, known in given:
+    splits: tuple[tuple[str, Features, Tensor], ...] = (("queries", queries, truth), ("bank", bank, labels))
+    for name, rows, classes in splits:
         check_features(rows, name)
-        check_labels(known, len(rows), f"labels of the {name}")
-        if not (known != UNLABELLED).any():
-            raise ValueError(f"labels of the {name}: none of the {len(known)} rows is labelled")
+        check_labels(classes, len(rows), f"labels of the {name}")
+        if not (classes != UNLABELLED).any():
+            raise ValueError(f"labels of the {name}: none of the {len(classes)} rows is labelled")
     if not ks or min(ks) < 1:
         raise ValueError(f"ks: expected numbers of at least 1, got {list(ks)}")
     queries, truth = select(queries, truth != UNLABELLED), truth[truth != UNLABELLED].long()
@@ -104,10 +104,10 @@ def knn_table(
     else:
         warn_of_large_k(max(ks), labels)
     increasing = sorted(set(used))
-    found = nearest(queries, bank, increasing[-1], backend=backend, metric=metric, dtype=dtype)
+    neighbours = nearest(queries, bank, increasing[-1], backend=backend, metric=metric, dtype=dtype)
     table = []
     for temperature in temperatures:
-        scores = votes(found, labels, num_classes, ks=increasing, temperature=temperature)
+        scores = votes(neighbours, labels, num_classes, ks=increasing, temperature=temperature)
         places = {k: place(score, truth) for k, score in zip(increasing, scores, strict=True)}
         for k in used:
             top1, top5 = ((places[k] < top).double().mean().item() for top in (1, TOP))

@@ -1,4 +1,4 @@
-"""LiDAR: how many dimensions tell images apart, in spite of their augmentations."""
+"""LiDAR, the number of directions that distinguish images despite their augmentations."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from ssl_vision.descriptions import describe
 EPSILON = 1e-7
 
 _IMAGES = 64
-"""Images whose views are in float64 at a time."""
+"""Number of images whose views are converted to float64 at a time."""
 
 describe(
     "lidar",
@@ -26,7 +26,7 @@ describe(
 
 
 class ViewScatter(NamedTuple):
-    """The statistics of V views of N images that LiDAR is a function of, in float64."""
+    """Statistics of V views of N images from which LiDAR is computed, in float64."""
 
     means: Tensor
     """(N, F) mean over the views of each image."""
@@ -41,12 +41,12 @@ def view_scatter(views: Tensor) -> ViewScatter:
         views: embeddings of V ≥ 2 views of N ≥ 1 images, shape (N, V, F).
 
     Raises:
-        ValueError: Another shape, fewer than two views, or no image.
+        ValueError: the shape is invalid, there are fewer than two views, or no images.
     """
     _check_views(views)
     means: list[Tensor] = []
     within = torch.zeros(views.shape[2], views.shape[2], dtype=torch.float64, device=views.device)
-    blocks: tuple[Tensor, ...] = views.split(_IMAGES)  # type: ignore[no-untyped-call]
+    blocks: tuple[Tensor, ...] = views.split(_IMAGES)
     for block in blocks:
         wide = block.double()
         means.append(wide.mean(dim=1))
@@ -56,9 +56,9 @@ def view_scatter(views: Tensor) -> ViewScatter:
 
 
 def joined(scatters: Sequence[ViewScatter]) -> ViewScatter:
-    """Return the statistics of all images from those of parts, which have equal numbers of views.
+    """Combine the statistics of parts, which must have equal numbers of views per image.
 
-    The views of all images never have to be in memory at once.
+    This way, the views of all images need not be in memory at once.
     """
     means = torch.cat([scatter.means for scatter in scatters])
     weighted = [scatter.within * len(scatter.means) / len(means) for scatter in scatters]
@@ -68,10 +68,11 @@ def joined(scatters: Sequence[ViewScatter]) -> ViewScatter:
 def lidar(views: Tensor | ViewScatter, *, delta: float = 1e-4) -> Tensor:
     """Linear-discriminant-analysis rank, exp(−Σ_k p_k log p_k), p_k = λ_k/‖λ‖₁ + 1e-7 (Thilak et al. 2023).
 
-    λ are the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, each image being a class of its own:
+    λ are the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, where each image is a class:
     Σ_b = mean_i (μ_i − μ)(μ_i − μ)ᵀ and Σ_w = mean_{i,v} (x_iv − μ_i)(x_iv − μ_i)ᵀ + δI, with μ_i the mean
-    of image i's views and μ that of all. From 1 to F, within the paper's 1e-7 a value. Features are used as
-    they are, and δ has the unit of their square. In float64, O(N V F² + F³) time.
+    of the views of image i and μ the overall mean. The value ranges from 1 to F, up to the paper's 1e-7 per
+    eigenvalue. Features are not normalised, and δ has the unit of their square. Computed in float64, in
+    O(N V F² + F³) time.
 
     Args:
         views: embeddings of V ≥ 2 views of each of N images, shape (N, V, F), or their statistics from
@@ -79,10 +80,10 @@ def lidar(views: Tensor | ViewScatter, *, delta: float = 1e-4) -> Tensor:
         delta: δ > 0.
 
     Returns:
-        A float64 scalar; NaN for values that are not finite, none, or where all images have one mean.
+        A float64 scalar; NaN for views that are empty or not finite, or if all images have the same mean.
 
     Raises:
-        ValueError: Another shape, fewer than two views, or δ ≤ 0.
+        ValueError: the shape is invalid, there are fewer than two views, or δ ≤ 0.
 
     Example:
         >>> import torch
@@ -104,7 +105,7 @@ def lidar(views: Tensor | ViewScatter, *, delta: float = 1e-4) -> Tensor:
     between = means - means.mean(dim=0)
     eye = torch.eye(len(within), dtype=within.dtype, device=within.device)
     root = torch.linalg.cholesky(within + delta * eye)
-    # another root of Σ_w than the symmetric one: the eigenvalues are the same
+    # the Cholesky root of Σ_w gives the same eigenvalues as the symmetric root
     whitened = torch.linalg.solve_triangular(root, between.T, upper=False)
     values = torch.linalg.eigvalsh(whitened @ whitened.T).clamp(min=0.0)
     share = values / values.sum() + EPSILON
@@ -113,10 +114,10 @@ def lidar(views: Tensor | ViewScatter, *, delta: float = 1e-4) -> Tensor:
 
 
 class LiDAR(Metric):
-    """Discriminant rank of all views given to it; see `lidar`.
+    """Discriminant rank of all views; see `lidar`.
 
     Args:
-        delta: Of `lidar`.
+        delta: δ > 0, as in `lidar`.
         kwargs: Options of `torchmetrics.Metric`.
 
     Example:
@@ -141,10 +142,10 @@ class LiDAR(Metric):
         self.add_state("views", default=[], dist_reduce_fx="cat")
 
     def update(self, *views: Tensor) -> None:
-        """Add two or more views: (N, F) embeddings of the same N images, each.
+        """Add embeddings of two or more views of the same N images, each of shape (N, F).
 
         Raises:
-            ValueError: Shapes do not fit those of each other or of earlier batches.
+            ValueError: shapes do not match each other or those of earlier batches.
         """
         shapes = [tuple(view.shape) for view in views]
         if len(set(shapes)) > 1 or any(len(shape) != 2 for shape in shapes) or len(shapes) < 2:
@@ -158,10 +159,10 @@ class LiDAR(Metric):
         self.views.append(batch)
 
     def compute(self) -> Tensor:
-        """LiDAR, a float64 scalar.
+        """Return LiDAR, a float64 scalar.
 
         Raises:
-            ValueError: There are no images.
+            ValueError: there are no images.
         """
         batches = [self.views] if isinstance(self.views, Tensor) else self.views
         if sum(map(len, batches)) == 0:

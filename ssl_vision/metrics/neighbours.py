@@ -18,7 +18,7 @@ BANK_TILE = 65536
 FAISS_GPU_MAX_K = 2048
 HALVES = (torch.float16, torch.bfloat16)
 DIFFERENCES = 2**22
-"""Coordinates of query − neighbour held at a time."""
+"""Maximum number of coordinates of query − neighbour in memory at a time."""
 
 
 class Neighbours(NamedTuple):
@@ -32,9 +32,9 @@ class Neighbours(NamedTuple):
     """
 
     similarity: Tensor
-    """(Q, k) float32, decreasing: cosines, in [-1, 1] up to rounding, or distances with a minus sign."""
+    """(Q, k) float32, decreasing: cosines, in [-1, 1] up to rounding, or negative distances."""
     index: Tensor  # type: ignore[assignment]  # hides tuple.index
-    """(Q, k) int64 rows of the bank."""
+    """(Q, k) int64, rows of the bank."""
 
 
 def nearest(
@@ -46,32 +46,30 @@ def nearest(
     metric: Literal["cosine", "euclidean"] = "cosine",
     dtype: torch.dtype = torch.float32,
 ) -> Neighbours:
-    """Exact k nearest neighbours: largest s(q, b) = q·b / (‖q‖‖b‖), or s(q, b) = −‖q − b‖ of "euclidean".
+    """Find the exact k nearest neighbours, with the largest s(q, b) = q·b / (‖q‖‖b‖) or −‖q − b‖.
 
-    For the cosine, rows are L2-normalised here, in float32; a zero row has similarity 0 to everything. For
-    the distance, rows are used as they are; the search is one for the largest q·b − ‖b‖²/2 of centred rows,
-    and distances are then those of the differences. Equal float32 similarities are ordered by lower index in
-    every backend. (Similarities that are equal only in exact arithmetic may differ in their last bit, and
-    then that bit decides.)
+    For the cosine, rows are L2-normalised in float32; a zero row has similarity 0 to all others. For the
+    Euclidean distance, rows are not normalised; the search maximises q·b − ‖b‖²/2 of centred rows, and the
+    distances are then computed from differences. All backends order equal float32 similarities by index.
+    (Similarities that are equal only in exact arithmetic may differ in their last bit.)
 
     Args:
-        queries: (Q, F).
-        bank: (N, F), on the same device. Where queries or bank are `LazyRows`, the search is torch's and
-            reports its progress, and memory does not grow with the number of rows.
-        k: Neighbours to find, 1 ≤ k ≤ N.
-        backend: "torch" searches in tiles, so memory stays bounded. "faiss" searches on the GPU where tensors
-            and FAISS are there, else on the CPU. "auto" takes FAISS for CPU tensors, FAISS's GPU search for
-            CUDA tensors, and torch where these are missing.
-        metric: What near means.
-        dtype: torch.float16 or torch.bfloat16 rounds the normalised rows to it; products and sums stay
-            float32, so that all backends agree as before. Meant for GPUs, where "auto" then takes torch,
-            which multiplies on tensor cores; on a CPU it is no faster. What it loses: of 200 neighbours among
-            50,000 random rows, float16 changes 0.05 % and bfloat16 0.33 %; of the predictions, 0.02 % and
-            0.32 % (benchmarks/knn.py).
+        queries: features of the queries, shape (Q, F).
+        bank: features of the bank, shape (N, F), on the same device. If queries or bank are `LazyRows`, torch
+            is used, progress is reported, and memory does not grow with the number of rows.
+        k: Number of neighbours, 1 ≤ k ≤ N.
+        backend: "torch" searches in tiles with bounded memory. "faiss" searches on the GPU if the tensors are
+            on it and FAISS supports it, otherwise on the CPU. "auto" uses FAISS if it supports the device of
+            the tensors, otherwise torch.
+        metric: "cosine" or "euclidean".
+        dtype: torch.float16 or torch.bfloat16 rounds the normalised rows; products and sums remain float32,
+            so that all backends agree. This is intended for GPUs, where "auto" then uses torch and its tensor
+            cores; it is not faster on a CPU. Of 200 neighbours among 50,000 random rows, float16 changes
+            0.05 % and bfloat16 0.33 %; of the predictions, 0.02 % and 0.32 % (benchmarks/knn.py).
 
     Raises:
-        ValueError: Shapes or devices do not fit, k is out of range, a value is not finite, unknown backend,
-            metric or dtype, or half precision of a distance.
+        ValueError: shapes or devices do not match, k is out of range, a value is not finite, the backend,
+            metric or dtype is unknown, or half precision is used with a distance.
         ImportError: backend="faiss" and FAISS is not installed.
 
     Example:
@@ -84,7 +82,7 @@ def nearest(
     if queries.shape[1] != bank.shape[1] or queries.device != bank.device:
         raise ValueError(
             f"queries {tuple(queries.shape)} on {queries.device}, bank {tuple(bank.shape)} on {bank.device}: "
-            "expected as many columns, on one device"
+            "expected the same number of columns and the same device"
         )
     if not 1 <= k <= len(bank):
         raise ValueError(f"k: expected 1 to {len(bank)}, the rows of the bank, got {k}")
@@ -112,14 +110,14 @@ def nearest(
         else:
             left, right = (_mapped(rows, lambda part: unit_rows(part).to(dtype)) for rows in (queries, bank))
         if isinstance(left, Tensor) and isinstance(right, Tensor) and use_faiss and len(left) > 0:
-            found = _search_faiss(left.float(), right.float(), k, on_gpu=on_gpu)
+            neighbours = _search_faiss(left.float(), right.float(), k, on_gpu=on_gpu)
         else:
-            found = _search_torch(left, right, k)
-        return _by_distance(queries, bank, found.index) if metric == "euclidean" else found
+            neighbours = _search_torch(left, right, k)
+        return _by_distance(queries, bank, neighbours.index) if metric == "euclidean" else neighbours
 
 
 def faiss_kind() -> Literal["gpu", "cpu", "none"]:
-    """What FAISS can use: "gpu" (a GPU build that sees a GPU), "cpu", or "none" (missing or broken).
+    """Return the usable FAISS: "gpu" (a GPU build that sees a GPU), "cpu", or "none" (missing or broken).
 
     Example:
         >>> faiss_kind() in ("gpu", "cpu", "none")
@@ -132,7 +130,7 @@ def faiss_kind() -> Literal["gpu", "cpu", "none"]:
 
 
 def _faiss() -> ModuleType | None:
-    # A GPU build without NVIDIA's libraries raises RuntimeError; a half-removed one imports as empty.
+    # A GPU build without NVIDIA's libraries raises RuntimeError; a partly removed one is an empty module.
     try:
         faiss = importlib.import_module("faiss")
     except (ImportError, RuntimeError):
@@ -141,17 +139,17 @@ def _faiss() -> ModuleType | None:
 
 
 def _search_faiss(queries: Tensor, bank: Tensor, k: int, *, on_gpu: bool) -> Neighbours:
-    """FAISS's search; rows with a tie across the border, which FAISS settles freely, are searched again."""
+    """Search with FAISS; redo rows with a tie at the k-th neighbour, which FAISS breaks arbitrarily."""
     faiss = importlib.import_module("faiss")
-    found = min(k + 1, len(bank))  # one more, to see a tie across the border
+    count = min(k + 1, len(bank))  # one more, to detect ties at the k-th neighbour
     if on_gpu:
         importlib.import_module("faiss.contrib.torch_utils")
         similarity, index = faiss.knn_gpu(
-            faiss.StandardGpuResources(), queries, bank, found,
+            faiss.StandardGpuResources(), queries, bank, count,
             metric=faiss.METRIC_INNER_PRODUCT, device=queries.device.index,
         )  # fmt: skip
     else:
-        pair = faiss.knn(queries.cpu().numpy(), bank.cpu().numpy(), found, metric=faiss.METRIC_INNER_PRODUCT)
+        pair = faiss.knn(queries.cpu().numpy(), bank.cpu().numpy(), count, metric=faiss.METRIC_INNER_PRODUCT)
         similarity, index = (torch.from_numpy(array).to(queries.device) for array in pair)
     neighbours = _by_index(similarity[:, :k], index[:, :k])
     border = _border(similarity, k)
@@ -168,7 +166,7 @@ def _mapped(
 
 
 def _lifted(queries: Features, bank: Features) -> tuple[Features, Features]:
-    """Rows (q, 1) and (b, −‖b‖²/2), whose product is largest where ‖q − b‖ is least; centred and scaled."""
+    """Return centred and scaled rows (q, 1) and (b, −‖b‖²/2), whose product orders them by −‖q − b‖."""
     largest = [
         float(rows[part].abs().max()) for rows in (queries, bank) for part in parts(rows, most=BANK_TILE)
     ]
@@ -192,7 +190,7 @@ def _wide(rows: Tensor) -> Tensor:
 
 
 def _by_distance(queries: Features, bank: Features, index: Tensor) -> Neighbours:
-    """The same neighbours with −‖q − b‖ from the differences, which keeps the digits of small distances."""
+    """Recompute −‖q − b‖ of the neighbours from differences, which is accurate for small distances."""
     index = index.sort(dim=1).values
     similarity = torch.empty(index.shape, device=index.device)
     tile = max(1, DIFFERENCES // (index.shape[1] * queries.shape[1]))
@@ -212,27 +210,27 @@ def _search_torch(queries: Features, bank: Features, k: int) -> Neighbours:
     index = torch.empty(len(queries), k, dtype=torch.int64, device=queries.device)
     lazy = isinstance(queries, LazyRows) or isinstance(bank, LazyRows)
     with Progress("nearest neighbours", len(queries), unit="queries") if lazy else nullcontext() as job:
-        for rows in parts(queries, most=QUERY_TILE, times=4):  # the bank is computed for each of these parts
-            some, best = queries[rows], None
+        for rows in parts(queries, most=QUERY_TILE, times=4):  # a lazy bank is computed once for each part
+            tile, best = queries[rows], None
             for part in parts(bank, most=BANK_TILE):
-                here = _top(_products(some, bank[part]), k, part.start)
-                best = here if best is None else _merge(best, here, k)
+                candidates = _top(_products(tile, bank[part]), k, part.start)
+                best = candidates if best is None else _merge(best, candidates, k)
             if best is not None:
                 similarity[rows], index[rows] = best
             if job is not None:
-                job.advance(len(some))
+                job.advance(len(tile))
     return Neighbours(similarity, index)
 
 
 def _products(queries: Tensor, bank: Tensor) -> Tensor:
-    """All q·b, float32 sums of products of rows in any precision."""
+    """Compute all q·b in float32, for rows of any precision."""
     if queries.dtype == torch.float32 or not queries.is_cuda:
         return queries.float() @ bank.float().T
     return torch.mm(queries, bank.T, out_dtype=torch.float32)
 
 
 def _top(similarity: Tensor, k: int, offset: int) -> Neighbours:
-    """The best min(k, columns) of each row, ties to the lower column; column 0 has index ``offset``."""
+    """Return the best min(k, columns) of each row, ties by lower column; column 0 has index ``offset``."""
     if k >= similarity.shape[1]:
         values, columns = similarity.sort(dim=1, descending=True, stable=True)
         return Neighbours(values, columns + offset)
@@ -245,12 +243,12 @@ def _top(similarity: Tensor, k: int, offset: int) -> Neighbours:
 
 
 def _border(values: Tensor, k: int) -> Tensor:
-    """Rows whose best k are not settled by value: the next one is as good as the last."""
+    """Return the rows with a tie between the k-th and the next best value."""
     return (values[:, k - 1 : k] == values[:, k:]).any(dim=1).nonzero().squeeze(1)
 
 
 def _by_index(similarity: Tensor, index: Tensor) -> Neighbours:
-    """The same neighbours, best first, equals ordered by index."""
+    """Sort neighbours by similarity, ties by index."""
     similarity, index = similarity.contiguous(), index.contiguous()
     tied = (similarity[:, 1:] == similarity[:, :-1]).any(dim=1).nonzero().squeeze(1)
     if len(tied):
@@ -261,7 +259,7 @@ def _by_index(similarity: Tensor, index: Tensor) -> Neighbours:
 
 
 def _lowest(similarity: Tensor, kth: Tensor, k: int) -> Neighbours:
-    """The best k of each row, whose k-th best value is known; among equals, the lowest columns."""
+    """Return the best k of each row, ties by lower column, given its k-th best value."""
     above, equal = similarity > kth, similarity == kth
     room = k - above.sum(dim=1, keepdim=True)
     chosen = above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= room))
@@ -271,7 +269,7 @@ def _lowest(similarity: Tensor, kth: Tensor, k: int) -> Neighbours:
 
 
 def _merge(first: Neighbours, second: Neighbours, k: int) -> Neighbours:
-    """The best k of two sets, each in order, all indices of the first below those of the second."""
+    """Merge two sorted sets into the best k; all indices of the first must be below those of the second."""
     similarity = torch.cat((first.similarity, second.similarity), dim=1)
     similarity, order = similarity.sort(dim=1, descending=True, stable=True)
     index = torch.cat((first.index, second.index), dim=1).gather(1, order)

@@ -1,4 +1,4 @@
-"""Statistics over all pairs of samples, in one tiled pass."""
+"""Statistics over all pairs of samples."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from ssl_vision.metrics.tolerance import class_cosines
 
 
 class PairStatistics(NamedTuple):
-    """Means over ordered pairs x ≠ y of unit rows; float64 scalars, NaN where there is no pair to average.
+    """Means over ordered pairs x ≠ y of unit rows; float64 scalars, NaN if there are no such pairs.
 
     Example:
         >>> import torch
@@ -25,33 +25,34 @@ class PairStatistics(NamedTuple):
     tolerance: Tensor
     """E[x·y 1{same class}], at most the share of same-class pairs."""
     same_cosine: Tensor
-    """Mean cosine of same-class pairs: the conditional tolerance."""
+    """Mean cosine of same-class pairs, the conditional tolerance."""
     different_cosine: Tensor
-    """Mean cosine of pairs of two classes."""
+    """Mean cosine of pairs of different classes."""
     sensitivity: Tensor
-    """E exp(−(H − x·y)²), H = 1 for one class and −1 for two; in [e⁻⁴, 1]."""
+    """E exp(−(H − x·y)²), with H = 1 for the same class and −1 for different ones; in [e⁻⁴, 1]."""
 
 
 def pair_statistics(
     features: Tensor, labels: Tensor | None = None, *, t: float = 2.0, tile: int = 1024
 ) -> PairStatistics:
-    """Uniformity, tolerance and semantic sensitivity (MACL paper, Eq. 5-7), in one tiled pass over pairs.
+    """Compute uniformity, tolerance and semantic sensitivity (MACL paper, Eq. 5-7), in one tiled pass.
 
-    Means are over all ordered pairs x ≠ y; only the pair of a row with itself is left out, so copies of a
-    sample count. Each tile of cosines is computed once, in float32, and serves both orders; sums are
-    float64. Time is O(N² F), memory O(N F + tile²).
+    Means are over all ordered pairs x ≠ y of rows, including pairs of equal rows. Each tile of cosines is
+    computed once, in float32, for both orders; sums are in float64. This takes O(N² F) time and
+    O(N F + tile²) memory.
 
     Args:
-        features: (N, F), any scale; rows are L2-normalised here and zero rows stay zero. N ≥ 2.
-        labels: (N,) integers. Rows labelled -1 count for uniformity alone. None: no row is labelled.
+        features: features of any scale, shape (N, F), N ≥ 2; rows are L2-normalised, and zero rows stay zero.
+        labels: integer labels, shape (N,). Rows with -1 are used for uniformity only; None means that all
+            rows are unlabelled.
         t: Sharpness of the uniformity kernel; Wang & Isola 2020 use 2.
-        tile: Rows and columns of a tile.
+        tile: Number of rows and columns of a tile.
 
     Returns:
-        The statistics; those of labels are NaN without a labelled pair.
+        The statistics; those that need labels are NaN without a labelled pair.
 
     Raises:
-        ValueError: Shapes or types do not fit, N < 2, t ≤ 0, tile < 1, or a label is below -1.
+        ValueError: shapes or types are invalid, N < 2, t ≤ 0, tile < 1, or a label is below -1.
 
     Example:
         >>> import torch
@@ -76,7 +77,7 @@ def pair_statistics(
         cosines = class_cosines(unit, labels)
         labelled = (labels != UNLABELLED).float()
         number = labelled.double().sum()
-        # exp(−t‖x − y‖²) = w(x) w(y) exp(2t(x·y − 1)), and w = exp(t(1 − ‖x‖²)) is 1 but for zero rows
+        # exp(−t‖x − y‖²) = w(x) w(y) exp(2t(x·y − 1)), and w = exp(t(1 − ‖x‖²)) is 1 except for zero rows
         weight = (t * (1 - unit.square().sum(dim=1).round())).exp()
         measure_classes = bool(number >= 2)
         kernel_sum = torch.zeros((), dtype=torch.float64, device=unit.device)
@@ -86,7 +87,7 @@ def pair_statistics(
             for left in range(top, len(unit), tile):
                 columns = slice(left, left + tile)
                 orders = 1 if top == left else 2
-                cosine = (unit[rows] @ unit[columns].T).clamp_(-1.0, 1.0)  # past ±1 is rounding
+                cosine = (unit[rows] @ unit[columns].T).clamp_(-1.0, 1.0)  # against rounding errors
                 kernel_sum = kernel_sum + orders * _weighted_sum(
                     (cosine - 1).mul_(2 * t).exp_(), weight[rows], weight[columns], top == left
                 )
@@ -109,7 +110,7 @@ def pair_statistics(
 
 
 def _weighted_sum(values: Tensor, left: Tensor, right: Tensor, diagonal: bool) -> Tensor:
-    """Σ_ij left_i values_ij right_j without self-pairs, in float64 over the rows."""
+    """Compute Σ_ij left_i values_ij right_j without the diagonal, in float64 over the rows."""
     if diagonal:
         values.fill_diagonal_(0.0)
     return left.double() @ (values @ right).double()

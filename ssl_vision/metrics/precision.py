@@ -1,4 +1,4 @@
-"""Full float32 arithmetic, whatever the training around a metric is set to."""
+"""Full float32 precision for metrics, regardless of the settings of training."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +10,8 @@ import torch
 def exact_float32(device: torch.device) -> Iterator[None]:
     """Run a block without gradients, without autocast, and with true float32 matrix products.
 
-    Training often allows TF32 or bfloat16 products, whose cosines are wrong by 1e-3: enough to change
-    neighbours. The settings are put back afterwards.
+    Training often allows TF32 or bfloat16 products, whose errors of 1e-3 in cosines are enough to change
+    neighbours. The settings are restored afterwards.
     """
     backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     before = [backend.fp32_precision for backend in backends]

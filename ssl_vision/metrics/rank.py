@@ -1,10 +1,10 @@
-"""RankMe: how many dimensions a representation uses."""
+"""RankMe, the effective rank of a representation."""
 
 import torch
 from torch import Tensor
 
 from ssl_vision.descriptions import describe
-from ssl_vision.metrics.rows import FeatureRows
+from ssl_vision.metrics.rows import FeatureRows, check_features
 
 EPSILON = 1e-7
 
@@ -21,19 +21,24 @@ describe(
 def rankme(features: Tensor) -> Tensor:
     """Effective rank, exp(−Σ_k p_k log p_k) with p_k = σ_k/‖σ‖₁ + 1e-7 (RankMe: Garrido et al. 2023).
 
-    σ are the singular values of the (N, F) features as they are: neither centred nor normalised. From 1
-    (one direction) to min(N, F) (all alike), each within the paper's 1e-7 a value. An exact SVD in float64,
-    O(N F min(N, F)) time: 0.3 s for 10,000 × 512 on one core.
+    σ are the singular values of the features (N, F), which are neither centred nor normalised. The value
+    ranges from 1 (a single direction) to min(N, F) (all directions equal), up to the paper's 1e-7 per
+    singular value. Computed by an exact SVD in float64, in O(N F min(N, F)) time: 0.3 s for 10,000 × 512 on
+    one core.
 
     Returns:
-        A float64 scalar; NaN for features that are not finite, or all zero.
+        A float64 scalar; NaN for features that are not finite, none, or all zero.
+
+    Raises:
+        ValueError: Another shape.
 
     Example:
         >>> import torch
         >>> round(float(rankme(torch.eye(4))), 3)
         4.0
     """
-    if not features.isfinite().all():
+    check_features(features)
+    if len(features) == 0 or not features.isfinite().all():
         return features.new_full((), torch.nan, dtype=torch.float64)
     values = torch.linalg.svdvals(features.double())
     share = values / values.sum() + EPSILON
@@ -42,7 +47,7 @@ def rankme(features: Tensor) -> Tensor:
 
 
 class RankMe(FeatureRows):
-    """Effective rank of all rows given to it; see `rankme`.
+    """Effective rank of all rows; see `rankme`.
 
     Args:
         kwargs: Options of `torchmetrics.Metric`.
@@ -58,9 +63,9 @@ class RankMe(FeatureRows):
     higher_is_better = True
 
     def compute(self) -> Tensor:
-        """Effective rank, a float64 scalar.
+        """Return the effective rank, a float64 scalar.
 
         Raises:
-            ValueError: There are no rows.
+            ValueError: there are no rows.
         """
         return rankme(self.rows())

@@ -1,4 +1,4 @@
-"""Ranking: whether cosines order pairs as a hierarchy of classes does."""
+"""Rank correlation of cosines with a hierarchy of classes."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from ssl_vision.metrics.precision import exact_float32
 from ssl_vision.metrics.rows import check_features, joined, unit_rows
 
 _STEPS = 2**20
-"""Steps of the cosine from 0 to 1."""
+"""Number of quantisation steps of cosines from 0 to 1."""
 
 describe(
     "spearman",
@@ -34,7 +34,7 @@ describe(
 
 
 class RankCorrelation(NamedTuple):
-    """Rank correlations of cosine and grade over pairs; float64, in [-1, 1], NaN where one is constant.
+    """Rank correlations of cosine and grade over pairs; float64, in [-1, 1], NaN if one is constant.
 
     Example:
         >>> import torch
@@ -45,31 +45,31 @@ class RankCorrelation(NamedTuple):
     """
 
     spearman: Tensor
-    """Pearson's correlation of the ranks, those of ties being their mean."""
+    """Pearson correlation of the ranks; ties have their mean rank."""
     kendall: Tensor
     """τ_b = (concordant − discordant)/√(pairs of pairs untied in cosine · those untied in grade)."""
 
 
 def rank_correlation(features: Tensor, levels: Tensor, *, tile: int = 1024) -> RankCorrelation:
-    """Spearman's ρ and Kendall's τ_b between cosine and grade, over all pairs x ≠ y of rows.
+    """Compute Spearman's ρ and Kendall's τ_b between cosine and grade, over all pairs x ≠ y of rows.
 
-    The grade of a pair is the number of leading levels that it shares. With superclass, class and image as
-    levels, two views of one image have grade 3, two images of a class 2, of a superclass 1, others 0.
+    The grade of a pair is the number of leading levels that its rows share. With superclass, class and image
+    as levels, two views of an image have grade 3, two images of a class 2, two of a superclass 1, others 0.
 
-    Ties are counted exactly. Cosines are rounded to multiples of 2⁻²⁰ first, about the error of a float32
-    product, so that rounding ranks nothing: a collapse is one tie, and NaN. All that is kept of the pairs is
-    a table of how many have each cosine and grade: O(N² F) time, O(N F + tile² + 2²¹ grades) memory.
+    Ties are counted exactly. Cosines are first rounded to multiples of 2⁻²⁰, about the error of a float32
+    product, so that rounding errors are not ranked; for a collapse, the result is NaN. Only a table of counts
+    by cosine and grade is kept, so this takes O(N² F) time and O(N F + tile² + 2²¹ grades) memory.
 
     Args:
-        features: (N, F), any scale; zero rows have cosine 0 to all.
-        levels: (N, L) integers, the coarsest first; a row with a negative one is left out.
-        tile: Rows and columns of a tile of cosines.
+        features: features of any scale, shape (N, F); zero rows have cosine 0 to all others.
+        levels: integer levels, shape (N, L), the coarsest first; rows with a negative level are ignored.
+        tile: Number of rows and columns of a tile of cosines.
 
     Returns:
-        Both; NaN also where features are not finite or fewer than two rows are left.
+        The correlations; NaN also if features are not finite or fewer than two rows remain.
 
     Raises:
-        ValueError: Shapes or types do not fit, or tile < 1.
+        ValueError: shapes or types are invalid, or tile < 1.
 
     Example:
         >>> import torch
@@ -85,10 +85,10 @@ def rank_correlation(features: Tensor, levels: Tensor, *, tile: int = 1024) -> R
     known = (levels >= 0).all(dim=1)
     features, levels = features[known], levels[known]
     if not features.isfinite().all():
-        nothing = torch.full((), torch.nan, dtype=torch.float64, device=features.device)
-        return RankCorrelation(nothing, nothing)
+        nan = torch.full((), torch.nan, dtype=torch.float64, device=features.device)
+        return RankCorrelation(nan, nan)
     with exact_float32(features.device):
-        return _correlated(_counts(unit_rows(features), levels, tile))
+        return _correlations(_counts(unit_rows(features), levels, tile))
 
 
 def _check_levels(levels: Tensor, rows: int) -> None:
@@ -99,7 +99,7 @@ def _check_levels(levels: Tensor, rows: int) -> None:
 
 
 def _counts(unit: Tensor, levels: Tensor, tile: int) -> Tensor:
-    """(grades, cosines) of int64: how many pairs have each grade and each rounded cosine."""
+    """Count the pairs of each grade and rounded cosine, int64 (grades, cosines)."""
     cosines = 2 * _STEPS + 1
     counts = torch.zeros((levels.shape[1] + 1) * cosines, dtype=torch.int64, device=unit.device)
     one = counts.new_ones(())
@@ -121,34 +121,34 @@ def _counts(unit: Tensor, levels: Tensor, tile: int) -> Tensor:
     return counts.view(-1, cosines)
 
 
-def _correlated(counts: Tensor) -> RankCorrelation:
-    """Both correlations, from the (grades, cosines) table of counts."""
-    of_cosine, of_grade = (counts.sum(dim=dim).double() for dim in (0, 1))
-    pairs = of_cosine.sum()
-    x, y = (_centred_ranks(number) for number in (of_cosine, of_grade))
-    together = y @ (counts.double() @ x)
-    spearman = together / (of_cosine @ x.square()).sqrt() / (of_grade @ y.square()).sqrt()
+def _correlations(counts: Tensor) -> RankCorrelation:
+    """Compute both correlations from the table of counts (grades, cosines)."""
+    by_cosine, by_grade = (counts.sum(dim=dim).double() for dim in (0, 1))
+    pairs = by_cosine.sum()
+    x, y = (_centred_ranks(number) for number in (by_cosine, by_grade))
+    covariance = y @ (counts.double() @ x)
+    spearman = covariance / (by_cosine @ x.square()).sqrt() / (by_grade @ y.square()).sqrt()
     surplus = pairs.new_zeros(())
-    lower = torch.zeros_like(of_cosine)
+    lower = torch.zeros_like(by_cosine)
     for i, row in enumerate(counts.double()):
         if i:
-            # pairs of a lower grade: those of a smaller cosine are concordant, of a larger one discordant
+            # pairs of lower grade with smaller cosines are concordant, those with larger ones discordant
             smaller = lower.cumsum(0) - lower
             surplus += row @ (2 * smaller + lower - lower.sum())
         lower += row
-    untied = [(pairs.square() - number.square().sum()) / 2 for number in (of_cosine, of_grade)]
+    untied = [(pairs.square() - number.square().sum()) / 2 for number in (by_cosine, by_grade)]
     return RankCorrelation(spearman, surplus / untied[0].sqrt() / untied[1].sqrt())
 
 
 def _centred_ranks(number: Tensor) -> Tensor:
-    """Mean rank of each value less the mean of all ranks, from how often each occurs, in order."""
+    """Compute the mean rank of each value, minus the mean of all ranks, from the counts of sorted values."""
     return number.cumsum(0) - number / 2 - number.sum() / 2
 
 
 class Ranking(Metric):
     """Rank correlation of cosine and grade over pairs of rows; see `rank_correlation`.
 
-    Keeps all rows; the value is that of all batches and processes together.
+    All rows are kept; the value is computed over all batches and processes.
 
     Args:
         kwargs: Options of `torchmetrics.Metric`.
@@ -174,10 +174,14 @@ class Ranking(Metric):
         self.add_state("levels", default=[], dist_reduce_fx="cat")
 
     def update(self, features: Tensor, levels: Tensor) -> None:
-        """Add (N, F) features, any scale, and their (N, L) levels, the coarsest first; negative is "unknown".
+        """Add rows.
+
+        Args:
+            features: features of any scale, shape (N, F).
+            levels: integer levels, shape (N, L), the coarsest first; negative means unknown.
 
         Raises:
-            ValueError: Shapes or types do not fit.
+            ValueError: shapes or types are invalid.
         """
         check_features(features)
         _check_levels(levels, len(features))
@@ -185,10 +189,10 @@ class Ranking(Metric):
         self.levels.append(levels)
 
     def compute(self) -> dict[str, Tensor]:
-        """Float64 scalars: spearman, kendall.
+        """Return the float64 scalars ``spearman`` and ``kendall``.
 
         Raises:
-            ValueError: There are no rows, or batches differ in width.
+            ValueError: there are no rows, or batches differ in width.
         """
         features = joined(self.features, "Ranking: no features to measure")
         return rank_correlation(features, joined(self.levels, "Ranking: no levels"))._asdict()

@@ -1,4 +1,4 @@
-"""All that a run shows of one layer's representation."""
+"""Metrics of one layer's representation that are logged during training."""
 
 from typing import Any
 
@@ -17,14 +17,13 @@ RECALL_AT = (1, 5, 10)
 
 
 class Representation(LabelledRows):
-    """Uniformity, tolerance, cosines, semantic sensitivity and RankMe of one layer, in one pass over pairs.
+    """Uniformity, tolerance, cosines, semantic sensitivity and RankMe of one layer.
 
-    See `pair_statistics` (features are L2-normalised) and `rankme` (features as they are).
+    See `pair_statistics`, which normalises features, and `rankme`, which does not.
 
     Args:
         t: Sharpness of the uniformity kernel.
-        extended: Add effective rank, feature standard deviation, geometry of class means and retrieval; see
-            `effective_rank`, `feature_std`, `class_means` and `retrieval`.
+        extended: Also compute `effective_rank`, `feature_std`, `class_means` and `retrieval`.
         kwargs: Options of `torchmetrics.Metric`.
 
     Example:
@@ -42,29 +41,33 @@ class Representation(LabelledRows):
         self.t, self.extended = t, extended
 
     def update(self, features: Tensor, labels: Tensor | None = None) -> None:
-        """Add (N, F) features, any scale, and (N,) integer labels; -1, or None for all rows, is "unlabelled".
+        """Add rows.
+
+        Args:
+            features: features of any scale, shape (N, F).
+            labels: integer labels, shape (N,); -1, or None for all rows, means unlabelled.
 
         Raises:
-            ValueError: Shapes or types do not fit.
+            ValueError: shapes or types are invalid.
         """
         if labels is None:
             labels = torch.full((len(features),), UNLABELLED, device=features.device)
         super().update(features, labels)
 
     def compute(self) -> dict[str, Tensor]:
-        """Float64 scalars: uniformity, tolerance, same_cosine, different_cosine, sensitivity, rankme.
+        """Return float64 scalars: uniformity, tolerance, same_cosine, different_cosine, sensitivity, rankme.
 
-        With ``extended``, too: effective_rank, feature_std, nc1, nc2_norms, nc2_angles, map, recall@1,
-        recall@5, recall@10. Those that need labels are NaN without a labelled pair.
+        With ``extended``, also return effective_rank, feature_std, nc1, nc2_norms, nc2_angles, map, recall@1,
+        recall@5, recall@10. Scalars that need labels are NaN without a labelled pair.
 
         Raises:
-            ValueError: There are fewer than two rows, or a label is below -1.
+            ValueError: there are fewer than two rows, or a label is below -1.
         """
         features, labels = self.rows()
         values = {**pair_statistics(features, labels, t=self.t)._asdict(), "rankme": rankme(features)}
         if self.extended:
-            found = retrieval(features, labels, ks=RECALL_AT)
+            scores = retrieval(features, labels, ks=RECALL_AT)
             values |= {"effective_rank": effective_rank(features), "feature_std": feature_std(features)}
-            values |= class_means(features, labels)._asdict() | {"map": found.mean_average_precision}
-            values |= {f"recall@{k}": value for k, value in zip(RECALL_AT, found.recall, strict=True)}
+            values |= class_means(features, labels)._asdict() | {"map": scores.mean_average_precision}
+            values |= {f"recall@{k}": value for k, value in zip(RECALL_AT, scores.recall, strict=True)}
         return values

@@ -1,4 +1,4 @@
-"""Retrieval: whether the rows most similar to a row are of its class."""
+"""Retrieval of rows of the same class by cosine similarity."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -49,7 +49,7 @@ describe(
 
 
 class Retrieval(NamedTuple):
-    """Means over queries that have another row of their class; float64, in [0, 1], NaN without a query.
+    """Means over queries that have another row of their class; float64, in [0, 1], NaN without queries.
 
     Example:
         >>> import torch
@@ -61,35 +61,35 @@ class Retrieval(NamedTuple):
     mean_average_precision: Tensor
     """Mean over queries of AP = (1/P) Σ_i i/r_i, r_i the rank of the i-th of P rows of the query's class."""
     recall: Tensor
-    """(len(ks),): share of queries with a row of their class among the first K, for each K asked for."""
+    """Share of queries with a row of their class among the first K, for each K, shape (len(ks),)."""
 
 
 def retrieval(
     features: Tensor, labels: Tensor, *, ks: Sequence[int] = (1, 5, 10), tile: int = 256
 ) -> Retrieval:
-    """Mean average precision and recall@K of cosine search, each labelled row against all others.
+    """Compute mean average precision and recall@K, with each labelled row as a query for all others.
 
-    Exact: every query ranks all other labelled rows, by float32 cosines. Among equal cosines, rows of other
-    classes come first, so that ties never help, a collapse scores lowest and the order of rows does not
-    matter. recall@K is that of metric learning (Jégou et al. 2011; Oh Song et al. 2016); a K past the last
-    row means all rows. Time is O(N² (F + log N)), memory O(N F + tile N).
+    The ranking of all other labelled rows by float32 cosines is exact. Ties rank rows of other classes first,
+    so that a collapse has the lowest score and the order of rows does not matter. recall@K is defined as in
+    metric learning (Jégou et al. 2011; Oh Song et al. 2016); a K above the number of rows means all rows.
+    This takes O(N² (F + log N)) time and O(N F + tile N) memory.
 
     Args:
-        features: (N, F), any scale; zero rows have cosine 0 to all.
-        labels: (N,) integers; rows labelled -1 are left out.
-        ks: Each at least 1.
-        tile: Queries at a time.
+        features: features of any scale, shape (N, F); zero rows have cosine 0 to all others.
+        labels: integer labels, shape (N,); rows with -1 are ignored.
+        ks: Values of K, each at least 1.
+        tile: Number of queries at a time.
 
     Returns:
-        The means; NaN also where labelled features are not finite.
+        The means; NaN also if labelled features are not finite.
 
     Raises:
-        ValueError: Shapes or types do not fit, K < 1, tile < 1, or a label is below -1.
+        ValueError: shapes or types are invalid, K < 1, tile < 1, or a label is below -1.
 
     Example:
         >>> import torch
-        >>> found = retrieval(torch.eye(4)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), ks=(1,))
-        >>> float(found.mean_average_precision), found.recall.tolist()
+        >>> scores = retrieval(torch.eye(4)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1]), ks=(1,))
+        >>> float(scores.mean_average_precision), scores.recall.tolist()
         (1.0, [1.0])
     """
     check_features(features)
@@ -123,13 +123,13 @@ def retrieval(
 
 
 def _ranked(cosine: Tensor, other: Tensor, own: Tensor) -> Tensor:
-    """(q, N) booleans, "is of the query's class", best cosine first; the query itself last and False.
+    """Return a mask (q, N) of the rows of each query's class, sorted by cosine; the query is last and False.
 
-    The bits of a float are ordered as integers are, and those of a cosine leave one bit free, which takes
-    ``other``: one sort of int32 without indices, which NumPy does at several times the speed of torch.
+    The bits of a float sort like those of an integer, and cosines leave one bit unused, which stores
+    ``other``. A single sort of int32 without indices suffices; NumPy is several times as fast as torch.
     """
     own = own[:, None]
-    bits = cosine.scatter_(1, own, -1.5).add_(0.0).view(torch.int32)  # adding 0 makes −0 equal to 0
+    bits = cosine.scatter_(1, own, -1.5).add_(0.0).view(torch.int32)  # adding 0 turns −0 into 0
     order = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     key = order.mul_(2).add_(other.scatter_(1, own, True)).neg_()
     if key.device.type == "cpu":

@@ -1,4 +1,4 @@
-"""Rows of features and their labels: what the metrics accept, keep and normalise."""
+"""Rows of features with labels: validation, storage and normalisation for the metrics."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
@@ -10,18 +10,18 @@ from torchmetrics import Metric
 UNLABELLED = -1
 
 _VALUES = 2**20
-"""Values of lazy rows that are computed at a time: 4 MiB in float32."""
+"""Maximum number of values of lazy rows that are computed at a time, 4 MiB in float32."""
 
 
 class LazyRows:
-    """Features that are computed when they are read, so that memory does not grow with their number.
+    """Features that are computed on access, so that memory does not grow with their number.
 
-    Indexing with a slice or with row numbers computes those rows. All values must be finite.
+    Indexing with a slice or row numbers computes these rows. All values must be finite.
 
     Args:
-        read: computes the (n, F) features of (n,) int64 row numbers.
+        read: function that computes the features (n, F) of row numbers (n,) int64.
         shape: (N, F), the number of rows that ``read`` accepts and their width.
-        rows: (M,) int64, the rows that are used; None uses all of them.
+        rows: selected rows, (M,) int64; None selects all of them.
 
     Example:
         >>> pixels = torch.arange(6, dtype=torch.uint8).view(3, 2)
@@ -49,36 +49,36 @@ class LazyRows:
         return self.read(self.rows[key])
 
     def select(self, mask: Tensor) -> Self:
-        """The rows where a (N,) boolean mask is True; nothing is computed."""
+        """Select the rows where a boolean mask (N,) is True, without computing them."""
         return type(self)(self.read, self.shape, rows=self.rows[mask])
 
     def map(self, function: Callable[[Tensor], Tensor], *, width: int | None = None) -> Self:
-        """The rows after a function of (n, F) features.
+        """Apply a function to the rows when they are computed.
 
         Args:
-            function: maps each row by itself.
-            width: features of its result; None for as many as before.
+            function: function of features (n, F) that treats each row independently.
+            width: number of features of its result. Default: F.
         """
         shape = (self.shape[0], width or self.shape[1])
         return type(self)(lambda rows: function(self.read(rows)), shape, rows=self.rows)
 
 
 Features = Tensor | LazyRows
-"""(N, F): in memory, or computed when they are read."""
+"""Features (N, F), in memory or computed on access."""
 
 
 def select(features: Features, mask: Tensor) -> Features:
-    """The rows where a (N,) boolean mask is True."""
+    """Select the rows where a boolean mask (N,) is True."""
     return features.select(mask) if isinstance(features, LazyRows) else features[mask]
 
 
 def parts(features: Features, *, most: int | None = None, times: int = 1) -> Iterator[slice]:
-    """Slices that cover all rows, each small enough to be computed at once.
+    """Iterate over slices that cover all rows, each small enough to be computed at once.
 
     Args:
         features: N rows; a tensor is one slice unless ``most`` is given.
-        most: rows of a slice at most.
-        times: how many times as large as usual the slices of `LazyRows` are.
+        most: maximum number of rows of a slice.
+        times: factor by which slices of `LazyRows` are larger than usual.
     """
     step = most or max(1, len(features))
     if isinstance(features, LazyRows):
@@ -88,10 +88,10 @@ def parts(features: Features, *, most: int | None = None, times: int = 1) -> Ite
 
 
 def check_features(features: Features, name: str = "features") -> None:
-    """Accept real (N, F) features, N = 0 included.
+    """Check that features are real, with shape (N, F), N ≥ 0 and F ≥ 1.
 
     Raises:
-        ValueError: Not two-dimensional, without columns, or complex.
+        ValueError: they are not.
     """
     if isinstance(features, LazyRows):
         return
@@ -100,10 +100,10 @@ def check_features(features: Features, name: str = "features") -> None:
 
 
 def check_labels(labels: Tensor, rows: int, name: str = "labels") -> None:
-    """Accept integer labels, shape (rows,).
+    """Check that labels are integers of shape (rows,).
 
     Raises:
-        ValueError: Another shape, or labels that are not integers.
+        ValueError: they are not.
     """
     if labels.shape != (rows,):
         raise ValueError(f"{name}: expected ({rows},), one a row of features, got {tuple(labels.shape)}")
@@ -112,10 +112,10 @@ def check_labels(labels: Tensor, rows: int, name: str = "labels") -> None:
 
 
 def joined(state: Tensor | Sequence[Tensor], missing: str) -> Tensor:
-    """All rows of a metric's state, which is a list before synchronisation and a tensor after it.
+    """Concatenate the rows of a metric's state, which is a list before synchronisation and a tensor after it.
 
     Raises:
-        ValueError: There is no row (the message is ``missing``), or batches differ in width.
+        ValueError: there are no rows (with the message ``missing``), or batches differ in width.
     """
     batches = [state] if isinstance(state, Tensor) else list(state)
     widths = sorted({batch.shape[1] for batch in batches if batch.ndim == 2})
@@ -127,9 +127,9 @@ def joined(state: Tensor | Sequence[Tensor], missing: str) -> Tensor:
 
 
 def unit_rows(features: Tensor) -> Tensor:
-    """Rows divided by their Euclidean length, x/‖x‖: (N, F) float32; zero rows stay zero.
+    """L2-normalise rows (N, F) to float32; zero rows stay zero.
 
-    Rows are first divided by their largest entry, so that no length overflows or underflows.
+    Rows are first divided by their largest entry, so that no norm overflows or underflows.
     """
     wide = features if features.dtype == torch.float64 else features.float()
     largest = torch.linalg.vector_norm(wide, torch.inf, dim=1, keepdim=True)
@@ -140,7 +140,7 @@ def unit_rows(features: Tensor) -> Tensor:
 
 
 class FeatureRows(Metric):
-    """A metric that keeps all features it is given; `rows` are theirs over all batches and processes.
+    """Base class of metrics that keep the features of all batches and processes.
 
     Args:
         kwargs: Options of `torchmetrics.Metric`.
@@ -156,25 +156,25 @@ class FeatureRows(Metric):
         self.add_state("features", default=[], dist_reduce_fx="cat")
 
     def update(self, features: Tensor) -> None:
-        """Add (N, F) features, any scale.
+        """Add features of any scale, shape (N, F).
 
         Raises:
-            ValueError: Another shape.
+            ValueError: the shape is invalid.
         """
         check_features(features)
         self.features.append(features.detach())
 
     def rows(self) -> Tensor:
-        """(N, F), all features.
+        """Return all features, shape (N, F).
 
         Raises:
-            ValueError: There are none.
+            ValueError: there are none.
         """
         return joined(self.features, f"{type(self).__name__}: no features to measure")
 
 
 class LabelledRows(Metric):
-    """A metric that keeps all features it is given, with their labels.
+    """Base class of metrics that keep the features and labels of all batches and processes.
 
     Args:
         kwargs: Options of `torchmetrics.Metric`.
@@ -192,10 +192,14 @@ class LabelledRows(Metric):
         self.add_state("labels", default=[], dist_reduce_fx="cat")
 
     def update(self, features: Tensor, labels: Tensor) -> None:
-        """Add (N, F) features, any scale, and their (N,) integer labels; -1 is "unlabelled" and ignored.
+        """Add rows.
+
+        Args:
+            features: features of any scale, shape (N, F).
+            labels: integer labels, shape (N,); -1 means unlabelled.
 
         Raises:
-            ValueError: Shapes or types do not fit.
+            ValueError: shapes or types are invalid.
         """
         check_features(features)
         check_labels(labels, len(features))
@@ -203,10 +207,10 @@ class LabelledRows(Metric):
         self.labels.append(labels)
 
     def rows(self) -> tuple[Tensor, Tensor]:
-        """(N, F), all features, and (N,), their labels.
+        """Return all features, shape (N, F), and their labels, shape (N,).
 
         Raises:
-            ValueError: There are none.
+            ValueError: there are none.
         """
         name = type(self).__name__
         features = joined(self.features, f"{name}: no features to measure")

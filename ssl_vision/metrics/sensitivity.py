@@ -1,4 +1,4 @@
-"""Semantic sensitivity: how far cosines tell classes apart."""
+"""Semantic sensitivity, the agreement of cosines with class membership."""
 
 from torch import Tensor
 
@@ -18,11 +18,11 @@ describe(
 class SemanticSensitivity(LabelledRows):
     """Mean closeness of cosines to labels, S = E_{x≠y} exp(−(H_xy − f(x)·f(y))²) (MACL paper, Eq. 7).
 
-    H_xy is 1 for two samples of one class and −1 otherwise; the mean is over all ordered pairs of labelled
-    rows, at their natural class frequencies; features are L2-normalised. In [e⁻⁴, 1]; collapse gives p + (1
-    − p)e⁻⁴ for a share p of same-class pairs, orthogonal samples e⁻¹. The bound 1 is out of reach with
-    three classes or more, and S does not grow with quality alone: compare it only under one protocol, and
-    read it with accuracy.
+    H_xy is 1 for two samples of the same class and −1 otherwise. Features are L2-normalised, and the mean is
+    over all ordered pairs of labelled rows, with natural class frequencies. S is in [e⁻⁴, 1]; a collapse
+    gives p + (1 − p)e⁻⁴ for a share p of same-class pairs, and orthogonal samples give e⁻¹. With three or
+    more classes, 1 cannot be reached. S depends on more than quality, so compare it only under one protocol
+    and together with accuracy.
 
     Args:
         kwargs: Options of `torchmetrics.Metric`.
@@ -38,9 +38,9 @@ class SemanticSensitivity(LabelledRows):
     higher_is_better = None
 
     def compute(self) -> Tensor:
-        """S, a float64 scalar; NaN with fewer than two labelled rows.
+        """Return S, a float64 scalar; NaN with fewer than two labelled rows.
 
         Raises:
-            ValueError: There are fewer than two rows, or a label is below -1.
+            ValueError: there are fewer than two rows, or a label is below -1.
         """
         return pair_statistics(*self.rows()).sensitivity

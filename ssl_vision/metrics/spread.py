@@ -1,4 +1,4 @@
-"""Feature standard deviation: how far features spread in each dimension."""
+"""Feature standard deviation, the spread of features per dimension."""
 
 import torch
 from torch import Tensor
@@ -19,17 +19,17 @@ describe(
 def feature_std(features: Tensor) -> Tensor:
     """√F · mean_d std_n(x_nd/‖x_n‖): 1 for an isotropic spread, 0 for a collapse (SimSiam: Chen & He 2021).
 
-    The standard deviation of L2-normalised features over the rows, divided by N, not N − 1; SimSiam's Figure
-    2 shows it without the factor √F. In [0, 1], because variances add up to 1 − ‖mean‖².
+    The standard deviation of L2-normalised features over the rows uses the divisor N, not N − 1; SimSiam's
+    Figure 2 shows it without the factor √F. It is in [0, 1], because the variances sum to 1 − ‖mean‖².
 
     Args:
-        features: (N, F), any scale; zero rows stay zero.
+        features: features of any scale, shape (N, F); zero rows stay zero.
 
     Returns:
-        A float64 scalar; NaN for features that are not finite, or none.
+        A float64 scalar; NaN for features that are empty or not finite.
 
     Raises:
-        ValueError: Another shape.
+        ValueError: the shape is invalid.
 
     Example:
         >>> import torch

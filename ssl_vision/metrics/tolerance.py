@@ -1,4 +1,4 @@
-"""Tolerance: how similar samples of one class are."""
+"""Tolerance, the similarity of samples of the same class."""
 
 from typing import Any, NamedTuple
 
@@ -37,39 +37,39 @@ describe(
 
 
 class ClassCosines(NamedTuple):
-    """Mean cosines over ordered pairs x ≠ y of labelled rows; float64 scalars, NaN where there is no pair."""
+    """Mean cosines over ordered pairs x ≠ y of labelled rows; float64 scalars, NaN if there is no pair."""
 
     tolerance: Tensor
     """Mean over all pairs of cosine · 1{same class}."""
     same_cosine: Tensor
-    """Mean over pairs of one class."""
+    """Mean over pairs of the same class."""
     different_cosine: Tensor
-    """Mean over pairs of two classes."""
+    """Mean over pairs of different classes."""
 
 
 def class_cosines(unit: Tensor, labels: Tensor) -> ClassCosines:
-    """Mean cosines within and between classes, from class sums: Σ_{x≠y} x·y = ‖Σ x‖² − Σ ‖x‖², O(N F) time.
+    """Compute mean cosines within and between classes in O(N F) time, from Σ_{x≠y} x·y = ‖Σ x‖² − Σ ‖x‖².
 
     Args:
-        unit: (N, F) rows of unit length, or zero.
-        labels: (N,) integers; rows labelled -1 are left out.
+        unit: rows of unit length or zero, shape (N, F).
+        labels: integer labels, shape (N,); rows with -1 are ignored.
 
     Raises:
-        ValueError: A label is below -1.
+        ValueError: a label is below -1.
     """
     if len(labels) and labels.min() < UNLABELLED:
         raise ValueError(f"labels: expected -1 (unlabelled) or more, got {int(labels.min())}")
     labelled = labels != UNLABELLED
     rows = unit[labelled].double()
     known = labels[labelled]
-    classes, member, sizes = known.unique(return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
+    classes, member, sizes = known.unique(return_inverse=True, return_counts=True)
     sums = rows.new_zeros(len(classes), rows.shape[1]).index_add_(0, member, rows)
     own = rows.square().sum()
     same_sum = sums.square().sum() - own
     all_sum = sums.sum(dim=0).square().sum() - own
     same_pairs = (sizes * (sizes - 1)).sum()
     all_pairs = len(rows) * (len(rows) - 1)
-    same_sum = same_sum.where(same_pairs > 0, 0.0)  # without such a pair, only rounding is left
+    same_sum = same_sum.where(same_pairs > 0, 0.0)  # without such pairs, only rounding errors remain
     return ClassCosines(
         tolerance=same_sum / all_pairs,
         same_cosine=same_sum / same_pairs,
@@ -80,10 +80,10 @@ def class_cosines(unit: Tensor, labels: Tensor) -> ClassCosines:
 class Tolerance(LabelledRows):
     """Mean cosine of same-class pairs, T = E_{x≠y}[f(x)·f(y) 1{same class}] (MACL paper, Eq. 6).
 
-    The mean is over all ordered pairs x ≠ y of labelled rows, so T is at most the share of same-class
-    pairs: 1/C for C balanced classes. With ``conditional`` it is over same-class pairs only, in [-1, 1]. A
-    collapsed representation has the largest T; read it with accuracy. NaN where there is no pair to
-    average.
+    The mean is over all ordered pairs x ≠ y of labelled rows, so T is at most the share of same-class pairs,
+    1/C for C balanced classes. With ``conditional``, it is over same-class pairs only, in [-1, 1]. A
+    collapsed representation has the largest T, so read it together with accuracy. T is NaN if there is no
+    pair.
 
     Args:
         conditional: Average over same-class pairs only.
@@ -104,10 +104,10 @@ class Tolerance(LabelledRows):
         self.conditional = conditional
 
     def compute(self) -> Tensor:
-        """T, a float64 scalar.
+        """Return T, a float64 scalar.
 
         Raises:
-            ValueError: There are no rows, or a label is below -1.
+            ValueError: there are no rows, or a label is below -1.
         """
         features, labels = self.rows()
         cosines = class_cosines(unit_rows(features), labels)

@@ -1,4 +1,4 @@
-"""Uniformity: how evenly representations fill the sphere."""
+"""Uniformity, the spread of representations over the sphere."""
 
 from typing import Any
 
@@ -21,11 +21,11 @@ describe(
 class Uniformity(FeatureRows):
     """Log-mean Gaussian kernel over pairs, U = log E_{x≠y} exp(−t‖f(x) − f(y)‖²) (MACL paper, Eq. 5).
 
-    Due to Wang & Isola 2020. Features are L2-normalised; the mean is over all pairs of different rows. In
-    [−4t, 0]: 0 is a collapsed representation, about −2t an even spread in many dimensions. Lower is better.
+    Introduced by Wang & Isola 2020. Features are L2-normalised, and the mean is over all pairs of different
+    rows. U is in [−4t, 0]: 0 for a collapsed representation, about −2t for an even spread in many dimensions.
 
     Args:
-        t: Sharpness of the kernel, more than 0.
+        t: Sharpness of the kernel, above 0.
         kwargs: Options of `torchmetrics.Metric`.
 
     Example:
@@ -45,9 +45,9 @@ class Uniformity(FeatureRows):
         self.t = t
 
     def compute(self) -> Tensor:
-        """U, a float64 scalar.
+        """Return U, a float64 scalar.
 
         Raises:
-            ValueError: There are fewer than two rows.
+            ValueError: there are fewer than two rows.
         """
         return pair_statistics(self.rows(), t=self.t).uniformity

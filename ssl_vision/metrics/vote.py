@@ -1,4 +1,4 @@
-"""The vote of neighbours: from their similarities and labels to class scores."""
+"""Class scores from the similarities and labels of neighbours."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -13,21 +13,21 @@ from ssl_vision.metrics.rows import check_labels
 def vote(
     neighbours: Neighbours, labels: Tensor, num_classes: int, *, k: int, temperature: float | None = 0.1
 ) -> Tensor:
-    """Class scores of each query, score_c = Σ_{j ≤ k, label_j = c} exp((s_j − s_1)/T).
+    """Compute class scores of each query, score_c = Σ_{j ≤ k, label_j = c} exp((s_j − s_1)/T).
 
-    The vote of Wu et al. 2018 ("NPID"), whose weight is exp(s_j/T); dividing by the weight of the best
-    neighbour changes no order and neither overflows nor underflows at any T. The first k of the neighbours
-    vote, so that one search serves every k and T.
+    This is the vote of Wu et al. 2018 ("NPID"), whose weight is exp(s_j/T). Dividing by the weight of the
+    best neighbour does not change the order of classes, and prevents overflow and underflow at any T. Only
+    the first k neighbours vote, so that one search can be used for several k and T.
 
     Args:
-        neighbours: Result of `nearest`, of at least k neighbours.
-        labels: (N,) labels of the bank, 0 to num_classes − 1.
+        neighbours: Result of `nearest` with at least k neighbours.
+        labels: labels of the bank, shape (N,), 0 to num_classes − 1.
         num_classes: Number of classes C.
-        k: Neighbours that vote.
-        temperature: T > 0 of the weight; None counts every vote as 1: the majority's vote.
+        k: Number of neighbours that vote.
+        temperature: Temperature T > 0 of the weights; None gives every neighbour the weight 1.
 
     Returns:
-        (Q, C) float32, not negative.
+        Non-negative scores, (Q, C) float32.
 
     Raises:
         ValueError: k, temperature or a label is out of range, or there are fewer labels than bank rows.
@@ -50,17 +50,15 @@ def votes(
     ks: Sequence[int],
     temperature: float | None = 0.1,
 ) -> Iterator[Tensor]:
-    """The scores of `vote` for one k after another, which must not decrease; each adds to the one before.
-
-    The tensor given out for one k is changed for the next.
+    """Iterate over the scores of `vote` for increasing k; each yielded tensor is modified for the next k.
 
     Raises:
-        ValueError: As `vote`, or the ks decrease.
+        ValueError: as `vote`, or the ks decrease.
     """
-    found = neighbours.index.shape[1]
+    count = neighbours.index.shape[1]
     for k in ks:
-        if not 1 <= k <= found:
-            raise ValueError(f"k: expected 1 to {found}, the neighbours found, got {k}")
+        if not 1 <= k <= count:
+            raise ValueError(f"k: expected 1 to {count}, the number of neighbours, got {k}")
     if list(ks) != sorted(ks):
         raise ValueError(f"ks: expected increasing, got {list(ks)}")
     if temperature is not None and not temperature > 0:
@@ -92,9 +90,9 @@ def _votes(
 
 
 def place(scores: Tensor, truth: Tensor) -> Tensor:
-    """(Q,) classes that come before the true one, given (Q, C) scores and (Q,) int64 labels.
+    """Return the rank of the true class from 0, shape (Q,), given scores (Q, C) and labels (Q,) int64.
 
-    A query counts for top-n accuracy if its place is below n. Equal scores go to the lower class.
+    A query counts as correct for top-n accuracy if its rank is below n. Ties go to the lower class.
     """
     own = scores.gather(1, truth[:, None])
     lower = torch.arange(scores.shape[1], device=truth.device) < truth[:, None]
@@ -102,13 +100,13 @@ def place(scores: Tensor, truth: Tensor) -> Tensor:
 
 
 def warn_of_large_k(k: int, labels: Tensor) -> None:
-    """Warns where more neighbours vote than the smallest class of the bank has rows.
+    """Warn if more neighbours vote than the smallest class of the bank has rows.
 
     Args:
-        k: Neighbours that vote.
-        labels: (N,) integers, at least one.
+        k: number of neighbours that vote.
+        labels: integer labels of the bank, shape (N,), N ≥ 1.
     """
-    classes, counts = labels.unique(return_counts=True)  # type: ignore[no-untyped-call]
+    classes, counts = labels.unique(return_counts=True)
     smallest = int(counts.argmin())
     if k > int(counts[smallest]):
         warnings.warn(
@@ -119,10 +117,10 @@ def warn_of_large_k(k: int, labels: Tensor) -> None:
 
 
 def check_range(labels: Tensor, num_classes: int, name: str) -> None:
-    """Accept labels from 0 to num_classes − 1.
+    """Check that labels are in 0 to num_classes − 1.
 
     Raises:
-        ValueError: A label is out of range.
+        ValueError: a label is out of range.
     """
     if len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
         raise ValueError(

@@ -130,7 +130,7 @@ def _halves(u: Tensor) -> Tensor:
 def _sums(x: Tensor, y: Tensor, rate: Tensor, images: int, *, mean: bool) -> Tensor:
     """(3, rows): m · SCALE², S and, if ``mean``, Σ_j 2^e_ij e_ij, where 2^e_ij = exp((s_ij − m_i) / τ_i)."""
     out = rate.new_zeros(3, len(rate))
-    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+    with torch.cuda.device_of(x):
         kernel = _sums_kernel[(len(x) // BLOCK,)]
         kernel(x, y, rate, out, len(rate), images, MEAN=mean, SCALE=SCALE, **_launch(x))
     return out
@@ -140,7 +140,7 @@ def _gradient(x: Tensor, y: Tensor, of_x: Tensor, of_y: Tensor, images: int, wid
     """(rows, width): Σ_j (w_i 2^e_ij + w_j 2^e_ji) y_j, from each side's (3, rows) rate, m · SCALE², w."""
     of_x, of_y = of_x.contiguous(), of_y.contiguous()
     out = of_x.new_empty(of_x.shape[1], width)
-    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+    with torch.cuda.device_of(x):
         kernel = _gradient_kernel[(len(x) // BLOCK,)]
         kernel(x, y, of_x, of_y, out, len(out), images, width, SCALE=SCALE, **_launch(x))
     return out

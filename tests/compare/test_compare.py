@@ -127,6 +127,24 @@ def test_the_file_holds_what_it_was_computed_from(runs):
     )
 
 
+def test_means_of_all_accuracies_stand_below_the_tests(runs, capsys):
+    assert main(["compare", "runs", "--output=out.md"]) == 0
+    _, table = capsys.readouterr().out.split(
+        "Means of all accuracies of the same runs, in percent, without tests:\n\n"
+    )
+    lines = [line.split() for line in table.splitlines()]
+    assert lines[0] == ["objective", "val/knn_top1", "test/knn_top1", "test/knn_top1_projector"]
+    means = {name: 100 * np.mean(scores) for name, scores in SCORES.items()}
+    assert {line[0]: [float(value) for value in line[1:]] for line in lines[1:4]} == {
+        name: pytest.approx([mean, mean, mean / 2], abs=0.006) for name, mean in means.items()
+    }
+    with open("out.md", encoding="utf-8") as file:
+        assert "| objective | val/knn_top1 | test/knn_top1 |" in " ".join(file.read().split())
+    assert main(["compare", "runs", "--metric=test/knn_top1"]) == 2
+    expected = "has no test/knn_top1 in its metrics.csv; give --metric knn_top1, --protocol and --layer"
+    assert expected in capsys.readouterr().err
+
+
 def test_summaries_in_words(runs, capsys):
     found = compared()
     same, better, _ = (pair["summary"] for pair in found["pairs"])
@@ -290,7 +308,10 @@ def test_an_unfinished_run_is_refused_with_the_command_that_continues_it(runs, c
         ([row(1, epoch=1)], "runs/x was evaluated at epoch 1 and has 2 now: ssl-vision evaluate runs/x"),
         ([row(1, k=5), row(1, k=20)], "runs/x has 2 rows of knn_top1: choose one with --row k=5|20"),
         ([row(1, k=5)], "were evaluated under different conditions: k is 200 and 5. Evaluate"),
-        ([row(1, layer="hidden")], "runs/x has no layer 'backbone' in its evaluation.json; there are hidden"),
+        (
+            [row(1, layer="hidden")],
+            "runs/x has no layer 'backbone' in its evaluation.json; available: hidden",
+        ),
         ([row(1, metric="knn_top5")], "runs/x has no metric 'knn_top1' in its evaluation.json, did you mean"),
         ([row(float("nan"))], "runs/x: knn_top1 is nan, which cannot be compared"),
     ],
@@ -314,14 +335,14 @@ def test_one_of_several_rows_is_chosen_by_a_field(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        (["absent"], "absent: no such folder"),
+        (["absent"], "absent: no such directory"),
         (["runs/MACL-0"], "--by objective: there is one run: nothing to compare it with"),
         (["runs/MACL-0", "runs/MACL-1"], "--by objective: all 2 runs have it as MACL: nothing to compare"),
         (["runs/MACL-0", "runs/DCL-1"], "no seed is in all groups (DCL: 1; MACL: 0): train the same"),
         (["--by=objectiv"], "no run has 'objectiv' in its config.yaml, did you mean 'objective'?"),
         (["--allow=batchsize"], "no run has 'batchsize' in its config.yaml, did you mean 'batch_size'?"),
         (["--by=seed"], "--by seed: expected a setting; runs are paired by their seeds"),
-        (["--baseline=macl"], "--baseline macl: no such group; there are DCL, InfoNCE, MACL"),
+        (["--baseline=macl"], "--baseline macl: no such group; available: DCL, InfoNCE, MACL"),
         (["--metric=val/rankme"], "runs/DCL-0 has no val/rankme in its metrics.csv"),
         (["--alpha=0"], "alpha: expected a number from 1e-9 to below 1, got 0"),
         (["--output=x.txt"], "--output x.txt: expected a name that ends in .json, .md, .csv"),

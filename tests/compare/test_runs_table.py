@@ -124,7 +124,7 @@ def test_a_damaged_run_is_listed_and_named(runs, capsys):
         (["--columns=val/knn"], "no run has 'val/knn' in its metrics.csv, did you mean 'val/knn_top1'?"),
         (["--where=objective"], "--where objective: expected KEY=VALUE"),
         (["--where==x"], "expected KEY=VALUE"),
-        (["absent"], "absent: no such folder"),
+        (["absent"], "absent: no such directory"),
     ],
 )
 def test_wrong_input(runs, capsys, args, complaint):

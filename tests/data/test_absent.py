@@ -17,7 +17,7 @@ def test_absent_data_is_one_line_that_says_what_to_do():
 
 @pytest.mark.parametrize("kind", [URLError, PermissionError, RuntimeError])
 def test_a_failed_download_names_the_data_and_the_cause(kind):
-    named = pytest.raises(InputError, match=re.escape("CIFAR-10 could not be fetched to data"))
+    named = pytest.raises(InputError, match=re.escape("CIFAR-10 could not be downloaded to data"))
     with named as caught, fetching("CIFAR-10", Path("data")):
         raise kind("no\nroute")
     assert "no route" in str(caught.value)

@@ -50,7 +50,7 @@ def test_superclasses_are_those_of_the_train_file(data_root):
 def test_absent_data_is_named(kind, reader, name, folder, tmp_path):
     data = kind(root=tmp_path)
     data.prepare_data()
-    with pytest.raises(InputError, match=f"^{name} is missing .*{folder}: .*--data Digits$"):
+    with pytest.raises(InputError, match=f"^{name} is missing .*{folder}; .*--data Digits$"):
         data.setup("fit")
 
 
@@ -60,5 +60,5 @@ def test_a_failed_download_is_named(kind, reader, name, folder, tmp_path, monkey
         raise URLError("offline")
 
     monkeypatch.setattr("urllib.request.urlopen", fail)
-    with pytest.raises(InputError, match=f"^{name} could not be fetched to .*{folder} .*offline"):
+    with pytest.raises(InputError, match=f"^{name} could not be downloaded to .*{folder} .*offline"):
         kind(root=tmp_path, download=True).prepare_data()

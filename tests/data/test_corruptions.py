@@ -20,7 +20,7 @@ SHARE = (0.95, 0.9, 0.85, 0.75, 0.65)
 
 def photographs(side, count=6):
     """(count, 3, side, side) uint8 cut out of a photograph, at a scale where they show something."""
-    photo = Image.fromarray(load_sample_image("china.jpg")).resize((320, 213), Image.BICUBIC)
+    photo = Image.fromarray(load_sample_image("china.jpg")).resize((320, 213), Image.Resampling.BICUBIC)
     pixels = torch.from_numpy(np.array(photo)).permute(2, 0, 1)
     return torch.stack([pixels[:, 40 : 40 + side, 30 * i : 30 * i + side] for i in range(count)])
 
@@ -44,7 +44,11 @@ def test_pixelate_is_pils_box_and_nearest(side, severity):
     images = photographs(side)
     small = int(SHARE[severity - 1] * side)
     expected = [
-        from_pil(as_pil(image).resize((small, small), Image.BOX).resize((side, side), Image.NEAREST))
+        from_pil(
+            as_pil(image)
+            .resize((small, small), Image.Resampling.BOX)
+            .resize((side, side), Image.Resampling.NEAREST)
+        )
         for image in images
     ]
     difference = (made(images, "pixelate", severity).int() - torch.stack(expected).int()).abs()

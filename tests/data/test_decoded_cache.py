@@ -10,6 +10,7 @@ from PIL import Image
 
 from ssl_vision.data import ImageFolder
 from ssl_vision.data.datasets import folder as module
+from ssl_vision.data.loading import decoding
 from ssl_vision.errors import InputError
 
 
@@ -47,7 +48,7 @@ def decoded(monkeypatch):
         names.extend(wanted)
         return original(folder, wanted, **options)
 
-    original = module.squares
+    original = decoding.squares
     monkeypatch.setattr(module, "squares", watched)
     return names
 
@@ -207,11 +208,13 @@ def test_where_the_root_cannot_be_written_to_the_users_cache_is_used(photos, tmp
 
 def test_a_place_that_cannot_hold_it_is_named(photos, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"file/photos-.* cannot hold decoded images .*: set cache_dir"):
+    with pytest.raises(
+        InputError, match=r"decoded images cannot be written to .*file/photos-.*; set cache_dir"
+    ):
         folder(photos, cache_dir=tmp_path / "file").prepare_data()
     usage = type("Usage", (), {"free": 1000})
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
-    with pytest.raises(InputError, match=r"has room for 0\.0 of 0\.0 GB .*set cache_dir, or cache never"):
+    with pytest.raises(InputError, match=r"has 0\.0 GB free for 0\.0 GB .*set cache_dir, or set cache never"):
         folder(photos).prepare_data()
 
 

@@ -38,7 +38,7 @@ def free(monkeypatch, caplog):
 @pytest.fixture
 def moves(monkeypatch):
     """Lets a copy to a device that is not there succeed."""
-    monkeypatch.setattr(module, "_copied", lambda data, device: data.store.clone())
+    monkeypatch.setattr(module, "_copy", lambda data, device: data.store.clone())
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self)
 
 
@@ -73,7 +73,7 @@ def test_memory_in_pieces_is_no_error(free, caplog, monkeypatch):
         raise torch.OutOfMemoryError
 
     free(1e12)
-    monkeypatch.setattr(module, "_copied", fail)
+    monkeypatch.setattr(module, "_copy", fail)
     data = images(105_000)
     assert Resident(0.5).on(data, CUDA) is data
     assert line(caplog).startswith("images: no 2.9 GB in one piece on cuda:0, kept in host memory")

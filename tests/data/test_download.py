@@ -74,5 +74,5 @@ def test_a_data_set_is_unpacked_into_its_folder(server, tmp_path):
     assert (tmp_path / "data" / "batches" / "one").read_bytes() == b"one"
     reader.url += ".gone"
     (tmp_path / "data" / "set.tar.gz").unlink()
-    with pytest.raises(InputError, match=r"^A set could not be fetched to .*batches .*404"):
+    with pytest.raises(InputError, match=r"^A set could not be downloaded to .*batches .*404"):
         fetch("A set", reader, tmp_path / "data")

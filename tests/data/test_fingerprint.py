@@ -123,7 +123,7 @@ def decoded_test(root, seed=None):
 
 def test_a_listing_looks_at_each_file_once_and_opens_none(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(module.os, "stat", lambda path: calls.append(path) or os.stat_result((0,) * 10))
+    monkeypatch.setattr(os, "stat", lambda path: calls.append(path) or os.stat_result((0,) * 10))
     Listing(tmp_path, [str(n) for n in range(50)]).digest()
     assert len(calls) == 50
 

@@ -210,5 +210,5 @@ def test_a_file_that_is_larger_than_any_image_is_not_read(labelled):
     huge = labelled / "train" / "cat" / "huge.png"
     huge.touch()
     os.truncate(huge, 2**40)
-    with pytest.warns(UserWarning, match=r"skipped 1 of 5 images, not decodable: .*huge\.png"):
+    with pytest.warns(UserWarning, match=r"skipped 1 of 5 images that cannot be decoded: .*huge\.png"):
         assert len(folder(labelled).split("train")) == 4

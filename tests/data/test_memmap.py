@@ -46,9 +46,9 @@ def test_images_that_are_stored_by_column_are_given_by_row(tmp_path):
 
 
 def test_a_file_of_another_size_is_refused(file):
-    with pytest.raises(InputError, match=r"rows is damaged: delete it"):
+    with pytest.raises(InputError, match=r"rows is damaged; delete it"):
         RowFile(file.path, (51, 3, 5, 5))
     with file.path.open("r+b") as writer:
         writer.truncate(100)
-    with pytest.raises(InputError, match=r"rows is damaged: delete it"):
+    with pytest.raises(InputError, match=r"rows is damaged; delete it"):
         file.read(torch.arange(50))

@@ -1,5 +1,6 @@
 import threading
 import time
+from collections.abc import Generator
 
 import pytest
 
@@ -53,5 +54,6 @@ def test_threads_end_with_an_iterator_that_is_given_up():
     results = ahead(str, range(10), workers=2)
     assert next(results) == "0"
     assert threading.active_count() > before
+    assert isinstance(results, Generator)
     results.close()
     assert threading.active_count() == before

@@ -67,7 +67,7 @@ def test_the_default_name_wins_and_other_doubts_are_refused(tmp_path):
     images(tmp_path, "train/a/1.png", "val/a/1.png", "Validation/a/1.png", "Test/a/1.png", "testing/a/1.png")
     data = folder(tmp_path)
     assert data.folder_of("val") == tmp_path / "val"
-    message = "Test and testing could each be the test split: choose one with --data.test FOLDER"
+    message = "Test and testing could each be the test split; choose one with --data.test FOLDER"
     with pytest.raises(InputError, match=message):
         data.split("test")
     assert folder(tmp_path, test="Test").split("test").labels.tolist() == [0]
@@ -94,13 +94,13 @@ def test_an_unlabelled_validation_split_is_measured_without_a_bank(tmp_path):
 
 def test_a_validation_split_without_labels_names_the_way_out(tmp_path):
     images(tmp_path, "train/a/1.png", "train/b/1.png", "val/1.png", "val/2.png")
-    with pytest.raises(InputError, match=r"the val split leaves 0 queries .*; --data\.val train holds"):
+    with pytest.raises(InputError, match=r"the val split leaves 0 queries .*; --data\.val train uses"):
         folder(tmp_path).val_dataloader()
 
 
 def test_a_missing_split_names_its_option_and_the_folders_there_are(tmp_path):
     images(tmp_path, "train/a/1.png", "holdout/a/1.png")
-    there = r"\(the folders there are holdout and train\)"
+    there = r"\(folders: holdout and train\)"
     for split, option, title in (("val", "val_folder", "validation"), ("test", "test", "test")):
         with pytest.raises(InputError, match=rf"{title} split in .*--data\.{option} FOLDER {there}"):
             folder(tmp_path).split(split)
@@ -109,7 +109,7 @@ def test_a_missing_split_names_its_option_and_the_folders_there_are(tmp_path):
         ):
             folder(tmp_path, **{option: "no"}).split(split)
     with pytest.raises(
-        InputError, match=rf"no folder .*trian for the train split: name it with --data\.train .*{there}"
+        InputError, match=rf"no folder .*trian for the train split: set it with --data\.train .*{there}"
     ):
         folder(tmp_path, train="trian").split("train")
     with pytest.raises(

@@ -73,7 +73,7 @@ def test_a_split_needs_its_own_files_only(root):
         (root / "stl10_binary" / name).unlink()
     data = STL10(root=root, unlabeled=False)
     assert data.split("pretrain") is data.split("train")
-    with pytest.raises(InputError, match=r"^STL-10 is missing .*unlabeled_X\.bin: .*--data Digits$"):
+    with pytest.raises(InputError, match=r"^STL-10 is missing .*unlabeled_X\.bin; .*--data Digits$"):
         STL10(root=root).split("pretrain")
 
 
@@ -82,9 +82,9 @@ def test_a_split_needs_its_own_files_only(root):
     [
         ("train_X.bin", b"123", r"train_X\.bin is damaged: .*27648"),
         ("train_X.bin", b"", r"train_X\.bin is damaged"),
-        ("train_y.bin", bytes([1, 2, 3]), r"train_y\.bin holds 3 labels for 4 images"),
-        ("train_y.bin", bytes([0, 1, 2, 3]), r"train_y\.bin holds labels outside 1\.\.10"),
-        ("train_y.bin", bytes([1, 2, 3, 11]), r"train_y\.bin holds labels outside 1\.\.10"),
+        ("train_y.bin", bytes([1, 2, 3]), r"train_y\.bin contains 3 labels for 4 images"),
+        ("train_y.bin", bytes([0, 1, 2, 3]), r"train_y\.bin contains labels outside 1\.\.10"),
+        ("train_y.bin", bytes([1, 2, 3, 11]), r"train_y\.bin contains labels outside 1\.\.10"),
     ],
 )
 def test_a_damaged_file_is_named(root, name, content, message):
@@ -95,7 +95,7 @@ def test_a_damaged_file_is_named(root, name, content, message):
 
 def test_labels_that_do_not_fit_train_are_no_unlabeled_images(root):
     (root / "stl10_binary" / "train_y.bin").write_bytes(bytes([1, 2, 3]))
-    with pytest.raises(InputError, match=r"train_y\.bin holds 3 labels for 4 images"):
+    with pytest.raises(InputError, match=r"train_y\.bin contains 3 labels for 4 images"):
         STL10(root=root).split("pretrain")
 
 
@@ -108,7 +108,7 @@ def test_a_download_happens_only_where_a_file_is_missing(root, monkeypatch):
     (root / "stl10_binary" / "unlabeled_X.bin").unlink()
     STL10(root=root, download=True, unlabeled=False).prepare_data()
     STL10(root=root).prepare_data()
-    with pytest.raises(InputError, match=r"^STL-10 could not be fetched to .*stl10_binary .*offline"):
+    with pytest.raises(InputError, match=r"^STL-10 could not be downloaded to .*stl10_binary .*offline"):
         STL10(root=root, download=True).prepare_data()
 
 

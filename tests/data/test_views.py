@@ -275,8 +275,7 @@ def test_compiled_views_are_the_eager_ones_and_compile_once():
             assert (made - expected).abs().max() < 2e-6
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
-    options = {"dtype": torch.bfloat16, "memory_format": torch.channels_last}
-    made = compiled(images, indices, seed=1, epoch=2, **options)
+    made = compiled(images, indices, seed=1, epoch=2, dtype=torch.bfloat16, memory_format=torch.channels_last)
     assert made.is_contiguous(memory_format=torch.channels_last)
     assert torch.allclose(made.float(), expected, rtol=2**-7, atol=1e-5)
 
@@ -285,11 +284,11 @@ def test_what_a_device_compiles_is_the_eager_function_in_two_graphs():
     views = Views(size=16)
     torch._dynamo.reset()
     counters.clear()
-    whole = torch.compile(Views._made, backend="eager", fullgraph=True)
+    whole = torch.compile(Views._make, backend="eager", fullgraph=True)
     for count in (64, 48, 17):  # one size, then any size
         starts = states(torch.arange(count), (0,), (1,))
         given = views, pixels(count), starts, torch.bfloat16, torch.channels_last
-        assert torch.allclose(whole(*given).float(), Views._made(*given).float(), rtol=2**-7, atol=1e-5)
+        assert torch.allclose(whole(*given).float(), Views._make(*given).float(), rtol=2**-7, atol=1e-5)
     assert counters["stats"]["unique_graphs"] == 2
 
 

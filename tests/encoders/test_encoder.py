@@ -4,6 +4,7 @@ import hashlib
 from functools import partial
 
 import pytest
+import timm
 import torch
 import yaml
 from settings import TINY
@@ -225,7 +226,7 @@ def test_a_checkpoint_never_makes_an_evaluation_download(tiny_run, monkeypatch):
     options = {"name": "convnext_atto", "pretrained": True}
     config["model"]["init_args"]["encoder"] = {"class_path": "ssl_vision.encoders.Timm", "init_args": options}
     given = []
-    create = ssl_vision.encoders.timm.timm.create_model
+    create = timm.create_model
     monkeypatch.setattr(
         "ssl_vision.encoders.timm.timm.create_model",
         lambda name, pretrained, **rest: given.append(pretrained) or create(name, **rest),

@@ -78,7 +78,7 @@ def test_corrupt_files_stop_it_or_are_left_out_by_name(images, tiny_run, tmp_pat
     assert f"{tmp_path / 'i' / 'a' / '3.png'} cannot be decoded" in error
     assert "strict" in error
     assert [path.name for path in tmp_path.iterdir()] == ["i"]
-    with pytest.warns(UserWarning, match=r"skipped 1 of 4 images, not decodable: .*a/3\.png"):
+    with pytest.warns(UserWarning, match=r"skipped 1 of 4 images that cannot be decoded: .*a/3\.png"):
         features, names = embedded(tmp_path / "i", tiny_run, tmp_path / "f.npz")
     assert names == NAMES[:3]
     assert features.shape == (3, 32)

@@ -181,10 +181,10 @@ def test_an_unchecked_file_is_called_so(tiny_run, tmp_path, monkeypatch, capsys)
         ([], "checkpoint"),
         (["absent.ckpt"], "absent.ckpt: no such checkpoint"),
         (["RUN", "--format=keras"], "keras"),
-        (["RUN", "--format=torchvision"], "width 64 only, this one is 4 wide"),
-        (["RUN", "--format=timm"], "width 64 only"),
+        (["RUN", "--format=torchvision"], "ResNets of width 64, but this one has width 4"),
+        (["RUN", "--format=timm"], "ResNets of width 64"),
         (["RUN", "--output=it.pt"], "must end with .safetensors"),
-        (["RUN", "--output=RUN/x.safetensors"], "is a folder"),
+        (["RUN", "--output=RUN/x.safetensors"], "is a directory"),
         (["RUN", "--colour=red"], "colour"),
     ],
 )
@@ -274,4 +274,4 @@ def test_a_checkpoint_that_is_none_is_refused(tmp_path):
     with pytest.raises(InputError, match="refused"):
         ssl_vision.load_backbone(tmp_path / "x.ckpt")
     with pytest.raises(AttributeError, match="load_backbones"):
-        ssl_vision.load_backbones  # noqa: B018
+        getattr(ssl_vision, "load_backbones")  # noqa: B009

@@ -1,8 +1,8 @@
-"""Colour changes of image batches where every image has its own strength.
+"""Colour augmentations of image batches with individual strengths per image.
 
-Images come as planes (red, green, blue), each (N, H, W) float in [0, 1]: three planes compile to one loop
-over the pixels. Where eager and compiled code are fast in different forms, both are here and differ by
-rounding.
+Images are given as planes (red, green, blue), each (N, H, W) float in [0, 1], because three planes compile to
+one loop over the pixels. Some functions have separate fast paths for eager and compiled code, which differ
+only by rounding.
 """
 
 import torch
@@ -14,49 +14,49 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
 
 def gray(planes: Planes) -> Tensor:
-    """Luma .2989 R + .587 G + .114 B, (N, H, W)."""
+    """Compute the luma 0.2989 R + 0.587 G + 0.114 B, shape (N, H, W)."""
     red, green, blue = planes
     return red.mul(0.2989).add_(green, alpha=0.587).add_(blue, alpha=0.114)
 
 
 def choose(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """`yes` where the mask is 1.0, `no` where it is 0.0, exactly; both are finite."""
+    """Select `yes` where the mask is 1.0 and `no` where it is 0.0; both must be finite."""
     if torch.compiler.is_compiling():
         return torch.where(mask > 0.5, yes, no)
-    return torch.lerp(no, yes, mask)  # on a CPU in an eighth of the time of torch.where
+    return torch.lerp(no, yes, mask)  # eight times as fast as torch.where on a CPU
 
 
 def solarize(planes: Planes, threshold: float) -> Planes:
-    """Values of `threshold` or more inverted, x to 1 - x."""
+    """Invert values of at least `threshold`, x to 1 - x."""
     return tuple(choose(plane.clone().ge_(threshold), 1.0 - plane, plane) for plane in planes)
 
 
 def blend(planes: Planes, recipe: Tensor) -> Planes:
-    """factor · image + (1 - factor) · reference, cut to [0, 1].
+    """Compute factor · image + (1 - factor) · reference, clamped to [0, 1].
 
     The reference is a times the gray image plus b times its mean. A factor of 1 returns the image.
 
     Args:
-        planes: Of N images.
-        recipe: (N, 3): factor, a and b of each image. (a, b) is (0, 0) for brightness, (0, 1) for contrast
+        planes: Planes of N images.
+        recipe: factor, a and b of each image, (N, 3). (a, b) is (0, 0) for brightness, (0, 1) for contrast
             and (1, 0) for saturation.
     """
     factor, a, b = recipe.view(-1, 3, 1, 1).unbind(1)
     reference = gray(planes)
     mean = reference.mean(dim=(1, 2), keepdim=True)
     reference = reference.mul_(a).add_(mean.mul_(b))
-    return tuple(_cut(_mix(reference, plane, factor)) for plane in planes)
+    return tuple(_clamp(_mix(reference, plane, factor)) for plane in planes)
 
 
 def rotate_hue(planes: Planes, turn: Tensor) -> Planes:
-    """Hue moved by `turn` of the colour circle, saturation and value kept.
+    """Rotate the hue by `turn` of the colour circle, without changing saturation and value.
 
     With V the largest channel, C = V - smallest, h the hue in sixths of the circle and
     y = h + 6 turn + (3, 1, -1) for red, green and blue:  channel = V - C clamp(2 - |y - 6 round(y/6)|, 0, 1).
 
     Args:
-        planes: Of N images.
-        turn: (N,) in [-0.5, 0.5].
+        planes: Planes of N images.
+        turn: Rotation of each image, (N,) in [-0.5, 0.5].
     """
     red, green, blue = planes
     high = torch.maximum(torch.maximum(red, green), blue)
@@ -67,27 +67,28 @@ def rotate_hue(planes: Planes, turn: Tensor) -> Planes:
     sixths = choose(red.clone().eq_(high), (green - blue) / divisor, sixths)
     sixths = sixths + 6.0 * turn.view(-1, 1, 1)
 
-    def turned(offset: float) -> Tensor:
+    def channel(offset: float) -> Tensor:
         y = sixths + offset
         y = y.sub_((y / 6.0).round_(), alpha=6.0).abs_()
-        return torch.addcmul(high, chroma, _cut(torch.rsub(y, 2.0)), value=-1.0)
+        return torch.addcmul(high, chroma, _clamp(torch.rsub(y, 2.0)), value=-1.0)
 
-    return turned(3.0), turned(1.0), turned(-1.0)
+    return channel(3.0), channel(1.0), channel(-1.0)
 
 
 def recipes(order: Tensor, factors: Tensor, *, hue: bool) -> Tensor:
-    """The blends of a colour jitter, for `jitter`.
+    """Compute the recipes of the blends of a colour jitter, for `jitter`.
 
-    The blends that stand before the hue run first, then the hue once, then the blends behind it; an image
-    whose blend is not due has factor 1. Six blends and one hue cost half of four rounds of both.
+    Three blends are applied before and three after the hue rotation; blends that an image skips have factor
+    1.
+    Six blends and one hue rotation take half the time of four rounds of both.
 
     Args:
-        order: (N, 4) int64, each row a permutation of the four operations, the first to run first.
-        factors: (N, 4) by operation; (1, 1, 1, 0) changes nothing.
-        hue: False leaves the hue out, and three blends do.
+        order: Order of the four operations, (N, 4) int64; each row is a permutation.
+        factors: Strengths by operation, (N, 4); (1, 1, 1, 0) changes nothing.
+        hue: False omits the hue rotation, so that three blends suffice.
 
     Returns:
-        (N, 6, 3), three blends before the hue and three behind it, or (N, 3, 3).
+        (N, 6, 3), three blends before and three after the hue rotation, or (N, 3, 3).
     """
     place = (order == HUE).long().argmax(dim=1, keepdim=True)
     rank = torch.arange(3, device=order.device)
@@ -95,18 +96,18 @@ def recipes(order: Tensor, factors: Tensor, *, hue: bool) -> Tensor:
     strengths = factors.gather(1, blends)
     if hue:
         before = torch.where(rank < place, strengths, 1.0)
-        behind = torch.where(rank < place, 1.0, strengths)
-        strengths, blends = torch.cat((before, behind), dim=1), blends.repeat(1, 2)
+        after = torch.where(rank < place, 1.0, strengths)
+        strengths, blends = torch.cat((before, after), dim=1), blends.repeat(1, 2)
     return torch.stack((strengths, blends == SATURATION, blends == CONTRAST), dim=2)
 
 
 def jitter(planes: Planes, blends: Tensor, turn: Tensor | None) -> Planes:
-    """Brightness, contrast, saturation and hue, each image in its own order.
+    """Change brightness, contrast, saturation and hue, in an individual order per image.
 
     Args:
-        planes: Of N images.
-        blends: (N, 6, 3), or (N, 3, 3) without a hue, from `recipes`.
-        turn: (N,) of the hue, or None.
+        planes: Planes of N images.
+        blends: Result of `recipes`, (N, 6, 3), or (N, 3, 3) without hue rotation.
+        turn: Hue rotation, (N,), or None.
     """
     for number, recipe in enumerate(blends.unbind(1)):
         if number == 3 and turn is not None:
@@ -121,9 +122,9 @@ def _mix(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
     return torch.lerp(start, end, weight)
 
 
-def _cut(fresh: Tensor) -> Tensor:
-    """Clamped to [0, 1]; may be in place."""
-    if torch.compiler.is_compiling():  # clamp also looks for NaN, at four times the instructions
-        fresh = torch.relu(fresh)
-        return fresh - torch.relu(fresh - 1.0)
-    return fresh.clamp_(0.0, 1.0)
+def _clamp(x: Tensor) -> Tensor:
+    """Clamp to [0, 1], possibly in place."""
+    if torch.compiler.is_compiling():  # clamp also checks for NaN, which takes four times the instructions
+        x = torch.relu(x)
+        return x - torch.relu(x - 1.0)
+    return x.clamp_(0.0, 1.0)

@@ -1,4 +1,4 @@
-"""Corruptions of images at five severities, for asking how much a representation depends on clean pixels."""
+"""Image corruptions at five severities, for robustness evaluation."""
 
 import io
 import math
@@ -27,37 +27,38 @@ _JPEG = (80, 65, 58, 50, 40)
 _PIXELATE = (0.95, 0.9, 0.85, 0.75, 0.65)
 
 _AT_ONCE = 1 << 22
-"""Values whose noise is drawn together, for the memory's sake."""
+"""Maximum number of values whose noise is drawn at a time, to limit memory."""
 
 
 def corrupt(images: Tensor, indices: Tensor, *, corruption: Corruption, severity: int, seed: int) -> Tensor:
-    """Images under one corruption: a pure function of the image, its index, the severity and the seed.
+    """Corrupt images, as a pure function of each image, its index, the severity and the seed.
 
-    The strengths are those of CIFAR-10-C (Hendrycks & Dietterich 2019), by severity 1 to 5:
+    The strengths at severities 1 to 5 are those of CIFAR-10-C (Hendrycks & Dietterich 2019):
 
-    - noise: x + σ n, n standard normal for each value, σ = 0.04, 0.06, 0.08, 0.09, 0.10 of the range. An
-      image has the same n at all severities.
-    - blur: Gaussian of σ = 0.4, 0.6, 0.7, 0.8, 1.0 pixels of an image of side 32, elsewhere in proportion to
-      the shorter side, cut at 4 σ, reflected at the border.
-    - contrast: μ + c (x − μ), μ the mean of the image's channel, c = 0.75, 0.5, 0.4, 0.3, 0.15.
-    - jpeg: quality 80, 65, 58, 50, 40, by Pillow on the CPU, colour at half the resolution.
-    - pixelate: to 0.95, 0.9, 0.85, 0.75, 0.65 of each side (rounded down, box filter) and back (nearest).
+    - noise: x + σ n, with n standard normal for each value and σ = 0.04, 0.06, 0.08, 0.09, 0.10 of the range.
+      The n of an image is the same at all severities.
+    - blur: Gaussian with σ = 0.4, 0.6, 0.7, 0.8, 1.0 pixels for images of side 32, otherwise in proportion to
+      the shorter side; truncated at 4 σ, reflected at the border.
+    - contrast: μ + c (x − μ), with μ the mean of the image's channel and c = 0.75, 0.5, 0.4, 0.3, 0.15.
+    - jpeg: quality 80, 65, 58, 50, 40, by Pillow on the CPU, with chroma at half the resolution.
+    - pixelate: resize to 0.95, 0.9, 0.85, 0.75, 0.65 of each side (rounded down, box filter) and back
+      (nearest).
 
-    Beyond that they differ: values are rounded to the nearest, not down; the noise is this package's; the
-    border of CIFAR-10-C's blur repeats.
+    Differences to CIFAR-10-C: values are rounded to the nearest instead of down, the random numbers of the
+    noise are those of this package, and the blur of CIFAR-10-C repeats the border.
 
     Args:
         images: (N, C, H, W) uint8, C = 1 or 3, on any device.
-        indices: (N,) int64 on the same device: what tells one image from another.
-        corruption: which.
+        indices: Number that identifies each image, (N,) int64 on the same device.
+        corruption: Name of the corruption.
         severity: 1 to 5.
-        seed: of the noise; nothing else is random.
+        seed: Seed of the noise; nothing else is random.
 
     Returns:
-        (N, C, H, W) uint8, on the same device; on another one equal but for rounding.
+        (N, C, H, W) uint8, on the same device; other devices give the same up to rounding.
 
     Raises:
-        InputError: no such corruption or severity, or another shape or dtype.
+        InputError: unknown corruption or severity, or invalid shape or dtype.
     """
     if corruption not in CORRUPTIONS:
         raise InputError(f"corruption must be one of {', '.join(CORRUPTIONS)}, not {corruption}")
@@ -72,21 +73,21 @@ def corrupt(images: Tensor, indices: Tensor, *, corruption: Corruption, severity
         return images.clone()
     if corruption == "noise":
         return _noise(images, indices, _NOISE[severity - 1], seed)
-    made: Callable[[Tensor, float], Tensor]
-    made, strengths = {
+    function: Callable[[Tensor, float], Tensor]
+    function, strengths = {
         "blur": (_blur, _BLUR),
         "contrast": (_contrast, _CONTRAST),
         "jpeg": (_jpeg, _JPEG),
         "pixelate": (_pixelate, _PIXELATE),
     }[corruption]
-    return made(images, strengths[severity - 1])
+    return function(images, strengths[severity - 1])
 
 
 def _noise(images: Tensor, indices: Tensor, sigma: float, seed: int) -> Tensor:
     values = images[0].numel()
     half, rows = math.ceil(values / 2), max(1, _AT_ONCE // values)
     parts = []
-    for part, ids in zip(images.split(rows), indices.split(rows), strict=True):  # type: ignore[no-untyped-call]
+    for part, ids in zip(images.split(rows), indices.split(rows), strict=True):
         drawn = uniforms(ids, key=(seed, Stream.CORRUPTIONS), count=2 * half)
         radius, angle = (1 - drawn[:, :half]).log_().mul_(-2).sqrt_(), drawn[:, half:].mul_(2 * math.pi)
         normal = torch.cat((radius * angle.cos(), radius * angle.sin()), dim=1)[:, :values]
@@ -118,7 +119,7 @@ def _jpeg(images: Tensor, quality: float) -> Tensor:
 
 def _pixelate(images: Tensor, share: float) -> Tensor:
     pixels = images.float()
-    for dim in (3, 2):  # as PIL: the lines first, rounded in between
+    for dim in (3, 2):  # as in PIL: rows first, rounded in between
         side = images.shape[dim]
         size = max(1, int(share * side))
         pixels = _bytes(pixels.movedim(dim, -1) @ _boxes(side, size).to(pixels).T).movedim(-1, dim).float()
@@ -130,7 +131,7 @@ def _pixelate(images: Tensor, share: float) -> Tensor:
 
 
 def _boxes(side: int, size: int) -> Tensor:
-    """(size, side): an output is the mean of the pixels whose centres lie in its interval."""
+    """Return the weights (size, side) of a box filter, the mean of the pixels with centres in an interval."""
     width = side / size
     centre = (torch.arange(size, dtype=torch.float64) + 0.5) * width
     offset = (torch.arange(side) + 0.5 - centre[:, None]) / width

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ssl_vision.errors import InputError
 
 LARGEST_SIDE = 4096
-"""Pixels: the largest side of a view or of a decoded image, which takes 200 MB in float32."""
+"""Maximum side of a view or a decoded image in pixels; such an image takes 200 MB in float32."""
 
 
 @dataclass(frozen=True)
@@ -14,28 +14,28 @@ class ViewOptions:
     """Size, normalisation and random augmentation of views.
 
     Args:
-        size: Side of a view, pixels.
-        scale: Smallest and largest share of the image's area that a crop takes.
-        ratio: Smallest and largest width / height of a crop.
-        degrees: Rotation is uniform in [-degrees, degrees]; what comes in from outside the image is black.
-        hflip: Probability of a left-right flip.
-        brightness: Brightness factor is uniform in [max(0, 1 - brightness), 1 + brightness].
+        size: Side of a view in pixels.
+        scale: Minimum and maximum area of a crop, as a share of the image's area.
+        ratio: Minimum and maximum aspect ratio (width / height) of a crop.
+        degrees: The rotation is uniform in [-degrees, degrees]; pixels outside the image are black.
+        hflip: Probability of a horizontal flip.
+        brightness: The brightness factor is uniform in [max(0, 1 - brightness), 1 + brightness].
         contrast: Likewise for contrast.
         saturation: Likewise for saturation.
-        hue: Turn of hue is uniform in [-hue, hue], in circles.
-        jitter: Probability that the four colour changes are applied.
-        grayscale: Probability of dropping the colour.
-        blur: Probability of a Gaussian blur over about a tenth of the view.
-        sigma: Smallest and largest standard deviation of the blur, pixels.
-        solarize: Probability of inverting the values of `threshold` or more.
-        threshold: In [0, 1].
-        mean: Means of the channels, of pixels in [0, 1].
+        hue: The hue rotation is uniform in [-hue, hue], as a fraction of the colour circle.
+        jitter: Probability of the colour jitter: brightness, contrast, saturation and hue.
+        grayscale: Probability of conversion to grayscale.
+        blur: Probability of a Gaussian blur, with a kernel of about a tenth of the view.
+        sigma: Minimum and maximum standard deviation of the blur in pixels.
+        solarize: Probability of solarization, which inverts values of at least `threshold`.
+        threshold: Threshold of solarization, in [0, 1].
+        mean: Means of the channels, for pixels in [0, 1].
         std: Standard deviations of the channels.
-        compile: Compile the making of views for the images' device: some seconds for the first batch, then
-            faster; equal but for rounding. On a CPU it takes a C++ compiler.
+        compile: Compile the augmentation for the images' device. The first batch takes some seconds, later
+            ones are faster; results differ only by rounding. Requires a C++ compiler on a CPU.
 
     Raises:
-        InputError: A value is out of range.
+        InputError: a value is out of range.
     """
 
     size: int = 32
@@ -83,5 +83,5 @@ class ViewOptions:
 
     @property
     def kernel(self) -> int:
-        """Taps of the blur: size // 10, made odd, at least 3."""
+        """Kernel size of the blur: size // 10, made odd, at least 3."""
         return max(3, self.size // 10 | 1)

@@ -1,4 +1,4 @@
-"""What is drawn for every view."""
+"""Random parameters of the views."""
 
 import math
 from typing import NamedTuple
@@ -14,22 +14,22 @@ _BOX = 2 * _TRIES + 2
 
 
 class ViewParameters(NamedTuple):
-    """What happens to each image of a batch, one row a view. All are (N,) but order and factors, (N, 4).
+    """Augmentation parameters of N views; all have shape (N,) except order and factors, which have (N, 4).
 
     Attributes:
         top: First row of the crop box, int64.
         left: First column of the crop box, int64.
-        height: Rows of the crop box, int64.
-        width: Columns of the crop box, int64.
-        angle: Rotation before the crop, degrees counter-clockwise.
-        flip: Mirror left and right, bool.
+        height: Height of the crop box, int64.
+        width: Width of the crop box, int64.
+        angle: Rotation before the crop in degrees, counter-clockwise.
+        flip: Flip horizontally, bool.
         jitter: Apply the colour jitter, bool.
-        order: Order of brightness 0, contrast 1, saturation 2, hue 3, int64.
-        factors: Strengths, by operation: three blend factors and the turn of hue.
-        grayscale: Drop the colour, bool.
+        order: Order of brightness 0, contrast 1, saturation 2 and hue 3, int64.
+        factors: Strengths by operation: three blend factors and the hue rotation.
+        grayscale: Convert to grayscale, bool.
         blur: Apply the Gaussian blur, bool.
-        sigma: Standard deviation of the blur, pixels of the view.
-        solarize: Invert the bright pixels, bool.
+        sigma: Standard deviation of the blur in pixels of the view.
+        solarize: Apply solarization, bool.
 
     Example:
         >>> ViewParameters._fields[:5]
@@ -52,16 +52,13 @@ class ViewParameters(NamedTuple):
 
 
 def sample_parameters(views: ViewOptions, starts: Tensor, *, height: int, width: int) -> ViewParameters:
-    """Parameters with the distributions that the options ask for.
+    """Draw the parameters of N views from the distributions given by the options.
 
     Args:
-        views: The options.
-        starts: (N,) `random.states`, one a view.
-        height: Rows of the images.
-        width: Columns of the images.
-
-    Returns:
-        N rows.
+        views: Options of the views.
+        starts: Random states of the views from `random.states`, (N,).
+        height: Height of the images.
+        width: Width of the images.
     """
     drawn = numbers(starts, count=_BOX + 15)
     order, single = drawn[:, _BOX : _BOX + 4], drawn[:, _BOX + 4 :].unbind(1)
@@ -90,20 +87,20 @@ def sample_parameters(views: ViewOptions, starts: Tensor, *, height: int, width:
 def boxes(
     drawn: Tensor, *, height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Boxes of random resized crops: the first of ten tries that fits, at a uniform place.
+    """Compute the boxes of random resized crops: the first of ten candidates that fits, randomly placed.
 
-    A try has an area uniform in `scale`, as a share of the image's, and a width / height log-uniform in
-    `ratio`. Where none fits, it is the largest central box within `ratio`.
+    The area of a candidate is uniform in `scale`, as a share of the image's area, and its aspect ratio is
+    log-uniform in `ratio`. If none fits, the largest central box with a valid aspect ratio is used.
 
     Args:
-        drawn: (N, 22) uniform numbers.
-        height: Rows of the images.
-        width: Columns of the images.
-        scale: Smallest and largest share of the area.
-        ratio: Smallest and largest width / height.
+        drawn: Uniform random numbers, (N, 22).
+        height: Height of the images.
+        width: Width of the images.
+        scale: Minimum and maximum share of the area.
+        ratio: Minimum and maximum aspect ratio (width / height).
 
     Returns:
-        Top, left, rows and columns, each (N,) int64.
+        Top, left, height and width, each (N,) int64.
     """
     area = height * width * _between(*scale, drawn[:, :_TRIES])
     low, high = map(math.log, ratio)
@@ -112,16 +109,16 @@ def boxes(
     fits = (rows > 0) & (rows <= height) & (columns > 0) & (columns <= width)
     first = fits.long().argmax(dim=1, keepdim=True)
     nearest = min(max(width / height, ratio[0]), ratio[1])
-    whole = (min(height, round(width / nearest)), min(width, round(height * nearest)))
-    found = fits.any(dim=1)
+    central = (min(height, round(width / nearest)), min(width, round(height * nearest)))
+    any_fits = fits.any(dim=1)
 
-    def place(lengths: Tensor, uniform: Tensor, *, source: int, whole: int) -> tuple[Tensor, Tensor]:
-        length = torch.where(found, lengths.gather(1, first).squeeze(1), float(whole))
-        start = torch.where(found, uniform * (source - length + 1), float((source - whole) // 2))
+    def place(lengths: Tensor, uniform: Tensor, *, source: int, central: int) -> tuple[Tensor, Tensor]:
+        length = torch.where(any_fits, lengths.gather(1, first).squeeze(1), float(central))
+        start = torch.where(any_fits, uniform * (source - length + 1), float((source - central) // 2))
         return start.long(), length.long()
 
-    top, rows = place(rows, drawn[:, -2], source=height, whole=whole[0])
-    left, columns = place(columns, drawn[:, -1], source=width, whole=whole[1])
+    top, rows = place(rows, drawn[:, -2], source=height, central=central[0])
+    left, columns = place(columns, drawn[:, -1], source=width, central=central[1])
     return top, left, rows, columns
 
 

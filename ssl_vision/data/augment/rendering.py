@@ -1,4 +1,4 @@
-"""The pixels of views: steps are worked out for the whole batch, pixels pass through them in parts."""
+"""Rendering of views: steps are planned for the whole batch and applied to its pixels in parts."""
 
 import functools
 from collections.abc import Callable
@@ -13,16 +13,16 @@ from ssl_vision.data.augment.parameters import ViewParameters
 from ssl_vision.data.augment.resampling import Taps, gaussian, rotate, separable, triangle
 
 _CACHED = 2**18
-"""Numbers in the pixels of a part of a batch on a CPU: what stays in its cache, with what is made of them."""
+"""Number of values in a part of a batch on a CPU, so that it stays in the cache with its intermediates."""
 
 
 class Normalization(NamedTuple):
-    """What all views share.
+    """Constants of all views.
 
     Attributes:
         mean: Means of the channels.
         std: Standard deviations of the channels.
-        threshold: Values of this or more are inverted where a view is solarized.
+        threshold: Threshold of solarization, which inverts values of at least this.
     """
 
     mean: tuple[float, ...]
@@ -31,18 +31,18 @@ class Normalization(NamedTuple):
 
 
 class AugmentationSteps(NamedTuple):
-    """What happens to N views, in this order; None is left out. Masks are (N, 1, 1), 0 or 1.
+    """Augmentation steps of N views, in order; steps that are None are skipped. Masks are (N, 1, 1), 0 or 1.
 
     Attributes:
-        angle: (N,) rotation in degrees.
-        rows: Taps of the crop, from the image's rows to the view's.
-        columns: Taps of the crop and the flip, from the image's columns to the view's.
-        blends: (N, 3 or 6, 3) of the colour jitter.
-        turn: (N,) of the hue.
-        grayscale: Mask.
-        blur: Mask.
-        blurring: Taps of the blur, for rows and for columns.
-        solarize: Mask.
+        angle: Rotation in degrees, (N,).
+        rows: Taps of the crop, from the rows of the image to those of the view.
+        columns: Taps of the crop and the flip, from the columns of the image to those of the view.
+        blends: Blend recipes of the colour jitter, (N, 3 or 6, 3).
+        turn: Hue rotation, (N,).
+        grayscale: Mask of grayscale views.
+        blur: Mask of blurred views.
+        blurring: Taps of the blur, for rows and columns.
+        solarize: Mask of solarized views.
     """
 
     angle: Tensor | None
@@ -56,26 +56,26 @@ class AugmentationSteps(NamedTuple):
     solarize: Tensor | None
 
     def part(self, rows: slice | Tensor) -> "AugmentationSteps":
-        """Those of some views."""
+        """Return the steps of selected views."""
 
-        def cut(field: Tensor | Taps | None) -> Tensor | Taps | None:
+        def select(field: Tensor | Taps | None) -> Tensor | Taps | None:
             if isinstance(field, Taps):
                 return Taps(*(tensor[rows] for tensor in field))
             return None if field is None else field[rows]
 
-        return AugmentationSteps(*map(cut, self))  # type: ignore[arg-type]
+        return AugmentationSteps(*map(select, self))  # type: ignore[arg-type]
 
 
 def plan_steps(
     views: ViewOptions, parameters: ViewParameters, *, height: int, width: int
 ) -> AugmentationSteps:
-    """The steps of N views; those that the options never take are None.
+    """Plan the steps of N views; steps that the options never apply are None.
 
     Args:
-        views: The options.
-        parameters: N rows.
-        height: Rows of the images.
-        width: Columns of the images.
+        views: Options of the views.
+        parameters: Parameters of the N views.
+        height: Height of the images.
+        width: Width of the images.
     """
     p, size = parameters, views.size
 
@@ -110,50 +110,50 @@ def render(
     memory_format: torch.memory_format,
     compiled: bool = False,
 ) -> Tensor:
-    """Views of images.
+    """Render views of images.
 
     Args:
         images: (M, 3, H, W) uint8.
-        steps: Of N = M · V views, view n of image n // V.
-        look: What all views share.
-        dtype: Of the result.
-        memory_format: Of the result.
-        compiled: On a CPU: what follows the crop is compiled, for parts of one shape whatever M is. Elsewhere
-            compile the caller: within torch.compile this is one expression.
+        steps: Steps of N = M · V views; view n is of image n // V.
+        look: Normalisation and solarization threshold.
+        dtype: Dtype of the views.
+        memory_format: Memory format of the views.
+        compiled: Compile the steps after the crop on a CPU, for parts of a shape that does not depend on M.
+            On other devices, compile the caller instead.
 
     Returns:
-        (N, 3, size, size), all first views, then all second views.
+        (N, 3, size, size): all first views, then all second views.
     """
     n, size = steps.rows.weight.shape[:2]
     m, v = len(images), n // len(images)
     if torch.compiler.is_compiling():
-        made = finished(cropped(images, steps), steps, look, dtype)
-        made = made.view(m, v, 3, size, size).transpose(0, 1).reshape(n, 3, size, size)
-        return made.contiguous(memory_format=memory_format)
+        result = finished(cropped(images, steps), steps, look, dtype)
+        result = result.view(m, v, 3, size, size).transpose(0, 1).reshape(n, 3, size, size)
+        return result.contiguous(memory_format=memory_format)
     out = torch.empty((n, 3, size, size), dtype=dtype, device=images.device, memory_format=memory_format)
     views = out.view(v, m, 3, size, size).transpose(0, 1)
     count = m
-    if images.device.type == "cpu":  # a power of two, so that the parts of most batches are full
+    if images.device.type == "cpu":  # a power of two, which divides most batch sizes
         count = 1 << max(0, (_CACHED // (v * 3 * size**2)).bit_length() - 1)
     if compiled and m % count:  # the last image fills up the last part
         rows = torch.arange(-(-m // count) * count).clamp_(max=m - 1)
         images, steps = images[rows], steps.part((v * rows.unsqueeze(1) + torch.arange(v)).flatten())
     for start in range(0, m, count):
-        there = views[start : start + count]
+        target = views[start : start + count]
         part = steps.part(slice(v * start, v * (start + count)))
         pixels = cropped(images[start : start + count], part)
         if compiled:
-            made = _compiled()(pixels, part, look, dtype)
-            there.copy_(made.view(count, v, 3, size, size)[: len(there)])
+            result = _compiled()(pixels, part, look, dtype)
+            target.copy_(result.view(count, v, 3, size, size)[: len(target)])
             continue
         for channel, plane in enumerate(coloured(pixels.unbind(1), part, look)):
             normal = plane.view(-1, v, size, size).sub_(look.mean[channel])
-            torch.div(normal, look.std[channel], out=there[:, :, channel])
+            torch.div(normal, look.std[channel], out=target[:, :, channel])
     return out
 
 
 def finished(pixels: Tensor, steps: AugmentationSteps, look: Normalization, dtype: torch.dtype) -> Tensor:
-    """What follows the crop, as one expression."""
+    """Apply the steps after the crop, as one expression."""
     planes = coloured(pixels.unbind(1), steps, look)
     normal = [(plane - mean) / std for plane, mean, std in zip(planes, look.mean, look.std, strict=True)]
     return torch.stack(normal, dim=1).to(dtype)
@@ -165,7 +165,7 @@ def _compiled() -> Callable[[Tensor, AugmentationSteps, Normalization, torch.dty
 
 
 def cropped(images: Tensor, steps: AugmentationSteps) -> Tensor:
-    """Crops in [0, 1], rotated and flipped: (M, 3, H, W) uint8 to (N, 3, size, size) float32."""
+    """Rotate, crop and flip: (M, 3, H, W) uint8 to (N, 3, size, size) float32 in [0, 1]."""
     pixels = images.transpose(2, 3).contiguous().float().div_(255.0).transpose(2, 3)
     if steps.angle is not None:
         pixels = rotate(pixels.repeat_interleave(len(steps.angle) // len(images), dim=0), steps.angle)
@@ -173,7 +173,7 @@ def cropped(images: Tensor, steps: AugmentationSteps) -> Tensor:
 
 
 def coloured(planes: Planes, steps: AugmentationSteps, look: Normalization) -> Planes:
-    """Colour jitter, grayscale, blur and solarization; the planes are new, or were nobody else's."""
+    """Apply colour jitter, grayscale, blur and solarization; may modify the planes in place."""
     if steps.blends is not None:
         planes = jitter(planes, steps.blends, steps.turn)
     if steps.grayscale is not None:

@@ -1,4 +1,4 @@
-"""Resampling of image batches where every image has its own geometry."""
+"""Resampling of image batches with individual geometry per image."""
 
 import math
 from typing import NamedTuple
@@ -9,11 +9,11 @@ from torch.nn import functional as F
 
 
 class Taps(NamedTuple):
-    """How a line of pixels becomes another: output t of line n is the sum over k of weight · line[pixel].
+    """Sparse linear map of lines of pixels: output t of line n is the sum over k of weight · line[pixel].
 
     Attributes:
-        pixel: (N, T, K) int64, the input pixels of every output.
-        weight: (N, T, K) float32, those of an output summing to 1.
+        pixel: Input pixels of every output, (N, T, K) int64.
+        weight: Weights of the input pixels, (N, T, K) float32; those of an output sum to 1.
     """
 
     pixel: Tensor
@@ -21,14 +21,14 @@ class Taps(NamedTuple):
 
 
 def separable(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
-    """Resamples every line by `columns`, then every column by `rows`.
+    """Resample every row of the images with `columns`, then every column with `rows`.
 
-    The taps of N = M · V views serve M images: taps n are for image n // V.
+    With N = M · V views of M images, taps n are applied to image n // V.
 
     Args:
         images: (M, C, H, W) float32; a transposed memory layout saves a copy.
-        rows: Of N views, from H to S.
-        columns: Of N views, from W to T.
+        rows: Taps of N views, from H to S.
+        columns: Taps of N views, from W to T.
 
     Returns:
         (N, C, S, T).
@@ -37,20 +37,20 @@ def separable(images: Tensor, rows: Taps, columns: Taps) -> Tensor:
 
 
 def triangle(start: Tensor, length: Tensor, reverse: Tensor, *, source: int, size: int) -> Taps:
-    """Taps that resize the interval [start, start + length) of a line of pixels to `size` pixels.
+    """Compute taps that resize the interval [start, start + length) of a line of pixels to `size` pixels.
 
-    The triangle filter of antialiased bilinear resizing: its half-width is one source pixel where the
-    interval is enlarged and length/size source pixels where it is shrunk; no pixel outside weighs anything.
+    They implement the triangle filter of antialiased bilinear resizing. Its half-width is one source pixel
+    for enlargement and length/size source pixels for reduction; pixels outside the interval have no weight.
 
     Args:
-        start: (N,) first pixel of the interval.
-        length: (N,) number of pixels in it, at most `source`.
-        reverse: (N,) bool, True to write the result from the last pixel to the first.
+        start: First pixel of the interval, (N,).
+        length: Number of pixels in the interval, (N,), at most `source`.
+        reverse: Reverse the order of the outputs, (N,) bool.
         source: Number of pixels in the line.
-        size: Number of pixels to make.
+        size: Number of output pixels.
 
     Returns:
-        N taps from `source` to `size`: 2 an output, or as many as the widest filter meets.
+        N taps from `source` to `size`, with 2 taps per output, or as many as the widest filter covers.
     """
     start, length, reverse = (part.view(-1, 1, 1) for part in (start, length, reverse))
     count = 2 if source <= size else math.ceil(2 * source / size) + 1
@@ -61,22 +61,22 @@ def triangle(start: Tensor, length: Tensor, reverse: Tensor, *, source: int, siz
     centre = scale * (out + 0.5)
     first = (centre - 0.5 - support).floor().long() + 1
     pixel = first + torch.arange(count, device=start.device)
-    # The order of operations is torch's own, so that the weights round alike.
+    # The order of operations is that of torch, so that the weights are rounded equally.
     distance = (pixel - centre + 0.5).abs_() / support
     weight = (1.0 - distance).clamp_(min=0.0) * ((pixel >= 0) & (pixel < length))
     return Taps((pixel + start).clamp_(0, source - 1), weight / weight.sum(dim=2, keepdim=True))
 
 
 def gaussian(sigma: Tensor, *, kernel: int, size: int) -> Taps:
-    """Taps that blur a line of `size` pixels by a Gaussian cut to `kernel` taps, reflected at both ends.
+    """Compute taps of a Gaussian blur of a line of `size` pixels, truncated to `kernel` taps and reflected.
 
     Args:
-        sigma: (N,) standard deviation in pixels, above 0.
+        sigma: Standard deviation in pixels, (N,), above 0.
         kernel: Odd number of taps, below 2 * size.
         size: Number of pixels.
 
     Returns:
-        N taps from `size` to `size`, min(kernel, size) an output.
+        N taps from `size` to `size`, with min(kernel, size) taps per output.
     """
     out = torch.arange(size, device=sigma.device).unsqueeze(1)
     count = min(kernel, size)
@@ -93,11 +93,11 @@ def gaussian(sigma: Tensor, *, kernel: int, size: int) -> Taps:
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
-    """Each image turned counter-clockwise about its centre, bilinear, zero outside the image.
+    """Rotate each image counter-clockwise about its centre, bilinear, with zeros outside the image.
 
     Args:
         images: (N, C, H, W) float.
-        degrees: (N,) angles.
+        degrees: Angles in degrees, (N,).
 
     Returns:
         (N, C, H, W).
@@ -105,7 +105,7 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
     height, width = images.shape[-2:]
     cos, sin = torch.cos(torch.deg2rad(degrees)), torch.sin(torch.deg2rad(degrees))
     zero = torch.zeros_like(cos)
-    # grid_sample's coordinates run from -1 to 1 on both axes, whatever the image's proportions.
+    # The coordinates of grid_sample run from -1 to 1 on both axes for any aspect ratio.
     x = torch.stack((cos, -sin * (height / width), zero), dim=1)
     y = torch.stack((sin * (width / height), cos, zero), dim=1)
     grid = F.affine_grid(torch.stack((x, y), dim=1), list(images.shape), align_corners=False)
@@ -113,10 +113,10 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
 
 
 def _lines(images: Tensor, taps: Taps) -> Tensor:
-    """out[n, c, t] = Σ_k weight[n, t, k] · images[n // V, c, pixel[n, t, k]]: (M, C, H, W) to (N, C, T, W).
+    """Compute out[n, c, t] = Σ_k weight[n, t, k] · images[n // V, c, pixel[n, t, k]], shape (N, C, T, W).
 
-    The lines are a table of embeddings and the outputs are bags of it: one pass over memory in one kernel,
-    in float32 whatever the precision of matrix products.
+    The lines are treated as a table of embeddings and the outputs as its bags. This is one pass over memory
+    in one kernel, and in float32 for any precision of matrix products.
     """
     m, channels, height, width = images.shape
     n, size, count = taps.pixel.shape

@@ -1,4 +1,4 @@
-"""Two random views of every image of a batch, made at once on the images' device."""
+"""Random views of image batches, computed on the images' device."""
 
 import functools
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from ssl_vision.data.random import Stream, states
 class Views(ViewOptions):
     """Random views with the distributions and semantics of torchvision's transforms on float tensors.
 
-    Order: rotation, random resized crop, flip, colour jitter, grayscale, blur, solarization, normalisation.
-    A view is a pure function of (seed, epoch, index of the image, view), whatever else is in the batch.
-    The arguments are those of `ViewOptions`.
+    The order is rotation, random resized crop, flip, colour jitter, grayscale, blur, solarization,
+    normalisation. A view is a pure function of (seed, epoch, index of the image, view) and does not depend on
+    the rest of the batch. The arguments are those of `ViewOptions`.
 
     Example:
         >>> views = Views(size=16)
@@ -39,26 +39,26 @@ class Views(ViewOptions):
         dtype: torch.dtype = torch.float32,
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> Tensor:
-        """Two independent views of every image.
+        """Make two independent views of every image.
 
         Args:
             images: (N, 3, H, W) uint8.
-            indices: (N,) int64 on the same device: what tells one image from another.
+            indices: Number that identifies each image, (N,) int64 on the same device.
             seed: Any integer.
-            epoch: Any integer; each gives new views.
-            dtype: Of the views; what comes before is computed in float32.
-            memory_format: Of the views.
+            epoch: Any integer; each epoch gives new views.
+            dtype: Dtype of the views; augmentation itself is in float32.
+            memory_format: Memory format of the views.
 
         Returns:
             (2N, 3, size, size): all first views, then all second views.
         """
         starts = states(indices, *((seed, Stream.VIEWS, epoch, view) for view in (0, 1)))
-        make = _compiled() if self.compile and images.device.type != "cpu" else Views._made
-        with torch.inference_mode(False), torch.no_grad():  # one mode, or every other would compile anew
+        make = _compiled() if self.compile and images.device.type != "cpu" else Views._make
+        with torch.inference_mode(False), torch.no_grad():  # each other mode would be compiled separately
             return make(self, images, starts, dtype, memory_format)
 
     def plain(self, images: Tensor) -> Tensor:
-        """Whole images, resized (antialiased bilinear) and normalised: the input of evaluation.
+        """Resize (antialiased bilinear) and normalise whole images, for evaluation.
 
         Args:
             images: (N, 3, H, W) uint8.
@@ -69,7 +69,7 @@ class Views(ViewOptions):
         pixels = images.float().div_(255.0)
         if images.shape[-2:] != (self.size, self.size):
             pixels = F.interpolate(pixels, size=(self.size, self.size), mode="bilinear", antialias=True)
-        return self._normalised(pixels)
+        return self._normalize(pixels)
 
     def parameters(
         self,
@@ -81,28 +81,28 @@ class Views(ViewOptions):
         width: int,
         views: tuple[int, ...] = (0, 1),
     ) -> ViewParameters:
-        """Draws what happens to each image.
+        """Draw the augmentation parameters of each image.
 
         Args:
-            indices: (N,) int64.
+            indices: Number that identifies each image, (N,) int64.
             seed: Any integer.
             epoch: Any integer.
-            height: Rows of the images.
-            width: Columns of the images.
-            views: Which views of every image.
+            height: Height of the images.
+            width: Width of the images.
+            views: Numbers of the views.
 
         Returns:
-            One row for each view of the first image, then of the next, on the device of `indices`.
+            Parameters of all views of the first image, then of the next, on the device of `indices`.
         """
         starts = states(indices, *((seed, Stream.VIEWS, epoch, view) for view in views))
         return sample_parameters(self, starts, height=height, width=width)
 
-    def _made(
+    def _make(
         self, images: Tensor, starts: Tensor, dtype: torch.dtype, memory_format: torch.memory_format
     ) -> Tensor:
         height, width = images.shape[-2:]
-        p = sample_parameters(self, starts, height=height, width=width)
-        return self.render(images, p, dtype=dtype, memory_format=memory_format)
+        parameters = sample_parameters(self, starts, height=height, width=width)
+        return self.render(images, parameters, dtype=dtype, memory_format=memory_format)
 
     def render(
         self,
@@ -112,13 +112,13 @@ class Views(ViewOptions):
         dtype: torch.dtype = torch.float32,
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> Tensor:
-        """Applies the parameters; operations that these options never apply are skipped.
+        """Render views with given parameters; operations that the options never apply are skipped.
 
         Args:
             images: (M, 3, H, W) uint8.
-            parameters: N = M · V rows, row n for a view of image n // V.
-            dtype: Of the result.
-            memory_format: Of the result.
+            parameters: Parameters of N = M · V views; view n is of image n // V.
+            dtype: Dtype of the views.
+            memory_format: Memory format of the views.
 
         Returns:
             (N, 3, size, size), normalised: all first views, then all second views.
@@ -129,8 +129,8 @@ class Views(ViewOptions):
         compiled = self.compile and images.device.type == "cpu"
         return render(images, steps, look, dtype=dtype, memory_format=memory_format, compiled=compiled)
 
-    def _normalised(self, pixels: Tensor) -> Tensor:
-        """(pixels - mean) / std in place, by numbers: the upload of a tensor would wait for the device."""
+    def _normalize(self, pixels: Tensor) -> Tensor:
+        """Normalise in place, with Python numbers: uploading a tensor would synchronise the device."""
         for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
             pixels[:, channel].sub_(mean).div_(std)
         return pixels
@@ -138,4 +138,4 @@ class Views(ViewOptions):
 
 @functools.cache
 def _compiled() -> Callable[[Views, Tensor, Tensor, torch.dtype, torch.memory_format], Tensor]:
-    return torch.compile(Views._made)
+    return torch.compile(Views._make)

@@ -22,9 +22,9 @@ class CIFAR10(ImageData):
     """60,000 images of 32x32 pixels in 10 classes (Krizhevsky, 2009): 50,000 train, 10,000 test.
 
     Args:
-        root: Folder that holds cifar-10-batches-py.
-        views: How views are made.
-        **options: Of `ImageData`.
+        root: Directory that contains cifar-10-batches-py.
+        views: Random views of the images.
+        **options: Options of `ImageData`.
 
     Example:
         >>> data = CIFAR10(root="data", batch_size=512)
@@ -36,16 +36,16 @@ class CIFAR10(ImageData):
         super().__init__(root=root, views=views, **options)
 
     def prepare_data(self) -> None:
-        """Fetches the archive (163 MB) where `download` is set and the files are missing or damaged."""
+        """Download the archive (163 MB) if `download` is set and files are missing or damaged."""
         if self.download:
             _fetch("CIFAR-10", datasets.CIFAR10, self.root)
 
     def folder_of(self, split: Split) -> Path:
-        """The folder of the official files."""
+        """Return the directory of the official files."""
         return self.root / "cifar-10-batches-py"
 
     def read(self, split: Split) -> Images:
-        """Decodes a split; "pretrain" is train."""
+        """Read a split; "pretrain" is the same as "train"."""
         if split == "pretrain":
             return self.split("train")
         return _read("CIFAR-10", datasets.CIFAR10, self.root, split)
@@ -55,9 +55,9 @@ class CIFAR100(ImageData):
     """60,000 images of 32x32 pixels in 100 fine classes (Krizhevsky, 2009): 50,000 train, 10,000 test.
 
     Args:
-        root: Folder that holds cifar-100-python.
-        views: How views are made.
-        **options: Of `ImageData`.
+        root: Directory that contains cifar-100-python.
+        views: Random views of the images.
+        **options: Options of `ImageData`.
 
     Example:
         >>> data = CIFAR100(root="data", batch_size=512)
@@ -69,20 +69,20 @@ class CIFAR100(ImageData):
         super().__init__(root=root, views=views, **options)
 
     def prepare_data(self) -> None:
-        """Fetches the archive (161 MB) where `download` is set and the files are missing or damaged."""
+        """Download the archive (161 MB) if `download` is set and files are missing or damaged."""
         if self.download:
             _fetch("CIFAR-100", datasets.CIFAR100, self.root)
 
     def folder_of(self, split: Split) -> Path:
-        """The folder of the official files."""
+        """Return the directory of the official files."""
         return self.root / "cifar-100-python"
 
     @cached_property
     def superclasses(self) -> Tensor:
-        """(100,) int64, which of the 20 superclasses each class is of, from the official files.
+        """The superclass (0 to 19) of each class, (100,) int64, from the official files.
 
         Raises:
-            InputError: They are absent or damaged.
+            InputError: the files are missing or damaged.
         """
         test = self.split("test")  # also checks the file that is read here
         path = self.root / datasets.CIFAR100.base_folder / "test"
@@ -95,7 +95,7 @@ class CIFAR100(ImageData):
         )
 
     def read(self, split: Split) -> Images:
-        """Decodes a split; "pretrain" is train."""
+        """Read a split; "pretrain" is the same as "train"."""
         if split == "pretrain":
             return self.split("train")
         return _read("CIFAR-100", datasets.CIFAR100, self.root, split)

@@ -1,4 +1,4 @@
-"""Handwritten digits that come with scikit-learn: real images without a download."""
+"""Handwritten digits from scikit-learn, which require no download."""
 
 from typing import Any
 
@@ -29,13 +29,13 @@ _VIEWS = Views(
 class Digits(ImageData):
     """1,797 scans of 8x8 pixels in 10 classes (Alpaydin & Kaynak, UCI optdigits); the first 1,437 are train.
 
-    Writers follow one another in the file, so test and the held-out rows show other people's digits.
-    Good for a first run, too easy to rank objectives. The smallest class of train has 141 images, so 20
-    neighbours vote in kNN by default.
+    Images are sorted by writer, so the test and held-out images are by other writers. The data set is suited
+    to a first run but too easy to rank objectives. Its smallest train class has 141 images, so kNN uses 20
+    neighbours by default.
 
     Args:
-        views: How views are made.
-        **options: Of `ImageData`.
+        views: Random views of the images.
+        **options: Options of `ImageData`.
 
     Example:
         >>> digits = Digits().split("train")
@@ -49,7 +49,7 @@ class Digits(ImageData):
         super().__init__(root="", views=views, **options)
 
     def read(self, split: Split) -> Images:
-        """Scans 0..16 as uint8 round(255/16 v) in three equal channels."""
+        """Read a split; scan values v in 0..16 become round(255/16 v) in three equal channels."""
         if split == "pretrain":
             return self.split("train")
         digits = load_digits()
@@ -59,8 +59,8 @@ class Digits(ImageData):
         return Images(scans.unsqueeze(1).repeat(1, 3, 1, 1), labels, tuple(map(str, digits.target_names)))
 
     def folder_of(self, split: Split) -> None:
-        """None: the images come with scikit-learn."""
+        """Return None, because the images are part of scikit-learn."""
 
     def heldout(self, count: int) -> Tensor:
-        """(count,) bool: the last val_share of the rows."""
+        """Return a mask (count,) of the last ``val_share`` of the rows."""
         return torch.arange(count) >= count - round(self.val_share * count)

@@ -1,4 +1,4 @@
-"""A user's own images, in folders."""
+"""Image files in folders."""
 
 import os
 import warnings
@@ -31,45 +31,46 @@ from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
 
 EXTENSIONS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-"""Files with these endings, whatever their case, are images."""
+"""Extensions of image files, matched case-insensitively."""
 _IN_MEMORY = 2**30
 _VIEWS = Views(size=96, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
 class ImageFolder(ImageData):
-    """Images below a folder, labelled by the subfolder they lie in or not at all.
+    """Images in folders, with optional labels given by the names of their class folders.
 
-    The class of root/train/cat/**/x.png is cat; root/train/x.png has no label. Directly below root, folders
-    with these names in upper or lower case are splits, never classes: train and training; val, valid and
+    The class of root/train/cat/**/x.png is cat; root/train/x.png has no label. Folders directly below root
+    with these names, in upper or lower case, are splits and not classes: train and training; val, valid and
     validation; test and testing. Without a train folder, all other images below root are the train split.
 
-    Files are taken in the order of their names and decoded once to squares of `image_size`: upright as EXIF
-    says, shorter side resized, centre cropped, RGB; of an animation the first frame, of 16 bits a channel the
-    upper 8, without transparency. Squares above 1 GiB in all go to a file, from which batches are read; it is
-    made again when an image is changed, added or removed.
+    Files are sorted by name and decoded once to RGB squares of `image_size`: the EXIF orientation is applied,
+    the shorter side is resized and the longer one centre cropped. Of an animation, the first frame is used;
+    of 16-bit channels, the upper 8 bits; transparency is dropped. If the squares take more than 1 GiB, they
+    are written to a file, from which batches are read. The file is created again if an image is changed,
+    added or removed.
 
-    Links are followed, but not into a folder that they lie in.
+    Symbolic links are followed, except into folders that contain them.
 
     Args:
         root: Folder of the images.
-        train: Subfolder to pretrain on. The default also finds the other known names, and is root itself if
-            there is none.
-        val_folder: Subfolder of the validation split, with the same class folders as train. The default also
-            finds the other known names.
+        train: Subfolder to pretrain on. By default, all of the names above are recognised, and root itself is
+            used if there is none.
+        val_folder: Subfolder of the validation split, with the same class folders as train. By default, all
+            of the names above are recognised.
         test: Subfolder of the test split, likewise.
-        image_size: Side of the stored images, pixels.
-        strict: Stop at a file that cannot be decoded, instead of leaving it out with a warning.
-        cache: Whether squares are kept in a file: "auto" where they exceed 1 GiB, "always" or "never".
-        cache_dir: Folder of that file; None is root/.ssl_vision_cache, or the user's cache folder where root
-            cannot be written to.
-        views: How views are made.
-        **options: Of `ImageData`.
+        image_size: Side of the stored images in pixels.
+        strict: Raise an error for a file that cannot be decoded, instead of skipping it with a warning.
+        cache: When to store the squares in a file: "auto" if they exceed 1 GiB, "always" or "never".
+        cache_dir: Directory of that file. Default: root/.ssl_vision_cache, or the user's cache directory if
+            root is not writable.
+        views: Random views of the images.
+        **options: Options of `ImageData`.
 
     Attributes:
-        skipped: Paths within root of the files, in the splits read so far, that cannot be decoded.
+        skipped: Paths relative to root of undecodable files in the splits read so far.
 
     Raises:
-        InputError: image_size is not in 1..4096, or cache is none of the three.
+        InputError: image_size is not in 1..4096, or cache is not one of its three values.
 
     Example:
         >>> data = ImageFolder(root="photos", image_size=96)
@@ -110,9 +111,9 @@ class ImageFolder(ImageData):
         self._contents: dict[str, str] = {}
 
     def prepare_data(self) -> None:
-        """Makes the cache where one is wanted, so that one process of a machine does it for all.
+        """Write the cache if it is used, in one process per machine.
 
-        Where other processes wait for this one, what is wrong with the images is said by `setup`, in all.
+        With several processes, errors are ignored here, because `setup` raises them in all processes.
         """
         splits = self._needed("validate")
         try:
@@ -126,11 +127,11 @@ class ImageFolder(ImageData):
                 raise
 
     def read(self, split: Split) -> Images:
-        """Decodes a split; "pretrain" is train.
+        """Decode a split; "pretrain" is the same as "train".
 
         Raises:
-            InputError: The folder is absent or holds no image, a file cannot be decoded, or a class is not
-                one of the train split's.
+            InputError: the folder does not exist or contains no images, a file cannot be decoded, or a class
+                is not in the train split.
         """
         if split == "pretrain":
             return self.split("train")
@@ -154,18 +155,18 @@ class ImageFolder(ImageData):
         return Images(images, torch.tensor([positions.get(name, -1) for name in labels]), classes, file=file)
 
     def has(self, split: Split) -> bool:
-        """Whether there is a folder of this split; without a train folder, root is the train split.
+        """Return True if a split has a folder; the train split always has one, which may be root.
 
         Raises:
-            InputError: The folder that was chosen for the split does not exist.
+            InputError: the folder chosen for the split does not exist.
         """
         return split in ("pretrain", "train") or self._folders.find(split) is not None
 
     def check(self, *splits: Split) -> None:
-        """Checks folders, file names and class names of splits; no image is decoded.
+        """Check the folders, file names and class names of splits, without decoding images.
 
         Raises:
-            InputError: A folder is absent or holds no image, or a class is not one of the train split's.
+            InputError: a folder does not exist or contains no images, or a class is not in the train split.
         """
         for split in splits:
             listing = self._listing(split)
@@ -174,10 +175,10 @@ class ImageFolder(ImageData):
                 _refuse_other_classes(listing.folder, [_class(name) for name in listing.names], classes)
 
     def folder_of(self, split: Split) -> Path:
-        """The folder that a split is read from.
+        """Return the folder of a split.
 
         Raises:
-            InputError: There is none.
+            InputError: there is none.
         """
         folders = self._folders
         if split in ("pretrain", "train"):
@@ -185,16 +186,16 @@ class ImageFolder(ImageData):
         return folders.get(split)
 
     def fingerprint(self, known: Mapping[str, FileRecord] | None = None) -> Fingerprint:
-        """Computes what tells the images that `fit` uses from others: the paths and contents of their files.
+        """Compute a digest of the paths and contents of the image files used by `fit`.
 
-        Nothing is decoded. Only files that were neither decoded before nor are known are read.
+        No image is decoded, and files that were decoded before or whose records are unchanged are not read.
 
         Args:
-            known: Earlier records by path. The content of a file whose size and modification time are those
-                of its record is not read again.
+            known: Earlier records by path. Files with unchanged size and modification time are not read
+                again.
 
         Raises:
-            InputError: A folder is absent or holds no image.
+            InputError: a folder does not exist or contains no images.
         """
         known = known or {}
         states = {
@@ -238,7 +239,7 @@ class ImageFolder(ImageData):
         return SplitFolders(self.root, {"train": self.train, "val": self.val_folder, "test": self.test})
 
     def _listing(self, split: Split) -> Listing:
-        """The image files of a split, looked up once."""
+        """Return the listing of a split, which is made only once."""
         name: Split = "train" if split == "pretrain" else split
         if name not in self._listings:
             folder = self.folder_of(name)
@@ -247,17 +248,17 @@ class ImageFolder(ImageData):
         return self._listings[name]
 
     def _paths(self, listing: Listing, names: Iterable[str]) -> list[str]:
-        """Paths of listed files within root."""
+        """Return paths of listed files relative to root."""
         prefix = os.path.relpath(listing.folder, self.root)
         return list(names) if prefix == "." else [f"{prefix}{os.sep}{name}" for name in names]
 
     def _large(self, listing: Listing) -> bool:
-        """Whether the squares go to a file."""
+        """Return True if the squares are stored in a file."""
         size = len(listing.names) * 3 * self.image_size**2
         return self.cache == "always" or (self.cache == "auto" and size > _IN_MEMORY)
 
     def _decoded(self, listing: Listing) -> tuple[Tensor, list[str], dict[str, str]]:
-        """The images of the files that can be decoded, the names of the others, and the files' contents."""
+        """Return the images of decodable files, the names of the other files, and the files' digests."""
         images = np.empty((len(listing.names), 3, self.image_size, self.image_size), dtype=np.uint8)
         contents: dict[str, str] = {}
         for row, (name, pixels, content) in enumerate(self._squares(listing)):
@@ -267,7 +268,7 @@ class ImageFolder(ImageData):
         return torch.from_numpy(images[: len(contents)]), skipped, contents
 
     def _cached(self, listing: Listing) -> Cached:
-        """The same in a file, which is made where it is not there."""
+        """Return the images and digests in a cache file, which is created if it does not exist."""
         place, folder = cache_place(self.root, self.cache_dir), listing.folder
         label = "all" if folder == self.root else quote(os.path.relpath(folder, self.root), safe="")
         cache = Cache(place, label, listing=listing, side=self.image_size)
@@ -276,9 +277,9 @@ class ImageFolder(ImageData):
             cache.write(lambda: self._squares(listing))
             cached = cache.read()
         if cached is None:
-            raise InputError(f"{place} was changed while it was written to: start again")
+            raise InputError(f"{place} was changed while it was being written; start again")
         if cached.skipped and self.strict:
-            raise corrupt(folder / cached.skipped[0], "as found when it was read")
+            raise corrupt(folder / cached.skipped[0], "according to the cache")
         return cached
 
     def _squares(self, listing: Listing) -> Iterator[Decoded]:
@@ -286,45 +287,45 @@ class ImageFolder(ImageData):
 
     def _warn(self, folder: Path, skipped: list[str], count: int) -> None:
         first = ", ".join(str(folder / name) for name in skipped[:3]) + (", ..." if len(skipped) > 3 else "")
-        message = f"skipped {len(skipped)} of {count} images, not decodable: {first}"
+        message = f"skipped {len(skipped)} of {count} images that cannot be decoded: {first}"
         warnings.warn(message, stacklevel=3)
 
 
 def image_names(folder: Path, *, but: Collection[Path] = ()) -> list[str]:
-    """Paths of the image files below a folder, within it, in the order of their names.
+    """List the image files at any depth below a folder, as paths relative to it, sorted by name.
 
     Args:
-        folder: Where to look, at any depth.
-        but: Folders below it that are left out.
+        folder: The folder.
+        but: Excluded folders.
 
     Raises:
-        InputError: There is no such folder, or no image in it, or a folder that cannot be read.
+        InputError: the folder does not exist, contains no images, or cannot be read.
     """
     if not folder.is_dir():
         raise InputError(f"no folder {folder}")
     names = []
-    above = {str(folder): {_identity(folder)}}
-    for place, folders, files in os.walk(folder, followlinks=True, onerror=_unreadable):
-        around = above.pop(place)
-        inside = {name: _identity(path) for name in folders if (path := Path(place, name)) not in but}
-        folders[:] = [name for name, identity in inside.items() if identity not in around]
-        above |= {os.path.join(place, name): around | {inside[name]} for name in folders}
-        below = os.path.relpath(place, folder)
+    ancestors = {str(folder): {_identity(folder)}}
+    for parent, folders, files in os.walk(folder, followlinks=True, onerror=_unreadable):
+        above = ancestors.pop(parent)
+        identities = {name: _identity(path) for name in folders if (path := Path(parent, name)) not in but}
+        folders[:] = [name for name, identity in identities.items() if identity not in above]
+        ancestors |= {os.path.join(parent, name): above | {identities[name]} for name in folders}
+        prefix = os.path.relpath(parent, folder)
         names += [
-            file if below == "." else os.path.join(below, file)
+            file if prefix == "." else os.path.join(prefix, file)
             for file in files
             if os.path.splitext(file)[1].lower() in EXTENSIONS
         ]
     if not names:
-        left = sorted(path.name for path in but if path.is_dir() and folder in path.parents)
-        where = f"{folder} outside {' and '.join(left)}" if left else str(folder)
-        advice = "; name the folder of training images with --data.train FOLDER" if left else ""
+        excluded = sorted(path.name for path in but if path.is_dir() and folder in path.parents)
+        where = f"{folder} outside {' and '.join(excluded)}" if excluded else str(folder)
+        advice = "; set the folder of training images with --data.train FOLDER" if excluded else ""
         raise InputError(f"no images in {where}: looked for {' '.join(sorted(EXTENSIONS))}{advice}")
     return sorted(names, key=lambda name: name.split(os.sep))
 
 
 def _identity(folder: Path) -> tuple[int, int]:
-    """What tells a folder from others, by whatever path it is reached."""
+    """Return an identifier of a folder that does not depend on its path."""
     status = folder.stat()
     return status.st_dev, status.st_ino
 
@@ -334,13 +335,13 @@ def _unreadable(error: OSError) -> NoReturn:
 
 
 def _class(name: str) -> str:
-    """The subfolder that a file lies in, or nothing for a file right in the folder."""
+    """Return the first folder of a relative path; empty for a file directly in the folder."""
     first, _, rest = name.partition(os.sep)
     return first if rest else ""
 
 
 def _refuse_other_classes(folder: Path, labels: Collection[str], classes: Collection[str]) -> None:
-    """Refuses a split with a class that train does not have; where train has no class, labels have no use."""
+    """Raise an error for a class that is not in the train split; ignore labels if train has no classes."""
     unknown = {*labels} - {"", *classes}
     if classes and unknown:
         raise InputError(f"{folder / min(unknown)} is a class that the train split does not have")

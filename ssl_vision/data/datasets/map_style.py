@@ -1,4 +1,4 @@
-"""The images of a map-style data set, such as one of torchvision."""
+"""Images of map-style data sets, such as those of torchvision."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from ssl_vision.data.loading.decoding import to_rgb
 from ssl_vision.errors import InputError
 
 _IN_MEMORY = 2**32
-"""Bytes of images that are kept in memory; more are read from the data set whenever they are needed."""
+"""Maximum size of images kept in memory in bytes; larger data sets are read on demand."""
 
 
 class MapDataset(Protocol):
@@ -31,7 +31,7 @@ class MapDataset(Protocol):
 
 
 class PreparedViews(Views):
-    """Views of images that a data set has already resized and normalised: only the plain one exists."""
+    """Views of images that are already resized and normalised, which cannot be augmented."""
 
     def plain(self, images: Tensor) -> Tensor:
         """Return the images as they are."""
@@ -56,20 +56,20 @@ class PreparedViews(Views):
 
 def _not_augmented() -> ValueError:
     return ValueError(
-        "it needs augmented views, and the data set returns normalised tensors: let it return PIL images or "
-        "uint8 tensors, and give views"
+        "it needs augmented views, but the data set returns normalised tensors; return PIL images or uint8 "
+        "tensors, and set views"
     )
 
 
 class DatasetImages(Images):
-    """Images of a map-style data set that are read when they are needed, or already normalised.
+    """Images of a map-style data set that are read on demand, or already normalised.
 
     Args:
-        read: returns the image of a row of the data set as a tensor (C, H, W).
+        read: function that returns the image of a row of the data set as a tensor (C, H, W).
         shape: (C, H, W) of all images.
-        labels: (N,) int64, -1 for an image without a label.
+        labels: (N,) int64, -1 for images without a label.
         classes: names of the classes.
-        rows: (N,) int64, which rows of the data set these are.
+        rows: rows of the data set, (N,) int64.
     """
 
     def __init__(
@@ -118,17 +118,16 @@ def read_dataset(dataset: MapDataset, *, size: int | None = None) -> Images:
     """Read the labels of a map-style data set, and its images if they take at most 4 GiB.
 
     Images are PIL images, uint8 tensors (3, H, W) or (1, H, W), uint8 arrays (H, W, 3) or (H, W), or
-    floating-point tensors (3, H, W) that are already normalised. A label is an integer; -1 or None stands for
-    an image without one.
+    floating-point tensors (3, H, W) that are already normalised. Labels are integers; -1 or None marks an
+    image without a label.
 
     Args:
-        dataset: ``dataset[i]`` is a pair (image, label).
-        size: side in pixels of the squares that PIL images become, unless all of them are squares of one
-            size already: the shorter side is resized, the longer one centre cropped. None requires images of
-            one size.
+        dataset: the data set; ``dataset[i]`` is a pair (image, label).
+        size: side in pixels of the squares that PIL images are converted to (shorter side resized, longer
+            one centre cropped), unless all of them are squares of one size. None requires images of one size.
 
     Raises:
-        InputError: the data set is empty or has no length, an item is not such a pair, or sizes differ.
+        InputError: the data set is empty or has no length, an item is not a pair, or image sizes differ.
 
     Example:
         >>> pairs = [(torch.zeros(3, 8, 8, dtype=torch.uint8), label) for label in (0, 1, 1)]
@@ -140,7 +139,7 @@ def read_dataset(dataset: MapDataset, *, size: int | None = None) -> Images:
     try:
         count = len(dataset)
     except TypeError as error:
-        raise InputError(f"{name} has no length: a map-style data set is required") from error
+        raise InputError(f"{name} has no length; a map-style data set is required") from error
     if not count:
         raise InputError(f"{name} has no images")
     first, _ = _pair(dataset, 0, name)
@@ -162,8 +161,8 @@ def _read(dataset: MapDataset, count: int, name: str, *, size: int | None) -> Im
         return _image(image, size=size, where=f"{name}[{row}]")
 
     first = read(0)
-    shape, kept = tuple(first.shape), count * first.nbytes <= _IN_MEMORY
-    store = torch.empty((count if kept else 0, *shape), dtype=first.dtype)
+    shape, in_memory = tuple(first.shape), count * first.nbytes <= _IN_MEMORY
+    store = torch.empty((count if in_memory else 0, *shape), dtype=first.dtype)
     labels = torch.empty(count, dtype=torch.int64)
     for row in range(count):
         image, label = _pair(dataset, row, name)
@@ -174,12 +173,13 @@ def _read(dataset: MapDataset, count: int, name: str, *, size: int | None) -> Im
                 f"{name}[{row}] is {pixels.dtype} {tuple(pixels.shape)}, {name}[0] {first.dtype} {shape}: "
                 "images of one size and type are required"
             )
-        if kept:
+        if in_memory:
             store[row] = pixels
     classes = tuple(map(str, range(int(labels.max()) + 1)))
-    if kept and store.dtype == torch.uint8:
+    if in_memory and store.dtype == torch.uint8:
         return Images(store, labels, classes)
-    return DatasetImages(store.__getitem__ if kept else read, shape, labels, classes, torch.arange(count))
+    getter = store.__getitem__ if in_memory else read
+    return DatasetImages(getter, shape, labels, classes, torch.arange(count))
 
 
 def prepared_views(images: Images) -> PreparedViews:
@@ -201,9 +201,9 @@ def _label(label: Any, where: str) -> int:
     try:
         number = int(label)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{where} has the label {label!r}; labels are integers") from error
+        raise InputError(f"{where} has the label {label!r}; labels must be integers") from error
     if number < -1:
-        raise InputError(f"{where} has the label {number}; labels are -1 or more")
+        raise InputError(f"{where} has the label {number}; labels must be -1 or more")
     return number
 
 
@@ -217,8 +217,8 @@ def _image(image: Any, *, size: int | None, where: str) -> Tensor:
     if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in (2, 3):
         image = torch.from_numpy(image if image.ndim == 3 else image[:, :, None]).permute(2, 0, 1)
     if not isinstance(image, Tensor) or image.ndim != 3 or image.shape[0] not in (1, 3):
-        got = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, (Tensor, np.ndarray)) else ""
-        raise InputError(f"{where} is not an image (3, H, W): {got or type(image).__name__}")
+        description = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, (Tensor, np.ndarray)) else ""
+        raise InputError(f"{where} is not an image (3, H, W): {description or type(image).__name__}")
     if image.dtype != torch.uint8 and not image.is_floating_point():
-        raise InputError(f"{where} is {image.dtype}: an image is uint8 or floating-point")
+        raise InputError(f"{where} is {image.dtype}; images must be uint8 or floating-point")
     return image.expand(3, -1, -1)

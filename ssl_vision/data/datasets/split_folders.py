@@ -1,4 +1,4 @@
-"""Which subfolders of a folder of images are its splits."""
+"""Recognition of the split directories of a folder of images."""
 
 import os
 from pathlib import Path
@@ -10,26 +10,26 @@ NAMES = {
     "val": ("val", "valid", "validation"),
     "test": ("test", "testing"),
 }
-"""Names by which the folder of a split is recognised, in lower case; the first one is the default."""
+"""Recognised directory names of each split in lower case; the first one is the default."""
 
 OPTIONS = {"train": "--data.train", "val": "--data.val_folder", "test": "--data.test"}
-"""The option that names the folder of a split."""
+"""Options that set the directory of each split."""
 
 TITLES = {"train": "train", "val": "validation", "test": "test"}
 
 
 class SplitFolders:
-    """The folders of the splits below a root.
+    """Directories of the splits below a root.
 
-    A folder that is chosen must exist. Otherwise a folder with one of the split's known names is taken, in
-    upper or lower case; the default name wins over the others.
+    A chosen directory must exist. Otherwise, a directory with one of the recognised names of the split is
+    used, in upper or lower case; the default name takes precedence.
 
     Args:
-        root: Folder of the images.
-        chosen: Path of each split's folder below root; the default name means that none was chosen.
+        root: Directory of the images.
+        chosen: Path of each split's directory below root; the default name means that none was chosen.
 
     Raises:
-        InputError: The root does not exist or cannot be read.
+        InputError: the root does not exist or cannot be read.
     """
 
     def __init__(self, root: Path, chosen: dict[str, str]) -> None:
@@ -45,29 +45,29 @@ class SplitFolders:
         self._folders = sorted(name for name in folders if not name.startswith("."))
 
     def find(self, split: str) -> Path | None:
-        """The folder of a split; None if there is none.
+        """Return the directory of a split, or None.
 
         Raises:
-            InputError: The chosen folder does not exist, or several folders could be the split.
+            InputError: the chosen directory does not exist, or several directories match the split.
         """
         name = self.chosen[split]
         if (folder := self.root / name).is_dir():
             return folder
         if self._is_chosen(split):
             raise InputError(f"no folder {folder} for the {TITLES[split]} split: {self._advice(split)}")
-        known = self._known(split)
-        if len(known) > 1:
+        matches = self._matches(split)
+        if len(matches) > 1:
             raise InputError(
-                f"{self.root}: {_listed(known)} could each be the {TITLES[split]} split: "
+                f"{self.root}: {_listed(matches)} could each be the {TITLES[split]} split; "
                 f"choose one with {OPTIONS[split]} FOLDER"
             )
-        return self.root / known[0] if known else None
+        return self.root / matches[0] if matches else None
 
     def get(self, split: str) -> Path:
-        """The folder of a split.
+        """Return the directory of a split.
 
         Raises:
-            InputError: There is none, or several folders could be it.
+            InputError: there is none, or several directories match the split.
         """
         folder = self.find(split)
         if folder is None:
@@ -75,27 +75,27 @@ class SplitFolders:
         return folder
 
     def others(self, folder: Path) -> set[Path]:
-        """The folders below a train folder whose images are not trained on: those of the other splits.
+        """Return the directories of the other splits, whose images are excluded from a train directory.
 
-        If root is the train split because it has no train folder, no folder with a known name is trained on,
-        whatever was chosen.
+        If root itself is the train split because there is no train directory, directories with recognised
+        names are always excluded.
         """
         names = {self.chosen["val"], self.chosen["test"]}
         if folder.resolve() == self.root.resolve():
             for split in ("val", "test"):
                 if not self._is_chosen("train") or not self._is_chosen(split):
-                    names |= set(self._known(split))
+                    names |= set(self._matches(split))
         return {self.root / name for name in names}
 
     def _is_chosen(self, split: str) -> bool:
         return self.chosen[split] != NAMES[split][0]
 
-    def _known(self, split: str) -> list[str]:
+    def _matches(self, split: str) -> list[str]:
         return [name for name in self._folders if name.lower() in NAMES[split]]
 
     def _advice(self, split: str) -> str:
-        there = f"the folders there are {_listed(self._folders)}" if self._folders else "there are no folders"
-        return f"name it with {OPTIONS[split]} FOLDER ({there})"
+        folders = f"folders: {_listed(self._folders)}" if self._folders else "there are no folders"
+        return f"set it with {OPTIONS[split]} FOLDER ({folders})"
 
 
 def _listed(names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""STL-10, read from the official binary files that a split needs and from no other."""
+"""STL-10, read from the official binary files."""
 
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,14 @@ _PART = 1000
 class STL10(ImageData):
     """113,000 images of 96x96 pixels (Coates, Ng & Lee, 2011): 5,000 train, 8,000 test, 100,000 unlabeled.
 
-    Pretraining sees train and unlabeled. MD5 sums are not checked, only sizes: they take longer than reading.
+    Pretraining uses train and unlabeled. Only sizes are checked, because MD5 checksums take longer than
+    reading.
 
     Args:
-        root: Folder that holds stl10_binary.
-        views: How views are made.
-        unlabeled: False pretrains on train alone.
-        **options: Of `ImageData`.
+        root: Directory that contains stl10_binary.
+        views: Random views of the images.
+        unlabeled: Pretrain on the unlabeled images, too; False uses only train.
+        **options: Options of `ImageData`.
 
     Example:
         >>> data = STL10(root="data", unlabeled=False)
@@ -51,30 +52,30 @@ class STL10(ImageData):
 
     @property
     def folder(self) -> Path:
-        """Where the binary files lie."""
+        """Directory of the binary files."""
         return self.root / "stl10_binary"
 
     def folder_of(self, split: Split) -> Path:
-        """The folder of the binary files."""
+        """Return the directory of the binary files."""
         return self.folder
 
     def prepare_data(self) -> None:
-        """Fetches the archive (2.6 GB) where `download` is set and a file is missing."""
+        """Download the archive (2.6 GB) if `download` is set and a file is missing."""
         names = ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt"]
         names += ["unlabeled_X.bin"] if self.unlabeled else []
         if self.download and not all((self.folder / name).is_file() for name in names):
             fetch("STL-10", datasets.STL10, self.root)
 
     def read(self, split: Split) -> Images:
-        """Reads a split; "pretrain" is train followed by unlabeled, whose labels are -1.
+        """Read a split; "pretrain" is train followed by unlabeled, whose labels are -1.
 
-        The images of pretrain are held in memory, those of train and test stay in their files.
+        The images of pretrain are read into memory, those of train and test stay in their files.
         """
         if split == "pretrain" and not self.unlabeled:
             return self.split("train")
         if split == "train" and self.unlabeled and "pretrain" in self._splits:
-            both = self.split("pretrain")
-            return both.select(both.labelled)
+            pretrain = self.split("pretrain")
+            return pretrain.select(pretrain.labelled)
         part = "test" if split == "test" else "train"
         names = [f"{part}_X.bin"] + (["unlabeled_X.bin"] if split == "pretrain" else [])
         paths = [self._file(name) for name in names]
@@ -85,7 +86,7 @@ class STL10(ImageData):
         if split == "pretrain":
             return Images(_pixels(paths, counts), labels, classes)
         shape = (counts[0], 3, _SIDE, _SIDE)
-        file = RowFile(paths[0], shape, by_column=True, advice="fetch it with --data.download true")
+        file = RowFile(paths[0], shape, by_column=True, advice="download it with --data.download true")
         return Images(file.mapped(), labels, classes, file=file)
 
     def _file(self, name: str) -> Path:
@@ -98,9 +99,9 @@ class STL10(ImageData):
         path = self._file(f"{part}_y.bin")
         labels = torch.from_numpy(np.fromfile(path, dtype=np.uint8)).long() - 1
         if len(labels) != count:
-            raise InputError(f"{path} holds {len(labels)} labels for {count} images")
+            raise InputError(f"{path} contains {len(labels)} labels for {count} images")
         if labels.min() < 0 or labels.max() > 9:
-            raise InputError(f"{path} holds labels outside 1..10")
+            raise InputError(f"{path} contains labels outside 1..10")
         return labels
 
 
@@ -112,12 +113,12 @@ def _count(path: Path) -> int:
 
 
 def _pixels(paths: list[Path], counts: list[int]) -> Tensor:
-    """(N, 3, 96, 96) uint8 of the files one after the other; the files store columns, not rows."""
+    """Read files of pixels in column-major order into one array (N, 3, 96, 96)."""
     images = np.empty((sum(counts), 3, _SIDE, _SIDE), dtype=np.uint8)
-    free = iter(images)
+    targets = iter(images)
     for path in paths:
         with path.open("rb") as file:
             while stored := file.read(_PART * _BYTES):
                 for image in np.frombuffer(stored, dtype=np.uint8).reshape(-1, 3, _SIDE, _SIDE):
-                    np.copyto(next(free), image.transpose(0, 2, 1))
+                    np.copyto(next(targets), image.transpose(0, 2, 1))
     return torch.from_numpy(images)

@@ -1,4 +1,4 @@
-"""Decoded images in a file: decoded once, and as many as the disk holds."""
+"""Cache of decoded images in a file."""
 
 import fcntl
 import hashlib
@@ -22,12 +22,12 @@ _FOLDER = ".ssl_vision_cache"
 
 
 class Cached(NamedTuple):
-    """What a cache holds.
+    """Content of a cache.
 
     Attributes:
-        file: The images.
-        skipped: Names of the files that could not be decoded; the images are those of the others, in order.
-        contents: Digest of the bytes of each file that was decoded, by its name.
+        file: The images of all decodable files, in order.
+        skipped: Names of the files that could not be decoded.
+        contents: Digest of the bytes of each decoded file, by name.
     """
 
     file: RowFile
@@ -36,19 +36,18 @@ class Cached(NamedTuple):
 
 
 class Cache:
-    """The decoded images of some files, in one file that is named after them.
+    """The decoded images of a listing, stored in one file.
 
-    ``<label>-<side>-<digest>.uint8`` holds the pixels, and ``….json`` beside it digests of the image
-    files' contents. The digest in the name is that of the `Listing`: when an image file is changed, added or
-    removed, the old cache is no longer found, and it is deleted when the new one is made. Both files get
-    their names when they are complete. Of several processes that need the same cache, one makes it and the
-    others wait.
+    ``<label>-<side>-<digest>.uint8`` contains the pixels, and the ``.json`` file next to it digests of the
+    image files. The digest in the name is that of the `Listing`: if an image file is changed, added or
+    removed, the cache is written anew and the old one deleted. Files are renamed when they are complete. If
+    several processes need the same cache, one writes it and the others wait.
 
     Args:
-        place: Folder of the cache.
-        label: Tells apart the caches that share a place.
+        place: Directory of the cache.
+        label: Prefix that distinguishes the caches in a directory.
         listing: The image files.
-        side: Of the decoded squares, pixels.
+        side: Side of the decoded squares in pixels.
     """
 
     def __init__(self, place: Path, label: str, *, listing: Listing, side: int) -> None:
@@ -61,28 +60,28 @@ class Cache:
         self._index = self._pixels.with_suffix(".json")
 
     def read(self) -> Cached | None:
-        """The images; None where there is no complete cache of the files as they are now."""
+        """Return the images; None if there is no complete cache of the current files."""
         try:
             index = json.loads(self._index.read_text(encoding="utf-8"))
-            absent = set(index["skipped"])
-            skipped = [name for name in self.names if name in absent]
-            done = [name for name in self.names if name not in absent]
+            undecodable = set(index["skipped"])
+            skipped = [name for name in self.names if name in undecodable]
+            decoded = [name for name in self.names if name not in undecodable]
             contents = index["contents"]
-            if index["version"] != _VERSION or len(contents) != len(done):
+            if index["version"] != _VERSION or len(contents) != len(decoded):
                 return None
-            file = RowFile(self._pixels, (len(done), 3, self.side, self.side))
-            return Cached(file, skipped, dict(zip(done, contents, strict=True)))
+            file = RowFile(self._pixels, (len(decoded), 3, self.side, self.side))
+            return Cached(file, skipped, dict(zip(decoded, contents, strict=True)))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def write(self, decode: Callable[[], Iterable[Decoded]]) -> None:
-        """Makes the cache, image by image, unless another process has just done so.
+        """Write the cache image by image, unless another process has just written it.
 
         Args:
-            decode: Gives the files that can be decoded, in order.
+            decode: Function that iterates over the decodable files, in order.
 
         Raises:
-            InputError: The place cannot be written to or has too little room.
+            InputError: the directory cannot be written to or has too little free space.
         """
         try:
             self.place.mkdir(parents=True, exist_ok=True)
@@ -90,17 +89,19 @@ class Cache:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if self.read() is None:
                     self._delete()
-                    self._make(decode)
+                    self._write(decode)
         except OSError as error:
             cause = error.strerror or str(error)
-            raise InputError(f"{self.place} cannot hold decoded images ({cause}): set cache_dir") from error
-
-    def _make(self, decode: Callable[[], Iterable[Decoded]]) -> None:
-        need, room = len(self.names) * 3 * self.side**2, shutil.disk_usage(self.place).free
-        if need > room:
             raise InputError(
-                f"{self.place} has room for {room / 1e9:.1f} of {need / 1e9:.1f} GB of decoded images: "
-                "set cache_dir, or cache never to keep them in memory"
+                f"decoded images cannot be written to {self.place} ({cause}); set cache_dir"
+            ) from error
+
+    def _write(self, decode: Callable[[], Iterable[Decoded]]) -> None:
+        size, free = len(self.names) * 3 * self.side**2, shutil.disk_usage(self.place).free
+        if size > free:
+            raise InputError(
+                f"{self.place} has {free / 1e9:.1f} GB free for {size / 1e9:.1f} GB of decoded images; "
+                "set cache_dir, or set cache never to keep them in memory"
             )
         contents: dict[str, str] = {}
         partial = self.place / f"{self._label}.partial"
@@ -121,17 +122,17 @@ class Cache:
         rank_zero_info(f"images: {len(contents)} decoded to {self._pixels}")
 
     def _delete(self) -> None:
-        """Deletes the caches of these files as they were before."""
+        """Delete outdated caches of these files."""
         for suffix in ("json", "uint8"):
             for file in self.place.glob(f"{escape(self._label)}-{'?' * len(self._digest)}.{suffix}"):
                 file.unlink(missing_ok=True)
 
 
 def cache_place(root: Path, chosen: Path | None) -> Path:
-    """Folder of the caches of `root`.
+    """Return the directory of the caches of `root`.
 
-    Below root, or below the user's cache folder where root cannot be written to. Below a chosen one, as below
-    the user's, each root has a folder of its own.
+    By default it is inside root, or inside the user's cache directory if root is not writable. Inside the
+    user's or a chosen directory, each root has its own subdirectory.
     """
     if chosen is None:
         if os.access(root, os.W_OK):

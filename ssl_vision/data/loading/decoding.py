@@ -1,4 +1,4 @@
-"""Image files to squares of pixels."""
+"""Decoding of image files to squares of pixels."""
 
 import io
 import os
@@ -15,7 +15,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
 
 _LARGEST = 2**28
-"""Bytes of an image file; 4096 × 4096 pixels of 16 bits in 4 channels without compression have half of it."""
+"""Maximum size of an image file in bytes, twice that of 4096 × 4096 uncompressed 16-bit RGBA pixels."""
 
 Square = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
@@ -24,9 +24,9 @@ class Decoded(NamedTuple):
     """A decoded image file.
 
     Attributes:
-        name: Path of the file within its folder.
+        name: Path relative to the image folder.
         pixels: (3, side, side) uint8.
-        content: Digest of the file's bytes, as `digest_of_content` gives it.
+        content: `digest_of_content` of the file.
     """
 
     name: str
@@ -35,46 +35,47 @@ class Decoded(NamedTuple):
 
 
 def squares(folder: Path, names: list[str], *, side: int, strict: bool) -> Iterator[Decoded]:
-    """Decodes files on all cores, holding a few images at a time, whatever their number.
+    """Decode files on all cores, keeping only a few images in memory at a time.
 
     Args:
-        folder: Where the files lie.
-        names: Their paths within it.
-        side: Of the squares, pixels.
-        strict: Stop at a file that cannot be decoded, instead of leaving it out.
+        folder: Directory of the files.
+        names: Their paths relative to it.
+        side: Side of the squares in pixels.
+        strict: Raise an error for a file that cannot be decoded, instead of skipping it.
 
     Yields:
-        Each file that can be decoded, in order.
+        Each decodable file, in order.
 
     Raises:
-        InputError: A file cannot be decoded and `strict` is set, or none can.
+        InputError: no file can be decoded, or `strict` is set and one cannot.
     """
 
     def decode(name: str) -> Decoded | Exception:
         try:
             content = _content(folder / name)
             return Decoded(name, _square(content, side), digest_of_content(content))
-        except Exception as error:  # damaged bytes make Pillow raise nearly anything
+        except Exception as error:  # Pillow may raise nearly anything for damaged files
             return error
 
     workers = os.cpu_count() or 1
-    made = ahead(decode, names, workers=workers, depth=8 * workers)
-    shown = tracked(made, "decoding", total=len(names), unit="images")
+    results = ahead(decode, names, workers=workers, depth=8 * workers)
     empty = True
-    for name, decoded in zip(names, shown, strict=True):
+    for name, decoded in zip(
+        names, tracked(results, "decoding", total=len(names), unit="images"), strict=True
+    ):
         if not isinstance(decoded, Exception):
             empty = False
             yield decoded
         elif strict:
             raise corrupt(folder / name, decoded) from decoded
     if empty:
-        raise InputError(f"none of the {len(names)} images can be decoded, such as {folder / names[0]}")
+        raise InputError(f"none of the {len(names)} images can be decoded, for example {folder / names[0]}")
 
 
 def corrupt(path: Path, cause: object) -> InputError:
-    """The error for a file that cannot be decoded."""
+    """Return the error for a file that cannot be decoded."""
     reason = " ".join(str(cause).split())
-    return InputError(f"{path} cannot be decoded ({reason}): remove it, or set strict false to leave it out")
+    return InputError(f"{path} cannot be decoded ({reason}); remove it, or set strict false to skip it")
 
 
 def _content(path: Path) -> bytes:
@@ -86,10 +87,10 @@ def _content(path: Path) -> bytes:
 
 
 def _square(content: bytes, side: int) -> Square:
-    """(3, side, side): shorter side resized (antialiased bilinear), centre cropped, RGB.
+    """Decode to RGB (3, side, side): resize the shorter side (antialiased bilinear), then crop the centre.
 
-    Upright as EXIF says; of an animation its first frame, of 16 bits a channel the upper 8, without
-    transparency. What Pillow takes for a decompression bomb (179 million pixels) is not decoded.
+    The EXIF orientation is applied. Of an animation, the first frame is used; of 16-bit channels, the upper 8
+    bits; transparency is dropped. Pillow refuses decompression bombs (above 179 million pixels).
     """
     with Image.open(io.BytesIO(content)) as file:
         image = to_rgb(ImageOps.exif_transpose(file))
@@ -98,9 +99,9 @@ def _square(content: bytes, side: int) -> Square:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """The image with 8 bits a channel; Pillow by itself makes nearly all of 16-bit grey white."""
+    """Convert to 8-bit RGB; Pillow itself would turn most 16-bit grey values white."""
     if image.mode.startswith("I"):
         image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
     if image.mode == "P":
-        image = image.convert("RGBA")  # straight to RGB would warn of transparency
+        image = image.convert("RGBA")  # direct conversion to RGB would warn about transparency
     return image.convert("RGB")

@@ -1,4 +1,4 @@
-"""Where images live during a run: on the device while they fit, on the host where they do not."""
+"""Copies of images in device memory, as far as they fit."""
 
 import torch
 from pytorch_lightning.utilities import rank_zero_info
@@ -10,10 +10,10 @@ _CHUNK = 2**26
 
 
 class Resident:
-    """Brings data sets to a device, each store once, whatever the number of data sets that show rows of it.
+    """Moves images to a device; a store is moved once, even if several data sets use it.
 
     Args:
-        share: Largest share of the device's free memory that all of them together may take.
+        share: Maximum share of the device's free memory for all stores together.
     """
 
     def __init__(self, share: float) -> None:
@@ -21,9 +21,9 @@ class Resident:
         self._placed: dict[tuple[Tensor, torch.device], Tensor] = {}
 
     def on(self, data: Images, device: torch.device) -> Images:
-        """The same rows on the device; `data` itself where its store stays on the host.
+        """Return the images on a CUDA device; return `data` itself if its store stays on the host.
 
-        Only CUDA devices are moved to. One line says where a store went, and why it stayed.
+        The placement of each store is logged, with the reason if it stays on the host.
         """
         if device.type != "cuda" or data.store.device == device:
             return data
@@ -36,43 +36,43 @@ class Resident:
         return Images(store, data.labels.to(device), data.classes, rows=rows)
 
     def clear(self) -> None:
-        """Forgets the copies; their memory is free once no loader uses them."""
+        """Release the copies; their memory is freed once no loader uses them."""
         self._placed.clear()
 
     def _place(self, data: Images, device: torch.device) -> Tensor:
-        store, taken = data.store, self._taken(device)
-        free = free_memory(device) + taken
+        store, used = data.store, self._used(device)
+        free = free_memory(device) + used
         size = store.nbytes
-        home = "kept in host memory" if data.file is None else "read from their file"
+        location = "kept in host memory" if data.file is None else "read from their file"
         reason = f"{_bytes(size)}, data.resident is 0"
-        if size + taken <= self.share * free:
+        if size + used <= self.share * free:
             try:
-                copy = _copied(data, device)
+                copy = _copy(data, device)
             except torch.OutOfMemoryError:
                 reason = f"no {_bytes(size)} in one piece on {device}"
             else:
                 rank_zero_info(f"images: {_bytes(size)} on {device}")
                 return copy
         elif self.share > 0:
-            before = f" + {_bytes(taken)} there already" if taken else ""
-            reason = f"{_bytes(size)}{before} > {100 * self.share:g} % of {_bytes(free)} free on {device}"
-        rank_zero_info(f"images: {reason}, {home} and sent in pinned batches")
+            present = f" + {_bytes(used)} there already" if used else ""
+            reason = f"{_bytes(size)}{present} > {100 * self.share:g} % of {_bytes(free)} free on {device}"
+        rank_zero_info(f"images: {reason}, {location} and sent in pinned batches")
         return store
 
-    def _taken(self, device: torch.device) -> int:
+    def _used(self, device: torch.device) -> int:
         return sum(
-            placed.nbytes for (_, there), placed in self._placed.items() if placed.device == there == device
+            store.nbytes for (_, target), store in self._placed.items() if store.device == target == device
         )
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that a CUDA device can still give, those that torch keeps in reserve included."""
+    """Return the free memory of a CUDA device in bytes, including memory that torch holds in reserve."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-def _copied(data: Images, device: torch.device) -> Tensor:
-    """The whole store on the device, copied in parts so that a file is never in memory whole."""
+def _copy(data: Images, device: torch.device) -> Tensor:
+    """Copy a store to a device, in parts so that a file is never in host memory as a whole."""
     store, file = data.store, data.file
     copy = torch.empty_like(store, device=device)
     rows = max(1, _CHUNK // store[:1].nbytes)

@@ -1,4 +1,4 @@
-"""Download of data sets, with a progress bar; a file gets its name only when it is complete."""
+"""Download of data sets with a progress bar."""
 
 import hashlib
 import os
@@ -14,20 +14,20 @@ from ssl_vision.progress import Progress
 
 _BLOCK = 1 << 18
 _SECONDS = 60.0
-"""Of silence after which a connection counts as lost."""
+"""Timeout of a connection without data."""
 
 
 def download(url: str, path: Path, *, md5: str) -> None:
-    """Makes `path` the file at `url`, unless it is that already.
+    """Download a file, unless it exists already; it gets its name only when it is complete.
 
     Args:
-        url: Where the file is.
-        path: Where it is to be.
-        md5: Its sum, in hexadecimal.
+        url: Address of the file.
+        path: Path of the downloaded file.
+        md5: MD5 checksum, in hexadecimal.
 
     Raises:
-        OSError: There is no connection, or no room.
-        RuntimeError: What came is another file, or not all of it.
+        OSError: the connection failed, or the disk is full.
+        RuntimeError: the checksum of the downloaded file does not match.
     """
     if path.is_file() and _md5(path) == md5:
         return
@@ -41,8 +41,8 @@ def download(url: str, path: Path, *, md5: str) -> None:
                 while block := answer.read(_BLOCK):
                     file.write(block)
                     job.advance(len(block) / 1e6)
-        if (found := _md5(partial)) != md5:
-            raise RuntimeError(f"{url} gave a file whose MD5 sum is {found}, not {md5}")
+        if (actual := _md5(partial)) != md5:
+            raise RuntimeError(f"the file from {url} has the MD5 checksum {actual}, not {md5}")
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
@@ -56,29 +56,29 @@ def _md5(path: Path) -> str:
 def absent(name: str, path: Path) -> InputError:
     """The error for a data set, or a file of it, that is not at `path` or is damaged there."""
     return InputError(
-        f"{name} is missing or damaged at {path}: fetch it with --data.download true, "
+        f"{name} is missing or damaged at {path}; download it with --data.download true, "
         "or start without a download with --data Digits"
     )
 
 
 @contextmanager
 def fetching(name: str, path: Path) -> Iterator[None]:
-    """Turns a failure to download `name` to `path` into an InputError that names both and the cause."""
+    """Convert errors while downloading `name` to `path` to an InputError."""
     try:
         yield
     except (OSError, RuntimeError, EOFError, tarfile.TarError) as error:
         cause = " ".join(str(error).split())
         raise InputError(
-            f"{name} could not be fetched to {path} ({cause}): "
+            f"{name} could not be downloaded to {path} ({cause}); "
             "check the connection, or start without a download with --data Digits"
         ) from error
 
 
 def fetch(name: str, reader: Any, root: Path) -> None:
-    """Downloads and unpacks the archive of a torchvision data set into `root`.
+    """Download the archive of a torchvision data set and unpack it into `root`.
 
     Raises:
-        InputError: It cannot be had.
+        InputError: the download failed.
     """
     with fetching(name, root / reader.base_folder):
         archive = root / reader.filename

@@ -1,4 +1,4 @@
-"""Fingerprints: whether the images of a data set are still the same, and which of them are not."""
+"""Fingerprints, which detect whether the images of a data set have changed."""
 
 import hashlib
 import os
@@ -17,13 +17,13 @@ _SAMPLE = 2**28
 
 
 class FileRecord(NamedTuple):
-    """An image file as it was when it was last looked at.
+    """Record of an image file.
 
     Attributes:
-        size: Bytes; -1 for a file that cannot be found.
+        size: Size in bytes; -1 if the file does not exist.
         modified: Modification time in nanoseconds since 1970.
-        content: First 16 hexadecimal digits of the SHA-256 of its bytes; empty if it cannot be read.
-        decoded: False for a file that cannot be decoded and is not part of the data set.
+        content: First 16 hexadecimal digits of the SHA-256 digest; empty if the file cannot be read.
+        decoded: False if the file cannot be decoded and is therefore not part of the data set.
     """
 
     size: int
@@ -34,11 +34,11 @@ class FileRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """A short digest of a data set's images, and the files behind it.
+    """Digest of the images of a data set, with records of its files.
 
     Args:
         digest: 16 hexadecimal digits, equal for equal images.
-        files: The data set's files by their path; empty for a data set that is not made of image files.
+        files: Records of the image files by path; empty for data sets that do not consist of image files.
     """
 
     digest: str
@@ -46,15 +46,15 @@ class Fingerprint:
 
 
 class Listing:
-    """The image files below a folder, as they are when the listing is made.
+    """Snapshot of the image files below a directory.
 
     Args:
-        folder: Where the files are.
-        names: Their paths within it.
+        folder: The directory.
+        names: Paths of the files relative to it.
 
     Attributes:
-        folder: Where the files are.
-        names: Their paths within it.
+        folder: The directory.
+        names: Paths of the files relative to it.
         states: Size and modification time of each file, as in `FileRecord`.
     """
 
@@ -64,7 +64,7 @@ class Listing:
         self.states = [_state(os.path.join(folder, name)) for name in names]
 
     def digest(self) -> str:
-        """16 hexadecimal digits of all names, sizes and modification times; no file is read."""
+        """Return 16 hexadecimal digits of all names, sizes and modification times, without reading files."""
         digest = hashlib.sha256()
         for name, (size, modified) in zip(self.names, self.states, strict=True):
             digest.update(f"{name}\0{size} {modified}\n".encode(errors="surrogateescape"))
@@ -72,9 +72,9 @@ class Listing:
 
 
 def digest_of_files(files: Mapping[str, FileRecord]) -> str:
-    """16 hexadecimal digits of the paths and contents of all files that are decoded.
+    """Return 16 hexadecimal digits of the paths and contents of all decoded files.
 
-    Sizes, times and the order of `files` do not matter, so a copy of a folder has the same digest.
+    Sizes, times and the order of `files` do not matter, so that a copy of a directory has the same digest.
     """
     digest = hashlib.sha256()
     for path in sorted(path for path, file in files.items() if file.decoded):
@@ -83,12 +83,12 @@ def digest_of_files(files: Mapping[str, FileRecord]) -> str:
 
 
 def digest_of_content(content: bytes) -> str:
-    """16 hexadecimal digits of a file's bytes."""
+    """Return 16 hexadecimal digits of the content of a file."""
     return hashlib.sha256(content).hexdigest()[:_DIGITS]
 
 
 def digest_of_images(images: Images) -> str:
-    """SHA-256 of a split's pixels, in order."""
+    """Return the SHA-256 digest of the pixels of a split, in order."""
     digest = hashlib.sha256(str((len(images), *images.store.shape[1:])).encode())
     for start in range(0, len(images), _ROWS):
         rows = torch.arange(start, min(start + _ROWS, len(images)))
@@ -97,10 +97,10 @@ def digest_of_images(images: Images) -> str:
 
 
 def digest_of_splits(splits: Mapping[str, Images]) -> str:
-    """16 hexadecimal digits of the labels and pixels of named splits.
+    """Return 16 hexadecimal digits of the labels and pixels of splits.
 
-    Of a split larger than 256 MiB, labels and as many evenly spaced images as fit are used. CIFAR-10 is
-    digested whole, in about 0.2 s.
+    Of splits larger than 256 MiB, all labels but only 256 MiB of evenly spaced images are used. CIFAR-10 is
+    smaller and takes about 0.2 s.
     """
     digest = hashlib.sha256()
     for name, images in splits.items():
@@ -113,9 +113,9 @@ def digest_of_splits(splits: Mapping[str, Images]) -> str:
 
 
 def changes(before: Mapping[str, FileRecord], now: Mapping[str, FileRecord]) -> str:
-    """What changed between two states of a data set, such as "2 were removed (such as cat/1.png)".
+    """Describe the changes of a data set, such as "2 were removed (such as cat/1.png)".
 
-    Files that could not be decoded do not count. Empty if nothing changed.
+    Files that cannot be decoded are ignored. The description is empty if nothing has changed.
     """
     old = {path: file.content for path, file in before.items() if file.decoded}
     new = {path: file.content for path, file in now.items() if file.decoded}

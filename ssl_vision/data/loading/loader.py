@@ -1,4 +1,4 @@
-"""Batches of images, in an order that is a function of (seed, epoch) and not of the world size."""
+"""Loader of image batches, whose order depends on (seed, epoch) but not on the world size."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
@@ -13,15 +13,15 @@ from ssl_vision.errors import InputError
 
 
 class Order:
-    """The order in which the rows of a data set are seen.
+    """Order of the rows of a data set.
 
     Args:
         length: Number of rows.
-        shuffle: A new order every epoch; otherwise 0, 1, 2, ...
+        shuffle: Use a new random order every epoch; otherwise the order is 0, 1, 2, ...
         seed: Any integer.
 
     Attributes:
-        epoch: The epoch of the next pass.
+        epoch: Epoch of the next pass.
     """
 
     def __init__(self, length: int, *, shuffle: bool, seed: int) -> None:
@@ -31,11 +31,11 @@ class Order:
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the order of the next pass; Lightning calls it before every epoch."""
+        """Set the epoch of the next pass; Lightning calls this before every epoch."""
         self.epoch = epoch
 
     def rows(self) -> Tensor:
-        """(length,) int64, every row once: a pure function of (seed, epoch)."""
+        """Return all rows in order, (length,) int64; a pure function of (seed, epoch)."""
         if not self.shuffle:
             return torch.arange(self.length)
         generator = torch.Generator().manual_seed(fold(self.seed, Stream.ORDER, self.epoch))
@@ -43,34 +43,34 @@ class Order:
 
 
 class Batches:
-    """Loader of one process's share of every global batch.
+    """Loader of this process's part of every global batch.
 
-    A global batch is batch_size * world_size consecutive rows of the order; each process takes a contiguous
-    share of it. At one global batch size every world size therefore sees the same global batches. The last,
-    smaller one is dropped or shared out as evenly as can be; one of fewer rows than processes joins the batch
-    before it, so that all processes make the same number of steps and none has an empty batch.
+    A global batch consists of batch_size * world_size consecutive rows of the order, and each process loads a
+    contiguous part of it. The global batches therefore depend only on the global batch size, not on the world
+    size. The last, smaller batch is dropped or divided as evenly as possible. If it has fewer rows than
+    processes, it is merged with the previous batch, so that all processes make the same number of steps and
+    no batch is empty.
 
-    Images that live on a device are gathered there, and no step waits for it. Those read from a file, or sent
+    Images on a device are gathered there without synchronisation. Images that are read from a file, or sent
     from the host to a CUDA device, are copied one batch ahead by a thread.
 
-    A pass that was interrupted continues where it stopped: at the batch that ``completed`` gives, or, without
-    it, at the one that a loaded state names.
+    An interrupted pass continues where it stopped, at the batch given by ``completed`` or by a loaded state.
 
     Args:
-        data: What to load.
-        batch_size: Images for each process.
-        shuffle: A new order every epoch.
-        drop_last: Drop the last global batch where it is not full.
+        data: Images to load.
+        batch_size: Batch size per process.
+        shuffle: Use a new random order every epoch.
+        drop_last: Drop the last global batch if it is not full.
         seed: Seed of the order.
-        rank: Number of this process.
+        rank: Rank of this process.
         world_size: Number of processes.
-        device: Where the batches are used; None means where the images live.
-        completed: Returns how many batches of the coming pass were already used, and is called when the pass
-            begins. A trainer's own count stays right however and whenever it restores a checkpoint. None
-            starts at the first batch, or where ``load_state_dict`` says.
+        device: Device on which the batches are used. Default: the device of the images.
+        completed: Function that returns the number of already used batches of a pass, called when the pass
+            starts; unlike a loaded state, the trainer's count is correct whenever a checkpoint is restored.
+            None starts at the first batch, or as set by ``load_state_dict``.
 
     Attributes:
-        sampler: The order; its set_epoch(epoch) chooses the epoch.
+        sampler: Order of the rows; its set_epoch(epoch) sets the epoch.
 
     Raises:
         InputError: batch_size is below 1, or there are too few images for one batch.
@@ -102,18 +102,18 @@ class Batches:
         self.data = data
         self.batch_size = batch_size
         self.sampler = Order(len(data), shuffle=shuffle, seed=seed)
-        self.batch_sampler = None  # Lightning asks for one wherever it finds a sampler
+        self.batch_sampler = None  # Lightning expects this attribute next to a sampler
         self._rank = rank
         self._world_size = world_size
-        whole = batch_size * world_size
-        starts = range(0, len(data) - (whole if drop_last else world_size) + 1, whole)
+        global_size = batch_size * world_size
+        starts = range(0, len(data) - (global_size if drop_last else world_size) + 1, global_size)
         if not starts:
             raise InputError(
                 f"batch_size {batch_size} on {world_size} process(es) leaves no batch of {len(data)} images"
             )
-        self._bounds = [*starts, starts[-1] + whole if drop_last else len(data)]
-        self._home = data.store.device
-        self._pin = device is not None and device.type == "cuda" and self._home.type == "cpu"
+        self._bounds = [*starts, starts[-1] + global_size if drop_last else len(data)]
+        self._device = data.store.device
+        self._pin = device is not None and device.type == "cuda" and self._device.type == "cpu"
         self._completed = completed
         self._position = self._resumed = (0, 0)
 
@@ -136,19 +136,19 @@ class Batches:
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """The epoch of the current pass, and how many of its batches were given out."""
+        """Return the epoch of the current pass and the number of batches that it has yielded."""
         epoch, step = self._position
         return {"epoch": epoch, "step": step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Starts the next pass after the state's batches, if it is a pass of the state's epoch."""
+        """Continue after the batches of the state, if the next pass is of the same epoch."""
         self._position = self._resumed = (state["epoch"], state["step"])
 
     def _shares(self) -> Iterator[Tensor]:
-        """This process's rows of every global batch, where the images are."""
+        """Iterate over this process's rows of every global batch, on the device of the images."""
         rows = self.sampler.rows()
-        if self._home.type == "cuda":
-            rows = rows.pin_memory().to(self._home, non_blocking=True)
+        if self._device.type == "cuda":
+            rows = rows.pin_memory().to(self._device, non_blocking=True)
         for start, stop in pairwise(self._bounds):
             yield rows[start:stop].tensor_split(self._world_size)[self._rank]
 

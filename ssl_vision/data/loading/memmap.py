@@ -1,4 +1,4 @@
-"""Images in a file, read a batch at a time."""
+"""Files of raw pixels that are read in batches."""
 
 import math
 import mmap
@@ -14,17 +14,17 @@ from ssl_vision.errors import InputError
 
 
 class RowFile:
-    """N images in a file, one behind the other. It stays readable when its name is deleted.
+    """File of N consecutive images. It remains readable after its name has been deleted.
 
     Args:
-        path: The file.
+        path: Path of the file.
         shape: (N, 3, H, W).
-        by_column: True if the file holds the pixels of an image column by column, as those of STL-10 do.
-        advice: What the error for a damaged file recommends.
+        by_column: The file stores pixels column by column, as those of STL-10 do.
+        advice: Recommendation in the error for a damaged file.
 
     Raises:
-        InputError: The file is not of that size.
-        OSError: The file cannot be opened.
+        InputError: the size of the file does not match the shape.
+        OSError: the file cannot be opened.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class RowFile:
         shape: tuple[int, int, int, int],
         *,
         by_column: bool = False,
-        advice: str = "delete it, and it is made again",
+        advice: str = "delete it, so that it is created again",
     ) -> None:
         self.path, self.shape, self.by_column, self.advice = path, shape, by_column, advice
         count, channels, height, width = shape
@@ -45,7 +45,7 @@ class RowFile:
             raise self._damaged()
 
     def mapped(self) -> Tensor:
-        """(N, 3, H, W) uint8, mapped into memory and not to be written to."""
+        """Return all images as a read-only memory map, (N, 3, H, W) uint8."""
         pages = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
@@ -53,7 +53,7 @@ class RowFile:
         return images.transpose(2, 3) if self.by_column else images
 
     def read(self, rows: Tensor, *, pin: bool = False) -> Tensor:
-        """Copies rows, announced to the disk first; unlike those of a map, their pages stay the system's.
+        """Copy rows, with read-ahead; unlike a memory map, this does not count as memory of the process.
 
         Args:
             rows: (M,) int64 in 0..N-1, on the CPU.
@@ -63,18 +63,18 @@ class RowFile:
             (M, 3, H, W) uint8.
 
         Raises:
-            InputError: The file has become shorter.
+            InputError: the file is too short.
         """
         stored = (len(rows), *self._stored[1:])
         batch = torch.empty(stored, dtype=torch.uint8, pin_memory=pin and not self.by_column)
-        size, wanted = self._row, rows.tolist()
+        size, numbers = self._row, rows.tolist()
         if hasattr(os, "posix_fadvise"):
-            for row in sorted(wanted):
-                os.posix_fadvise(self._file, row * size, size, os.POSIX_FADV_WILLNEED)
+            for number in sorted(numbers):
+                os.posix_fadvise(self._file, number * size, size, os.POSIX_FADV_WILLNEED)
         target = memoryview(batch.view(-1).numpy())  # type: ignore[arg-type]
-        for place, row in enumerate(wanted):
-            part = target[place * size : (place + 1) * size]
-            if os.preadv(self._file, [part], row * size) != size:
+        for i, number in enumerate(numbers):
+            part = target[i * size : (i + 1) * size]
+            if os.preadv(self._file, [part], number * size) != size:
                 raise self._damaged()
         if not self.by_column:
             return batch
@@ -82,4 +82,4 @@ class RowFile:
         return images.copy_(batch.transpose(2, 3))
 
     def _damaged(self) -> InputError:
-        return InputError(f"{self.path} is damaged: {self.advice}")
+        return InputError(f"{self.path} is damaged; {self.advice}")

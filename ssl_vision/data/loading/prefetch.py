@@ -1,4 +1,4 @@
-"""Work done by threads before its result is asked for."""
+"""Prefetching in threads."""
 
 import itertools
 from collections import deque
@@ -7,28 +7,28 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 Item = TypeVar("Item")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 def ahead(
-    make: Callable[[Item], Made], items: Iterable[Item], *, workers: int = 1, depth: int = 1
-) -> Iterator[Made]:
-    """``make(item)`` of every item, in order.
+    make: Callable[[Item], Result], items: Iterable[Item], *, workers: int = 1, depth: int = 1
+) -> Iterator[Result]:
+    """Yield ``make(item)`` for every item, in order, computed in threads ahead of time.
 
     Args:
-        make: Runs in another thread; what it raises is raised here when its turn comes.
-        items: Taken one by one, never further than `depth` ahead of what was asked for.
-        workers: Number of threads; they start with the first result asked for and end with the iterator.
-        depth: Number of results made, or in the making, beyond the one that was asked for.
+        make: Function that runs in another thread; its exceptions are raised when the result is due.
+        items: The items, which are consumed at most `depth` ahead of the results.
+        workers: Number of threads, which live from the first result until the end of the iterator.
+        depth: Number of results that are computed in advance.
     """
     pool = ThreadPoolExecutor(workers)
-    rest = iter(items)
+    remaining = iter(items)
     try:
-        coming: deque[Future[Made]] = deque(
-            pool.submit(make, item) for item in itertools.islice(rest, depth + 1)
+        pending: deque[Future[Result]] = deque(
+            pool.submit(make, item) for item in itertools.islice(remaining, depth + 1)
         )
-        while coming:
-            yield coming.popleft().result()
-            coming.extend(pool.submit(make, item) for item in itertools.islice(rest, 1))
+        while pending:
+            yield pending.popleft().result()
+            pending.extend(pool.submit(make, item) for item in itertools.islice(remaining, 1))
     finally:
         pool.shutdown(cancel_futures=True)
