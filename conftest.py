@@ -13,4 +13,5 @@ def example_names(request: pytest.FixtureRequest, doctest_namespace: dict[str, A
     if isinstance(request.node, pytest.DoctestItem):
         package = importlib.import_module(".".join(request.node.dtest.globs["__name__"].split(".")[:2]))
         doctest_namespace.clear()
-        doctest_namespace.update({name: getattr(package, name) for name in package.__all__}, torch=torch)
+        names = vars(package).get("__all__", ())
+        doctest_namespace.update({name: getattr(package, name) for name in names}, torch=torch)

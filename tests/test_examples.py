@@ -12,11 +12,13 @@ PACKAGES = {
     for name in ("objectives", "metrics", "encoders", "methods", "data")
 }
 
+OTHERS = [importlib.import_module(f"ssl_vision.{name}") for name in ("evaluation", "runs")]
+
 MODULES = [
     (package, info.name)
-    for package in PACKAGES.values()
+    for package in (*PACKAGES.values(), *OTHERS)
     for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-]
+] + [(importlib.import_module("ssl_vision"), "ssl_vision.descriptions")]
 
 
 def is_documented(member):
@@ -39,7 +41,9 @@ def test_every_public_class_and_function_has_an_example(name):
 def test_examples_print_what_their_docstrings_say(package, module, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(module)
-    names = {name: getattr(package, name) for name in package.__all__} | {"torch": torch}
+    public = PACKAGES.get(package.__name__.rpartition(".")[2])
+    names = {name: getattr(public, name) for name in public.__all__} if public else {}
+    names["torch"] = torch
     runner, output = doctest.DocTestRunner(), []
     for example in doctest.DocTestFinder().find(module, extraglobs=names):
         runner.run(example, out=output.append)

@@ -56,7 +56,8 @@ def commands(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "run":
             (command,) = node.args
             first = command.values[0] if isinstance(command, ast.JoinedStr) else command
-            yield first.value.split()[0]
+            assert isinstance(first, ast.Constant)
+            yield str(first.value).split()[0]
 
 
 @each

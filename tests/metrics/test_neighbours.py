@@ -1,3 +1,4 @@
+import importlib
 import subprocess
 import sys
 import types
@@ -5,14 +6,10 @@ import types
 import numpy as np
 import pytest
 import torch
+from knn_oracle import BACKENDS
 
 from ssl_vision.metrics import faiss_kind, nearest
 from ssl_vision.metrics import neighbours as module
-
-BACKENDS = [
-    "torch",
-    pytest.param("faiss", marks=pytest.mark.skipif(faiss_kind() == "none", reason="no FAISS")),
-]
 
 
 @pytest.fixture
@@ -157,7 +154,7 @@ def test_low_precision_around_it_changes_nothing(backend):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             found = nearest(rows, rows, 5, backend=backend)
         assert torch.get_float32_matmul_precision() == "medium"
-        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"  # type: ignore[attr-defined]
     finally:
         torch.set_float32_matmul_precision(before)
     assert torch.equal(found.similarity, expected.similarity)
@@ -199,7 +196,7 @@ def test_broken_faiss_counts_as_missing(error, monkeypatch):
             raise error("libcudart.so.12")
         return types.ModuleType(name)  # what a half-removed FAISS leaves
 
-    monkeypatch.setattr(module.importlib, "import_module", fake_import)
+    monkeypatch.setattr(importlib, "import_module", fake_import)
     assert faiss_kind() == "none"
     rows = torch.eye(3)
     assert nearest(rows, rows, 1).index.squeeze(1).tolist() == [0, 1, 2]
@@ -209,7 +206,7 @@ def test_broken_faiss_counts_as_missing(error, monkeypatch):
 
 def test_gpu_faiss_is_used_only_with_a_gpu(monkeypatch):
     faiss = types.SimpleNamespace(IndexFlatIP=0, StandardGpuResources=0, get_num_gpus=lambda: 0)
-    monkeypatch.setattr(module.importlib, "import_module", lambda name: faiss)
+    monkeypatch.setattr(importlib, "import_module", lambda name: faiss)
     assert faiss_kind() == "cpu"
     faiss.get_num_gpus = lambda: 1
     assert faiss_kind() == "gpu"

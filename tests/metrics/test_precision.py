@@ -7,7 +7,8 @@ ROWS = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
 
 
 def settings():
-    return torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+    onednn = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
+    return torch.backends.cuda.matmul.fp32_precision, onednn
 
 
 @pytest.mark.parametrize("precision", ["highest", "high", "medium"])

@@ -21,12 +21,3 @@ def test_is_nan_without_a_labelled_pair():
     metric = SemanticSensitivity()
     metric.update(torch.eye(3), torch.tensor([-1, 4, -1]))
     assert metric.compute().isnan()
-
-
-@pytest.mark.filterwarnings("ignore:The ``compute`` method")
-def test_refuses():
-    metric = SemanticSensitivity()
-    with pytest.raises(ValueError, match="no features"):
-        metric.compute()
-    with pytest.raises(ValueError, match="integers"):
-        metric.update(torch.eye(3), torch.ones(3))

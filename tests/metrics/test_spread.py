@@ -33,7 +33,4 @@ def test_limits(d):
 
 
 def test_without_a_value():
-    assert feature_std(torch.zeros(0, 3)).isnan()
     assert feature_std(torch.tensor([[1.0, torch.inf]])).isnan()
-    with pytest.raises(ValueError, match=r"\(3,\)"):
-        feature_std(torch.zeros(3))

@@ -29,15 +29,3 @@ def test_nothing_to_average():
     assert measure(True, labels=alone).isnan()
     assert measure(False, labels=torch.full((5,), -1)).isnan()
     assert measure(False, labels=torch.tensor([2, -1, -1, -1, -1])).isnan()
-
-
-@pytest.mark.filterwarnings("ignore:The ``compute`` method")
-def test_refuses():
-    metric = Tolerance()
-    with pytest.raises(ValueError, match="no features"):
-        metric.compute()
-    with pytest.raises(ValueError, match=r"labels: expected \(5,\).*\(4,\)"):
-        metric.update(FEATURES, LABELS[:4])
-    metric.update(FEATURES, LABELS - 1)
-    with pytest.raises(ValueError, match="-2"):
-        metric.compute()

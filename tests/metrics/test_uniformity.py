@@ -29,15 +29,10 @@ def test_closed_form_on_the_sphere():
     assert metric.compute().item() == pytest.approx(math.log(sum(terms)) - 2 * t, abs=4e-3)
 
 
-@pytest.mark.filterwarnings("ignore:The ``compute`` method")
 def test_refuses():
     with pytest.raises(ValueError, match=r"t: .*-1"):
         Uniformity(t=-1)
     metric = Uniformity()
-    with pytest.raises(ValueError, match="no features"):
-        metric.compute()
-    with pytest.raises(ValueError, match=r"\(2, 3, 4\)"):
-        metric.update(torch.ones(2, 3, 4))
     metric.update(torch.ones(1, 3))
     with pytest.raises(ValueError, match=r"\(1, 3\)"):
         metric.compute()

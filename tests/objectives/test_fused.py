@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from ssl_vision.objectives import fused
@@ -54,7 +55,7 @@ CASES = [
 TWICE = [case for case in CASES if case.n == 70]
 
 
-def leaves(case, dtype, device="cpu"):
+def leaves(case, dtype, device="cpu") -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(u1, u2, positive, τ), the same float32 numbers in every dtype."""
     g = torch.Generator().manual_seed(0)
 
@@ -73,9 +74,10 @@ def leaves(case, dtype, device="cpu"):
     positive = (u1 * u2).sum(dim=1)
     each = case.tau * torch.linspace(1, 1.5, 2 * case.n, dtype=torch.float64)
     tau = each if case.temperature == "each" else torch.tensor(case.tau, dtype=torch.float64)
-    found = [leaf.float().to(device, dtype).requires_grad_() for leaf in (u1, u2, positive, tau)]
-    found[3].requires_grad_(case.temperature != "constant")
-    return found
+    u1, u2, positive, tau = (
+        leaf.float().to(device, dtype).requires_grad_() for leaf in (u1, u2, positive, tau)
+    )
+    return u1, u2, positive, tau.requires_grad_(case.temperature != "constant")
 
 
 def dense(u1, u2, positive, tau, pairs):

@@ -5,6 +5,7 @@ Run as a script, this file is one of the processes.
 
 import subprocess
 import sys
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -16,7 +17,9 @@ from ssl_vision import objectives as o
 
 PRESETS = [c for c in vars(o).values() if getattr(c, "__module__", "") == "ssl_vision.objectives.presets"]
 WITH_PAIRS = [*PRESETS, o.SupCon, o.ArcCon, o.MPT, o.MET, o.MAT, o.UnifiedGradient]
-OBJECTIVES = {f"{c.__name__}-{p}": (c, {"pairs": p}) for c in WITH_PAIRS for p in ("both", "cross")}
+OBJECTIVES: dict[str, tuple[type, dict[str, Any]]] = {
+    f"{c.__name__}-{p}": (c, {"pairs": p}) for c in WITH_PAIRS for p in ("both", "cross")
+}
 OBJECTIVES["AlignmentUniformity-within"] = (o.AlignmentUniformity, {"pairs": "within"})
 OBJECTIVES |= {
     c.__name__: (c, {})

@@ -63,7 +63,9 @@ def test_the_margin_passes_gradcheck():
     u, keys = F.normalize(z1.detach(), dim=1).requires_grad_(), F.normalize(negatives.detach(), dim=1)
     shift = (u.detach() * F.normalize(z2.detach(), dim=1)).sum(dim=1).requires_grad_()
     tau = torch.tensor([0.1, 0.5, 2.0], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda *args: queue_logit_margin(*args, keys), (u, shift, tau))
+    assert torch.autograd.gradcheck(
+        lambda u, shift, tau: queue_logit_margin(u, shift, tau, keys), (u, shift, tau)
+    )
 
 
 @pytest.mark.parametrize("cls", QUEUED, ids=lambda c: c.__name__)

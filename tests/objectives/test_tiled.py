@@ -72,7 +72,7 @@ def test_gradcheck(pairs):
     p = torch.rand(8, generator=g, dtype=torch.float64).requires_grad_()
     tau = (0.5 + torch.rand(8, generator=g, dtype=torch.float64)).requires_grad_()
     some = own_image(4)
-    assert torch.autograd.gradcheck(lambda *args: tiled.tiled(*args, some, pairs=pairs), (u, p, tau))
+    assert torch.autograd.gradcheck(lambda u, p, tau: tiled.tiled(u, p, tau, some, pairs=pairs), (u, p, tau))
     assert torch.autograd.gradcheck(lambda u, p: tiled.tiled_warm(u, p, 0.3, some, pairs=pairs), (u, p))
 
 

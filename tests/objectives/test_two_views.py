@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightly.loss import BarlowTwinsLoss, VICRegLoss
+from torch import Tensor
 
 from ssl_vision import objectives as o
 from ssl_vision.objectives.two_views import TwoViews
@@ -25,8 +26,8 @@ def batch(aligned=0.5, seed=0, n=N, dim=D):
     return z1.requires_grad_(), (3 * z2).requires_grad_()
 
 
-def units(z1, z2):
-    return [z / z.norm(dim=1, keepdim=True) for z in (z1, z2)]
+def units(z1, z2) -> tuple[Tensor, Tensor]:
+    return z1 / z1.norm(dim=1, keepdim=True), z2 / z2.norm(dim=1, keepdim=True)
 
 
 def keys(v, i, pairs, n):
@@ -85,7 +86,8 @@ def alignment_uniformity(a, b, alpha, t):
 
 def mhe(z1, z2, weight=10.0):
     e, n = units(z1, z2), len(z1)
-    energy = sum(torch.log(sum(torch.exp(x[j] @ x[k]) for j in range(n) for k in range(j))) for x in e)
+    products = [torch.stack([x[j] @ x[k] for j in range(n) for k in range(j)]) for x in e]
+    energy = sum(product.exp().sum().log() for product in products)
     return (2 - 2 * (e[0] * e[1]).sum(1)).mean() + weight * energy
 
 
@@ -453,11 +455,12 @@ def test_statistics_are_of_the_last_call_and_detached(which):
 
 def test_terms_in_the_statistics_make_up_the_loss():
     z1, z2 = batch()
-    for objective, weights in [
+    cases: list[tuple[o.Objective, dict[str, float]]] = [
         (o.BarlowTwins(), {"invariance": 1, "redundancy": 0.005}),
         (o.SphericalBarlowTwins(), {"invariance": 1, "redundancy": 30}),
         (o.VICReg(), {"invariance": 25, "variance": 25, "covariance": 1}),
-    ]:
+    ]
+    for objective, weights in cases:
         loss, seen = objective(z1, z2).detach(), objective.statistics()
         torch.testing.assert_close(sum(w * seen[name] for name, w in weights.items()), loss)
     aligned = 2 - 2 * (torch.stack(units(z1, z2)).prod(0)).sum(1).mean().detach()

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 import pytorch_lightning as pl
 import torch
@@ -207,7 +207,7 @@ def lines_of(error: str) -> list[str]:
 
 
 NOTES = re.compile(
-    r"^\S+:\d+: \w*Warning: |^  \S*warn\w*\(|: left out: |is left out: |^`Trainer\(|^backbone (and|from) |"
+    r"^\S+:\d+: \w*Warning: |^  \S*warn\w*\(|: skipped: |is left out: |^`Trainer\(|^backbone (and|from) |"
     r"^continuing from |^no checkpoint in |^Loaded model weights |not readable \(\w+\), made again$|"
     r"^features not kept: "
 )

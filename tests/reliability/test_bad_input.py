@@ -68,6 +68,18 @@ def changed(change: Callable[[dict], object]) -> Callable[[Path, Path], object]:
     return make
 
 
+def with_config(text: str) -> Callable[[Path, Path], object]:
+    """here/other.ckpt: the finished run's checkpoint with another config."""
+    return changed(lambda content: content["ssl_vision"].update(config=text))
+
+
+def reworded(old: str, new: str) -> Callable[[Path, Path], object]:
+    """here/other.ckpt: the finished run's checkpoint with ``new`` for ``old`` in its config."""
+    return changed(
+        lambda content: content["ssl_vision"].update(config=content["ssl_vision"]["config"].replace(old, new))
+    )
+
+
 def reduced(here: Path, run: Path) -> None:
     content = (run / "checkpoints" / "last.ckpt").read_bytes()
     (here / "other.ckpt").write_bytes(content[: len(content) // 2])
@@ -98,7 +110,7 @@ def corrupt(name: str, content: bytes, reason: str) -> Case:
     return Case(
         name,
         f"fit {FOLDER} --data.strict=true",
-        rf"{{here}}/images/a/x\.png cannot be decoded \({reason}.*\): remove it, or set strict false .*",
+        rf"{{here}}/images/a/x\.png cannot be decoded \({reason}.*\); remove it, or set strict false .*",
         with_file("a/x.png", content),
     )
 
@@ -203,9 +215,9 @@ KEYS = [
         written("c.yaml", b"- a\n- b\n"),
     ),
     Case(
-        "a file that is no text",
+        "a file that is not text",
         "fit --config={here}/c.yaml",
-        r"{here}/c\.yaml is no text file",
+        r"{here}/c\.yaml is not a text file",
         written("c.yaml", b"\xff\xfe\x00"),
     ),
     Case(
@@ -217,7 +229,7 @@ KEYS = [
     Case(
         "a null byte",
         "fit --config={here}/c.yaml",
-        r"{here}/c\.yaml: 'a\\x00b' holds a null byte",
+        r"{here}/c\.yaml: 'a\\x00b' contains a null byte",
         written("c.yaml", b'trainer: "a\\0b"'),
     ),
     Case(
@@ -229,13 +241,13 @@ KEYS = [
     Case(
         "a file that grows without end",
         "fit --config={here}/c.yaml",
-        r"{here}/c\.yaml: holds itself, or more than 10000 values",
+        r"{here}/c\.yaml: contains itself, or more than 10000 values",
         written("c.yaml", GROWING),
     ),
     Case(
         "a file that holds itself",
         "fit --config={here}/c.yaml",
-        r"{here}/c\.yaml: holds itself, or more than 10000 values",
+        r"{here}/c\.yaml: contains itself, or more than 10000 values",
         written("c.yaml", b"data: &a {class_path: Digits, init_args: *a}"),
     ),
     Case("an absent file", "fit --config={here}/c.yaml", r"config: File does not exist: '{here}/c\.yaml'"),
@@ -301,14 +313,14 @@ VALUES = [
     Case(
         "a share that holds none out",
         "fit --data.val_share=1e-9",
-        r"val_share 1e-09 leaves 0 queries and 1437 labelled bank images: .*",
+        r"val_share 1e-09 leaves 0 queries and 1437 labelled bank images, .*",
     ),
     Case("an accelerator that is none", "fit --trainer.accelerator=gpuu", r".*gpuu.*"),
     Case("a precision that is none", "fit --trainer.precision=12", r".*precision.*12.*"),
     Case("no seed", "fit --seed_everything=false", r"--seed_everything false: .*"),
-    Case("a path for a name", "fit --name=a/b", r"--name a/b: a name, not a path; .*"),
+    Case("a path for a name", "fit --name=a/b", r"--name a/b: must be a name, not a path; .*"),
     Case("batches of 0", "fit --data.batch_size=0", r".*batch_size must be 1 or more, not 0"),
-    Case("batches of 1", "fit --data.batch_size=1", r"batch_size 1 leaves .*"),
+    Case("batches of 1", "fit --data.batch_size=1", r"batch_size must be 2 or more, .*"),
     Case(
         "a batch larger than the data set",
         "fit --data.batch_size=5000",
@@ -331,7 +343,7 @@ VALUES = [
     Case(
         "the data's options before the data",
         "fit --data.batch_size=4 --data=Digits",
-        r"--data\.batch_size stands before the data's class: .*",
+        r"--data\.batch_size must come after the data class, .*",
     ),
     Case(
         "a continuation that replaces",
@@ -374,7 +386,7 @@ TRAINER = [
         for value in ("0", "00:00:00:00")
     ),
     Case("a name that is too long", f"fit --name={'x' * 300}", r"--name x+…: longer than 200 bytes"),
-    Case("the directory above", "fit --name=..", r"--name \.\.: a name, not a path; .*"),
+    Case("the directory above", "fit --name=..", r"--name \.\.: must be a name, not a path; .*"),
     Case("runs in a file", "fit --runs_dir=/dev/null", r"--runs_dir: /dev/null is not a directory"),
     Case(
         "a run directory that is a dangling link",
@@ -428,8 +440,8 @@ DATA = [
     Case(
         "an absent test split",
         f"fit {FOLDER} --data.val=test",
-        r"no folder for the test split in {here}/images: name it with --data\.test FOLDER "
-        r"\(the folders there are a and b\)",
+        r"no folder for the test split in {here}/images: set it with --data\.test FOLDER "
+        r"\(folders: a and b\)",
         lambda here, run: images(here),
     ),
     Case(
@@ -441,7 +453,7 @@ DATA = [
     Case(
         "none but corrupt images",
         f"fit {FOLDER}",
-        r"none of the 2 images can be decoded, such as {here}/images/x\.jpg",
+        r"none of the 2 images can be decoded, for example {here}/images/x\.jpg",
         lambda here, run: [
             (images(here, "t/1.png"), (here / "images" / "t" / "1.png").unlink()),
             with_only(here, "x.jpg", "y.png"),
@@ -460,7 +472,7 @@ DATA = [
     Case(
         "a pipe named as an image",
         f"fit {FOLDER} --data.strict=true",
-        r"{here}/images/a/x\.png cannot be decoded \(not a regular file\): .*",
+        r"{here}/images/a/x\.png cannot be decoded \(not a regular file\); .*",
         lambda here, run: os.mkfifo(images(here) / "a" / "x.png"),
     ),
     Case(
@@ -490,7 +502,7 @@ DATA = [
     Case(
         "a cache where there is a file",
         f"fit {FOLDER} --data.cache=always --data.cache_dir={{here}}/f",
-        r"{here}/f/images-.* cannot hold decoded images \(.*\): set cache_dir",
+        r"decoded images cannot be written to {here}/f/images-.* \(.*\); set cache_dir",
         lambda here, run: (images(here), (here / "f").touch()),
     ),
     Case(
@@ -502,40 +514,40 @@ DATA = [
     Case(
         "one query",
         f"fit {FOLDER}",
-        r"val_share 0\.1 leaves 1 queries and 11 labelled bank images: 2 and 1 are needed",
+        r"val_share 0\.1 leaves 1 queries and 11 labelled bank images, but 2 and 1 are required",
         lambda here, run: images(here, *(f"a/{number}.png" for number in range(12))),
     ),
     Case(
         "one query without a label",
         f"fit {FOLDER}",
-        r"val_share 0\.1 leaves 1 of 12 images as queries: 2 are needed",
+        r"val_share 0\.1 leaves 1 of 12 images as queries, but 2 are required",
         lambda here, run: images(here, *(f"{number}.png" for number in range(12))),
     ),
     Case(
         "absent CIFAR-10",
         "fit --data=CIFAR10 --data.root={here}",
-        r"CIFAR-10 is missing or damaged at {here}/cifar-10-batches-py: fetch it with .*",
+        r"CIFAR-10 is missing or damaged at {here}/cifar-10-batches-py; download it with .*",
     ),
     Case(
         "absent CIFAR-100",
         "fit --data=CIFAR100 --data.root={here}",
-        r"CIFAR-100 is missing or damaged at {here}/cifar-100-python: .*",
+        r"CIFAR-100 is missing or damaged at {here}/cifar-100-python; .*",
     ),
     Case(
         "absent STL-10",
         "fit --data=STL10 --data.root={here}",
-        r"STL-10 is missing or damaged at {here}/stl10_binary/train_X\.bin: .*",
+        r"STL-10 is missing or damaged at {here}/stl10_binary/train_X\.bin; .*",
     ),
     Case(
         "CIFAR-10 with another MD5 sum",
         "fit --data=CIFAR10 --data.root={here}",
-        r"CIFAR-10 is missing or damaged at {here}/cifar-10-batches-py: .*",
+        r"CIFAR-10 is missing or damaged at {here}/cifar-10-batches-py; .*",
         lambda here, run: cifar(here, batch=b"other"),
     ),
     Case(
         "a truncated archive of CIFAR-10",
         "fit --data=CIFAR10 --data.root={here} --data.download=true",
-        r"CIFAR-10 could not be fetched to {here}/cifar-10-batches-py \(.*\): check the connection, .*",
+        r"CIFAR-10 could not be downloaded to {here}/cifar-10-batches-py \(.*\); check the connection, .*",
         lambda here, run: cifar(here, archive=b"\x1f\x8b"),
     ),
     Case(
@@ -547,13 +559,13 @@ DATA = [
     Case(
         "labels of other images in STL-10",
         "fit --data=STL10 --data.root={here}",
-        r"{here}/stl10_binary/train_y\.bin holds 2 labels for 1 images",
+        r"{here}/stl10_binary/train_y\.bin contains 2 labels for 1 images",
         lambda here, run: stl10(here, train_y=b"\1\2"),
     ),
     Case(
         "labels outside those of STL-10",
         "fit --data=STL10 --data.root={here}",
-        r"{here}/stl10_binary/train_y\.bin holds labels outside 1\.\.10",
+        r"{here}/stl10_binary/train_y\.bin contains labels outside 1\.\.10",
         lambda here, run: stl10(here, train_y=b"\0"),
     ),
 ]
@@ -595,12 +607,12 @@ CHECKPOINTS = [
         ("a truncated checkpoint", r"{here}/other\.ckpt: not a readable checkpoint \(\w+\)", reduced),
         (
             "a checkpoint with a flipped bit",
-            r"{here}/other\.ckpt: damaged, the checksum of .* is another",
+            r"{here}/other\.ckpt: damaged, the checksum of .* does not match",
             flipped,
         ),
         (
             "a checkpoint of a later version",
-            rf"{{here}}/other\.ckpt: written by ssl_vision 99\.1\.0, this is {__version__}: .*",
+            rf"{{here}}/other\.ckpt: written by ssl_vision 99\.1\.0, but {__version__} is installed; .*",
             changed(lambda content: content["ssl_vision"].update(version="99.1.0")),
         ),
         (
@@ -650,11 +662,7 @@ CHECKPOINTS = [
             reader,
             "weights of another architecture",
             r"{here}/other\.ckpt: .*size mismatch for backbone\.conv1\.weight.*",
-            changed(
-                lambda content: content["ssl_vision"].update(
-                    config=content["ssl_vision"]["config"].replace("width: 4", "width: 8")
-                )
-            ),
+            reworded("width: 4", "width: 8"),
         )
         for reader in ("evaluate", "export", "embed")
     ),
@@ -663,11 +671,7 @@ CHECKPOINTS = [
             reader,
             f"{new} in its config",
             line,
-            changed(
-                lambda content, old=old, new=new: content["ssl_vision"].update(
-                    config=content["ssl_vision"]["config"].replace(old, new)
-                )
-            ),
+            reworded(old, new),
         )
         for reader in ("evaluate",)
         for old, new, line in [
@@ -690,11 +694,11 @@ CHECKPOINTS = [
             reader,
             f"{name} for a config",
             line,
-            changed(lambda content, text=text: content["ssl_vision"].update(config=text)),
+            with_config(text),
         )
         for reader in ("export",)
         for name, text, line in [
-            ("aliases without end", GROWING.decode(), r"{here}/other\.ckpt: its config: holds itself, or .*"),
+            ("aliases without end", GROWING.decode(), r"{here}/other\.ckpt: its config: contains itself, .*"),
             ("brackets", "[" * 100_000, r"{here}/other\.ckpt: its config: nested more than 50 deep"),
         ]
     ),
@@ -769,7 +773,9 @@ def test_wrong_input_is_answered_with_one_line(case, tiny_run, tmp_path, capfd):
     assert contents(tiny_run) == before
 
 
-@pytest.mark.parametrize("named", ["--model.encoder.widht=3", "--data.batch_size=5000"])
+@pytest.mark.parametrize(
+    "named", ["--data.batch_size=5000", pytest.param("--model.encoder.widht=3", marks=pytest.mark.long)]
+)
 def test_as_a_process_there_is_nothing_else_on_stderr(named, tmp_path):
     command = [
         sys.executable,
@@ -821,5 +827,7 @@ def test_labels_that_are_few_stop_no_pretraining(names, tmp_path):
 def test_a_corrupt_image_among_good_ones_is_counted_and_left_out(tmp_path):
     with_file("a/x.png", b"no image")(tmp_path, tmp_path)
     case = Case("", f"fit {FOLDER} --trainer.max_epochs=1", "")
-    with pytest.warns(UserWarning, match=r"skipped 1 of 25 images, not decodable: .*images/a/x\.png$"):
+    with pytest.warns(
+        UserWarning, match=r"skipped 1 of 25 images that cannot be decoded: .*images/a/x\.png$"
+    ):
         assert main(typed(case, tmp_path, tmp_path)) == 0

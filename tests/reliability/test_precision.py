@@ -16,7 +16,7 @@ def losses(run):
         return [float(row["train/loss"]) for row in csv.DictReader(file)]
 
 
-@pytest.mark.parametrize("objective", ["InfoNCE", "MACL"])
+@pytest.mark.parametrize("objective", [pytest.param("InfoNCE", marks=pytest.mark.long), "MACL"])
 def test_bfloat16_stays_near_float32(tmp_path, objective):
     args = [f"--model.objective={objective}", "--trainer.max_epochs=2", "--trainer.limit_train_batches=12"]
     for precision in ("32-true", "bf16-mixed"):

@@ -75,7 +75,7 @@ def test_a_signal_saves_and_ends_and_the_run_continues(
         assert fit(tmp_path) == 128 + number
         monkeypatch.undo()
     error = capfd.readouterr().err
-    assert f"{signal.Signals(number).name}: saving and ending" in error
+    assert f"{signal.Signals(number).name}: saving a checkpoint and stopping" in error
     assert "saved; continue with --ckpt_path last" in error
     assert "Traceback" not in error
     assert fit(tmp_path, "--ckpt_path=last") == 0

@@ -130,7 +130,7 @@ def run(args: list[str], environment: dict[str, str]) -> int:
     killed = "SIGKILL" in environment.get("SSL_VISION_INTERRUPT", "")
     if killed or "--trainer.devices=2" in args:
         command = [sys.executable, "-m", "ssl_vision", *args]
-        paths = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, sys.path)])
+        paths = os.pathsep.join([str(Path(__file__).parents[1] / "helpers"), *filter(None, sys.path)])
         environment = os.environ | environment | {"PYTHONPATH": paths}
         if "SLURM_JOB_ID" in environment:
             return run_tasks(command, environment)

@@ -60,11 +60,10 @@ def test_ascii_only(variables, runs):
 
 
 def test_an_output_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
-    synced = []
+    synced, target = [], tmp_path / "config.yaml"
     monkeypatch.setattr(
         "ssl_vision.runs.atomic_files.sync", lambda path: synced.append((path, target.exists()))
     )
-    target = tmp_path / "config.yaml"
     with atomic_write(target) as partial:
         partial.write_text("content")
     assert synced == [(partial, False), (tmp_path, True)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from ssl_vision.encoders import ResNet
 
-CONFIGS = Path(__file__).parent.parent / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 TINY = [
     "--model.encoder.width=4",

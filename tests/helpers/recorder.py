@@ -13,16 +13,22 @@ import time
 
 import pytorch_lightning as pl
 
+from ssl_vision.data import Batch
+
 SECONDS = 1.0
 """The value of ``--trainer.max_time`` that a sleep outlasts."""
 
 
 class Recorder(pl.Callback):
-    def __init__(self):
+    def __init__(self) -> None:
         self.batches = 0
         self.begin = time.monotonic()
 
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        assert batch.indices is not None
+        assert batch.views is not None
         row = [trainer.current_epoch, batch_idx, trainer.global_step, batch.indices.tolist()]
         row.append(hashlib.sha256(batch.views.contiguous().numpy().tobytes()).hexdigest()[:16])
         with open(f"{os.environ['SSL_VISION_RECORD']}.{trainer.global_rank}", "a", encoding="utf-8") as file:

@@ -40,5 +40,5 @@ def difference_of_runs(one: Path, other: Path) -> str:
     for key in _KEYS:
         if found := difference(first[key], second[key], key):
             return found
-    rows = [(run / "metrics.csv").read_text(encoding="utf-8").splitlines() for run in (one, other)]
-    return difference(*rows, "metrics.csv")
+    rows, others = ((run / "metrics.csv").read_text(encoding="utf-8").splitlines() for run in (one, other))
+    return difference(rows, others, "metrics.csv")

@@ -1,0 +1,33 @@
+"""The records of an offline W&B run, by W&B's own reader."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def parts(run: Path) -> list[Path]:
+    """Offline folders of a run directory in the order in which they were begun."""
+    return sorted((run / "wandb").glob("offline-run-*"), key=lambda part: part.stat().st_mtime)
+
+
+def inspect(part: Path, *options: str) -> str:
+    """What ``wandb leet inspect`` prints of an offline folder."""
+    command = [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--json", *options, str(part)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def records(part: Path, kind: str) -> list[dict[str, Any]]:
+    """The records of one kind."""
+    return [record for record in map(json.loads, inspect(part).splitlines()) if record["type"] == kind]
+
+
+def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The plain values of nested dicts, by dotted keys."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from flat(item, f"{prefix}{key}.")
+    else:
+        yield prefix[:-1], value

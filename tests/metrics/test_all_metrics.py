@@ -1,0 +1,132 @@
+"""What all metrics have in common; each has a file for its own numbers."""
+
+from functools import partial
+
+import metric_tester as tester
+import pytest
+import torch
+from metric_tester import SHARDS, Case, N
+
+from ssl_vision import metrics as m
+
+G = torch.Generator().manual_seed(5)
+LABELS = torch.randint(-1, 4, (N,), generator=G)
+FEATURES = torch.randn(5, 6, generator=G)[LABELS] + torch.randn(N, 6, generator=G)
+OTHER = FEATURES + torch.randn(N, 6, generator=G)
+LEVELS = torch.stack([torch.where(LABELS < 0, -1, LABELS // 2), LABELS], dim=1)
+TRUTH = LABELS.clone()
+TRUTH[SHARDS[0]] = -1  # a process without a labelled query
+KS, TEMPERATURES = (1, 7), (0.5, None)
+
+
+def plain(features, labels):
+    return {**m.pair_statistics(features, labels, t=1.5)._asdict(), "rankme": m.rankme(features)}
+
+
+def extended(features, labels):
+    found = m.retrieval(features, labels, ks=(1, 5, 10))
+    return {
+        **plain(features, labels),
+        "effective_rank": m.effective_rank(features),
+        "feature_std": m.feature_std(features),
+        **m.class_means(features, labels)._asdict(),
+        "map": found.mean_average_precision,
+        **dict(zip(("recall@1", "recall@5", "recall@10"), found.recall, strict=True)),
+    }
+
+
+def tops(scores):
+    return [(score.top1, score.top5) for score in scores]
+
+
+def table(bank, labels, queries, truth):
+    return tops(m.knn_table(queries, truth, bank, labels, num_classes=5, ks=KS, temperatures=TEMPERATURES))
+
+
+def table_of_rows(metric):
+    return tops(metric.table(KS, TEMPERATURES))
+
+
+def add_both_splits(metric, bank, labels, queries, truth):
+    metric.update(bank, labels, "bank")
+    metric.update(queries, truth, "query")
+
+
+def knn():
+    return m.KNNAccuracy(num_classes=5, k=7, temperature=0.5)
+
+
+NONE = {"empty": "no features"}
+SPLITS = {"update": add_both_splits, "empty": "split='bank'", "below": "labels.*got -2"}
+ONE, LABELLED, VIEWS, GRADED = (FEATURES,), (FEATURES, LABELS), (FEATURES, OTHER), (FEATURES, LEVELS)
+SEARCH = (FEATURES, LABELS, OTHER, TRUTH)
+CASES = {
+    "Alignment": Case(VIEWS, metric=m.Alignment, empty="no pairs"),
+    "KNNAccuracy": Case(SEARCH, lambda *rows: table(*rows)[1][0], knn, **SPLITS),
+    "KNNAccuracy, table": Case(SEARCH, table, knn, value=table_of_rows, **SPLITS),
+    "LiDAR": Case(
+        VIEWS, lambda *x: m.lidar(torch.stack(x, 1), delta=0.01), lambda: m.LiDAR(0.01), empty="no images"
+    ),
+    "rankme": Case(ONE, m.rankme),
+    "RankMe, rankme": Case(ONE, m.rankme, m.RankMe, **NONE),
+    "Ranking": Case(GRADED, m.rank_correlation, m.Ranking, below=None, **NONE),
+    "Representation": Case(LABELLED, plain, lambda: m.Representation(t=1.5), **NONE),
+    "Representation, extended": Case(
+        LABELLED, extended, partial(m.Representation, 1.5, extended=True), **NONE
+    ),
+    "SemanticSensitivity": Case(
+        LABELLED, lambda *rows: m.pair_statistics(*rows).sensitivity, m.SemanticSensitivity, **NONE
+    ),
+    "Tolerance": Case(LABELLED, lambda *rows: m.pair_statistics(*rows).tolerance, m.Tolerance, **NONE),
+    "Tolerance, conditional": Case(
+        LABELLED, lambda *rows: m.pair_statistics(*rows).same_cosine, partial(m.Tolerance, True), **NONE
+    ),
+    "Uniformity": Case(ONE, lambda rows: m.pair_statistics(rows).uniformity, m.Uniformity, **NONE),
+    "class_means": Case(LABELLED, m.class_means),
+    "effective_rank": Case(ONE, m.effective_rank),
+    "feature_std": Case(ONE, m.feature_std),
+    "knn_table": Case(SEARCH, table, empty="none of the 0"),
+    "lidar": Case((torch.stack(VIEWS, dim=1),), m.lidar),
+    "pair_statistics": Case(LABELLED, m.pair_statistics, empty="2 rows"),
+    "rank_correlation": Case(GRADED, m.rank_correlation, below=None),
+    "retrieval": Case(LABELLED, m.retrieval),
+}
+METRICS = {name: case for name, case in CASES.items() if case.metric}
+OTHERS = {"faiss_kind", "gradient_statistics", "gradient_terms", "nearest", "pair_coefficients", "vote"}
+"""Functions of other things than rows, which have tests of their own."""
+
+
+def test_every_public_metric_is_in_the_table():
+    results = {cls.__name__ for cls in vars(m).values() if isinstance(cls, type) and issubclass(cls, tuple)}
+    assert set(m.__all__) - results - OTHERS <= {name for key in CASES for name in key.split(", ")}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_updates_equal_the_function(name):
+    tester.assert_equals_function(CASES[name])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_low_precision_is_measured_as_its_numbers(name):
+    tester.assert_takes_any_float(CASES[name])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_refuses_bad_rows(name):
+    tester.assert_refuses_bad_rows(CASES[name])
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
+@pytest.mark.parametrize("name", CASES)
+def test_without_rows(name):
+    tester.assert_without_rows(CASES[name])
+
+
+def test_two_processes_equal_one(tmp_path):
+    both = tester.of_processes(METRICS, tmp_path)
+    for name, case in METRICS.items():
+        expected = case.measure(case.rows)
+        for found in both:
+            tester.assert_equal(found[name], expected, 1e-6)
+        part = case.measure([each[SHARDS[1]] for each in case.rows])
+        assert not torch.allclose(part, expected, rtol=0, atol=1e-4)
