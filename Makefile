@@ -12,7 +12,7 @@ demo: install  ## pretrain on the digits and print what was learned
 	$(BIN)/ssl-vision evaluate runs/demo
 
 test: install-test lint  ## the whole test suite, on two cores
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 notebooks: install-test  ## runs the notebooks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --nbmake --nbmake-timeout=180 notebooks
@@ -63,10 +63,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.ssl_vision-cpu: setup.cfg pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25'
 	$(BIN)/python -m pip install -e '.[cpu]'
 	touch $@
 
 $(VENV)/.ssl_vision-test: setup.cfg pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25'
 	$(BIN)/python -m pip install -e '.[cpu,test,dev]'
 	touch $@ $(VENV)/.ssl_vision-cpu
 

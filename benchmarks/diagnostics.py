@@ -13,6 +13,7 @@ import argparse
 import statistics
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from objectives import Meter
@@ -33,13 +34,13 @@ def measured(width: int, batch: int, rounds: int, device: str) -> dict[str, floa
     labels = torch.zeros(batch, dtype=torch.int64, device=device)
     callback = GradientDiagnostics(every=EVERY)
     logged: dict[str, float] = {}
-    trainer = SimpleNamespace(
+    trainer: Any = SimpleNamespace(
         global_step=0,
         log_every_n_steps=1,
         accumulate_grad_batches=1,
         strategy=SimpleNamespace(reduce=lambda values, reduce_op: values),
     )
-    seen = SimpleNamespace(objective=model.objective, embeddings=None, log=logged.__setitem__)
+    seen: Any = SimpleNamespace(objective=model.objective, embeddings=None, log=logged.__setitem__)
 
     def step() -> None:
         z1, z2 = model(views).projector.chunk(2)
@@ -53,7 +54,7 @@ def measured(width: int, batch: int, rounds: int, device: str) -> dict[str, floa
     calls = {"step": step, "diagnostics": diagnose}
     for call in calls.values():
         call()
-    times = {name: [] for name in calls}
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             times[name].append(1e3 * meter.seconds(call))

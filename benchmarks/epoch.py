@@ -31,7 +31,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from lightly.loss import NTXentLoss
-from lightly.transforms import SimCLRTransform
+from lightly.transforms.simclr_transform import SimCLRTransform
 from PIL import Image
 from provenance import provenance, save
 from torch import Tensor
@@ -40,6 +40,7 @@ from torchvision import transforms
 
 from ssl_vision.callbacks import ObjectiveStatistics
 from ssl_vision.data import CIFAR10, Images, Views
+from ssl_vision.data.module import Split
 from ssl_vision.encoders import ResNet
 from ssl_vision.methods import SimCLR
 from ssl_vision.objectives import InfoNCE
@@ -54,13 +55,13 @@ class Some(CIFAR10):
         super().__init__(**options)
         self.count = count
 
-    def read(self, split: str) -> Images:
+    def read(self, split: Split) -> Images:
         """The first ``count`` rows of a split."""
         whole = super().read(split)
         return whole.select(torch.arange(min(self.count, len(whole))))
 
 
-class OnPIL(Dataset):
+class OnPIL(Dataset[Any]):
     """Two views of each image by a transform of PIL images."""
 
     def __init__(self, pixels: Tensor, transform: Callable[[Any], Any]) -> None:
@@ -88,7 +89,7 @@ class Twice:
 def torchvision_transform() -> Callable[[Any], Any]:
     """The views of ``VIEWS``, an image at a time."""
     v = VIEWS
-    return transforms.Compose(
+    transform: Callable[[Any], Any] = transforms.Compose(
         [
             transforms.RandomResizedCrop(v.size, scale=v.scale, ratio=v.ratio),
             transforms.RandomHorizontalFlip(v.hflip),
@@ -100,6 +101,7 @@ def torchvision_transform() -> Callable[[Any], Any]:
             transforms.Normalize(v.mean, v.std),
         ]
     )
+    return transform
 
 
 class Loop:

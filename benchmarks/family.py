@@ -24,6 +24,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from provenance import provenance, save
@@ -53,7 +54,7 @@ LOGGED = [key for key in COLUMNS if key not in ("knn", "linear", "spearman")]
 call = partial(subprocess.run, check=True, stdout=sys.stderr)
 
 
-def one(file: Path, chosen: argparse.Namespace) -> dict:
+def one(file: Path, chosen: argparse.Namespace) -> dict[str, Any]:
     """Trains and measures one objective."""
     runs, run = Path(chosen.runs), Path(chosen.runs) / file.stem
     fit = ["fit", "--config", str(CONFIGS / "pretrain/cifar10.yaml"), "--config", str(file)]
@@ -115,7 +116,7 @@ def refuse_others(chosen: argparse.Namespace) -> None:
     file.write_text(json.dumps(options))
 
 
-def table(records: list[dict]) -> str:
+def table(records: list[dict[str, Any]]) -> str:
     """A line for each objective, the best kNN first."""
     lines = ["| objective | " + " | ".join(title for title, _ in COLUMNS.values()) + " |"]
     lines.append("|---" * (len(COLUMNS) + 1) + "|")
@@ -125,7 +126,7 @@ def table(records: list[dict]) -> str:
     return "\n".join(lines)
 
 
-def conjectures(records: list[dict]) -> dict[str, float]:
+def conjectures(records: list[dict[str, Any]]) -> dict[str, float]:
     """Spearman's correlation with kNN, over the objectives that have the diagnostic."""
     found = {}
     for key in LOGGED:
@@ -163,13 +164,12 @@ def main() -> None:
     if chosen.start:
         records.append({"objective": "start", **measured(Path(chosen.start), chosen)})
     name = "family" + ("_continued" if chosen.start else "") + ("_cuda" if torch.cuda.is_available() else "")
-    found = {"objectives": records, "correlation_with_knn": conjectures(records)}
+    correlations = conjectures(records)
+    found = {"objectives": records, "correlation_with_knn": correlations}
     save(name, provenance("torchvision") | {"options": vars(chosen)} | found)
     print(table(records))
     print("\ncorrelation with kNN over the objectives: ", end="")
-    print(
-        ", ".join(f"{COLUMNS[key][0]} {value:+.2f}" for key, value in found["correlation_with_knn"].items())
-    )
+    print(", ".join(f"{COLUMNS[key][0]} {value:+.2f}" for key, value in correlations.items()))
 
 
 if __name__ == "__main__":

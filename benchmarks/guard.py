@@ -70,6 +70,7 @@ def accuracy(chosen: argparse.Namespace, seed: int, *, fast: bool) -> float:
     """KNN accuracy on test, in percent, after training with a seed."""
     pl.seed_everything(seed, verbose=False)
     options: dict[str, Any] = {"batch_size": 256, "val": "test", "seed": seed}
+    data: ImageData
     if chosen.data:
         data = (CIFAR10 if fast else PlainCIFAR10)(root=chosen.data, **options)
     else:

@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -75,7 +76,7 @@ def speed(calls: dict[str, Predict], truth: Tensor, rounds: int, device: str) ->
     def first(name: str) -> None:
         predicted[name] = calls[name]()
 
-    peak = {name: meter.peak(lambda name=name: first(name)) for name in calls}
+    peak = {name: meter.peak(partial(first, name)) for name in calls}
     print(peak, file=sys.stderr, flush=True)
     times: dict[str, list[float]] = {name: [] for name in calls}
     work: dict[str, list[float]] = {name: [] for name in calls}
@@ -102,8 +103,8 @@ def speed(calls: dict[str, Predict], truth: Tensor, rounds: int, device: str) ->
 
 def every_k(queries: Tensor, truth: Tensor, bank: Tensor, labels: Tensor, device: str) -> dict[str, Any]:
     """One search for all k and temperatures."""
-    options = {"num_classes": CLASSES, "ks": KS, "temperatures": TEMPERATURES}
-    seconds = Meter(device).seconds(lambda: knn_table(queries, truth, bank, labels, **options))
+    call = partial(knn_table, num_classes=CLASSES, ks=KS, temperatures=TEMPERATURES)
+    seconds = Meter(device).seconds(lambda: call(queries, truth, bank, labels))
     return {"accuracies": len(KS) * len(TEMPERATURES), "seconds": round(seconds, 3)}
 
 

@@ -84,7 +84,8 @@ def with_classes(loss: Callable[..., Tensor]) -> Loss:
 
 def pml_supcon(z1: Tensor, z2: Tensor, labels: Tensor) -> Tensor:
     """pytorch-metric-learning's SupConLoss."""
-    return pml.SupConLoss(temperature=0.2)(torch.cat([z1, z2]), labels.repeat(2))
+    loss: Tensor = pml.SupConLoss(temperature=0.2)(torch.cat([z1, z2]), labels.repeat(2))
+    return loss
 
 
 SPEED: dict[str, dict[str, Loss]] = {
@@ -217,7 +218,8 @@ def speed(sizes: list[int], device: str) -> list[dict[str, Any]]:
                 for name, loss in implementations.items()
                 if size <= LARGEST or name == "ssl_vision"
             }
-            bytes_, times = {}, {name: [] for name in calls}
+            bytes_: dict[str, int] = {}
+            times: dict[str, list[float]] = {name: [] for name in calls}
             first = {name: meter.seconds(call) for name, call in calls.items()}
             for name, call in calls.items():
                 bytes_[name] = meter.peak(call)
@@ -277,6 +279,7 @@ def sweep(device: str) -> list[dict[str, Any]]:
                 for preset in presets:
                     for pairs in ("both", "cross") if n <= 128 else ("both",):
                         loss = preset(temperature=tau, pairs=pairs)
+                        found: float | None
                         if kind == "bfloat16":
                             exact = gradient(loss, z1.double(), z2.double())
                             rounded = gradient(loss, z1.bfloat16(), z2.bfloat16())

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from provenance import provenance, save
 
@@ -27,7 +28,7 @@ LINES = {
 }
 
 
-def one_run(config: Path, objective: str | None, seed: int, options: list[str], runs: Path) -> dict:
+def one_run(config: Path, objective: str | None, seed: int, options: list[str], runs: Path) -> dict[str, Any]:
     """Trains and evaluates one objective with one seed."""
     fit = ["fit", "--config", str(config), "--name", "run", "--runs_dir", str(runs)]
     fit += ["--seed_everything", str(seed), "--trainer.enable_progress_bar", "false", *options]
@@ -46,7 +47,7 @@ def one_run(config: Path, objective: str | None, seed: int, options: list[str], 
     }
 
 
-def table(results: list[dict]) -> str:
+def table(results: list[dict[str, Any]]) -> str:
     """kNN and linear accuracy of every run, trained beside untrained and raw pixels."""
     several = len({result["objective"] for result in results}) > 1
     names = [(f"{r['objective']}, " if several else "") + f"seed {r['seed']}" for r in results]

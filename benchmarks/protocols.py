@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import yaml
 from provenance import provenance, save
@@ -32,7 +33,7 @@ BACKBONES = {"trained": "backbone", "untrained": "backbone", "pixels": "raw"}
 HEADS = {"trained": "top-1 %, trained", "untrained": "untrained", "pixels": "raw pixels"}
 
 
-def measurement(row: dict) -> str:
+def measurement(row: dict[str, Any]) -> str:
     """What was measured, in words."""
     own = {key: row[key] for key in ABOUT if row.get(key) not in (None, "none")}
     words = [f"{key[:1] if key == 'k' else 'T'} = {own[key]:g}" for key in ("k", "temperature") if key in own]
@@ -42,7 +43,7 @@ def measurement(row: dict) -> str:
     return ", ".join([NAMES[row["metric"]], *words])
 
 
-def table(rows: list[dict]) -> str:
+def table(rows: list[dict[str, Any]]) -> str:
     """A line for each measurement of each protocol; corruptions as their mean over kinds and severities."""
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     for row in rows:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ssl_vision.methods import SimCLR
 from ssl_vision.metrics import faiss_kind
-from ssl_vision.objectives import RECLAIM, InfoNCE
+from ssl_vision.objectives import RECLAIM, InfoNCE, Objective
 
 KINDS: dict[str, dict[str, Any]] = {
     "K = 10": {"k": 10},
@@ -49,7 +49,7 @@ def built(options: dict[str, Any], images: int, model: SimCLR, device: str) -> R
 
 
 def step(
-    objective: torch.nn.Module, model: SimCLR, views: Tensor, given: tuple[Tensor, Tensor] | None, own: Tensor
+    objective: Objective, model: SimCLR, views: Tensor, given: tuple[Tensor, Tensor] | None, own: Tensor
 ) -> None:
     """Forward and backward; through the network unless features and embeddings are given."""
     if given is None:
@@ -65,15 +65,14 @@ def step(
 
 
 def measured(
-    objectives: dict[str, torch.nn.Module], network: bool, images: int, batch: int, rounds: int, device: str
+    objectives: dict[str, Objective], network: bool, images: int, batch: int, rounds: int, device: str
 ) -> list[dict[str, Any]]:
     """A row for each objective, with its time and memory less those of the first, InfoNCE."""
     meter, model = Meter(device), SimCLR(seed=0).to(device)
     g = torch.Generator().manual_seed(0)
     views = torch.randn(2 * batch, 3, 32, 32, generator=g).to(device)
-    given = tuple(
-        torch.randn(2 * batch, dim, generator=g).to(device) for dim in (model.backbone.num_features, 128)
-    )
+    features = torch.randn(2 * batch, model.backbone.num_features, generator=g).to(device)
+    given = features, torch.randn(2 * batch, 128, generator=g).to(device)
     own = torch.randperm(images, generator=g)[:batch].to(device)
     calls: dict[str, Callable[[], None]] = {
         name: partial(step, objective, model, views, None if network else given, own)
@@ -138,7 +137,7 @@ def main() -> None:
     kinds = chosen.kinds or [kind for kind in possible if kind != "random 80 %" or chosen.device == "cuda"]
     record = provenance("pytorch-lightning") | {"faiss": faiss_kind()}
     model = SimCLR(seed=0)
-    objectives: dict[str, torch.nn.Module] = {PLAIN: InfoNCE()}
+    objectives: dict[str, Objective] = {PLAIN: InfoNCE()}
     objectives |= {kind: built(KINDS[kind], chosen.images, model, chosen.device) for kind in kinds}
     record["rows"] = [
         row

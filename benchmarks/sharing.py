@@ -33,7 +33,7 @@ def rate(chosen: argparse.Namespace, count: int) -> float:
     processes = [context.Process(target=one, args=(chosen, together, rates)) for _ in range(count)]
     for process in processes:
         process.start()
-    total = sum(rates.get(timeout=1800) for _ in processes)
+    total: float = sum(rates.get(timeout=1800) for _ in processes)
     for process in processes:
         process.join()
     return total

@@ -66,7 +66,7 @@ class Bench:
 
     def __init__(self, chosen: argparse.Namespace) -> None:
         self.chosen, self.device = chosen, torch.device(chosen.device)
-        self.wait = torch.cuda.synchronize if self.device.type == "cuda" else lambda: None
+        self.wait: Callable[[], None] = torch.cuda.synchronize if self.device.type == "cuda" else lambda: None
         self.data = RandomImages(count=4 * chosen.batch, size=chosen.size, batch_size=chosen.batch)
         self.rows = torch.arange(chosen.batch, device=self.device)
         self.pixels = self.data.images.images[: chosen.batch].to(self.device)
@@ -104,7 +104,7 @@ class Bench:
         optimizer = model.optimizer_rule.optimizer(model)
         seconds: dict[str, list[float]] = {part: [] for part in PARTS}
         for step in range(self.chosen.warm + self.chosen.rounds * self.chosen.steps):
-            marks = []
+            marks: list[float] = []
 
             def mark(marks: list[float] = marks) -> None:
                 self.wait()
@@ -177,7 +177,8 @@ class Bench:
         few = torch.zeros(4, 3, self.chosen.size, self.chosen.size)
         with FlopCounterMode(display=False) as counter:
             model(few).projector.sum().backward()
-        return counter.get_total_flops() / len(few) * 2 * self.chosen.batch
+        flops: float = counter.get_total_flops() / len(few) * 2 * self.chosen.batch
+        return flops
 
 
 def table(record: dict[str, Any]) -> str:

@@ -18,10 +18,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch._inductor.config
-from lightly.transforms import SimCLRTransform
+from lightly.transforms.simclr_transform import SimCLRTransform
 from PIL import Image
 from provenance import provenance, save
 from torch import Tensor
@@ -46,7 +47,7 @@ def variants(images: Tensor, size: int, device: torch.device) -> dict[str, Calla
     """Functions that make the (2N, 3, size, size) views of a batch."""
     pil = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
     there, indices = images.to(device), torch.arange(len(images), device=device)
-    lightly = SimCLRTransform(
+    lightly: Callable[[Any], Any] = SimCLRTransform(
         input_size=size,
         cj_strength=0.5,  # of (0.8, 0.8, 0.8, 0.2)
         gaussian_blur=0.0,
@@ -76,17 +77,17 @@ def variants(images: Tensor, size: int, device: torch.device) -> dict[str, Calla
     def batch(pairs: Iterable[Sequence[Tensor]]) -> Tensor:
         return torch.stack([view for views in zip(*pairs, strict=True) for view in views]).to(device)
 
-    def one_by_one(transform: Callable, source: list) -> Tensor:
+    def one_by_one(transform: Callable[[Any], Tensor], source: Iterable[Any]) -> Tensor:
         return batch((transform(image), transform(image)) for image in source)
 
     def by_lightly() -> Tensor:
         return batch(map(lightly, pil))
 
-    def ours(views: Views, **options) -> Tensor:
+    def ours(views: Views, **options: Any) -> Tensor:
         return views(there, indices, seed=0, epoch=0, **options)
 
     half = {"dtype": torch.bfloat16, "memory_format": torch.channels_last}
-    found = {
+    found: dict[str, Callable[[], Tensor]] = {
         BASE: by_lightly,
         "torchvision v1, PIL": partial(one_by_one, old, pil),
         "torchvision v2, uint8 tensors": partial(one_by_one, new, list(images)),
@@ -129,7 +130,7 @@ def timed(make: Callable[[], Tensor], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def measure(size: int, batch: int, rounds: int, device: torch.device) -> list[dict]:
+def measure(size: int, batch: int, rounds: int, device: torch.device) -> list[dict[str, Any]]:
     """A row for each variant: microseconds an image, both views, and the factor to lightly."""
     made = variants(make_images(batch, size), size, device)
     first = {name: timed(make, device) for name, make in made.items()}
@@ -160,7 +161,7 @@ def measure(size: int, batch: int, rounds: int, device: torch.device) -> list[di
     return rows
 
 
-def table(rows: list[dict]) -> str:
+def table(rows: list[dict[str, Any]]) -> str:
     """The rows in Markdown."""
     lines = [
         "| | µs an image | quartiles | minimum | × lightly | by minima | first call, s |",
