@@ -3,7 +3,6 @@
 Run as a script, this file is one of the processes.
 """
 
-import subprocess
 import sys
 from typing import Any
 from unittest import mock
@@ -11,6 +10,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import assert_ranks_succeed, leave_group
 from torch.nn.parallel import DistributedDataParallel
 
 from ssl_vision import objectives as o
@@ -110,8 +110,7 @@ def process(rank, world, rendezvous):
         everywhere = [torch.zeros_like(loss) for _ in range(world)]
         dist.all_gather(everywhere, loss.detach())
         assert all(torch.equal(other, loss.detach()) for other in everywhere), name
-    dist.barrier()  # a process that leaves early aborts the others
-    dist.destroy_process_group()
+    leave_group()
 
 
 def one_process_alone(name):
@@ -124,14 +123,7 @@ def one_process_alone(name):
     "world", [pytest.param(world, marks=[pytest.mark.long] if world > 2 else []) for world in SHARES]
 )
 def test_averaged_gradients_are_those_of_one_process(world, tmp_path):
-    rendezvous = f"file://{tmp_path}/rendezvous"
-    commands = [[sys.executable, __file__, str(rank), str(world), rendezvous] for rank in range(world)]
-    processes = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for command in commands
-    ]
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * world, "\n".join(outputs)
+    assert_ranks_succeed(__file__, world, tmp_path)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ Run as a script, this file is one of two processes.
 
 import importlib
 import math
-import subprocess
 import sys
 from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import assert_ranks_succeed, leave_group
 from torch.nn.functional import leaky_relu, normalize
 from torch.nn.parallel import DistributedDataParallel
 
@@ -400,8 +400,8 @@ def wrapped(parts):
     return DistributedDataParallel(Step(parts), broadcast_buffers=False)
 
 
-def process(rank, rendezvous):
-    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=2)
+def process(rank, world, rendezvous):
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=world)
     mine = slice(sum(SHARES[:rank]), sum(SHARES[: rank + 1]))
     for negatives in ("nearest", "random", "batch"):
         losses, state = trained(mine, wrapped, negatives)
@@ -414,25 +414,13 @@ def process(rank, rendezvous):
             tensors = [torch.empty_like(state[key]) for _ in range(2)]
             dist.all_gather(tensors, state[key])
             assert torch.equal(*tensors), key
-    dist.barrier()
-    dist.destroy_process_group()
+    leave_group()
 
 
 def test_two_processes_train_as_one_and_have_the_same_banks(tmp_path):
-    rendezvous = f"file://{tmp_path}/rendezvous"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(rank), rendezvous],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    assert_ranks_succeed(__file__, 2, tmp_path)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    process(int(sys.argv[1]), sys.argv[2])
+    process(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
