@@ -3,6 +3,7 @@
 import csv
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ def started(*args: object, log: Path) -> ForkProcess:
 
     def whole() -> None:
         os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
         sys.stdout = sys.stderr = log.open("a")
         os.dup2(sys.stderr.fileno(), 2)
         try:
