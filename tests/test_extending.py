@@ -3,6 +3,7 @@
 import csv
 import importlib
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -120,14 +121,23 @@ def test_the_target_moves_once_an_update(monkeypatch):
     byol = importlib.import_module("byol")
     monkeypatch.setattr(byol.BYOL, "after_update", lambda self: moves.append(self.trainer.global_step))
     fit("accumulated", "--model=byol.BYOL", "--trainer.accumulate_grad_batches=2")
-    assert moves == [1, 2, 3, 4]
+    assert moves == [0, 1, 2, 3]  # updates before it
 
 
 def test_a_run_of_byol_continues_and_is_evaluated(capsys):
     model = "--model=byol.BYOL"
     whole = fit("whole", model)
-    fit("part", model, "--trainer.max_epochs=1")
-    continued = fit("part", model, "--ckpt_path=last")
+    interrupt = [
+        "--trainer.callbacks+=interrupt_once.InterruptOnce",
+        "--trainer.callbacks.marker=interrupted",
+    ]
+    options = [
+        model,
+        *interrupt,
+        "--trainer.callbacks.batch=6",
+    ]  # in the second of two epochs of four batches
+    assert main(["fit", "--runs_dir=runs", "--name=part", *TINY, *options]) == 128 + signal.SIGTERM
+    continued = fit("part", *options, "--ckpt_path=last")
     states = [read_checkpoint(run.folder.path).state for run in (whole, continued)]
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
     fit("frozen", model, "--model.momentum=1.0", "--trainer.max_epochs=1")

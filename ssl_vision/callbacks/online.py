@@ -186,7 +186,8 @@ class OnlineProbe(pl.Callback):
     def _training_pair(self, pl_module: pl.LightningModule, batch: Any) -> tuple[Tensor, Tensor]:
         """Features and labels of all views of a batch."""
         if self.encoder is None and isinstance(pl_module, Method) and isinstance(batch, Batch):
-            return torch.cat(pl_module.features).float(), batch.labels.repeat(2)
+            views = pl_module.features
+            return torch.cat(views).float(), batch.labels.repeat(len(views))
         features, labels = self._recorded(batch)
         if self.num_classes is not None and not self._made:
             self._make(features.shape[1], self.num_classes, features.device)

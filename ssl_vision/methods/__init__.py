@@ -1,8 +1,22 @@
 """Methods: the LightningModules that train encoders, with their projection heads and optimizers."""
 
 from ssl_vision.methods.method import Method
+from ssl_vision.methods.moco import MoCo
+from ssl_vision.methods.momentum import MomentumMethod
 from ssl_vision.methods.optimizer import OptimizerRule
 from ssl_vision.methods.outputs import Layers, View
 from ssl_vision.methods.simclr import SimCLR
+from ssl_vision.methods.simco import SimCo
+from ssl_vision.methods.simmoco import SimMoCo
 
-__all__ = ["Layers", "Method", "OptimizerRule", "SimCLR", "View"]
+__all__ = [
+    "Layers",
+    "Method",
+    "MoCo",
+    "MomentumMethod",
+    "OptimizerRule",
+    "SimCLR",
+    "SimCo",
+    "SimMoCo",
+    "View",
+]

@@ -98,7 +98,7 @@ class Method(pl.LightningModule, ABC):
     Attributes:
         backbone: The encoder.
         head: The projection head.
-        features: Each view's (N, F) encoder features in the last training step, without a gradient.
+        features: (N, F) encoder features of each view in the last training step, without a gradient.
 
     Raises:
         InputError: a size is below 1 or makes more than 2³⁰ parameters, head_batch_norm is unknown, the
@@ -122,7 +122,7 @@ class Method(pl.LightningModule, ABC):
     available_inputs: ClassVar[frozenset[str]] = frozenset({"labels", "indices", "features", "shallow"})
     """Required inputs of objectives that `objective_inputs` can give."""
 
-    features: tuple[Tensor, Tensor]
+    features: tuple[Tensor, ...]
 
     def __init__(
         self,
@@ -151,6 +151,7 @@ class Method(pl.LightningModule, ABC):
         self.save_hyperparameters(ignore=["encoder", "objective", "optimizer"])
         self.hidden_dim = hidden_dim
         self.output_dim = output_dim
+        self.head_batch_norm = head_batch_norm
         self.bn = bn
         self.chunk_size = chunk_size
         self.compile_mode = compile_mode
@@ -159,7 +160,6 @@ class Method(pl.LightningModule, ABC):
         self.optimizer_rule = optimizer
         self._seed = torch.initial_seed() if seed is None else seed
         self._graphed: GraphedTraining | None = None
-        self._updates = 0
         self._lr: float | Tensor = 0.0
         self.objective = InfoNCE() if objective is None else objective
         self._contracts = (self._checked_objective(self.objective),)  # a tuple, so that it is no submodule
@@ -182,13 +182,20 @@ class Method(pl.LightningModule, ABC):
         """
 
     def after_update(self) -> None:
-        """Change what follows the trained weights, such as a momentum encoder; called after every update."""
+        """Change what follows the trained weights, such as a momentum encoder.
+
+        It is called after every update, before callbacks can write a checkpoint of it.
+        """
+
+    def after_backward(self) -> None:
+        """Change what follows the batches, such as a queue of embeddings.
+
+        It is called after the backward pass of every batch, before the update.
+        """
 
     def forward(self, images: Tensor) -> Layers:
         """Compute the three representations of normalised images (N, 3, H, W)."""
-        compiled = self.training or self.compile_mode is None
-        encode = self.backbone if compiled else self.backbone.forward
-        return self._projected(encode(self._as_input(images)))
+        return self._projected(self._encode(images, self.backbone), self.head)
 
     def embed_views(self, views: Tensor | None) -> tuple[View, View]:
         """Compute embeddings and features of both views, as ``bn`` and ``chunk_size`` say.
@@ -199,19 +206,56 @@ class Method(pl.LightningModule, ABC):
         Raises:
             ValueError: there are no views.
         """
+        views = self.checked_views(views)
+        if self.chunk_size is None:
+            parts = self._embed_pair(views)
+        else:
+            parts = in_chunks(
+                self,
+                *views.chunk(2),
+                size=self.chunk_size,
+                call=lambda *pair: self._embed_pair(torch.cat(pair)),
+            )
+        pair = View(*parts[0::2]), View(*parts[1::2])
+        self.features = tuple(view.features.detach() for view in pair)
+        return pair
+
+    def embed_view(self, images: Tensor) -> View:
+        """Compute embeddings and features of one view (N, 3, S, S), as ``chunk_size`` says."""
+
+        def fields(images: Tensor) -> tuple[Tensor, ...]:
+            return self.embed(images, self.backbone, self.head).tensors()
+
+        size = self.chunk_size
+        view = View(*(fields(images) if size is None else in_chunks(self, images, size=size, call=fields)))
+        self.features = (view.features.detach(),)
+        return view
+
+    def embed(self, images: Tensor, backbone: Encoder, head: nn.Module) -> View:
+        """Compute embeddings and features of images (N, 3, S, S) in one pass of a network.
+
+        Args:
+            images: normalised images.
+            backbone: the encoder.
+            head: a projection head like that of the method.
+        """
+        if not self._needs_shallow:
+            features = self._encode(images, backbone)
+            return View(self._projected(features, head).projector, features)
+        features, shallow = backbone.forward_shallow(self._as_input(images))
+        return View(self._projected(features, head).projector, features, shallow)
+
+    def checked_views(self, views: Tensor | None) -> Tensor:
+        """Return the views of a batch, (2N, 3, S, S).
+
+        Raises:
+            ValueError: there are no views.
+        """
         if views is None:
             raise ValueError(
                 f"the batch has no views: train {type(self).__name__} with a data module of ssl_vision.data"
             )
-        if self.chunk_size is None:
-            parts = self._embed(views)
-        else:
-            parts = in_chunks(
-                self, *views.chunk(2), size=self.chunk_size, call=lambda *pair: self._embed(torch.cat(pair))
-            )
-        first, second = View(*parts[0::2]), View(*parts[1::2])
-        self.features = (first.features.detach(), second.features.detach())
-        return first, second
+        return views
 
     def objective_inputs(self, batch: Batch, first: View, second: View) -> dict[str, Any]:
         """Return the keyword arguments that the objective requires besides the embeddings."""
@@ -239,6 +283,8 @@ class Method(pl.LightningModule, ABC):
         if self._graphed is None:
             return self.loss(batch)
         loss = self._graphed(batch)
+        self.after_backward()
+        self.after_update()
         progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
         progress.increment_ready()
         progress.increment_completed()
@@ -304,7 +350,6 @@ class Method(pl.LightningModule, ABC):
     def on_train_start(self) -> None:
         """Prepare the CUDA graph, and an objective that continues within an epoch."""
         self._contract.set_epoch(self.current_epoch)
-        self._updates = self.trainer.global_step
         if self.cuda_graph:
             optimizer: Any = self.optimizers(use_pl_optimizer=False)
             self._graphed = GraphedTraining(self.loss, optimizer, self.device)
@@ -325,11 +370,17 @@ class Method(pl.LightningModule, ABC):
         lr = self.trainer.optimizers[0].param_groups[0]["lr"]
         self._lr = lr.clone() if isinstance(lr, Tensor) else lr
 
+    def on_after_backward(self) -> None:
+        """Call `after_backward`."""
+        self.after_backward()
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Update the weights, then call `after_update`."""
+        super().optimizer_step(*args, **kwargs)
+        self.after_update()
+
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Log loss and learning rate at the steps that the trainer logs: elsewhere nothing waits."""
-        if self.trainer.global_step > self._updates:
-            self._updates = self.trainer.global_step
-            self.after_update()
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.trainer.global_step % every == 0:
             loss = outputs["loss"] * self.trainer.accumulate_grad_batches  # Lightning has divided it
@@ -365,36 +416,29 @@ class Method(pl.LightningModule, ABC):
     def _needs_shallow(self) -> bool:
         return "shallow" in self._contract.required_inputs
 
+    def _encode(self, images: Tensor, backbone: Encoder) -> Tensor:
+        compiled = self.training or self.compile_mode is None
+        features: Tensor = (backbone if compiled else backbone.forward)(self._as_input(images))
+        return features
+
     def _as_input(self, images: Tensor) -> Tensor:
         """Images in the encoder's dtype and memory format."""
         autocast = torch.is_autocast_enabled(images.device.type)
         dtype = images.dtype if autocast else floating_dtype(self.backbone, images.dtype)
         return images.to(dtype, memory_format=torch.channels_last)
 
-    def _projected(self, features: Tensor) -> Layers:
-        layers = self.head.layers
+    def _projected(self, features: Tensor, head: nn.Module) -> Layers:
+        layers: Any = head.layers
         hidden = layers[: self._hidden_layers](features)
         return Layers(features, hidden, layers[self._hidden_layers :](hidden))
 
-    def _embed(self, views: Tensor) -> tuple[Tensor, ...]:
+    def _embed_pair(self, views: Tensor) -> tuple[Tensor, ...]:
         """The fields of `View`, each of the first and of the second view, one after the other."""
-        inputs = [views] if self.bn == "joint" else list(views.chunk(2))
-        shallow: list[Tensor] = []
-        parts: list[Layers] = []
-        for images in inputs:
-            if self._needs_shallow:
-                features, pooled = self.backbone.forward_shallow(self._as_input(images))
-                shallow.append(pooled)
-                parts.append(self._projected(features))
-            else:
-                parts.append(self(images))
-        projector = torch.cat([part.projector for part in parts])
-        features = torch.cat([part.backbone for part in parts])
-        return tuple(
-            half
-            for both in (projector, features, *([torch.cat(shallow)] if shallow else []))
-            for half in both.chunk(2)
-        )
+        if self.bn == "joint":
+            fields = self.embed(views, self.backbone, self.head).tensors()
+            return tuple(half for field in fields for half in field.chunk(2))
+        first, second = (self.embed(half, self.backbone, self.head).tensors() for half in views.chunk(2))
+        return tuple(half for pair in zip(first, second, strict=True) for half in pair)
 
     def _checked_objective(self, module: nn.Module) -> Objective:
         """Return the objective.

@@ -1,7 +1,9 @@
 """What the network of a method returns."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -40,3 +42,12 @@ class View(NamedTuple):
     """(N, F) features of the encoder."""
     shallow: Tensor | None = None
     """(N, F3) features of the encoder's third stage, if the objective requires them."""
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the fields that are not None."""
+        return tuple(field for field in self if field is not None)
+
+    @classmethod
+    def cat(cls, parts: "Sequence[View]") -> "View":
+        """Join the rows of views."""
+        return cls(*(torch.cat(field) for field in zip(*(part.tensors() for part in parts), strict=True)))

@@ -15,7 +15,7 @@ from ssl_vision.objectives.queue import queue_logit_margin
 from ssl_vision.objectives.temperature import TemperatureRule, as_rule
 from ssl_vision.objectives.tiled import PAIRS
 
-PairSet = Literal["both", "cross", "queue"]
+PairSet = Literal["both", "cross", "keys", "queue"]
 
 
 class Contrastive(Objective):
@@ -31,9 +31,10 @@ class Contrastive(Objective):
         weight: margin loss ℓ; the default is `Softmax`, InfoNCE.
         pairs: which embeddings are anchors and negatives. With ``"both"`` all 2N embeddings are anchors and
             all other 2N − 2 are negatives (SimCLR). With ``"cross"`` the negatives are the N − 1 of the other
-            view. With ``"queue"`` the N embeddings of view 1 are the anchors, those of view 2 the positives,
-            without a gradient, and ``negatives`` are the only negatives (MoCo); call it a second time with
-            the views exchanged for the symmetric loss.
+            view. With ``"keys"`` and ``"queue"`` only the N embeddings of view 1 are anchors, and those of
+            view 2 are keys, without a gradient: the anchor's own key is its positive. The negatives are the
+            other N − 1 keys with ``"keys"`` (SimMoCo, MoCo v3), and ``negatives`` alone with ``"queue"``
+            (MoCo). For the symmetric loss, call the objective again with the views exchanged.
         gather: under a process group, take the embeddings of all processes as one batch; otherwise each
             process has negatives of its own only, which is another objective for every number of processes.
 
@@ -48,7 +49,7 @@ class Contrastive(Objective):
         tensor(0.5514)
     """
 
-    supports_queue: ClassVar[bool] = True
+    supports_keys: ClassVar[bool] = True
     margin_loss: ClassVar[type[MarginLoss]] = Softmax
     """The default ``weight``."""
 
@@ -61,7 +62,7 @@ class Contrastive(Objective):
         gather: bool = True,
     ) -> None:
         super().__init__()
-        check_choice("pairs", pairs, get_args(PairSet) if self.supports_queue else PAIRS)
+        check_choice("pairs", pairs, get_args(PairSet) if self.supports_keys else PAIRS)
         self.temperature = as_rule(temperature)
         self.weight = self.margin_loss() if weight is None else weight
         self.pairs: PairSet = pairs
@@ -92,10 +93,10 @@ class Contrastive(Objective):
         Raises:
             ValueError: naming the argument and the shape that cannot be used.
         """
-        if self.pairs == "queue":
-            return self._queue_loss(z1, z2, negatives)
-        if negatives is not None:
+        if negatives is not None and self.pairs != "queue":
             raise ValueError(f"negatives need pairs='queue', not {self.pairs!r}")
+        if self.pairs == "keys" or self.pairs == "queue":
+            return self._loss_with_keys(z1, z2, negatives)
         pairs = self.pairs
         u = self._units(z1, z2)
         positive = positives(u)
@@ -108,13 +109,12 @@ class Contrastive(Objective):
 
         return self._losses(logit_margin_at, positive.repeat(2), tau).mean()
 
-    def _queue_loss(self, z1: Tensor, z2: Tensor, negatives: Tensor | None) -> Tensor:
+    def _loss_with_keys(self, z1: Tensor, z2: Tensor, negatives: Tensor | None) -> Tensor:
+        """The loss of the anchors of view 1 with a queue's negatives, or with the other keys of the batch."""
         z1, z2 = gather_batch(z1, z2.detach(), gathers=self.gather)
-        width = z1.shape[1]
-        if negatives is None or negatives.ndim != 2 or negatives.shape[1] != width or len(negatives) == 0:
-            shape = None if negatives is None else tuple(negatives.shape)
-            raise ValueError(f"negatives must have shape (K, {width}) with K of at least 1, got {shape}")
-        u1, u2, queue = normalize(z1), normalize(z2.detach()), normalize(negatives.detach()).to(z1.device)
+        u1, u2 = normalize(z1), normalize(z2)
+        own_key = self.pairs == "keys"
+        keys = u2 if own_key else normalize(_checked_negatives(negatives, z1.shape[1])).to(u1)
         with autocast_disabled(u1.device):
             positive = (u1 * u2).sum(dim=-1)
             shift = self._shift(u1, u2, positive)
@@ -122,7 +122,7 @@ class Contrastive(Objective):
 
             def logit_margin_at(temperature: Tensor | float) -> Tensor:
                 wide = torch.as_tensor(temperature, dtype=u1.dtype, device=u1.device).expand(len(u1))
-                return queue_logit_margin(u1, shift, wide, queue.to(u1.dtype))
+                return queue_logit_margin(u1, shift, wide, keys, own_key=own_key)
 
             return self._losses(logit_margin_at, positive, tau).mean()
 
@@ -180,3 +180,15 @@ class Contrastive(Objective):
             "weight_q95": w.quantile(0.95),
             "easy_share": (d < 0).to(d.dtype).mean(),
         }
+
+
+def _checked_negatives(negatives: Tensor | None, width: int) -> Tensor:
+    """Return the negatives of a queue.
+
+    Raises:
+        ValueError: they are missing or have another shape than (K, width).
+    """
+    if negatives is None or negatives.ndim != 2 or negatives.shape[1] != width or len(negatives) == 0:
+        shape = None if negatives is None else tuple(negatives.shape)
+        raise ValueError(f"negatives must have shape (K, {width}) with K of at least 1, got {shape}")
+    return negatives.detach()

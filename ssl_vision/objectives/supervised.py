@@ -37,7 +37,7 @@ class SupCon(Contrastive):
     """
 
     required_inputs = ("labels",)
-    supports_queue = False
+    supports_keys = False
 
     def forward(
         self,

@@ -1,0 +1,145 @@
+"""Methods in which a slowly moving copy of the network, the momentum network, computes the keys."""
+
+import copy
+import math
+from abc import abstractmethod
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ssl_vision.data.images import Batch
+from ssl_vision.errors import InputError
+from ssl_vision.methods.method import Method
+from ssl_vision.methods.outputs import View
+from ssl_vision.methods.projection import projection_head
+
+Schedule = Literal["constant", "cosine"]
+
+
+class MomentumMethod(Method):
+    """Base class of methods whose queries come from the network and whose keys come from a momentum network.
+
+    After every update t of T, the weights ξ of the momentum network follow the weights θ of the network:
+
+        ξ ← m_t ξ + (1 − m_t) θ,   m_t = m, or m_t = 1 − (1 − m) (cos(π t/T) + 1)/2 with the cosine schedule
+
+    The first views are the queries, the second views the keys; with ``symmetric`` also the other way round,
+    and the loss is the mean of both directions. The momentum network has no gradient. Its BatchNorm
+    statistics are those of the keys.
+
+    A subclass defines `loss_of_direction`.
+
+    Args:
+        momentum: m, share of the momentum network that remains at an update, 0 to 1.
+        momentum_schedule: ``"constant"``, or ``"cosine"`` from m to 1 over the run (Grill et al. 2020).
+        symmetric: use both directions. The online network then embeds both views, as ``bn`` says.
+        predictor: pass queries through a second MLP, the predictor, which keys do not have (Chen et al. 2021,
+            MoCo v3). Its hidden layer has ``hidden_dim`` units and the BatchNorm of ``head_batch_norm``.
+        **options: those of `Method`.
+
+    Attributes:
+        momentum_backbone: The encoder of the momentum network.
+        momentum_head: Its projection head.
+        predictor: The predictor, or an identity.
+        key_embeddings: (N, ``output_dim``) embeddings of the keys of each view in the last training step.
+
+    Raises:
+        InputError: momentum is not between 0 and 1, or the schedule is unknown; otherwise as `Method`.
+
+    Example:
+        >>> import torch
+        >>> from ssl_vision.data import Batch
+        >>> class Follow(MomentumMethod):
+        ...     def loss_of_direction(self, batch, query, key):
+        ...         return 1 - torch.cosine_similarity(query.embeddings, key.embeddings).mean()
+        >>> method = Follow(momentum=0.9, seed=0)
+        >>> images = torch.zeros(4, 3, 32, 32, dtype=torch.uint8)
+        >>> batch = Batch(images, torch.zeros(4), torch.arange(4), views=torch.rand(8, 3, 32, 32))
+        >>> method.loss(batch).requires_grad
+        True
+    """
+
+    available_inputs = frozenset({"labels"})
+    key_embeddings: tuple[Tensor, ...]
+
+    def __init__(
+        self,
+        *,
+        momentum: float = 0.99,
+        momentum_schedule: Schedule = "constant",
+        symmetric: bool = False,
+        predictor: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if not 0 <= momentum <= 1:
+            raise InputError(f"momentum must be between 0 and 1, not {momentum}")
+        if momentum_schedule not in get_args(Schedule):
+            raise InputError(f"momentum_schedule must be constant or cosine, not {momentum_schedule}")
+        self.momentum, self.momentum_schedule = momentum, momentum_schedule
+        self.symmetric = symmetric
+        self.momentum_backbone = copy.deepcopy(self.backbone).requires_grad_(False)
+        self.momentum_head = copy.deepcopy(self.head).requires_grad_(False)
+        with self.seeded(1):
+            self.predictor: nn.Module = (
+                projection_head(self.output_dim, self.hidden_dim, self.output_dim, self.head_batch_norm)
+                if predictor
+                else nn.Identity()
+            )
+
+    @abstractmethod
+    def loss_of_direction(self, batch: Batch, query: View, key: View) -> Tensor:
+        """Compute the loss of queries, whose embeddings have passed the predictor, and their keys."""
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Compute the loss of the first views as queries, or the mean of both directions."""
+        first, second = self.checked_views(batch.views).chunk(2)
+        key2 = self.keys(second)
+        if not self.symmetric:
+            self.key_embeddings = (key2.embeddings,)
+            return self.loss_of_direction(batch, self._predicted(self.embed_view(first)), key2)
+        key1 = self.keys(first)
+        self.key_embeddings = (key1.embeddings, key2.embeddings)
+        query1, query2 = (self._predicted(view) for view in self.embed_views(batch.views))
+        one = self.loss_of_direction(batch, query1, key2)
+        return (one + self.loss_of_direction(batch, query2, key1)) / 2
+
+    @torch.no_grad()
+    def keys(self, images: Tensor) -> View:
+        """Compute embeddings and features of one view (N, 3, S, S) by the momentum network."""
+        network = (self.momentum_backbone, self.momentum_head)
+        if self.chunk_size is None:
+            return self.embed(images, *network)
+        return View.cat([self.embed(chunk, *network) for chunk in images.split(self.chunk_size)])
+
+    def after_update(self) -> None:
+        """Move the momentum network towards the network."""
+        slow = [*self.momentum_backbone.parameters(), *self.momentum_head.parameters()]
+        fast = [*self.backbone.parameters(), *self.head.parameters()]
+        with torch.no_grad():
+            torch._foreach_lerp_(slow, fast, 1 - self._momentum_of_step())
+
+    def setup(self, stage: str) -> None:
+        """Compile the momentum encoder, too."""
+        super().setup(stage)
+        if stage == "fit" and self.compile_mode is not None:
+            self.momentum_backbone.compile(mode=self.compile_mode, fullgraph=True, dynamic=False)
+
+    def on_train_start(self) -> None:
+        """Start with equal networks, also where the weights come from ``--initial_checkpoint``."""
+        super().on_train_start()
+        if self.trainer.global_step == 0:
+            self.momentum_backbone.load_state_dict(self.backbone.state_dict())
+            self.momentum_head.load_state_dict(self.head.state_dict())
+
+    def _predicted(self, view: View) -> View:
+        return view._replace(embeddings=self.predictor(view.embeddings))
+
+    def _momentum_of_step(self) -> float:
+        if self.momentum_schedule == "constant":
+            return self.momentum
+        steps = self.trainer.estimated_stepping_batches
+        if steps == math.inf:
+            raise InputError("momentum_schedule 'cosine' needs an end: set trainer.max_epochs or max_steps")
+        return 1 - (1 - self.momentum) * (math.cos(math.pi * self.trainer.global_step / steps) + 1) / 2

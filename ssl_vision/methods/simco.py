@@ -1,0 +1,35 @@
+"""SimCo: MoCo without a queue and without a momentum network."""
+
+from typing import Any, Literal
+
+from torch import nn
+
+from ssl_vision.methods.simclr import SimCLR
+from ssl_vision.objectives import DualTemperature
+
+
+class SimCo(SimCLR):
+    """MoCo without a queue and a momentum network (Zhang et al. 2022).
+
+    What remains is `SimCLR` with dual temperature, negatives of the other view only, and each view in a batch
+    of its own: the paper's name for it, with its defaults.
+
+    Args:
+        objective: `DualTemperature` with ``pairs="cross"`` by default.
+        bn: as in `Method`.
+        **options: those of `Method`.
+
+    Example:
+        >>> SimCo(seed=0).objective.pairs
+        'cross'
+    """
+
+    def __init__(
+        self,
+        *,
+        objective: nn.Module | None = None,
+        bn: Literal["joint", "per_view"] = "per_view",
+        **options: Any,
+    ) -> None:
+        objective = DualTemperature(pairs="cross") if objective is None else objective
+        super().__init__(objective=objective, bn=bn, **options)
