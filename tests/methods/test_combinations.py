@@ -1,0 +1,67 @@
+"""Files of configs/method and of configs/objective together, through the command line."""
+
+import itertools
+
+import pytest
+from settings import CONFIGS, TINY
+
+from ssl_vision.main import main
+
+METHODS = sorted(file.stem for file in (CONFIGS / "method").glob("*.yaml"))
+OBJECTIVES = sorted(file.stem for file in (CONFIGS / "objective").glob("*.yaml"))
+
+QUEUED = {
+    "adaptive_infonce", "arccon", "dcl", "dcl_plus", "dclw", "dual_temperature", "flatnce", "infonce", "macl",
+    "macl_b", "macl_c", "macl_icml",
+}  # fmt: skip
+"""Objectives whose negatives can come from a queue."""
+
+NO_KEYS = {
+    "supcon": "pairs must be 'both' or 'cross', got 'keys'",
+    "reclaim": "RECLAIM needs features, indices, which SimMoCo does not have",
+}
+"""Objectives that need a gradient in both views, or the features of both."""
+
+SAMPLE = {
+    ("moco_v2", "macl"), ("moco_v3", "infonce"), ("moco_v3", "vicreg"), ("simmoco", "dual_temperature"),
+    ("simco", "reclaim"), ("simclr", "unified_gradient"),
+}  # fmt: skip
+
+
+def refusal(method, objective):
+    if method == "moco_v2" and objective not in QUEUED:
+        return {
+            "reclaim": "RECLAIM needs features, indices, labels, which MoCo does not have",
+            "supcon": "pairs must be 'both' or 'cross', got 'queue'",
+        }.get(objective, "set model.objective.pairs to queue, or take an objective of the InfoNCE family")
+    return NO_KEYS.get(objective) if method in ("moco_v3", "simmoco") else None
+
+
+def fit(method, objective, tmp_path, *options):
+    files = [
+        f"--config={CONFIGS / 'method' / method}.yaml",
+        f"--config={CONFIGS / 'objective' / objective}.yaml",
+    ]
+    short = ["--trainer.limit_train_batches=2", "--trainer.max_epochs=1", "--name=run", *options]
+    return main(["fit", *files, *TINY, *short, f"--runs_dir={tmp_path}"])
+
+
+@pytest.mark.parametrize(
+    ("method", "objective"),
+    [
+        pytest.param(*pair, marks=[] if pair in SAMPLE else [pytest.mark.long])
+        for pair in itertools.product(METHODS, OBJECTIVES)
+        if refusal(*pair) is None
+    ],
+)
+def test_method_and_objective_train(method, objective, tmp_path):
+    assert fit(method, objective, tmp_path) == 0
+    assert (tmp_path / "run" / "checkpoints" / "last.ckpt").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "objective"), [pair for pair in itertools.product(METHODS, OBJECTIVES) if refusal(*pair)]
+)
+def test_the_refusal_of_others_says_why(method, objective, tmp_path, capsys):
+    assert fit(method, objective, tmp_path) == 2
+    assert capsys.readouterr().err.strip().endswith(refusal(method, objective))
