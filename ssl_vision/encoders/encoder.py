@@ -33,6 +33,11 @@ class Encoder(nn.Module):
     num_features: int
     image_size: int = 32
 
+    @property
+    def undecayed(self) -> frozenset[str]:
+        """Names of parameters without weight decay where biases have none; by default empty."""
+        return frozenset()
+
     def forward(self, images: Tensor) -> Tensor:
         """Map normalised images (N, 3, H, W) to features (N, ``num_features``)."""
         raise NotImplementedError
@@ -46,6 +51,14 @@ class Encoder(nn.Module):
             NotImplementedError: the encoder has no feature maps.
         """
         raise NotImplementedError(f"{type(self).__name__} has no feature maps")
+
+    def layer_depths(self) -> dict[str, int]:
+        """Return the depth of the layer of each parameter by its name, 0 for the stem.
+
+        Raises:
+            NotImplementedError: the encoder does not state it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not state the depth of its layers")
 
     def forward_shallow(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features and the pooled feature map at three quarters of the depth, (N, C).

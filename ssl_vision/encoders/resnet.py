@@ -115,3 +115,10 @@ class ResNet(torchvision_resnet.ResNet, Encoder):
             x = stage(x)
             maps.append(x)
         return self.fc(torch.flatten(self.avgpool(x), 1)), maps
+
+    def layer_depths(self) -> dict[str, int]:
+        """Return the depth of each parameter: 0 in the stem, then the number of its residual block."""
+        stages = (self.layer1, self.layer2, self.layer3, self.layer4)
+        blocks = [block for stage in stages for block in stage]
+        depths = {id(p): depth for depth, block in enumerate(blocks, start=1) for p in block.parameters()}
+        return {name: depths.get(id(parameter), 0) for name, parameter in self.named_parameters()}

@@ -4,6 +4,7 @@ import difflib
 from typing import Any
 
 import timm
+from timm.models import group_parameters
 from torch import Tensor
 
 from ssl_vision.encoders.encoder import ModuleEncoder
@@ -62,6 +63,30 @@ class Timm(ModuleEncoder):
         super().__init__(network, image_size=size)
         self.name = name
         self.options = options
+
+    @property
+    def undecayed(self) -> frozenset[str]:
+        """Names of the parameters that timm excludes from weight decay, such as position embeddings."""
+        network: Any = self.network
+        try:
+            names = network.no_weight_decay()
+        except AttributeError:
+            return frozenset()
+        return frozenset(f"network.{name}" for name in names)
+
+    def layer_depths(self) -> dict[str, int]:
+        """Return the depth of each parameter in timm's grouping of the model's layers.
+
+        Raises:
+            NotImplementedError: timm has no grouping of this model.
+        """
+        network: Any = self.network
+        try:
+            matcher = network.group_matcher(coarse=False)
+        except AttributeError as error:
+            raise NotImplementedError(f"timm has no layer groups of {self.name}") from error
+        depths = group_parameters(network, matcher, reverse=True)
+        return {f"network.{name}": depth for name, depth in depths.items()}
 
     def forward_intermediates(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return the features and the feature maps (N, C, H, W) of the stages or blocks, from first to last.

@@ -30,6 +30,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.methods.cuda_graph import GraphedTraining, check_graph
 from ssl_vision.methods.optimizer import OptimizerRule
 from ssl_vision.methods.outputs import Layers, View
+from ssl_vision.methods.parameter_groups import freeze
 from ssl_vision.methods.projection import HeadBatchNorm, projection_head
 from ssl_vision.objectives import Contrastive, InfoNCE, Objective, as_objective, in_chunks
 
@@ -320,6 +321,7 @@ class Method(pl.LightningModule, ABC):
         """Prepare the objective and compile the encoder in place, which does not rename its parameters."""
         if stage != "fit":
             return
+        freeze(self, self.optimizer_rule.freeze)
         self._prepare_objective()
         self._check_image_size()
         if self.cuda_graph:

@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ssl_vision.errors import InputError
 from ssl_vision.methods.lars import LARS
+from ssl_vision.methods.parameter_groups import parameter_groups
 
 _LARGEST = torch.finfo(torch.float32).max
 
@@ -27,6 +28,12 @@ class OptimizerRule:
             biases, BatchNorm and scalars take plain SGD steps without weight decay (Chen et al. 2020).
         lr: peak learning rate, at ``reference_batch_size`` images per step if it is scaled.
         weight_decay: L2 penalty (for ``"adamw"``: decoupled decay).
+        exclude_bias_and_norm: no weight decay for biases, normalisation layers and other parameters of one
+            dimension, nor for the position embeddings and tokens of timm's vision transformers.
+        layer_decay: factor by which the learning rate falls from each layer of the encoder to the one before
+            it (Clark et al. 2020; BEiT); 1 gives all layers the same rate.
+        freeze: names of parts that are not trained, such as ``backbone.network.patch_embed`` (Chen et al.
+            2021, MoCo v3). The running statistics of BatchNorm in them still follow the batches.
         momentum: of ``"sgd"`` and ``"lars"``.
         schedule: ``"constant"``, or ``"cosine"`` from ``lr`` to 0.001 ``lr`` over the run.
         warmup_epochs: epochs of linear rise from 0, with the cosine schedule.
@@ -36,7 +43,8 @@ class OptimizerRule:
         reference_batch_size: the N at which the learning rate is ``lr``.
 
     Raises:
-        ValueError: for a negative number, or a warm-up without the cosine schedule.
+        ValueError: for a negative number, a warm-up without the cosine schedule, or a layer_decay that is not
+            in (0, 1] or with LARS.
 
     Example:
         >>> rule = OptimizerRule(name="sgd", lr=0.5, schedule="cosine", warmup_epochs=10)
@@ -47,6 +55,9 @@ class OptimizerRule:
     name: Literal["adam", "adamw", "sgd", "lars"] = "adam"
     lr: float = 1e-3
     weight_decay: float = 1e-6
+    exclude_bias_and_norm: bool = False
+    layer_decay: float = 1.0
+    freeze: tuple[str, ...] = ()
     momentum: float = 0.9
     schedule: Literal["constant", "cosine"] = "constant"
     warmup_epochs: int = 0
@@ -60,6 +71,10 @@ class OptimizerRule:
                 raise ValueError(
                     f"optimizer.{field} must lie in [0, {_LARGEST:.2g}], got {getattr(self, field)}"
                 )
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"optimizer.layer_decay must be over 0 and at most 1, got {self.layer_decay}")
+        if self.layer_decay < 1 and self.name == "lars":
+            raise ValueError("optimizer.layer_decay does not go with optimizer.name lars")
         if self.reference_batch_size < 1:
             raise ValueError(
                 f"optimizer.reference_batch_size must be 1 or more, got {self.reference_batch_size}"
@@ -84,20 +99,35 @@ class OptimizerRule:
         Args:
             module: on the device where it is trained.
             capturable: its step can be part of a CUDA graph.
+
+        Raises:
+            InputError: nothing is to be trained, or layer_decay is not 1 and an encoder does not state the
+                depth of its layers.
         """
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        if not parameters:
+            raise InputError("optimizer.freeze leaves nothing to train")
         fused = all(parameter.is_cuda for parameter in parameters) or None
+        groups: list[dict[str, Any]] = [{"params": parameters}]
+        if self.exclude_bias_and_norm or self.layer_decay != 1:
+            groups = parameter_groups(
+                module,
+                lr=self.lr,
+                weight_decay=self.weight_decay,
+                exclude_bias_and_norm=self.exclude_bias_and_norm,
+                layer_decay=self.layer_decay,
+            )
         if self.name == "adam":
             return torch.optim.Adam(
-                parameters, lr=self.lr, weight_decay=self.weight_decay, fused=fused, capturable=capturable
+                groups, lr=self.lr, weight_decay=self.weight_decay, fused=fused, capturable=capturable
             )
         if self.name == "adamw":
             return torch.optim.AdamW(
-                parameters, lr=self.lr, weight_decay=self.weight_decay, fused=fused, capturable=capturable
+                groups, lr=self.lr, weight_decay=self.weight_decay, fused=fused, capturable=capturable
             )
         if self.name == "sgd":
             sgd = torch.optim.SGD(
-                parameters,
+                groups,
                 lr=self.lr,
                 momentum=self.momentum,
                 weight_decay=self.weight_decay,
@@ -109,10 +139,7 @@ class OptimizerRule:
             return sgd
         weights = [parameter for parameter in parameters if parameter.ndim > 1]
         plain = [parameter for parameter in parameters if parameter.ndim <= 1]
-        groups: list[dict[str, Any]] = [
-            {"params": weights},
-            {"params": plain, "weight_decay": 0.0, "adapt": False},
-        ]
+        groups = [{"params": weights}, {"params": plain, "weight_decay": 0.0, "adapt": False}]
         return LARS(groups, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def scheduler(self, optimizer: Optimizer, *, steps: int, steps_per_epoch: int) -> LRScheduler:

@@ -1,0 +1,85 @@
+"""Parameters in groups that differ in learning rate and weight decay, and parameters that are not trained."""
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from ssl_vision.encoders import Encoder
+from ssl_vision.errors import InputError
+
+
+def parameter_groups(
+    module: nn.Module,
+    *,
+    lr: float,
+    weight_decay: float,
+    exclude_bias_and_norm: bool,
+    layer_decay: float,
+) -> list[dict[str, Any]]:
+    """Return the parameter groups of the trainable parameters of a module, the largest learning rate first.
+
+    A parameter in layer l of the L layers of an encoder has the learning rate lr · layer_decay^(L − l); the
+    stem is layer 0, and all other parameters have lr.
+
+    Args:
+        module: the module; the encoders in it state the depth of their layers.
+        lr: learning rate.
+        weight_decay: weight decay.
+        exclude_bias_and_norm: use no weight decay for parameters with at most one dimension, and for those
+            that an encoder names in ``undecayed``.
+        layer_decay: factor per layer.
+
+    Raises:
+        InputError: layer_decay is not 1, and an encoder does not state the depth of its layers.
+    """
+    scales: dict[str, float] = {}
+    undecayed: set[str] = set()
+    for prefix, part in module.named_modules():
+        if not isinstance(part, Encoder):
+            continue
+        undecayed |= {f"{prefix}.{name}" for name in part.undecayed}
+        if layer_decay == 1 or not any(each.requires_grad for each in part.parameters()):
+            continue
+        try:
+            depths = part.layer_depths()
+        except NotImplementedError as error:
+            raise InputError(f"optimizer.layer_decay {layer_decay}: {error}") from error
+        layers = max(depths.values()) + 1
+        scales |= {f"{prefix}.{name}": layer_decay ** (layers - depth) for name, depth in depths.items()}
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        excluded = exclude_bias_and_norm and (parameter.ndim <= 1 or name in undecayed)
+        key = (lr * scales.get(name, 1.0), 0.0 if excluded else weight_decay)
+        groups.setdefault(key, []).append(parameter)
+    return [
+        {"params": parameters, "lr": rate, "weight_decay": decay}
+        for (rate, decay), parameters in sorted(groups.items(), key=lambda group: group[0], reverse=True)
+    ]
+
+
+def freeze(module: nn.Module, names: Sequence[str]) -> None:
+    """Exclude parameters from training.
+
+    Args:
+        module: the module.
+        names: names of its submodules or parameters, such as ``"backbone.layer1"``.
+
+    Raises:
+        InputError: a name fits no parameter.
+    """
+    parameters = dict(module.named_parameters())
+    for name in names:
+        chosen = [key for key in parameters if key == name or key.startswith(f"{name}.")]
+        if not chosen:
+            known = {key.rsplit(".", count)[0] for key in parameters for count in range(key.count("."))}
+            near = difflib.get_close_matches(name, [*known, *parameters], n=1)
+            raise InputError(
+                f"optimizer.freeze: {type(module).__name__} has no parameters named '{name}'"
+                + (f", did you mean '{near[0]}'?" if near else "")
+            )
+        for key in chosen:
+            parameters[key].requires_grad_(False)

@@ -1,0 +1,68 @@
+"""Encoders of timm on CIFAR-10: training, evaluation, export and loading elsewhere."""
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file
+from settings import TINY
+
+from ssl_vision import load_backbone
+from ssl_vision.encoders import Timm
+from ssl_vision.main import main
+from ssl_vision.runs.checkpoint import read_checkpoint
+
+MODELS = {
+    "resnet18": [],
+    "convnext_atto": ["--model.encoder.dict_kwargs.drop_path_rate=0.1"],
+    "vit_tiny_patch16_224": [
+        "--model.encoder.img_size=32",
+        "--model.encoder.dict_kwargs.patch_size=4",
+        "--model.encoder.dict_kwargs.drop_path_rate=0.1",
+    ],
+    "efficientnet_b0": [],
+    "mobilenetv4_conv_small": [],
+}
+SMALL = [option for option in TINY if "encoder.width" not in option and "batch_size" not in option]
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "mobilenetv4_conv_small" else [pytest.mark.long])
+        for name in MODELS
+    ],
+)
+def test_a_model_trains_and_is_exported(name, data_root, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    data = ["--data=CIFAR10", f"--data.root={data_root}", "--data.batch_size=16"]
+    short = ["--trainer.limit_train_batches=3", "--trainer.limit_val_batches=2", "--trainer.max_epochs=1"]
+    layers = ["--model.optimizer.name=adamw", "--model.optimizer.layer_decay=0.8", "--model.chunk_size=8"]
+    encoder = ["--model.encoder=Timm", f"--model.encoder.name={name}", *MODELS[name]]
+    assert main(["fit", *data, *encoder, *SMALL, *short, *layers, "--name=run"]) == 0
+    state = read_checkpoint("runs/run").state
+    assert all(value.isfinite().all() for value in state.values())
+    assert main(["export", "runs/run"]) == 0
+    assert main(["export", "runs/run", "--format=timm"]) == 0
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    backbone = load_backbone("runs/run/backbone.safetensors").eval()
+    options = {"img_size": 32, "patch_size": 4} if "vit" in name else {}
+    network = timm.create_model(name, num_classes=0, **options).eval()
+    network.load_state_dict(load_file("runs/run/backbone-timm.safetensors"))
+    with torch.no_grad():
+        torch.testing.assert_close(backbone(images), network(images), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "options"),
+    [
+        ("convnext_atto", 32, {}), ("convnext_atto", 224, {}), ("mobilenetv4_conv_small", 32, {}),
+        ("vit_tiny_patch16_224", 32, {"img_size": 32, "patch_size": 4, "depth": 2}),
+        ("vit_tiny_patch16_224", 96, {"img_size": 96, "patch_size": 8, "depth": 2}),
+        ("vit_tiny_patch16_224", 224, {"depth": 2}),
+    ],
+)  # fmt: skip
+def test_images_from_32_to_224_pixels(name, size, options):
+    encoder = Timm(name, **options).eval()
+    with torch.no_grad():
+        assert encoder(torch.rand(1, 3, size, size)).shape == (1, encoder.num_features)

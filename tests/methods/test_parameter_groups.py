@@ -1,0 +1,120 @@
+"""Layer-wise learning rates, weight decay without biases, and frozen parts."""
+
+import pytest
+import timm
+import torch
+from settings import TINY
+from timm.optim import param_groups_layer_decay
+from torch import nn
+
+from ssl_vision.encoders import ModuleEncoder, ResNet, Timm
+from ssl_vision.errors import InputError
+from ssl_vision.main import main
+from ssl_vision.methods import OptimizerRule, SimCLR, SimMoCo
+from ssl_vision.runs.checkpoint import read_checkpoint
+
+
+def settings(module, optimizer):
+    """(lr, weight decay) of each trained parameter by its name."""
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    return {
+        names[id(parameter)]: (group["lr"], group["weight_decay"])
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("vit_tiny_patch16_224", {"img_size": 32, "patch_size": 4, "depth": 3}),
+        ("convnext_atto", {}),
+        ("resnet18", {}),
+        ("mobilenetv4_conv_small", {}),
+    ],
+)
+def test_groups_are_those_of_timm_below_the_projection_head(name, options):
+    method = SimCLR(encoder=Timm(name, **options), seed=0)
+    rule = OptimizerRule(name="adamw", lr=0.1, weight_decay=0.05, exclude_bias_and_norm=True, layer_decay=0.7)
+    ours = settings(method, rule.optimizer(method))
+    assert set(ours) == {name for name, _ in method.named_parameters()}
+    model = timm.create_model(name, num_classes=0, **options)
+    undecayed = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
+    groups = param_groups_layer_decay(model, 0.05, no_weight_decay_list=undecayed, layer_decay=0.7)
+    names = {id(parameter): f"backbone.network.{name}" for name, parameter in model.named_parameters()}
+    theirs = {names[id(p)]: group for group in groups for p in group["params"]}
+    encoder = [name for name in ours if name.startswith("backbone.")]
+    assert set(encoder) == set(theirs)
+    for key, group in theirs.items():
+        assert ours[key] == pytest.approx((0.7 * 0.1 * group["lr_scale"], group["weight_decay"])), key
+    assert ours["head.layers.0.weight"] == (0.1, 0.05)
+    assert ours["head.layers.1.bias"] == (0.1, 0.0)
+
+
+def test_blocks_of_a_resnet_are_its_layers():
+    method = SimCLR(encoder=ResNet(width=4), seed=0)
+    ours = settings(method, OptimizerRule(lr=1.0, layer_decay=0.5).optimizer(method))
+    timm_depths = Timm("resnet18").layer_depths()
+    for name, depth in method.backbone.layer_depths().items():
+        assert depth == timm_depths[f"network.{name}"]
+        assert ours[f"backbone.{name}"] == (pytest.approx(0.5 ** (9 - depth)), 1e-6)
+
+
+def test_without_these_options_there_is_one_group():
+    method = SimCLR(encoder=ResNet(width=4), seed=0)
+    (group,) = OptimizerRule().optimizer(method).param_groups
+    assert group["params"] == list(method.parameters())
+
+
+def test_the_first_group_has_the_full_rate_which_is_logged():
+    method = SimMoCo(encoder=ResNet(width=4), seed=0)
+    groups = OptimizerRule(lr=0.3, layer_decay=0.9).optimizer(method).param_groups
+    assert groups[0]["lr"] == 0.3
+    trained = {id(p) for group in groups for p in group["params"]}
+    assert not trained & {id(p) for p in method.momentum_backbone.parameters()}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: OptimizerRule(layer_decay=0), "layer_decay must be over 0 and at most 1, got 0"),
+        (
+            lambda: OptimizerRule(layer_decay=0.9, name="lars"),
+            "layer_decay does not go with optimizer.name lars",
+        ),
+        (
+            lambda: OptimizerRule(layer_decay=0.9).optimizer(
+                SimCLR(encoder=ModuleEncoder(nn.Sequential(nn.Flatten(), nn.Linear(192, 4)), image_size=8))
+            ),
+            "layer_decay 0.9: ModuleEncoder does not state the depth of its layers",
+        ),
+    ],
+)
+def test_what_is_not_possible_is_named(make, message):
+    with pytest.raises((ValueError, InputError), match=message):
+        make()
+
+
+def fit(tmp_path, name, *options):
+    return main(["fit", *TINY, f"--runs_dir={tmp_path}", f"--name={name}", *options])
+
+
+def test_frozen_parts_keep_their_weights_and_the_others_train(tmp_path, capsys):
+    once = ["--trainer.max_epochs=1", "--model=SimMoCo", "--model.objective.pairs=keys"]
+    layers = ["--model.optimizer.layer_decay=0.8", "--model.optimizer.exclude_bias_and_norm=true"]
+    frozen = "--model.optimizer.freeze=[backbone.conv1, backbone.layer1]"
+    assert fit(tmp_path, "a", *once, *layers, frozen, "--model.optimizer.schedule=cosine") == 0
+    state = read_checkpoint(tmp_path / "a").state
+    initial = SimCLR(encoder=lambda: ResNet(width=4), hidden_dim=16, output_dim=8, seed=0).state_dict()
+    for name in ("conv1.weight", "layer1.0.conv1.weight", "layer1.1.bn2.bias"):
+        assert torch.equal(state[f"backbone.{name}"], initial[f"backbone.{name}"])
+    assert not torch.equal(state["backbone.layer2.0.conv1.weight"], initial["backbone.layer2.0.conv1.weight"])
+    capsys.readouterr()
+    assert fit(tmp_path, "b", "--model.optimizer.freeze=[backbone.layer5]") == 2
+    message = capsys.readouterr().err
+    assert (
+        "optimizer.freeze: SimCLR has no parameters named 'backbone.layer5', did you mean 'backbone.layer"
+        in message
+    )
+    assert fit(tmp_path, "c", "--model.optimizer.freeze=[backbone, head]") == 2
+    assert "optimizer.freeze leaves nothing to train" in capsys.readouterr().err
