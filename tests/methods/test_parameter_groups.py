@@ -4,7 +4,7 @@ import pytest
 import timm
 import torch
 from settings import TINY
-from timm.optim import param_groups_layer_decay
+from timm.optim._param_groups import param_groups_layer_decay
 from torch import nn
 
 from ssl_vision.encoders import ModuleEncoder, ResNet, Timm
