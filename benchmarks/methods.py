@@ -4,10 +4,10 @@
     python benchmarks/methods.py --device cuda --width 64 --batch 256
     python benchmarks/methods.py --parts queue                  the queue only
 
-Both implementations train one ResNet-18 on the same random views, which are made before the clock runs: forward
-passes, loss, backward pass, SGD, update of the momentum network, and the queue. The rounds alternate; the
-table has medians and their ratio. The queue is measured with N embeddings of 128 dimensions against K keys,
-forward and backward. Writes benchmarks/results/methods_<device>.json.
+Both implementations train one ResNet-18 on the same random views, which are made before the clock runs:
+forward passes, loss, backward pass, Adam, update of the momentum network, and the queue. The rounds
+alternate; the table has medians and their ratio. The queue is measured with N embeddings of 128 dimensions
+against K keys, forward and backward. Writes benchmarks/results/methods_<device>.json.
 """
 
 import argparse

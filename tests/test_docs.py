@@ -332,6 +332,7 @@ def test_every_protocol_is_in_readme():
         ("protocols", "protocols", "evaluation.md", "rows"),
         ("compare", "compare", "compare.md", None),
         ("reclaim", "reclaim", "objectives.md", "rows"),
+        ("methods", "methods_cpu", "speed.md", None),
     ],
 )
 def test_every_measured_table_is_the_one_that_its_benchmark_wrote(name, written, page, rows, monkeypatch):
