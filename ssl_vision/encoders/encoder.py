@@ -52,13 +52,15 @@ class Encoder(nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} has no feature maps")
 
-    def layer_depths(self) -> dict[str, int]:
-        """Return the depth of the layer of each parameter by its name, 0 for the stem.
+    def layers_to_head(self) -> dict[str, int]:
+        """Return the number of layers from each parameter, by its name, to the projection head.
+
+        Parameters of the last layer have 1, and those above it, such as a final normalisation, 0.
 
         Raises:
             NotImplementedError: the encoder does not state it.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not state the depth of its layers")
+        raise NotImplementedError(f"{type(self).__name__} does not state the order of its layers")
 
     def forward_shallow(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features and the pooled feature map at three quarters of the depth, (N, C).

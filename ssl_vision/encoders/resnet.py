@@ -116,9 +116,14 @@ class ResNet(torchvision_resnet.ResNet, Encoder):
             maps.append(x)
         return self.fc(torch.flatten(self.avgpool(x), 1)), maps
 
-    def layer_depths(self) -> dict[str, int]:
-        """Return the depth of each parameter: 0 in the stem, then the number of its residual block."""
+    def layers_to_head(self) -> dict[str, int]:
+        """Return the number of layers from each parameter to the projection head; a residual block is one."""
         stages = (self.layer1, self.layer2, self.layer3, self.layer4)
         blocks = [block for stage in stages for block in stage]
-        depths = {id(p): depth for depth, block in enumerate(blocks, start=1) for p in block.parameters()}
-        return {name: depths.get(id(parameter), 0) for name, parameter in self.named_parameters()}
+        distances = {
+            id(parameter): distance
+            for distance, block in enumerate(reversed(blocks), start=1)
+            for parameter in block.parameters()
+        }
+        stem = len(blocks) + 1
+        return {name: distances.get(id(parameter), stem) for name, parameter in self.named_parameters()}

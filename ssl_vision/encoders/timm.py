@@ -1,11 +1,12 @@
 """Encoders from timm, by name."""
 
 import difflib
+from collections.abc import Iterator
 from typing import Any
 
 import timm
 from timm.models import group_parameters
-from torch import Tensor
+from torch import Tensor, nn
 
 from ssl_vision.encoders.encoder import ModuleEncoder
 
@@ -74,8 +75,8 @@ class Timm(ModuleEncoder):
             return frozenset()
         return frozenset(f"network.{name}" for name in names)
 
-    def layer_depths(self) -> dict[str, int]:
-        """Return the depth of each parameter in timm's grouping of the model's layers.
+    def layers_to_head(self) -> dict[str, int]:
+        """Return the number of layers from each parameter to the head in timm's grouping of the model.
 
         Raises:
             NotImplementedError: timm has no grouping of this model.
@@ -85,8 +86,9 @@ class Timm(ModuleEncoder):
             matcher = network.group_matcher(coarse=False)
         except AttributeError as error:
             raise NotImplementedError(f"timm has no layer groups of {self.name}") from error
-        depths = group_parameters(network, matcher, reverse=True)
-        return {f"network.{name}": depth for name, depth in depths.items()}
+        depths: Any = group_parameters(_WithClassifier(network), matcher, reverse=True)
+        top = depths.pop("classifier")
+        return {f"network.{name}": top - depth for name, depth in depths.items()}
 
     def forward_intermediates(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return the features and the feature maps (N, C, H, W) of the stages or blocks, from first to last.
@@ -101,3 +103,15 @@ class Timm(ModuleEncoder):
             raise NotImplementedError(f"timm has no feature maps of {self.name}") from error
         last, maps = method(images, output_fmt="NCHW")
         return network.forward_head(last), maps
+
+
+class _WithClassifier(nn.Module):
+    """The parameters of a model and a classifier, which timm groups with what is above the layers."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        yield from self.network.named_parameters(*args, **kwargs)
+        yield "classifier", nn.Parameter()

@@ -39,7 +39,7 @@ class KeyQueue(nn.Module):
 
     @torch.no_grad()
     def enqueue(self, keys: Tensor) -> None:
-        """Replace the oldest keys.
+        """Replace the oldest keys; in place of a key that is not finite the older one stays.
 
         Args:
             keys: keys of a batch at any scale, shape (N, D); of more than K, the last K are kept.
@@ -47,5 +47,6 @@ class KeyQueue(nn.Module):
         unit = normalize(keys)
         newest = (gather(unit) if is_distributed() else unit)[-len(self.keys) :].to(self.keys)
         places = (self.oldest + torch.arange(len(newest), device=keys.device)) % len(self.keys)
-        self.keys.index_copy_(0, places, newest)
+        finite = newest.isfinite().all(dim=1, keepdim=True)
+        self.keys.index_copy_(0, places, torch.where(finite, newest, self.keys[places]))
         self.oldest.add_(len(newest)).remainder_(len(self.keys))

@@ -194,6 +194,9 @@ class Method(pl.LightningModule, ABC):
         It is called after the backward pass of every batch, before the update.
         """
 
+    def after_initial_weights(self) -> None:
+        """Copy weights to networks that start equal; called after encoder and head are loaded from a file."""
+
     def forward(self, images: Tensor) -> Layers:
         """Compute the three representations of normalised images (N, 3, H, W)."""
         return self._projected(self._encode(images, self.backbone), self.head)

@@ -49,6 +49,7 @@ class MoCo(MomentumMethod):
     """
 
     available_inputs = frozenset({"negatives"})
+    pairs = "queue"
 
     def __init__(self, *, queue_size: int = 4096, objective: nn.Module | None = None, **options: Any) -> None:
         objective = InfoNCE(pairs="queue") if objective is None else objective

@@ -3,7 +3,7 @@
 import copy
 import math
 from abc import abstractmethod
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from ssl_vision.errors import InputError
 from ssl_vision.methods.method import Method
 from ssl_vision.methods.outputs import View
 from ssl_vision.methods.projection import projection_head
+from ssl_vision.objectives import Contrastive
+from ssl_vision.objectives.contrastive import PairSet
 
 Schedule = Literal["constant", "cosine"]
 
@@ -45,7 +47,8 @@ class MomentumMethod(Method):
         key_embeddings: (N, ``output_dim``) embeddings of the keys of each view in the last training step.
 
     Raises:
-        InputError: momentum is not between 0 and 1, or the schedule is unknown; otherwise as `Method`.
+        InputError: momentum is not between 0 and 1, the schedule is unknown, or an objective of the InfoNCE
+            family has other pairs than ``"keys"`` and ``"queue"``; otherwise as `Method`.
 
     Example:
         >>> import torch
@@ -61,6 +64,8 @@ class MomentumMethod(Method):
     """
 
     available_inputs = frozenset({"labels"})
+    pairs: ClassVar[PairSet] = "keys"
+    """The ``pairs`` of objectives of the InfoNCE family that messages recommend."""
     key_embeddings: tuple[Tensor, ...]
 
     def __init__(
@@ -73,12 +78,18 @@ class MomentumMethod(Method):
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        if isinstance(self.objective, Contrastive) and self.objective.pairs not in ("keys", "queue"):
+            raise InputError(
+                f"{type(self).__name__} compares queries with keys, {type(self.objective).__name__} compares "
+                f"pairs '{self.objective.pairs}': set model.objective.pairs to {self.pairs}"
+            )
         if not 0 <= momentum <= 1:
             raise InputError(f"momentum must be between 0 and 1, not {momentum}")
         if momentum_schedule not in get_args(Schedule):
             raise InputError(f"momentum_schedule must be constant or cosine, not {momentum_schedule}")
         self.momentum, self.momentum_schedule = momentum, momentum_schedule
         self.symmetric = symmetric
+        self._steps: float = math.inf
         self.momentum_backbone = copy.deepcopy(self.backbone).requires_grad_(False)
         self.momentum_head = copy.deepcopy(self.head).requires_grad_(False)
         with self.seeded(1):
@@ -126,12 +137,20 @@ class MomentumMethod(Method):
         if stage == "fit" and self.compile_mode is not None:
             self.momentum_backbone.compile(mode=self.compile_mode, fullgraph=True, dynamic=False)
 
-    def on_train_start(self) -> None:
-        """Start with equal networks, also where the weights come from ``--initial_checkpoint``."""
-        super().on_train_start()
-        if self.trainer.global_step == 0:
-            self.momentum_backbone.load_state_dict(self.backbone.state_dict())
-            self.momentum_head.load_state_dict(self.head.state_dict())
+    def after_initial_weights(self) -> None:
+        """Start with equal networks."""
+        self.momentum_backbone.load_state_dict(self.backbone.state_dict())
+        self.momentum_head.load_state_dict(self.head.state_dict())
+
+    def configure_optimizers(self) -> Any:
+        """Return optimizer and schedule; the momentum's schedule needs the number of steps, too."""
+        if self.momentum_schedule == "cosine":
+            self._steps = self.trainer.estimated_stepping_batches
+            if self._steps == math.inf:
+                raise InputError(
+                    "momentum_schedule 'cosine' needs an end: set trainer.max_epochs or max_steps"
+                )
+        return super().configure_optimizers()
 
     def _predicted(self, view: View) -> View:
         return view._replace(embeddings=self.predictor(view.embeddings))
@@ -139,7 +158,5 @@ class MomentumMethod(Method):
     def _momentum_of_step(self) -> float:
         if self.momentum_schedule == "constant":
             return self.momentum
-        steps = self.trainer.estimated_stepping_batches
-        if steps == math.inf:
-            raise InputError("momentum_schedule 'cosine' needs an end: set trainer.max_epochs or max_steps")
-        return 1 - (1 - self.momentum) * (math.cos(math.pi * self.trainer.global_step / steps) + 1) / 2
+        share = self.trainer.global_step / self._steps
+        return 1 - (1 - self.momentum) * (math.cos(math.pi * share) + 1) / 2

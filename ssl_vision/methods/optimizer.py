@@ -73,8 +73,9 @@ class OptimizerRule:
                 )
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"optimizer.layer_decay must be over 0 and at most 1, got {self.layer_decay}")
-        if self.layer_decay < 1 and self.name == "lars":
-            raise ValueError("optimizer.layer_decay does not go with optimizer.name lars")
+        if self.name == "lars" and (self.layer_decay < 1 or self.exclude_bias_and_norm):
+            option = "layer_decay" if self.layer_decay < 1 else "exclude_bias_and_norm"
+            raise ValueError(f"optimizer.{option} does not go with optimizer.name lars")
         if self.reference_batch_size < 1:
             raise ValueError(
                 f"optimizer.reference_batch_size must be 1 or more, got {self.reference_batch_size}"
@@ -102,7 +103,7 @@ class OptimizerRule:
 
         Raises:
             InputError: nothing is to be trained, or layer_decay is not 1 and an encoder does not state the
-                depth of its layers.
+                order of its layers.
         """
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if not parameters:

@@ -20,11 +20,11 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Return the parameter groups of the trainable parameters of a module, the largest learning rate first.
 
-    A parameter in layer l of the L layers of an encoder has the learning rate lr · layer_decay^(L − l); the
-    stem is layer 0, and all other parameters have lr.
+    A parameter of an encoder has the learning rate lr · layer_decay^n, n layers below the projection head.
+    All other parameters have lr.
 
     Args:
-        module: the module; the encoders in it state the depth of their layers.
+        module: the module; the encoders in it state the order of their layers.
         lr: learning rate.
         weight_decay: weight decay.
         exclude_bias_and_norm: use no weight decay for parameters with at most one dimension, and for those
@@ -32,7 +32,7 @@ def parameter_groups(
         layer_decay: factor per layer.
 
     Raises:
-        InputError: layer_decay is not 1, and an encoder does not state the depth of its layers.
+        InputError: layer_decay is not 1, and an encoder does not state the order of its layers.
     """
     scales: dict[str, float] = {}
     undecayed: set[str] = set()
@@ -43,11 +43,10 @@ def parameter_groups(
         if layer_decay == 1 or not any(each.requires_grad for each in part.parameters()):
             continue
         try:
-            depths = part.layer_depths()
+            distances = part.layers_to_head()
         except NotImplementedError as error:
             raise InputError(f"optimizer.layer_decay {layer_decay}: {error}") from error
-        layers = max(depths.values()) + 1
-        scales |= {f"{prefix}.{name}": layer_decay ** (layers - depth) for name, depth in depths.items()}
+        scales |= {f"{prefix}.{name}": layer_decay**distance for name, distance in distances.items()}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:

@@ -15,8 +15,8 @@ class SimMoCo(MomentumMethod):
 
     The momentum network remains. With `DualTemperature`, the default, this is the paper's SimMoCo; with
     ``predictor``, ``symmetric``, ``momentum_schedule="cosine"`` and `InfoNCE` it is MoCo v3 (Chen et al.
-    2021), up to that method's factor 2τ on the loss and its heads of three layers. An objective with
-    ``pairs="keys"`` follows these papers; other objectives of two views are accepted, too.
+    2021), up to that method's factor 4τ on the loss and its projection head of three layers. Objectives of
+    the InfoNCE family need ``pairs="keys"``; other objectives of two views are accepted as they are.
 
     Args:
         objective: called with queries and keys; `DualTemperature` with ``pairs="keys"`` by default.

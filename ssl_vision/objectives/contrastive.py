@@ -121,7 +121,9 @@ class Contrastive(Objective):
             tau = self.temperature(positive.detach())
 
             def logit_margin_at(temperature: Tensor | float) -> Tensor:
-                wide = torch.as_tensor(temperature, dtype=u1.dtype, device=u1.device).expand(len(u1))
+                if not isinstance(temperature, Tensor):
+                    temperature = u1.new_full((), temperature)  # on the device, without a copy to it
+                wide = temperature.to(u1).expand(len(u1))
                 return queue_logit_margin(u1, shift, wide, keys, own_key=own_key)
 
             return self._losses(logit_margin_at, positive, tau).mean()

@@ -42,10 +42,13 @@ def start_from(model: nn.Module, path: str | Path) -> str:
     _load(model.backbone, _select_encoder(state, model.backbone), path)
     head = {name.removeprefix("head."): tensor for name, tensor in state.items() if name.startswith("head.")}
     expected = model.head.state_dict()
-    if head.keys() != expected.keys() or any(head[name].shape != expected[name].shape for name in expected):
-        return f"backbone from {path}; the projection head is initialised randomly"
-    model.head.load_state_dict(head)
-    return f"backbone and projection head from {path}"
+    fits = head.keys() == expected.keys() and all(head[n].shape == expected[n].shape for n in expected)
+    if fits:
+        model.head.load_state_dict(head)
+    model.after_initial_weights()
+    if fits:
+        return f"backbone and projection head from {path}"
+    return f"backbone from {path}; the projection head is initialised randomly"
 
 
 def _select_encoder(state: Mapping[str, Tensor], encoder: nn.Module) -> dict[str, Tensor]:

@@ -143,6 +143,15 @@ def test_the_queue_has_the_last_keys_in_order(size):
         torch.testing.assert_close(found, torch.stack(kept))
 
 
+def test_a_key_that_is_not_finite_does_not_enter_the_queue():
+    queue = KeyQueue(4, 3)
+    before = queue.keys.clone()
+    keys = torch.tensor([[1.0, 0, 0], [torch.nan, 0, 0], [0, torch.inf, 0]])
+    queue.enqueue(keys)
+    assert torch.equal(queue.keys, torch.cat([keys[:1], before[1:]]))
+    assert int(queue.oldest) == 3
+
+
 def test_the_initial_weights_do_not_depend_on_the_method():
     methods = [small(cls) for cls in (MoCo, SimMoCo, SimCo)]
     first = methods[0].backbone.state_dict()
@@ -176,7 +185,9 @@ def test_chunks_change_nothing_with_fixed_statistics(cls, symmetric):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: small(MoCo, objective=o.InfoNCE()), "InfoNCE does not: set model.objective.pairs to queue"),
+        (lambda: small(MoCo, objective=o.InfoNCE()), "InfoNCE .* 'both': set model.objective.pairs to queue"),
+        (lambda: small(MoCo, objective=o.DCL(pairs="keys")), "set model.objective.pairs to queue, or take"),
+        (lambda: small(SimMoCo, objective=o.DCL()), "DCL .* 'both': set model.objective.pairs to keys"),
         (lambda: small(MoCo, objective=o.BarlowTwins()), "BarlowTwins does not"),
         (lambda: small(SimMoCo, objective=o.InfoNCE(pairs="queue")), "which SimMoCo does not have"),
         (lambda: small(SimMoCo, objective=o.RECLAIM()), "needs .*, which SimMoCo does not have"),
@@ -233,14 +244,16 @@ def test_the_cosine_momentum_ends_at_one(tmp_path, monkeypatch):
         return used[-1]
 
     monkeypatch.setattr(SimMoCo, "_momentum_of_step", recorded)
-    fit("run", "--model=SimMoCo", "--model.momentum_schedule=cosine", "--model.momentum=0.9")
+    keys = ["--model=SimMoCo", "--model.objective.pairs=keys"]
+    fit("run", *keys, "--model.momentum_schedule=cosine", "--model.momentum=0.9")
     assert used == pytest.approx([1 - 0.1 * (math.cos(math.pi * t / 8) + 1) / 2 for t in range(8)])
 
 
 def test_networks_are_equal_after_an_initial_checkpoint(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = fit("first", "--trainer.max_epochs=1")
-    options = ["--model=SimMoCo", "--model.momentum=1.0", "--initial_checkpoint=runs/first"]
+    keys = ["--model=SimMoCo", "--model.objective.pairs=keys"]
+    options = [*keys, "--model.momentum=1.0", "--initial_checkpoint=runs/first"]
     second = fit("second", *options, "--trainer.max_epochs=1", "--seed_everything=5")
     for name, value in first.items():
         if name.startswith(("backbone.", "head.")) and name.endswith("weight"):
