@@ -55,8 +55,8 @@ class MomentumMethod(Method):
         >>> from ssl_vision.data import Batch
         >>> class Follow(MomentumMethod):
         ...     def loss_of_direction(self, batch, query, key):
-        ...         return 1 - torch.cosine_similarity(query.embeddings, key.embeddings).mean()
-        >>> method = Follow(momentum=0.9, seed=0)
+        ...         return self.objective(query.embeddings, key.embeddings)
+        >>> method = Follow(objective=nn.MSELoss(), momentum=0.9, seed=0)
         >>> images = torch.zeros(4, 3, 32, 32, dtype=torch.uint8)
         >>> batch = Batch(images, torch.zeros(4), torch.arange(4), views=torch.rand(8, 3, 32, 32))
         >>> method.loss(batch).requires_grad
