@@ -268,7 +268,7 @@ VALUES = [
     Case(
         "a word that is none of some",
         "fit --model.objective.pairs=all",
-        r"model\.objective\.pairs: expected one of 'both', 'cross', 'queue', got all",
+        r"model\.objective\.pairs: expected one of 'both', 'cross', 'keys', 'queue', got all",
     ),
     Case(
         "a depth that is none",

@@ -21,6 +21,8 @@ COUNTS = {
     "batch_size_equal_steps_digits": 3,
     "batch_size_scaled_lr": 15,
     "batch_size_scaled_lr_digits": 9,
+    "moco_objectives": 36,
+    "moco_objectives_digits": 16,
     "objective_temperature_batch": 32,
     "objectives_cifar10_narrow": 12,
     "objectives_digits": 15,
