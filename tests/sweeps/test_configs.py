@@ -21,6 +21,7 @@ COUNTS = {
     "batch_size_equal_steps_digits": 3,
     "batch_size_scaled_lr": 15,
     "batch_size_scaled_lr_digits": 9,
+    "methods_cifar10_narrow": 24,
     "moco_objectives": 36,
     "moco_objectives_digits": 16,
     "objective_temperature_batch": 32,
