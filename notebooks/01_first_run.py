@@ -121,7 +121,7 @@ run("evaluate runs/first")
 # the left.
 
 # %%
-backbone = ssl_vision.load_backbone("runs/first")
+backbone = ssl_vision.load_encoder("runs/first")
 train, test = data.split("train"), data.split("test")
 with torch.inference_mode():
     bank, queries = (backbone(data.views.plain(split.images)) for split in (train, test))

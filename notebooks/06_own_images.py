@@ -134,7 +134,7 @@ look("mine")
 # %% [markdown]
 # ## Export
 #
-# A `.safetensors` file holds tensors and nothing that could be run. The default form is for `load_backbone`;
+# A `.safetensors` file holds tensors and nothing that could be run. The default form is for `load_encoder`;
 # `--format torchvision` is for torchvision, with torchvision's names and nothing of this package, for
 # networks of width 64. Each gets a model card beside it.
 
@@ -147,7 +147,7 @@ print(Path("mine_torchvision.safetensors.md").read_text())
 # Both give the same features of the same images.
 
 # %%
-ours = ssl_vision.load_backbone("mine.safetensors")
+ours = ssl_vision.load_encoder("mine.safetensors")
 theirs = torchvision.models.resnet18()
 theirs.fc = torch.nn.Identity()
 theirs.load_state_dict(load_file("mine_torchvision.safetensors"))

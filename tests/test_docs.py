@@ -20,7 +20,7 @@ from ssl_vision.data import Views
 from ssl_vision.encoders import ResNet
 from ssl_vision.evaluation.protocol import read_protocol, shipped
 from ssl_vision.evaluation.rebuild import trained_model
-from ssl_vision.export.backbones import Description, Pretrained, load_backbone
+from ssl_vision.export.backbones import Description, Pretrained, load_encoder
 from ssl_vision.export.formats import FORMATS
 from ssl_vision.main import main
 from ssl_vision.metrics import Alignment, Uniformity
@@ -208,7 +208,7 @@ def test_feature_maps_are_taken_as_the_page_says(tiny_run):
     module, _, expression = call.partition("(")[0].rpartition(".")
     extract = getattr(importlib.import_module(module), expression)
     assert call.endswith('(backbone, ["layer2", "layer3", "layer4"])')
-    backbone, batch = load_backbone(tiny_run), torch.randn(2, 3, 16, 16)
+    backbone, batch = load_encoder(tiny_run), torch.randn(2, 3, 16, 16)
     maps = extract(backbone, ["layer2", "layer3", "layer4"])(batch)
     torch.testing.assert_close(maps["layer4"].mean(dim=(2, 3)), backbone(batch))
     assert [each.shape[-1] for each in maps.values()] == [8, 4, 2]
@@ -241,7 +241,7 @@ def test_the_loop_of_the_backbones_page_trains_by_dcl(place, images):
         others = [j for j in range(80) if j not in (i, (i + 40) % 80)]
         terms.append(similar[others].exp().sum().log() - similar[(i + 40) % 80])
     assert names["loss"].item() == pytest.approx(float(sum(terms) / 80), rel=1e-4)
-    before = load_backbone("runs/my_run").state_dict()
+    before = load_encoder("runs/my_run").state_dict()
     after = names["backbone"].state_dict()
     assert not any(torch.equal(before[name], after[name]) for name in before if name.endswith("conv1.weight"))
 

@@ -13,7 +13,7 @@ from lightly.loss import NegativeCosineSimilarity
 from settings import TINY
 from torch.nn import functional as F
 
-from ssl_vision import load_backbone
+from ssl_vision import load_encoder
 from ssl_vision.data import Batch
 from ssl_vision.encoders import ResNet
 from ssl_vision.main import main
@@ -75,7 +75,7 @@ def test_the_encoder_trains_with_its_feature_maps_and_is_exported(here):
     )  # fmt: skip
     allow = "my_encoder.Stages"
     assert main(["export", "runs/stages", f"--allow_class={allow}"]) == 0
-    backbone = load_backbone(here / "runs" / "stages" / "backbone.safetensors", allowed=[allow])
+    backbone = load_encoder(here / "runs" / "stages" / "backbone.safetensors", allowed=[allow])
     features, maps = backbone.forward_intermediates(torch.rand(2, 3, 32, 32))
     assert features.shape == (2, backbone.num_features) == (2, 32)
     assert [each.shape[2] for each in maps] == [16, 8, 4, 2]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from settings import TINY
 
-from ssl_vision import load_backbone
+from ssl_vision import load_encoder
 from ssl_vision.main import main
 from ssl_vision.runs.checkpoint import read_checkpoint
 
@@ -63,6 +63,6 @@ def test_a_run_from_training_to_a_loaded_backbone(method, encoder, tmp_path, mon
     assert f"ssl_vision.methods.{name}" in Path("runs/whole/report.html").read_text(encoding="utf-8")
     assert main(["compare", "runs/whole", "runs/part", "--metric=knn_top1"]) in (0, 2)
     assert main(["export", "runs/whole"]) == 0
-    backbone = load_backbone("runs/whole/backbone.safetensors")
+    backbone = load_encoder("runs/whole/backbone.safetensors")
     size = 32 if encoder == "convnext" else 16
     assert backbone(torch.rand(2, 3, size, size)).shape == (2, backbone.num_features)

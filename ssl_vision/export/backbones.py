@@ -57,11 +57,11 @@ class Pretrained(NamedTuple):
     description: Description
 
 
-def load_backbone(path: str | Path, *, allowed: Collection[str] = ()) -> Encoder:
-    """Load the pretrained backbone of a file or run directory, on the CPU in evaluation mode.
+def load_encoder(path: str | Path, *, allowed: Collection[str] = ()) -> Encoder:
+    """Load the pretrained encoder of a file or run directory, on the CPU in evaluation mode.
 
-    The backbone maps images (N, 3, H, W), normalised as in training, to features
-    (N, ``backbone.num_features``). No code in the file is executed; only tensors and plain values are read.
+    The encoder maps images (N, 3, H, W), normalised as in training, to features
+    (N, ``encoder.num_features``). No code in the file is executed; only tensors and plain values are read.
 
     Args:
         path: ``.safetensors`` file of ``ssl-vision export``, run directory or checkpoint.

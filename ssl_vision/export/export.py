@@ -36,7 +36,7 @@ def run(args: Sequence[str]) -> None:
         "--format",
         type=FormatName,
         default="safetensors",
-        help="Output format; safetensors is for ssl_vision.load_backbone.",
+        help="Output format; safetensors is for ssl_vision.load_encoder.",
     )
     parser.add_argument(
         "--output", type=str | None, default=None, help="Output file (default: in the run directory)."

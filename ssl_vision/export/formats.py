@@ -77,7 +77,7 @@ def _load_safetensors(path: Path, given: Pretrained) -> Network:
 
 
 def _describe_safetensors(name: str, given: Pretrained) -> str:
-    return f"from ssl_vision import load_backbone\n\nbackbone = load_backbone({json.dumps(name)})"
+    return f"from ssl_vision import load_encoder\n\nbackbone = load_encoder({json.dumps(name)})"
 
 
 def _resnet(given: Pretrained, library: str) -> ResNet:

@@ -210,7 +210,7 @@ def test_a_run_of_version_0_1_is_read(tiny_run, tmp_path):
     resume = ["--ckpt_path=last", f"--runs_dir={tmp_path}", "--trainer.max_epochs=3", "--report=false"]
     assert main(["fit", f"--config={folder}/config.yaml", *resume]) == 0
     assert main(["export", str(folder)]) == 0
-    assert ssl_vision.load_backbone(folder / "backbone.safetensors").num_features == 32
+    assert ssl_vision.load_encoder(folder / "backbone.safetensors").num_features == 32
 
 
 @pytest.mark.parametrize("option", ["width=16", "depth=18", "stem=small"])

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 from settings import TINY
 
-from ssl_vision import load_backbone
+from ssl_vision import load_encoder
 from ssl_vision.encoders import Timm
 from ssl_vision.main import main
 from ssl_vision.runs.checkpoint import read_checkpoint
@@ -45,7 +45,7 @@ def test_a_model_trains_and_is_exported(name, data_root, tmp_path, monkeypatch, 
     assert main(["export", "runs/run"]) == 0
     assert main(["export", "runs/run", "--format=timm"]) == 0
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    backbone = load_backbone("runs/run/backbone.safetensors").eval()
+    backbone = load_encoder("runs/run/backbone.safetensors").eval()
     options = {"img_size": 32, "patch_size": 4} if "vit" in name else {}
     network = timm.create_model(name, num_classes=0, **options).eval()
     network.load_state_dict(load_file("runs/run/backbone-timm.safetensors"))

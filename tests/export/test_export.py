@@ -1,4 +1,4 @@
-"""``ssl-vision export`` and ``load_backbone``: the same features elsewhere, and what is refused."""
+"""``ssl-vision export`` and ``load_encoder``: the same features elsewhere, and what is refused."""
 
 import json
 import pickle
@@ -60,7 +60,7 @@ def exported(checkpoint, form, folder, capsys):
 @pytest.mark.parametrize("form", ["torchvision", "timm"])
 def test_the_cards_python_gives_the_same_features(form, of_width_64, tmp_path, monkeypatch, capsys):
     pytest.importorskip(form)
-    expected = ssl_vision.load_backbone(of_width_64)(X)
+    expected = ssl_vision.load_encoder(of_width_64)(X)
     file, code, _ = exported(of_width_64, form, tmp_path, capsys)
     assert b"ssl_vision" not in file.read_bytes()
     monkeypatch.chdir(tmp_path)
@@ -74,7 +74,7 @@ def test_the_cards_python_gives_the_same_features(form, of_width_64, tmp_path, m
 def test_onnx_gives_the_same_features_for_any_batch(tiny_run, tmp_path, monkeypatch, capsys):
     for library in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(library)
-    expected = ssl_vision.load_backbone(tiny_run)(X).detach()
+    expected = ssl_vision.load_encoder(tiny_run)(X).detach()
     file, code, card = exported(tiny_run, "onnx", tmp_path, capsys)
     assert not re.search(rb"ssl_vision|site-packages|\.py", file.read_bytes())
     assert "less (0.3054, 0.3054, 0.3054), divided by (0.3755, 0.3755, 0.3755)" in card
@@ -86,7 +86,7 @@ def test_onnx_gives_the_same_features_for_any_batch(tiny_run, tmp_path, monkeypa
         torch.testing.assert_close(features, expected[:count], atol=1e-5, rtol=0)
 
 
-def test_load_backbone_takes_a_run_a_checkpoint_and_an_export(tiny_run, tmp_path, monkeypatch, capsys):
+def test_load_encoder_takes_a_run_a_checkpoint_and_an_export(tiny_run, tmp_path, monkeypatch, capsys):
     model, (_, description) = pretrained(read_checkpoint(tiny_run))
     file, code, _ = exported(tiny_run, "safetensors", tmp_path, capsys)
     monkeypatch.chdir(tmp_path)
@@ -94,12 +94,12 @@ def test_load_backbone_takes_a_run_a_checkpoint_and_an_export(tiny_run, tmp_path
     exec(code, names)
     state = torch.random.get_rng_state()
     for path in (tiny_run, str(tiny_run / "checkpoints" / "last.ckpt"), file):
-        backbone = ssl_vision.load_backbone(path)
+        backbone = ssl_vision.load_encoder(path)
         assert not backbone.training
         torch.testing.assert_close(backbone(X), model(X).backbone, atol=1e-5, rtol=0)
         backbone.train()(X).sum().backward()  # it can be trained further
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert torch.equal(names["backbone"](X), ssl_vision.load_backbone(file)(X))
+    assert torch.equal(names["backbone"](X), ssl_vision.load_encoder(file)(X))
     assert description.encoder == {
         "class_path": "ssl_vision.encoders.ResNet",
         "init_args": {"depth": 18, "width": 4, "stem": "small"},
@@ -244,7 +244,7 @@ def test_files_that_are_no_export_are_refused_in_one_line(right, tmp_path, write
     path = tmp_path / "wrong.safetensors"
     write(right, path)
     with pytest.raises(InputError, match=re.escape(words)) as error:
-        ssl_vision.load_backbone(path)
+        ssl_vision.load_encoder(path)
     assert str(error.value).startswith(f"{path}: ")
     assert "\n" not in str(error.value)
 
@@ -272,6 +272,6 @@ def test_a_config_that_describes_no_backbone_is_refused_in_one_line(tiny_run, ch
 def test_a_checkpoint_that_is_none_is_refused(tmp_path):
     (tmp_path / "x.ckpt").write_bytes(pickle.dumps(print, protocol=2))
     with pytest.raises(InputError, match="refused"):
-        ssl_vision.load_backbone(tmp_path / "x.ckpt")
-    with pytest.raises(AttributeError, match="load_backbones"):
-        getattr(ssl_vision, "load_backbones")  # noqa: B009
+        ssl_vision.load_encoder(tmp_path / "x.ckpt")
+    with pytest.raises(AttributeError, match="load_encoders"):
+        getattr(ssl_vision, "load_encoders")  # noqa: B009

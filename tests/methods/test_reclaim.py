@@ -7,7 +7,7 @@ import pytorch_lightning as pl
 import torch
 from settings import TINY, resnet
 
-from ssl_vision import load_backbone
+from ssl_vision import load_encoder
 from ssl_vision.data import Batch, Digits
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
@@ -111,7 +111,7 @@ def test_its_checkpoints_are_measured_and_exported(tmp_path, capsys):
     run = tmp_path / "run"
     state = read_checkpoint(run).state
     assert state["objective.u_bank.rows"].shape[1] == 32
-    torch.testing.assert_close(load_backbone(run).conv1.weight, state["backbone.conv1.weight"])
+    torch.testing.assert_close(load_encoder(run).conv1.weight, state["backbone.conv1.weight"])
     assert main(["evaluate", str(run), "--baselines=false", "--probe.epochs=1"]) == 0
     assert "trained backbone" in capsys.readouterr().out
     assert main(["validate", *args, *TINY, "--ckpt_path=last"]) == 0

@@ -83,7 +83,7 @@ def test_no_command_runs_what_a_file_holds(form, tiny_run, tmp_path, capfd):
         assert error.count("\n") == 1
         assert set(tmp_path.rglob("*")) == before
     with pytest.raises(InputError):
-        ssl_vision.load_backbone(file)
+        ssl_vision.load_encoder(file)
     assert not marker.exists()
     if form != "script.pt":  # the payload is one
         with open(file, "rb") as content:
@@ -94,7 +94,7 @@ def test_a_safetensors_file_that_is_a_pickle_is_refused(tmp_path):
     file = tmp_path / "b.safetensors"
     file.write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
     with pytest.raises(InputError, match="not a readable safetensors file"):
-        ssl_vision.load_backbone(file)
+        ssl_vision.load_encoder(file)
     assert not (tmp_path / "ran").exists()
 
 
