@@ -7,7 +7,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "ssl_vision"
 
 ROOMS = [
-    {"_version", "errors", "quiet", "progress", "optional", "streams", "descriptions"},
+    {"_version", "errors", "quiet", "progress", "optional", "streams", "descriptions", "hub"},
     {"objectives", "metrics"},
     {"data"},
     {"encoders"},
@@ -25,7 +25,7 @@ ROOMS = [
     {"main"},
     {"__main__"},
 ]
-"""The six files first are for all, and know only each other."""
+"""The files of the first row are for all, and import only each other."""
 
 
 def imported(file):

@@ -42,7 +42,8 @@ def add_run_options(parser: LightningArgumentParser) -> None:
         "--initial_checkpoint",
         type=str | None,
         default=None,
-        help="Initial weights: a run, a checkpoint, or an encoder's state dict (.safetensors, .pth).",
+        help="Initial weights: a run, a checkpoint, an encoder's state dict (.safetensors, .pth), or "
+        "hf://OWNER/NAME on the Hugging Face Hub.",
     )
     parser.add_argument(
         "--save_every_n_steps",

@@ -1,4 +1,4 @@
-"""Load pretrained encoders from a run, a checkpoint or an exported file."""
+"""Load pretrained encoders from a run, a checkpoint, an exported file or the Hugging Face Hub."""
 
 import copy
 import json
@@ -16,9 +16,10 @@ from ssl_vision._version import __version__
 from ssl_vision.cli.classes import built
 from ssl_vision.cli.parser import one_line
 from ssl_vision.data import Views
-from ssl_vision.encoders import Encoder, as_encoder, build
+from ssl_vision.encoders import Encoder, Timm, as_encoder, build
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.rebuild import trained_model, with_weights
+from ssl_vision.hub import local_file
 from ssl_vision.methods import Method
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.migration import migrated_description
@@ -27,6 +28,9 @@ SUFFIX = ".safetensors"
 
 _KEYS = {"encoder", "depth", "width", "stem", "size", "decoded_size", "mean", "std", "version"}
 """Metadata of an exported file, of this version and of 0.1."""
+
+_PREFIX = "prefix"
+"""Metadata of a file whose names of tensors lack a prefix that they have in the encoder."""
 
 
 @dataclass(frozen=True)
@@ -58,22 +62,28 @@ class Pretrained(NamedTuple):
 
 
 def load_encoder(path: str | Path, *, allowed: Collection[str] = ()) -> Encoder:
-    """Load the pretrained encoder of a file or run directory, on the CPU in evaluation mode.
+    """Load a pretrained encoder from a file, a run directory or the Hugging Face Hub.
 
     The encoder maps images (N, 3, H, W), normalised as in training, to features
-    (N, ``encoder.num_features``). No code in the file is executed; only tensors and plain values are read.
+    (N, ``encoder.num_features``). It is on the CPU and in evaluation mode. No code in the file is executed;
+    only tensors and plain values are read.
 
     Args:
-        path: ``.safetensors`` file of ``ssl-vision export``, run directory or checkpoint.
+        path: ``.safetensors`` file of ``ssl-vision export``, run directory or checkpoint; or the address
+            ``hf://OWNER/NAME`` of an encoder that ``ssl-vision export --push`` uploaded, optionally with
+            ``@REVISION``. It is downloaded once into the cache of huggingface_hub.
         allowed: classes outside this package, as ``module.Class``, that the file may name.
 
     Raises:
-        InputError: The file does not exist, or is none of these.
+        InputError: The file or repository does not exist, cannot be downloaded, or is none of these.
+
+    Example:
+        >>> encoder = ssl_vision.load_encoder("hf://OWNER/NAME@v1.0")  # doctest: +SKIP
     """
-    path = Path(path)
-    if path.suffix == SUFFIX:
-        return read_backbone(path, allowed=allowed).backbone
-    return pretrained(read_checkpoint(path), allowed=allowed)[1].backbone
+    with local_file(path) as file:
+        if file.suffix == SUFFIX:
+            return read_backbone(file, allowed=allowed).backbone
+        return pretrained(read_checkpoint(file), allowed=allowed)[1].backbone
 
 
 def pretrained(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> tuple[Method, Pretrained]:
@@ -109,9 +119,15 @@ def pretrained(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> tupl
 
 
 def write_backbone(path: Path, backbone: nn.Module, description: Description | None = None) -> None:
-    """Write the weights, with the description as metadata if there is one."""
-    state = {name: tensor.contiguous() for name, tensor in backbone.state_dict().items()}
+    """Write the weights, with the description as metadata if there is one.
+
+    The weights of timm models have timm's names, so that timm loads them, too.
+    """
     about = asdict(description) if description else {}
+    if isinstance(backbone, Timm):
+        backbone = backbone.network
+        about |= {_PREFIX: "network."} if description else {}
+    state = {name: tensor.contiguous() for name, tensor in backbone.state_dict().items()}
     path.write_bytes(save(state, {"format": "pt"} | {key: json.dumps(value) for key, value in about.items()}))
 
 
@@ -134,6 +150,8 @@ def read_backbone(path: Path, *, allowed: Collection[str] = ()) -> Pretrained:
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: not a readable safetensors file") from error
     try:
+        prefix = json.loads(about.get(_PREFIX, '""'))
+        state = {f"{prefix}{name}": tensor for name, tensor in state.items()}
         values = migrated_description({key: json.loads(text) for key, text in about.items() if key in _KEYS})
     except ValueError as error:
         raise InputError(f"{path}: {' '.join(str(error).split())}") from error

@@ -19,6 +19,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import by_layer, chosen_device
 from ssl_vision.export.backbones import SUFFIX, Description, pretrained, read_backbone
 from ssl_vision.export.feature_files import Features, writer
+from ssl_vision.hub import local_file
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.checkpoint import read_checkpoint
 
@@ -49,7 +50,10 @@ def run(args: Sequence[str]) -> None:
     parser = ArgumentParser(prog="ssl-vision embed", description=run.__doc__)
     parser.add_argument("images", type=str, help="Folder of images, searched recursively.")
     parser.add_argument(
-        "--backbone", type=str, required=True, help="Exported .safetensors file, run directory or checkpoint."
+        "--backbone",
+        type=str,
+        required=True,
+        help="Exported .safetensors file, run directory, checkpoint, or hf://OWNER/NAME.",
     )
     parser.add_argument(
         "--output", type=str, required=True, help="Output file: .npz (features, names) or .parquet."
@@ -84,23 +88,23 @@ def run(args: Sequence[str]) -> None:
 
 
 def open_network(path: str | Path, layer: LayerName, *, allowed: Collection[str] = ()) -> Network:
-    """Load the network of an exported file, run directory or checkpoint, on the CPU in evaluation mode.
+    """Load a network as `load_encoder` does, with its projection head if the layer belongs to it.
 
     Args:
-        path: file or run directory.
+        path: file, run directory, or address on the Hugging Face Hub.
         layer: layer of the features.
         allowed: classes outside this package that a checkpoint may name.
 
     Raises:
         InputError: The path is none of these, or the network does not have the layer.
     """
-    path = Path(path)
-    if path.suffix != SUFFIX:
-        whole, (_, description) = pretrained(read_checkpoint(path), allowed=allowed)
-        return Network(whole if layer != "backbone" else whole.backbone, layer, description)
-    if layer != "backbone":
-        raise InputError(f"{path} has the backbone only: --layer {layer} takes a run or a checkpoint")
-    backbone, description = read_backbone(path, allowed=allowed)
+    with local_file(path) as file:
+        if file.suffix != SUFFIX:
+            whole, (_, description) = pretrained(read_checkpoint(file), allowed=allowed)
+            return Network(whole if layer != "backbone" else whole.backbone, layer, description)
+        if layer != "backbone":
+            raise InputError(f"{file} has the backbone only: --layer {layer} takes a run or a checkpoint")
+        backbone, description = read_backbone(file, allowed=allowed)
     return Network(backbone.to(memory_format=torch.channels_last), layer, description)
 
 

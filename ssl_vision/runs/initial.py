@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ssl_vision.encoders import ModuleEncoder
 from ssl_vision.errors import InputError
+from ssl_vision.hub import local_file
 from ssl_vision.methods import Method
 from ssl_vision.runs.checkpoint import check_bytes, read_checkpoint
 
@@ -28,18 +29,21 @@ def start_from(model: nn.Module, path: str | Path) -> str:
     Args:
         model: the model, modified in place.
         path: run directory, checkpoint of ``ssl-vision fit``, or state dict of an encoder with the names of
-            torchvision or timm, saved as ``.safetensors`` or with ``torch.save``. A classifier is ignored.
-            Only tensors and plain values are read from pickles.
+            torchvision or timm, saved as ``.safetensors`` or with ``torch.save``; or the address
+            ``hf://OWNER/NAME`` of a repository with such a file, ``model.safetensors``, on the Hugging Face
+            Hub, optionally with ``@REVISION``. A classifier is ignored. Only tensors and plain values are
+            read from pickles.
 
     Raises:
-        InputError: the file does not exist, cannot be read, or belongs to another encoder; or the model is
-            not a `Method`.
+        InputError: the file does not exist, cannot be downloaded or read, or belongs to another encoder; or
+            the model is not a `Method`.
     """
-    path = Path(path).expanduser()
     if not isinstance(model, Method):
         raise InputError(f"--initial_checkpoint requires a method of ssl_vision, not {type(model).__name__}")
-    state = _read(path, model.state_dict())
-    _load(model.backbone, _select_encoder(state, model.backbone), path)
+    with local_file(path) as file:
+        file = file.expanduser()
+        state = _read(file, model.state_dict())
+        _load(model.backbone, _select_encoder(state, model.backbone), file)
     head = {name.removeprefix("head."): tensor for name, tensor in state.items() if name.startswith("head.")}
     expected = model.head.state_dict()
     fits = head.keys() == expected.keys() and all(head[n].shape == expected[n].shape for n in expected)

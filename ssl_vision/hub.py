@@ -1,0 +1,201 @@
+"""Addresses of encoders on the Hugging Face Hub, and the download and upload of their files."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ssl_vision._version import __version__
+from ssl_vision.errors import InputError
+
+SCHEME = "hf://"
+
+WEIGHTS = "model.safetensors"
+"""Name of the weights in a repository, which timm and other libraries also use."""
+
+_NAME = re.compile(r"(?!.*(?:--|\.\.))\w[\w.-]{0,95}/\w[\w.-]{0,95}", re.ASCII)
+
+_LOG_IN = "log in with 'hf auth login', or set HF_TOKEN"
+
+
+def is_address(path: str | Path) -> bool:
+    """Return True for the address of a repository, ``hf://OWNER/NAME`` or ``hf://OWNER/NAME@REVISION``.
+
+    Example:
+        >>> is_address("hf://somebody/encoder"), is_address("runs/my_run")
+        (True, False)
+    """
+    return str(path).startswith(SCHEME)
+
+
+def split_address(address: str) -> tuple[str, str | None]:
+    """Split an address into the name of the repository and the revision, None for the default branch.
+
+    Raises:
+        InputError: the address has another form.
+
+    Example:
+        >>> split_address("hf://somebody/encoder@v1.0")
+        ('somebody/encoder', 'v1.0')
+    """
+    name, marked, revision = address.removeprefix(SCHEME).partition("@")
+    if marked and {"", ".", ".."} & set(revision.split("/")):  # the revision names a file in the cache
+        raise InputError(f"{address}: expected a branch, a tag or a commit after @")
+    check_name(name, given=address, expected=f"{SCHEME}OWNER/NAME or {SCHEME}OWNER/NAME@REVISION")
+    return name, revision or None
+
+
+def check_name(name: str, *, given: str, expected: str) -> None:
+    """Check that the Hub admits the name of a repository.
+
+    Args:
+        name: owner and name, separated by a slash.
+        given: what the user wrote, for the message.
+        expected: the form it must have, for the message.
+
+    Raises:
+        InputError: the owner is missing, or the name has other characters than letters, digits, ``-``, ``_``
+            and ``.``.
+    """
+    if not _NAME.fullmatch(name):
+        raise InputError(f"{given}: expected {expected}")
+
+
+@contextmanager
+def local_file(path: str | Path) -> Iterator[Path]:
+    """Provide the local path of a file or run directory, or of weights on the Hub, which are downloaded.
+
+    Errors about a downloaded file name its address instead of its path in the cache.
+
+    Args:
+        path: path, or address of a repository.
+
+    Raises:
+        InputError: the weights cannot be downloaded.
+
+    Example:
+        >>> with local_file("runs/my_run") as path:
+        ...     path.name
+        'my_run'
+    """
+    if not is_address(path):
+        yield Path(path)
+        return
+    file = download(str(path))
+    try:
+        yield file
+    except InputError as error:
+        raise InputError(str(error).replace(str(file), str(path))) from error
+
+
+def download(address: str) -> Path:
+    """Download the weights of a repository, unless the local cache has them.
+
+    ``HF_HOME``, ``HF_HUB_OFFLINE``, ``HF_TOKEN`` and the other variables of huggingface_hub are respected.
+
+    Args:
+        address: ``hf://OWNER/NAME`` or ``hf://OWNER/NAME@REVISION``.
+
+    Returns:
+        Path of the file in the cache of huggingface_hub.
+
+    Raises:
+        InputError: the address is not valid, the repository, revision or file does not exist, or the Hub
+            cannot be reached and the file is not in the cache.
+    """
+    from huggingface_hub import hf_hub_download
+
+    name, revision = split_address(address)
+    try:
+        return Path(
+            hf_hub_download(
+                name, WEIGHTS, revision=revision, library_name="ssl_vision", library_version=__version__
+            )
+        )
+    except Exception as error:  # the classes of network errors depend on the version of huggingface_hub
+        raise InputError(f"{address}: {_download_problem(error)}") from error
+
+
+def _download_problem(error: Exception) -> str:
+    from huggingface_hub import errors
+
+    match error:
+        case errors.GatedRepoError():
+            return f"access is restricted: request it on the page of the repository, then {_LOG_IN}"
+        case errors.RepositoryNotFoundError():
+            return f"no such repository, or a private one: check the name, or {_LOG_IN}"
+        case errors.RevisionNotFoundError():
+            return "no such revision: give a branch, a tag or a commit after @"
+        case errors.LocalEntryNotFoundError():
+            return (
+                "not in the local cache, and the Hugging Face Hub cannot be reached: check the network, "
+                "and unset HF_HUB_OFFLINE if it is set"
+            )
+        case errors.EntryNotFoundError():
+            return f"has no {WEIGHTS}, and no other file is read"
+    return f"cannot be downloaded ({_first_line(error)})"
+
+
+def check_upload(name: str) -> None:
+    """Check that an upload can be attempted, before anything is computed for it.
+
+    Args:
+        name: repository, ``OWNER/NAME``.
+
+    Raises:
+        InputError: the name is not valid, there is no token, or the Hub is disabled.
+    """
+    from huggingface_hub import constants, get_token
+
+    check_name(name, given=f"--push {name}", expected="OWNER/NAME, where OWNER is a user or an organization")
+    if constants.HF_HUB_OFFLINE:
+        raise InputError("--push needs the Hugging Face Hub: unset HF_HUB_OFFLINE")
+    if get_token() is None:
+        raise InputError(f"--push needs a token of the Hugging Face Hub: {_LOG_IN}")
+
+
+def upload(folder: Path, name: str, *, private: bool | None, message: str) -> str:
+    """Upload the files of a folder as one commit to a repository, which is created if necessary.
+
+    Args:
+        folder: folder of the files. Other files of the repository stay.
+        name: repository, ``OWNER/NAME``.
+        private: visibility of a new repository; None for the default of the owner.
+        message: subject of the commit.
+
+    Returns:
+        URL of the repository.
+
+    Raises:
+        InputError: the Hub cannot be reached or refuses the upload, or the repository is to be private and
+            already exists as a public one.
+    """
+    from huggingface_hub import HfApi, errors
+
+    api = HfApi(library_name="ssl_vision", library_version=__version__)
+    try:
+        address = api.create_repo(name, private=private, exist_ok=True)
+        if private and not api.model_info(name).private:
+            raise InputError(
+                f"--push {name}: exists and is public, so nothing was uploaded: "
+                "change its visibility in its settings, or remove --private"
+            )
+        api.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
+    except InputError:
+        raise
+    except Exception as error:  # the classes of network errors depend on the version of huggingface_hub
+        status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
+        problem = f"the upload failed ({_first_line(error)}): check the network and run the command again"
+        if status == 401:
+            problem = f"the Hugging Face Hub does not accept the token: {_LOG_IN}"
+        elif status in (403, 404):
+            problem = (
+                "the token may not write to this repository: OWNER must be your user name or an organization "
+                "of yours, and the token needs write permission"
+            )
+        raise InputError(f"--push {name}: {problem}") from error
+    return str(address)
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
