@@ -52,6 +52,7 @@ def card(
         "input": f"float32 (N, 3, {about.size}, {about.size}), RGB in [0, 1] less {_plain(about.mean)}, "
         f"divided by {_plain(about.std)}",
         "data": f"{dataset} ({_plain(data_options)})",
+        "digest of the training images": checkpoint.images or "not recorded",
         "views": _plain(views),
         "objective": _plain(model.get("objective") or "InfoNCE"),
         "projection head": f"{model.get('hidden_dim')} hidden, {model.get('output_dim')} out, not included",
@@ -114,14 +115,19 @@ def evaluation_rows(file: Path, config: Mapping[str, Any], *, epoch: int) -> lis
     return shown + baselines if shown else []
 
 
+def protocol(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the fields of an evaluation row that say how it was measured, without null values and paths."""
+    named = ("features", "layer", "metric", "value", "root", "options", "weights")
+    fields = {key: value for key, value in row.items() if key not in named and value is not None}
+    return {key: _plain(value) if isinstance(value, str) else value for key, value in fields.items()}
+
+
 def _evaluation(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not rows:
         return ["This checkpoint has not been evaluated. Run `ssl-vision evaluate`."]
-    named = ("features", "layer", "metric", "value", "root", "options", "weights")
     lines = ["| features | layer | metric | value | protocol |", "|---|---|---|---|---|"]
     for row in rows:
-        protocol = _plain({key: value for key, value in row.items() if key not in named})
-        cells = (row["features"], row["layer"], row["metric"], f"{row['value']:.4f}", protocol)
+        cells = (row["features"], row["layer"], row["metric"], f"{row['value']:.4f}", _plain(protocol(row)))
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

@@ -1,9 +1,12 @@
-"""``ssl-vision export``: write a backbone for other libraries, with a model card."""
+"""``ssl-vision export``: write a backbone for other libraries, with a model card, or publish it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from jsonargparse import Namespace
 
 from ssl_vision._version import __version__
 from ssl_vision.cli.classes import add_allow_class, allowed_classes
@@ -12,6 +15,8 @@ from ssl_vision.errors import InputError
 from ssl_vision.export.backbones import Pretrained, pretrained
 from ssl_vision.export.card import card, evaluation_rows
 from ssl_vision.export.formats import FORMATS, Format, difference
+from ssl_vision.export.repository import loading_code, write_repository
+from ssl_vision.hub import SCHEME, check_upload, upload
 from ssl_vision.optional import installed
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
@@ -26,9 +31,12 @@ def run(args: Sequence[str]) -> None:
     """Write the backbone of a checkpoint for another library, with a model card.
 
     If that library is installed, it loads the file, which is kept only if the features are the same.
+    --push OWNER/NAME also uploads weights, config.json and card to the Hugging Face Hub, from which
+    ssl_vision.load_encoder("hf://OWNER/NAME") loads the encoder.
 
     Raises:
-        InputError: The checkpoint cannot be used, or the format does not support its encoder.
+        InputError: The checkpoint cannot be used, the format does not support its encoder, or the upload
+            fails; the local files are kept in that case.
     """
     parser = ArgumentParser(prog="ssl-vision export", description=run.__doc__)
     parser.add_argument("checkpoint", type=str, help="Checkpoint file, or run directory for its last one.")
@@ -41,36 +49,87 @@ def run(args: Sequence[str]) -> None:
     parser.add_argument(
         "--output", type=str | None, default=None, help="Output file (default: in the run directory)."
     )
+    parser.add_argument(
+        "--push",
+        type=str | None,
+        default=None,
+        help="Repository OWNER/NAME on the Hugging Face Hub to upload the encoder to, created if necessary.",
+    )
+    parser.add_argument(
+        "--private",
+        type=bool | None,
+        default=None,
+        help="Create the repository of --push as a private one (default: as the owner's settings say).",
+    )
+    parser.add_argument(
+        "--license", type=str | None, default=None, help="Licence in the card of --push, such as apache-2.0."
+    )
     add_allow_class(parser)
     allowed, options = allowed_classes(args), parser.parse_args(list(args))
+    _check_push(options)
     checkpoint = read_checkpoint(options.checkpoint)
     home, form = _home(checkpoint), FORMATS[options.format]
     file = Path(options.output) if options.output else home.path / _file_name(options.format)
     if file.suffix != form.suffix:
         raise InputError(f"--output {file} must end with {form.suffix}")
-    page, checked = _write_encoder(checkpoint, file, form=form, allowed=allowed)
+    _, given = pretrained(checkpoint, allowed=allowed)
+    rows = evaluation_rows(home.evaluation_file, checkpoint.config, epoch=checkpoint.epoch)
+    with atomic_write(file) as partial:
+        form.write(partial, given)
+        checked = _checked(partial, form, given)
+    about: dict[str, Any] = {"checked": checked, "versions": _versions(form)}
+    page = file.with_name(file.name + ".md")
+    with atomic_write(page) as partial:
+        text = card(checkpoint, given, rows, snippet=form.snippet(file.name, given), **about)
+        partial.write_text(text, encoding="utf-8")
     if checkpoint.config.get("wandb_artifacts", "none") != "none" and owned(home.path, checkpoint.path):
         with opened_mirror(home, checkpoint.config, command="export") as mirror:
             if mirror is not None:
                 log_encoder(mirror, [file, page], checkpoint=checkpoint)
     print(f"written to {file} ({file.stat().st_size / 1e6:.1f} MB), its card to {page}\n{checked}")
+    if options.push is not None:
+        address = _push(options, file, checkpoint, given, rows, about)
+        print(f"uploaded to {address}")
 
 
-def _write_encoder(
-    checkpoint: Checkpoint, file: Path, *, form: Format, allowed: Collection[str]
-) -> tuple[Path, str]:
-    """Write the backbone and its model card; returns the path of the card and the result of the check."""
-    _, given = pretrained(checkpoint, allowed=allowed)
-    rows = evaluation_rows(_home(checkpoint).evaluation_file, checkpoint.config, epoch=checkpoint.epoch)
-    with atomic_write(file) as partial:
-        form.write(partial, given)
-        checked = _checked(partial, form, given)
-    page = file.with_name(file.name + ".md")
-    snippet = form.snippet(file.name, given)
-    with atomic_write(page) as partial:
-        text = card(checkpoint, given, rows, snippet=snippet, checked=checked, versions=_versions(form))
-        partial.write_text(text, encoding="utf-8")
-    return page, checked
+def _check_push(options: Namespace) -> None:
+    """Check the options of an upload before anything is computed.
+
+    Raises:
+        InputError: they are not valid, or an upload cannot be attempted.
+    """
+    if options.push is None:
+        for name in ("private", "license"):
+            if options[name] is not None:
+                raise InputError(f"--{name} is an option of --push OWNER/NAME, which is missing")
+        return
+    if options.format != "safetensors":
+        raise InputError(
+            f"--push uploads the safetensors format, not {options.format}: remove --format, "
+            f"or export without --push and run 'hf upload {options.push} FILE'"
+        )
+    check_upload(options.push)
+
+
+def _push(
+    options: Namespace,
+    file: Path,
+    checkpoint: Checkpoint,
+    given: Pretrained,
+    rows: Sequence[Mapping[str, Any]],
+    about: Mapping[str, Any],
+) -> str:
+    """Upload an exported file to the Hugging Face Hub, and return the URL of the repository."""
+    snippet = FORMATS["safetensors"].snippet(f"{SCHEME}{options.push}", given)
+    snippet = loading_code(options.push, given, snippet)
+    page = card(checkpoint, given, rows, snippet=snippet, **about)
+    with TemporaryDirectory() as folder:
+        write_repository(
+            Path(folder), file, page,
+            name=options.push, checkpoint=checkpoint, given=given, rows=rows, license=options.license,
+        )  # fmt: skip
+        message = f"Upload {type(given.backbone).__name__} of epoch {checkpoint.epoch}"
+        return upload(Path(folder), options.push, private=options.private, message=message)
 
 
 def _home(checkpoint: Checkpoint) -> RunFolder:
