@@ -186,6 +186,8 @@ def upload(folder: Path, name: str, *, private: bool | None, message: str) -> st
     except Exception as error:  # the classes of network errors depend on the version of huggingface_hub
         status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
         problem = f"the upload failed ({_first_line(error)}): check the network and run the command again"
+        if status is None and isinstance(error, ValueError):
+            problem = f"refused ({' '.join(str(error).split())}): check --license"
         if status == 401:
             problem = f"the Hugging Face Hub does not accept the token: {_LOG_IN}"
         elif status in (403, 404):

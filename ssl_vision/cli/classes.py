@@ -73,6 +73,11 @@ def class_paths(config: Any) -> Iterator[str]:
         yield from class_paths(value)
 
 
+def outside_classes(config: Any) -> list[str]:
+    """Return the classes in a config that are not part of this package, and therefore have to be allowed."""
+    return [name for name in dict.fromkeys(class_paths(config)) if not _registered(name)]
+
+
 def resolved(
     kind: type[Any], key: str, config: Mapping[str, Any], *, where: object, allowed: Collection[str]
 ) -> dict[str, Any]:

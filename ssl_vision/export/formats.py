@@ -14,7 +14,7 @@ import torchvision
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ssl_vision.cli.classes import class_paths
+from ssl_vision.cli.classes import outside_classes
 from ssl_vision.encoders import ResNet, Timm
 from ssl_vision.errors import InputError
 from ssl_vision.export.backbones import SUFFIX, Pretrained, read_backbone, write_backbone
@@ -72,12 +72,13 @@ def _write_safetensors(path: Path, given: Pretrained) -> None:
 
 
 def _load_safetensors(path: Path, given: Pretrained) -> Network:
-    encoder = given.description.encoder
-    return read_backbone(path, allowed=[*class_paths(encoder), encoder["class_path"]]).backbone
+    return read_backbone(path, allowed=outside_classes(given.description.encoder)).backbone
 
 
 def _describe_safetensors(name: str, given: Pretrained) -> str:
-    return f"from ssl_vision import load_encoder\n\nbackbone = load_encoder({json.dumps(name)})"
+    outside = outside_classes(given.description.encoder)
+    allowed = f", allowed={json.dumps(outside)}" if outside else ""
+    return f"from ssl_vision import load_encoder\n\nbackbone = load_encoder({json.dumps(name)}{allowed})"
 
 
 def _resnet(given: Pretrained, library: str) -> ResNet:

@@ -311,6 +311,10 @@ def test_without_a_network_a_download_is_one_line(monkeypatch, tmp_path):
         (["--license=mit"], "--license is an option of --push"),
         (["--push=me/it"], "--push me/it: the token may not write to this repository: OWNER must be your"),
         (["--push=others/it"], "--push others/it: the token may not write to this repository"),
+        (
+            [f"--push={NAME}", "--license=none"],
+            "must be one of [apache-2.0, mit]): check --license",
+        ),
         ([f"--push={OWNER}/public", "--private=true"], "exists and is public, so nothing was uploaded"),
     ],
 )

@@ -56,7 +56,9 @@ class HubServer:
             return 200, answer
         if path == "api/validate-yaml":
             _, front_matter, _ = json.loads(body)["content"].split("---\n", 2)
-            return 200, {"errors": [], "warnings": [] if yaml.safe_load(front_matter) else [{"message": "?"}]}
+            if yaml.safe_load(front_matter).get("license", "mit") not in ("apache-2.0", "mit"):
+                return 400, {"errors": [{"message": '"license" must be one of [apache-2.0, mit]'}]}
+            return 200, {"errors": [], "warnings": []}
         _, _, owner, repository, action, revision = path.split("/")
         name = f"{owner}/{repository}"
         if owner != OWNER:
@@ -109,8 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = unquote(urlsplit(self.path).path).lstrip("/").split("/")
-        if parts[:2] == ["api", "models"] and len(parts) == 4:
-            name = "/".join(parts[2:])
+        if parts[:2] == ["api", "models"]:  # of the default branch or, with more parts, of a revision
+            name = "/".join(parts[2:4])
             if name not in self.hub.repositories:
                 return self.send(404, headers={"X-Error-Code": "RepoNotFound"})
             info = {"id": name, "private": self.hub.private[name], "siblings": [], "tags": []}
@@ -169,7 +171,8 @@ def use(server: HubServer, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
     constants = "huggingface_hub.constants"
     monkeypatch.setattr(f"{constants}.ENDPOINT", server.url)
     template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    monkeypatch.setattr(f"{constants}.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    for module in (constants, "huggingface_hub.file_download"):  # the latter in versions below 1
+        monkeypatch.setattr(f"{module}.HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
     monkeypatch.setattr(f"{constants}.HF_HUB_CACHE", cache)
     monkeypatch.setattr(f"{constants}.HF_TOKEN_PATH", f"{cache}/token")
     monkeypatch.setattr(f"{constants}.HF_HUB_DISABLE_XET", True)
