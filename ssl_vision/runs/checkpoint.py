@@ -10,6 +10,7 @@ import torch
 
 from ssl_vision._version import __version__
 from ssl_vision.errors import InputError
+from ssl_vision.hub import is_address
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.migration import migrated_config
 from ssl_vision.runs.reading import parse_yaml
@@ -40,6 +41,11 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         InputError: the file does not exist, is damaged or refused, or was not written by ``ssl-vision fit``;
             or it was written by a version with a higher major or minor number than this one.
     """
+    if is_address(path):
+        raise InputError(
+            f"{path}: a repository on the Hugging Face Hub holds an encoder, but a checkpoint is required: "
+            "give a checkpoint or a run directory"
+        )
     path = Path(path)
     file = RunFolder(path).last if path.is_dir() else path
     if not file.is_file():

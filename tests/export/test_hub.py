@@ -16,7 +16,7 @@ from hub_server import OWNER, TOKEN
 from huggingface_hub import EvalResult, ModelCard
 from safetensors import safe_open
 from safetensors.torch import load_file, save
-from settings import TINY
+from settings import TINY, resnet
 
 import ssl_vision
 from ssl_vision.errors import InputError
@@ -206,8 +206,20 @@ def test_timm_loads_an_uploaded_timm_encoder(hub, tmp_path, monkeypatch, capsys)
     assert isinstance(backbone, timm.models.VisionTransformer)
     torch.testing.assert_close(backbone(X), expected, atol=1e-5, rtol=0)
     config = timm.data.resolve_model_data_config(backbone)
-    assert config["input_size"] == (3, 16, 16)
+    assert tuple(config["input_size"]) == (3, 16, 16)
     assert tuple(config["mean"]) == (0.3054,) * 3
+
+
+def test_an_initial_checkpoint_may_be_a_repository_of_timm(hub):
+    timm: Any = pytest.importorskip("timm")
+    state = timm.create_model("resnet18").state_dict()
+    hub.add("timm/resnet18", {"config.json": b"{}", "model.safetensors": save(state)})
+    model = SimCLR(encoder=resnet(stem="imagenet"))
+    said = start_from(model, "hf://timm/resnet18")
+    assert said == "backbone from hf://timm/resnet18; the projection head is initialised randomly"
+    assert torch.equal(model.backbone.state_dict()["layer4.1.conv2.weight"], state["layer4.1.conv2.weight"])
+    with pytest.raises(InputError, match=r"hf://timm/resnet18: .* must match the file"):
+        start_from(SimCLR(encoder=resnet(depth=34)), "hf://timm/resnet18")
 
 
 class Payload:
@@ -277,7 +289,16 @@ def test_an_address_of_another_form_is_refused_before_any_request(hub, tmp_path,
     assert split_address("hf://a/b@refs/pr/1") == ("a/b", "refs/pr/1")
 
 
-def test_what_cannot_be_downloaded_says_what_to_do(hub, exported, monkeypatch):
+@pytest.mark.parametrize("command", ["evaluate", "export"])
+def test_commands_that_need_a_checkpoint_say_so(command, capsys):
+    assert main([command, ADDRESS]) == 2
+    assert one_line_error(capsys) == (
+        f"ssl-vision {command}: {ADDRESS}: a repository on the Hugging Face Hub holds an encoder, "
+        "but a checkpoint is required: give a checkpoint or a run directory"
+    )
+
+
+def test_what_cannot_be_downloaded_says_what_to_do(hub, exported):
     hub.add(NAME, {"model.safetensors": exported.read_bytes()})
     for address, words in [
         (f"hf://{OWNER}/nothing", "no such repository, or a private one: check the name, or log in"),
@@ -287,9 +308,6 @@ def test_what_cannot_be_downloaded_says_what_to_do(hub, exported, monkeypatch):
             ssl_vision.load_encoder(address)
     with pytest.raises(InputError, match=f"{ADDRESS}@v9: no such revision"):
         start_from(SimCLR(), f"{ADDRESS}@v9")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match=r"not in the local cache.*unset HF_HUB_OFFLINE"):
-        ssl_vision.load_encoder(ADDRESS)
 
 
 def test_without_a_network_a_download_is_one_line(monkeypatch, tmp_path):
@@ -352,12 +370,16 @@ def test_an_upload_without_token_or_network_says_what_to_do(hub, tiny_run, tmp_p
 @pytest.mark.long
 def test_the_variables_of_huggingface_hub_are_respected(hub, exported, tmp_path):
     hub.add(NAME, {"model.safetensors": exported.read_bytes()})
-    code = f"import ssl_vision; print(ssl_vision.load_encoder({ADDRESS!r}).num_features)"
-    for offline in ({}, {"HF_HUB_OFFLINE": "1"}):
-        home = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | home | offline, capture_output=True, text=True
-        )
+    home = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
+
+    def load(address, **variables):
+        code = f"import ssl_vision; print(ssl_vision.load_encoder({address!r}).num_features)"
+        environment = os.environ | home | variables
+        return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+
+    for offline in ("0", "1"):
+        done = load(ADDRESS, HF_HUB_OFFLINE=offline)
         assert done.stdout == "32\n", done.stderr
+    assert "not in the local cache" in load(f"{ADDRESS}@v2", HF_HUB_OFFLINE="1").stderr
     assert len(hub.downloads) == 1
     assert any((tmp_path / "home" / "hub").rglob("model.safetensors"))
