@@ -1,7 +1,7 @@
 """The encoder contract: what a network provides to be trained, evaluated and exported."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -51,6 +51,14 @@ class Encoder(nn.Module):
             NotImplementedError: the encoder has no feature maps.
         """
         raise NotImplementedError(f"{type(self).__name__} has no feature maps")
+
+    def convert_weights(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Convert a state dict of other names or shapes to this encoder; by default it is not changed.
+
+        Args:
+            state: tensors by name. In a `ModuleEncoder` the names are those of the wrapped network.
+        """
+        return dict(state)
 
     def layers_to_head(self) -> dict[str, int]:
         """Return the number of layers from each parameter, by its name, to the projection head.

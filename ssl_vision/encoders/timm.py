@@ -1,7 +1,8 @@
 """Encoders from timm, by name."""
 
 import difflib
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import timm
@@ -74,6 +75,15 @@ class Timm(ModuleEncoder):
         except AttributeError:
             return frozenset()
         return frozenset(f"network.{name}" for name in names)
+
+    def convert_weights(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Convert a state dict as timm does with published weights of the model.
+
+        timm renames the tensors of some authors' code and, in vision transformers, resamples position
+        embeddings to another image size and patch embeddings to another patch size.
+        """
+        convert = getattr(sys.modules[type(self.network).__module__], "checkpoint_filter_fn", None)
+        return dict(state) if convert is None else dict(convert(dict(state), self.network))
 
     def layers_to_head(self) -> dict[str, int]:
         """Return the number of layers from each parameter to the head in timm's grouping of the model.

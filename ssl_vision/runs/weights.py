@@ -1,0 +1,120 @@
+"""Weights of an encoder from a file of this package or of another library."""
+
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ssl_vision.encoders import Encoder, ModuleEncoder
+from ssl_vision.errors import InputError
+from ssl_vision.runs.checkpoint import check_bytes, read_checkpoint
+from ssl_vision.runs.record import CHECKPOINT_KEY
+
+_CLASSIFIERS = ("classifier.", "fc.", "head.")
+"""Prefixes of the classifiers of torchvision and timm networks, which encoders do not have."""
+
+_PREFIXES = ("module.encoder_q.", "module.backbone.", "backbone.", "encoder.", "module.")
+"""Prefixes of the encoder in checkpoints of training code; the first that a file has is removed."""
+
+_STATE_KEYS = ("state_dict", "model", "teacher", "student")
+"""Keys of the state dict in files that hold other values, too; the first that a file has is read."""
+
+
+def read_weights(path: Path, *, option: str) -> dict[str, Tensor]:
+    """Read the state dict of a file or a run directory.
+
+    Args:
+        path: run directory, checkpoint of ``ssl-vision fit``, or a state dict of another library, saved as
+            ``.safetensors`` or with ``torch.save``, alone or below a key such as ``state_dict``. Only tensors
+            and plain values are read from pickles.
+        option: option of the command that names the file, for messages.
+
+    Raises:
+        InputError: the file does not exist, cannot be read, or holds no state dict.
+    """
+    if path.is_dir():
+        return read_checkpoint(path).state
+    if not path.is_file():
+        raise InputError(f"{option} {path}: no such file or run directory")
+    try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as file:
+                return {name: file.get_tensor(name) for name in list(file.keys())}
+        check_bytes(path)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except InputError:
+        raise
+    except pickle.UnpicklingError as error:
+        raise InputError(f"{path}: refused, it contains more than tensors and plain values") from error
+    except (
+        SafetensorError, zipfile.BadZipFile, OSError, RuntimeError, EOFError, ValueError, LookupError
+    ) as error:  # fmt: skip
+        raise InputError(f"{path}: not a readable file of weights ({type(error).__name__})") from error
+    if isinstance(content, dict) and CHECKPOINT_KEY in content:
+        return read_checkpoint(path).state
+    nested = [content.get(key) for key in _STATE_KEYS] if isinstance(content, dict) else []
+    for state in (content, *nested):
+        if isinstance(state, dict) and state and all(map(torch.is_tensor, state.values())):
+            return state
+    raise InputError(f"{path}: not a state dict that maps names to tensors")
+
+
+def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Path, *, options: str) -> None:
+    """Load the weights of an encoder, which must match it completely.
+
+    Prefixes of training code, such as ``backbone.`` or ``module.encoder_q.``, are removed, and a classifier
+    is ignored. Weights that do not match are converted if the encoder can do so (`Encoder.convert_weights`).
+
+    Args:
+        encoder: the encoder, modified in place.
+        state: state dict of the encoder, or of a model that contains it.
+        path: file of the state dict, for messages.
+        options: options of the command that describe the encoder, for messages.
+
+    Raises:
+        InputError: the weights do not match the encoder.
+    """
+    network = "network." if isinstance(encoder, ModuleEncoder) else ""
+    expected = {name.removeprefix(network): value for name, value in encoder.state_dict().items()}
+    own = _without_prefix(state, expected, network)
+    if any(name not in own or own[name].shape != value.shape for name, value in expected.items()):
+        try:
+            own = encoder.convert_weights(own)
+        except Exception as error:  # of any class, from code of another library that expects its own files
+            raise InputError(f"{path}: does not belong to this encoder ({type(error).__name__})") from error
+    own = {
+        name: value for name, value in own.items() if name in expected or not name.startswith(_CLASSIFIERS)
+    }
+    for name, value in expected.items():
+        if name not in own:
+            raise InputError(f"{path}: has no {name}, so it does not belong to this encoder")
+        if own[name].shape != value.shape:
+            raise InputError(
+                f"{path}: {name} has shape {tuple(own[name].shape)}, but the model's has {tuple(value.shape)}: "
+                f"{options} must match the file"
+            )
+    if unexpected := sorted(own.keys() - expected.keys()):
+        raise InputError(
+            f"{path}: has {unexpected[0]}, which the model does not have: {options} must match the file"
+        )
+    encoder.load_state_dict({f"{network}{name}": value for name, value in own.items()})
+
+
+def _without_prefix(
+    state: Mapping[str, Tensor], expected: Mapping[str, Any], network: str
+) -> dict[str, Tensor]:
+    """Return the tensors of the encoder, and of layers after it, under the names of the wrapped network."""
+    for prefix in _PREFIXES:
+        inside = {
+            name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
+        }
+        if inside and not any(name.startswith(prefix) for name in expected):
+            state = inside
+            break
+    wrapped = {f"{network}{name}" for name in expected}
+    return {name.removeprefix(network) if name in wrapped else name: value for name, value in state.items()}

@@ -1,0 +1,81 @@
+"""Weights of encoders that other code saved: names, nesting, and conversion by timm."""
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from ssl_vision.encoders import ModuleEncoder, ResNet, Timm
+from ssl_vision.errors import InputError
+from ssl_vision.runs.weights import load_encoder_weights, read_weights
+
+
+def load(encoder, path):
+    load_encoder_weights(encoder, read_weights(path, option="--weights"), path, options="--encoder")
+
+
+def random_state(encoder, prefix=""):
+    """A state dict with other values than the encoder's own."""
+    return {f"{prefix}{name}": torch.rand_like(value.float()) for name, value in encoder.state_dict().items()}
+
+
+@pytest.mark.parametrize("key", [None, "state_dict", "model", "teacher"])
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "backbone.", "encoder.", "module.encoder_q.", "module.backbone."]
+)
+def test_checkpoints_of_training_code_are_read(key, prefix, tmp_path):
+    encoder = ResNet(width=4)
+    state = random_state(encoder, prefix)
+    others = {"predictor.weight": torch.ones(2), "fc.weight": torch.ones(3)} if prefix else {}
+    if prefix == "module.encoder_q.":
+        others |= random_state(encoder, "module.encoder_k.") | {f"{prefix}fc.0.weight": torch.ones(1)}
+    if prefix == "module.":
+        others = {"module.fc.weight": torch.ones(3)}
+    torch.save({key: state | others, "epoch": 3} if key else state | others, tmp_path / "x.pth")
+    load(encoder, tmp_path / "x.pth")
+    for name, value in encoder.state_dict().items():
+        torch.testing.assert_close(value, state[prefix + name].to(value.dtype))
+
+
+def test_a_prefix_of_the_encoders_own_names_is_kept(tmp_path):
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+            self.network = nn.Linear(4, 5)
+
+        def forward(self, images):
+            return self.network(self.encoder(images))
+
+    source, encoder = Wrapped(), ModuleEncoder(Wrapped)
+    save_file(source.state_dict(), tmp_path / "x.safetensors")
+    load(encoder, tmp_path / "x.safetensors")
+    images = torch.rand(2, 3, 8, 8)
+    torch.testing.assert_close(encoder(images), source(images))
+
+
+def test_timm_resamples_the_position_embeddings_of_a_transformer(tmp_path):
+    name, options = "vit_tiny_patch16_224", {"depth": 2}
+    source = timm.create_model(name, img_size=64, num_classes=10, **options)
+    torch.save(source.state_dict(), tmp_path / "x.pth")
+    expected = timm.create_model(
+        name, img_size=96, num_classes=0, pretrained=True,
+        pretrained_cfg_overlay={"state_dict": source.state_dict(), "num_classes": 10, "custom_load": False}, **options,
+    ).eval()  # fmt: skip
+    encoder = Timm(name, img_size=96, **options)
+    load(encoder, tmp_path / "x.pth")
+    images = torch.rand(1, 3, 96, 96)
+    with torch.no_grad():
+        torch.testing.assert_close(encoder.eval()(images), expected(images))
+
+
+def test_a_file_of_another_network_is_refused(tmp_path):
+    save_file(random_state(ResNet(width=4)), tmp_path / "x.safetensors")
+    for encoder in (
+        Timm("vit_tiny_patch16_224", img_size=32, depth=1),
+        Timm("convnext_atto"),
+        ResNet(width=8),
+    ):
+        with pytest.raises(InputError, match=r"x\.safetensors: "):
+            load(encoder, tmp_path / "x.safetensors")
