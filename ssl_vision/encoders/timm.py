@@ -36,8 +36,13 @@ class Timm(ModuleEncoder):
         **kwargs: further options of the model, such as ``embed_dim``. On the command line they are
             ``--model.encoder.dict_kwargs.embed_dim 96``.
 
+    Attributes:
+        mean: mean of the colour channels by which images are normalised for timm's weights.
+        std: standard deviation, likewise.
+
     Raises:
-        ValueError: timm has no such model, or the model does not take an option.
+        ValueError: timm has no such model, the model does not take an option, or there are no pretrained
+            weights or no network to download them.
 
     Example:
         >>> Timm("convnext_atto").num_features
@@ -61,10 +66,18 @@ class Timm(ModuleEncoder):
             network: Any = timm.create_model(name, pretrained=pretrained, num_classes=0, **options)
         except (TypeError, AssertionError) as error:
             raise ValueError(f"timm cannot build {name}: {error}") from error
+        except (OSError, RuntimeError) as error:
+            if not pretrained:
+                raise
+            raise ValueError(
+                f"timm's weights of {name} are not available ({type(error).__name__}: {error}); "
+                "without a network, give weights from a file"
+            ) from error
         size = network.pretrained_cfg["input_size"][-1] if img_size is None else img_size
         super().__init__(network, image_size=size)
         self.name = name
         self.options = options
+        self.mean, self.std = network.pretrained_cfg["mean"], network.pretrained_cfg["std"]
 
     @property
     def undecayed(self) -> frozenset[str]:
@@ -82,8 +95,12 @@ class Timm(ModuleEncoder):
         timm renames the tensors of some authors' code and, in vision transformers, resamples position
         embeddings to another image size and patch embeddings to another patch size.
         """
-        convert = getattr(sys.modules[type(self.network).__module__], "checkpoint_filter_fn", None)
-        return dict(state) if convert is None else dict(convert(dict(state), self.network))
+        module: Any = sys.modules[type(self.network).__module__]
+        try:
+            convert = module.checkpoint_filter_fn
+        except AttributeError:
+            return dict(state)
+        return dict(convert(dict(state), self.network))
 
     def layers_to_head(self) -> dict[str, int]:
         """Return the number of layers from each parameter to the head in timm's grouping of the model.

@@ -1,7 +1,7 @@
 """``ssl-vision evaluate``: accuracies and representation metrics of a checkpoint under named protocols."""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +9,19 @@ from ssl_vision.cli.classes import allowed_classes
 from ssl_vision.cli.parser import one_line
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
+from ssl_vision.evaluation.beside import beside
 from ssl_vision.evaluation.cache import FeatureCache
 from ssl_vision.evaluation.data_place import data_place, same_data
+from ssl_vision.evaluation.evaluate_encoder import evaluate_encoder, names_encoder
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.heap import unmap_large_blocks
-from ssl_vision.evaluation.measure import run_protocol
-from ssl_vision.evaluation.measurement import Source
-from ssl_vision.evaluation.options import chosen_protocols, described_protocol, evaluation_parser
-from ssl_vision.evaluation.protocol import Protocol
+from ssl_vision.evaluation.measure import Network, measured
+from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser
 from ssl_vision.evaluation.rebuild import ROOT_NEEDED, safe_data, trained_model, untrained_model
-from ssl_vision.evaluation.rows import Row, render
-from ssl_vision.evaluation.splits import Pixels, Splits
+from ssl_vision.evaluation.results import print_results, written
+from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Layers
-from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.evaluation_file import merged, read_rows
 from ssl_vision.runs.evaluation_summary import evaluation_summary
@@ -34,6 +33,9 @@ from ssl_vision.tracking.wandb import mirror_rows
 
 def run(args: Sequence[str]) -> dict[str, Any] | None:
     """Evaluate a checkpoint, print the tables, and add the rows to evaluation.json in the run directory.
+
+    With ``--encoder``, evaluate an encoder that was trained elsewhere; its rows are written if there is an
+    ``--output``.
 
     Model and data come from the checkpoint alone; options change the protocol, and ``--data.…`` the data.
     Another data set, ``--data CLASS``, is brought to the size and the normalisation of the run unless
@@ -49,15 +51,21 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         InputError: a checkpoint that cannot be used, absent data, a wrong option, an ``evaluation.json`` that
             cannot be read, or nothing of the trained network that could be measured.
     """
+    if names_encoder(args):
+        evaluate_encoder(args, run.__doc__)
+        return None
     named = bool(args) and not args[0].startswith("-")
     if not named and not {"-h", "--help"} & set(args):
-        raise InputError("give the checkpoint, or the run directory, first: ssl-vision evaluate CHECKPOINT")
+        raise InputError(
+            "give the checkpoint, or the run directory, first: ssl-vision evaluate CHECKPOINT; "
+            "an encoder without a run is named by --encoder"
+        )
     remote = named and args[0].startswith(SCHEME)
     place = fetched_checkpoint(args[0]) if remote else args[0] if named else None
     checkpoint = None if place is None else read_checkpoint(place)
     allowed = allowed_classes(args)
     if checkpoint is None:
-        evaluation_parser(run.__doc__).parse_args(list(args))
+        evaluation_parser(run.__doc__, data_required=False).parse_args(list(args))
         return None
     folder = _beside(checkpoint)
     folder.check_links()
@@ -65,6 +73,8 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     stored = _data(checkpoint, args, allowed, own=by_user)
     parser = evaluation_parser(run.__doc__, stored)
     options = parser.parse_args(list(args))
+    if options.weights is not None:
+        raise InputError("--weights requires --encoder; --beside NAME=FILE evaluates weights beside a run")
     if options.data.init_args.get("root") == ROOT_NEEDED:
         raise InputError(f"{checkpoint.path}: belongs to another user: give the images with --data.root")
     try:
@@ -78,39 +88,21 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     protocols = chosen_protocols(built, checkpoint.config.get("metrics") or {}, data, own=own)
     read_rows(folder.evaluation_file, checkpoint.config)
     unmap_large_blocks()
-    data.prepare_data()
-    splits = Splits.of(data, place=data_place(checkpoint.config["data"], stored, given, data))
-    train, test = splits.images["train"], splits.images["test"]
-    if not train.labelled.any() or not test.labelled.any():
-        raise InputError(
-            f"{type(data).__name__} has no labels in train or {data.eval_split}: there is nothing to classify"
-        )
-    cache = FeatureCache(folder.features) if options.cache else None
-    trained, untrained = _networks(checkpoint, options, splits, cache=cache, allowed=allowed)
-    rows = {
-        protocol.name: list(_rows(protocol, trained, untrained, splits, checkpoint.epoch))
-        for protocol in protocols
-    }
-    every = [row.as_dict() for measured in rows.values() for row in measured]
-    if not any(row["features"] == "trained" for row in every):
-        raise InputError("nothing of the trained network could be measured: the lines above say why")
+    splits = Splits.labelled(data, place=data_place(checkpoint.config["data"], stored, given, data))
+    networks = _networks(checkpoint, options, splits, folder=folder, allowed=allowed)
+    trained = networks[0].made
+    rows = measured(protocols, networks, splits, seed=trained.seed, pixels=options.baselines)
+    every = [row.as_dict() for each in rows.values() for row in each]
     output = Path(options.output) if options.output else folder.evaluation_file
     if not options.output:
         every = merged(read_rows(output, checkpoint.config), every)
-    unwritten = _written(output, json.dumps(every, indent=1))
+    unwritten = written(output, every)
     if by_user:  # no one else's run says where to upload
         of_last_epoch = folder.config_file.exists() and checkpoint.epoch == Run(folder.path).epoch
         values = evaluation_summary(every, checkpoint.config, epoch=checkpoint.epoch)
         summary = values if of_last_epoch else {}
         mirror_rows(folder, checkpoint.config, every, name=output.stem, summary=summary)
-    split = "test split" if data.eval_split == "test" else "validation split, as there is no test split"
-    print(
-        f"{type(data).__name__}: {split} ({len(test)} images) against the train split ({len(train)}), "
-        f"epoch {checkpoint.epoch}, seed {trained.seed}"
-    )
-    for protocol in protocols:
-        print(f"{protocol.name}. {described_protocol(protocol, len(train))}")
-        print(render(rows[protocol.name]) or "nothing could be measured")
+    print_results(protocols, rows, splits, f"epoch {checkpoint.epoch}, seed {trained.seed}")
     if unwritten is not None:
         raise unwritten
     print(f"written to {output}")
@@ -119,16 +111,6 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     return {
         "path": folder.path, "data": data, "embedded": trained if trained.made else None, "allowed": allowed,
     }  # fmt: skip
-
-
-def _written(output: Path, text: str) -> InputError | None:
-    """Writes a file; returns the error where that fails, so that the tables can be printed first."""
-    try:
-        with atomic_write(output) as partial:
-            partial.write_text(text, encoding="utf-8")
-    except InputError as error:
-        return error
-    return None
 
 
 def _data(
@@ -154,43 +136,34 @@ def _beside(checkpoint: Checkpoint) -> RunFolder:
 
 
 def _networks(
-    checkpoint: Checkpoint,
-    options: Any,
-    splits: Splits,
-    *,
-    cache: FeatureCache | None,
-    allowed: Sequence[str],
-) -> tuple[FeatureExtractor, FeatureExtractor | None]:
-    """Return the trained network, and the untrained one unless there are to be no baselines."""
+    checkpoint: Checkpoint, options: Any, splits: Splits, *, folder: RunFolder, allowed: Sequence[str]
+) -> list[Network]:
+    """Return the trained network, those of ``--beside`` and, as a baseline, the untrained network."""
     device, config = chosen_device(options.device), checkpoint.config
     trained_on = str(config["data"]["class_path"]).rpartition(".")[2]
     common: dict[str, Any] = {
-        "description": config["model"], "cache": cache, "seed": config["seed_everything"]
-    }  # fmt: skip
+        "description": config["model"],
+        "cache": FeatureCache(folder.features) if options.cache else None,
+        "seed": config["seed_everything"],
+    }
+    untrained = partial(untrained_model, config, where=checkpoint.path, allowed=allowed)
     trained = FeatureExtractor(
         trained_model(checkpoint, allowed=allowed).to(device), splits, **common,
         layers=Layers._fields, online=checkpoint.online if trained_on == splits.data else None,
     )  # fmt: skip
-    if not options.baselines:
-        return trained, None
-    network = untrained_model(config, where=checkpoint.path, allowed=allowed).to(device)
-    return trained, FeatureExtractor(network, splits, **common, layers=("backbone",))
-
-
-def _rows(
-    protocol: Protocol,
-    trained: FeatureExtractor,
-    untrained: FeatureExtractor | None,
-    splits: Splits,
-    epoch: int,
-) -> Iterator[Row]:
-    """Measure all layers of the trained network and, with an untrained one, both baselines."""
-    for layer in protocol.layers:
-        source = Source("trained", layer, trained, protocol.layers, epoch)
-        yield from run_protocol(protocol, source, splits, seed=trained.seed)
-    trained.forget()
-    if untrained is not None:
-        baselines = Source("untrained", "backbone", untrained), Source("pixels", "raw", Pixels(splits))
-        for source in baselines:
-            yield from run_protocol(protocol, source, splits, seed=trained.seed)
-        untrained.forget()
+    networks = [
+        Network("trained", trained, checkpoint.epoch),
+        *beside(
+            options.beside,
+            splits,
+            lambda: untrained().backbone,
+            device=device,
+            cache=common["cache"],
+            seed=common["seed"],
+            allowed=allowed,
+        ),
+    ]
+    if options.baselines:
+        made = FeatureExtractor(untrained().to(device), splits, **common, layers=("backbone",))
+        networks.append(Network("untrained", made))
+    return networks

@@ -1,16 +1,66 @@
-"""From features to rows: all measurements of a protocol on one representation."""
+"""From networks to rows: all measurements of protocols."""
 
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from ssl_vision.descriptions import stored_description
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.measurement import Measurement, Source
 from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.evaluation.rows import Row
-from ssl_vision.evaluation.splits import Splits
+from ssl_vision.evaluation.splits import Pixels, Splits
+
+
+class Network(NamedTuple):
+    """A network that is measured."""
+
+    name: str
+    """Name in rows; see `Row.features`."""
+    made: FeatureExtractor
+    epoch: int = 0
+    """Number of epochs that a run trained the network for."""
+
+
+def measured(
+    protocols: Sequence[Protocol], networks: Sequence[Network], splits: Splits, *, seed: int, pixels: bool
+) -> dict[str, list[Row]]:
+    """Measure networks, and raw pixels, under protocols.
+
+    A network without the layers of a protocol is measured at the encoder.
+
+    Args:
+        protocols: layers and measurements.
+        networks: the networks, of which the first is the trained one.
+        splits: the images whose pixels are measured.
+        seed: seed of the order of rows in training, of held-out rows and of noise.
+        pixels: whether pixels are measured.
+
+    Returns:
+        Rows by the name of the protocol.
+
+    Raises:
+        InputError: nothing of the trained network could be measured.
+    """
+    rows: dict[str, list[Row]] = {}
+    for protocol in protocols:
+        found = rows[protocol.name] = []
+        for name, made, epoch in networks:
+            layers = tuple(layer for layer in protocol.layers if layer in made.layers) or ("backbone",)
+            for layer in layers:
+                source = Source(name, layer, made, layers, epoch)
+                found += run_protocol(protocol, source, made.splits, seed=seed)
+            made.forget()
+        if pixels:
+            found += run_protocol(protocol, Source("pixels", "raw", Pixels(splits)), splits, seed=seed)
+    if not any(row.features == networks[0].name for each in rows.values() for row in each):
+        raise InputError(
+            f"nothing of the {networks[0].name} network could be measured: the lines above say why"
+        )
+    return rows
 
 
 def run_protocol(protocol: Protocol, source: Source, splits: Splits, *, seed: int) -> Iterator[Row]:

@@ -61,8 +61,8 @@ class Source:
 
     @property
     def trained_network(self) -> FeatureExtractor | None:
-        """Trained network; None for the baselines."""
-        return self.network if self.features == "trained" else None
+        """Network with weights from training; None for the untrained network and raw pixels."""
+        return self.network if self.features != "untrained" else None
 
 
 @dataclass(frozen=True)

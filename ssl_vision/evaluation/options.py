@@ -1,14 +1,16 @@
 """Options of ``ssl-vision evaluate``, and the protocols that they choose."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import pytorch_lightning as pl
+from torch import nn
 
 from ssl_vision.cli.classes import add_allow_class
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data import ImageData
+from ssl_vision.encoders import Encoder
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.probe import Linear, ProbeRule
@@ -17,16 +19,41 @@ from ssl_vision.evaluation.protocol import Protocol, read_protocol, shipped
 _DEFAULT = "macl"
 
 
-def evaluation_parser(description: str | None, data: dict[str, Any] | None = None) -> ArgumentParser:
+def evaluation_parser(
+    description: str | None, data: dict[str, Any] | None = None, *, data_required: bool = True
+) -> ArgumentParser:
     """Return the parser of the command.
 
     Args:
         description: text of ``--help``.
         data: data section of the run, the default of ``--data``; None while no run is known.
+        data_required: whether the command needs data.
     """
     parser = ArgumentParser(prog="ssl-vision evaluate", description=description)
     parser.add_argument(
         "checkpoint", nargs="?", help="Checkpoint file, or a run directory for its last checkpoint."
+    )
+    parser.add_argument(
+        "--encoder",
+        type=Callable[[], Encoder] | Callable[[], nn.Module] | None,
+        default=None,
+        help="Evaluate this encoder instead of a checkpoint: timm/NAME, ResNet or the import path of your "
+        "own, with options --encoder.OPTION. Requires --data.",
+    )
+    parser.add_argument(
+        "--weights",
+        type=str | None,
+        default=None,
+        help="Weights of --encoder: a .safetensors file, a state dict of torch.save, or a checkpoint.",
+    )
+    parser.add_argument(
+        "--beside",
+        action="append",
+        type=str,
+        default=[],
+        metavar="NAME=FILE",
+        help="Evaluate another network, too, and name its rows NAME. FILE is a run, a checkpoint, an "
+        "exported encoder, or weights of the encoder that is evaluated; may be repeated.",
     )
     parser.add_argument(
         "--protocol",
@@ -61,7 +88,7 @@ def evaluation_parser(description: str | None, data: dict[str, Any] | None = Non
         help="JSON file for the rows. Default: they are added to evaluation.json in the run directory.",
     )  # fmt: skip
     add_allow_class(parser)
-    parser.add_subclass_arguments(pl.LightningDataModule, "data", required=data is not None)
+    parser.add_subclass_arguments(pl.LightningDataModule, "data", required=data_required)
     if data:
         parser.set_defaults({"data": data})
     return parser
@@ -105,14 +132,3 @@ def _changed(protocol: Protocol, change: dict[str, Any], probe: ProbeRule) -> Pr
         return Linear(**dataclasses.asdict(probe)) if isinstance(measurement, Linear) else measurement
 
     return protocol._replace(measurements=tuple(map(new, protocol.measurements)))
-
-
-def described_protocol(protocol: Protocol, count: int) -> str:
-    """The measurements in words, with a k that does not exceed the rows there are."""
-    shown = [
-        dataclasses.replace(measurement, k=min(measurement.k, count))
-        if isinstance(measurement, KNN)
-        else measurement
-        for measurement in protocol.measurements
-    ]
-    return ". ".join(filter(None, map(str, shown))) + "."

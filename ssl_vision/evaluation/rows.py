@@ -13,7 +13,7 @@ class Row:
     """One number with everything that says how it came about."""
 
     features: str
-    """``trained``, ``untrained`` (the same network before training) or ``pixels``."""
+    """``trained``, ``untrained`` (the same network before training), ``pixels`` or a name of ``--beside``."""
     layer: str
     """``backbone``, ``hidden``, ``projector`` or ``raw``."""
     metric: str

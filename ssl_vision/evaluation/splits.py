@@ -1,5 +1,6 @@
 """The labelled images that an evaluation uses, and their pixels as features."""
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any, Self
@@ -9,6 +10,7 @@ from torch import Tensor
 from ssl_vision.data import ImageData, Images, Views
 from ssl_vision.data.loading.fingerprint import digest_of_images
 from ssl_vision.data.module import Split
+from ssl_vision.errors import InputError
 from ssl_vision.evaluation.subset import Labels, label_subset
 from ssl_vision.metrics.rows import LazyRows
 
@@ -56,6 +58,26 @@ class Splits:
             data=type(data).__name__, evaluated=data.eval_split if "test" in images else "train",
             superclasses=data.superclasses, place=place,
         )  # fmt: skip
+
+    @classmethod
+    def labelled(cls, data: ImageData, *, place: Mapping[str, Any]) -> Self:
+        """Return the splits of a data module, downloaded if its options say so.
+
+        Raises:
+            InputError: the train split or the evaluated split has no labels.
+        """
+        data.prepare_data()
+        splits = cls.of(data, place=place)
+        if not all(images.labelled.any() for images in splits.images.values()):
+            name, split = type(data).__name__, data.eval_split
+            raise InputError(f"{name} has no labels in train or {split}: there is nothing to classify")
+        return splits
+
+    def seen_as(self, views: Views) -> Self:
+        """Return the same images and labels, brought to the network in another way."""
+        other = copy.copy(self)
+        other.views = views
+        return other
 
     def train_labels(self, share: Labels = "all") -> Tensor:
         """(N,) labels of the train split, -1 outside the share that is used."""

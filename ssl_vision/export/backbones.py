@@ -131,6 +131,15 @@ def write_backbone(path: Path, backbone: nn.Module, description: Description | N
     path.write_bytes(save(state, {"format": "pt"} | {key: json.dumps(value) for key, value in about.items()}))
 
 
+def has_description(path: Path) -> bool:
+    """Return True for a file that `write_backbone` wrote with a description."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {"encoder", "size"} <= (file.metadata() or {}).keys()
+    except (SafetensorError, OSError):
+        return False
+
+
 def read_backbone(path: Path, *, allowed: Collection[str] = ()) -> Pretrained:
     """Read a file of `write_backbone`.
 

@@ -87,6 +87,15 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         raise InputError(f"{file}: was not written by ssl-vision fit") from error
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Return True for a file that ``ssl-vision fit`` wrote; False if it cannot be read."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except Exception:  # of any class; the reader of weights describes it
+        return False
+    return isinstance(content, dict) and CHECKPOINT_KEY in content
+
+
 def _table(content: Any, *keys: str) -> dict[str, Any]:
     """Return the nested dict at a path of keys.
 

@@ -94,10 +94,8 @@ def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Pa
         if name not in own:
             raise InputError(f"{path}: has no {name}, so it does not belong to this encoder")
         if own[name].shape != value.shape:
-            raise InputError(
-                f"{path}: {name} has shape {tuple(own[name].shape)}, but the model's has {tuple(value.shape)}: "
-                f"{options} must match the file"
-            )
+            shapes = f"shape {tuple(own[name].shape)}, but the model's has {tuple(value.shape)}"
+            raise InputError(f"{path}: {name} has {shapes}: {options} must match the file")
     if unexpected := sorted(own.keys() - expected.keys()):
         raise InputError(
             f"{path}: has {unexpected[0]}, which the model does not have: {options} must match the file"

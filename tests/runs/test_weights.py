@@ -59,10 +59,10 @@ def test_timm_resamples_the_position_embeddings_of_a_transformer(tmp_path):
     name, options = "vit_tiny_patch16_224", {"depth": 2}
     source = timm.create_model(name, img_size=64, num_classes=10, **options)
     torch.save(source.state_dict(), tmp_path / "x.pth")
+    published = {"state_dict": source.state_dict(), "num_classes": 10, "custom_load": False}
     expected = timm.create_model(
-        name, img_size=96, num_classes=0, pretrained=True,
-        pretrained_cfg_overlay={"state_dict": source.state_dict(), "num_classes": 10, "custom_load": False}, **options,
-    ).eval()  # fmt: skip
+        name, img_size=96, num_classes=0, pretrained=True, pretrained_cfg_overlay=published, **options
+    ).eval()
     encoder = Timm(name, img_size=96, **options)
     load(encoder, tmp_path / "x.pth")
     images = torch.rand(1, 3, 96, 96)

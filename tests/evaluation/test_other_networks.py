@@ -1,0 +1,139 @@
+"""Networks without a run, and networks beside a run: ``--encoder`` and ``--beside``."""
+
+import json
+import shutil
+
+import pytest
+import timm
+import torch
+from settings import TINY
+
+import ssl_vision
+from ssl_vision.data import Digits, Views
+from ssl_vision.encoders import Timm
+from ssl_vision.main import main
+from ssl_vision.report import protocols
+from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.registry import Run
+
+
+@pytest.fixture(scope="module")
+def run(tiny_run, tmp_path_factory):
+    """A copy of the tiny run, evaluated under a short protocol."""
+    copy = shutil.copytree(tiny_run, tmp_path_factory.mktemp("other") / "tiny")
+    assert main(["evaluate", str(copy), "--protocol=solo"]) == 0
+    return copy
+
+
+def values(file, features, metric="knn_top1", layer="backbone"):
+    rows = json.loads(file.read_text())
+    return [r["value"] for r in rows if (r["features"], r["metric"], r["layer"]) == (features, metric, layer)]
+
+
+def test_an_encoder_with_weights_has_the_values_of_its_run(run, tmp_path, capsys):
+    out = tmp_path / "rows.json"
+    encoder = ["--encoder=ResNet", "--encoder.width=4", f"--weights={run}"]
+    assert main(["evaluate", *encoder, "--data=Digits", "--protocol=solo", f"--output={out}"]) == 0
+    for features in ("trained", "pixels"):
+        layer = "raw" if features == "pixels" else "backbone"
+        assert values(out, features, layer=layer) == values(run / "evaluation.json", features, layer=layer)
+    (untrained,) = values(out, "untrained")
+    assert [untrained] != values(out, "trained")
+    assert "ResNet with weights of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("size", [None, 24])
+def test_a_timm_model_sees_the_images_that_its_weights_expect(size, tmp_path, capsys):
+    name, options = "vit_tiny_patch16_224", {"depth": 1, "img_size": 16, "patch_size": 8}
+    network = timm.create_model(name, num_classes=7, **options)
+    torch.save({"state_dict": network.state_dict()}, tmp_path / "weights.pth")
+    given = [f"--encoder.dict_kwargs.{key}={value}" for key, value in options.items() if key != "img_size"]
+    given += [f"--encoder.img_size={size or 16}"]
+    command = ["evaluate", f"--encoder=timm/{name}", *given, f"--weights={tmp_path / 'weights.pth'}"]
+    out = tmp_path / "rows.json"
+    assert main([*command, "--data=Digits", "--protocol=solo", "--baselines=false", f"--output={out}"]) == 0
+    said = capsys.readouterr().out
+    assert f"images of {size or 16} pixels with mean (0.5, 0.5, 0.5) and std (0.5, 0.5, 0.5)" in said
+    assert f"views.size {size or 16}" in json.loads(out.read_text())[0]["settings"]
+    if size is None:
+        encoder = Timm(name, **options)
+        encoder.network.load_state_dict({k: v for k, v in network.state_dict().items() if "head." not in k})
+        data = Digits()
+        train, test = (
+            [
+                (image, int(label))
+                for image, label in zip(split.at(torch.arange(len(split))), split.labels, strict=True)
+            ]
+            for split in (data.split("train"), data.split("test"))
+        )
+        views = Views(size=16, mean=(0.5,) * 3, std=(0.5,) * 3)
+        expected = ssl_vision.evaluate(encoder, train=train, test=test, views=views, protocol="solo")
+        assert values(out, "trained") == [expected.value("knn_top1")]
+
+
+def test_networks_beside_a_run_have_their_own_values(run, tmp_path):
+    """Another run with images of another size, its exported encoder, and bare weights of the same encoder."""
+    larger = ["--model.encoder.width=8", "--data.views.size=12", "--name=larger", f"--runs_dir={tmp_path}"]
+    assert main(["fit", *TINY, *larger, "--trainer.max_epochs=1"]) == 0
+    other = tmp_path / "larger"
+    assert main(["export", str(other)]) == 0
+    assert main(["evaluate", str(other), "--protocol=solo", "--report=false"]) == 0
+    state = read_checkpoint(run).state
+    torch.save({f"module.{name}": value for name, value in state.items()}, tmp_path / "own.pth")
+    own = {"larger": other, "exported": other / "backbone.safetensors", "own": tmp_path / "own.pth"}
+    beside = [f"--beside={name}={file}" for name, file in own.items()]
+    before = json.loads((run / "evaluation.json").read_text())
+    assert main(["evaluate", str(run), "--protocol=solo", *beside]) == 0
+    file = run / "evaluation.json"
+    assert values(file, "larger") == values(file, "exported") == values(other / "evaluation.json", "trained")
+    assert values(file, "own") == values(file, "trained")
+    assert all(row in json.loads(file.read_text()) for row in before)
+    assert "larger backbone" in str(protocols.section(Run(run)).html)
+    assert main(["evaluate", str(run), "--protocol=solo", *beside[:1], "--report=false"]) == 0
+    assert len(values(file, "larger")) == len(values(file, "own")) == 1  # the one replaced, the other kept
+
+
+def test_an_encoder_that_sets_its_own_weights_needs_no_file(tmp_path, monkeypatch, capsys):
+    lines = ["from torch import nn", "", "def features() -> nn.Module:", "    return nn.Flatten()"]
+    (tmp_path / "own_features.py").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate", "--encoder=own_features.features", "--data=Digits", "--protocol=solo"]) == 0
+    said = capsys.readouterr().out
+    assert "trained backbone" in said
+    assert "untrained" not in said
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ["--encoder=timm/resnet18"],
+            "has random weights: give some with --weights FILE, or timm's own with",
+        ),
+        (["--encoder=ResNet"], "has random weights: give some with --weights FILE"),
+        (["--encoder=timm/resnet19"], "timm has no model 'resnet19', did you mean 'resnet18'?"),
+        (
+            ["--encoder=timm/resnet18", "--encoder.pretrained=true"],
+            "without a network, give weights from a file",
+        ),
+        (["--encoder=timm/resnet18", "--encoder.pretrained=true", "--weights=x"], "not both"),
+        (["--encoder=ResNet", "--weights=none.pth"], "--weights none.pth: no such file or run directory"),
+        (["--encoder=ResNet", "--encoder.width=8", "--weights={run}"], "must match the file"),
+        (["{run}", "--encoder=ResNet"], "give a checkpoint or --encoder, not both"),
+        (["{run}", "--weights=x"], "--weights requires --encoder"),
+        (["{run}", "--beside=x"], "expected NAME=FILE"),
+        (["{run}", "--beside=pixels={run}"], "expected NAME=FILE, with a name other than"),
+        (["{run}", "--beside=a b={run}"], "expected NAME=FILE"),
+        (["{run}", "--beside=x={run}", "--beside=x={run}"], "two networks are named x"),
+        (["{run}", "--beside=x=none.pth"], "--beside none.pth: no such file or run directory"),
+    ],
+)
+def test_a_wrong_command_is_one_line(options, words, run, monkeypatch, capsys):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    before = (run / "evaluation.json").read_bytes()
+    assert main(["evaluate", *(option.format(run=run) for option in options), "--data=Digits"]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert len(said.strip().splitlines()) == 1
+    assert (run / "evaluation.json").read_bytes() == before
