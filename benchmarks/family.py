@@ -32,8 +32,8 @@ from scipy.stats import spearmanr
 
 from ssl_vision.data import CIFAR10
 from ssl_vision.evaluation.features import embed_views
-from ssl_vision.evaluation.rebuild import trained_model
 from ssl_vision.metrics import rank_correlation
+from ssl_vision.pretrained.rebuild import trained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 CONFIGS = Path(__file__).parent.parent / "configs"

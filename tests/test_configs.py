@@ -13,8 +13,8 @@ from settings import CONFIGS, TINY
 
 import ssl_vision.data
 from ssl_vision.data import STL10
-from ssl_vision.evaluation.rebuild import untrained_model
 from ssl_vision.main import main
+from ssl_vision.pretrained.rebuild import untrained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 FILES = sorted(file for file in CONFIGS.rglob("*.yaml") if file.parent.name not in ("paper", "sweep"))

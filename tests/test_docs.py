@@ -19,11 +19,11 @@ from ssl_vision import objectives as o
 from ssl_vision.data import Views
 from ssl_vision.encoders import ResNet
 from ssl_vision.evaluation.protocol import read_protocol, shipped
-from ssl_vision.evaluation.rebuild import trained_model
-from ssl_vision.export.backbones import Description, Pretrained, load_encoder
 from ssl_vision.export.formats import FORMATS
 from ssl_vision.main import main
 from ssl_vision.metrics import Alignment, Uniformity
+from ssl_vision.pretrained.backbones import Description, Pretrained, load_encoder
+from ssl_vision.pretrained.rebuild import trained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run
 

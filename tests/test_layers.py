@@ -16,6 +16,7 @@ ROOMS = [
     {"runs"},
     {"tracking"},
     {"cli"},
+    {"pretrained"},
     {"evaluation"},
     {"export"},
     {"compare"},

@@ -14,7 +14,8 @@ from ssl_vision.evaluation.cache import FeatureCache
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.measure import Network
 from ssl_vision.evaluation.splits import Splits
-from ssl_vision.export.backbones import has_description, pretrained, read_backbone
+from ssl_vision.hub import local_file
+from ssl_vision.pretrained.backbones import has_description, pretrained, read_backbone
 from ssl_vision.runs.checkpoint import is_checkpoint, read_checkpoint
 from ssl_vision.runs.weights import load_encoder_weights, read_weights
 
@@ -36,8 +37,9 @@ def beside(
 ) -> list[Network]:
     """Build the networks of ``--beside NAME=FILE``.
 
-    A run, a checkpoint of ``ssl-vision fit`` and an exported encoder state the size and the normalisation of
-    their images. Other files hold weights of the encoder that is evaluated, which is given the same images.
+    A run, a checkpoint of ``ssl-vision fit`` and an exported encoder, which may be on the Hugging Face Hub,
+    state the size and the normalisation of their images. Other files hold weights of the encoder that is
+    evaluated, which is given the same images.
 
     Args:
         values: values of the option.
@@ -60,7 +62,8 @@ def beside(
             )
         if any(name == network.name for network in networks):
             raise InputError(f"--beside: two networks are named {name}")
-        encoder, description, seen, epoch = _read(Path(file).expanduser(), splits, own, allowed)
+        with local_file(file) as path:
+            encoder, description, seen, epoch = _read(path.expanduser(), splits, own, allowed)
         made = FeatureExtractor(
             encoder.to(device), seen,
             description=description, layers=("backbone",), cache=cache, seed=seed,

@@ -18,10 +18,10 @@ from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.heap import unmap_large_blocks
 from ssl_vision.evaluation.measure import Network, measured
 from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser
-from ssl_vision.evaluation.rebuild import ROOT_NEEDED, safe_data, trained_model, untrained_model
 from ssl_vision.evaluation.results import print_results, written
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Layers
+from ssl_vision.pretrained.rebuild import ROOT_NEEDED, safe_data, trained_model, untrained_model
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.evaluation_file import merged, read_rows
 from ssl_vision.runs.evaluation_summary import evaluation_summary

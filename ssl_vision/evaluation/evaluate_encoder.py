@@ -22,6 +22,7 @@ from ssl_vision.evaluation.measure import Network, measured
 from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser
 from ssl_vision.evaluation.results import print_results, written
 from ssl_vision.evaluation.splits import Splits
+from ssl_vision.hub import local_file
 from ssl_vision.runs.weights import load_encoder_weights, read_weights
 
 _OPTION = "--encoder"
@@ -141,9 +142,10 @@ def _networks(parser: ArgumentParser, options: Any) -> tuple[Encoder, Encoder | 
         raise InputError(
             f"{_OPTION} {type(encoder).__name__} has random weights: give some with --weights FILE{more}"
         )
-    path = Path(options.weights).expanduser()
-    state = read_weights(path, option="--weights")
-    load_encoder_weights(encoder, state, path, options=f"{_OPTION} and its options")
+    with local_file(options.weights) as file:
+        file = file.expanduser()
+        state = read_weights(file, option="--weights")
+        load_encoder_weights(encoder, state, file, options=f"{_OPTION} and its options")
     return encoder, _built(factory)
 
 

@@ -44,7 +44,8 @@ def evaluation_parser(
         "--weights",
         type=str | None,
         default=None,
-        help="Weights of --encoder: a .safetensors file, a state dict of torch.save, or a checkpoint.",
+        help="Weights of --encoder: a .safetensors file, a state dict of torch.save, a checkpoint, or "
+        "hf://OWNER/NAME.",
     )
     parser.add_argument(
         "--beside",

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_vision.errors import InputError
-from ssl_vision.export.backbones import Pretrained
+from ssl_vision.pretrained.backbones import Pretrained
 from ssl_vision.runs.checkpoint import Checkpoint
 from ssl_vision.runs.evaluation_file import preferred, read_rows
 

@@ -17,9 +17,9 @@ from ssl_vision.data.loading.decoding import Decoded, squares
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import by_layer, chosen_device
-from ssl_vision.export.backbones import SUFFIX, Description, pretrained, read_backbone
 from ssl_vision.export.feature_files import Features, writer
 from ssl_vision.hub import local_file
+from ssl_vision.pretrained.backbones import SUFFIX, Description, pretrained, read_backbone
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.checkpoint import read_checkpoint
 

@@ -12,12 +12,12 @@ from ssl_vision._version import __version__
 from ssl_vision.cli.classes import add_allow_class, allowed_classes
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.errors import InputError
-from ssl_vision.export.backbones import Pretrained, pretrained
 from ssl_vision.export.card import card, evaluation_rows
 from ssl_vision.export.formats import FORMATS, Format, difference
 from ssl_vision.export.repository import loading_code, write_repository
 from ssl_vision.hub import SCHEME, check_upload, upload
 from ssl_vision.optional import installed
+from ssl_vision.pretrained.backbones import Pretrained, pretrained
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.folder import RunFolder, owned

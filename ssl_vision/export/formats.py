@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from ssl_vision.cli.classes import outside_classes
 from ssl_vision.encoders import ResNet, Timm
 from ssl_vision.errors import InputError
-from ssl_vision.export.backbones import SUFFIX, Pretrained, read_backbone, write_backbone
 from ssl_vision.optional import needed
+from ssl_vision.pretrained.backbones import SUFFIX, Pretrained, read_backbone, write_backbone
 
 Network = Callable[[Tensor], Tensor]
 """Function of normalised images (N, 3, size, size) that returns features (N, F)."""

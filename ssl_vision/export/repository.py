@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ssl_vision.descriptions import description_of
 from ssl_vision.encoders import Timm
-from ssl_vision.export.backbones import Description, Pretrained
 from ssl_vision.export.card import protocol
 from ssl_vision.hub import WEIGHTS
+from ssl_vision.pretrained.backbones import Description, Pretrained
 from ssl_vision.runs.checkpoint import Checkpoint
 
 if TYPE_CHECKING:

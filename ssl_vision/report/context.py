@@ -16,11 +16,11 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.cache import FeatureCache
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import chosen_device
-from ssl_vision.evaluation.rebuild import ROOT_NEEDED, safe_data, trained_model
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Layers
 from ssl_vision.metrics.neighbours import Neighbours, nearest
 from ssl_vision.metrics.vote import vote
+from ssl_vision.pretrained.rebuild import ROOT_NEEDED, safe_data, trained_model
 from ssl_vision.report.page import Missing
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run

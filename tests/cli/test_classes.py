@@ -14,8 +14,8 @@ from ssl_vision import objectives
 from ssl_vision.cli.classes import _registered
 from ssl_vision.cli.import_paths import local_modules, names_in_command
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.rebuild import trained_model, untrained_model
 from ssl_vision.main import main
+from ssl_vision.pretrained.rebuild import trained_model, untrained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 EVIL = """

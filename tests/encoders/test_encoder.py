@@ -13,10 +13,10 @@ from torch import nn
 import ssl_vision
 from ssl_vision.encoders import Encoder, ModuleEncoder, ResNet, Timm, as_encoder
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.rebuild import untrained_model
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.objectives import RECLAIM
+from ssl_vision.pretrained.rebuild import untrained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.folder import derived_name
 from ssl_vision.runs.registry import Run

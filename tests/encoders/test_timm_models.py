@@ -1,5 +1,9 @@
 """Encoders of timm on CIFAR-10: training, evaluation, export and loading elsewhere."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import timm
 import torch
@@ -51,6 +55,46 @@ def test_a_model_trains_and_is_exported(name, data_root, tmp_path, monkeypatch, 
     network.load_state_dict(load_file("runs/run/backbone-timm.safetensors"))
     with torch.no_grad():
         torch.testing.assert_close(backbone(images), network(images), rtol=1e-5, atol=1e-5)
+
+
+SHORT = [
+    "--data=CIFAR10", "--trainer.limit_train_batches=3", "--trainer.limit_val_batches=1",
+    "--trainer.max_epochs=1", "--model.encoder=Timm",
+]  # fmt: skip
+
+
+def trained(name, data_root, *options):
+    """Weights after three steps in a process of its own, in the current directory."""
+    encoder = [f"--model.encoder.name={name}", *MODELS[name], f"--data.root={data_root}"]
+    command = [sys.executable, "-m", "ssl_vision", "fit", *SMALL, *SHORT, *encoder, *options]
+    subprocess.run(command, check=True)
+    (folder,) = (Path(option.partition("=")[2]) for option in options if option.startswith("--name="))
+    return read_checkpoint("runs" / folder).state
+
+
+@pytest.mark.long
+@pytest.mark.realdata
+@pytest.mark.parametrize("name", MODELS)
+def test_two_processes_bfloat16_and_compilation(name, data_root, tmp_path, monkeypatch):
+    """Two processes equal one unless a BatchNorm sees half of the batch; compilation changes the rounding."""
+    monkeypatch.chdir(tmp_path)
+    options = ["--data.batch_size=16", "--model.head_batch_norm=none", "--model.optimizer.name=sgd"]
+    if "drop_path_rate" in str(MODELS[name]):  # its random numbers depend on the number of processes
+        options += ["--model.encoder.dict_kwargs.drop_path_rate=0"]
+    one = trained(name, data_root, "--name=one", *options)
+    with_batch_norm = any("running_mean" in key for key in one if key.startswith("backbone."))
+    two = trained(
+        name, data_root, "--name=two", *options, "--data.batch_size=8",
+        "--trainer.devices=2", "--trainer.strategy=ddp",
+    )  # fmt: skip
+    compiled = trained(name, data_root, "--name=compiled", *options, "--model.compile_mode=default")
+    half = trained(name, data_root, "--name=half", *options, "--trainer.precision=bf16-mixed")
+    for state, same in ((two, not with_batch_norm), (compiled, True), (half, False)):
+        assert state.keys() == one.keys()
+        assert all(value.isfinite().all() for value in state.values())
+        if same:
+            for key, value in one.items():
+                torch.testing.assert_close(state[key], value, rtol=1e-3, atol=1e-4, msg=key)
 
 
 @pytest.mark.parametrize(

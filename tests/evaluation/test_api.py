@@ -13,9 +13,9 @@ import ssl_vision
 from ssl_vision.data import Digits, Views
 from ssl_vision.data.datasets.map_style import read_dataset
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.rebuild import trained_model
 from ssl_vision.main import main
 from ssl_vision.metrics import KNNAccuracy
+from ssl_vision.pretrained.rebuild import trained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 

@@ -12,10 +12,10 @@ import ssl_vision.evaluation.feature_extractor
 from ssl_vision.data import Digits, Images
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.evaluation.probe import linear_probe
-from ssl_vision.evaluation.rebuild import trained_model, untrained_model
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.metrics import KNNAccuracy, lidar
+from ssl_vision.pretrained.rebuild import trained_model, untrained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 

@@ -13,11 +13,11 @@ from torch import nn
 
 from ssl_vision.data import Digits, Images
 from ssl_vision.evaluation.finetune import FineTuneRule, finetuned_top1
-from ssl_vision.evaluation.rebuild import trained_model
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.evaluation.subset import label_subset
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
+from ssl_vision.pretrained.rebuild import trained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 RULE = FineTuneRule(epochs=1, lr=0.1, momentum=0.8, weight_decay=1e-2, batch_size=40)

@@ -15,8 +15,8 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import embed
 from ssl_vision.evaluation.measurement import Measurement, kinds, measurement
 from ssl_vision.evaluation.protocol import _measurement
-from ssl_vision.evaluation.rebuild import trained_model
 from ssl_vision.main import main
+from ssl_vision.pretrained.rebuild import trained_model
 from ssl_vision.report import curves, protocols
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run

@@ -20,10 +20,10 @@ from ssl_vision.evaluation.grid import Grid
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.probe import Linear
 from ssl_vision.evaluation.protocol import read_protocol, shipped
-from ssl_vision.evaluation.rebuild import trained_model
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.main import main
 from ssl_vision.metrics import KNNAccuracy, rank_correlation
+from ssl_vision.pretrained.rebuild import trained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 FOLDER = Path(probe.__file__).parent / "protocols"

@@ -12,11 +12,11 @@ from ssl_vision.data import CIFAR10, Digits, Views
 from ssl_vision.data.augment.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from ssl_vision.evaluation.features import embed, embed_corrupted
 from ssl_vision.evaluation.probe import ProbeRule, linear_probe
-from ssl_vision.evaluation.rebuild import trained_model
 from ssl_vision.evaluation.rows import Row, render
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.metrics import KNNAccuracy
+from ssl_vision.pretrained.rebuild import trained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 SOME = (

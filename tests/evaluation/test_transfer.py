@@ -10,9 +10,9 @@ from settings import TINY
 
 from ssl_vision.data import Digits, ImageFolder
 from ssl_vision.evaluation.features import embed
-from ssl_vision.evaluation.rebuild import trained_model
 from ssl_vision.main import main
 from ssl_vision.metrics import KNNAccuracy
+from ssl_vision.pretrained.rebuild import trained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run
 

@@ -8,8 +8,8 @@ from PIL import Image
 
 from ssl_vision.data import ImageFolder
 from ssl_vision.evaluation.features import embed
-from ssl_vision.export.backbones import pretrained
 from ssl_vision.main import main
+from ssl_vision.pretrained.backbones import pretrained
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 NAMES = ["a/2.png", "a/deep/1.JPG", "b.png", "test/z.png", "ü.png"]

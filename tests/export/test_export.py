@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 
 import ssl_vision
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.rebuild import untrained_model
 from ssl_vision.export import export, formats
-from ssl_vision.export.backbones import pretrained
 from ssl_vision.main import main
+from ssl_vision.pretrained.backbones import pretrained
+from ssl_vision.pretrained.rebuild import untrained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 X = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(1))

@@ -18,9 +18,9 @@ from ssl_vision.cli.parser import one_line
 from ssl_vision.data import Views
 from ssl_vision.encoders import Encoder, Timm, as_encoder, build
 from ssl_vision.errors import InputError
-from ssl_vision.evaluation.rebuild import trained_model, with_weights
 from ssl_vision.hub import local_file
 from ssl_vision.methods import Method
+from ssl_vision.pretrained.rebuild import trained_model, with_weights
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.migration import migrated_description
 

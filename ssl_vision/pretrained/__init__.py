@@ -1,0 +1,1 @@
+"""Pretrained networks, built from runs, checkpoints and exported files."""
