@@ -4,9 +4,9 @@
     python benchmarks/results.py render objectives_cifar10_narrow           prints the table
 
 Rows are kept in benchmarks/results/NAME.json, where NAME is the directory of the runs. Each has the run's
-settings, the last validation, all rows of its evaluation.json, the command, and the commit of the checkout in
-which the runs are. A run that is collected again replaces its row. The table has means over seeds, with the
-standard deviation; a setting with fewer than three seeds is marked.
+settings, the last validation, the values of the last epoch on the test split, the command, and the commit of
+the checkout in which the runs are. A run that is collected again replaces its row. The table has means over
+seeds, with the standard deviation; a setting with fewer than three seeds is marked.
 """
 
 import argparse
@@ -19,10 +19,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 from ssl_vision.descriptions import description_of
+from ssl_vision.runs.evaluation_summary import evaluation_summary
 from ssl_vision.runs.registry import Run, find_runs
 
 RESULTS = Path(__file__).parent / "results"
 SETTINGS = {
+    "method": "model",
     "objective": "objective",
     "temperature": "model.objective.temperature",
     "seed": "seed",
@@ -35,6 +37,9 @@ SETTINGS = {
 }
 METRICS = ("knn_top1", "alignment", "uniformity", "tolerance", "sensitivity", "rankme")
 """Metrics of the last validation, at the encoder, which are columns of the table."""
+
+TEST_METRICS = ("knn_top1", "linear_top1")
+"""Metrics on the test split, at the encoder, which are the first columns of the table."""
 
 LIBRARIES = ("torch", "torchvision", "pytorch-lightning", "lightly")
 SEEDS = 3
@@ -54,7 +59,7 @@ def row(run: Run, commit: str) -> dict[str, Any]:
         "validation": {metric: run.last(f"val/{metric}") for metric in METRICS},
         "validated_on": run.validated_on,
         "seconds": run.seconds,
-        "evaluation": run.evaluation,
+        "test": evaluation_summary(run.evaluation, run.config, epoch=run.epoch),
         "command": f"ssl-vision sweep configs/sweep/{run.folder.path.parent.name}.yaml",
         "commit": commit,
         "versions": {library: version(library) for library in LIBRARIES},
@@ -75,21 +80,24 @@ def collect(folder: Path) -> None:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the table in Markdown, a line for each objective and temperature."""
-    groups: dict[tuple[str, float], list[dict[str, Any]]] = defaultdict(list)
+    """Return the table in Markdown, a line for each method, objective and temperature."""
+    groups: dict[tuple[str, str, float], list[dict[str, Any]]] = defaultdict(list)
     for each in rows:
-        groups[each["objective"], each["temperature"]].append(each)
-    lines = [["objective", "τ", "seeds", *(description_of(metric).heading for metric in METRICS)]]
-    for (objective, temperature), group in sorted(groups.items()):
-        seeds = len(group)
-        count = f"{seeds}" if seeds >= SEEDS else f"{seeds} (of {SEEDS})"
-        lines.append([objective, f"{temperature:g}", count, *(_cell(group, metric) for metric in METRICS)])
+        groups[each["method"], each["objective"], each["temperature"]].append(each)
+    columns = [("test", f"test/{name}", name) for name in TEST_METRICS]
+    columns += [("validation", name, name) for name in METRICS]
+    titles = [f"{split} {description_of(name).heading}" for split, _, name in columns]
+    lines = [["method", "objective", "τ", "seeds", *titles]]
+    for (method, objective, temperature), group in sorted(groups.items()):
+        count = f"{len(group)}" if len(group) >= SEEDS else f"{len(group)} (of {SEEDS})"
+        cells = [_cell([each[split].get(key) for each in group], name) for split, key, name in columns]
+        lines.append([method, objective, f"{temperature:g}", count, *cells])
     head, *body = (f"| {' | '.join(line)} |" for line in lines)
     return "\n".join([head, "|---" * len(lines[0]) + "|", *body])
 
 
-def _cell(group: list[dict[str, Any]], metric: str) -> str:
-    values = [value for each in group if (value := each["validation"][metric]) is not None]
+def _cell(found: list[float | None], metric: str) -> str:
+    values = [value for value in found if value is not None]
     if not values:
         return ""
     description = description_of(metric)

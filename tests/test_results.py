@@ -50,13 +50,16 @@ def test_finished_runs_are_collected_once(results, tiny_run, tmp_path, capsys):
 def test_the_table_has_means_over_seeds(results):
     def row(objective, seed, knn):
         values = dict.fromkeys(results.METRICS, 1.0) | {"knn_top1": knn, "rankme": None}
-        return {"objective": objective, "temperature": 0.1, "seed": seed, "validation": values}
+        same = {"method": "SimCLR", "temperature": 0.1, "test": {"test/knn_top1": knn - 0.1}}
+        return same | {"objective": objective, "seed": seed, "validation": values}
 
     accuracies = [0.5, 0.52, 0.57]
     rows = [row("MACL", seed, knn) for seed, knn in enumerate(accuracies)] + [row("DCL", 0, 0.4)]
     head, _, dcl, macl = results.table(rows).splitlines()
-    assert head.startswith("| objective | τ | seeds | kNN % | alignment |")
-    assert dcl.startswith("| DCL | 0.1 | 1 (of 3) | 40.00 | 1.000 |")
+    columns = ["method", "objective", "τ", "seeds", "test kNN %", "test linear %", "validation kNN %"]
+    assert head.split(" | ")[:7] == ["| method", *columns[1:]]
+    assert dcl.startswith("| SimCLR | DCL | 0.1 | 1 (of 3) | 30.00 |  | 40.00 | 1.000 |")
     mean, deviation = 100 * fmean(accuracies), 100 * stdev(accuracies)
-    assert macl.startswith(f"| MACL | 0.1 | 3 | {mean:.2f} ± {deviation:.2f} | 1.000 ± 0.000 |")
+    of_test, of_validation = (f"{value:.2f} ± {deviation:.2f}" for value in (mean - 10, mean))
+    assert macl.startswith(f"| SimCLR | MACL | 0.1 | 3 | {of_test} |  | {of_validation} | 1.000 ± 0.000 |")
     assert macl.endswith("|  |")
