@@ -103,10 +103,11 @@ class SkipNonFiniteSteps(pl.Callback):
     def _look(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         total, row = (int(count) for count in self._counts.tolist())
         self._counts[0] = 0
+        destination, source = (self._buffers, self._kept) if total else (self._kept, self._buffers)
+        if self._buffers:  # an empty list is an error in torch
+            torch._foreach_copy_(destination, source)
         if not total:
-            torch._foreach_copy_(self._kept, self._buffers)
             return
-        torch._foreach_copy_(self._buffers, self._kept)
         self.skipped += total
         indices = self._images.tolist()
         images = ", ".join(map(str, indices[:8])) + (", …" if len(indices) > 8 else "")

@@ -44,6 +44,21 @@ def spoil(monkeypatch):
     return arrange
 
 
+def test_a_network_without_buffers_is_trained(tmp_path, spoil, monkeypatch):
+    (tmp_path / "no_buffers.py").write_text(
+        "from torch import nn\n\n"
+        "class Net(nn.Sequential):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 8))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    options = [option for option in TINY if "encoder.width" not in option]
+    encoder = ["--model.encoder=no_buffers.Net", "--model.head_batch_norm=none"]
+    spoil({2})
+    with pytest.warns(UserWarning, match="the update is skipped"):
+        assert main(["fit", "--name=run", *options, *encoder, "--trainer.max_epochs=1"]) == 0
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("optimizer", ["adam", "lars"])
 def test_a_spoiled_step_changes_nothing(tmp_path, spoil, value, optimizer):
