@@ -31,9 +31,9 @@ class Command(NamedTuple):
 
 GROUPS = {
     "one run": {
-        "fit": Command("ssl_vision.cli.fit:run", "pretrain an encoder", passes_name=True),
+        "fit": Command("ssl_vision.cli.fit_command:run", "pretrain an encoder", passes_name=True),
         "validate": Command(
-            "ssl_vision.cli.fit:run", "validate a checkpoint as during training", passes_name=True
+            "ssl_vision.cli.fit_command:run", "validate a checkpoint as during training", passes_name=True
         ),
         "evaluate": Command(
             "ssl_vision.evaluation.evaluate:run", "evaluate a checkpoint under named protocols"
@@ -58,7 +58,8 @@ GROUPS = {
         "export": Command("ssl_vision.export.export:run", "export an encoder for other libraries"),
         "embed": Command("ssl_vision.export.embed:run", "write the features of a folder of images to a file"),
     },
-    "installation": {
+    "information": {
+        "list": Command("ssl_vision.cli.listing:run", "list objectives, encoders, methods, metrics and more"),
         "doctor": Command("ssl_vision.cli.doctor.doctor:run", "check packages, hardware and data sets"),
     },
 }

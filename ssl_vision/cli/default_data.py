@@ -7,6 +7,8 @@ from pathlib import Path
 from ssl_vision.errors import InputError
 from ssl_vision.runs.reading import read_yaml
 
+DEFAULT_DATA = "Digits"
+
 
 def with_data(args: Sequence[str]) -> list[str]:
     """Insert ``--data=Digits`` if neither an option nor a config file names the data.
@@ -28,7 +30,7 @@ def with_data(args: Sequence[str]) -> list[str]:
                     f"{first_option} must come after the data class, given by --data or a config file"
                 )
             return list(args)
-    return [command, "--data=Digits", *rest]
+    return [command, f"--data={DEFAULT_DATA}", *rest]
 
 
 def _names_data(option: str, value: str) -> bool:

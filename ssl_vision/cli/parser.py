@@ -13,7 +13,8 @@ import jsonargparse
 import yaml
 from jsonargparse import ActionSubCommands, Namespace, get_loader, set_loader
 
-from ssl_vision.cli.suggestions import closest_match
+from ssl_vision.cli.choices import choice, known_options
+from ssl_vision.cli.suggestions import closest_match, closest_option
 from ssl_vision.errors import InputError
 from ssl_vision.runs.migration import migrated_config, migrated_key
 from ssl_vision.runs.reading import check_yaml, parse_yaml, read_yaml
@@ -118,9 +119,16 @@ def one_line(message: str, *, options: Sequence[str] = ()) -> str:
         return f"{path}: {_unknown_option(match[1], owner, options, path)}"
     unknown = r"(?:[Uu]nrecognized arguments: --|Subcommand '\w+' does not accept option ')([^=\s']+)"
     if match := re.match(unknown, problem):
-        return f"{'.'.join([*keys, match[1]])}: {_unknown_option(match[1], owner, options, '.'.join(keys))}"
+        name = ".".join([*keys, match[1]])
+        group = name.rpartition(".")[0]
+        if not owner and not (group and any(option.startswith(f"{group}.") for option in options)):
+            nested = known_options() if "model" in options else ()
+            if meant := closest_option(name, [*options, *nested]):
+                return f"there is no option --{name}, did you mean --{meant}?"
+        return f"{name}: {_unknown_option(match[1], owner, options, '.'.join(keys))}"
     if match := re.match(r"Expected a dot import path string: (\S+)", problem):
-        problem = f"no class named {match[1]}{closest_match(match[1], _classes(keys))}"
+        listed = "; ssl-vision list objectives lists them" if keys[-1:] == ["objective"] else ""
+        problem = f"no class named {match[1]}{closest_match(match[1], _classes(keys)) or listed}"
     if problem.startswith("Expected a ") and "Got value" not in problem and given:
         problem += f". Got value: {given}"
     problem = re.sub(r"Expected a <class '(\w+)'>\. Got value:", r"expected \1, got", problem)
@@ -147,6 +155,9 @@ def _unknown_option(name: str, owner: str, options: Sequence[str], prefix: str) 
             last, valid = name, list(options)
         owner, group = ("Trainer", "") if group == "trainer" else ("", group)
     suggestion = closest_match(last, valid)
+    nested = closest_option(key, list(known_options())) if owner else ""
+    if nested and nested.rpartition(".")[0] != key.rpartition(".")[0]:  # not of another class in this place
+        suggestion = f", did you mean --{nested}?"
     if not owner:
         return f"there is no option '{name}'{suggestion}"
     owner = owner.rsplit(".", 1)[-1] + (f"'s {group}" if group else "")
@@ -175,7 +186,5 @@ def _options(owner: str, group: str) -> list[str]:
 
 def _classes(keys: Sequence[str]) -> list[str]:
     """Return the names of the package's classes that are valid values of a key."""
-    packages = dict.fromkeys(("objective", "temperature", "weight"), "objectives")
-    packages |= {"encoder": "encoders", "network": "encoders", "data": "data"}
-    package = importlib.import_module(f"ssl_vision.{packages.get(keys[-1] if keys else '', 'methods')}")
-    return [name for name in getattr(package, "__all__", ()) if inspect.isclass(getattr(package, name))]
+    accepted = choice(keys[-1]) if keys else None
+    return list(accepted.classes) if accepted else []

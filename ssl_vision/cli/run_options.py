@@ -8,7 +8,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 from ssl_vision.callbacks import RepresentationMetrics
 from ssl_vision.tracking.wandb_callback import Artifacts
 
-_DEFAULTS = {
+DEFAULTS = {
     "model": {
         "class_path": "ssl_vision.methods.SimCLR",
         "init_args": {
@@ -21,6 +21,7 @@ _DEFAULTS = {
     "trainer.log_every_n_steps": 10,
     "trainer.enable_model_summary": False,
 }
+"""Defaults of ``fit`` by option; like the texts below literals, which `choices` reads from this file."""
 
 
 def add_run_options(parser: LightningArgumentParser) -> None:
@@ -42,14 +43,14 @@ def add_run_options(parser: LightningArgumentParser) -> None:
         "--initial_checkpoint",
         type=str | None,
         default=None,
-        help="Initial weights: a run, a checkpoint, an encoder's state dict (.safetensors, .pth), or "
-        "hf://OWNER/NAME on the Hugging Face Hub.",
+        help="Initial weights: a run, a checkpoint, an encoder's state dict, or hf://OWNER/NAME. "
+        "A state dict is a .safetensors file or was written by torch.save.",
     )
     parser.add_argument(
         "--save_every_n_steps",
         type=PositiveInt | None,
         default=None,
-        help="Save last.ckpt every n steps in addition to the end of each epoch.",
+        help="Save last.ckpt every n steps, too, not only after each epoch.",
     )
     parser.add_argument(
         "--spare_dir",
@@ -67,13 +68,13 @@ def add_run_options(parser: LightningArgumentParser) -> None:
         "--wandb_artifacts",
         type=Artifacts,
         default="none",
-        help="Upload checkpoints and exported encoders to W&B: the last checkpoint, the best one, or none.",
+        help="Upload to W&B the last checkpoint, the best one, or none. An encoder goes with it.",
     )
     parser.add_argument(
         "--wandb_media",
         type=bool,
         default=False,
-        help="Upload the report, augmented views, neighbours and the map of embeddings to W&B.",
+        help="Upload the report, views, neighbours and the map of embeddings to W&B.",
     )
     parser.add_argument("--report", type=bool, default=True, help="Write report.html when training ends.")
     parser.callback_keys.append("metrics")
@@ -90,4 +91,4 @@ def add_run_options(parser: LightningArgumentParser) -> None:
         default=False,
         help="Train a linear classifier along with the encoder and log its accuracy.",
     )
-    parser.set_defaults(_DEFAULTS)
+    parser.set_defaults(DEFAULTS)

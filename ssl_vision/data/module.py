@@ -47,8 +47,8 @@ class ImageData(pl.LightningDataModule):
         val_share: Held-out share of the labelled train images, in (0, 0.5].
         download: Download the data if it is missing.
         seed: Seed of the batch order and the views. Default: torch's initial seed.
-        changed: Whether to "refuse" to continue a run on other images than its checkpoint was trained on, or
-            to "allow" it with a warning.
+        changed: "refuse" to continue a run on other images than its checkpoint was trained on, or "allow" it
+            with a warning.
         resident: Maximum share of a CUDA device's free memory for images, in [0, 1]. Images that do not fit
             stay on the host, which does not change the batches.
 

@@ -47,8 +47,8 @@ class ResNet(torchvision_resnet.ResNet, Encoder):
     Args:
         depth: number of layers: 18, 34, 50 or 101.
         width: number of channels of the first stage; the four stages have width, 2, 4 and 8 times width.
-        stem: ``"small"`` has a 3×3 first convolution with stride 1 and no max-pooling, for images up to about
-            96 pixels; ``"imagenet"`` has a 7×7 convolution with stride 2 and max-pooling.
+        stem: first layers: ``"small"``, for images up to about 96 pixels, or ``"imagenet"``. The former is a
+            3×3 convolution with stride 1, the latter a 7×7 convolution with stride 2 and max-pooling.
 
     Raises:
         ValueError: the depth or stem is unknown, or the width is below 1 or makes more than 2³⁰ parameters.

@@ -79,17 +79,17 @@ class Method(pl.LightningModule, ABC):
             command line, ``--model.encoder ResNet --model.encoder.depth 50``.
         hidden_dim: width of the projection head's hidden layer.
         output_dim: width of the embeddings.
-        head_batch_norm: linear layers of the projection head that BatchNorm follows: the ``"hidden"`` one,
-            ``"all"`` (the output, too, as in lightly), or ``"none"`` (as in solo-learn). A layer has a bias
-            where no BatchNorm follows it.
-        bn: ``"joint"`` sends both views through the network as one batch, ``"per_view"`` one after the
-            other, so that BatchNorm normalises each by itself (as lightly and solo-learn do). With
+        head_batch_norm: BatchNorm in the projection head: ``"hidden"``, ``"all"`` or ``"none"``. It follows
+            the hidden layer, the output layer too (as in lightly), or neither (as in solo-learn). A layer has
+            a bias where no BatchNorm follows it.
+        bn: BatchNorm over both views, ``"joint"``, or over each by itself, ``"per_view"``. The views pass
+            through the network as one batch, or one after the other (as in lightly and solo-learn). With
             several processes BatchNorm sees each one's share, unless ``trainer.sync_batchnorm`` is set.
-        chunk_size: images that the network sees at a time in training, for batches that do not fit into
-            memory; the objective sees the whole batch, BatchNorm a chunk. None: all at once.
-        compile_mode: None, or the mode in which ``torch.compile`` compiles the encoder for training:
-            ``"default"``, ``"reduce-overhead"`` (CUDA graphs, for small batches) or ``"max-autotune"``. It
-            costs a minute at the start; on a CPU it gains nothing. Validation runs uncompiled.
+        chunk_size: images that the network sees at a time, for batches that exceed the memory. The objective
+            sees the whole batch, BatchNorm a chunk. None: all at once.
+        compile_mode: mode in which ``torch.compile`` compiles the encoder, or None. ``"default"``,
+            ``"reduce-overhead"`` (CUDA graphs, for small batches) or ``"max-autotune"``. It costs a minute
+            at the start; on a CPU it gains nothing. Validation runs uncompiled.
         cuda_graph: launch forward, loss, backward and update as one CUDA graph, for batches so small that
             the device waits for launches. One CUDA device, float32 or bfloat16, an optimizer other than
             LARS; no clipping, no accumulation, no chunks, and no hook between the step's parts.

@@ -24,22 +24,24 @@ class OptimizerRule:
     The default is the MACL paper's: Adam at a constant 1e-3 with weight decay 1e-6 on every parameter.
 
     Args:
-        name: optimizer. ``"lars"`` adapts the step of each weight to its norm, with weight decay or without;
-            biases, BatchNorm and scalars take plain SGD steps without weight decay (Chen et al. 2020).
-        lr: peak learning rate, at ``reference_batch_size`` images per step if it is scaled.
+        name: optimizer: ``"adam"``, ``"adamw"``, ``"sgd"`` or ``"lars"``. LARS adapts the step of each weight
+            to its norm, with weight decay or without; biases, BatchNorm and scalars take plain SGD steps
+            without weight decay (Chen et al. 2020).
+        lr: peak learning rate. If it is scaled, this is the one at ``reference_batch_size`` images per step.
         weight_decay: L2 penalty (for ``"adamw"``: decoupled decay).
-        exclude_bias_and_norm: no weight decay for biases, normalisation layers and other parameters of one
-            dimension, nor for the position embeddings and tokens of timm's vision transformers.
-        layer_decay: factor by which the learning rate falls from each layer of the encoder to the one before
-            it (Clark et al. 2020; BEiT); 1 gives all layers the same rate.
+        exclude_bias_and_norm: no weight decay for biases and normalisation layers. Other parameters of one
+            dimension, and the position embeddings and tokens of timm's vision transformers, have none either.
+        layer_decay: learning-rate factor from each encoder layer to the one before it (Clark et al. 2020;
+            BEiT); 1 gives all layers the same rate.
         freeze: names of parts that are not trained, such as ``backbone.network.patch_embed`` (Chen et al.
             2021, MoCo v3). The running statistics of BatchNorm in them still follow the batches.
-        momentum: of ``"sgd"`` and ``"lars"``.
-        schedule: ``"constant"``, or ``"cosine"`` from ``lr`` to 0.001 ``lr`` over the run.
+        momentum: momentum of ``"sgd"`` and ``"lars"``.
+        schedule: learning-rate schedule: ``"constant"``, or ``"cosine"`` to 0.001 ``lr`` over the run.
         warmup_epochs: epochs of linear rise from 0, with the cosine schedule.
-        lr_scaling: how the learning rate follows the number N of images per step, of all processes and
-            accumulated batches. ``"none"``: lr. ``"linear"``: lr · N / reference_batch_size (Goyal et al.
-            2017). ``"sqrt"``: lr · √(N / reference_batch_size) (Krizhevsky 2014).
+        lr_scaling: scaling of the learning rate with the batch size: ``"none"``, ``"linear"`` or ``"sqrt"``.
+            With N images per step, of all processes and accumulated batches, it is lr,
+            lr · N / reference_batch_size (Goyal et al. 2017) or lr · √(N / reference_batch_size)
+            (Krizhevsky 2014).
         reference_batch_size: the N at which the learning rate is ``lr``.
 
     Raises:

@@ -27,14 +27,15 @@ class Contrastive(Objective):
     embeddings of both views. Afterwards ``statistics()`` describes the call.
 
     Args:
-        temperature: τ, a number or a rule.
+        temperature: temperature τ, a number or a rule.
         weight: margin loss ℓ; the default is `Softmax`, InfoNCE.
-        pairs: which embeddings are anchors and negatives. With ``"both"`` all 2N embeddings are anchors and
-            all other 2N − 2 are negatives (SimCLR). With ``"cross"`` the negatives are the N − 1 of the other
-            view. With ``"keys"`` and ``"queue"`` only the N embeddings of view 1 are anchors, and those of
-            view 2 are keys, without a gradient: the anchor's own key is its positive. The negatives are the
-            other N − 1 keys with ``"keys"`` (SimMoCo, MoCo v3), and ``negatives`` alone with ``"queue"``
-            (MoCo). For the symmetric loss, call the objective again with the views exchanged.
+        pairs: anchors and negatives: ``"both"``, ``"cross"``, ``"keys"`` or ``"queue"``. With ``"both"`` all
+            2N embeddings are anchors and all other 2N − 2 are negatives (SimCLR). With ``"cross"`` the
+            negatives are the N − 1 of the other view. With ``"keys"`` and ``"queue"`` only the N embeddings
+            of view 1 are anchors, and those of view 2 are keys, without a gradient: the anchor's own key is
+            its positive. The negatives are the other N − 1 keys with ``"keys"`` (SimMoCo, MoCo v3), and
+            ``negatives`` alone with ``"queue"`` (MoCo). For the symmetric loss, call the objective again with
+            the views exchanged.
         gather: under a process group, take the embeddings of all processes as one batch; otherwise each
             process has negatives of its own only, which is another objective for every number of processes.
 

@@ -167,7 +167,7 @@ KEYS = [
     Case(
         "a wrong key at the top",
         "fit --learning_rate=3",
-        r"learning_rate: there is no option 'learning_rate'.*",
+        r"there is no option --learning_rate, did you mean --model\.optimizer\.lr\?",
     ),
     Case(
         "an abbreviated key",
@@ -184,7 +184,7 @@ KEYS = [
     Case(
         "a wrong section in a file",
         "fit --config={here}/c.yaml",
-        r"metrix\.k: there is no option 'metrix\.k', did you mean 'metrics\.k'\?",
+        r"there is no option --metrix\.k, did you mean --metrics\.k\?",
         written("c.yaml", b"metrix: {k: 3}"),
     ),
     Case(

@@ -17,21 +17,23 @@ class ViewOptions:
         size: Side of a view in pixels.
         scale: Minimum and maximum area of a crop, as a share of the image's area.
         ratio: Minimum and maximum aspect ratio (width / height) of a crop.
-        degrees: The rotation is uniform in [-degrees, degrees]; pixels outside the image are black.
+        degrees: Largest rotation in degrees. The angle is uniform in [-degrees, degrees]; pixels outside the
+            image are black.
         hflip: Probability of a horizontal flip.
-        brightness: The brightness factor is uniform in [max(0, 1 - brightness), 1 + brightness].
-        contrast: Likewise for contrast.
-        saturation: Likewise for saturation.
-        hue: The hue rotation is uniform in [-hue, hue], as a fraction of the colour circle.
-        jitter: Probability of the colour jitter: brightness, contrast, saturation and hue.
+        brightness: Largest change of brightness. The factor is uniform in [max(0, 1 - brightness), 1 +
+            brightness].
+        contrast: Largest change of contrast, likewise.
+        saturation: Largest change of saturation, likewise.
+        hue: Largest rotation of the hue, as a fraction of the colour circle. It is uniform in [-hue, hue].
+        jitter: Probability of the colour jitter. It changes brightness, contrast, saturation and hue.
         grayscale: Probability of conversion to grayscale.
-        blur: Probability of a Gaussian blur, with a kernel of about a tenth of the view.
+        blur: Probability of a Gaussian blur. Its kernel is about a tenth of the view.
         sigma: Minimum and maximum standard deviation of the blur in pixels.
-        solarize: Probability of solarization, which inverts values of at least `threshold`.
+        solarize: Probability of solarization. It inverts values of at least `threshold`.
         threshold: Threshold of solarization, in [0, 1].
         mean: Means of the channels, for pixels in [0, 1].
         std: Standard deviations of the channels.
-        compile: Compile the augmentation for the images' device. The first batch takes some seconds, later
+        compile: Compile the augmentation. The first batch takes some seconds, later
             ones are faster; results differ only by rounding. Requires a C++ compiler on a CPU.
 
     Raises:

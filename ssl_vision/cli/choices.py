@@ -1,0 +1,104 @@
+"""Options of ``fit`` that name a class, and the options of those classes, without importing them."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+from ssl_vision.cli.default_data import DEFAULT_DATA
+from ssl_vision.cli.sources import Definition, Option, added_options, definition, public_classes, read_module
+
+_RUN_OPTIONS = "ssl_vision.cli.run_options"
+
+
+class Choice(NamedTuple):
+    """Classes that an option accepts besides those of the user.
+
+    Args:
+        package: import path of the package that has the classes.
+        bases: names of their base classes in the package.
+    """
+
+    package: str
+    bases: tuple[str, ...]
+
+    @property
+    def classes(self) -> dict[str, Definition]:
+        """Classes of the package by name, without abstract ones."""
+        families = [public_classes(self.package, base) for base in self.bases]
+        return {name: each for family in families for name, each in family.items()}
+
+
+CHOICES = {
+    "data": Choice("ssl_vision.data", ("ImageData",)),
+    "model": Choice("ssl_vision.methods", ("Method",)),
+    "encoder": Choice("ssl_vision.encoders", ("Encoder",)),
+    "network": Choice("ssl_vision.encoders", ("Encoder",)),
+    "objective": Choice("ssl_vision.objectives", ("Objective",)),
+    "temperature": Choice("ssl_vision.objectives", ("TemperatureRule",)),
+    "weight": Choice("ssl_vision.objectives", ("MarginLoss", "NegativeWeight")),
+    "gate": Choice("ssl_vision.objectives", ("Gate",)),
+    "ratio": Choice("ssl_vision.objectives", ("Ratio",)),
+}
+"""Choices by the last part of an option's name."""
+
+
+def choice(option: str) -> Choice | None:
+    """Return the choice of an option such as ``model.objective``."""
+    return CHOICES.get(option.rpartition(".")[2])
+
+
+@cache
+def defaults() -> dict[str, str]:
+    """Return the defaults that ``fit`` sets itself, by option; a class is given by its name."""
+    module = read_module(_RUN_OPTIONS)
+    if module is None:
+        raise ValueError(f"no module {_RUN_OPTIONS}")
+    return {"data": DEFAULT_DATA, **dict(_flat(ast.literal_eval(module.constants["DEFAULTS"])))}
+
+
+def _flat(values: dict[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        match value:
+            case {"class_path": str(path), **options}:
+                yield prefix + key, path.rpartition(".")[2]
+                nested = options.get("init_args", {})
+                assert isinstance(nested, dict)
+                yield from _flat(nested, f"{prefix}{key}.")
+            case bool():
+                yield prefix + key, str(value).lower()
+            case _:
+                yield prefix + key, str(value)
+
+
+def default_class(option: str) -> Definition | None:
+    """Return the class that an option names by default."""
+    options = choice(option)
+    return options.classes.get(defaults().get(option, "")) if options else None
+
+
+@cache
+def known_options() -> dict[str, Option]:
+    """Return the options of ``fit`` by dotted name, with their defaults.
+
+    Options of a class are those of the default classes; the options of other classes follow without one.
+    """
+    options: dict[str, Option] = {}
+    for prefix in ("data", "model", "model.encoder", "model.objective"):
+        names = CHOICES[prefix.rpartition(".")[2]].classes
+        first = default_class(prefix)
+        for each in (first, *names.values()):
+            for option in each.options if each else ():
+                name = f"{prefix}.{option.name}"
+                given = option if each is first else option._replace(default=None)
+                options.setdefault(name, given._replace(name=name))
+    trainer = definition("pytorch_lightning.trainer.trainer.Trainer")
+    metrics = definition("ssl_vision.callbacks.RepresentationMetrics")
+    for prefix, owner in (("trainer", trainer), ("metrics", metrics)):
+        for option in owner.options if owner else ():
+            options[f"{prefix}.{option.name}"] = option._replace(name=f"{prefix}.{option.name}")
+    options |= {option.name: option for option in added_options(f"{_RUN_OPTIONS}.add_run_options")}
+    for name, default in defaults().items():
+        known = options.get(name, Option(name, default, "", ""))
+        options[name] = known._replace(default=default)
+    return options

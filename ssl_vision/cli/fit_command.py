@@ -1,0 +1,27 @@
+"""The commands ``fit`` and ``validate``: help at once, all else once torch is imported."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from ssl_vision.cli.fit_help import answer
+from ssl_vision.progress import Progress
+
+
+def run(args: Sequence[str]) -> dict[str, Any] | None:
+    """Run ``fit`` or ``validate``, the first of ``args``, or print help about its options.
+
+    Returns:
+        Arguments of the report of a run that was trained, on the first process.
+    """
+    command, *options = args
+    if command == "fit" or any(".help" in option for option in options):
+        text = answer(options)
+        if text is not None:
+            print(text)
+            return None
+    with Progress("loading", lines=False):
+        fit = import_module("ssl_vision.cli.fit")
+    rest = [option for option in options if option != "all"] if "--help" in options else options
+    page: dict[str, Any] | None = fit.run([command, *rest])
+    return page

@@ -1,0 +1,194 @@
+"""Help of ``fit``: the options that people set, and the options of one class, without importing torch."""
+
+import re
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from ssl_vision.cli.choices import CHOICES, Choice, choice, default_class, defaults, known_options
+from ssl_vision.cli.import_paths import dotted
+from ssl_vision.cli.sources import Definition, Option, capitalized, definition
+from ssl_vision.cli.suggestions import closest_match
+from ssl_vision.errors import InputError
+
+START = """\
+ssl-vision fit pretrains an encoder. It needs at least one option:
+
+  ssl-vision fit --config configs/pretrain/digits.yaml     a first run, on handwritten digits
+  ssl-vision fit --data CIFAR10 --data.download true       CIFAR-10, by SimCLR with InfoNCE
+  ssl-vision fit --data ImageFolder --data.root my_images  your own images, in any folders
+
+Change one thing with an option, such as --model.objective MACL or --trainer.max_epochs 100.
+ssl-vision fit --help lists the options; ssl-vision list objectives lists the objectives."""
+
+GROUPS = {
+    "run": (
+        "config", "name", "runs_dir", "overwrite", "ckpt_path", "initial_checkpoint", "save_every_n_steps",
+        "seed_everything",
+    ),
+    "data": (
+        "data", "data.batch_size", "data.eval_batch_size", "data.val", "data.val_share", "data.download",
+    ),
+    "views": (
+        "data.views.size", "data.views.scale", "data.views.degrees", "data.views.hflip",
+        "data.views.brightness", "data.views.contrast", "data.views.saturation", "data.views.hue",
+        "data.views.jitter", "data.views.grayscale", "data.views.blur", "data.views.solarize",
+        "data.views.compile",
+    ),
+    "encoder": ("model.encoder", "model.encoder.depth", "model.encoder.width", "model.encoder.stem"),
+    "method": (
+        "model", "model.hidden_dim", "model.output_dim", "model.head_batch_norm", "model.bn",
+        "model.chunk_size", "model.compile_mode",
+    ),
+    "objective": ("model.objective", "model.objective.temperature", "model.objective.pairs"),
+    "optimizer": (
+        "model.optimizer.name", "model.optimizer.lr", "model.optimizer.weight_decay",
+        "model.optimizer.momentum", "model.optimizer.schedule", "model.optimizer.warmup_epochs",
+        "model.optimizer.lr_scaling", "model.optimizer.exclude_bias_and_norm", "model.optimizer.layer_decay",
+    ),
+    "trainer": (
+        "trainer.max_epochs", "trainer.max_steps", "trainer.max_time", "trainer.accelerator",
+        "trainer.devices", "trainer.precision", "trainer.accumulate_grad_batches",
+        "trainer.gradient_clip_val", "trainer.sync_batchnorm", "trainer.check_val_every_n_epoch",
+        "trainer.limit_train_batches",
+    ),
+    "logging": (
+        "trainer.log_every_n_steps", "trainer.enable_progress_bar", "metrics.k", "gradients", "online_probe",
+        "report", "wandb", "wandb_artifacts", "wandb_media",
+    ),
+}  # fmt: skip
+"""Options in the short help, by group."""
+
+TEXTS = {
+    "config": "Config file; several are combined, and options after it replace its values.",
+    "ckpt_path": "Continue a run from a checkpoint; last is the run's own last one.",
+    "seed_everything": "Seed of the initial weights, the batches and the views.",
+    "data": "Data set: {classes}, or your own.",
+    "model": "Method: {classes}, or your own.",
+    "model.encoder": "Network: {classes}, or any other.",
+    "model.objective": "Loss on the embeddings; ssl-vision list objectives lists them.",
+    "trainer.max_epochs": "Epochs.",
+    "trainer.max_steps": "End after this number of updates; -1 has no limit.",
+    "trainer.max_time": "End after a time, days:hours:minutes:seconds.",
+    "trainer.accelerator": "Kind of device: cpu, gpu, mps, or auto.",
+    "trainer.devices": "Number of devices, or their indices.",
+    "trainer.precision": "Precision: 32-true, bf16-mixed or 16-mixed; null is 32-true.",
+    "trainer.accumulate_grad_batches": "Batches whose gradients are added for an update.",
+    "trainer.gradient_clip_val": "Largest norm of the gradient.",
+    "trainer.sync_batchnorm": "BatchNorm over the images of all processes.",
+    "trainer.check_val_every_n_epoch": "Epochs from one validation to the next.",
+    "trainer.limit_train_batches": "Batches in an epoch: a number, or a share such as 0.5.",
+    "trainer.log_every_n_steps": "Steps from one row of metrics.csv to the next.",
+    "trainer.enable_progress_bar": "Show the progress bar; null shows it.",
+}
+"""Descriptions of Lightning's options, and of options whose class is chosen."""
+
+_OWN_DEFAULTS = {"config": "null", "ckpt_path": "null", "seed_everything": "0"}
+
+_COLUMN = 40
+_WIDEST = 110
+
+
+def answer(args: Sequence[str]) -> str | None:
+    """Return what to print for arguments of ``fit`` that ask for help; None if they do not.
+
+    ``--help all`` and the help of a class without known sources are left to the parser.
+
+    Args:
+        args: arguments after the name of the command.
+
+    Raises:
+        InputError: help is asked of a class that does not exist.
+    """
+    if not args:
+        return START
+    if {"-h", "--help"} & set(args):
+        return None if "all" in args else short_help()
+    for i, arg in enumerate(args):
+        if match := re.fullmatch(r"--([\w.]+)\.help(?:=(.*))?", arg):
+            option, name = match[1], match[2]
+            if name is None and i + 1 < len(args) and not args[i + 1].startswith("-"):
+                name = args[i + 1]
+            accepted = choice(option)
+            return _help_of(option, name or _chosen(option, args), accepted) if accepted else None
+    return None
+
+
+def short_help() -> str:
+    """Return the options that people set, in groups, with defaults and one sentence each."""
+    lines = ["usage: ssl-vision fit [--config FILE] [--OPTION VALUE ...] (with the defaults)"]
+    for group, names in GROUPS.items():
+        lines += ["", f"{group}:", *_table(map(listed, names))]
+    lines += [
+        "",
+        "A class comes before its options: --data CIFAR10 --data.root DIR. Options of a",
+        "class: --data.help CIFAR10, --model.objective.help MACL. All: --help all.",
+    ]
+    return "\n".join(lines)
+
+
+def listed(name: str) -> Option:
+    """Return an option of the short help with its default and its description."""
+    known = known_options().get(name, Option(name, _OWN_DEFAULTS.get(name), "", ""))
+    if name not in TEXTS:
+        return known._replace(text=_brief(known.sentence))
+    classes = CHOICES[name.rpartition(".")[2]].classes if "{classes}" in TEXTS[name] else ()
+    return known._replace(text=TEXTS[name].format(classes=", ".join(classes)))
+
+
+def _chosen(option: str, args: Sequence[str]) -> str | None:
+    """Return the class that the arguments choose for an option."""
+    named = None
+    for arg, following in zip(args, [*args[1:], ""], strict=True):
+        key, equals, value = arg.partition("=")
+        if key == f"--{option}":
+            named = value if equals else following
+    return named
+
+
+def _help_of(option: str, name: str | None, accepted: Choice) -> str | None:
+    """Return the help of a class, or of the default class together with the names of the others."""
+    classes = accepted.classes
+    if name is None:
+        width = max(map(len, classes))
+        lines = [f"--{option} takes one of these classes, or one of yours:", ""]
+        lines += [f"  {each:<{width}}  {classes[each].sentence}" for each in classes]
+        first = default_class(option)
+        return "\n".join([*lines, "", *_class_help(option, first, " (the default)")] if first else lines)
+    owner = classes.get(name) or (definition(name) if dotted(name) else None)
+    if owner is None and not dotted(name):
+        raise InputError(f"{option}: no class named {name}{closest_match(name, list(classes))}")
+    return "\n".join(_class_help(option, owner)) if owner else None
+
+
+def _class_help(option: str, owner: Definition, note: str = "") -> Iterator[str]:
+    yield from textwrap.wrap(f"{owner.name}{note}: {owner.sentence}", _width())
+    if owner.options:
+        yield ""
+    for each in owner.options:
+        name, text = f"{option}.{each.name}", capitalized(each.text)
+        default = defaults().get(name, each.default)
+        yield from _table([Option(name, default, "", f"{text} [{each.values}]" if each.values else text)])
+
+
+def _table(options: Iterable[Option]) -> Iterator[str]:
+    """Yield the lines of a table of options: name and default on the left, text on the right."""
+    for option in options:
+        left = f"  --{option.name} {'(required)' if option.default is None else option.default}"
+        wrapped = textwrap.wrap(option.text, _width() - _COLUMN) or [""]
+        if len(left) >= _COLUMN:
+            yield left
+            left = ""
+        for line in wrapped:
+            yield f"{left:<{_COLUMN}}{line}".rstrip()
+            left = ""
+
+
+def _brief(sentence: str) -> str:
+    """Cut a sentence at its first semicolon or citation."""
+    text = re.split(r"; | \((?=[A-Z]\w+ (?:et al|and))", sentence)[0]
+    return text if text.endswith((".", ":")) else f"{text}."
+
+
+def _width() -> int:
+    return max(80, min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns))

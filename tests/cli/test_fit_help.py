@@ -1,0 +1,255 @@
+"""Help of ``fit`` and ``ssl-vision list``: what the sources state is what the parser and the classes have."""
+
+import inspect
+import re
+import subprocess
+import sys
+
+import jsonargparse
+import pytest
+import yaml
+
+import ssl_vision.data
+import ssl_vision.encoders
+import ssl_vision.methods
+import ssl_vision.objectives
+from ssl_vision.cli import fit
+from ssl_vision.cli.choices import CHOICES, known_options
+from ssl_vision.cli.fit_help import GROUPS, START, TEXTS, answer, listed, short_help
+from ssl_vision.cli.listing import KINDS, sentences
+from ssl_vision.cli.sources import definition
+from ssl_vision.cli.suggestions import closest_option
+from ssl_vision.descriptions import described
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.protocol import shipped
+from ssl_vision.main import main
+
+LISTED = [name for names in GROUPS.values() for name in names]
+
+
+@pytest.fixture
+def parsed(monkeypatch, tmp_path):
+    """The config that ``fit`` would train with, as plain values."""
+
+    class Stop(Exception):
+        pass
+
+    def stop(self):
+        raise Stop(self.config["fit"].as_dict())
+
+    monkeypatch.setattr(fit.RunCLI, "before_instantiate_classes", stop)
+    monkeypatch.chdir(tmp_path)
+
+    def parse(*args):
+        with pytest.raises(Stop) as stopped:
+            fit.run(["fit", *args])
+        return stopped.value.args[0]
+
+    return parse
+
+
+def test_the_defaults_of_the_help_are_those_of_the_parser(parsed):
+    default = parsed("--name=null")
+    assert parsed(*(f"--{name}={listed(name).default}" for name in LISTED if name != "config")) == default
+    other = parsed("--data.views.blur=0.25", "--model.optimizer.lr=0.01", "--trainer.devices=1")
+    assert all(other[key] != default[key] for key in ("data", "model", "trainer"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["fit"],
+        ["fit", "--help"],
+        ["fit", "--model.help", "MoCo"],
+        ["list", "objectives"],
+        ["list", "metrics"],
+    ],
+    ids=" ".join,
+)
+def test_help_and_lists_do_not_import_torch(command):
+    code = f"import sys; from ssl_vision.main import main; main({command}); sys.exit('torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout
+
+
+def test_the_short_help_is_two_screens_with_a_sentence_for_each_option(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "110")
+    lines = short_help().splitlines()
+    assert len(lines) <= 100
+    assert max(map(len, lines)) <= 110
+    assert [line.rstrip(":") for line in lines if re.fullmatch(r"\w+:", line)] == list(GROUPS)
+    for name in LISTED:
+        assert re.fullmatch(r".{5,}\.", listed(name).text), name
+    assert TEXTS.keys() <= set(LISTED)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, short_help().splitlines())) <= 80
+
+
+def test_help_all_lists_every_option_of_the_parser(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["fit", "--help", "all"])
+    assert end.value.code == 0
+    printed = capsys.readouterr().out
+    assert "--trainer.reload_dataloaders_every_n_epochs" in printed
+    assert "--spare_dir" in printed
+
+
+@pytest.mark.parametrize("choice", ["data", "model", "encoder", "objective", "temperature", "gate", "ratio"])
+def test_the_options_of_a_class_are_those_of_its_signature(choice):
+    """jsonargparse resolves constructors of its own, from the imported classes."""
+    for name, source in CHOICES[choice].classes.items():
+        cls = getattr(sys.modules[CHOICES[choice].package], name)
+        parser = jsonargparse.ArgumentParser(exit_on_error=False)
+        parser.add_class_arguments(cls, "x", fail_untyped=False)
+        actions = {action.dest: action for action in parser._actions if action.dest.startswith("x.")}
+        actions = {dest: action for dest, action in actions.items() if not dest.endswith("help")}
+        assert {f"x.{option.name}" for option in source.options} == set(actions) - {"x.views", "x.optimizer"}
+        for option in source.options:
+            default = actions[f"x.{option.name}"].default
+            if isinstance(default, (bool, int, float, str)) or default is None:
+                stated = option.default
+                if stated is None:
+                    assert default is None
+                else:
+                    assert yaml.safe_load(stated) == default or float(stated) == default, option
+            assert option.text or choice not in ("data", "model", "encoder", "objective"), (name, option)
+
+
+@pytest.mark.parametrize(
+    ("kind", "package", "base"),
+    [
+        ("objectives", ssl_vision.objectives, ssl_vision.objectives.Objective),
+        ("encoders", ssl_vision.encoders, ssl_vision.encoders.Encoder),
+        ("methods", ssl_vision.methods, ssl_vision.methods.Method),
+        ("data", ssl_vision.data, ssl_vision.data.ImageData),
+    ],
+)
+def test_a_list_has_the_classes_of_the_package_with_their_own_words(kind, package, base):
+    rows = sentences(kind)
+    bases = {"Encoder", "ImageData", "Method", "MomentumMethod", "Objective", "TwoViews"}
+    classes = {name for name in package.__all__ if inspect.isclass(getattr(package, name))}
+    assert set(rows) == {name for name in classes if issubclass(getattr(package, name), base)} - bases
+    for name, sentence in rows.items():
+        docstring = " ".join(inspect.getdoc(getattr(package, name)).replace("`", "").split())
+        assert docstring.startswith(sentence.removesuffix("."))
+
+
+def test_metrics_and_protocols_are_listed():
+    assert set(sentences("metrics")) == {each.name for each in described()}
+    assert list(sentences("protocols")) == shipped()
+    assert all(sentence.endswith(".") for kind in KINDS for sentence in sentences(kind).values())
+
+
+def test_a_list_is_printed_and_an_unknown_kind_is_refused(capsys):
+    assert main(["list", "methods"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("MoCo     Momentum contrast")
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out.split("\n")[0] == "ssl-vision list objectives"
+    assert main(["list", "losses"]) == 2
+    assert "cannot list 'losses'; available: objectives, encoders" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "first", "absent"),
+    [
+        (["--model.help"], "--model takes one of these classes", "--model.queue_size"),
+        (["--model.help", "MoCo"], "MoCo: Momentum contrast", "SimSiam"),
+        (["--model", "MoCo", "--model.help"], "MoCo: Momentum contrast", "SimCLR"),
+        (["--data.help"], "--data takes one of these classes", "--data.unlabeled"),
+        (["--data.help=STL10"], "STL10: 113,000 images", "CIFAR10"),
+        (["--model.objective.help"], "--model.objective takes one", "--model.objective.alpha"),
+        (["--model.objective.help", "MACL"], "MACL: MACL-a", "--model.hidden_dim"),
+        (["--model.objective.temperature.help", "Constant"], "Constant: τ = temperature", "alpha"),
+        (
+            ["--model.encoder.help", "ssl_vision.encoders.Timm"],
+            "Timm: Encoder from timm",
+            "--model.encoder.width",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_help_of_a_class_concerns_that_class_alone(args, first, absent):
+    text = answer(args)
+    assert text.startswith(first)
+    assert absent not in text
+    assert len(text.splitlines()) < 150
+
+
+def test_help_of_a_class_of_the_user_has_its_options_and_those_of_its_base(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_losses.py").write_text(
+        '"""Mine."""\n'
+        "from ssl_vision.objectives import InfoNCE\n"
+        "raise SystemExit('imported')\n"
+        "class Sharp(InfoNCE):\n"
+        '    """Sharp contrast.\n\n    Args:\n        edge: how sharp.\n    """\n'
+        "    def __init__(self, *, edge: int = 3, **options):\n"
+        "        super().__init__(**options)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["fit", "--model.objective.help", "my_losses.Sharp"]) == 0
+    printed = capsys.readouterr().out
+    assert "--model.objective.edge 3" in printed
+    assert "How sharp. [int]" in printed
+    assert "--model.objective.pairs both" in printed
+
+
+def test_a_misspelt_class_in_help_is_one_line():
+    with pytest.raises(InputError, match="no class named MoC, did you mean 'MoCo'"):
+        answer(["--model.help", "MoC"])
+
+
+def test_bare_fit_says_how_to_start_and_names_commands_that_parse(parsed, capsys):
+    assert main(["fit"]) == 0
+    assert capsys.readouterr().out == f"{START}\n"
+    commands = re.findall(r"^  ssl-vision fit (--data .*?)  ", START, flags=re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        assert parsed(*command.split())["data"]["class_path"].startswith("ssl_vision.data")
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    {
+        "lr": "model.optimizer.lr",
+        "batch_size": "data.batch_size",
+        "batch-size": "data.batch_size",
+        "epochs": "trainer.max_epochs",
+        "backbone": "model.encoder",
+        "arch": "model.encoder",
+        "temperature": "model.objective.temperature",
+        "model.lr": "model.optimizer.lr",
+        "model.batch_size": "data.batch_size",
+        "optimizer.weight_decay": "model.optimizer.weight_decay",
+        "queue_size": "model.queue_size",
+        "alpha": "model.objective.alpha",
+        "bacth_size": "data.batch_size",
+        "no_such_thing": "",
+    }.items(),
+)
+def test_a_name_of_other_programs_suggests_the_option(option, meant):
+    assert closest_option(option, list(known_options())) == meant
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--lr=3", "there is no option --lr, did you mean --model.optimizer.lr?"),
+        ("--model.lr=3", "model: SimCLR has no option 'lr', did you mean --model.optimizer.lr?"),
+        ("--model=BYOL", "model: no class named BYOL; available: MoCo, SimCLR, SimCo, SimMoCo"),
+        (
+            "--model.objective=BYOL",
+            "model.objective: no class named BYOL; ssl-vision list objectives lists them",
+        ),
+    ],
+)
+def test_an_unknown_option_is_one_line_with_the_real_one(option, message, capsys):
+    assert main(["fit", option]) == 2
+    assert capsys.readouterr().err == f"ssl-vision fit: {message}\n"
+
+
+def test_sources_follow_names_that_a_package_imports():
+    source = definition("ssl_vision.objectives.MACLc")
+    assert [each.name for each in source.ancestors] == ["MACLc", "MACL", "Contrastive", "Objective"]
+    assert definition("ssl_vision.objectives.NoSuchClass") is None
+    assert definition("no_such_module.Class") is None
