@@ -1,12 +1,10 @@
-"""Encoders from timm, by name."""
+"""Encoders from timm, by name. timm, which takes a second to import, is imported when one is built."""
 
 import difflib
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import timm
-from timm.models import group_parameters
 from torch import Tensor, nn
 
 from ssl_vision.encoders.encoder import ModuleEncoder
@@ -54,6 +52,8 @@ class Timm(ModuleEncoder):
     def __init__(
         self, name: str, img_size: int | None = None, pretrained: bool = False, **kwargs: Any
     ) -> None:
+        import timm
+
         if not timm.is_model(name):
             near = difflib.get_close_matches(name, timm.list_models(), n=1, cutoff=0.5)
             raise ValueError(f"timm has no model '{name}'" + (f", did you mean '{near[0]}'?" if near else ""))
@@ -108,6 +108,8 @@ class Timm(ModuleEncoder):
         Raises:
             NotImplementedError: timm has no grouping of this model.
         """
+        from timm.models import group_parameters
+
         network: Any = self.network
         try:
             matcher = network.group_matcher(coarse=False)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import timm
 import torch
 import torchvision
 from safetensors.torch import load_file
@@ -116,6 +115,8 @@ def _load_torchvision(path: Path, given: Pretrained) -> Network:
 
 
 def _load_timm(path: Path, given: Pretrained) -> Network:
+    import timm
+
     if isinstance(given.backbone, Timm):
         network: Any = timm.create_model(given.backbone.name, num_classes=0, **given.backbone.options)
         network.load_state_dict(load_file(path))

@@ -2,13 +2,29 @@
 
 from typing import Literal
 
-from lightly.models.modules.heads import ProjectionHead
-from torch import nn
+from torch import Tensor, nn
 
 from ssl_vision.encoders import MOST_PARAMETERS
 from ssl_vision.errors import InputError
 
 HeadBatchNorm = Literal["none", "hidden", "all"]
+
+
+class ProjectionHead(nn.Module):
+    """Layers that map features to embeddings; the names of their parameters begin with ``layers.``.
+
+    Args:
+        layers: modules that are called one after the other; the first ones end with the hidden layer's ReLU.
+    """
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map features (N, F) to embeddings (N, ``output_dim``)."""
+        embeddings: Tensor = self.layers(features)
+        return embeddings
 
 
 def projection_head(features: int, hidden: int, output: int, batch_norm: HeadBatchNorm) -> ProjectionHead:
@@ -22,6 +38,9 @@ def projection_head(features: int, hidden: int, output: int, batch_norm: HeadBat
             f"hidden_dim {hidden} and output_dim {output} make {count:.1e} parameters, "
             f"over {MOST_PARAMETERS:.1e}"
         )
-    hidden_norm = None if batch_norm == "none" else nn.BatchNorm1d(hidden)
-    output_norm = nn.BatchNorm1d(output) if batch_norm == "all" else None
-    return ProjectionHead([(features, hidden, hidden_norm, nn.ReLU()), (hidden, output, output_norm, None)])
+    hidden_norm = [] if batch_norm == "none" else [nn.BatchNorm1d(hidden)]
+    output_norm = [nn.BatchNorm1d(output)] if batch_norm == "all" else []
+    return ProjectionHead(
+        nn.Linear(features, hidden, bias=not hidden_norm), *hidden_norm, nn.ReLU(),
+        nn.Linear(hidden, output, bias=not output_norm), *output_norm,
+    )  # fmt: skip

@@ -5,8 +5,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.decomposition import PCA
-from sklearn.manifold import TSNE
 from torch import Tensor
 
 from ssl_vision.metrics.rows import unit_rows
@@ -72,6 +70,9 @@ def section(context: ReportContext, sheet: SpriteSheet) -> Section:
 
 def projections(features: Tensor, *, seed: int) -> dict[str, NDArray[np.floating[Any]]]:
     """Coordinates (N, 2) of features (N, F) by ``PCA``, and by ``t-SNE`` of 50 principal components."""
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
     values = features.double().numpy()
     components = PCA(min(_DIRECTIONS, *values.shape), svd_solver="full").fit_transform(values)
     if components.shape[1] < 2:

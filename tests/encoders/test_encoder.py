@@ -228,7 +228,7 @@ def test_a_checkpoint_never_makes_an_evaluation_download(tiny_run, monkeypatch):
     given = []
     create = timm.create_model
     monkeypatch.setattr(
-        "ssl_vision.encoders.timm.timm.create_model",
+        "timm.create_model",
         lambda name, pretrained, **rest: given.append(pretrained) or create(name, **rest),
     )
     assert isinstance(untrained_model(config).backbone, Encoder)

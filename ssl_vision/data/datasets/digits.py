@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from ssl_vision.data.augment.views import Views
@@ -52,6 +51,8 @@ class Digits(ImageData):
         """Read a split; scan values v in 0..16 become round(255/16 v) in three equal channels."""
         if split == "pretrain":
             return self.split("train")
+        from sklearn.datasets import load_digits
+
         digits = load_digits()
         part = slice(_TRAIN) if split == "train" else slice(_TRAIN, None)
         scans = torch.from_numpy(digits.images[part]).mul(255 / 16).round().to(torch.uint8)

@@ -1,0 +1,52 @@
+"""Heavy libraries that a command does not import before it needs them."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+import sys
+from ssl_vision.main import main
+for command in {commands}:
+    try:
+        main(command)
+    except SystemExit:
+        pass
+print([name for name in {names} if name in sys.modules], file=sys.stderr)
+"""
+
+
+def imported(commands, names):
+    """Those of some modules that a process has imported after some commands."""
+    code = CODE.format(commands=commands, names=names)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return ast.literal_eval(done.stderr.splitlines()[-1])
+
+
+def test_commands_that_read_files_alone_import_no_torch():
+    commands = [
+        *[[name, "--help"] for name in ("runs", "sweep", "compare", "doctor", "reproduce", "list")],
+        ["runs", "no/such/folder"],
+        ["fit", "--help"],
+    ]
+    assert imported(commands, ["torch", "pytorch_lightning", "timm", "wandb"]) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["fit", "--no_such_option=1"], ["export", "no/such/run"], ["report", "no/such/run"]],
+    ids=lambda command: command[0],
+)
+def test_no_command_imports_timm_lightlys_networks_or_scikit_learn_before_it_uses_them(command):
+    names = [
+        "timm",
+        "lightly.models",
+        "sklearn",
+        "faiss",
+        "matplotlib.pyplot",
+        "plotly",
+        "torch.utils.tensorboard",
+    ]
+    assert imported([command], names) == []
