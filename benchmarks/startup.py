@@ -24,14 +24,13 @@ IMPORTS = ("torch", "torchvision", "pytorch_lightning")
 COMMANDS = {
     "ssl-vision fit --help": "fit --help",
     "ssl-vision list objectives": "list objectives",
-    "ssl-vision doctor --help": "doctor --help",
+    "ssl-vision runs --help": "runs --help",
+    "ssl-vision doctor": "doctor",
     "ssl-vision fit, unknown option": "fit --no_such_option=1",
     "ssl-vision evaluate, no such run": "evaluate no/such/run",
     "ssl-vision export, no such run": "export no/such/run",
     "ssl-vision embed, no such run": "embed no/such/images --backbone=no/such/run --output=features.npz",
     "ssl-vision report, no such run": "report no/such/run",
-    "ssl-vision compare --help": "compare --help",
-    "ssl-vision sweep --help": "sweep --help",
 }
 """Arguments of what is measured, by its name in the table."""
 

@@ -40,13 +40,5 @@ def test_commands_that_read_files_alone_import_no_torch():
     ids=lambda command: command[0],
 )
 def test_no_command_imports_timm_lightlys_networks_or_scikit_learn_before_it_uses_them(command):
-    names = [
-        "timm",
-        "lightly.models",
-        "sklearn",
-        "faiss",
-        "matplotlib.pyplot",
-        "plotly",
-        "torch.utils.tensorboard",
-    ]
+    names = ["timm", "lightly.models", "sklearn", "faiss", "plotly"]
     assert imported([command], names) == []
