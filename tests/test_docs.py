@@ -333,6 +333,7 @@ def test_every_protocol_is_in_readme():
         ("compare", "compare", "compare.md", None),
         ("reclaim", "reclaim", "objectives.md", "rows"),
         ("methods", "methods_cpu", "speed.md", None),
+        ("startup", "startup", "speed.md", "rows"),
     ],
 )
 def test_every_measured_table_is_the_one_that_its_benchmark_wrote(name, written, page, rows, monkeypatch):

@@ -22,6 +22,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
             return None
     with Progress("loading", lines=False):
         fit = import_module("ssl_vision.cli.fit")
-    rest = [option for option in options if option != "all"] if "--help" in options else options
-    page: dict[str, Any] | None = fit.run([command, *rest])
+    if {"-h", "--help"} & set(options):
+        options = ["--help"]  # without the word all
+    page: dict[str, Any] | None = fit.run([command, *options])
     return page
