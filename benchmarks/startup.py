@@ -46,7 +46,7 @@ def cpu_seconds(*command: str) -> float:
 
 def measured(rounds: int) -> list[dict[str, Any]]:
     """Return the median of each process's CPU time; one round before the others fills the file cache."""
-    processes = {f"import {name}": ("-c", f"import {name}") for name in IMPORTS}
+    processes: dict[str, tuple[str, ...]] = {f"import {name}": ("-c", f"import {name}") for name in IMPORTS}
     processes |= {name: ("-m", "ssl_vision", *args.split()) for name, args in COMMANDS.items()}
     seconds: dict[str, list[float]] = {name: [] for name in processes}
     for _ in range(rounds + 1):

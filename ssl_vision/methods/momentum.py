@@ -126,8 +126,8 @@ class MomentumMethod(Method):
 
     def after_update(self) -> None:
         """Move the momentum network towards the network."""
-        slow = [*self.momentum_backbone.parameters(), *self.momentum_head.parameters()]
-        fast = [*self.backbone.parameters(), *self.head.parameters()]
+        slow: list[Tensor] = [*self.momentum_backbone.parameters(), *self.momentum_head.parameters()]
+        fast: list[Tensor] = [*self.backbone.parameters(), *self.head.parameters()]
         with torch.no_grad():
             torch._foreach_lerp_(slow, fast, 1 - self._momentum_of_step())
 
