@@ -45,4 +45,5 @@ class ObjectiveStatistics(pl.Callback):
         if not every or trainer.global_step % every:
             return
         for key, value in objective_at(pl_module, self.path).statistics().items():
-            pl_module.log(f"train/{key}", value, prog_bar=key == "temperature")
+            shown = key == "temperature"  # Lightning reads it again at every later step of the epoch
+            pl_module.log(f"train/{key}", value.cpu() if shown else value, prog_bar=shown)

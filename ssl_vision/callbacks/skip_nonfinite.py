@@ -85,7 +85,7 @@ class SkipNonFiniteSteps(pl.Callback):
         if pl_module.device.type == "cpu" or logs:
             self._look(trainer, pl_module)
         if self.skipped and logs:
-            pl_module.log("train/skipped_steps", float(self.skipped), prog_bar=True)
+            pl_module.log("train/skipped_steps", torch.tensor(float(self.skipped)), prog_bar=True)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Looks, so that what is validated is whole."""

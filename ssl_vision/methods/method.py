@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from ssl_vision.data import fold
 from ssl_vision.data.images import Batch
+from ssl_vision.data.loading.loader import Batches
 from ssl_vision.data.module import ImageData
 from ssl_vision.descriptions import describe
 from ssl_vision.encoders import (
@@ -33,6 +34,7 @@ from ssl_vision.methods.outputs import Layers, View
 from ssl_vision.methods.parameter_groups import freeze
 from ssl_vision.methods.projection import HeadBatchNorm, projection_head
 from ssl_vision.objectives import Contrastive, InfoNCE, Objective, as_objective, in_chunks
+from ssl_vision.objectives.gather import equal_shares
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
 
@@ -161,6 +163,7 @@ class Method(pl.LightningModule, ABC):
         self.optimizer_rule = optimizer
         self._seed = torch.initial_seed() if seed is None else seed
         self._graphed: GraphedTraining | None = None
+        self._equal_shares = False
         self._lr: float | Tensor = 0.0
         self.objective = InfoNCE() if objective is None else objective
         self._contracts = (self._checked_objective(self.objective),)  # a tuple, so that it is no submodule
@@ -285,7 +288,8 @@ class Method(pl.LightningModule, ABC):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Run `loss`, or replay its CUDA graph."""
         if self._graphed is None:
-            return self.loss(batch)
+            with equal_shares(self._equal_shares):
+                return self.loss(batch)
         loss = self._graphed(batch)
         self.after_backward()
         self.after_update()
@@ -355,6 +359,8 @@ class Method(pl.LightningModule, ABC):
     def on_train_start(self) -> None:
         """Prepare the CUDA graph, and an objective that continues within an epoch."""
         self._contract.set_epoch(self.current_epoch)
+        loader = self.trainer.train_dataloader
+        self._equal_shares = isinstance(loader, Batches) and loader.equal_shares
         if self.cuda_graph:
             optimizer: Any = self.optimizers(use_pl_optimizer=False)
             self._graphed = GraphedTraining(self.loss, optimizer, self.device)
@@ -377,7 +383,8 @@ class Method(pl.LightningModule, ABC):
 
     def on_after_backward(self) -> None:
         """Call `after_backward`."""
-        self.after_backward()
+        with equal_shares(self._equal_shares):
+            self.after_backward()
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Update the weights, then call `after_update`."""
@@ -389,7 +396,8 @@ class Method(pl.LightningModule, ABC):
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.trainer.global_step % every == 0:
             loss = outputs["loss"] * self.trainer.accumulate_grad_batches  # Lightning has divided it
-            self.log("train/loss", loss, batch_size=len(batch.images), prog_bar=True)
+            # On the host, because Lightning reads it again for its progress bar at every step that follows.
+            self.log("train/loss", loss.cpu(), batch_size=len(batch.images), prog_bar=True)
             self.log("train/lr", torch.as_tensor(self._lr, dtype=torch.float64))
 
     @property

@@ -1,10 +1,11 @@
 """Exact nearest neighbours, by cosine similarity or Euclidean distance."""
 
+import functools
 import importlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import ModuleType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -138,6 +139,12 @@ def _faiss() -> ModuleType | None:
     return faiss if hasattr(faiss, "IndexFlatIP") else None
 
 
+@functools.cache
+def _gpu_resources() -> Any:
+    """Return FAISS's streams, handles and temporary memory on the GPUs, which are slow to make."""
+    return importlib.import_module("faiss").StandardGpuResources()
+
+
 def _search_faiss(queries: Tensor, bank: Tensor, k: int, *, on_gpu: bool) -> Neighbours:
     """Search with FAISS; redo rows with a tie at the k-th neighbour, which FAISS breaks arbitrarily."""
     faiss = importlib.import_module("faiss")
@@ -145,7 +152,7 @@ def _search_faiss(queries: Tensor, bank: Tensor, k: int, *, on_gpu: bool) -> Nei
     if on_gpu:
         importlib.import_module("faiss.contrib.torch_utils")
         similarity, index = faiss.knn_gpu(
-            faiss.StandardGpuResources(), queries, bank, count,
+            _gpu_resources(), queries, bank, count,
             metric=faiss.METRIC_INNER_PRODUCT, device=queries.device.index,
         )  # fmt: skip
     else:

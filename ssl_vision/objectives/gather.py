@@ -1,10 +1,38 @@
 """Embeddings of all processes, so that each sees every negative."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from ssl_vision.objectives.logit_margin import check_views
+
+_equal_shares = ContextVar("_equal_shares", default=False)
+
+
+@contextmanager
+def equal_shares(equal: bool = True) -> Iterator[None]:
+    """Run a block in which every process has the same number of rows, if ``equal`` is True.
+
+    `gather` then exchanges no numbers of rows, for which the host would wait at every step. If the numbers
+    differ all the same, the processes wait for each other forever or exchange wrong rows.
+
+    Args:
+        equal: False changes nothing.
+
+    Example:
+        >>> with equal_shares():
+        ...     is_distributed()
+        False
+    """
+    token = _equal_shares.set(equal or _equal_shares.get())
+    try:
+        yield
+    finally:
+        _equal_shares.reset(token)
 
 
 def is_distributed() -> bool:
@@ -27,7 +55,9 @@ def gather_batch(z1: Tensor, z2: Tensor, *, gathers: bool) -> tuple[Tensor, Tens
 
 
 def gather(z: Tensor) -> Tensor:
-    """The rows of all processes, in the order of their ranks; processes may have different numbers of rows.
+    """The rows of all processes, in the order of their ranks.
+
+    Processes may have different numbers of rows, which are then exchanged first; not within `equal_shares`.
 
     Every process then computes the same loss of the whole batch. The gradient reaches a process's own rows
     only, and directly: nothing is communicated on the way back. It is multiplied by the number of processes,
@@ -41,10 +71,7 @@ def gather(z: Tensor) -> Tensor:
         (Σ n, D).
     """
     world, rank = dist.get_world_size(), dist.get_rank()
-    mine = torch.tensor([len(z)], device=z.device)
-    counts = [torch.zeros_like(mine) for _ in range(world)]
-    dist.all_gather(counts, mine)
-    rows = [int(count) for count in counts]
+    rows = [len(z)] * world if _equal_shares.get() else _row_counts(z, world)
     padded = z.new_zeros(max(rows), z.shape[1])
     padded[: len(z)] = z.detach()
     parts = [torch.empty_like(padded) for _ in range(world)]
@@ -52,6 +79,14 @@ def gather(z: Tensor) -> Tensor:
     whole = [part[:count] for part, count in zip(parts, rows, strict=True)]
     whole[rank] = _scale_gradient(z, world)
     return torch.cat(whole)
+
+
+def _row_counts(z: Tensor, world: int) -> list[int]:
+    """Number of rows of each process."""
+    mine = torch.tensor([len(z)], device=z.device)
+    counts = [torch.zeros_like(mine) for _ in range(world)]
+    dist.all_gather(counts, mine)
+    return [int(count) for count in counts]
 
 
 def mean_over_processes(losses: Tensor, total: int) -> Tensor:

@@ -126,6 +126,7 @@ class RECLAIM(Objective):
         self.epoch = 0
         self._stats: dict[str, Tensor] = {}
         self._chosen: tuple[Tensor, Chosen, Chosen] | None = None
+        self._step: int | None = None
         self.register_load_state_dict_pre_hook(_prepare_for)  # type: ignore[no-untyped-call]
 
     @property
@@ -248,6 +249,7 @@ class RECLAIM(Objective):
         self.u_bank.write(numbers, all_u, rho=self.rho)
         self.v_bank.write(numbers, all_v, rho=self.rho)
         self.steps += 1
+        self._step = None if self._step is None else self._step + 1
         loss = mean_over_processes(losses, len(numbers))
         self._stats = {
             "contrast": loss.detach(),
@@ -262,10 +264,15 @@ class RECLAIM(Objective):
 
     def _draw(self) -> Tensor:
         """The random rows of a step, a function of torch's initial seed and the number of the step."""
-        seed = (torch.initial_seed() * _ODD + int(self.steps)) % 2**63
+        if self._step is None:  # read once: a device would be waited for at every step
+            self._step = int(self.steps)
+        seed = (torch.initial_seed() * _ODD + self._step) % 2**63
         images = len(self.labels)
         rows = torch.randperm(images, generator=torch.Generator().manual_seed(seed))
-        return rows[: math.ceil(self.share * images)].to(self.labels.device)
+        rows = rows[: math.ceil(self.share * images)]
+        if self.labels.is_cuda:
+            rows = rows.pin_memory()
+        return rows.to(self.labels.device, non_blocking=True)
 
     def _choose(
         self, bank: Bank, queries: Tensor, whole: Tensor, own: Tensor, numbers: Tensor, draw: Tensor | None
@@ -299,7 +306,8 @@ class RECLAIM(Objective):
 
 
 def _prepare_for(module: RECLAIM, state: Mapping[str, Tensor], prefix: str, *_: Any) -> None:
-    """Makes what the state that is about to be loaded was saved with."""
+    """Makes what the state that is about to be loaded was saved with; forgets the number of the step."""
+    module._step = None
     rows = [state.get(f"{prefix}{bank}.rows") for bank in ("u_bank", "v_bank")]
     if "critic" not in module._modules and rows[0] is not None and rows[1] is not None:
         module._make(len(rows[0]), rows[0].shape[1], rows[1].shape[1])

@@ -102,6 +102,15 @@ def test_a_pass_starts_after_the_batches_that_are_completed(done):
 
 
 @pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize(("count", "world_size"), [(48, 2), (47, 2), (50, 2), (47, 1)])
+def test_equal_shares_says_if_all_processes_have_equal_batches(count, world_size, drop_last):
+    options = {"drop_last": drop_last, "world_size": world_size}
+    ranks = [loader(count, rank=rank, **options) for rank in range(world_size)]
+    sizes = [[len(step) for step in indices(rank)] for rank in ranks]
+    assert all(rank.equal_shares == (sizes[0] == sizes[-1]) for rank in ranks)
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
 def test_length_is_the_number_of_batches(drop_last):
     batches = loader(50, drop_last=drop_last)
     assert len(batches) == len(list(batches)) == (6 if drop_last else 7)

@@ -214,6 +214,28 @@ def test_gpu_faiss_is_used_only_with_a_gpu(monkeypatch):
     assert faiss_kind() == "cpu"
 
 
+def test_gpu_faiss_keeps_its_resources(monkeypatch):
+    made = []
+
+    def knn_gpu(resources, queries, bank, count, **options):
+        assert resources is made[0]
+        return (queries @ bank.T).topk(count)
+
+    def resources():
+        made.append(object())
+        return made[-1]
+
+    faiss = types.SimpleNamespace(StandardGpuResources=resources, knn_gpu=knn_gpu, METRIC_INNER_PRODUCT=0)
+    monkeypatch.setattr(importlib, "import_module", lambda name: faiss)
+    module._gpu_resources.cache_clear()
+    try:
+        for _ in range(3):
+            module._search_faiss(torch.eye(4), torch.eye(4), 2, on_gpu=True)
+    finally:
+        module._gpu_resources.cache_clear()
+    assert len(made) == 1
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_equals_cpu():

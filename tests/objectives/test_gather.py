@@ -12,8 +12,10 @@ import torch
 import torch.distributed as dist
 from ranks import assert_ranks_succeed, leave_group
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssl_vision import objectives as o
+from ssl_vision.objectives.gather import equal_shares, gather
 
 PRESETS = [c for c in vars(o).values() if getattr(c, "__module__", "") == "ssl_vision.objectives.presets"]
 WITH_PAIRS = [*PRESETS, o.SupCon, o.ArcCon, o.MPT, o.MET, o.MAT, o.UnifiedGradient]
@@ -110,7 +112,29 @@ def process(rank, world, rendezvous):
         everywhere = [torch.zeros_like(loss) for _ in range(world)]
         dist.all_gather(everywhere, loss.detach())
         assert all(torch.equal(other, loss.detach()) for other in everywhere), name
+    check_equal_shares(rank, world)
     leave_group()
+
+
+def check_equal_shares(rank, world):
+    """Equal shares need one exchange, the rows, and no number that the host waits for."""
+    expected = batch()[0]
+    mine = expected.tensor_split(world)[rank]
+    with mock.patch("torch.distributed.all_gather", wraps=dist.all_gather) as exchange:
+        with equal_shares(), NoNumbersRead():
+            assert torch.equal(gather(mine), expected)
+        assert exchange.call_count == 1
+        with equal_shares(False):
+            assert torch.equal(gather(mine), expected)
+        assert exchange.call_count == 3
+
+
+class NoNumbersRead(TorchDispatchMode):
+    """Refuses to read a number from a tensor, for which the host would wait."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func is not torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
 
 
 def one_process_alone(name):

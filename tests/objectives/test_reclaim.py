@@ -271,6 +271,10 @@ def test_random_negatives_are_a_share_of_the_bank_and_others_at_every_step():
     again = prepared(negatives="random", share=0.33)
     again.load_state_dict(objective.state_dict())
     assert torch.equal(again._draw(), objective._draw())
+    again(*z, **given)
+    assert not torch.equal(again._draw(), objective._draw())
+    again.load_state_dict(objective.state_dict())
+    assert torch.equal(again._draw(), objective._draw())
 
 
 def test_statistics_tell_the_gap_and_how_many_negatives_are_of_the_anchors_class():

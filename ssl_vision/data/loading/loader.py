@@ -135,6 +135,11 @@ class Batches:
             self._position = (epoch, done)
             yield batch
 
+    @property
+    def equal_shares(self) -> bool:
+        """True if each batch has the same number of images in all processes."""
+        return all((stop - start) % self._world_size == 0 for start, stop in pairwise(self._bounds))
+
     def state_dict(self) -> dict[str, int]:
         """Return the epoch of the current pass and the number of batches that it has yielded."""
         epoch, step = self._position
