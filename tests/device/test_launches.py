@@ -1,0 +1,15 @@
+"""The record of kernel launches states a reason for each of its versions."""
+
+import hashlib
+import json
+from pathlib import Path
+
+
+def test_the_record_changes_only_with_a_reason():
+    record = json.loads(Path(__file__).with_name("launches.json").read_text())
+    text = json.dumps([record["torch"], record["launches"]], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    latest = record["changes"][-1]
+    assert latest["digest"] == digest, f"append a change with its reason and the digest {digest}"
+    assert len({change["digest"] for change in record["changes"]}) == len(record["changes"])
+    assert all(change["reason"] for change in record["changes"])

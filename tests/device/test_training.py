@@ -1,0 +1,192 @@
+"""Training steps on the fake device: no host waits, no pageable copies, no more launches than recorded.
+
+Run as a script, this file is the program that trains.
+"""
+
+import tempfile
+import warnings
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import device_program
+import jsonargparse
+import pytest
+import pytorch_lightning as pl
+import torch
+import yaml
+from settings import CONFIGS, resnet
+from torch import nn
+
+import ssl_vision.methods
+from ssl_vision import objectives as o
+from ssl_vision.callbacks import ObjectiveStatistics, SkipNonFiniteSteps, WeightHistogram
+from ssl_vision.data import Digits, Views
+from ssl_vision.methods import OptimizerRule
+
+BATCH = 64
+
+
+def objective(name: str) -> nn.Module:
+    """The objective of a file of configs/objective."""
+    given = yaml.safe_load((CONFIGS / "objective" / f"{name}.yaml").read_text())
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(nn.Module, "objective")
+    config = parser.parse_object({"objective": full(given["model"]["init_args"]["objective"])})
+    return parser.instantiate_classes(config).objective
+
+
+def full(config: Any) -> Any:
+    """A config with import paths of the classes."""
+    if isinstance(config, str):
+        return {"class_path": f"ssl_vision.objectives.{config}"}
+    if not isinstance(config, dict):
+        return config
+    path = {"class_path": f"ssl_vision.objectives.{config['class_path']}"} if "class_path" in config else {}
+    return {key: full(value) if isinstance(value, dict) else value for key, value in config.items()} | path
+
+
+class Watch(pl.Callback):
+    """Counts one step, from its forward pass to the views of the next one, after the first have warmed up."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.parts, self.places = step, {}, []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if batch_idx == self.step:
+            device_program.reset()
+            self._watched = device_program.watched(self.places)
+            self._watched.__enter__()
+        if batch_idx == self.step + 1:
+            self._watched.__exit__(None, None, None)
+            self.parts["whole"] = device_program.counts()
+
+    def on_before_backward(self, trainer, pl_module, loss):
+        self._count("forward", trainer)
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        self._count("backward", trainer)
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if batch_idx == self.step:
+            self.parts["update"] = device_program.counts()
+
+    def _count(self, part, trainer):
+        if trainer.fit_loop.epoch_loop.batch_idx == self.step:
+            self.parts[part] = device_program.counts()
+
+
+def train(
+    method: str = "SimCLR",
+    objective: nn.Module | None = None,
+    optimizer: str = "adam",
+    precision: str = "bf16-mixed",
+    deterministic: bool = False,
+    views: dict[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train a few steps; return the counts of one that the trainer does not log."""
+    warm = 6 if options.get("cuda_graph") else 3
+    model = getattr(ssl_vision.methods, method)(
+        encoder=resnet(width=4),
+        objective=objective or o.InfoNCE(),
+        optimizer=OptimizerRule(name=optimizer),
+        **options,
+    )
+    watch, rows = Watch(warm), SimpleNamespace(log_metrics=lambda *args, **kwargs: None)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = pl.Trainer(
+            max_epochs=1, limit_train_batches=warm + 2, limit_val_batches=0, log_every_n_steps=warm,
+            accelerator="gpu", devices=1, precision=precision, deterministic=deterministic, logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            default_root_dir=folder,
+            callbacks=[watch, ObjectiveStatistics(), WeightHistogram(rows), SkipNonFiniteSteps()],
+        )  # fmt: skip
+        data = Digits(batch_size=BATCH) if views is None else Digits(batch_size=BATCH, views=Views(**views))
+        try:
+            trainer.fit(model, data)
+        finally:
+            torch.use_deterministic_algorithms(False)
+            torch.backends.cudnn.deterministic = False
+    return {"places": Counter(watch.places), **watch.parts}
+
+
+OBJECTIVES = sorted(file.stem for file in (CONFIGS / "objective").glob("*.yaml"))
+METHODS = sorted(file.stem for file in (CONFIGS / "method").glob("*.yaml"))
+ALL_VIEWS = {"size": 24, "blur": 0.5, "degrees": 10.0, "solarize": 0.1}
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {"objective": name} for name in OBJECTIVES},
+    **{f"{name}, deterministic": {"objective": name, "deterministic": True} for name in OBJECTIVES},
+    **{f"reclaim, {kind}": {"negatives": kind} for kind in ("nearest", "random")},
+    **{
+        f"{optimizer}, {precision}": {"optimizer": optimizer, "precision": precision}
+        for optimizer in ("adam", "adamw", "sgd", "lars")
+        for precision in ("32-true", "bf16-mixed", "16-mixed")
+    },
+    **{f"method {name}": {"method": name} for name in METHODS},
+    "bn per_view": {"bn": "per_view"},
+    "chunks": {"chunk_size": BATCH // 4},
+    "all views": {"views": ALL_VIEWS},
+}
+COMPILED: dict[str, dict[str, Any]] = {
+    "compiled views": {"views": {"compile": True}},
+    "all views, compiled": {"views": {**ALL_VIEWS, "compile": True}},
+    "compiled encoder": {"compile_mode": "default"},
+    "compiled views and encoder": {"views": {"compile": True}, "compile_mode": "default"},
+}
+GRAPHS: dict[str, dict[str, Any]] = {
+    f"graph, {optimizer}, {precision}": {"cuda_graph": True, "optimizer": optimizer, "precision": precision}
+    for optimizer in ("adam", "adamw", "sgd")
+    for precision in ("32-true", "bf16-mixed")
+}
+
+
+def run(case: str) -> dict[str, Any]:
+    """The counts of a case."""
+    options = dict((CASES | COMPILED | GRAPHS)[case])
+    if "objective" in options:
+        options["objective"] = objective(options["objective"])
+    if "negatives" in options:
+        negatives = options.pop("negatives")
+        options["objective"] = o.RECLAIM(k=10, warmup_epochs=0, negatives=negatives)
+    if "method" in options:
+        options = of_method(options["method"])
+    return train(**options)
+
+
+def of_method(name: str) -> dict[str, Any]:
+    """The method of a file of configs/method and its options."""
+    given = yaml.safe_load((CONFIGS / "method" / f"{name}.yaml").read_text())["model"]
+    options = given["init_args"]
+    return options | {
+        "method": given["class_path"], "objective": o.InfoNCE(**options["objective"]["init_args"])
+    }  # fmt: skip
+
+
+ALL = [*CASES, *(pytest.param(case, marks=pytest.mark.long) for case in COMPILED | GRAPHS)]
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_a_step_neither_waits_nor_launches_more_than_recorded(case, result, launches):
+    whole = result["whole"]
+    assert whole["wait"] == 0, result["places"]
+    assert whole["pageable"] == 0
+    assert whole["refused"] == 0
+    assert launches(case, whole["launch"])
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.long) for case in GRAPHS])
+def test_a_recorded_step_is_one_graph(case, result):
+    update = result["update"]
+    assert (update["graph"], update["launch"]) == (1, 0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", ["compiled views"])
+def test_compiled_views_are_few_kernels(case, result):
+    assert result["whole"]["launch"] - result["update"]["launch"] <= 40
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore")
+    device_program.main(run)
