@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 _LIBRARY = ctypes.CDLL(None)
 
@@ -53,6 +55,99 @@ def watched(places: list[str]) -> Iterator[None]:
         finally:
             torch.cuda.set_sync_debug_mode(mode)
             warnings.showwarning = show
+
+
+class ComputedOnHost(TorchDispatchMode):
+    """Computes on the host what the kernels of the fake device do not: its memory is memory of the host.
+
+    Each operation also runs on the device, so that its launches and waits are counted. Kernels that are not
+    called through the dispatcher, which are those of Triton and those in a CUDA graph, are not computed.
+    """
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        kwargs = kwargs or {}
+        if func in (aten.index.Tensor, aten.index_put.default, aten.index_put_.default):
+            args = (args[0], [_rows_of(index) for index in args[1]], *args[2:])
+        if str(func).startswith(CUSOLVER) and _on_device(args[0]):
+            return tree_map(_to_device, func(*tree_map(host, args), **tree_map(host, kwargs)))
+        result = func(*args, **kwargs)
+        unchanged = func.overloadpacket is aten.set_ or torch.cuda.is_current_stream_capturing()
+        if unchanged or not any(map(_on_device, tree_leaves((result, args, kwargs)))):
+            return result
+        function = HOST_FORMS.get(func, func)
+        on_host = function(*tree_map(host, args), **tree_map(host, kwargs))
+        if func is aten._local_scalar_dense.default:
+            return on_host
+        leaves, structure = tree_flatten(result)
+        written = [_written(*pair) for pair in zip(leaves, tree_leaves(on_host), strict=False)]
+        return tree_unflatten(written + leaves[len(written) :], structure)  # cuDNN's operations return more
+
+
+def host(value: Any) -> Any:
+    """A tensor of the host with the memory of a tensor of the device; other values as they are."""
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    if not _on_device(value):
+        return value
+    storage = value.untyped_storage()
+    shared = torch.UntypedStorage(0)
+    if storage.nbytes():
+        memory = (ctypes.c_byte * storage.nbytes()).from_address(storage.data_ptr())
+        shared = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+    place = (value.storage_offset(), value.size(), value.stride())
+    return torch.empty(0, dtype=value.dtype).set_(shared, *place)
+
+
+def _on_device(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_cuda
+
+
+def _to_device(value: Any) -> Any:
+    return value.cuda() if isinstance(value, torch.Tensor) else value
+
+
+def _rows_of(index: Any) -> Any:
+    """The rows that a mask chooses, which the device does not know."""
+    if not _on_device(index) or index.dtype != torch.bool:
+        return index
+    assert index.ndim == 1, "the package indexes with masks of one dimension"
+    index.nonzero()  # waits
+    return _to_device(host(index).nonzero().squeeze(1))
+
+
+def _written(result: Any, on_host: Any) -> Any:
+    """The result on the device with its values; a tensor of another shape where the shape depends on them."""
+    if not isinstance(result, torch.Tensor):
+        return on_host
+    if result.shape != on_host.shape:
+        return on_host.to(result.device)
+    if result.data_ptr() != on_host.data_ptr():  # a view, or written in place
+        host(result).copy_(on_host)
+    return result
+
+
+def _normalize(x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *others: float) -> Any:
+    return aten.native_batch_norm(x, weight, bias, mean, var, training, *others)
+
+
+def _normalize_backward(gradient: Any, x: Any, *others: Any) -> Any:
+    tensors = [None if each is None else each.float() for each in (gradient, x, *others[:5])]
+    return aten.native_batch_norm_backward(*tensors, *others[5:])
+
+
+aten = torch.ops.aten
+HOST_FORMS = {
+    aten.cudnn_batch_norm.default: _normalize,
+    aten.cudnn_batch_norm_backward.default: lambda x, gradient, *others: _normalize_backward(
+        gradient, x, *others[:5], True, others[5], [True] * 3
+    ),
+    aten.native_batch_norm_backward.default: _normalize_backward,
+    aten.mm.dtype: lambda x, y, dtype: x.to(dtype) @ y.to(dtype),
+}
+"""Operations that only a device has."""
+
+CUSOLVER = ("aten._linalg", "aten.linalg_eig", "aten.linalg_cholesky")
+"""Beginnings of the names of operations for which the fake device has no library."""
 
 
 def _shown(frames: list[traceback.FrameSummary]) -> str:

@@ -1,0 +1,169 @@
+"""Commands and searches on the fake device, whose kernels are computed on the host: as on the CPU.
+
+Run as a script, this file is the program.
+"""
+
+import atexit
+import csv
+import functools
+import itertools
+import math
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import device_program
+import pytest
+import torch
+from equal import difference_of_runs
+from PIL import Image
+from settings import TINY
+
+from ssl_vision.main import main
+from ssl_vision.metrics import nearest
+from ssl_vision.metrics.neighbours import Neighbours
+from ssl_vision.metrics.vote import vote
+from ssl_vision.objectives import fused
+
+GPU = [*(arg for arg in TINY if "accelerator" not in arg), "--trainer.accelerator=gpu", "--trainer.devices=1"]
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true")
+SEARCHES: dict[str, dict[str, Any]] = {
+    "cosine": {},
+    "float16": {"dtype": torch.float16},
+    "bfloat16": {"dtype": torch.bfloat16},
+    "Euclidean": {"metric": "euclidean"},
+    "auto": {"backend": "auto"},
+}
+FITS = {
+    **{f"fit, {precision}": [f"--trainer.precision={precision}"] for precision in PRECISIONS},
+    "fit, deterministic": ["--trainer.deterministic=true"],
+    "fit, online probe": ["--online_probe=true", "--gradients=true"],
+    "fit, one graph": ["--model.cuda_graph=true", "--trainer.precision=bf16-mixed"],
+    "fit, images on the host": ["--data.resident=0"],
+    "fit, clipped and accumulated": ["--trainer.gradient_clip_val=1", "--trainer.accumulate_grad_batches=2"],
+}
+names = itertools.count()
+
+
+@functools.cache
+def folder() -> Path:
+    place = tempfile.TemporaryDirectory()
+    atexit.register(place.cleanup)
+    return Path(place.name)
+
+
+def fit(*options: str, name: str | None = None) -> Path:
+    name = name or f"run{next(names)}"
+    start = [f"--runs_dir={folder()}", f"--name={name}", "--seed_everything=3"]
+    assert main(["fit", *start, *GPU, *options]) == 0
+    return folder() / name
+
+
+def logged(run: Path) -> dict[str, float]:
+    """The last value of each column of a run's metrics.csv."""
+    with (run / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {name: float(row[name]) for row in rows for name in row if row[name]}
+
+
+def on_cpu() -> dict[str, float]:
+    """What a run on the CPU logs."""
+    return logged(fit("--trainer.accelerator=cpu"))
+
+
+@functools.cache
+def finished() -> Path:
+    return fit()
+
+
+def resume() -> None:
+    fit("--trainer.max_steps=3", "--trainer.deterministic=true", name="cut")
+    fit("--ckpt_path=last", "--trainer.deterministic=true", name="cut")
+    assert not difference_of_runs(folder() / "cut", fit("--trainer.deterministic=true"))
+
+
+def evaluate(*options: str) -> None:
+    assert main(["evaluate", str(finished()), "--device=cuda", *options]) == 0
+
+
+def embed() -> None:
+    images = folder() / "images"
+    images.mkdir()
+    for shade in range(3):
+        Image.new("RGB", (20, 20), (80 * shade, 0, 0)).save(images / f"{shade}.png")
+    output = f"--output={folder() / 'features.npz'}"
+    assert main(["embed", str(images), f"--backbone={finished()}", "--device=cuda", output]) == 0
+
+
+def export() -> None:
+    assert main(["export", str(finished()), f"--output={folder() / 'exported.safetensors'}"]) == 0
+
+
+def validate() -> None:
+    assert main(["validate", f"--ckpt_path={finished() / 'checkpoints/last.ckpt'}", *GPU]) == 0
+
+
+def search(name: str) -> dict[str, Any]:
+    """Neighbours and votes on the device and on the CPU, in more tiles than one."""
+    g = torch.Generator().manual_seed(0)
+    queries, bank = torch.randn(300, 16, generator=g), torch.randn(70_000, 16, generator=g)
+    labels = torch.randint(10, (len(bank),), generator=g)
+    options = {"backend": "torch"} | SEARCHES[name]
+
+    def scores(device: str) -> tuple[Neighbours, torch.Tensor]:
+        neighbours = nearest(queries.to(device), bank.to(device), 20, **options)
+        return neighbours, vote(neighbours, labels.to(device), num_classes=10, k=20)
+
+    (here, votes), (there, other) = scores("cpu"), scores("cuda")
+    return {
+        "devices": sorted({str(tensor.device) for tensor in (*there, other)}),
+        "neighbours": (here.index == there.index.cpu()).float().mean().item(),
+        "votes": (votes.argmax(dim=1) == other.cpu().argmax(dim=1)).float().mean().item(),
+    }
+
+
+COMMANDS = {"resume": resume, "evaluate": evaluate, "embed": embed, "export": export, "validate": validate}
+
+
+def run(case: str) -> dict[str, Any]:
+    """What a case gives."""
+    with device_program.ComputedOnHost():
+        if case in SEARCHES:
+            return search(case)
+        if case in FITS:
+            result: dict[str, Any] = {"logged": logged(fit(*FITS[case]))}
+            return result | {"cpu": on_cpu()} if case == QUICK else result
+        COMMANDS[case]()
+    return {}
+
+
+QUICK = "fit, 32-true"
+LONG = [pytest.param(case, marks=pytest.mark.long) for case in (*FITS, *COMMANDS) if case != QUICK]
+
+
+@pytest.mark.parametrize("case", [QUICK, *LONG])
+def test_a_command_runs_on_a_device(case, result):
+    assert all(map(math.isfinite, result.get("logged", {}).values()))
+
+
+@pytest.mark.parametrize("case", [QUICK])
+def test_a_run_logs_what_it_logs_on_the_cpu(case, result):
+    device, cpu = result["logged"], result["cpu"]
+    assert device.keys() == cpu.keys()
+    assert {"train/loss", "val/knn_top1", "val/rankme"} <= device.keys()
+    for name, value in cpu.items():
+        assert device[name] == pytest.approx(value, rel=1e-3, abs=1e-4), name
+
+
+@pytest.mark.parametrize("case", SEARCHES)
+def test_neighbours_on_the_device_are_those_of_the_cpu(case, result):
+    assert result["devices"] == ["cuda:0"]
+    assert result["neighbours"] > (0.999 if SEARCHES[case].get("dtype") is None else 0.99)
+    assert result["votes"] > 0.99
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore")
+    fused.available = lambda rows: False  # its kernels are Triton's, which nothing computes
+    device_program.main(run)
