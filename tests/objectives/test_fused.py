@@ -17,6 +17,7 @@ from torch.nn.functional import normalize
 
 from ssl_vision.objectives import fused
 
+tl = getattr(fused, "tl", None)  # a global name, by which Triton finds it
 PATHS = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
@@ -52,6 +53,15 @@ CASES = [
     Case("both", 70, 24, 0.1, "random", "constant"),
     Case("cross", 70, 24, 0.1, "random", "constant"),
 ]
+SIZES = [(63, 16), (64, 17), (65, 31), (127, 32), (128, 33), (129, 64), (64, 100), (65, 128), (128, 129)]
+EDGES = [
+    Case(pairs, n, dim, tau)
+    for pairs in ("both", "cross")
+    for n, dim in [*SIZES, (63, 255), (129, 256)]  # at the edges of tiles of 32, 64 and 128 rows
+    for tau in (1.0, 0.1, 0.01)
+]
+FAR = 131_072
+"""Rows of a batch of 65,536 images."""
 TWICE = [case for case in CASES if case.n == 70]
 
 
@@ -136,13 +146,65 @@ def program(path):
     torch.save(results, path)
 
 
+def edges(path):
+    """What the interpreter finds at the edges of tiles, and in the last tile of many rows."""
+    torch.save({"edges": [outcome(case, kernels) for case in EDGES], "far": last_tile()}, path)
+
+
+def last_tile():
+    """If the last tile of 131,072 rows is theirs, and which columns of its own images are its negatives."""
+
+    @fused.triton.jit
+    def kernel(x, first, second, mask, start, rows, images, ROWS: tl.constexpr, D: tl.constexpr):
+        a1, a2 = fused._tile(x, start, ROWS, D)
+        row = tl.arange(0, ROWS)
+        place = row[:, None] * D + tl.arange(0, D)[None, :]
+        tl.store(first + place, a1)
+        tl.store(second + place, a2)
+        for side in range(2):
+            j = (1 + side) * images - ROWS + row
+            place = row[:, None] * (2 * ROWS) + side * ROWS + row[None, :]
+            tl.store(mask + place, fused._is_negative(start + row, j, rows, images))
+
+    x = torch.randn(FAR, 2, 256, generator=torch.Generator().manual_seed(0)).half()
+    first, second = (torch.empty(fused.BLOCK, 256, dtype=torch.float16) for _ in range(2))
+    mask = torch.empty(fused.BLOCK, 2 * fused.BLOCK, dtype=torch.bool)
+    start = FAR - fused.BLOCK
+    kernel[(1,)](x, first, second, mask, start, FAR, FAR // 2, ROWS=fused.BLOCK, D=256)
+    return bool(torch.equal(first, x[start:, 0]) and torch.equal(second, x[start:, 1])), mask
+
+
+def interpret(folder, *mode):
+    pytest.importorskip("triton")
+    path = folder / "results.pt"
+    env = os.environ | PATHS | {"TRITON_INTERPRET": "1"}
+    subprocess.run([sys.executable, "-W", "ignore", __file__, str(path), *mode], env=env, check=True)
+    return torch.load(path)
+
+
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory):
-    pytest.importorskip("triton")
-    path = tmp_path_factory.mktemp("fused") / "results.pt"
-    env = os.environ | PATHS | {"TRITON_INTERPRET": "1"}
-    subprocess.run([sys.executable, "-W", "ignore", __file__, str(path)], env=env, check=True)
-    return torch.load(path)
+    return interpret(tmp_path_factory.mktemp("fused"))
+
+
+@pytest.fixture(scope="module")
+def interpreted_edges(tmp_path_factory):
+    return interpret(tmp_path_factory.mktemp("edges"), "edges")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", EDGES, ids=str)
+def test_interpreted_kernels_equal_the_definition_at_the_edges_of_tiles(interpreted_edges, case):
+    assert_exact(case, interpreted_edges["edges"][EDGES.index(case)])
+
+
+@pytest.mark.long
+def test_the_last_tile_of_131072_rows_is_theirs(interpreted_edges):
+    """Its rows, and as negatives all but each anchor's own image in both views."""
+    equal, mask = interpreted_edges["far"]
+    assert equal
+    own = torch.eye(fused.BLOCK, dtype=torch.bool)
+    assert torch.equal(mask, ~torch.cat([own, own], dim=1))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -234,4 +296,4 @@ class TestOnTheDevice:
 
 
 if __name__ == "__main__":
-    program(sys.argv[1])
+    (edges if sys.argv[2:] else program)(sys.argv[1])
