@@ -91,9 +91,8 @@ class KNNAccuracy(Metric):
         check_labels(labels, len(features))
         if split not in ("bank", "query"):
             raise ValueError(f"split: expected bank or query, got {split!r}")
-        keep = labels != UNLABELLED
-        getattr(self, f"{split}_features").append(features[keep].detach())
-        getattr(self, f"{split}_labels").append(labels[keep])
+        getattr(self, f"{split}_features").append(features.detach())
+        getattr(self, f"{split}_labels").append(labels)
 
     def compute(self) -> Tensor:
         """Return the accuracy, a float64 scalar.
@@ -124,9 +123,14 @@ class KNNAccuracy(Metric):
 
     def _rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the queries, their labels, the bank, and its labels."""
-        missing = "KNNAccuracy: no labelled row with split={!r}"
-        bank = joined(self.bank_features, missing.format("bank"))
-        labels = joined(self.bank_labels, missing.format("bank"))
-        queries = joined(self.query_features, missing.format("query"))
-        truth = joined(self.query_labels, missing.format("query")).long()
-        return queries, truth, bank, labels
+        bank, labels = self._labelled("bank")
+        queries, truth = self._labelled("query")
+        return queries, truth.long(), bank, labels
+
+    def _labelled(self, split: Literal["bank", "query"]) -> tuple[Tensor, Tensor]:
+        """Return the labelled rows and their labels; to select them in `update`, the host would have to wait."""
+        missing = f"KNNAccuracy: no labelled row with split={split!r}"
+        features = joined(getattr(self, f"{split}_features"), missing)
+        labels = joined(getattr(self, f"{split}_labels"), missing)
+        keep = labels != UNLABELLED
+        return joined([features[keep]], missing), labels[keep]

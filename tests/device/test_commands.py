@@ -15,12 +15,16 @@ from typing import Any
 
 import device_program
 import pytest
+import pytorch_lightning as pl
 import torch
 from equal import difference_of_runs
 from PIL import Image
-from settings import TINY
+from settings import TINY, resnet
 
+from ssl_vision.callbacks import RepresentationMetrics
+from ssl_vision.data import Digits
 from ssl_vision.main import main
+from ssl_vision.methods import SimCLR
 from ssl_vision.metrics import nearest
 from ssl_vision.metrics.neighbours import Neighbours
 from ssl_vision.metrics.vote import vote
@@ -123,6 +127,32 @@ def search(name: str) -> dict[str, Any]:
     }
 
 
+class ValidationWatch(pl.Callback):
+    """Counts the waits of each validation batch, from the first callback's hook to the last one's."""
+
+    def __init__(self) -> None:
+        self.waits, self.places = [], []
+
+    def on_validation_batch_start(self, *args):
+        self._watched = device_program.watched(self.places)
+        self._watched.__enter__()
+        device_program.reset()
+
+    def on_validation_batch_end(self, *args):
+        self._watched.__exit__(None, None, None)
+        self.waits.append(device_program.counts()["wait"])
+
+
+def validation() -> dict[str, Any]:
+    watch = ValidationWatch()
+    pl.Trainer(
+        max_epochs=1, limit_train_batches=1, num_sanity_val_steps=0, accelerator="gpu", devices=1,
+        logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        default_root_dir=folder(), callbacks=[RepresentationMetrics(k=5), watch],
+    ).fit(SimCLR(encoder=resnet(width=4)), Digits(batch_size=64))  # fmt: skip
+    return {"waits": watch.waits, "places": watch.places}
+
+
 COMMANDS = {"resume": resume, "evaluate": evaluate, "embed": embed, "export": export, "validate": validate}
 
 
@@ -131,6 +161,8 @@ def run(case: str) -> dict[str, Any]:
     with device_program.ComputedOnHost():
         if case in SEARCHES:
             return search(case)
+        if case == "validation":
+            return validation()
         if case in FITS:
             result: dict[str, Any] = {"logged": logged(fit(*FITS[case]))}
             return result | {"cpu": on_cpu()} if case == QUICK else result
@@ -154,6 +186,12 @@ def test_a_run_logs_what_it_logs_on_the_cpu(case, result):
     assert {"train/loss", "val/knn_top1", "val/rankme"} <= device.keys()
     for name, value in cpu.items():
         assert device[name] == pytest.approx(value, rel=1e-3, abs=1e-4), name
+
+
+@pytest.mark.parametrize("case", ["validation"])
+def test_a_validation_batch_does_not_wait(case, result):
+    assert len(result["waits"]) > 2
+    assert set(result["waits"]) == {0}, result["places"]
 
 
 @pytest.mark.parametrize("case", SEARCHES)

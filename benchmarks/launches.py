@@ -1,0 +1,58 @@
+"""Kernel launches and host waits of a training step on CUDA, counted on a fake device that runs no kernel.
+
+The network is a ResNet-18 of width 4, the batch has 64 images. No GPU is needed, but gcc, a CUDA build of
+PyTorch and CUDA headers are.
+"""
+
+import sys
+from pathlib import Path
+
+from ssl_vision.cli.parser import ArgumentParser
+from ssl_vision.errors import InputError
+
+TESTS = Path(__file__).parents[1] / "tests"
+sys.path.append(str(TESTS / "helpers"))
+import fake_device  # noqa: E402
+
+CASES = {
+    "infonce": "InfoNCE",
+    "supcon": "SupCon",
+    "reclaim": "RECLAIM",
+    "method moco_v2": "MoCo v2",
+    "bn per_view": "`bn per_view`",
+    "chunks": "`chunk_size` of a quarter of the batch",
+    "lars, bf16-mixed": "LARS",
+    "compiled views": "compiled views",
+    "compiled views and encoder": "compiled views and encoder",
+    "graph, adam, bf16-mixed": "`cuda_graph`",
+}
+
+
+def main() -> None:
+    """Print a table of the cases."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--cache", type=Path, default=Path(".pytest_cache/d/fake_device"), help="builds")
+    args = parser.parse_args()
+    if reason := fake_device.reason_to_skip():
+        raise InputError(reason)
+    args.cache.mkdir(parents=True, exist_ok=True)
+    libraries = fake_device.build(args.cache.resolve())
+    results = fake_device.run(libraries, TESTS / "device" / "test_training.py", CASES)
+    print("| case | forward | backward | optimizer | next views | together | graphs | waits |")
+    print("|---|---|---|---|---|---|---|---|")
+    for case, title in CASES.items():
+        result = results[case]
+        if "error" in result:
+            print(f"| {title} | {result['error']} |")
+            continue
+        ends = [
+            result.get(part, {"launch": 0})["launch"] for part in ("forward", "backward", "update", "whole")
+        ]
+        parts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        whole = result["whole"]
+        numbers = [*parts, ends[-1], whole["graph"], whole["wait"]]
+        print(f"| {title} | " + " | ".join(f"{number:,}" for number in numbers) + " |")
+
+
+if __name__ == "__main__":
+    main()
