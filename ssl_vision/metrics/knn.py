@@ -128,7 +128,7 @@ class KNNAccuracy(Metric):
         return queries, truth.long(), bank, labels
 
     def _labelled(self, split: Literal["bank", "query"]) -> tuple[Tensor, Tensor]:
-        """Return the labelled rows and their labels; to select them in `update`, the host would have to wait."""
+        """Return the labelled rows and their labels, which the host would have to wait for in `update`."""
         missing = f"KNNAccuracy: no labelled row with split={split!r}"
         features = joined(getattr(self, f"{split}_features"), missing)
         labels = joined(getattr(self, f"{split}_labels"), missing)

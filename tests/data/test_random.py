@@ -102,3 +102,22 @@ def test_neighbours_are_uncorrelated():
             assert abs(np.corrcoef(left, right)[0, 1]) < 5 / count**0.5
             table = np.histogram2d(left, right, bins=8, range=((0, 1), (0, 1)))[0]
             assert stats.chisquare(table.ravel()).pvalue > 1e-5
+
+
+@pytest.mark.parametrize("first", [0, 2**31 - 500, 2**40, 2**62, -(2**63)])
+def test_the_numbers_of_the_compiled_form_are_those_of_the_plain_one(first, monkeypatch):
+    ids = torch.arange(first, first + 1000)
+    starts = states(
+        ids, *((seed, 2, epoch, view) for seed in (0, -7, 2**40) for epoch in (0, 999) for view in (0, 1))
+    )
+    plain = numbers(starts, count=20)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert torch.equal(numbers(starts, count=20), plain)
+
+
+@pytest.mark.long
+def test_compiled_numbers_are_those_of_the_plain_form():
+    compiled = torch.compile(numbers)
+    for first in (0, 2**31 - 500, 2**62):
+        starts = states(torch.arange(first, first + 1000), (3, 2, 5, 0), (3, 2, 5, 1))
+        assert torch.equal(compiled(starts, count=20), numbers(starts, count=20))
