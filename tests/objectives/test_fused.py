@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 
 from ssl_vision.objectives import fused
 
-tl = getattr(fused, "tl", None)  # a global name, by which Triton finds it
+tl: Any = getattr(fused, "tl", None)  # a global name, by which Triton finds it
 PATHS = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
@@ -154,8 +154,8 @@ def edges(path):
 def last_tile():
     """If the last tile of 131,072 rows is theirs, and which columns of its own images are its negatives."""
 
-    @fused.triton.jit
-    def kernel(x, first, second, mask, start, rows, images, ROWS: tl.constexpr, D: tl.constexpr):
+    @fused.triton.jit  # type: ignore[attr-defined]
+    def kernel(x, first, second, mask, start, rows, images, ROWS: tl.constexpr, D: tl.constexpr):  # type: ignore[name-defined]
         a1, a2 = fused._tile(x, start, ROWS, D)
         row = tl.arange(0, ROWS)
         place = row[:, None] * D + tl.arange(0, D)[None, :]
