@@ -7,15 +7,14 @@ commit and a file is downloaded.
 import base64
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
+from loopback import Handler, serving
 
 TOKEN = "hf_" + "a" * 34
 OWNER = "somebody"
@@ -87,27 +86,15 @@ class HubServer:
         return hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(Handler):
     hub: HubServer
 
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
     def do_POST(self) -> None:
-        if self.headers.get("Transfer-Encoding") == "chunked":
-            body = b"".join(iter(self._chunk, b""))
-        else:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self.body()
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             return self.send(401, b'{"error": "Invalid username or password."}')
         status, answer = self.hub.post(unquote(urlsplit(self.path).path).lstrip("/"), body)
         return self.send(status, json.dumps(answer).encode(), {"Content-Type": "application/json"})
-
-    def _chunk(self) -> bytes:
-        content = self.rfile.read(int(self.rfile.readline(), 16))
-        self.rfile.readline()
-        return content
 
     def do_GET(self) -> None:
         parts = unquote(urlsplit(self.path).path).lstrip("/").split("/")
@@ -137,30 +124,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def send(self, status: int, content: bytes = b"", headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
 
 @contextmanager
 def serve() -> Iterator[HubServer]:
     """A server on a free port of the loopback interface, for as long as the context is open."""
     handler: type[_Handler] = type("Handler", (_Handler,), {})
-    http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server = handler.hub = HubServer(f"http://127.0.0.1:{http.server_port}")
-    http.daemon_threads = True
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        http.shutdown()
-        http.server_close()
+    with serving(handler) as url:
+        handler.hub = HubServer(url)
+        yield handler.hub
 
 
 def use(server: HubServer, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,21 +7,21 @@ is recorded and refused.
 """
 
 import base64
-import gzip
 import json
 import re
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
+from loopback import Handler, serving
 from wandb_artifacts import ArtifactStore
 from wandb_runs import ENTITY, EVENTS, HISTORY, JSON, SUMMARY, MirroredRun, project_node
 from wandb_sweeps import SweepStore
 
+JSON_TYPE = {"Content-Type": "application/json"}
 KEY = "0123456789abcdef" * 2 + "01234567"
 
 
@@ -177,17 +177,11 @@ class WandbServer:
             return {"data": None, "errors": [{"message": f"{name}: {error!r}"}]}
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(Handler):
     wandb: WandbServer
 
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
     def answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
+        body = self.body()
         address = urlsplit(self.path)
         if self.command == "CONNECT" or address.scheme:
             self.wandb.refused.append(f"{self.command} {self.path}")
@@ -201,10 +195,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wandb.refused.append(f"{self.command} {self.path} without the key")
                 return self.send(401)
             if room == "graphql":
-                return self.send(200, json.dumps(self.wandb.graphql(json.loads(body))).encode())
+                return self.send(200, json.dumps(self.wandb.graphql(json.loads(body))).encode(), JSON_TYPE)
             if room == "files" and rest.endswith("/file_stream"):
                 self.wandb.file_stream(rest.split("/")[2], json.loads(body))
-                return self.send(200, b"{}")
+                return self.send(200, b"{}", JSON_TYPE)
             self.wandb.unsupported.append((f"{self.command} {self.path}", {}))
             return self.send(404)
 
@@ -222,25 +216,11 @@ class _Handler(BaseHTTPRequestHandler):
             return self.send(404)
         return self.send(200, b"" if self.command == "PUT" else store[path])
 
-    def send(self, status: int, content: bytes = b"") -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
 
 @contextmanager
 def serve(*, crash_after: float = 300) -> Iterator[WandbServer]:
     """A server on a free port of the loopback interface, for as long as the context is open."""
     handler: type[_Handler] = type("Handler", (_Handler,), {})
-    http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server = handler.wandb = WandbServer(f"http://127.0.0.1:{http.server_port}", crash_after)
-    http.daemon_threads = True
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        http.shutdown()
-        http.server_close()
+    with serving(handler) as url:
+        handler.wandb = WandbServer(url, crash_after)
+        yield handler.wandb
