@@ -4,6 +4,7 @@ VENV ?= $(or $(VIRTUAL_ENV),.venv)
 BIN := $(VENV)/bin
 
 DATA ?= data
+MINUTES ?= 9
 
 .PHONY: demo test notebooks docs torture floors audit gpu lint install install-test clean
 
@@ -35,20 +36,8 @@ floors: install-test  ## the tests on the oldest libraries that setup.cfg admits
 audit: install-test  ## known vulnerabilities of the installed libraries, asked of PyPI
 	$(BIN)/pip-audit --skip-editable
 
-gpu:  ## on a machine with a GPU and DATA=folder of the official CIFAR-10: its tests, benchmarks, the paper's runs at batch 256
-	$(BIN)/python -m pytest -m gpu
-	$(BIN)/python benchmarks/objectives.py --device cuda
-	$(BIN)/python benchmarks/views.py --device cuda
-	$(BIN)/python benchmarks/step.py --device cuda --compile_mode default
-	$(BIN)/python benchmarks/reclaim.py --device cuda
-	$(BIN)/python benchmarks/diagnostics.py --device cuda
-	$(BIN)/python benchmarks/sharing.py --device cuda --compile_mode default
-	$(BIN)/python benchmarks/epoch.py --device cuda --compile_mode default --images 50000 --data $(DATA)
-	$(BIN)/python benchmarks/knn.py --device cuda
-	$(BIN)/python benchmarks/guard.py --device cuda --data $(DATA) --width 64 --epochs 30 --seeds 3
-	$(BIN)/ssl-vision reproduce configs/paper/macl.yaml --table 2 --cells 256 --seeds 1 -- \
-		--data.root $(DATA) --trainer.precision bf16-mixed --model.compile_mode default
-	$(BIN)/python benchmarks/family.py --data $(DATA) --width 64 --batch 256 --epochs 50 --limit 1.0 --precision bf16-mixed
+gpu:  ## on a machine with a GPU: tests, benchmarks and runs on the CIFAR-10 in DATA, for MINUTES; again to continue
+	$(BIN)/python benchmarks/gpu.py --data $(DATA) --minutes $(MINUTES)
 
 lint: install-test
 	$(BIN)/ruff check .

@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,15 @@ def provenance(*packages: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "load": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
-        "versions": {"torch": torch.__version__} | {package: version(package) for package in packages},
+        "versions": {"torch": torch.__version__} | {package: _version(package) for package in packages},
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def _plain(argument: str) -> str:
@@ -36,8 +43,12 @@ def _plain(argument: str) -> str:
 
 
 def _git(*arguments: str) -> str:
+    """Output of git; empty where there is no git or no repository."""
     command = ["git", *arguments]
-    done = subprocess.run(command, cwd=RESULTS.parent, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, cwd=RESULTS.parent, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
     return done.stdout.strip()
 
 
