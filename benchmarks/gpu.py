@@ -55,7 +55,8 @@ def gpu_jobs(data: Path, output: Path) -> list[Job]:
     """
     python, runs, cuda = sys.executable, output / "runs", ("--device", "cuda")
     compiled = (*cuda, "--compile_mode", "default")
-    program = [python, "-m", "ssl_vision"]
+    program, size = [python, "-m", "ssl_vision"], ("--width", "64", "--batch", "256")
+    images = ("--data", str(data), "--images", "50000")
     tests = [python, "-m", "pytest", "-m", "gpu", "-o", "timeout=120"]
     tests += [str(file) for file in sorted(ROOT.glob("tests/**/test_*.py")) if "mark.gpu" in file.read_text()]
 
@@ -65,32 +66,30 @@ def gpu_jobs(data: Path, output: Path) -> list[Job]:
     speedrun = [*program, "fit", "--config", "configs/pretrain/cifar10_speedrun.yaml", "--ckpt_path", "last"]
     speedrun += ["--name", "speedrun", "--runs_dir", str(runs), "--data.root", str(data)]
     speedrun += ["--report", "false", "--trainer.enable_progress_bar", "false"]
+    evaluate = [*program, "evaluate", str(runs / "speedrun"), "--report", "false"]
     paper = [*program, "reproduce", "configs/paper/macl.yaml", "--table", "2", "--cells", "256"]
     paper += ["--seeds", "1", "--runs_dir", str(runs), "--", "--data.root", str(data)]
     paper += ["--trainer.precision", "bf16-mixed", "--model.compile_mode", "default"]
-    family = ["--data", str(data), "--runs", str(runs / "family"), "--width", "64", "--batch", "256"]
-    family += ["--epochs", "50", "--limit", "1.0", "--precision", "bf16-mixed"]
+    guard = [*cuda, "--data", str(data), "--width", "64", "--epochs", "30", "--seeds", "3"]
+    family = ["--data", str(data), "--runs", str(runs / "family"), *size, "--epochs", "50"]
+    family += ["--limit", "1.0", "--precision", "bf16-mixed"]
     return [
         Job("tests", "tests marked gpu", 4, [tests]),
         Job("step", "time of a step, its parts, share of the peak", 2, script("step", *compiled)),
-        Job("epoch", "an epoch beside lightly, tuned PIL and kornia", 5,
-            script("epoch", *compiled, "--images", "50000", "--data", str(data))),
-        Job("speedrun", "500 epochs to 90 % kNN on CIFAR-10, evaluated", 120,
-            [speedrun, [*program, "evaluate", str(runs / "speedrun"), "--report", "false"]]),
+        Job("epoch", "an epoch beside lightly, tuned PIL and kornia", 5, script("epoch", *compiled, *images)),
+        Job("speedrun", "500 epochs to 90 % kNN on CIFAR-10, evaluated", 120, [speedrun, evaluate]),
         Job("paper", "the paper's Table 2 at batch 256, one seed", 720, [paper]),
         Job("objectives", "time, memory and precision of objectives", 10, script("objectives", *cuda)),
         Job("views", "views beside lightly, torchvision and kornia", 5, script("views", *cuda)),
-        Job("methods", "steps of methods beside lightly, long queues", 5,
-            script("methods", *cuda, "--width", "64", "--batch", "256")),
+        Job("methods", "steps beside lightly, memory of long queues", 5, script("methods", *cuda, *size)),
         Job("knn", "kNN by FAISS and by torch beside lightly", 5, script("knn", *cuda)),
         Job("launches", "kernel launches of a step, on the fake device", 5, script("launches")),
         Job("reclaim", "what RECLAIM adds to a step", 5, script("reclaim", *cuda)),
         Job("diagnostics", "what --gradients true adds to a step", 5, script("diagnostics", *cuda)),
         Job("sharing", "several runs on one GPU", 10, script("sharing", *compiled)),
-        Job("guard", "accuracy of fast and plain training", 120,
-            script("guard", *cuda, "--data", str(data), "--width", "64", "--epochs", "30", "--seeds", "3")),
+        Job("guard", "accuracy of fast and plain training", 120, script("guard", *guard)),
         Job("family", "accuracy of every objective, 50 epochs", 1440, script("family", *family)),
-    ]  # fmt: skip
+    ]
 
 
 def run_jobs(jobs: Sequence[Job], output: Path, *, minutes: float, grace: float = GRACE) -> bool:
@@ -105,22 +104,23 @@ def run_jobs(jobs: Sequence[Job], output: Path, *, minutes: float, grace: float 
     end = time.monotonic() + 60 * minutes
     (output / "results").mkdir(parents=True, exist_ok=True)
     records = {job.name: json.loads(f.read_text()) for job in jobs if (f := _file(output, job)).exists()}
-    left = [job for job in jobs if records.get(job.name, {}).get("state") != "done"]
-    left.sort(key=lambda job: records.get(job.name, {}).get("state", "") not in ("", "interrupted"))
-    ran = []
+    states = {name: record["state"] for name, record in records.items()}
+    left = [job for job in jobs if states.get(job.name) != "done"]
+    left.sort(key=lambda job: states.get(job.name, "interrupted") != "interrupted")
+    succeeded = True
     for job in left:
         seconds = end - grace - time.monotonic()
         if seconds <= 0:
             break
         print(f"{job.name}: {job.gives}", flush=True)
         records[job.name] = _run(job, output, seconds, grace)
-        ran.append(job.name)
+        succeeded &= records[job.name]["state"] == "done"
     print("\n| job | state | seconds | result |\n|---|---|---|---|")
     for job in jobs:
         record = records.get(job.name, {"state": "not started", "seconds": ""})
         file = _file(output, job) if job.name in records else ""
         print(f"| {job.name} | {record['state']} | {record['seconds']} | {file} |")
-    return all(records[name]["state"] == "done" for name in ran)
+    return succeeded
 
 
 def _run(job: Job, output: Path, seconds: float, grace: float) -> dict[str, Any]:
@@ -129,9 +129,8 @@ def _run(job: Job, output: Path, seconds: float, grace: float) -> dict[str, Any]
     record["command"] = " && ".join(map(shlex.join, job.commands))
     began, start = time.time(), time.monotonic()
     end = start + min(60 * job.minutes, seconds)
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
-    state = "done"
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
     with (output / f"{job.name}.log").open("ab") as log:
         for command in job.commands:
             process = subprocess.Popen(
@@ -140,7 +139,8 @@ def _run(job: Job, output: Path, seconds: float, grace: float) -> dict[str, Any]
             )  # fmt: skip
             try:
                 code = process.wait(max(0.0, end - time.monotonic()))
-                state = _state(code)
+                killed = f"killed by {signal.Signals(-code).name}" if code < 0 else ""
+                state = killed or ("failed" if code else "done")
             except subprocess.TimeoutExpired:
                 state = "timed out" if 60 * job.minutes <= seconds else "interrupted"
             finally:
@@ -160,10 +160,6 @@ def _run(job: Job, output: Path, seconds: float, grace: float) -> dict[str, Any]
     with atomic_write(_file(output, job)) as partial:
         partial.write_text(json.dumps(record, indent=1) + "\n")
     return record
-
-
-def _state(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else "failed" if code else "done"
 
 
 def _stop(process: subprocess.Popen[bytes], grace: float) -> None:
@@ -200,6 +196,10 @@ def main() -> None:
         for job in jobs:
             print(f"{job.name:<12} {job.minutes:>5g} min  {job.gives}")
         return
+    if chosen.minutes <= GRACE / 60:
+        parser.error(f"--minutes must be more than {GRACE / 60:g}, the time that a stopped job has to save.")
+    if not chosen.data.is_dir():
+        parser.error(f"no folder {chosen.data}. --data names the folder of the official CIFAR-10.")
     if not torch.cuda.is_available():
         parser.error("torch finds no CUDA device. --list prints the jobs without one.")
     for number in (signal.SIGINT, signal.SIGTERM):

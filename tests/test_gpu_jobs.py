@@ -131,7 +131,7 @@ def test_a_stopped_call_stops_its_job(tmp_path):
         "torch.cuda.is_available, torch.cuda.get_device_name = lambda: True, lambda: 'stand-in'\n"
         "command = [sys.executable, '-c', *sys.argv[1:3]]\n"
         "gpu.gpu_jobs = lambda data, output: [gpu.Job('training', '', 1, [command])]\n"
-        "sys.argv[1:] = ['--output', sys.argv[3]]\n"
+        "sys.argv[1:] = ['--data', '.', '--output', sys.argv[3]]\n"
         "gpu.main()\n"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT)])}
@@ -170,9 +170,11 @@ def test_the_list_names_every_job(gpu, command):
     ("arguments", "message"),
     [
         (["--jobs", "stpe"], "no job stpe. Available jobs: tests, step, epoch"),
-        ([], "torch finds no CUDA device"),
+        (["--minutes", "0.5"], "--minutes must be more than 0.5"),
+        (["--data", "no/such/folder"], "no folder no/such/folder. --data names"),
+        (["--data", "."], "torch finds no CUDA device"),
     ],
-    ids=["unknown job", "no device"],
+    ids=["unknown job", "too short", "no data", "no device"],
 )
 def test_what_cannot_run_is_said_in_one_line(command, monkeypatch, arguments, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
