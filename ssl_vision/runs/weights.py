@@ -59,9 +59,13 @@ def read_weights(path: Path, *, option: str) -> dict[str, Tensor]:
         return read_checkpoint(path).state
     nested = [content.get(key) for key in _STATE_KEYS] if isinstance(content, dict) else []
     for state in (content, *nested):
-        if isinstance(state, dict) and state and all(map(torch.is_tensor, state.values())):
+        if isinstance(state, dict) and state and all(map(_is_entry, state.items())):
             return state
     raise InputError(f"{path}: not a state dict that maps names to tensors")
+
+
+def _is_entry(entry: tuple[Any, Any]) -> bool:
+    return isinstance(entry[0], str) and torch.is_tensor(entry[1])
 
 
 def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Path, *, options: str) -> None:
@@ -77,7 +81,8 @@ def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Pa
         options: options of the command that describe the encoder, for messages.
 
     Raises:
-        InputError: the weights do not match the encoder.
+        InputError: the weights do not match the encoder, are not finite, or are not ordinary floating-point
+            tensors.
     """
     network = "network." if isinstance(encoder, ModuleEncoder) else ""
     expected = {name.removeprefix(network): value for name, value in encoder.state_dict().items()}
@@ -92,15 +97,30 @@ def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Pa
     }
     for name, value in expected.items():
         if name not in own:
-            raise InputError(f"{path}: has no {name}, so it does not belong to this encoder")
+            first = f", but {next(iter(own))}" if own else ""
+            raise InputError(f"{path}: has no {name}{first}, so it does not belong to this encoder")
         if own[name].shape != value.shape:
             shapes = f"shape {tuple(own[name].shape)}, but the model's has {tuple(value.shape)}"
             raise InputError(f"{path}: {name} has {shapes}: {options} must match the file")
+        if problem := _problem(own[name], value):
+            raise InputError(f"{path}: {name} {problem}")
     if unexpected := sorted(own.keys() - expected.keys()):
         raise InputError(
             f"{path}: has {unexpected[0]}, which the model does not have: {options} must match the file"
         )
     encoder.load_state_dict({f"{network}{name}": value for name, value in own.items()})
+
+
+def _problem(tensor: Tensor, expected: Tensor) -> str:
+    """Return why a tensor of the right shape cannot be loaded, or ""."""
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+        return "is sparse, quantized or without data: save it as an ordinary tensor"
+    if expected.is_floating_point() and not tensor.is_floating_point():
+        return f"is {tensor.dtype}, but floating-point numbers are expected"
+    finite = not expected.is_floating_point() or expected.isfinite().all()  # a mask may have infinities
+    if finite and not tensor.float().isfinite().all():
+        return "contains NaN or infinite values"
+    return ""
 
 
 def _without_prefix(

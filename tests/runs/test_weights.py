@@ -79,3 +79,46 @@ def test_a_file_of_another_network_is_refused(tmp_path):
     ):
         with pytest.raises(InputError, match=r"x\.safetensors: "):
             load(encoder, tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda value: value.bool(), "is torch.bool, but floating-point numbers are expected"),
+        (lambda value: value.to(torch.int8), "is torch.int8"),
+        (lambda value: value.to(torch.complex64), "is torch.complex64"),
+        (lambda value: value * torch.nan, "contains NaN or infinite values"),
+        (lambda value: value / 0, "contains NaN or infinite values"),
+        (lambda value: value.to_sparse(), "is sparse, quantized or without data"),
+        (lambda value: value.to("meta"), "is sparse, quantized or without data"),
+    ],
+)
+def test_tensors_that_are_not_finite_numbers_are_refused(change, words, tmp_path):
+    encoder = ResNet(width=4)
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    state = before | {"conv1.weight": change(before["conv1.weight"])}
+    torch.save(state, tmp_path / "x.pth")
+    with pytest.raises(InputError, match=rf"x\.pth: conv1\.weight {words}"):
+        load(encoder, tmp_path / "x.pth")
+    torch.testing.assert_close(dict(encoder.state_dict()), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_precisions_are_converted(dtype, tmp_path):
+    encoder = ResNet(width=4)
+    state = random_state(encoder)
+    torch.save({name: value.to(dtype) for name, value in state.items()}, tmp_path / "x.pth")
+    load(encoder, tmp_path / "x.pth")
+    torch.testing.assert_close(encoder.conv1.weight, state["conv1.weight"].to(dtype).float(), rtol=0, atol=0)
+
+
+def test_a_state_dict_without_names_is_refused(tmp_path):
+    torch.save({1: torch.ones(1), "a": torch.ones(1)}, tmp_path / "x.pth")
+    with pytest.raises(InputError, match="not a state dict that maps names to tensors"):
+        read_weights(tmp_path / "x.pth", option="--weights")
+
+
+def test_the_message_about_other_names_shows_one_of_them(tmp_path):
+    torch.save(random_state(ResNet(width=4), "_orig_mod."), tmp_path / "x.pth")
+    with pytest.raises(InputError, match=r"has no conv1\.weight, but _orig_mod\.conv1\.weight"):
+        load(ResNet(width=4), tmp_path / "x.pth")
