@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ssl_vision.descriptions import stored_description
+from ssl_vision.encoders import measure_num_features
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.measurement import Measurement, Source
@@ -43,8 +44,14 @@ def measured(
         Rows by the name of the protocol.
 
     Raises:
-        InputError: nothing of the trained network could be measured.
+        InputError: a network does not accept images of the size that it is given, or nothing of the trained
+            network could be measured.
     """
+    for name, made, _ in networks:
+        try:
+            measure_num_features(made.encoder, made.splits.views.size)
+        except ValueError as error:
+            raise InputError(f"{name}: {error}; --data.views.size sets the size of the images") from error
     rows: dict[str, list[Row]] = {}
     for protocol in protocols:
         found = rows[protocol.name] = []

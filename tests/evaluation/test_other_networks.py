@@ -103,9 +103,29 @@ def test_an_encoder_that_sets_its_own_weights_needs_no_file(tmp_path, monkeypatc
     assert "untrained" not in said
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_images_of_a_size_that_a_network_refuses_are_one_line(beside, run, tmp_path, capsys):
+    name, depth = "vit_tiny_patch16_224", "--encoder.dict_kwargs.depth=1"
+    torch.save(timm.create_model(name, img_size=32, depth=1).state_dict(), tmp_path / "vit.pth")
+    file = f"--weights={tmp_path / 'vit.pth'}"
+    command = [f"--encoder=timm/{name}", depth, "--encoder.img_size=32", file, "--data=Digits"]
+    command += ["--protocol=solo", "--data.views.size=24", *([f"--beside=tiny={run}"] if beside else [])]
+    assert main(["evaluate", *command]) == 2
+    said = capsys.readouterr().err
+    assert "trained: Timm cannot encode images (1, 3, 24, 24)" in said
+    assert "--data.views.size sets the size of the images" in said
+    assert len(said.strip().splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        (["--encoder=ResNet", "--weights={run}", "--probe.epochs=0"], "epochs: out of range, got 0"),
+        (["--encoder=ResNet", "--weights={run}", "--data.views.size=0"], "views.size"),
+        (
+            ["--encoder=timm/vit_tiny_patch16_224", "--encoder.dict_kwargs.patch_size=0"],
+            "timm cannot build vit_tiny_patch16_224",
+        ),
         (
             ["--encoder=timm/resnet18"],
             "has random weights: give some with --weights FILE, or timm's own with",
