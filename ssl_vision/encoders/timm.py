@@ -64,11 +64,9 @@ class Timm(ModuleEncoder):
         options = dict(kwargs) if img_size is None else {**kwargs, "img_size": img_size}
         try:
             network: Any = timm.create_model(name, pretrained=pretrained, num_classes=0, **options)
-        except (TypeError, AssertionError) as error:
-            raise ValueError(f"timm cannot build {name}: {error}") from error
-        except (OSError, RuntimeError) as error:
-            if not pretrained:
-                raise
+        except Exception as error:  # of any class, from timm's code for an option that does not suit it
+            if not pretrained or not isinstance(error, (OSError, RuntimeError)):
+                raise ValueError(f"timm cannot build {name}: {' '.join(str(error).split())}") from error
             raise ValueError(
                 f"timm's weights of {name} are not available ({type(error).__name__}: {error}); "
                 "without a network, give weights from a file"
