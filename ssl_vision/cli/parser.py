@@ -5,13 +5,14 @@ import importlib
 import inspect
 import re
 import typing
+from argparse import Action
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import jsonargparse
 import yaml
-from jsonargparse import ActionSubCommands, Namespace, get_loader, set_loader
+from jsonargparse import ActionSubCommands, DefaultHelpFormatter, Namespace, get_loader, set_loader
 
 from ssl_vision.cli.choices import choice, known_options
 from ssl_vision.cli.suggestions import closest_match, closest_option
@@ -35,6 +36,13 @@ def _load_bounded(text: str) -> Any:
 set_loader("yaml", _load_bounded, exceptions=(yaml.YAMLError, InputError))
 
 
+class _HelpFormatter(DefaultHelpFormatter):
+    """Help without the list of all imported modules for options that accept any ``nn.Module``."""
+
+    def _get_help_string(self, action: Action) -> str:
+        return re.sub(r", known subclasses: [^)]*\btorch\.nn\.[^)]*", "", super()._get_help_string(action))
+
+
 class ArgumentParser(jsonargparse.ArgumentParser):
     """A jsonargparse parser that raises a one-line ``InputError`` instead of printing its usage and exiting.
 
@@ -46,7 +54,7 @@ class ArgumentParser(jsonargparse.ArgumentParser):
         kwargs["description"] = (
             re.split(r"\n\n(?:Args|Raises|Returns):\n", docstring)[0].replace("``", "") or None
         )
-        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+        super().__init__(*args, **{"allow_abbrev": False, "formatter_class": _HelpFormatter, **kwargs})
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise an ``InputError``."""
@@ -155,7 +163,7 @@ def _unknown_option(name: str, owner: str, options: Sequence[str], prefix: str) 
             last, valid = name, list(options)
         owner, group = ("Trainer", "") if group == "trainer" else ("", group)
     suggestion = closest_match(last, valid)
-    nested = closest_option(key, list(known_options())) if owner else ""
+    nested = closest_option(key, list(known_options())) if owner and "model" in options else ""
     if nested and nested.rpartition(".")[0] != key.rpartition(".")[0]:  # not of another class in this place
         suggestion = f", did you mean --{nested}?"
     if not owner:

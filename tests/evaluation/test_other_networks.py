@@ -137,6 +137,11 @@ def test_images_of_a_size_that_a_network_refuses_are_one_line(beside, run, tmp_p
             "without a network, give weights from a file",
         ),
         (["--encoder=timm/resnet18", "--encoder.pretrained=true", "--weights=x"], "not both"),
+        (["--encoder=ResNet", "--encoder.widht=3"], "ResNet has no option 'widht', did you mean 'width'?"),
+        (
+            ["--encoder=ResNet", "--encoder.pretrained=true"],
+            "ResNet has no option 'pretrained'; available: depth, width, stem",
+        ),
         (["--encoder=ResNet", "--weights=none.pth"], "--weights none.pth: no such file or run directory"),
         (["--encoder=ResNet", "--encoder.width=8", "--weights={run}"], "must match the file"),
         (["{run}", "--encoder=ResNet"], "give a checkpoint or --encoder, not both"),
@@ -157,3 +162,13 @@ def test_a_wrong_command_is_one_line(options, words, run, monkeypatch, capsys):
     assert words in said
     assert len(said.strip().splitlines()) == 1
     assert (run / "evaluation.json").read_bytes() == before
+
+
+def test_the_help_does_not_list_all_modules(capsys):
+    with pytest.raises(SystemExit):
+        main(["evaluate", "--help"])
+    said = capsys.readouterr().out
+    assert "timm/NAME" in said
+    assert "ssl_vision.data.CIFAR10" in "".join(said.split())
+    assert "torch.nn.Linear" not in said
+    assert len(said.splitlines()) < 200
