@@ -71,7 +71,7 @@ def measured(
 
 
 def run_protocol(protocol: Protocol, source: Source, splits: Splits, *, seed: int) -> Iterator[Row]:
-    """The rows of a protocol's measurements of one representation.
+    """Measure one representation under a protocol and yield the rows.
 
     A measurement that the features do not allow, as where training diverges, is named on stderr with the
     reason and left out.

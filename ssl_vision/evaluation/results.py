@@ -34,7 +34,7 @@ def print_results(
 
 
 def described_protocol(protocol: Protocol, count: int) -> str:
-    """The measurements in words, with a k that does not exceed the rows there are."""
+    """Describe the measurements in words, with k limited to the number of training images."""
     shown = [
         dataclasses.replace(measurement, k=min(measurement.k, count))
         if isinstance(measurement, KNN)
