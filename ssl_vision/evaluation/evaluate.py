@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from ssl_vision.cli.classes import allowed_classes
-from ssl_vision.cli.parser import one_line
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.beside import beside
@@ -17,7 +16,7 @@ from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.heap import unmap_large_blocks
 from ssl_vision.evaluation.measure import Network, measured
-from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser
+from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser, instantiated
 from ssl_vision.evaluation.results import print_results, written
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Layers
@@ -77,10 +76,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         raise InputError("--weights requires --encoder; --beside NAME=FILE evaluates weights beside a run")
     if options.data.init_args.get("root") == ROOT_NEEDED:
         raise InputError(f"{checkpoint.path}: belongs to another user: give the images with --data.root")
-    try:
-        built = parser.instantiate(options)
-    except ValueError as error:
-        raise InputError(one_line(str(error))) from error
+    built = instantiated(parser, options)
     data: ImageData = built.data
     data.check("train", data.eval_split)
     given = options.data.as_dict()

@@ -19,7 +19,7 @@ from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.heap import unmap_large_blocks
 from ssl_vision.evaluation.measure import Network, measured
-from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser
+from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser, instantiated
 from ssl_vision.evaluation.results import print_results, written
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.hub import local_file
@@ -64,7 +64,7 @@ def evaluate_encoder(args: Sequence[str], description: str | None) -> None:
         settings["views"] = expected | settings.get("views", {})
         for name, value in settings["views"].items():
             options.data.init_args.views[name] = value
-    built = _instantiated(parser, options)
+    built = instantiated(parser, options)
     data: ImageData = built.data
     data.check("train", data.eval_split)
     protocols = chosen_protocols(built, {}, data, own=False)
@@ -126,7 +126,7 @@ def _networks(parser: ArgumentParser, options: Any) -> tuple[Encoder, Encoder | 
     downloaded = _settings(options).get("pretrained", False)
     if downloaded and options.weights is not None:
         raise InputError(f"give --weights or {_OPTION}.pretrained true, not both")
-    factory = _instantiated(parser, options).encoder
+    factory = instantiated(parser, options).encoder
     encoder = _built(factory)
     if options.weights is None:
         if not isinstance(encoder, (ResNet, Timm)):
@@ -134,7 +134,7 @@ def _networks(parser: ArgumentParser, options: Any) -> tuple[Encoder, Encoder | 
         if downloaded:
             options = options.clone()
             options.encoder.init_args.pretrained = False
-            return encoder, _built(_instantiated(parser, options).encoder)
+            return encoder, _built(instantiated(parser, options).encoder)
         more = f", or timm's own with {_OPTION}.pretrained true" if isinstance(encoder, Timm) else ""
         raise InputError(
             f"{_OPTION} {type(encoder).__name__} has random weights: give some with --weights FILE{more}"
@@ -144,18 +144,6 @@ def _networks(parser: ArgumentParser, options: Any) -> tuple[Encoder, Encoder | 
         state = read_weights(file, option="--weights")
         load_encoder_weights(encoder, state, file, options=f"{_OPTION} and its options")
     return encoder, _built(factory)
-
-
-def _instantiated(parser: ArgumentParser, options: Any) -> Any:
-    """Build the classes that the options name.
-
-    Raises:
-        InputError: a value is out of range.
-    """
-    try:
-        return parser.instantiate(options)
-    except ValueError as error:
-        raise InputError(one_line(str(error))) from error
 
 
 def _built(factory: Callable[[], nn.Module]) -> Encoder:

@@ -8,7 +8,7 @@ import pytorch_lightning as pl
 from torch import nn
 
 from ssl_vision.cli.classes import add_allow_class
-from ssl_vision.cli.parser import ArgumentParser
+from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.data import ImageData
 from ssl_vision.encoders import Encoder
 from ssl_vision.errors import InputError
@@ -93,6 +93,18 @@ def evaluation_parser(
     if data:
         parser.set_defaults({"data": data})
     return parser
+
+
+def instantiated(parser: ArgumentParser, options: Any) -> Any:
+    """Build the classes that the options name.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+    try:
+        return parser.instantiate(options)
+    except ValueError as error:
+        raise InputError(one_line(str(error))) from error
 
 
 def chosen_protocols(options: Any, metrics: dict[str, Any], data: ImageData, *, own: bool) -> list[Protocol]:
