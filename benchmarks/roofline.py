@@ -1,0 +1,263 @@
+"""Estimate how long an epoch takes on a GPU from counted work and published figures; no GPU is needed.
+
+    python benchmarks/roofline.py                                           every GPU of the table
+    python benchmarks/roofline.py --gpu A100                                one of them
+    python benchmarks/roofline.py --peak 400 --bandwidth 3.5 --launch 5     another one
+
+An epoch takes at least as long as its arithmetic at the peak rate, its memory traffic at the peak bandwidth,
+and its kernel launches one after the other. The estimate is the longest of the three, so it is a lower bound.
+
+- Arithmetic is counted by ``FlopCounterMode`` on a training step of fake tensors at the real batch size. Only
+  the objective runs on real embeddings, because on a CPU it reads its temperature.
+- Memory traffic: each ATen operation reads its inputs and writes its outputs once. A compiled encoder moves
+  only what convolutions, matrix products and BatchNorm read and write, compiled views only what enters and
+  leaves them. All other operations are assumed to be fused with these.
+- Launches are those of tests/device/launches.json, counted for Adam at batch 64. A CUDA graph is one launch.
+
+Without options, the same estimate for this CPU is compared with the steps and epochs in benchmarks/results/,
+and the record is written to benchmarks/results/roofline.json. A CPU's figures are the fastest of several
+matrix products, copies and additions, and its launches are the ATen operations of a step.
+"""
+
+import argparse
+import functools
+import json
+import statistics
+import timeit
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from jsonargparse.typing import PositiveFloat
+from provenance import RESULTS, provenance, save
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from ssl_vision.data import Views
+from ssl_vision.encoders import ResNet
+from ssl_vision.methods import Method, SimCLR
+from ssl_vision.pretrained.rebuild import untrained_model
+
+ROOT = Path(__file__).parents[1]
+IMAGES = 50_000  # of CIFAR-10
+
+
+@dataclass(frozen=True)
+class Device:
+    """Peak of dense bfloat16 arithmetic in TFLOP/s, memory bandwidth in TB/s, µs a launch, and source."""
+
+    peak: float
+    bandwidth: float
+    launch: float = 8.0
+    source: str = ""
+
+
+GPUS = {
+    "H200": Device(989.5, 4.8, source="NVIDIA H200 data sheet, SXM; half of the rate with sparsity"),
+    "A100": Device(312, 2.039, source="NVIDIA A100 80GB data sheet, SXM"),
+    "RTX 4090": Device(165.2, 1.008, source="NVIDIA Ada GPU architecture whitepaper; float32 accumulation"),
+    "T4": Device(65, 0.32, source="NVIDIA T4 data sheet; float16, as it has no bfloat16 arithmetic"),
+}
+
+GRAPH = "graph, adam, bf16-mixed"
+# Key in the record of launches, whether views are compiled, and whether the encoder is.
+CASES = {
+    "eager": ("infonce", False, False),
+    "compiled views": ("compiled views", True, False),
+    "compiled views and encoder": ("compiled views and encoder", True, True),
+    "`cuda_graph`": (GRAPH, False, False),
+}
+# Files of configs/pretrain, images in a batch, and cases.
+CONFIGS = [
+    *(("cifar10", batch, case) for batch in (256, 1024) for case in CASES),
+    ("cifar10_speedrun", 512, "compiled views and encoder"),
+]
+# Operations of a compiled network that read and write memory.
+KEPT = {*flop_registry, torch.ops.aten.native_batch_norm, torch.ops.aten.native_batch_norm_backward}
+
+
+class Traffic(TorchDispatchMode):
+    """Count operations that move data, their bytes, and the bytes of those in `KEPT`."""
+
+    operations = bytes = kept_bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and count it."""
+        out = func(*args, **(kwargs or {}))
+        name = func._schema.name
+        if func.is_view or not name.startswith("aten::") or "empty" in name or "_unsafe_view" in name:
+            return out
+        written = out
+        if out is None:  # in place, on lists of tensors
+            arguments = zip(func._schema.arguments, args, strict=False)
+            written = [value for argument, value in arguments if argument.is_write]
+        moved = size([args, kwargs]) + size(written)
+        self.operations += 1
+        self.bytes += moved
+        self.kept_bytes += moved * (func.overloadpacket in KEPT)
+        return out
+
+
+def size(tensors: Any) -> int:
+    """Return the bytes of all tensors in a nested structure; an expanded tensor counts as it is stored."""
+    found = [leaf for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor)]
+    return sum(min(each.nbytes, each.untyped_storage().nbytes()) for each in found)
+
+
+def counted(model: Method, views: Views, batch: int, case: str = "eager") -> dict[str, int]:
+    """Return FLOPs, bytes and ATen operations ("launches") of a step; the weights do not change."""
+    _, compiled_views, compiled_encoder = CASES[case]
+    optimizer = model.optimizer_rule.optimizer(model)
+    for group in optimizer.param_groups:
+        group["fused"] = True  # as on a GPU
+    made, network, objective, update = (Traffic() for _ in range(4))  # type: ignore[no-untyped-call]
+    embeddings = torch.randn(2, batch, model.output_dim).bfloat16().requires_grad_()
+    with FlopCounterMode(display=False) as counter:
+        with objective:
+            model.objective(*embeddings).backward()
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            pixels = torch.zeros(batch, 3, views.size, views.size, dtype=torch.uint8)
+            views, rows = replace(views, compile=False), torch.arange(batch)
+            with made:
+                pair = views(pixels, rows, seed=0, epoch=0, dtype=torch.bfloat16)
+            with network:
+                with torch.autocast("cpu", torch.bfloat16):
+                    both = [view.embeddings for view in model.embed_views(pair)]
+                torch.autograd.backward(both, [torch.empty_like(each) for each in both])
+            optimizer.step()  # makes the optimizer's state
+            with update:
+                optimizer.step()
+            moved = size([pixels, pair]) if compiled_views else made.bytes
+            moved += network.kept_bytes if compiled_encoder else network.bytes
+    operations = sum(part.operations for part in (made, network, objective, update))
+    moved += objective.bytes + update.bytes
+    return {"flops": counter.get_total_flops(), "bytes": moved, "launches": operations}
+
+
+def on_gpu(model: Method, views: Views, batch: int, case: str) -> dict[str, int]:
+    """Return FLOPs, bytes and launches of a training step on a GPU."""
+    key = CASES[case][0]
+    recorded = json.loads((ROOT / "tests/device/launches.json").read_text())["launches"]
+    return counted(model, views, batch, case) | {"launches": recorded[key] + (key == GRAPH)}
+
+
+def bound(work: Mapping[str, Any], device: Device) -> tuple[str, float]:
+    """Return which of arithmetic, memory and launches takes longest on a device, and its seconds."""
+    arithmetic, memory = work["flops"] / device.peak / 1e12, work["bytes"] / device.bandwidth / 1e12
+    times = {"arithmetic": arithmetic, "memory": memory, "launches": work["launches"] * device.launch / 1e6}
+    return max(times.items(), key=lambda each: each[1])
+
+
+def epochs() -> list[dict[str, Any]]:
+    """Return the work of an epoch of each of `CONFIGS`."""
+    rows = []
+    for name, batch, case in CONFIGS:
+        file = ROOT / f"configs/pretrain/{name}.yaml"
+        config = yaml.safe_load(file.read_text())
+        model = untrained_model(config | {"seed_everything": 0}, where=file)
+        step = on_gpu(model, Views(**config["data"]["init_args"].get("views", {})), batch, case)
+        work = {key: IMAGES // batch * value for key, value in step.items()}
+        rows.append({"config": name, "batch": batch, "case": case, **work})
+    return rows
+
+
+@functools.cache
+def this_cpu(threads: int) -> Device:
+    """Measure this CPU: a bfloat16 matrix product, a copy, and an addition of two numbers."""
+    torch.set_num_threads(threads)
+    matrix, (block, target), one = torch.ones(2048, 2048).bfloat16(), torch.ones(2, 2**26), torch.ones(1)
+
+    def seconds(call: Callable[[], Any], repeats: int = 50) -> float:
+        return min(timeit.repeat(call, number=1, repeat=repeats))
+
+    peak = 2 * 2048**3 / seconds(lambda: matrix @ matrix) / 1e12
+    bandwidth = 2 * block.nbytes / seconds(lambda: target.copy_(block)) / 1e12
+    launch = 1e6 * seconds(lambda: one + one, 10_000)
+    return Device(round(peak, 3), round(bandwidth, 4), round(launch, 2), "measured")
+
+
+def comparisons() -> list[dict[str, Any]]:
+    """Return work and times of measured steps and epochs in bfloat16, on this CPU or a GPU of the table."""
+    rows = []
+    for file in sorted([*RESULTS.glob("step_*.json"), *RESULTS.glob("epoch_*.json")]):
+        record = json.loads(file.read_text())
+        options = {"precision": "bf16-mixed", "stem": "small", "size": 32} | record["options"]
+        known = [gpu for name, gpu in GPUS.items() if name in record["device"]]
+        here = record["device"] == "cpu" and record["processor"] == provenance()["processor"]
+        if options["precision"] != "bf16-mixed" or not (known or here):
+            continue
+        model = SimCLR(encoder=partial(ResNet, width=options["width"], stem=options["stem"]))
+        step = partial(on_gpu, case="compiled views and encoder" if options["compile_mode"] else "eager")
+        work = (step if known else counted)(model, Views(size=options["size"]), options["batch"])
+        if "seconds" in record:
+            steps, measured = options["images"] // options["batch"], record["seconds"]["ssl_vision"]
+        else:
+            steps, measured = 1, [record["bare_ms"] / 1e3]
+        work = {key: steps * value for key, value in work.items()}
+        device = known[0] if known else this_cpu(record["threads"])
+        rows.append(
+            {
+                "measurement": file.stem,
+                **work,
+                "device": asdict(device),
+                "seconds": statistics.median(measured),
+            }
+        )
+    return rows
+
+
+def estimates(rows: list[dict[str, Any]], gpus: Mapping[str, Device]) -> str:
+    """Return a table of an epoch's work, and of its time on each GPU."""
+    lines = [f"| configuration | batch | case | TFLOP | TB | launches | {' | '.join(gpus)} |"]
+    lines.append("|---" * (6 + len(gpus)) + "|")
+    for row in rows:
+        bounds = [bound(row, gpu) for gpu in gpus.values()]
+        times = " | ".join(f"{time:.2f} s, {name}" for name, time in bounds)
+        work = f"{row['flops'] / 1e12:.0f} | {row['bytes'] / 1e12:.2f} | {row['launches']:,}"
+        lines.append(f"| {row['config']} | {row['batch']:,} | {row['case']} | {work} | {times} |")
+    return "\n".join(lines)
+
+
+def table(record: dict[str, Any]) -> str:
+    """Return three tables: the GPUs' figures, the estimates, and their comparison with measurements."""
+    figures = ["| GPU | TFLOP/s | TB/s | µs a launch, assumed | source |", "|---|---|---|---|---|"]
+    figures += [f"| {name} | {' | '.join(map(str, asdict(gpu).values()))} |" for name, gpu in GPUS.items()]
+    lines = ["| measurement | TFLOP/s | TB/s | µs an operation | estimate | measured | ratio |"]
+    lines.append("|---" * 7 + "|")
+    for row in record["comparisons"]:
+        device = Device(**row["device"])
+        name, estimate = bound(row, device)
+        lines.append(
+            f"| {row['measurement']} | {device.peak} | {device.bandwidth} | {device.launch} "
+            f"| {estimate:.2f} s, {name} | {row['seconds']:.2f} s | {row['seconds'] / estimate:.2f} × |"
+        )
+    return "\n\n".join(["\n".join(figures), estimates(record["epochs"], GPUS), "\n".join(lines)])
+
+
+def main() -> None:
+    """Print the tables; without options, write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--gpu", choices=GPUS, help="a GPU of the table")
+    for name, unit in {"peak": "TFLOP/s", "bandwidth": "TB/s", "launch": "µs a launch"}.items():
+        parser.add_argument(f"--{name}", type=PositiveFloat, help=f"{unit}, instead of the table's")
+    given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    if not given:
+        record = provenance() | {"epochs": epochs(), "comparisons": comparisons()}
+        save("roofline", record)
+        print(table(record))
+        return
+    name = given.pop("gpu", None)
+    if name is None and not {"peak", "bandwidth"} <= given.keys():
+        parser.error("give --gpu, or --peak and --bandwidth")
+    print(estimates(epochs(), {name or "GPU": replace(GPUS[name], **given) if name else Device(**given)}))
+
+
+if __name__ == "__main__":
+    main()
