@@ -174,7 +174,7 @@ def this_cpu(threads: int) -> Device:
     torch.set_num_threads(threads)
     matrix, (block, target), one = torch.ones(2048, 2048).bfloat16(), torch.ones(2, 2**26), torch.ones(1)
 
-    def seconds(call: Callable[[], Any], repeats: int = 50) -> float:
+    def seconds(call: Callable[[], Any], repeats: int = 300) -> float:
         return min(timeit.repeat(call, number=1, repeat=repeats))
 
     peak = 2 * 2048**3 / seconds(lambda: matrix @ matrix) / 1e12
