@@ -334,6 +334,7 @@ def test_every_protocol_is_in_readme():
         ("reclaim", "reclaim", "objectives.md", "rows"),
         ("methods", "methods_cpu", "speed.md", None),
         ("startup", "startup", "speed.md", "rows"),
+        ("roofline", "roofline", "speed.md", None),
     ],
 )
 def test_every_measured_table_is_the_one_that_its_benchmark_wrote(name, written, page, rows, monkeypatch):
