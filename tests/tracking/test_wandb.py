@@ -138,9 +138,10 @@ def test_an_id_that_is_given_is_taken_by_one_run_and_by_its_continuation(tmp_pat
     )
     assert not (tmp_path / "two").exists()
     monkeypatch.setenv("WANDB_RUN_ID", "cell2")
-    wandb.teardown()  # its session keeps the variables that it began with
+    wandb.teardown()  # a session keeps the variables that it began with
     assert fit(tmp_path, "two") == 0
     monkeypatch.delenv("WANDB_RUN_ID")
+    wandb.teardown()
     assert fit(tmp_path, "one", "--trainer.max_epochs=2", "--ckpt_path=last") == 0
     assert (ids(tmp_path / "one"), ids(tmp_path / "two")) == ({"cell1"}, {"cell2"})
     assert len(parts(tmp_path / "one")) == 2
