@@ -140,7 +140,8 @@ def test_an_id_that_is_given_is_taken_by_one_run_and_by_its_continuation(tmp_pat
     monkeypatch.setenv("WANDB_RUN_ID", "cell2")
     wandb.teardown()  # a session keeps the variables that it began with
     assert fit(tmp_path, "two") == 0
-    monkeypatch.delenv("WANDB_RUN_ID")
+    for name in ("WANDB_SWEEP_ID", "WANDB_RUN_ID"):
+        monkeypatch.delenv(name)
     wandb.teardown()
     assert fit(tmp_path, "one", "--trainer.max_epochs=2", "--ckpt_path=last") == 0
     assert (ids(tmp_path / "one"), ids(tmp_path / "two")) == ({"cell1"}, {"cell2"})
