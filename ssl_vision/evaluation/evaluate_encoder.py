@@ -52,6 +52,8 @@ def evaluate_encoder(args: Sequence[str], description: str | None) -> None:
             labels, or nothing could be measured.
     """
     args, allowed = list(_with_classes(args)), allowed_classes(args)
+    if not any(arg.partition("=")[0] == "--data" for arg in args) and not {"-h", "--help"} & set(args):
+        raise InputError(f"{_OPTION} requires --data, the labelled images: CIFAR10, ImageFolder, …")
     parser = evaluation_parser(description)
     options = parser.parse_args(args)
     if options.checkpoint is not None:

@@ -18,8 +18,8 @@ from ssl_vision.runs.record import CHECKPOINT_KEY
 _CLASSIFIERS = ("classifier.", "fc.", "head.")
 """Prefixes of the classifiers of torchvision and timm networks, which encoders do not have."""
 
-_PREFIXES = ("module.encoder_q.", "module.backbone.", "backbone.", "encoder.", "module.")
-"""Prefixes of the encoder in checkpoints of training code; the first that a file has is removed."""
+_PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.", "encoder_q.", "encoder.")
+"""Prefixes of the encoder in checkpoints of training code, alone or one after another, in this order."""
 
 _STATE_KEYS = ("state_dict", "model", "teacher", "student")
 """Keys of the state dict in files that hold other values, too; the first that a file has is read."""
@@ -73,6 +73,7 @@ def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Pa
 
     Prefixes of training code, such as ``backbone.`` or ``module.encoder_q.``, are removed, and a classifier
     is ignored. Weights that do not match are converted if the encoder can do so (`Encoder.convert_weights`).
+    BatchNorm's number of batches, which older files lack, may be missing.
 
     Args:
         encoder: the encoder, modified in place.
@@ -96,6 +97,8 @@ def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Pa
         name: value for name, value in own.items() if name in expected or not name.startswith(_CLASSIFIERS)
     }
     for name, value in expected.items():
+        if name.endswith("num_batches_tracked"):
+            own.setdefault(name, value)
         if name not in own:
             first = f", but {next(iter(own))}" if own else ""
             raise InputError(f"{path}: has no {name}{first}, so it does not belong to this encoder")
@@ -133,6 +136,5 @@ def _without_prefix(
         }
         if inside and not any(name.startswith(prefix) for name in expected):
             state = inside
-            break
     wrapped = {f"{network}{name}" for name in expected}
     return {name.removeprefix(network) if name in wrapped else name: value for name, value in state.items()}

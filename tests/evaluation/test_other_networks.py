@@ -164,6 +164,11 @@ def test_a_wrong_command_is_one_line(options, words, run, monkeypatch, capsys):
     assert (run / "evaluation.json").read_bytes() == before
 
 
+def test_an_encoder_without_data_is_one_line(capsys):
+    assert main(["evaluate", "--encoder=ResNet"]) == 2
+    assert "--encoder requires --data, the labelled images" in capsys.readouterr().err
+
+
 def test_the_help_does_not_list_all_modules(capsys):
     with pytest.raises(SystemExit):
         main(["evaluate", "--help"])

@@ -22,7 +22,17 @@ def random_state(encoder, prefix=""):
 
 @pytest.mark.parametrize("key", [None, "state_dict", "model", "teacher"])
 @pytest.mark.parametrize(
-    "prefix", ["", "module.", "backbone.", "encoder.", "module.encoder_q.", "module.backbone."]
+    "prefix",
+    [
+        "",
+        "module.",
+        "backbone.",
+        "encoder.",
+        "module.encoder_q.",
+        "module.backbone.",
+        "_orig_mod.",
+        "model.backbone.",
+    ],
 )
 def test_checkpoints_of_training_code_are_read(key, prefix, tmp_path):
     encoder = ResNet(width=4)
@@ -36,6 +46,18 @@ def test_checkpoints_of_training_code_are_read(key, prefix, tmp_path):
     load(encoder, tmp_path / "x.pth")
     for name, value in encoder.state_dict().items():
         torch.testing.assert_close(value, state[prefix + name].to(value.dtype))
+
+
+def test_files_without_the_number_of_batches_are_read(tmp_path):
+    encoder = ResNet(width=4)
+    state = random_state(encoder)
+    save_file(
+        {name: value for name, value in state.items() if "num_batches" not in name},
+        tmp_path / "x.safetensors",
+    )
+    load(encoder, tmp_path / "x.safetensors")
+    torch.testing.assert_close(encoder.state_dict()["bn1.running_var"], state["bn1.running_var"])
+    assert encoder.state_dict()["bn1.num_batches_tracked"] == 0
 
 
 def test_a_prefix_of_the_encoders_own_names_is_kept(tmp_path):
