@@ -142,5 +142,5 @@ def test_a_state_dict_without_names_is_refused(tmp_path):
 
 def test_the_message_about_other_names_shows_one_of_them(tmp_path):
     torch.save(random_state(ResNet(width=4), "net."), tmp_path / "x.pth")
-    with pytest.raises(InputError, match=r"has no conv1\.weight, but _orig_mod\.conv1\.weight"):
+    with pytest.raises(InputError, match=r"has no conv1\.weight, but net\.conv1\.weight"):
         load(ResNet(width=4), tmp_path / "x.pth")
