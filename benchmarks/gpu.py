@@ -93,7 +93,7 @@ def gpu_jobs(data: Path, output: Path) -> list[Job]:
 
 
 def run_jobs(jobs: Sequence[Job], output: Path, *, minutes: float, grace: float = GRACE) -> bool:
-    """Runs what is left of the jobs, prints the table, and returns whether all that ran succeeded.
+    """Run the unfinished jobs, print the table, and return True if all jobs that ran succeeded.
 
     Args:
         jobs: in the order in which they run.
@@ -163,7 +163,7 @@ def _run(job: Job, output: Path, seconds: float, grace: float) -> dict[str, Any]
 
 
 def _stop(process: subprocess.Popen[bytes], grace: float) -> None:
-    """Ends what is left of a job's process group: SIGTERM, at which training saves, then SIGKILL."""
+    """Stop the processes of a job: SIGTERM, which lets training save a checkpoint, then SIGKILL."""
     with suppress(ProcessLookupError):  # the group is empty
         for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, 1.0)):
             os.killpg(process.pid, number)

@@ -43,7 +43,7 @@ def _plain(argument: str) -> str:
 
 
 def _git(*arguments: str) -> str:
-    """Output of git; empty where there is no git or no repository."""
+    """Return the output of git, or "" without git or outside a repository."""
     command = ["git", *arguments]
     try:
         done = subprocess.run(command, cwd=RESULTS.parent, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Encoders from timm, by name. timm, which takes a second to import, is imported when one is built."""
+"""Encoders from timm, by name. timm is imported when an encoder is built, because the import is slow."""
 
 import difflib
 import sys
@@ -39,8 +39,8 @@ class Timm(ModuleEncoder):
         std: standard deviation, likewise.
 
     Raises:
-        ValueError: timm has no such model, the model does not take an option, or there are no pretrained
-            weights or no network to download them.
+        ValueError: timm has no such model, the model does not take an option, or its pretrained
+            weights do not exist or cannot be downloaded.
 
     Example:
         >>> Timm("convnext_atto").num_features

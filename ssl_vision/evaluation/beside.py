@@ -20,7 +20,7 @@ from ssl_vision.runs.checkpoint import is_checkpoint, read_checkpoint
 from ssl_vision.runs.weights import load_encoder_weights, read_weights
 
 _TAKEN = ("trained", "untrained", "pixels")
-"""Names of other rows."""
+"""Names of the rows that an evaluation has without the option."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 

@@ -48,8 +48,8 @@ def evaluate_encoder(args: Sequence[str], description: str | None) -> None:
         description: text of ``--help``.
 
     Raises:
-        InputError: there are no weights or they do not match the encoder, the data are absent or have no
-            labels, or nothing could be measured.
+        InputError: weights are missing or do not match the encoder, the data are missing or have no labels,
+            or nothing could be measured.
     """
     args, allowed = list(_with_classes(args)), allowed_classes(args)
     if not any(arg.partition("=")[0] == "--data" for arg in args) and not {"-h", "--help"} & set(args):
@@ -123,7 +123,7 @@ def _networks(parser: ArgumentParser, options: Any) -> tuple[Encoder, Encoder | 
     """Return the encoder with its weights and, unless it sets its own weights, the encoder without them.
 
     Raises:
-        InputError: there are no weights, or they do not match the encoder.
+        InputError: weights are missing or do not match the encoder.
     """
     downloaded = _settings(options).get("pretrained", False)
     if downloaded and options.weights is not None:
@@ -159,7 +159,7 @@ def _built(factory: Callable[[], nn.Module]) -> Encoder:
 
 
 def _described(options: Any) -> str:
-    """Name of the encoder and of its weights."""
+    """Describe the encoder and its weights in a few words."""
     encoder = options.encoder
     name = encoder.class_path if isinstance(encoder, Namespace) else encoder.__qualname__
     model = str(_settings(options).get("name", name.rpartition(".")[2]))
@@ -167,6 +167,6 @@ def _described(options: Any) -> str:
 
 
 def _settings(options: Any) -> dict[str, Any]:
-    """Options of the encoder's class; none for a function that builds it."""
+    """Return the options of the encoder's class, or {} for a function that builds the encoder."""
     encoder = options.encoder
     return encoder.as_dict().get("init_args", {}) if isinstance(encoder, Namespace) else {}

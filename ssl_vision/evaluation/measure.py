@@ -38,7 +38,7 @@ def measured(
         networks: the networks, of which the first is the trained one.
         splits: the images whose pixels are measured.
         seed: seed of the order of rows in training, of held-out rows and of noise.
-        pixels: whether pixels are measured.
+        pixels: True to measure raw pixels, too.
 
     Returns:
         Rows by the name of the protocol.
