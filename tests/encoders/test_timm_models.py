@@ -98,7 +98,7 @@ def test_two_processes_bfloat16_and_compilation(name, data_root, tmp_path, monke
     for kind, (other_loss, state) in others.items():
         assert all(value.isfinite().all() for value in state.values())
         if kind != "two":
-            assert other_loss == pytest.approx(loss, rel=0.05 if kind == "half" else 1e-4)
+            assert other_loss == pytest.approx(loss, rel=0.1 if kind == "half" else 1e-4)
         if kind != "half" and not with_batch_norm:
             for key, value in one.items():
                 torch.testing.assert_close(state[key], value, rtol=1e-3, atol=1e-5, msg=f"{kind} {key}")
