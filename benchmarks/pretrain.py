@@ -1,12 +1,13 @@
 """Objectives and seeds of one pretraining config, each through the command line, as one table.
 
-    python benchmarks/pretrain.py                                  the demo's table in README
+    python benchmarks/pretrain.py --protocols few_labels macl --name demo    the demo
     python benchmarks/pretrain.py --config configs/pretrain/cifar10.yaml \
         --objectives InfoNCE DCL DualTemperature MACL MACLb --seeds 1 --data.root data
 
-Options that it does not know go to ``fit``. Prints a Markdown table and writes
-benchmarks/results/<config>.json: the rows of every evaluation with the command, the commit, the versions, the
-device and the seconds that each run took. Checkpoints are not kept.
+Options that it does not know go to ``fit``. Prints a Markdown table, with the accuracies of all seeds in each
+cell, and writes benchmarks/results/<name>.json, by default named like the config. The file has the rows of
+every evaluation, the command, the commit, the versions, the device and the seconds that each run took.
+Checkpoints are not kept.
 """
 
 import argparse
@@ -21,15 +22,22 @@ from typing import Any
 from provenance import provenance, save
 
 HERE = Path(__file__).parent
-LINES = {
-    ("trained", "backbone"): "trained backbone",
-    ("untrained", "backbone"): "untrained backbone",
-    ("pixels", "raw"): "raw pixels",
+BASELINES = {("untrained", "backbone"): "untrained backbone", ("pixels", "raw"): "raw pixels"}
+COLUMNS = {
+    ("logistic_top1", "1%"): "logistic regression, 1 % of the labels",
+    ("linear_top1", "1%"): "linear probe, 1 % of the labels",
+    ("logistic_top1", "10%"): "logistic regression, 10 % of the labels",
+    ("linear_top1", "10%"): "linear probe, 10 % of the labels",
+    ("linear_top1", None): "linear probe, all labels",
+    ("knn_top1", None): "kNN, all labels",
 }
+"""Headings of the measured accuracies, by metric and share of the labels."""
 
 
-def one_run(config: Path, objective: str | None, seed: int, options: list[str], runs: Path) -> dict[str, Any]:
-    """Trains and evaluates one objective with one seed."""
+def one_run(
+    config: Path, objective: str | None, seed: int, protocols: list[str], options: list[str], runs: Path
+) -> dict[str, Any]:
+    """Train and evaluate one objective with one seed."""
     fit = ["fit", "--config", str(config), "--name", "run", "--runs_dir", str(runs)]
     fit += ["--seed_everything", str(seed), "--trainer.enable_progress_bar", "false", *options]
     fit += ["--model.objective", objective] if objective else []
@@ -37,7 +45,8 @@ def one_run(config: Path, objective: str | None, seed: int, options: list[str], 
     start = time.perf_counter()
     subprocess.run([*program, *fit], check=True, stdout=sys.stderr)
     trained = time.perf_counter()
-    subprocess.run([*program, "evaluate", str(runs / "run")], check=True, stdout=sys.stderr)
+    chosen = [f"--protocol={protocol}" for protocol in protocols]
+    subprocess.run([*program, "evaluate", str(runs / "run"), *chosen], check=True, stdout=sys.stderr)
     return {
         "objective": objective or "as in the config",
         "seed": seed,
@@ -48,36 +57,55 @@ def one_run(config: Path, objective: str | None, seed: int, options: list[str], 
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """kNN and linear accuracy of every run, trained beside untrained and raw pixels."""
-    several = len({result["objective"] for result in results}) > 1
-    names = [(f"{r['objective']}, " if several else "") + f"seed {r['seed']}" for r in results]
-    head = [f"{metric}, {name}" for metric in ("kNN %", "linear %") for name in names]
-    lines = ["| | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
-    for (features, layer), name in LINES.items():
-        cells = [
-            f"{100 * row['value']:.1f}"
-            for metric in ("knn_top1", "linear_top1")
-            for result in results
-            for row in result["rows"]
-            if (row["features"], row["layer"], row["metric"]) == (features, layer, metric)
-        ]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    """Return the accuracies in percent of all seeds, of each objective and of the baselines."""
+    objectives = list(dict.fromkeys(result["objective"] for result in results))
+    several = len(objectives) > 1
+    lines = {
+        f"trained backbone{f', {objective}' if several else ''}": (("trained", "backbone"), objective)
+        for objective in objectives
+    }
+    lines |= {name: (source, objectives[0]) for source, name in BASELINES.items()}
+    measured = {_column(row) for result in results for row in result["rows"]}
+    columns = {column: heading for column, heading in COLUMNS.items() if column in measured}
+    head = ["top-1 %", *columns.values()]
+    cells = [
+        [name, *(", ".join(_values(results, objective, source, column)) for column in columns)]
+        for name, (source, objective) in lines.items()
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *cells))
+
+
+def _values(
+    results: list[dict[str, Any]], objective: str, source: tuple[str, str], column: tuple[str, str | None]
+) -> list[str]:
+    return [
+        f"{100 * row['value']:.1f}"
+        for result in results
+        if result["objective"] == objective
+        for row in result["rows"]
+        if (row["features"], row["layer"]) == source and _column(row) == column
+    ]
+
+
+def _column(row: dict[str, Any]) -> tuple[str, str | None]:
+    return row["metric"], row.get("labels")
 
 
 def main() -> None:
-    """Runs all, prints the table, writes the rows."""
+    """Run all, print the table, write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--config", type=Path, default=HERE.parent / "configs" / "pretrain" / "digits.yaml")
     parser.add_argument("--objectives", nargs="+", default=[None])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--protocols", nargs="+", default=["macl"])
+    parser.add_argument("--name")
     chosen, options = parser.parse_known_args()
     results = []
     for objective in chosen.objectives:
         for seed in range(chosen.seeds):
             with tempfile.TemporaryDirectory() as runs:
-                results.append(one_run(chosen.config, objective, seed, options, Path(runs)))
-    save(chosen.config.stem, provenance("pytorch-lightning") | {"runs": results})
+                results.append(one_run(chosen.config, objective, seed, chosen.protocols, options, Path(runs)))
+    save(chosen.name or chosen.config.stem, provenance("pytorch-lightning") | {"runs": results})
     print(table(results))
     print(f"\nseconds for fit and evaluate: {', '.join(str(result['seconds']) for result in results)}")
 
