@@ -5,8 +5,9 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stderr
+from pathlib import Path
 from typing import Any, NamedTuple, TextIO, cast
 
 from ssl_vision._version import __version__
@@ -21,7 +22,7 @@ class Command(NamedTuple):
     """A command of ``ssl-vision``.
 
     Commands that modify a run may return the arguments of ``ssl_vision.report.report.write``, which then
-    writes the report of the run.
+    writes the report of the run, whose path is printed.
     """
 
     function: str
@@ -131,7 +132,9 @@ def _run(args: Sequence[str] | None) -> int:
             command = COMMANDS.get(name) or _own_command(name)
             run = _function(command.function)([name, *rest] if command.passes_name else rest)
             if run is not None:
-                _function(_PAGE)(**run)
+                report = _function(_PAGE)(**run)
+                if isinstance(report, Path) and not quiet():
+                    print(f"report: {report}")
     except KeyboardInterrupt:
         how = "; continue with --ckpt_path last" if name == "fit" else ""
         print(f"ssl-vision {name}: interrupted{how}", file=sys.stderr)
@@ -176,11 +179,11 @@ def _complain_of_fault(name: str, error: Exception, *, debug: bool) -> int:
     return _complain(f"ssl-vision {name}: fault: {what} (--debug shows where)", 1, debug=debug)
 
 
-def _function(place: str) -> Callable[..., Mapping[str, Any] | None]:
+def _function(place: str) -> Callable[..., Any]:
     """The function at a place, whose import may take a while."""
     module, _, name = place.partition(":")
     with Progress("loading", lines=False):
-        function: Callable[..., Mapping[str, Any] | None] = getattr(importlib.import_module(module), name)
+        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return function
 
 

@@ -32,3 +32,4 @@ def test_the_demo_prints_results_and_no_warning_of_another(tmp_path):
     evaluate = run("evaluate", str(tmp_path / "demo"), "--probe.epochs=2")
     assert [line for line in evaluate.stderr.splitlines() if not OURS.match(line)] == []
     assert evaluate.stdout.startswith("Digits: test split (360 images)")
+    assert evaluate.stdout.endswith(f"report: {tmp_path / 'demo' / 'report.html'}\n")

@@ -89,7 +89,7 @@ def write(
     data: object = None,
     embedded: FeatureExtractor | None = None,
     allowed: Collection[str] = (),
-) -> None:
+) -> Path | None:
     """Write the report of a run into its directory at the end of ``fit`` or ``evaluate``.
 
     No features are computed. With ``--wandb_media`` the page and its pictures are uploaded. An error is
@@ -100,6 +100,9 @@ def write(
         data: data module of the run.
         embedded: features of the run, if they were computed.
         allowed: classes outside this package that the run may name.
+
+    Returns:
+        The file; None if it could not be written.
     """
     try:
         images = data if isinstance(data, ImageData) else None
@@ -109,6 +112,8 @@ def write(
             mirror_media(context)
     except Exception as error:
         print(f"{path}: no report was written ({' '.join(str(error).split())})", file=sys.stderr)
+        return None
+    return context.run.folder.report_file
 
 
 def run_page(context: ReportContext) -> str:
