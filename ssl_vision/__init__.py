@@ -5,13 +5,17 @@ from typing import TYPE_CHECKING
 from ssl_vision._version import __version__
 
 if TYPE_CHECKING:
-    from ssl_vision.evaluation.api import evaluate
+    from ssl_vision.api import evaluate, fit
     from ssl_vision.pretrained.backbones import load_encoder
 
-__all__ = ["__version__", "evaluate", "load_encoder"]
+__all__ = ["__version__", "evaluate", "fit", "load_encoder"]
 
 if not TYPE_CHECKING:
-    _MODULES = {"evaluate": "ssl_vision.evaluation.api", "load_encoder": "ssl_vision.pretrained.backbones"}
+    _MODULES = {
+        "evaluate": "ssl_vision.api",
+        "fit": "ssl_vision.api",
+        "load_encoder": "ssl_vision.pretrained.backbones",
+    }
 
     def __getattr__(name: str) -> object:
         """Import a function when it is asked for: ``import ssl_vision`` alone imports no torch."""

@@ -132,10 +132,19 @@ def test_the_metric_that_contributing_adds_is_numpys():
 
 
 def test_the_quick_start_loads_a_backbone(tiny_run):
-    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "quickstart.md").read_text(), flags=re.DOTALL)
     names = {}
-    exec(block.replace("runs/first", str(tiny_run)), names)
+    exec(blocks("quickstart.md")[0].replace("runs/first", str(tiny_run)), names)
     assert names["features"].shape == (4, names["backbone"].num_features)
+
+
+def test_the_quick_start_trains_and_evaluates_from_python(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    options = dict(option.removeprefix("--").split("=") for option in TINY)
+    names = {"config": options}
+    exec(blocks("quickstart.md")[1].replace('"configs/pretrain/digits.yaml"', "config"), names)
+    assert names["run"].setting("objective") == "MACL"
+    assert names["backbone"].num_features == 32
+    assert "raw pixels" in capsys.readouterr().out
 
 
 def test_the_example_of_the_concepts_is_right():

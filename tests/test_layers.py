@@ -7,7 +7,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "ssl_vision"
 
 ROOMS = [
-    {"_version", "errors", "quiet", "progress", "optional", "streams", "descriptions", "hub"},
+    {"_version", "errors", "quiet", "progress", "optional", "streams", "descriptions", "hub", "display"},
     {"objectives", "metrics"},
     {"data"},
     {"encoders"},
@@ -23,7 +23,7 @@ ROOMS = [
     {"sweeps"},
     {"reproduce"},
     {"report"},
-    {"main"},
+    {"main", "api"},
     {"__main__"},
 ]
 """The files of the first row are for all, and import only each other."""

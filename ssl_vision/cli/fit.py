@@ -96,6 +96,7 @@ class RunCLI(LightningCLI):
     check: Callable[[], None]
     wandb_mode: str | None
     checkpoint: Checkpoint | None = None
+    message: str = ""
     page: dict[str, Any] | None = None
 
     def __init__(self, args: Sequence[str]) -> None:
@@ -297,21 +298,21 @@ class RunCLI(LightningCLI):
         )
 
     def after_fit(self) -> None:
-        """Says what the run came to, or, when quiet, where it is."""
+        """Set the message about the run (when quiet, its directory) and the arguments of its report."""
         if not self.trainer.is_global_zero:
             return
         if self.config_init["fit"].report:
             allowed = list(class_paths(self.plain_config))  # all of the user's own command
             self.page = {"path": self.folder.path, "data": self.datamodule, "allowed": allowed}
         if quiet():
-            print(self.folder.path)
+            self.message = str(self.folder.path)
             return
         if self.config_init["fit"].ckpt_path is not None and not self.folder.lock.held:  # training takes it
             done = {"epochs": self.trainer.current_epoch, "steps": self.trainer.global_step}
-            print(nothing_left(self.plain_config, **done))
+            self.message = nothing_left(self.plain_config, **done) + "\n"
         data = self.datamodule if isinstance(self.datamodule, ImageData) else None
         images = None if data is None else data.batch_size * self.trainer.world_size
-        print(summary(Run(self.folder.path), images=images, data=data))
+        self.message += summary(Run(self.folder.path), images=images, data=data)
 
 
 def _knows_images(checkpoint: Checkpoint | None) -> bool:
@@ -352,10 +353,26 @@ def _requeued() -> bool:
 
 
 def run(args: Sequence[str]) -> dict[str, Any] | None:
-    """Runs ``fit`` or ``validate``, the first of ``args``, with the options that follow.
+    """Run ``fit`` or ``validate``, the first of ``args``, with the options that follow; print a summary.
 
     Returns:
-        What the page of a run that was trained is made of, on the first process.
+        Arguments of the report of a run that was trained, on the first process.
+    """
+    cli = executed(args)
+    if cli.message:
+        print(cli.message)
+    return cli.page
+
+
+def executed(args: Sequence[str]) -> RunCLI:
+    """Run ``fit`` or ``validate`` without printing the summary.
+
+    Args:
+        args: the command and its options.
+
+    Raises:
+        InputError: an option, a config file, the data or the checkpoint is not usable.
+        Interrupted: a signal ended the run, whose state is saved.
     """
     with warnings.catch_warnings(), mirror_ends():
         # LightningCLI warns against args beside sys.argv; here they are the same.
@@ -369,7 +386,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_about_the_run)
         logging.getLogger("lightning_fabric.utilities.seed").setLevel(logging.WARNING)
         try:
-            return RunCLI(with_data(args)).page
+            return RunCLI(with_data(args))
         except MisconfigurationException as error:
             raise InputError(one_line(str(error))) from error
         except SystemExit as error:

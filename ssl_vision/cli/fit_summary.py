@@ -51,7 +51,7 @@ def _lines(run: Run, images: int | None, data: ImageData | None) -> Iterator[str
     width = max(map(len, facts))
     for name, value in facts.items():
         yield f"  {name:<{width}}  {value}"
-    yield from _validations(run)
+    yield from validation_lines(run)
     folder = shlex.quote(str(run.folder.path))
     yield "next"
     options, split = _evaluation(data)
@@ -120,17 +120,29 @@ def _collapsed(run: Run) -> str:
     return f"at {len(collapsed)} of {len(measured)} validations, {where}"
 
 
-def _validations(run: Run) -> Iterator[str]:
+def validation_lines(run: Run) -> Iterator[str]:
+    """Iterate over the lines of the table of `validations`, the first of which names the images."""
+    head, *lines = validations(run) or [[]]
+    if not lines:
+        return
+    width = max(len(name) for name, *_ in lines)
+    k = run.setting("metrics.k")
+    yield f"  validation on {run.validated_on}" + (f", kNN with k = {k}" if k else "")
+    for name, *values in (head, *lines):
+        yield "  ".join([f"  {name:<{width}}", *(f"{value:>10}" for value in values)])
+
+
+def validations(run: Run) -> list[list[str]]:
+    """Return the first and the last validation as a table of cells, the headings first; empty without any.
+
+    Args:
+        run: the run.
+    """
     names = [metric.logged_name for metric in described("summary")]
     curves = {name: curve for name in names if (curve := run.curve(name))}
     if not curves:
-        return
+        return []
     longest = max(curves.values(), key=len)
     places = (0, -1) if len(longest) > 1 else (-1,)
-    width = max(map(len, curves))
-    heads = [f"epoch {longest[place][1] + 1}" for place in places]
-    k = run.setting("metrics.k")
-    yield f"  validation on {run.validated_on}" + (f", kNN with k = {k}" if k else "")
-    yield "  ".join([f"  {'':<{width}}", *(f"{head:>10}" for head in heads)])
-    for name, curve in curves.items():
-        yield "  ".join([f"  {name:<{width}}", *(f"{curve[place][2]:>10.4g}" for place in places)])
+    head = ["", *(f"epoch {longest[place][1] + 1}" for place in places)]
+    return [head, *([name, *(f"{curve[at][2]:.4g}" for at in places)] for name, curve in curves.items())]

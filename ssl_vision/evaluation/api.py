@@ -1,8 +1,7 @@
-"""Evaluation from Python: any encoder, any labelled data sets, any protocol."""
+"""Evaluation of any module on any labelled data sets under any protocol."""
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -16,45 +15,10 @@ from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.measure import run_protocol
 from ssl_vision.evaluation.measurement import Source
 from ssl_vision.evaluation.protocol import read_protocol, shipped
-from ssl_vision.evaluation.rows import Row, render
-from ssl_vision.evaluation.splits import Splits
+from ssl_vision.evaluation.results import Evaluation
+from ssl_vision.evaluation.rows import Row
+from ssl_vision.evaluation.splits import Pixels, Splits
 from ssl_vision.methods import Layers, Method
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The result of `evaluate`; ``print`` shows it as tables, one for each protocol.
-
-    Args:
-        rows: all measured numbers, each with its protocol.
-    """
-
-    rows: tuple[Row, ...]
-
-    def value(self, metric: str, **fields: object) -> float:
-        """Return the value of one metric, accuracies in [0, 1].
-
-        Args:
-            metric: name of the metric, such as ``"knn_top1"``.
-            fields: other fields of `Row` that the row must have, such as ``k=20``.
-
-        Raises:
-            InputError: no row fits, or several.
-        """
-        fields["metric"] = metric
-        found = [row.value for row in self.rows if fields.items() <= row.as_dict().items()]
-        if len(found) != 1:
-            names = ", ".join(dict.fromkeys(row.metric for row in self.rows))
-            wanted = ", ".join(f"{name} {value}" for name, value in fields.items())
-            raise InputError(f"{len(found)} rows have {wanted}; the metrics are {names}")
-        return found[0]
-
-    def __str__(self) -> str:
-        protocols = dict.fromkeys(row.protocol for row in self.rows)
-        return "\n".join(
-            f"{protocol}\n{render([row for row in self.rows if row.protocol == protocol])}"
-            for protocol in protocols
-        )
 
 
 def evaluate(
@@ -65,6 +29,7 @@ def evaluate(
     protocol: str | Sequence[str] = "macl",
     views: Views | None = None,
     seed: int = 0,
+    baselines: bool = False,
 ) -> Evaluation:
     """Evaluate an encoder on labelled data sets.
 
@@ -85,10 +50,12 @@ def evaluate(
             encoder is given as they are; protocols that need augmented or corrupted images then leave these
             measurements out.
         seed: seed of augmentation and of the classifiers.
+        baselines: evaluate the raw pixels, too, for which the data sets must return images of bytes.
 
     Raises:
         InputError: the protocol is unknown, a data set cannot be read, has no labels or does not fit
-            ``views``, the encoder does not return (N, F) features, or nothing could be measured.
+            ``views``, the encoder does not return (N, F) features, raw pixels are wanted of normalised
+            tensors, or nothing could be measured.
 
     Example:
         >>> import torch
@@ -102,6 +69,9 @@ def evaluate(
     names = [each for name in names for each in (shipped() if name == "all" else [name])]
     protocols = [read_protocol(name, k=ImageData.knn_k) for name in dict.fromkeys(names)]
     splits = _splits(train, test, views)
+    if baselines and views is None:
+        raise InputError("baselines=True requires data sets of PIL images or uint8 tensors, and views")
+    name = type(encoder).__qualname__
     if not isinstance(encoder, (Method, Encoder)):
         try:
             encoder = ModuleEncoder(encoder, image_size=splits.views.size)
@@ -109,20 +79,23 @@ def evaluate(
             raise InputError(str(error).partition("; image_size of ModuleEncoder")[0]) from error
     embedded = FeatureExtractor(
         encoder, splits,
-        description=type(encoder).__qualname__, cache=None, seed=seed,
+        description=name, cache=None, seed=seed,
         layers=Layers._fields if isinstance(encoder, Method) else ("backbone",),
     )  # fmt: skip
-    rows: list[Row] = []
+    rows: dict[str, list[Row]] = {}
     for each in protocols:
+        found = rows[each.name] = []
         layers = tuple(layer for layer in each.layers if layer in embedded.layers)
         if missing := sorted(set(each.layers) - set(layers)):
             print(f"{each.name}: {', '.join(missing)} left out: an encoder has none", file=sys.stderr)
         for layer in layers:
-            rows += run_protocol(each, Source("trained", layer, embedded, layers), splits, seed=seed)
+            found += run_protocol(each, Source("trained", layer, embedded, layers), splits, seed=seed)
         embedded.forget()
-    if not rows:
+        if baselines:
+            found += run_protocol(each, Source("pixels", "raw", Pixels(splits)), splits, seed=seed)
+    if not any(row.features == "trained" for each in rows.values() for row in each):
         raise InputError("nothing could be measured: the lines above say why")
-    return Evaluation(tuple(rows))
+    return Evaluation.of(protocols, rows, splits, name)
 
 
 def _splits(train: MapDataset, test: MapDataset, views: Views | None) -> Splits:

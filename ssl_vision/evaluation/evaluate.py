@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ssl_vision.cli.classes import allowed_classes
 from ssl_vision.data import ImageData
@@ -17,7 +17,7 @@ from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.heap import unmap_large_blocks
 from ssl_vision.evaluation.measure import Network, measured
 from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser, instantiated
-from ssl_vision.evaluation.results import print_results, written
+from ssl_vision.evaluation.results import Evaluation, written
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Layers
 from ssl_vision.pretrained.rebuild import ROOT_NEEDED, safe_data, trained_model, untrained_model
@@ -53,19 +53,44 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     if names_encoder(args):
         evaluate_encoder(args, run.__doc__)
         return None
-    named = bool(args) and not args[0].startswith("-")
-    if not named and not {"-h", "--help"} & set(args):
-        raise InputError(
-            "give the checkpoint, or the run directory, first: ssl-vision evaluate CHECKPOINT; "
-            "an encoder without a run is named by --encoder"
-        )
-    remote = named and args[0].startswith(SCHEME)
-    place = fetched_checkpoint(args[0]) if remote else args[0] if named else None
-    checkpoint = None if place is None else read_checkpoint(place)
-    allowed = allowed_classes(args)
-    if checkpoint is None:
+    if not args or args[0].startswith("-"):
+        if not {"-h", "--help"} & set(args):
+            raise InputError(
+                "give the checkpoint, or the run directory, first: ssl-vision evaluate CHECKPOINT; "
+                "an encoder without a run is named by --encoder"
+            )
         evaluation_parser(run.__doc__, data_required=False).parse_args(list(args))
         return None
+    evaluated = evaluate_run(args)
+    print(evaluated.result)
+    if evaluated.error is not None:
+        raise evaluated.error
+    print(f"written to {evaluated.result.output}")
+    return evaluated.page
+
+
+class EvaluatedRun(NamedTuple):
+    """What the evaluation of a run returns."""
+
+    result: Evaluation
+    error: InputError | None
+    """The error of writing the rows, which does not lose the result."""
+    page: dict[str, Any] | None
+    """Arguments of the report of the run; None where other data than the run's were measured."""
+
+
+def evaluate_run(args: Sequence[str]) -> EvaluatedRun:
+    """Evaluate a checkpoint as `run` does, without printing the result.
+
+    Args:
+        args: arguments of the command, the checkpoint first.
+
+    Raises:
+        InputError: as `run`.
+    """
+    remote = args[0].startswith(SCHEME)
+    checkpoint = read_checkpoint(fetched_checkpoint(args[0]) if remote else args[0])
+    allowed = allowed_classes(args)
     folder = _beside(checkpoint)
     folder.check_links()
     by_user = not remote and owned(folder.path, checkpoint.path)
@@ -98,15 +123,14 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         values = evaluation_summary(every, checkpoint.config, epoch=checkpoint.epoch)
         summary = values if of_last_epoch else {}
         mirror_rows(folder, checkpoint.config, every, name=output.stem, summary=summary)
-    print_results(protocols, rows, splits, f"epoch {checkpoint.epoch}, seed {trained.seed}")
-    if unwritten is not None:
-        raise unwritten
-    print(f"written to {output}")
+    about = f"epoch {checkpoint.epoch}, seed {trained.seed}"
+    result = Evaluation.of(protocols, rows, splits, about, output=output)
     if not options.report or options.output or not own or not folder.config_file.exists():
-        return None
-    return {
+        return EvaluatedRun(result, unwritten, None)
+    page = {
         "path": folder.path, "data": data, "embedded": trained if trained.made else None, "allowed": allowed,
     }  # fmt: skip
+    return EvaluatedRun(result, unwritten, page)
 
 
 def _data(

@@ -20,7 +20,7 @@ from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.heap import unmap_large_blocks
 from ssl_vision.evaluation.measure import Network, measured
 from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser, instantiated
-from ssl_vision.evaluation.results import print_results, written
+from ssl_vision.evaluation.results import Evaluation, written
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.hub import local_file
 from ssl_vision.runs.weights import load_encoder_weights, read_weights
@@ -97,7 +97,7 @@ def evaluate_encoder(args: Sequence[str], description: str | None) -> None:
     unwritten = None if output is None else written(output, every)
     views = data.views
     about = f"{_described(options)}, images of {views.size} pixels with mean {views.mean} and std {views.std}"
-    print_results(protocols, rows, splits, about)
+    print(Evaluation.of(protocols, rows, splits, about))
     if unwritten is not None:
         raise unwritten
     if output is not None:

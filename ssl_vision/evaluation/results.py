@@ -1,36 +1,104 @@
-"""The results of an evaluation: printed as tables, and written to a file."""
+"""The results of an evaluation: displayed as tables, and written to a file."""
 
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from ssl_vision.display import html_table
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.protocol import Protocol
-from ssl_vision.evaluation.rows import Row, render
+from ssl_vision.evaluation.rows import Row, render, tables
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.runs.atomic_files import atomic_write
 
 
-def print_results(
-    protocols: Sequence[Protocol], rows: Mapping[str, Sequence[Row]], splits: Splits, about: str
-) -> None:
-    """Print what was evaluated, and a table for each protocol.
+@dataclass(frozen=True, repr=False)
+class Evaluation:
+    """The result of `ssl_vision.evaluate`: a table for each protocol, printed or displayed in a notebook.
 
     Args:
-        protocols: the protocols.
-        rows: rows by the name of the protocol.
-        splits: the images.
-        about: description of the network.
+        rows: all measured numbers, each with its protocol.
+        subject: images and network that were evaluated.
+        protocols: descriptions of the measurements by the name of the protocol.
+        output: file that the rows are written to; None without one.
     """
-    train, test = splits.images["train"], splits.images["test"]
-    split = "test split" if splits.evaluated == "test" else "validation split, as there is no test split"
-    print(f"{splits.data}: {split} ({len(test)} images) against the train split ({len(train)}), {about}")
-    for protocol in protocols:
-        print(f"{protocol.name}. {described_protocol(protocol, len(train))}")
-        print(render(rows[protocol.name]) or "nothing could be measured")
+
+    rows: tuple[Row, ...]
+    subject: str
+    protocols: Mapping[str, str]
+    output: Path | None = None
+
+    @classmethod
+    def of(
+        cls,
+        protocols: Sequence[Protocol],
+        rows: Mapping[str, Sequence[Row]],
+        splits: Splits,
+        about: str,
+        *,
+        output: Path | None = None,
+    ) -> Self:
+        """Return the result of an evaluation.
+
+        Args:
+            protocols: the protocols.
+            rows: rows by the name of the protocol.
+            splits: the images.
+            about: description of the network.
+            output: file that the rows are written to.
+        """
+        train, test = splits.images["train"], splits.images["test"]
+        split = "test split" if splits.evaluated == "test" else "validation split, as there is no test split"
+        return cls(
+            rows=tuple(row for each in rows.values() for row in each),
+            subject=f"{splits.data}: {split} ({len(test)} images) against the train split ({len(train)}), "
+            f"{about}",
+            protocols={protocol.name: described_protocol(protocol, len(train)) for protocol in protocols},
+            output=output,
+        )
+
+    def value(self, metric: str, **fields: object) -> float:
+        """Return the value of one metric, accuracies in [0, 1].
+
+        Args:
+            metric: name of the metric, such as ``"knn_top1"``.
+            fields: other fields of `Row` that the row must have, such as ``k=20``. By default, ``features``
+                is ``"trained"`` and ``layer`` is ``"backbone"``; raw pixels have ``features="pixels"`` and
+                ``layer="raw"``.
+
+        Raises:
+            InputError: no row fits, or several.
+        """
+        fields = {"features": "trained", "layer": "backbone"} | fields | {"metric": metric}
+        found = [row.value for row in self.rows if fields.items() <= row.as_dict().items()]
+        if len(found) != 1:
+            names = ", ".join(dict.fromkeys(row.metric for row in self.rows))
+            wanted = ", ".join(f"{name} {value}" for name, value in fields.items())
+            raise InputError(f"{len(found)} rows have {wanted}; the metrics are {names}")
+        return found[0]
+
+    def __str__(self) -> str:
+        lines = [self.subject]
+        for name, description in self.protocols.items():
+            lines += [f"{name}. {description}", render(self._rows_of(name)) or "nothing could be measured"]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        parts = [f"<p>{escape(self.subject)}</p>"]
+        for name, description in self.protocols.items():
+            parts.append(f"<p><b>{escape(name)}</b>: {escape(description)}</p>")
+            parts += map(html_table, tables(self._rows_of(name)))
+        return "".join(parts)
+
+    def _rows_of(self, protocol: str) -> list[Row]:
+        return [row for row in self.rows if row.protocol == protocol]
 
 
 def described_protocol(protocol: Protocol, count: int) -> str:

@@ -44,23 +44,24 @@ def digits(split, transform=lambda image: image):
 
 @pytest.mark.parametrize("transform", [lambda image: image, pil], ids=["uint8", "PIL"])
 def test_a_method_gives_the_rows_of_the_command(tiny_run, tmp_path, transform):
-    options = ["--baselines=false", "--cache=false", f"--output={tmp_path / 'rows.json'}"]
+    options = ["--cache=false", f"--output={tmp_path / 'rows.json'}"]
     assert main(["evaluate", str(tiny_run), "--protocol=macl", "--protocol=solo", *options]) == 0
     expected = json.loads((tmp_path / "rows.json").read_text())
     model, views = trained_model(read_checkpoint(tiny_run)), Digits().views
     result = ssl_vision.evaluate(
         model.train(), train=digits("train", transform), test=digits("test", transform), views=views,
-        protocol=["macl", "solo"],
+        protocol=["macl", "solo"], baselines=True,
     )  # fmt: skip
     assert model.training
-    keys = ("protocol", "layer", "metric", "k", "value")
+    keys = ("features", "protocol", "layer", "metric", "k", "value")
     found, wanted = ([tuple(row.get(key) for key in keys) for row in rows] for rows in (
         [row.as_dict() for row in result.rows], expected,
     ))  # fmt: skip
-    ours = {row[:4]: row[4] for row in found}
-    theirs = {row[:4]: row[4] for row in wanted}
+    ours = {row[:-1]: row[-1] for row in found}
+    theirs = {row[:-1]: row[-1] for row in wanted}
     both = ours.keys() & theirs.keys()
-    assert ("macl", "projector", "linear_top1", None) in both
+    assert ("trained", "macl", "projector", "linear_top1", None) in both
+    assert ("pixels", "macl", "raw", "linear_top1", None) in both
     assert {key: ours[key] for key in both} == {key: theirs[key] for key in both}
     assert "trained backbone" in str(result)
 
@@ -151,6 +152,7 @@ VIEWS = Views(size=8)
         ({"views": VIEWS}, "views is given, but the data sets return tensors that are already normalised"),
         ({"encoder": nn.Identity()}, r"Identity must map images \(1, 3, 8, 8\) to features \(1, F\)"),
         ({"encoder": nn.Linear(3, 3)}, r"Linear cannot encode images \(1, 3, 8, 8\)"),
+        ({"baselines": True}, "baselines=True requires data sets of PIL images or uint8 tensors, and views"),
         ({"protocol": "knm"}, "no protocol 'knm'"),
         ({"protocol": "online"}, "nothing could be measured"),
     ],
@@ -167,7 +169,7 @@ def test_a_value_is_that_of_one_row():
     assert result.value("knn_top1", protocol="solo") == result.value(
         "knn_top1", protocol="solo", layer="backbone"
     )
-    with pytest.raises(InputError, match="3 rows have metric knn_top1; the metrics are knn_top1"):
+    with pytest.raises(InputError, match=r"3 rows have .*, metric knn_top1; the metrics are knn_top1"):
         result.value("knn_top1")
-    with pytest.raises(InputError, match="0 rows have metric knn_top5"):
+    with pytest.raises(InputError, match=r"0 rows have .*, metric knn_top5"):
         result.value("knn_top5")

@@ -1,0 +1,163 @@
+"""Training and evaluation from Python: equal to the command line, without a trace in the process."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from equal import difference_of_runs
+from settings import CONFIGS, TINY
+from torch import nn
+
+import ssl_vision
+from ssl_vision.errors import InputError
+from ssl_vision.main import main
+
+OPTIONS = dict(option.removeprefix("--").split("=") for option in TINY)
+ONE_STEP = OPTIONS | {"trainer.limit_train_batches": 1, "trainer.max_epochs": 1}
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def process_state():
+    """What training might leave behind in a process."""
+    generators = [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]
+    handlers = [signal.getsignal(number) for number in SIGNALS]
+    kernels = [torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark]
+    return generators, handlers, dict(os.environ), kernels, sys.path.copy(), torch.is_grad_enabled()
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A run of two epochs, trained from Python."""
+    fit = ssl_vision.fit  # imports what it needs, which may draw random numbers
+    torch.rand(7)
+    before = process_state()
+    run = fit(OPTIONS, name="first", runs_dir=tmp_path_factory.mktemp("runs"))
+    assert process_state() == before
+    return run
+
+
+def test_two_calls_in_one_process_equal_the_command_to_the_bit(first, tmp_path):
+    again = ssl_vision.fit(
+        OPTIONS | {"trainer.deterministic": True}, name="first", runs_dir=str(tmp_path / "2")
+    )
+    assert not torch.are_deterministic_algorithms_enabled()
+    options = [*TINY, "--name=first", f"--runs_dir={tmp_path / '3'}"]
+    command = [sys.executable, "-m", "ssl_vision", "fit", *options]
+    subprocess.run(command, check=True, capture_output=True)
+    assert difference_of_runs(first.folder.path, tmp_path / "3" / "first") == ""
+    assert difference_of_runs(again.folder.path, tmp_path / "3" / "first") == ""
+
+
+@pytest.mark.parametrize("form", ["paths", "dicts"])
+def test_forms_of_a_config_are_recorded_as_by_the_command(form, tmp_path):
+    names = ("pretrain/digits.yaml", "objective/macl_b.yaml", "method/moco_v2.yaml")
+    files = [CONFIGS / name for name in names]
+    args = [f"--config={file}" for file in files]
+    args += [f"--{name}={value}" for name, value in ONE_STEP.items()]
+    assert main(["fit", *args, f"--runs_dir={tmp_path / 'command'}", "--name=run"]) == 0
+    configs = files if form == "paths" else [yaml.safe_load(file.read_text()) for file in files]
+    run = ssl_vision.fit(configs, name="run", runs_dir=tmp_path / "python", **ONE_STEP)
+    expected = yaml.safe_load((tmp_path / "command/run/config.yaml").read_text())
+    assert run.config == expected | {"runs_dir": run.config["runs_dir"]}
+    assert run.setting("model") == "MoCo"
+
+
+def test_a_run_displays_where_it_is_and_its_last_validation(first, capsys):
+    folder = first.folder.path
+    text, html = repr(first), first._repr_html_()
+    assert text.splitlines()[0] == "first: InfoNCE on Digits, seed 0, 2 epochs"
+    (folder / "report.html").touch()
+    for form in (text, html):
+        assert str(folder) in form
+        assert "epoch 2" in form
+        assert f"{first.last('val/knn_top1'):.4g}" in form
+        assert "report.html" not in form
+    for form in (repr(first), first._repr_html_()):
+        assert str(folder / "report.html") in form
+    (folder / "report.html").unlink()
+    assert capsys.readouterr().out == ""
+    assert ssl_vision.load_encoder(first).num_features == 32
+
+
+def test_the_report_is_written(monkeypatch, tmp_path):
+    pages = []
+    monkeypatch.setattr("ssl_vision.api.write", lambda **page: pages.append(page["path"]))
+    run = ssl_vision.fit(ONE_STEP, name="run", runs_dir=tmp_path, report=True)
+    assert pages == [tmp_path / "run"] == [run.folder.path]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lr": 0.1},
+        {"model": {"class_path": "SimCLR", "init_args": {"lr": 0.1}}},
+        {"model.objective": "Tripletloss"},
+        {"trainer": {"max_epohs": 2}},
+        {"trainer.max_epochs": 0},
+        {"data": {"class_path": "ImageFolder", "init_args": {"root": "no/such/folder"}}},
+        {"config": "no/such.yaml"},
+        {"data.batch_size": 4, "data": "Digits"},
+    ],
+    ids=str,
+)
+def test_errors_are_those_of_the_command(options, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    before = process_state()
+    with pytest.raises(InputError) as caught:
+        ssl_vision.fit(options)
+    assert process_state()[1:] == before[1:]
+    values = (value if isinstance(value, str) else json.dumps(value) for value in options.values())
+    assert main(["fit", *(f"--{name}={value}" for name, value in zip(options, values, strict=True))]) == 2
+    assert capsys.readouterr().err == f"ssl-vision fit: {caught.value}\n"
+
+
+def test_an_object_is_not_a_value():
+    with pytest.raises(
+        InputError, match=r"model\.objective: expected numbers, strings, lists and dicts, not Identity"
+    ):
+        ssl_vision.fit({}, **{"model.objective": nn.Identity()})
+
+
+def test_an_interrupted_run_is_continued(first, tmp_path):
+    marker = {
+        "class_path": "interrupt_once.InterruptOnce",
+        "init_args": {"marker": str(tmp_path / "m"), "batch": 6},
+    }
+    options = OPTIONS | {"name": "run", "runs_dir": tmp_path / "cut", "trainer.callbacks": [marker]}
+    with pytest.raises(SystemExit, match="143"):
+        ssl_vision.fit(options)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    run = ssl_vision.fit(options, ckpt_path="last")
+    assert run.steps == first.steps
+    assert torch.equal(*(ssl_vision.load_encoder(each).state_dict()["conv1.weight"] for each in (run, first)))
+
+
+def test_a_run_is_evaluated_beside_its_baselines(first, tmp_path, monkeypatch):
+    pages = []
+    monkeypatch.setattr("ssl_vision.api.write", lambda **page: pages.append(page["path"]))
+    result = ssl_vision.evaluate(first, protocol=["solo", "few_labels"])
+    assert pages == [first.folder.path]
+    rows = json.loads((first.folder.path / "evaluation.json").read_text())
+    assert [row.as_dict() for row in result.rows] == rows
+    assert result.output == first.folder.evaluation_file
+    wanted = {"metric": "knn_top1", "k": 20, "features": "trained", "layer": "backbone"}
+    (expected,) = [row["value"] for row in rows if wanted.items() <= row.items()]
+    assert result.value("knn_top1", k=20) == expected
+    pixels = result.value("linear_top1", features="pixels", layer="raw", labels="1%")
+    html = result._repr_html_()
+    for form in (repr(result), html):
+        assert "Digits: test split (360 images)" in form
+        assert f"{100 * pixels:.2f}" in form
+        assert "untrained backbone" in form
+    assert html.count("<table>") == 2
+    with pytest.raises(InputError, match="--k, --temperature and --probe change"):
+        ssl_vision.evaluate(first, protocol="solo", k=5)
+    with pytest.raises(InputError, match="no such"):
+        ssl_vision.evaluate(tmp_path / "nothing")
