@@ -11,9 +11,9 @@
 # %% [markdown]
 # # An objective in your own loop
 #
-# `ssl_vision.objectives` needs torch and nothing else: two batches of embeddings in, a scalar out. Here it
-# trains a convolutional network of a dozen lines, in a loop of half a dozen, and says at each step what it is
-# doing.
+# The objectives in `ssl_vision.objectives` depend on torch only. They map two batches of embeddings to a
+# scalar loss. This notebook trains a small convolutional network with one of them in a plain PyTorch loop,
+# and plots the statistics that the objective records.
 
 # %%
 import matplotlib.pyplot as plt
@@ -43,10 +43,10 @@ labels = torch.tensor(digits.target)
 train, test = slice(1437), slice(1437, None)
 
 # %% [markdown]
-# ## Yours: views and network
+# ## Views and network
 #
-# Any augmentation will do. This one shifts, turns and scales each image at random, and adds noise. Any
-# network will do, too; the last layer is the projection, which is thrown away after training.
+# You can use any augmentation. This one randomly shifts, rotates and scales each image, and adds noise. You
+# can also use any network. The last layer is the projection head, which is discarded after training.
 
 
 # %%
@@ -62,12 +62,12 @@ def view(batch: Tensor) -> Tensor:
 
 
 def block(channels: int, out: int, stride: int) -> nn.Sequential:
-    """A convolution, normalised over groups of channels."""
+    """A convolution with group normalisation."""
     return nn.Sequential(nn.Conv2d(channels, out, 3, stride, padding=1), nn.GroupNorm(4, out), nn.ReLU())
 
 
 def new_network() -> nn.Sequential:
-    """A backbone of 128 features, and a projection to 64."""
+    """A backbone with 128 features, and a projection head with 64 outputs."""
     backbone = nn.Sequential(
         block(1, 32, 1), block(32, 64, 2), block(64, 128, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     )
@@ -75,16 +75,16 @@ def new_network() -> nn.Sequential:
 
 
 # %% [markdown]
-# ## Ours: the objective
+# ## The objective
 #
-# `objective(z1, z2)` takes embeddings of any scale. `statistics()` tells what the last call was like, at no
-# further cost. An objective may have parameters, so they go to the optimizer; `set_epoch` is for temperatures
-# with a schedule.
+# `objective(z1, z2)` normalises the embeddings itself. `statistics()` returns statistics of the last call at
+# no extra cost. Pass the objective's parameters to the optimizer, because some objectives have any.
+# Temperatures with a schedule use `set_epoch`.
 
 
 # %%
 def fit(network: nn.Module, objective: Contrastive, *, epochs: int) -> list[dict[str, float]]:
-    """Trains the network; returns the last statistics of each epoch."""
+    """Train the network, and return the last statistics of each epoch."""
     optimizer = torch.optim.Adam([*network.parameters(), *objective.parameters()], lr=2e-3)
     history = []
     for epoch in range(epochs):
@@ -104,8 +104,9 @@ history = fit(network, InfoNCE(temperature=0.5), epochs=25)
 history[-1]
 
 # %% [markdown]
-# On the left the mean similarity of the two views of an image, which training is to raise. On the right W,
-# one minus the softmax probability of the positive: InfoNCE's weight on an anchor's gradient.
+# The left plot shows the mean similarity of the two views of an image, which training increases. The right
+# plot shows W, which is one minus the softmax probability of the positive. InfoNCE weights the gradient of an
+# anchor by W.
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.8))
@@ -120,10 +121,10 @@ right.legend(frameon=False, loc="lower left")
 plt.show()
 
 # %% [markdown]
-# ## Was anything learned?
+# ## Accuracy
 #
-# kNN accuracy on the test scans, of the backbone before and after training and of the raw pixels. One search
-# for neighbours serves every k.
+# These are the kNN accuracies on the test scans, with raw pixels and with the backbone before and after
+# training. One neighbour search serves all values of k.
 
 
 # %%
@@ -144,10 +145,10 @@ with torch.no_grad():
     print("trained     ", accuracies(network[0](images)))
 
 # %% [markdown]
-# ## Any temperature rule, also one that learns
+# ## Temperature rules
 #
-# A temperature is a number or a rule: of the epoch, of the alignment of the batch, as MACL's is, or a
-# parameter that is trained along. Each rule goes with every objective.
+# The temperature is a number or a rule. A rule may depend on the epoch or on the alignment of the batch, as
+# in MACL, or it may be a learned parameter. Every rule can be combined with every objective.
 
 # %%
 RULES = {
@@ -166,16 +167,16 @@ plt.show()
 # %% [markdown]
 # ## Batches larger than memory
 #
-# Accumulating gradients adds no negatives. `in_chunks` does: the network sees 100 images at a time, the
-# objective all 1,437 of them. This network mixes no images, as BatchNorm would, so the gradient is that of
-# the whole batch but for rounding.
+# Gradient accumulation does not increase the number of negatives, but `in_chunks` does. The network processes
+# 100 images at a time, and the objective all 1,437. The gradient equals that of the whole batch up to
+# rounding, because this network has no BatchNorm, which would mix the images of a chunk.
 
 # %%
 first, second = view(images[train]), view(images[train])
 
 
 def gradient(z1: Tensor, z2: Tensor) -> Tensor:
-    """Of InfoNCE by the first convolution's weights."""
+    """The gradient of InfoNCE with respect to the weights of the first convolution."""
     return torch.autograd.grad(InfoNCE()(z1, z2), network[0][0][0].weight)[0]
 
 
@@ -184,7 +185,7 @@ chunked = gradient(in_chunks(network, first, size=100), in_chunks(network, secon
 print(f"largest difference {(whole - chunked).abs().max():.1e}, largest gradient {whole.abs().max():.1e}")
 
 # %% [markdown]
-# ## From here
+# ## Next steps
 #
-# Under `torch.distributed` the objective gathers the embeddings of all processes by itself.
-# `docs/objectives.md` has all objectives and temperature rules; notebook 04 writes a new one.
+# Under `torch.distributed`, the objective gathers the embeddings of all processes. `docs/objectives.md` lists
+# all objectives and temperature rules, and notebook 04 adds a new objective.

@@ -11,12 +11,12 @@
 # %% [markdown]
 # # The uniformity–tolerance dilemma
 #
-# A small temperature lets the hardest negatives dominate the gradient. Images are pushed apart evenly
-# (uniformity), and so are images of one class (tolerance), which nobody wanted. A large temperature treats
-# all negatives alike, with the opposite effect. MACL lets the temperature follow the alignment of the
-# positives instead of choosing one.
+# At a small temperature, the hardest negatives dominate the gradient. The images are then spread evenly
+# (uniformity), but images of the same class are also pushed apart (low tolerance). A large temperature treats
+# all negatives alike and has the opposite effect. MACL adapts the temperature to the alignment of the
+# positives.
 #
-# This notebook trains one network at five temperatures and one with MACL, and draws what the measures say.
+# This notebook trains a network with InfoNCE at five temperatures and with MACL, and compares the measures.
 
 # %%
 import os
@@ -25,7 +25,7 @@ import tempfile
 import matplotlib.pyplot as plt
 from scipy.stats import spearmanr
 
-from ssl_vision.main import main
+import ssl_vision
 from ssl_vision.runs.registry import Run
 
 os.chdir(tempfile.mkdtemp())
@@ -34,47 +34,49 @@ plt.rcParams.update(
 )
 
 
-def run(command: str) -> None:
-    """What `ssl-vision` and this command do in a terminal, without progress bars."""
-    if main([*command.split(), "--quiet"]):
-        raise RuntimeError(command)
-
-
 # %% [markdown]
 # ## Six runs
 #
-# The seed is the same, and with it the initial weights, the batches and every random view: the objective is
-# all that differs. Eight epochs are few; raise `EPOCHS` to see more.
+# All runs have the same seed, and therefore the same initial weights, batches and random views. Only the
+# objective differs. Eight epochs keep the notebook short; increase `EPOCHS` for clearer results.
 
 # %%
 EPOCHS = 8
 TEMPERATURES = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
-def fit(name: str, objective: str) -> Run:
-    """Trains a narrow ResNet-18 on the digits."""
-    run(
-        f"fit --name {name} --model.encoder.width 16 --model.encoder.stem imagenet {objective} --data Digits "
-        f"--data.batch_size 128 --trainer.max_epochs {EPOCHS} --trainer.check_val_every_n_epoch {EPOCHS} "
-        "--trainer.log_every_n_steps 11 --trainer.accelerator cpu"
-    )
-    return Run(f"runs/{name}")
+def fit(name: str, objective: str, **options: float) -> Run:
+    """Train a narrow ResNet-18 on the digits."""
+    config = {
+        "model.encoder.width": 16,
+        "model.encoder.stem": "imagenet",
+        "model.objective": {"class_path": objective, "init_args": options},
+        "data": "Digits",
+        "data.batch_size": 128,
+        "trainer.max_epochs": EPOCHS,
+        "trainer.check_val_every_n_epoch": EPOCHS,
+        "trainer.log_every_n_steps": 11,
+        "trainer.accelerator": "cpu",
+    }
+    return ssl_vision.fit(config, name=name, report=False)
 
 
-fixed = [
-    fit(f"infonce_{tau}", f"--model.objective InfoNCE --model.objective.temperature {tau}")
-    for tau in TEMPERATURES
-]
-macl = fit("macl", "--model.objective MACL --model.objective.temperature 0.1 --model.objective.alpha 2")
+fixed = [fit(f"infonce_{tau}", "InfoNCE", temperature=tau) for tau in TEMPERATURES]
+macl = fit("macl", "MACL", temperature=0.1, alpha=2.0)
 print(f"MACL's temperature at the end: {macl.last('train/temperature'):.3f}")
 
 # %% [markdown]
-# ## The four measures against the temperature
+# ## Four measures against the temperature
 #
-# All are of the backbone's features of held-out scans. Alignment A: mean squared distance of two views of an
-# image, low is good. Uniformity U: low is evenly spread. Tolerance T: mean cosine of images of one class,
-# counted over all pairs, high is good. Sensitivity S: how well the cosine tells one class from two, high is
-# good. The dot is MACL, at the temperature where it ended.
+# All measures are computed from the backbone's features of held-out scans:
+#
+# - Alignment A is the mean squared distance between two views of an image. Lower is better.
+# - Uniformity U measures how evenly the features are spread. Lower is better.
+# - Tolerance T is the mean cosine of images of the same class, over all pairs. Higher is better.
+# - Sensitivity S measures how well the cosine distinguishes pairs of the same class from other pairs. Higher
+#   is better.
+#
+# The red dot is MACL at its final temperature.
 
 # %%
 MEASURES = {"alignment": "A", "uniformity": "U", "tolerance": "T", "sensitivity": "S"}
@@ -90,8 +92,8 @@ panels[0].legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# Spearman's rank correlation says whether a measure rises with the temperature (1), falls (−1), or neither.
-# Five runs of one seed describe these runs; they prove nothing about others.
+# Spearman's rank correlation is 1 if a measure increases with the temperature, and −1 if it decreases. Five
+# runs with one seed describe only these runs.
 
 # %%
 for measure in MEASURES:
@@ -99,14 +101,13 @@ for measure in MEASURES:
     print(f"{measure:<12} {rho:+.2f}")
 
 # %% [markdown]
-# If uniformity and tolerance above have one sign, that is the dilemma: whatever the temperature, what spreads
-# all images evenly also spreads those of one class.
+# If the correlations of uniformity and tolerance have the same sign, that is the dilemma: a temperature that
+# spreads all images evenly also spreads the images of a class.
 
 # %% [markdown]
 # ## Alignment against uniformity
 #
-# Down and to the left is better in both. Each dot is a network, with its temperature; the colour is its kNN
-# accuracy.
+# Each dot is a network. Lower values of both measures are better, and the colour is the kNN accuracy.
 
 # %%
 figure, axes = plt.subplots(figsize=(5.5, 4))
@@ -132,8 +133,8 @@ for one in everyone:
     print(f"{one.name:<14}" + "".join(f"{value:>13.3f}" for value in values))
 
 # %% [markdown]
-# ## From here
+# ## Next steps
 #
-# The digits are too easy to rank objectives, and one seed is too few. `--config
-# configs/pretrain/cifar10.yaml` asks the same question of CIFAR-10; notebook 05 compares objectives over
-# seeds.
+# The digits are too easy to rank objectives, and one seed is not enough. Start from
+# `configs/pretrain/cifar10.yaml` to repeat the comparison on CIFAR-10. Notebook 05 compares objectives over
+# several seeds.

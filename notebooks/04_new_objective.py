@@ -11,14 +11,14 @@
 # %% [markdown]
 # # A new objective
 #
-# Every objective of the family is *weight × temperature rule × pairs*. The logit margin d of an anchor says
-# how far its negatives outweigh its positive, and W = sigmoid(d) is one minus the softmax probability of the
-# positive:
+# Every objective of the InfoNCE family combines a weight, a temperature rule and a set of pairs. The logit
+# margin d of an anchor measures by how much its negatives outweigh its positive, and W = sigmoid(d) is one
+# minus the softmax probability of the positive:
 #
 # $$d = \log \sum_j e^{s_j/\tau} - s^+/\tau$$
 #
-# InfoNCE puts the weight W on ∇d, DCL the weight 1. What lies between them? Here is W to the power p, which
-# is DCL at p = 0 and InfoNCE at p = 1, from the ten lines to a training run.
+# InfoNCE weights ∇d by W, and DCL by 1. This notebook implements the weights between them, W to the power p.
+# They give DCL at p = 0 and InfoNCE at p = 1.
 
 # %%
 import importlib
@@ -32,9 +32,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ssl_vision.main import main
+import ssl_vision
 from ssl_vision.objectives import DCL, AlignmentExponential, Anchors, Contrastive, InfoNCE, MarginLoss
-from ssl_vision.runs.registry import Run
 
 os.chdir(tempfile.mkdtemp())
 plt.rcParams.update(
@@ -42,17 +41,11 @@ plt.rcParams.update(
 )
 
 
-def run(command: str) -> None:
-    """What `ssl-vision` and this command do in a terminal, without progress bars."""
-    if main([*command.split(), "--quiet"]):
-        raise RuntimeError(command)
-
-
 # %% [markdown]
-# ## The ten lines
+# ## Implementation
 #
-# They go into a file, so that the command line finds them, too. `value_with_gradient(value, weight, d)`
-# reports one number and trains with another: here the value is d, and the gradient W^p ∇d.
+# The class is written to a file, so that a config can name it. `value_with_gradient(value, weight, d)`
+# returns a loss whose value is d here, and whose gradient is W^p ∇d.
 
 # %%
 Path("powers.py").write_text('''
@@ -84,8 +77,8 @@ sys.path.insert(0, os.getcwd())
 powers = importlib.import_module("powers")
 
 # %% [markdown]
-# Temperature rule and pairs come with `Contrastive`, and so do precision, memory, several processes and
-# diagnostics.
+# `Contrastive` adds the temperature rule and the pairs. It computes in float32, in memory linear in the batch
+# size, gathers embeddings of several processes and records statistics.
 
 # %%
 torch.manual_seed(0)
@@ -100,15 +93,16 @@ for options in (
     print(f"{objective(z1, z2):.4f}", objective.pairs, f"τ = {objective.statistics()['temperature']:.3f}")
 
 # %% [markdown]
-# ## What it does: the weight curve
+# ## The weight as a function of d
 #
-# The weight is the derivative of the loss by d, taken by autograd from the class itself. Anchors on the left
-# are easy: InfoNCE lets them go, DCL keeps pulling, and the powers lie between.
+# The weight is the derivative of the loss with respect to d, computed by autograd. Anchors on the left are
+# easy. InfoNCE gives them almost no weight, DCL gives all anchors the same weight, and the powers are in
+# between.
 
 
 # %%
 def weight_on(weight: MarginLoss, d: Tensor) -> Tensor:
-    """∂loss/∂d of anchors with these logit margins."""
+    """The derivative of the loss with respect to d for anchors with these logit margins."""
     d = d.clone().requires_grad_()
     anchors = Anchors(
         logit_margin=d, positive=-d.detach(), temperature=torch.tensor(1.0), logit_margin_at=lambda tau: d
@@ -125,15 +119,15 @@ axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# ## Is it right? A double loop says so
+# ## Comparison with a double loop
 #
-# The kernel works in tiles and never forms 1 − softmax. The same loss, written as the formula reads it, over
-# every anchor and every negative, in float64, must have the same value and gradient.
+# `Contrastive` computes in tiles and never forms 1 − softmax. The function below follows the formula, with a
+# loop over anchors and negatives in float64. Both must have the same gradient.
 
 
 # %%
-def by_hand(z1: Tensor, z2: Tensor, *, temperature: float, power: float) -> Tensor:
-    """The mean of W^p d over 2N anchors, W^p held fixed, one pair at a time."""
+def double_loop(z1: Tensor, z2: Tensor, *, temperature: float, power: float) -> Tensor:
+    """The mean of W^p d over 2N anchors, with W^p as a constant."""
     z = F.normalize(torch.cat([z1, z2]))
     count = len(z)
     total = z.new_zeros(())
@@ -149,18 +143,18 @@ generator = torch.Generator().manual_seed(0)
 z1, z2 = (torch.randn(12, 5, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(2))
 for temperature in (1.0, 0.1, 0.01):
     ours = Contrastive(temperature=temperature, weight=powers.Power(0.5))(z1, z2)
-    expected = by_hand(z1, z2, temperature=temperature, power=0.5)
+    expected = double_loop(z1, z2, temperature=temperature, power=0.5)
     mine, theirs = (torch.cat(torch.autograd.grad(loss, (z1, z2))) for loss in (ours, expected))
     apart = (mine - theirs).abs().max() / theirs.abs().max()
     print(f"τ = {temperature:<4}  largest difference of the gradient, relative: {apart:.0e}")
 
 # %% [markdown]
-# The two ends are known objectives, so their gradients must agree as well.
+# At p = 0 and p = 1, the gradients must equal those of DCL and InfoNCE.
 
 
 # %%
 def gradient(objective: Contrastive) -> Tensor:
-    """By both views' embeddings."""
+    """The gradient with respect to the embeddings of both views."""
     return torch.cat(torch.autograd.grad(objective(z1, z2), (z1, z2)))
 
 
@@ -171,38 +165,49 @@ for p, known in ((0.0, DCL()), (1.0, InfoNCE())):
 # %% [markdown]
 # ## Train with it
 #
-# The command line takes a class by its path; in a terminal the folder of `powers.py` has to be on
-# `PYTHONPATH`. Its options follow it like those of any other part. The seed is the same for all three runs,
-# so they see the same batches and views.
+# A config names the class by its import path, followed by its options. In a terminal, run `ssl-vision` in the
+# directory of `powers.py`. All three runs have the same seed, and therefore the same batches and views.
 
 # %%
 POWERS = (0.0, 0.5, 1.0)
-for p in POWERS:
-    run(
-        f"fit --name power_{p} --model.encoder.width 16 --model.encoder.stem imagenet "
-        "--model.objective Contrastive "
-        f"--model.objective.weight powers.Power --model.objective.weight.power {p} --data Digits "
-        "--data.batch_size 128 --trainer.max_epochs 8 --trainer.check_val_every_n_epoch 2 "
-        "--trainer.log_every_n_steps 11 --trainer.accelerator cpu"
+runs = [
+    ssl_vision.fit(
+        {
+            "model.encoder.width": 16,
+            "model.encoder.stem": "imagenet",
+            "model.objective": "Contrastive",
+            "model.objective.weight": {"class_path": "powers.Power", "init_args": {"power": p}},
+            "data": "Digits",
+            "data.batch_size": 128,
+            "trainer.max_epochs": 8,
+            "trainer.check_val_every_n_epoch": 2,
+            "trainer.log_every_n_steps": 11,
+            "trainer.accelerator": "cpu",
+        },
+        name=f"power_{p}",
+        report=False,
     )
+    for p in POWERS
+]
+runs[1]
 
 # %% [markdown]
-# What is logged came with the logit margin. The three objectives differ by as much as W differs from 1: where
-# its mean is near 1, they do nearly the same.
+# `train/weight_mean`, the mean of W, is logged for every objective of the family. Where it is close to 1, the
+# three objectives are almost the same.
 
 # %%
 figure, panels = plt.subplots(1, 2, figsize=(8.5, 2.8))
 for axes, metric in zip(panels, ("val/knn_top1", "train/weight_mean"), strict=True):
-    for p in POWERS:
-        _, epochs, values = zip(*Run(f"runs/power_{p}").curve(metric), strict=True)
+    for p, run in zip(POWERS, runs, strict=True):
+        _, epochs, values = zip(*run.curve(metric), strict=True)
         axes.plot([epoch + 1 for epoch in epochs], values, ".-", label=f"p = {p}")
     axes.set(title=metric, xlabel="epoch")
 panels[0].legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# ## From here
+# ## Next steps
 #
-# One seed on the digits ranks nothing: notebook 05 compares objectives as it should be done. To keep an
-# objective, see "Add one" in `docs/objectives.md`: a weight, a preset, a config, a row in the oracle test.
-# One that is no function of d is a subclass of `TwoViews` with one method.
+# One seed on the digits cannot rank objectives; notebook 05 compares two objectives over several seeds. "Add
+# one" in `docs/objectives.md` explains how to add an objective to the package. An objective that is not a
+# function of d is a subclass of `TwoViews` with one method.

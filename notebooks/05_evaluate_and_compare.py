@@ -11,9 +11,9 @@
 # %% [markdown]
 # # Evaluate and compare
 #
-# One network has many accuracies, and two objectives have many differences, one for each seed. This notebook
-# measures a run under several protocols, and compares two objectives over four seeds so that the answer may
-# also be "no difference was found".
+# The accuracy of a network depends on the protocol, and the difference between two objectives depends on the
+# seed. This notebook evaluates a run under several protocols, and compares two objectives over four seeds
+# with statistics that can also conclude that no difference was found.
 
 # %%
 import os
@@ -21,10 +21,11 @@ import tempfile
 
 import matplotlib.pyplot as plt
 
+import ssl_vision
 from ssl_vision.compare.comparison import compare
 from ssl_vision.compare.metric_selector import MetricSelector
-from ssl_vision.main import main
-from ssl_vision.runs.registry import Run, find_runs
+from ssl_vision.compare.summary import group_table, pair_table, summaries
+from ssl_vision.evaluation.rows import aligned
 
 os.chdir(tempfile.mkdtemp())
 plt.rcParams.update(
@@ -32,67 +33,79 @@ plt.rcParams.update(
 )
 
 
-def run(command: str) -> None:
-    """What `ssl-vision` and this command do in a terminal, without progress bars."""
-    if main([*command.split(), "--quiet"]):
-        raise RuntimeError(command)
-
-
 # %% [markdown]
 # ## Two objectives, four seeds
 #
-# Runs of one seed have the same initial weights, the same batches and the same views whatever the objective.
-# So they are pairs, and the luck of a seed cancels in their difference.
+# Runs with the same seed have the same initial weights, batches and views, whatever their objective. They
+# form pairs, so that the randomness of the seed cancels in their difference.
 
 # %%
 SEEDS = range(4)
-for objective in ("InfoNCE", "DCL"):
-    for seed in SEEDS:
-        run(
-            f"fit --name {objective}_{seed} --seed_everything {seed} --model.encoder.width 16 "
-            "--model.encoder.stem imagenet "
-            f"--model.objective {objective} --model.objective.temperature 0.5 --data Digits "
-            "--data.batch_size 64 --data.views.scale [0.7,1.0] --data.views.degrees 10.0 "
-            "--trainer.max_epochs 4 --trainer.check_val_every_n_epoch 4 --trainer.log_every_n_steps 22 "
-            "--trainer.accelerator cpu"
-        )
+config = {
+    "model.encoder.width": 16,
+    "model.encoder.stem": "imagenet",
+    "model.objective.temperature": 0.5,
+    "data": "Digits",
+    "data.batch_size": 64,
+    "data.views.scale": [0.7, 1.0],
+    "data.views.degrees": 10.0,
+    "trainer.max_epochs": 4,
+    "trainer.check_val_every_n_epoch": 4,
+    "trainer.log_every_n_steps": 22,
+    "trainer.accelerator": "cpu",
+}
+runs = [
+    ssl_vision.fit(
+        [{"model.objective": objective}, config],
+        name=f"{objective}_{seed}",
+        seed_everything=seed,
+        report=False,
+    )
+    for objective in ("InfoNCE", "DCL")
+    for seed in SEEDS
+]
+runs[0]
 
 # %% [markdown]
-# ## One network, many numbers
+# ## One network under three protocols
 #
-# A protocol is a name for everything that changes an accuracy: layer, k, kernel temperature, distance, probe.
-# The three tables below are of the same network and the same images. Only numbers of one protocol may be
-# compared.
+# A protocol specifies everything that affects an accuracy: the layer, k, the kernel temperature, the distance
+# and the probe. The tables below evaluate the same network on the same images. Compare only numbers of the
+# same protocol.
 
 # %%
-run("evaluate runs/InfoNCE_0 --protocol macl --protocol solo --protocol few_labels")
+result = ssl_vision.evaluate(runs[0], protocol=["macl", "solo", "few_labels"], report=False)
+result
 
 # %% [markdown]
-# Every row of `evaluation.json` says how it was measured, so that a number cannot lose its protocol.
+# Each row of the result, and of `evaluation.json`, states how it was measured.
 
 # %%
-next(row for row in Run("runs/InfoNCE_0").evaluation if row["metric"] == "knn_top1")
+result.rows[0].as_dict()
 
 # %% [markdown]
-# ## Compare
+# ## Comparison over seeds
 #
-# `val/knn_top1` was measured at the end of each run, on scans held out of the train split. `compare` groups
-# the runs by objective, pairs them by seed, refuses runs that differ in anything else, and says in a sentence
-# what may be concluded. To compare rows of `evaluation.json` on the test split, evaluate every run and leave
-# `--metric` out.
+# `val/knn_top1` was measured at the end of each run on held-out scans of the training set. `compare` groups
+# the runs by objective and pairs them by seed. It refuses runs that differ in any other setting, and states
+# the conclusion in a sentence. To compare accuracies on the test split, evaluate every run and omit the
+# selector. In a terminal, the command is `ssl-vision compare runs --by objective --metric val/knn_top1`.
 
 # %%
-run("compare runs --by objective --metric val/knn_top1")
+comparison = compare(runs, by="objective", selector=MetricSelector(metric="val/knn_top1"))
+print(aligned(group_table(comparison)), end="\n\n")
+print(aligned(pair_table(comparison)), end="\n\n")
+print("\n".join(summaries(comparison)))
 
 # %% [markdown]
-# The same from Python, drawn: each line is a seed. Lines that cross mean that the sign of the difference
-# depends on the seed.
+# In the plot, each line is a seed. If lines cross, the sign of the difference depends on the seed.
 
 # %%
-found = compare(find_runs(["runs"]), by="objective", selector=MetricSelector(metric="val/knn_top1"))
-(pair,) = found.pairs
+(pair,) = comparison.pairs
 figure, axes = plt.subplots(figsize=(5, 3))
-for seed, values in zip(found.seeds, zip(pair.first.values, pair.second.values, strict=True), strict=True):
+for seed, values in zip(
+    comparison.seeds, zip(pair.first.values, pair.second.values, strict=True), strict=True
+):
     axes.plot((pair.first.name, pair.second.name), values, "o-", label=f"seed {seed}")
 axes.set(ylabel="kNN %")
 axes.margins(x=0.2)
@@ -100,9 +113,8 @@ axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
 plt.show()
 
 # %% [markdown]
-# ## From here
+# ## Next steps
 #
-# - `ssl-vision sweep configs/sweep/objectives_digits.yaml` trains every cell of such a grid, several at a
-#   time.
-# - `ssl-vision report runs` makes a page of it.
-# - `docs/evaluation.md` says which published table compares with which protocol.
+# - `ssl-vision sweep configs/sweep/objectives_digits.yaml` trains all runs of such a grid, several at a time.
+# - `ssl-vision report runs` writes an HTML report of the comparison.
+# - `docs/evaluation.md` lists the published tables that each protocol corresponds to.

@@ -11,12 +11,14 @@
 # %% [markdown]
 # # Your own images, without labels
 #
-# From a folder of image files to a backbone that torchvision loads: pretrain, look at the result, export. The
-# images are drawn on the spot so that the notebook needs no download; put your own folder in their place.
+# This notebook pretrains an encoder on a folder of images, inspects the result, and exports a backbone that
+# torchvision loads. The images are drawn by the notebook, so that nothing is downloaded. Replace them with
+# your own folder.
 
 # %%
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -27,28 +29,25 @@ from PIL import Image, ImageDraw
 from safetensors.torch import load_file
 
 import ssl_vision
+from ssl_vision.data import ImageFolder
 from ssl_vision.main import main
 from ssl_vision.metrics import nearest
+from ssl_vision.runs.registry import Run
 
 os.chdir(tempfile.mkdtemp())
-
-
-def run(command: str) -> None:
-    """What `ssl-vision` and this command do in a terminal, without progress bars."""
-    if main([*command.split(), "--quiet"]):
-        raise RuntimeError(command)
 
 
 # %% [markdown]
 # ## A folder of images
 #
-# 320 pictures of four shapes in any colour, size and place. The file names say which shape it is; training
-# does not read them. Any size and format that Pillow opens will do, in subfolders or not.
+# The folder contains 320 images of four shapes with random colours, sizes and positions. The shape is part of
+# the file name, which training does not use. Images may have any size and any format that Pillow can read,
+# and may be in subfolders.
 
 
 # %%
 def corners(shape: str, x: float, y: float, radius: float) -> list[tuple[float, float]]:
-    """Points of a shape around (x, y)."""
+    """The corners of a shape around (x, y)."""
     count = {"circle": 40, "triangle": 3, "square": 4, "star": 10}[shape]
     radii = radius * np.where(np.arange(count) % 2, 0.4 if shape == "star" else 1.0, 1.0)
     angles = 2 * np.pi * (np.arange(count) / count) + np.pi / 4
@@ -67,38 +66,43 @@ for number in range(320):
     image.save(f"my_images/{shape}_{number:03}.png")
 
 # %% [markdown]
-# ## Look before you train for long
+# ## A short first run
 #
-# A narrow network and a few epochs are enough to see what the network goes by. `ImageFolder` decodes every
-# file once: `image_size` is what it keeps, `views.size` what the network sees. DCL, whose gradient does not
-# fade as InfoNCE's does, is made for small batches.
-
+# A narrow network and a few epochs are enough to see which features the network uses. `ImageFolder` decodes
+# every file once. `image_size` is the size of the stored images, and `views.size` the size of the views. DCL
+# is suited to small batches, because its gradient does not vanish for easy anchors.
 
 # %%
-def fit(name: str, options: str) -> None:
-    """Trains a ResNet-18 with torchvision's stem on the folder."""
-    run(
-        f"fit --name {name} --model.encoder.stem imagenet --model.objective DCL --data ImageFolder "
-        f"--data.root my_images --data.image_size 32 --data.views.size 32 --data.batch_size 32 {options} "
-        "--trainer.max_epochs 6 --trainer.check_val_every_n_epoch 6 --trainer.accelerator cpu"
-    )
-
-
-fit("first", "--model.encoder.width 16")
+config = {
+    "model.encoder.stem": "imagenet",
+    "model.objective": "DCL",
+    "data": "ImageFolder",
+    "data.root": "my_images",
+    "data.image_size": 32,
+    "data.views.size": 32,
+    "data.batch_size": 32,
+    "trainer.max_epochs": 6,
+    "trainer.check_val_every_n_epoch": 6,
+    "trainer.accelerator": "cpu",
+}
+first = ssl_vision.fit(config, name="first", report=False, **{"model.encoder.width": 16})
+first
 
 # %% [markdown]
-# `embed` writes the features of all images below a folder, and their names in the same order. Each row shows
-# an image and its nearest others. The first number below counts shapes, which the file names know; a quarter
-# is chance. The second says how far apart the colours of the backgrounds are, as a share of what it is for
-# any two images: near 0, the network goes by the background, near 1, it does not look at it.
+# Each row of the figure shows an image and its nearest neighbours. The first number is the share of
+# neighbours with the same shape, which is a quarter by chance. The second is the distance between the
+# background colours of neighbours, relative to that of all pairs. If it is close to 0, the network uses the
+# background, and if it is close to 1, the network ignores it.
 
 
 # %%
-def look(name: str) -> None:
-    """Draws nearest neighbours of a run's features, and counts what they have in common."""
-    run(f"embed my_images --backbone runs/{name} --output {name}.npz")
-    with np.load(f"{name}.npz") as file:
-        features, names = torch.from_numpy(file["features"]), list(file["names"])
+def show_neighbours(run: Run) -> None:
+    """Show nearest neighbours by the features of a run, and measure what they have in common."""
+    names = sorted(file.name for file in Path("my_images").glob("*.png"))
+    data = ImageFolder(root="my_images", image_size=32)
+    views = replace(data.views, size=32)
+    with torch.inference_mode():
+        features = ssl_vision.load_encoder(run)(views.plain(data.split("train").images))
     found = nearest(features, features, k=9).index[:, 1:]
     shapes = np.array([SHAPES.index(file.split("_")[0]) for file in names])
     pictures = np.array([np.asarray(Image.open(Path("my_images", file))) for file in names])
@@ -116,35 +120,41 @@ def look(name: str) -> None:
     plt.show()
 
 
-look("first")
+show_neighbours(first)
 
 # %% [markdown]
-# ## Views say what does not matter
+# ## Views determine what the network ignores
 #
-# A network learns to ignore what its views change, and may go by anything else. If colour is not to matter,
-# the views have to change it: any hue, grey now and then. This time the network has its full width.
+# The network learns to ignore what the views change, and may use everything else. To make it ignore colour,
+# the views change the hue and are sometimes converted to grayscale. This run uses the full width of the
+# network.
 
 # %%
-fit(
-    "mine",
-    "--data.views.scale [0.6,1.0] --data.views.hue 0.5 --data.views.jitter 1.0 --data.views.grayscale 0.4",
-)
-look("mine")
+colour = {
+    "data.views.scale": [0.6, 1.0],
+    "data.views.hue": 0.5,
+    "data.views.jitter": 1.0,
+    "data.views.grayscale": 0.4,
+}
+mine = ssl_vision.fit([config, colour], name="mine", report=False)
+show_neighbours(mine)
 
 # %% [markdown]
 # ## Export
 #
-# A `.safetensors` file holds tensors and nothing that could be run. The default form is for `load_encoder`;
-# `--format torchvision` is for torchvision, with torchvision's names and nothing of this package, for
-# networks of width 64. Each gets a model card beside it.
+# `main` runs a command of `ssl-vision`, here `ssl-vision export`. A `.safetensors` file contains only
+# tensors. The default format is for `ssl_vision.load_encoder`. `--format torchvision` has torchvision's names
+# of weights, and is available for networks of width 64. A model card is written beside each file.
 
 # %%
-run("export runs/mine --output mine.safetensors")
-run("export runs/mine --format torchvision --output mine_torchvision.safetensors")
-print(Path("mine_torchvision.safetensors.md").read_text())
+for options in (
+    ["--output=mine.safetensors"],
+    ["--format=torchvision", "--output=mine_torchvision.safetensors"],
+):
+    main(["export", "runs/mine", *options])
 
 # %% [markdown]
-# Both give the same features of the same images.
+# torchvision loads the second file, and both networks compute the same features.
 
 # %%
 ours = ssl_vision.load_encoder("mine.safetensors")
@@ -155,15 +165,14 @@ theirs.eval()
 
 images = torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 with torch.inference_mode():
-    apart = (ours(images) - theirs(images)).abs().max()
-print(f"largest difference {apart:.0e}")
+    difference = (ours(images) - theirs(images)).abs().max()
+print(f"largest difference {difference:.0e}")
 
 # %% [markdown]
-# ## From here
+# ## Next steps
 #
-# - Put your images into class folders, with a folder `test` beside `train`, and `ssl-vision evaluate
-#   runs/mine` measures kNN and a linear probe; without labels there are still alignment, uniformity and
-#   RankMe in `metrics.csv`.
-# - `ssl-vision fit --help` lists the views: `--data.views.degrees 180.0` where there is no up,
-#   `--data.views.hue 0.0` where colour matters.
-# - A real run takes some hundred epochs, and no `--trainer.accelerator cpu` where there is a GPU.
+# - If your images are in class folders, with a folder `test` beside `train`, `ssl_vision.evaluate(mine)`
+#   measures kNN and a linear probe. Without labels, `metrics.csv` has alignment, uniformity and RankMe.
+# - `ssl-vision fit --help` lists the options of the views. Set `data.views.degrees` to 180 if the images have
+#   no upright orientation, and `data.views.hue` to 0 if colour matters.
+# - A real run takes some hundred epochs. Remove `trainer.accelerator` to use a GPU.

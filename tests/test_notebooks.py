@@ -1,7 +1,8 @@
-"""The notebooks' two forms agree, have no outputs, and name what exists. ``make notebooks`` runs them."""
+"""The notebooks' two forms agree, their outputs are current, and what they name exists."""
 
 import ast
-import importlib
+import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from ssl_vision.main import COMMANDS
 
 ROOT = Path(__file__).parent.parent
-SOURCES = sorted((ROOT / "notebooks").glob("*.py"))
+SOURCES = sorted((ROOT / "notebooks").glob("[0-9]*.py"))
+LARGEST = 300_000
+"""Bytes of a notebook with its outputs."""
 
 each = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 
@@ -23,7 +26,7 @@ def test_they_are_numbered_and_listed():
 
 
 @each
-def test_both_forms_have_the_same_cells_and_no_output(source):
+def test_both_forms_have_the_same_cells(source):
     jupytext = pytest.importorskip("jupytext")
     expected, found = jupytext.read(source), jupytext.read(source.with_suffix(".ipynb"))
     assert [(cell.cell_type, cell.source) for cell in found.cells] == [
@@ -31,9 +34,44 @@ def test_both_forms_have_the_same_cells_and_no_output(source):
     ]
     for notebook in (expected, found):
         assert notebook.metadata.kernelspec.name == "python3"
-    for cell in found.cells:
-        assert not cell.get("outputs")
-        assert cell.get("execution_count") is None
+
+
+def digest(notebook):
+    """The digest of a notebook's code, as ``notebooks/execute.py`` stores it."""
+    for library in ("jupytext", "nbclient"):
+        pytest.importorskip(library)
+    spec = importlib.util.spec_from_file_location("execute", ROOT / "notebooks" / "execute.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script.digest(notebook)
+
+
+@each
+def test_outputs_are_of_the_present_code(source):
+    jupytext = pytest.importorskip("jupytext")
+    stored = jupytext.read(source.with_suffix(".ipynb"))
+    assert digest(stored) == stored.metadata.code_digest, f"run python notebooks/execute.py {source.stem}"
+    code = [cell for cell in stored.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    for cell in code:
+        shows = "plt.show()" in cell.source and "def " not in cell.source
+        assert shows <= any("image/png" in output.get("data", {}) for output in cell.outputs)
+    assert any(cell.outputs for cell in code)
+
+
+@each
+def test_outputs_are_small_and_name_no_machine_or_time(source):
+    text = source.with_suffix(".ipynb").read_text(encoding="utf-8")
+    assert len(text.encode()) < LARGEST
+    cells = json.loads(text)["cells"]
+    outputs = [output for cell in cells for output in cell.get("outputs", ())]
+    assert {output["output_type"] for output in outputs} <= {"stream", "display_data", "execute_result"}
+    assert not any(output.get("name") == "stderr" for output in outputs)
+    for output in outputs:
+        output.get("data", {}).pop("image/png", None)
+    words = json.dumps(outputs)
+    assert not re.search(r"/(tmp|home|root|work|Users|usr)/|\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d", words)
+    assert not any("execution" in cell["metadata"] for cell in cells)
 
 
 @each
@@ -51,13 +89,11 @@ def named(tree):
 
 
 def commands(tree):
-    """First words of what is given to ``run``."""
+    """Commands that are given to ``main``."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "run":
-            (command,) = node.args
-            first = command.values[0] if isinstance(command, ast.JoinedStr) else command
-            assert isinstance(first, ast.Constant)
-            yield str(first.value).split()[0]
+        match node:
+            case ast.Call(func=ast.Name(id="main"), args=[ast.List(elts=[ast.Constant(value=command), *_])]):
+                yield command
 
 
 @each
