@@ -6,17 +6,20 @@ BIN := $(VENV)/bin
 DATA ?= data
 MINUTES ?= 9
 
-.PHONY: demo test notebooks docs torture floors audit gpu lint install install-test clean
+.PHONY: demo test notebooks notebook-outputs docs torture floors audit gpu lint install install-test clean
 
-demo: install  ## pretrain on the digits and print what was learned
+demo: install  ## pretrain on the digits, and compare with baselines, with all and with few labels
 	$(BIN)/ssl-vision fit --config configs/pretrain/digits.yaml --name demo --overwrite true
-	$(BIN)/ssl-vision evaluate runs/demo
+	$(BIN)/ssl-vision evaluate runs/demo --protocol macl --protocol few_labels
 
 test: install-test lint  ## the whole test suite, on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 notebooks: install-test  ## runs the notebooks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --nbmake --nbmake-timeout=180 notebooks
+
+notebook-outputs: install-test  ## runs the notebooks and stores their outputs
+	OMP_NUM_THREADS=1 $(BIN)/python notebooks/execute.py
 
 docs: install-test  ## the documentation as a site, in site/
 	$(BIN)/mkdocs build --strict
