@@ -140,8 +140,9 @@ def test_the_quick_start_loads_a_backbone(tiny_run):
 def test_the_quick_start_trains_and_evaluates_from_python(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     options = dict(option.removeprefix("--").split("=") for option in TINY)
-    names = {"config": options}
-    exec(blocks("quickstart.md")[1].replace('"configs/pretrain/digits.yaml"', "config"), names)
+    names = {}
+    code = blocks("quickstart.md")[1].replace('"configs/pretrain/digits.yaml"', "config")
+    exec(code, {"config": options}, names)
     assert names["run"].setting("objective") == "MACL"
     assert names["backbone"].num_features == 32
     assert "raw pixels" in capsys.readouterr().out
