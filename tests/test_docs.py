@@ -148,6 +148,13 @@ def test_the_quick_start_trains_and_evaluates_from_python(tmp_path, monkeypatch,
     assert "raw pixels" in capsys.readouterr().out
 
 
+def test_the_table_of_few_labels_is_the_one_that_the_benchmark_wrote(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS.parent / "benchmarks")
+    record = json.loads((DOCS.parent / "benchmarks" / "results" / "demo.json").read_text())
+    assert importlib.import_module("pretrain").table(record["runs"]) in (DOCS / "evaluation.md").read_text()
+    assert "dirty" not in record["commit"]
+
+
 def test_the_example_of_the_concepts_is_right():
     page = (DOCS / "concepts.md").read_text()
     for temperature, found in (
