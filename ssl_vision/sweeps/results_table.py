@@ -58,7 +58,7 @@ def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -
         lines = [
             {
                 key: _shown(row[key])
-                for key in (*_columns(record.trial.varied, metric), metric.name, *accuracies)
+                for key in (*columns(record.trial.varied, metric), metric.name, *accuracies)
             }
             for record, row in zip(order, rows, strict=True)
             if measured[record.trial.name]
@@ -92,7 +92,7 @@ def _row(folder: Path, record: Record, metric: SweepMetric) -> dict[str, Any]:
     epochs, seconds = (run.epoch, run.seconds) if run.log_damage is None else (0, None)
     return {
         "name": record.trial.name,
-        **_columns(record.trial.varied, metric),
+        **columns(record.trial.varied, metric),
         "state": record.state,
         metric.name: record.value,
         "epochs": epochs or None,
@@ -114,7 +114,7 @@ def _over_seeds(
         varied = record.trial.varied
         if record.state == "finished" and record.value is not None and _SEED in varied:
             setting = {name: value for name, value in varied.items() if name != _SEED}
-            settings[str(setting)] = _columns(setting, metric)
+            settings[str(setting)] = columns(setting, metric)
             groups[str(setting)].append(record)
     values: dict[str, dict[str, list[float | None]]] = {
         key: {metric.name: [record.value for record in group]}
@@ -138,8 +138,8 @@ def _mean(values: Sequence[float | None]) -> str:
     return f"{fmean(known):.4g} ± {t_interval(known):.2g}" if len(known) == len(values) else ""
 
 
-def _columns(varied: Mapping[str, Any], metric: SweepMetric) -> dict[str, Any]:
-    """Parameters by their columns: as an option where another column has the name, as ``--name``."""
+def columns(varied: Mapping[str, Any], metric: SweepMetric) -> dict[str, Any]:
+    """Parameters by their columns; one with the name of another column becomes ``--name``."""
     taken = (*_OWN, metric.name)
     return {f"--{name}" if name in taken else name: value for name, value in varied.items()}
 
