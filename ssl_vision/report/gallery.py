@@ -64,8 +64,8 @@ def negatives(context: ReportContext, sheet: SpriteSheet) -> Section:
         content.append({"original": "", "images": images, "caption": [names, f"{cosine:.3f}"]})
     lead = (
         "These are the pairs of different classes with the highest cosine similarity. Each image is in one "
-        "pair only. If the two images look alike to you as well, they do not show what the labels distinguish. "
-        "Otherwise, check the augmented views."
+        "pair only. If the two images look alike to you as well, they do not show what the labels "
+        "distinguish. Otherwise, check the augmented views."
     )
     return Section("negatives", "Most similar images of different classes", lead, macros.cards(content))
 

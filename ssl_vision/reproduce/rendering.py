@@ -29,10 +29,10 @@ class Result:
     """As printed."""
     values: tuple[float, ...]
     """One for each seed that was run, in the paper's unit."""
-    small: str = ""
-    """What was run instead of the paper's runs; empty where these were."""
     reason: str = ""
     """Why there is nothing to run, if there is not."""
+    run: str = ""
+    """Name of the run directories without the seed; empty if there is nothing to run."""
 
     @property
     def mean(self) -> float | None:
@@ -46,8 +46,8 @@ class Result:
 
     @property
     def difference(self) -> float | None:
-        """Ours less the published; None where the two are not of one thing."""
-        return None if self.mean is None or self.small else self.mean - published_number(self.published)
+        """Ours less the published; None without own runs."""
+        return None if self.mean is None else self.mean - published_number(self.published)
 
     @property
     def within(self) -> bool | None:
@@ -56,24 +56,27 @@ class Result:
             return None
         return abs(self.difference) <= self.half_width
 
+    def ours(self) -> str:
+        """Mean and half width of the interval, as text; empty without own runs."""
+        if self.mean is None:
+            return ""
+        digits = self.metric.digits
+        text = f"{self.mean:.{digits}f}"
+        return text if self.half_width is None else f"{text} ± {self.half_width:.{digits}f}"
+
     def lines(self, seeds: int) -> tuple[str, str, str, str]:
         """Published, ours, difference and within, as a cell of a table shows them.
 
         Args:
             seeds: that most cells have; another number is said.
         """
-        digits, count = self.metric.digits, len(self.values)
-        if self.mean is None:
-            return self.published, "", "", ""
-        ours = f"{self.mean:.{digits}f}"
-        if self.half_width is not None:
-            ours += f" ± {self.half_width:.{digits}f}"
-        if count != seeds:
-            ours += f" ({count})"
         if self.difference is None:
-            return self.published, ours, "", ""
+            return self.published, "", "", ""
+        ours = self.ours()
+        if len(self.values) != seeds:
+            ours += f" ({len(self.values)})"
         within = {True: "yes", False: "no", None: "one seed"}[self.within]
-        return self.published, ours, f"{self.difference:+.{digits}f}", within
+        return self.published, ours, f"{self.difference:+.{self.metric.digits}f}", within
 
 
 def as_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -94,7 +97,6 @@ def as_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dict[
             "seeds": len(result.values),
             "difference": result.difference,
             "within": result.within,
-            "instead": result.small,
             "reason": result.reason,
         }
         for result in results
@@ -109,12 +111,6 @@ def as_json(rows: Sequence[Mapping[str, Any]]) -> str:
 def as_markdown(paper: Paper, table: Table, results: Sequence[Result]) -> str:
     """The table in the paper's layout, columns group by group, its lines aligned."""
     parts = [f"**{paper.title}, table {table.name}.** {_sentence(table.title)} {paper.source}."]
-    small = next((result.small for result in results if result.small), "")
-    if small:
-        parts.append(
-            f"SMALL, not comparable: {small}. Another network, on other images, which stand for all of the "
-            "paper's data sets."
-        )
     for group, columns in _groups(table, results):
         header = ["", "", group, *(column.name for column in columns)]
         lines = list(_lines(results, table, columns))
@@ -127,7 +123,6 @@ def as_latex(paper: Paper, table: Table, results: Sequence[Result]) -> str:
     """The table for a document that loads booktabs, columns side by side under the names of their groups."""
     groups = list(_groups(table, results))
     columns = [column for _, own in groups for column in own]
-    small = next((result.small for result in results if result.small), "")
     heads, rules, start = [], [], 4
     for group, own in groups:
         heads.append(rf"\multicolumn{{{len(own)}}}{{c}}{{{_escaped(group)}}}")
@@ -146,7 +141,6 @@ def as_latex(paper: Paper, table: Table, results: Sequence[Result]) -> str:
             text.append(r"\midrule")
         text.append(" & ".join(map(_escaped, line)) + r" \\")
     comments = [f"{paper.title}, table {table.name}. {_sentence(table.title)} {paper.source}."]
-    comments += [f"SMALL, not comparable: {small}."] if small else []
     comments += [_legend(results), r"Needs \usepackage{booktabs}."]
     return "\n".join([*(f"% {line}" for line in comments), *text, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
@@ -161,7 +155,6 @@ def _groups(table: Table, results: Sequence[Result]) -> Iterator[tuple[str, list
 
 def _lines(results: Sequence[Result], table: Table, columns: Sequence[Column]) -> Iterator[list[str]]:
     """Four lines a row and metric, of which those are left out that say nothing."""
-    small = next((f"not comparable: {result.small}" for result in results if result.small), "")
     by_place = {(r.row, r.metric.name, str(r.column)): r for r in results}
     seeds = _seeds(results)
     for row in dict.fromkeys(cell.row for cell in table.cells):
@@ -174,7 +167,7 @@ def _lines(results: Sequence[Result], table: Table, columns: Sequence[Column]) -
             offered = not all(cell.reason for cell in cells if cell)
             titles = (
                 "published",
-                (small or "ours") if offered else "not offered here",
+                "ours" if offered else "not offered here",
                 "difference",
                 "within 95 %",
             )

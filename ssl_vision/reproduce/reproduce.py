@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from jsonargparse.typing import PositiveInt
 
@@ -16,6 +16,7 @@ from ssl_vision.reproduce.paper import Paper, Table, TableCell, extended
 from ssl_vision.reproduce.paper_file import read_paper
 from ssl_vision.reproduce.paper_run import PaperRun, options_of, seconds_left
 from ssl_vision.reproduce.rendering import Result, as_json, as_latex, as_markdown, as_rows
+from ssl_vision.reproduce.smoke_test import smoke_test_markdown, smoke_test_rows
 from ssl_vision.reproduce.training import Launch, PaperTrials, spawned, time_text
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.sweeps.machines import slots
@@ -62,8 +63,9 @@ def run(args: Sequence[str]) -> None:
         results = _results(paper, table, seeds, place)
         _write(paper, table, results, place)
         shown = [r for r in results if (table.name, r.row, str(r.column)) in chosen]
-        print(f"\n{as_markdown(paper, table, shown)}")
-    print(f"written to {place}/table*.md, .tex, .csv and .json")
+        print(f"\n{(smoke_test_markdown if small else as_markdown)(paper, table, shown)}")
+    files = "smoke_test_table*.md, .csv" if small else "table*.md, .tex, .csv"
+    print(f"written to {place}/{files} and .json")
     if failed:
         print(
             f"ssl-vision reproduce: {failed} of {len(runs)} runs failed, their cells are empty",
@@ -87,7 +89,7 @@ def _parser() -> ArgumentParser:
         "--budget",
         type=Literal["full", "small"],
         default="full",
-        help="The paper's runs, or scaled-down ones that are comparable with nothing and take minutes.",
+        help="The paper's runs, or a smoke test with scaled-down runs, which takes minutes.",
     )
     parser.add_argument(
         "--seeds", type=PositiveInt | None, default=None, help="How many, from 0 on. 3; 1 if small."
@@ -183,23 +185,22 @@ def _train(runs: Sequence[PaperRun], launch: Launch, workers: int) -> int:
 def _results(paper: Paper, table: Table, seeds: range, place: Path) -> list[Result]:
     """Of all cells of the table, whether they were asked for now or not."""
     results = []
-    small = paper.small.says if paper.small else ""
     for cell in table.cells:
         runs = _runs([cell], seeds, place, paper)
         for name, published in cell.published.items():
             metric = paper.metrics[name]
             values = tuple(value for each in runs if (value := each.value(metric)) is not None)
-            results.append(Result(cell.row, cell.column, metric, published, values, small, cell.reason))
+            results.append(Result(cell.row, cell.column, metric, published, values, cell.reason, cell.name))
     return results
 
 
 def _write(paper: Paper, table: Table, results: Sequence[Result], place: Path) -> None:
-    rows: list[dict[str, Any]] = as_rows(paper, table, results)
-    for suffix, text in (
-        (".md", as_markdown(paper, table, results)),
-        (".tex", as_latex(paper, table, results)),
-        (".csv", as_csv(rows)),
-        (".json", as_json(rows)),
-    ):
-        with atomic_write(place / f"table{table.name}{suffix}") as partial:
+    if paper.small:
+        name, rows = f"smoke_test_table{table.name}", smoke_test_rows(paper, table, results)
+        texts = {"md": smoke_test_markdown(paper, table, results)}
+    else:
+        name, rows = f"table{table.name}", as_rows(paper, table, results)
+        texts = {"md": as_markdown(paper, table, results), "tex": as_latex(paper, table, results)}
+    for suffix, text in (texts | {"csv": as_csv(rows), "json": as_json(rows)}).items():
+        with atomic_write(place / f"{name}.{suffix}") as partial:
             partial.write_text(text, encoding="utf-8")

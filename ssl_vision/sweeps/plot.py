@@ -128,7 +128,8 @@ def _summary(folder: Path, records: Sequence[Record], results: SweepResults) -> 
     unit = " %" if description_of(name).percent else ""
     settings = _listed([f"{key} {short_value(value)}" for key, value in best.varied.items()])
     sentences = [
-        f"{finished} of {len(records)} trials have finished. They vary {_listed(list(best.varied)) or 'nothing'}.",
+        f"{finished} of {len(records)} trials have finished. "
+        f"They vary {_listed(list(best.varied)) or 'nothing'}.",
         f"The best {name} is {_shown(name, results.values[name][best.name])}{unit}, "
         f"with {settings or best.name}.",
     ]
