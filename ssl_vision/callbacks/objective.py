@@ -11,7 +11,7 @@ describe(
     "train/temperature",
     title="temperature τ",
     sections=("curves",),
-    note="in force in the objective",
+    note="temperature that the objective uses",
     order=90,
 )
 describe(

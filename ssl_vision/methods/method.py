@@ -47,7 +47,7 @@ describe(
     "train/loss",
     title="loss",
     sections=("curves", "progress"),
-    note="of the training batches; compare it within one objective only",
+    note="mean over the training batch; compare it within one objective only",
     order=10,
 )
 describe("train/lr", title="learning rate", sections=(), note="of the step, scaled and scheduled")

@@ -138,7 +138,8 @@ def _constants(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> Markup:
         return Markup()
     kept = [place for place in range(len(head)) if place == 0 or any(line[place] for line in lines)]
     caption = "Constant during training, or measured only once"
-    return macros.table([head[i] for i in kept], [[line[i] for i in kept] for line in lines], caption=caption)
+    names = [head[i] for i in kept] if len(kept) > 2 else ["", "value"]
+    return macros.table(names, [[line[i] for i in kept] for line in lines], caption=caption)
 
 
 def _grid(charts: Sequence[Markup]) -> Markup:
