@@ -1,7 +1,9 @@
 """The distribution of the gradient weight W over training."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -86,12 +88,12 @@ def _histogram(run: Run, known: Sequence[float]) -> tuple[list[dict[str, Any]], 
         known: quantiles of the logit margin, which the outer bins contain.
     """
     logged = rows(run.folder.weights_file)
-    bins = [name for name in logged[-1] if name.startswith(_BIN)] if logged else []
+    bins = _bins(logged[-1]) if logged else {}
     logged = [row for row in logged if all(name in row for name in bins)]
-    if not bins:
+    if len(bins) < 2:
         return [], []
-    bins.sort(key=_lower)
-    inner = [_logit(_lower(name)) for name in bins[1:]]
+    lower = list(bins.values())
+    inner = [_logit(w) for w in lower[1:]]
     ends = [min([inner[0] - _OPEN, *known]), *inner, max([inner[-1] + _OPEN, *known])]
     parts = np.array_split(np.arange(len(logged)), min(_COLUMNS, len(logged)))
     shares = np.array([[row[name] for name in bins] for row in logged])
@@ -101,8 +103,7 @@ def _histogram(run: Run, known: Sequence[float]) -> tuple[list[dict[str, Any]], 
     if len(occupied) < 2:  # quantiles show more of the distribution than a single bin
         return [], []
     first, last = int(occupied[0]), int(occupied[-1]) + 1
-    upper = [*map(_lower, bins[1:]), 1.0]
-    labels = [f"W from {_lower(bins[i]):.4g} to {upper[i]:.4g}" for i in range(first, last)]
+    labels = [f"W from {low:.4g} to {high:.4g}" for low, high in pairwise([*lower, 1.0])][first:last]
     trace = {
         "type": "heatmap", "x": numbers([float(epochs[part].mean()) for part in parts]),
         "y": numbers(ends[first : last + 1]), "name": "share",
@@ -115,9 +116,14 @@ def _histogram(run: Run, known: Sequence[float]) -> tuple[list[dict[str, Any]], 
     return [trace], [ends[first], ends[last]]
 
 
-def _lower(name: str) -> float:
-    """Lower end of a bin as a value of W, from the name of its column."""
-    return float(name.removeprefix(_BIN))
+def _bins(columns: Iterable[str]) -> dict[str, float]:
+    """Lower end of each bin as a value of W, in ascending order, by the name of its column."""
+    ends = {}
+    for name in columns:
+        with suppress(ValueError):
+            if name.startswith(_BIN) and 0 <= (end := float(name.removeprefix(_BIN))) < 1:
+                ends[name] = end
+    return dict(sorted(ends.items(), key=lambda item: item[1]))
 
 
 def _logit(weight: float) -> float:

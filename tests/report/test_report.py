@@ -119,6 +119,11 @@ def test_the_bins_of_w_resolve_its_range_and_one_full_bin_is_not_drawn(tmp_path)
     (tmp_path / "old").mkdir()
     figure = weights_page(tmp_path / "old", {f"weight/{i / 20:.2f}": int(i == 19) for i in range(20)})
     assert [trace["mode"] for trace in figure["traces"]] == ["lines"] * 3
+    (tmp_path / "damaged").mkdir()
+    figure = weights_page(
+        tmp_path / "damaged", {"weight/": 0.5, "weight/x": 0.5, "weight/nan": 0.5, "weight/2": 1}
+    )
+    assert [trace["mode"] for trace in figure["traces"]] == ["lines"] * 3
 
 
 def test_metrics_that_do_not_vary_are_listed_and_not_drawn(tmp_path):
