@@ -67,7 +67,7 @@ def negatives(context: ReportContext, sheet: SpriteSheet) -> Section:
         "pair only. If the two images look alike to you as well, they do not show what the labels "
         "distinguish. Otherwise, check the augmented views."
     )
-    return Section("negatives", "Similar images of different classes", lead, macros.cards(content))
+    return Section("negatives", "Similar images of other classes", lead, macros.cards(content))
 
 
 def queries(images: Images) -> list[int]:

@@ -125,7 +125,7 @@ def run_page(context: ReportContext) -> str:
         _section("protocols", "Test results by protocol", lambda: protocols.section(run)),
         _section("map", "Map of the embeddings", lambda: embedding_map.section(context, sheet)),
         _section("neighbours", "Nearest neighbours", lambda: gallery.neighbours(context, sheet)),
-        _section("negatives", "Similar images of different classes", lambda: gallery.negatives(context, sheet)),
+        _section("negatives", "Similar images of other classes", lambda: gallery.negatives(context, sheet)),
         _section("confusion", "kNN confusion matrix", lambda: confusion.section(context)),
         _section("spectrum", "Singular values of the features", lambda: spectrum.section(context)),
         _section("views", "Augmented views", lambda: views.section(context)),
