@@ -299,6 +299,6 @@ def test_the_file_that_the_page_writes_is_read(tmp_path):
     assert [cell.reason for cell in cells[2:]] == [
         "",
         "not published",
-        *["a momentum encoder is not offered here"] * 2,
+        *["this method is not offered here"] * 2,
     ]
     assert {file.name for file in FILES} == set(re.findall(r"^\| `(\w+\.yaml)`", page, flags=re.MULTILINE))
