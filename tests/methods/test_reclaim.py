@@ -79,7 +79,7 @@ def test_a_fit_prepares_it_for_the_images_there_are(tmp_path):
 
 
 def test_without_a_data_module_or_with_too_few_images_it_is_refused(tmp_path):
-    with pytest.raises(InputError, match="RECLAIM has to know the images: train with a data module"):
+    with pytest.raises(InputError, match="RECLAIM requires the number of training images"):
         trainer(tmp_path).fit(SimCLR(**SMALL, objective=RECLAIM()), torch.utils.data.DataLoader([0]))
     with pytest.raises(InputError, match="k 5000 must be below the number of training images, 1"):
         trainer(tmp_path).fit(SimCLR(**SMALL, objective=RECLAIM(k=5000)), Digits(batch_size=32))
