@@ -1,4 +1,4 @@
-"""A page of charts of a sweep: its metric and its accuracies against what was varied."""
+"""Charts of a sweep: its metric and accuracies against the varied parameters."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ from ssl_vision.sweeps.trials import short_value
 
 _SEED = "seed_everything"
 _WIDE = 10.0
-"""From this ratio of the largest to the smallest on, an axis is logarithmic."""
+"""Minimum ratio of the largest to the smallest value for a logarithmic axis."""
 
 _DASHES = dict(zip(LAYERS, ("solid", "dash", "dot"), strict=True))
 _HEIGHT, _COLUMNS = 420, 2
@@ -29,35 +29,35 @@ Values = Mapping[str, float | None]
 """Values of a metric by the name of the trial."""
 
 Panel = tuple[str, Callable[[Any, dict[str, int]], None]]
-"""Title of a chart, and the function that draws it, given the figure and its row and column."""
+"""Title of a chart and a function that draws it, given the figure and the row and column."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """What the charts of a sweep are drawn from."""
+    """Data of the charts of a sweep."""
 
     records: Sequence[Record]
     """Trials with a value, best first."""
     axis: str | None
-    """The parameter to plot against."""
+    """Parameter of the horizontal axis."""
 
     @property
     def settings(self) -> dict[str, list[Record]]:
-        """The trials that differ in the axis and the seed alone, by what the others have."""
+        """Trials that differ only in the axis and the seed, grouped by their other parameters."""
         return _grouped(self.records, (self.axis, _SEED))
 
     def x(self, record: Record) -> Any:
-        """Where a trial stands on the axis."""
+        """Position of a trial on the axis."""
         value = record.trial.varied.get(self.axis) if self.axis else record.trial.name
         return value if _numbers([value]) else short_value(value)
 
 
 def write_plot(folder: Path, records: Sequence[Record], metric: SweepMetric) -> Path | None:
-    """Writes ``sweep.html``, which needs nothing besides; None where no trial has a value yet.
+    """Write the self-contained ``sweep.html``; return None if no trial has a value yet.
 
-    Charts of the sweep's metric and of each accuracy that ``ssl-vision evaluate`` measured against the
-    parameter with the most values, a line through the means of each setting of the others; of the metric over
-    the epochs; and a heat map for each two parameters of numbers.
+    It contains charts of the metric and of each accuracy of ``ssl-vision evaluate`` against the parameter
+    with the most values, with a line through the means of each setting of the other parameters. It also
+    contains a chart of the metric over the epochs and, if two parameters have numbers, heat maps.
     """
     order = [record for record in ranked(records, metric) if record.value is not None]
     if not order:
@@ -92,13 +92,13 @@ def write_plot(folder: Path, records: Sequence[Record], metric: SweepMetric) -> 
 
 
 def _against_axis(page: Page, names: Sequence[str], values: Mapping[str, Values], *, legend: bool) -> Panel:
-    """Points of the trials, and lines through the means of the finished ones: a colour for each setting.
+    """Chart of the trials as points and of the means of finished ones as lines, by setting.
 
     Args:
-        page: the trials.
-        names: a metric at one or several layers, of which each has its own dashes.
-        values: of the metrics.
-        legend: name the lines in the legend.
+        page: data of the charts.
+        names: a metric at one or several layers, which have different dashes.
+        values: values of the metrics.
+        legend: show the lines in the legend.
     """
 
     def draw(figure: Any, place: dict[str, int]) -> None:
@@ -141,7 +141,7 @@ def _against_axis(page: Page, names: Sequence[str], values: Mapping[str, Values]
 
 
 def _over_epochs(page: Page, folder: Path, metric: SweepMetric) -> Panel:
-    """The metric's course in every trial."""
+    """Chart of the metric over the epochs of every trial."""
 
     def draw(figure: Any, place: dict[str, int]) -> None:
         for record in page.records:
@@ -157,7 +157,7 @@ def _over_epochs(page: Page, folder: Path, metric: SweepMetric) -> Panel:
 
 
 def _heat_maps(page: Page, values: Mapping[str, Values]) -> list[Panel]:
-    """Means over the two parameters of numbers with the most values, a map for each metric and setting."""
+    """Heat maps of means over the two numeric parameters with the most values."""
     counts = {
         name: page_values for name in page.records[0].trial.varied if (page_values := _levels(page, name))
     }
@@ -188,14 +188,14 @@ def _heat_maps(page: Page, values: Mapping[str, Values]) -> list[Panel]:
 
 
 def _levels(page: Page, name: str) -> list[Any]:
-    """The values of a parameter of numbers in order; none if it has one, or is none of numbers."""
+    """Sorted values of a numeric parameter; empty for other parameters and for a single value."""
     values = [record.trial.varied.get(name) for record in page.records]
     levels = sorted(set(values)) if name != _SEED and _numbers(values) else []  # type: ignore[type-var]
     return levels if len(levels) > 1 else []
 
 
 def _by_layer(names: Sequence[str]) -> list[list[str]]:
-    """The metrics that differ in the layer alone, the backbone first."""
+    """Group metrics that differ only in the layer, the backbone first."""
     groups: dict[str, list[str]] = defaultdict(list)
     for name in names:
         groups[layer_of(name)[0]].append(name)
@@ -203,7 +203,7 @@ def _by_layer(names: Sequence[str]) -> list[list[str]]:
 
 
 def _axis(records: Sequence[Record]) -> str | None:
-    """The parameter to plot against: one of numbers, if there is one, with the most values."""
+    """Select the parameter with the most values for the axis, preferably a numeric one."""
     names = [name for name in records[0].trial.varied if name != _SEED] or list(records[0].trial.varied)
 
     def weight(name: str) -> tuple[bool, int]:
@@ -214,7 +214,7 @@ def _axis(records: Sequence[Record]) -> str | None:
 
 
 def _grouped(records: Sequence[Record], without: Sequence[str | None]) -> dict[str, list[Record]]:
-    """Trials by the values of all parameters but some."""
+    """Group trials by the values of all parameters except some."""
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         others = {name: value for name, value in record.trial.varied.items() if name not in without}
