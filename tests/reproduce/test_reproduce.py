@@ -192,8 +192,8 @@ def test_a_run_that_fails_leaves_its_cell_empty_and_the_others_go_on(paper, comm
         main(["reproduce", paper, "--seeds=1"])
     assert end.value.code == 1
     out, err = capsys.readouterr()
-    assert "batch_size5000-s0: failed: ssl-vision fit ended with 2; ssl-vision fit: batch_size 5000 is" in out
-    assert err.endswith("1 of 5 runs failed, their cells are empty\n")
+    assert "batch_size5000-s0: failed: ssl-vision fit ended with exit code 2; ssl-vision fit: batch_size 5000 is" in out
+    assert err.endswith("1 of 5 runs failed; their cells are empty\n")
     assert cell("2", "InfoNCE", "5000", "LE")["ours"] == ""
     assert cell("1", "DCL", "32", "LE")["ours"] == "90.0"
 
@@ -210,7 +210,7 @@ def test_what_evaluation_could_not_measure_is_a_failure(paper, commands, monkeyp
     monkeypatch.setattr(reproduce, "spawned", without_linear)
     with pytest.raises(SystemExit):
         main(["reproduce", paper, "--cells=DCL,32", "--seeds=1"])
-    assert "failed: ssl-vision evaluate did not write what" in capsys.readouterr().out
+    assert "failed: ssl-vision evaluate did not write the values" in capsys.readouterr().out
     assert len(commands) == 2
     assert cell("1", "DCL", "32", "LE")["ours"] == ""
 
@@ -308,7 +308,7 @@ def test_the_small_version_has_its_own_folder_and_marks_every_row(paper, command
         ),
         (["mine.yaml", "--budget=medium"], "budget"),
         (["mine.yaml", "--seeds=0"], "seeds"),
-        (["mine.yaml", "--", "--trainer.max_epochs=1"], "the paper file sets it, to 4"),
+        (["mine.yaml", "--", "--trainer.max_epochs=1"], "the paper file sets this option to 4"),
         (["mine.yaml", "--trainer.precision=16"], "at the end, after --"),
         ([], "paper"),
     ],
@@ -441,4 +441,4 @@ def test_in_earnest_on_the_digits(paper, capsys):
         assert row["epoch"] == 4
     with pytest.raises(SystemExit):
         main(args)
-    assert "2 of 3 runs are done already" in capsys.readouterr().out
+    assert "2 of 3 runs are already done" in capsys.readouterr().out
