@@ -11,8 +11,8 @@ random, or with --start those of another run, which then has a row of its own. T
 - Spearman's correlation between the cosines of test views and the grade of the pair (same image, same class,
   other);
 - means over the last quarter of the logged values of the mean gate, the gap between the angles of different
-  images and of two views, the hardest negative's share of the push, pull over push, and the share of embeddings
-  that a small step moves closer to their positive.
+  images and of two views, the hardest negative's share of the push, pull over push, and the share of
+  embeddings that a small step moves closer to their positive.
 
 Below the table, the script prints Spearman's correlation of these columns with kNN over the objectives.
 Existing runs are not trained again. The script writes benchmarks/results/family.json, or
