@@ -260,7 +260,7 @@ def first_table(change):
         (lambda c: c["options"].pop("trainer.max_epochs"), "A, 32 has no trainer.max_epochs"),
         (lambda c: c["options"].update(config="absent.yaml"), "absent.yaml does not exist"),
         (lambda c: c["metrics"]["LE"].update(unit="kg"), "expected percent or plain, got kg"),
-        (lambda c: c["metrics"]["LE"].update(protocol="mcl"), "a protocol out of .*macl"),
+        (lambda c: c["metrics"]["LE"].update(protocol="mcl"), "one of the protocols .*macl"),
         (first_table(lambda t: t["values"]["A"].update(LE=[1.0])), "1 values for 2 columns"),
         (first_table(lambda t: t["values"]["A"].update(LE=[1.0, "2,0"])), "'2,0' is not a number"),
         (

@@ -106,7 +106,7 @@ def test_files_that_cannot_be_read(tmp_path):
 
 def test_an_endless_method_needs_an_end():
     file = parse_sweep(changed(run_cap=None), where="f")
-    with pytest.raises(InputError, match="give run_cap in the file, or --trials"):
+    with pytest.raises(InputError, match="set run_cap in the file, or --trials"):
         check_cap(file, None)
     assert check_cap(file, 3) == 3
     assert check_cap(parse_sweep(changed(), where="f"), 3) == 3
