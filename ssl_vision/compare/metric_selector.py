@@ -114,7 +114,7 @@ def shared_conditions(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) ->
             if other.get(key) != first.get(key):
                 raise InputError(
                     f"{runs[0].folder.path} and {run.folder.path} were evaluated under different conditions: "
-                    f"{key} is {shown(first.get(key))} and {shown(other.get(key))}. Evaluate both under the same conditions"
+                    f"{key} is {shown(first.get(key))} and {shown(other.get(key))}. Evaluate both alike"
                 )
     return first
 

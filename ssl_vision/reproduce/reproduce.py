@@ -153,8 +153,8 @@ def _selected(every: Sequence[TableCell], chosen: Sequence[str] | None) -> list[
             columns = dict.fromkeys(cell.column.name for cell in every)
             groups = dict.fromkeys(cell.column.group for cell in every)
             raise InputError(
-                f"--cells {choice}: no such cell; there are the rows {', '.join(rows)}, the columns "
-                f"{', '.join(columns)}, in {', '.join(groups)}"
+                f"--cells {choice}: no such cell; the rows are {', '.join(rows)}, the columns "
+                f"{', '.join(columns)}, and the groups {', '.join(groups)}"
             )
         selected += own
     return [cell for cell in every if cell in selected]

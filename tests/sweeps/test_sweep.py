@@ -198,7 +198,7 @@ def test_a_library_that_is_not_installed_is_one_line(
             "--ckpt_path: every trial continues from its last checkpoint automatically",
         ),
         (["FILE", "--name=a/b"], "--name a/b: must be a name, not a path; set the directory with --runs_dir"),
-        (["FILE", "--workers=1", "--per_gpu=1"], "give one of them"),
+        (["FILE", "--workers=1", "--per_gpu=1"], "use one of them"),
         (["FILE", "--submitit.job=1"], "--submitit.job: did you mean --submitit.jobs?"),
     ],
 )
