@@ -1,4 +1,4 @@
-"""Model and data of a run, rebuilt from its checkpoint."""
+"""Model and data of a run, built again from what its checkpoint says."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
@@ -17,31 +17,31 @@ from ssl_vision.runs.checkpoint import Checkpoint
 Network = TypeVar("Network", bound=nn.Module)
 
 ROOT_NEEDED = "--data.root"
-"""Placeholder for the data root of another user's run."""
+"""The data root of another user's run until one is given."""
 
 
 def untrained_model(
     config: Mapping[str, Any], *, where: object = "config", allowed: Collection[str] = ()
 ) -> Method:
-    """Build the model of a run's config with random weights from its seed.
+    """The model of a run's config, with the weights that its seed draws.
 
     Args:
-        config: config of the run.
-        where: file of the config, for messages.
-        allowed: classes outside this package that the config may name.
+        config: of the run.
+        where: file that holds it, for messages.
+        allowed: classes outside this package that it may name.
 
     Raises:
-        InputError: the config names another class.
+        InputError: it names another class.
     """
     model: Method = built(pl.LightningModule, "model", config, where=where, allowed=allowed)
     return model
 
 
 def trained_model(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> Method:
-    """Build the model of a checkpoint and load its weights.
+    """The model with the checkpoint's weights.
 
     Args:
-        checkpoint: checkpoint of the run.
+        checkpoint: of the run.
         allowed: classes outside this package that its config may name.
 
     Raises:
@@ -60,9 +60,9 @@ def trained_model(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> M
 
 
 def with_weights(build: Callable[[], Network], state: Mapping[str, torch.Tensor]) -> Network:
-    """Build a network and load its weights, after checking on the meta device that they fit.
+    """Build a network and load its weights; one that they do not fit is refused before it takes memory.
 
-    The states of random number generators do not change.
+    Random number generators stay as they are.
 
     Raises:
         RuntimeError: the weights do not fit the network.
@@ -71,7 +71,7 @@ def with_weights(build: Callable[[], Network], state: Mapping[str, torch.Tensor]
         with torch.device("meta"):
             try:
                 sketch = build()
-            except Exception:  # for example, an encoder that computes with its weights in its constructor
+            except Exception:  # an encoder that computes with its weights when it is built, for one
                 sketch = None
         if sketch is not None:
             sketch.load_state_dict(state, assign=True)
@@ -83,17 +83,17 @@ def with_weights(build: Callable[[], Network], state: Mapping[str, torch.Tensor]
 def safe_data(
     config: Mapping[str, Any], *, where: object, owned: bool, allowed: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the data section of a run without downloads and, for other users' runs, without paths.
+    """The data section of a run, which downloads nothing and, in another user's run, chooses no files.
 
     Args:
-        config: config of the run.
-        where: file of the config, for messages.
+        config: of the run.
+        where: file that holds it, for messages.
         owned: True if the run belongs to the user. Otherwise ``root`` becomes `ROOT_NEEDED`, and ``cache``
             and ``cache_dir`` have their defaults.
-        allowed: classes outside this package that the config may name.
+        allowed: classes outside this package that it may name.
 
     Raises:
-        InputError: the config names another class, or another user's run names a path outside its data root.
+        InputError: it names another class; or another user's run names a path outside its data root.
     """
     section = resolved(pl.LightningDataModule, "data", config, where=where, allowed=allowed)
     for options in (section["init_args"], section.get("dict_kwargs") or {}):
