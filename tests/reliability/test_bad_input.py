@@ -375,7 +375,7 @@ TRAINER = [
     Case(
         "validation after more batches than there are",
         "fit --trainer.val_check_interval=99",
-        r"--trainer\.val_check_interval: more than the training batches of an epoch",
+        r"--trainer\.val_check_interval exceeds the number of training batches in an epoch",
     ),
     *(
         Case(
