@@ -78,7 +78,7 @@ class OptimizerRule:
             raise ValueError(f"optimizer.layer_decay must be over 0 and at most 1, got {self.layer_decay}")
         if self.name == "lars" and (self.layer_decay < 1 or self.exclude_bias_and_norm):
             option = "layer_decay" if self.layer_decay < 1 else "exclude_bias_and_norm"
-            raise ValueError(f"optimizer.{option} does not go with optimizer.name lars")
+            raise ValueError(f"optimizer.{option} does not support optimizer.name lars")
         if self.reference_batch_size < 1:
             raise ValueError(
                 f"optimizer.reference_batch_size must be 1 or more, got {self.reference_batch_size}"
