@@ -134,7 +134,7 @@ GROWING = b"".join(
 )
 
 KEYS = [
-    Case("no command of that name", "fti", r"no command 'fti'; there are fit, validate, .*"),
+    Case("no command of that name", "fti", r"unknown command 'fti'; available: fit, validate, .*"),
     Case(
         "a wrong key",
         "fit --model.encoder.widht=3",
