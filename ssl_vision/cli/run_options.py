@@ -74,7 +74,7 @@ def add_run_options(parser: LightningArgumentParser) -> None:
         "--wandb_media",
         type=bool,
         default=False,
-        help="Upload the report, views, nearest neighbours and the embedding map to W&B.",
+        help="Upload the report, views, neighbours and the embedding map to W&B.",
     )
     parser.add_argument("--report", type=bool, default=True, help="Write report.html when training ends.")
     parser.callback_keys.append("metrics")

@@ -87,8 +87,8 @@ class Method(pl.LightningModule, ABC):
         bn: BatchNorm over both views, ``"joint"``, or over each view, ``"per_view"``. The views pass through
             the network as one batch, or one after the other (as in lightly and solo-learn). With several
             processes, statistics are computed per process unless ``trainer.sync_batchnorm`` is set.
-        chunk_size: number of images that pass through the network at a time, for batches that exceed the
-            memory. The objective uses the whole batch, BatchNorm a chunk. None disables chunks.
+        chunk_size: number of images that pass through the network at a time; None disables chunks. It reduces
+            the memory of a large batch. The objective uses the whole batch, and BatchNorm one chunk.
         compile_mode: mode of ``torch.compile`` for the encoder, or None. ``"default"``,
             ``"reduce-overhead"`` (CUDA graphs, for small batches) or ``"max-autotune"``. Compilation takes a
             minute at the start and does not help on a CPU. Validation is not compiled.

@@ -32,8 +32,8 @@ class OptimizerRule:
         weight_decay: L2 penalty (for ``"adamw"``: decoupled decay).
         exclude_bias_and_norm: no weight decay for biases and normalisation layers. Other parameters of one
             dimension, and the position embeddings and tokens of timm's vision transformers, have none either.
-        layer_decay: factor of the learning rate from each encoder layer to the one before it (Clark et al.
-            2020; BEiT); 1 gives all layers the same rate.
+        layer_decay: factor of the learning rate from each layer of the encoder to the previous one (Clark et
+            al. 2020; BEiT); 1 gives all layers the same rate.
         freeze: names of modules or parameters that are not trained, such as ``backbone.network.patch_embed``
             (Chen et al. 2021, MoCo v3). Running statistics of BatchNorm in them are still updated.
         momentum: momentum of ``"sgd"`` and ``"lars"``.
