@@ -1,4 +1,4 @@
-"""Keeps how the gradient weight W is distributed over a batch's anchors, all through training."""
+"""Histogram of the gradient weight W over the anchors of a batch, throughout training."""
 
 from typing import Any
 
@@ -10,18 +10,18 @@ from torch import Tensor
 from ssl_vision.callbacks.objective_eval import objective_at
 
 BINS = 20
-"""Of [0, 1], equally wide."""
+"""Number of bins of equal width in [0, 1]."""
 
 
 def names() -> list[str]:
-    """Column of each bin: ``weight/`` and its lower end."""
+    """Return the column name of each bin: ``weight/`` and the bin's lower end."""
     return [f"weight/{place / BINS:.2f}" for place in range(BINS)]
 
 
 def shares(weights: Tensor) -> Tensor:
-    """(BINS,) share of the values in each bin of [0, 1]; those that are not finite are in none.
+    """Return the share of the values in each bin of [0, 1], (BINS,); non-finite values are in no bin.
 
-    A value on the border of two bins is in the upper one, 1 in the last.
+    A value on the border of two bins is in the upper one, and 1 is in the last bin.
     """
     weights = weights.float()
     bins = (weights * BINS).floor().clamp(max=BINS - 1)  # torch.histc has no deterministic form on CUDA
@@ -30,12 +30,12 @@ def shares(weights: Tensor) -> Tensor:
 
 
 class WeightHistogram(pl.Callback):
-    """Writes the histogram of W = sigmoid(d) of every step that the trainer logs, 20 shares a row.
+    """Logs a histogram of W = sigmoid(d) with 20 bins at every step that the trainer logs.
 
-    An objective without a logit margin d leaves no rows.
+    Nothing is logged for an objective without a logit margin d.
 
     Args:
-        log: takes the rows; a ``RunLog`` puts them into ``weights.csv``.
+        log: logger of the rows; a ``RunLog`` writes them to ``weights.csv``.
         objective: submodule path of the training objective.
     """
 
@@ -45,7 +45,7 @@ class WeightHistogram(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Counts the anchors of the step, on the first process."""
+        """Log the histogram of the step, on the first process."""
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         step = trainer.global_step
         if not every or not step or step % every or not trainer.is_global_zero:

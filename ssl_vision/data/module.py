@@ -25,8 +25,11 @@ _DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 LARGEST_BATCH = 2**20
 """Maximum batch size per process."""
 
-QUERIES, BANK = 0, 1
-"""Indices of the validation loaders."""
+QUERIES = 0
+"""Index of the validation loader of the queries."""
+
+BANK = 1
+"""Index of the validation loader of the labelled bank."""
 
 
 class ImageData(pl.LightningDataModule):

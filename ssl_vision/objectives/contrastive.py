@@ -16,6 +16,7 @@ from ssl_vision.objectives.temperature import TemperatureRule, as_rule
 from ssl_vision.objectives.tiled import PAIRS
 
 PairSet = Literal["both", "cross", "keys", "queue"]
+"""Sets of anchors and negatives; `Contrastive` describes them."""
 
 
 class Contrastive(Objective):

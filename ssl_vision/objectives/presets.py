@@ -27,7 +27,11 @@ class _Preset(Contrastive):
 
 
 class InfoNCE(_Preset):
-    """InfoNCE, also NT-Xent: softplus(d) (MACL paper, Eq. 1; Chen et al. 2020, A Simple Framework).
+    r"""InfoNCE, also NT-Xent: softplus(d) (MACL paper, Eq. 1; Chen et al. 2020, A Simple Framework).
+
+    The loss of an anchor with logit margin $d$ is
+
+    $$\log(1 + e^d).$$
 
     Args:
         temperature: temperature τ, a number or a temperature rule.

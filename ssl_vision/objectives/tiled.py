@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 Pairs = Literal["both", "cross"]
+"""Negatives from both views, or from the other view only."""
 
 PAIRS = get_args(Pairs)
 

@@ -132,7 +132,7 @@ def test_an_interrupted_run_continues_to_the_same_end(tmp_path, tiny_run, capsys
 def test_resuming_says_what_it_found(tmp_path, capsys, caplog):
     caplog.set_level("INFO")
     assert fit(tmp_path, "--ckpt_path=last", "--trainer.max_epochs=1") == 0
-    assert "starting afresh" in caplog.text + capsys.readouterr().err
+    assert "starting from the beginning" in caplog.text + capsys.readouterr().err
     assert fit(tmp_path, "--ckpt_path=last") == 0
     assert "continuing from" in caplog.text + capsys.readouterr().err
 

@@ -135,5 +135,5 @@ def test_what_it_does_not_go_with_is_refused(trainer, model, what):
         "strategy": SimpleNamespace(root_device=device),
     }
     chosen._trainer = SimpleNamespace(**(usual | trainer))
-    with pytest.raises(InputError, match=f"cuda_graph does not go with {what}"):
+    with pytest.raises(InputError, match=f"cuda_graph does not support {what}"):
         chosen.setup("fit")

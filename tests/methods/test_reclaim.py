@@ -94,14 +94,14 @@ def test_negatives_that_are_not_the_nearest_need_no_k_images(tmp_path):
 
 def test_what_it_does_not_go_with_is_refused(tmp_path):
     chosen = SimCLR(**SMALL, objective=RECLAIM(pair="depths"), compile_mode="default")
-    with pytest.raises(InputError, match="compile_mode does not go with"):
+    with pytest.raises(InputError, match="compile_mode does not support"):
         trainer(tmp_path).fit(chosen, Digits(batch_size=32))
     chosen = SimCLR(**SMALL, objective=RECLAIM(), cuda_graph=True, optimizer=OptimizerRule())
     chosen._trainer = SimpleNamespace(
         world_size=1, precision="32-true", gradient_clip_val=None, accumulate_grad_batches=1,
         strategy=SimpleNamespace(root_device=torch.device("cuda")), datamodule=Digits(),
     )  # fmt: skip
-    with pytest.raises(InputError, match=r"cuda_graph does not go with model\.objective RECLAIM"):
+    with pytest.raises(InputError, match=r"cuda_graph does not support model\.objective RECLAIM"):
         chosen.setup("fit")
 
 
