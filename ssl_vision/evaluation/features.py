@@ -75,10 +75,11 @@ def embed_views(
     Returns:
         Float32 features (2, N, ·) by layer, on the network's device.
     """
+    eager = dataclasses.replace(views, compile=False)
 
     def prepare(images: Tensor, indices: Tensor) -> Tensor:
         # (2n, …) with the views one after the other becomes (2n, …) with the views of an image together.
-        made = views(images, indices, seed=seed, epoch=epoch)
+        made = eager(images, indices, seed=seed, epoch=epoch)
         return torch.stack(made.chunk(2), dim=1).flatten(0, 1)
 
     both = _through(network, data, prepare, batch_size or math.ceil(_batch(network, views) / 2), title, rows)

@@ -340,6 +340,7 @@ BAD = {
     "--model.encoder.width=wide": "model.encoder.width: expected int, got wide",
     "--trainer.max_epoch=3": "Trainer has no option 'max_epoch', did you mean 'max_epochs'?",
     "--data.views.sise=3": "data.views.sise: Digits's views has no option 'sise', did you mean 'size'?",
+    "--data.views.compile=always": "data.views.compile",
     "--trainer.accelerator=gpuu": "gpuu",
     "--learning_rate=3": "there is no option --learning_rate, did you mean --model.optimizer.lr?",
     "--model.objective.temperature=-0.1": "temperature must be at least 0.001",
