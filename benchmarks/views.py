@@ -91,28 +91,34 @@ def variants(images: Tensor, size: int, device: torch.device) -> dict[str, Calla
         BASE: by_lightly,
         "torchvision v1, PIL": partial(one_by_one, old, pil),
         "torchvision v2, uint8 tensors": partial(one_by_one, new, list(images)),
-        "ssl_vision": partial(ours, Views(size=size)),
-        "ssl_vision, bf16 channels_last": partial(ours, Views(size=size), **half),
+        "ssl_vision": partial(ours, Views(size=size, compile=False)),
+        "ssl_vision, bf16 channels_last": partial(ours, Views(size=size, compile=False), **half),
         "ssl_vision compiled": partial(ours, Views(size=size, compile=True)),
         "ssl_vision compiled, bf16 channels_last": partial(ours, Views(size=size, compile=True), **half),
     }
     if importlib.util.find_spec("kornia"):
         for name, mode in (("kornia", "slice"), ("kornia, crop by resampling", "resample")):
             found[name] = kornia(there, size, mode)
+        found["kornia compiled, crop by resampling"] = kornia(there, size, "resample", compiled=True)
     return found
 
 
-def kornia(images: Tensor, size: int, mode: str) -> Callable[[], Tensor]:
-    """Return a function that calls kornia's pipeline twice for the whole batch."""
+def kornia(images: Tensor, size: int, mode: str, *, compiled: bool = False) -> Callable[[], Tensor]:
+    """Return a function that calls kornia's pipeline twice for the whole batch.
+
+    What torch.compile cannot trace in a compiled pipeline runs eagerly.
+    """
     from kornia import augmentation as k
 
-    pipeline = torch.nn.Sequential(
+    pipeline: Callable[[Tensor], Tensor] = torch.nn.Sequential(
         k.RandomResizedCrop((size, size), scale=(0.08, 1.0), cropping_mode=mode),
         k.RandomHorizontalFlip(),
         k.ColorJitter(*JITTER, p=0.8),
         k.RandomGrayscale(p=0.2),
         k.Normalize(torch.tensor(MEAN), torch.tensor(STD)),
     ).to(images.device)
+    if compiled:
+        pipeline = torch.compile(pipeline, dynamic=False)
 
     def make() -> Tensor:
         pixels = images.float() / 255
