@@ -79,8 +79,8 @@ class SkipNonFiniteSteps(pl.Callback):
             bad = getattr(trainer.optimizers[0], "found_inf", None)
         if bad is None:
             return
-        total, row = self._counts
-        self._counts = torch.stack((total + bad, (row + 1) * bad))
+        self._counts[1].mul_(bad)  # in a row
+        self._counts.add_(bad)
         self._images = batch.indices if isinstance(batch, Batch) else torch.empty(0)
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         logs = bool(every) and trainer.global_step % every == 0

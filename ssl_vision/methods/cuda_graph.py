@@ -74,12 +74,25 @@ class GraphedTraining:
         loss: function that computes the loss of a batch.
         optimizer: optimizer of all parameters with a gradient.
         device: device of the method.
+        views: function that makes the views of a batch that has none, as a part of the step.
     """
 
-    def __init__(self, loss: Callable[[Batch], Tensor], optimizer: Optimizer, device: torch.device) -> None:
+    def __init__(
+        self,
+        loss: Callable[[Batch], Tensor],
+        optimizer: Optimizer,
+        device: torch.device,
+        *,
+        views: Callable[[Batch], Batch] | None = None,
+    ) -> None:
         for group in optimizer.param_groups:
             group["lr"] = torch.tensor(float(group["lr"]), device=device)
-        self._step = RecordedStep(whole_step(lambda *tensors: loss(Batch(*tensors)), optimizer))
+
+        def loss_of(*tensors: Tensor) -> Tensor:
+            batch = Batch(*tensors)
+            return loss(batch if views is None or batch.views is not None else views(batch))
+
+        self._step = RecordedStep(whole_step(loss_of, optimizer))
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on a batch, and return its loss without a gradient."""
@@ -92,7 +105,6 @@ class GraphedTraining:
 
 def check_graph(
     trainer: pl.Trainer,
-    optimizer: str,
     *,
     chunk_size: int | None,
     compile_mode: str | None,
@@ -102,7 +114,6 @@ def check_graph(
 
     Args:
         trainer: the trainer, with its strategy.
-        optimizer: name of the optimizer.
         chunk_size: option of the method.
         compile_mode: option of the method.
         objective: name of an objective that reads the indices of the images, which is not supported.
@@ -118,7 +129,6 @@ def check_graph(
         (trainer.accumulate_grad_batches > 1, "trainer.accumulate_grad_batches"),
         (chunk_size is not None, "model.chunk_size"),
         (compile_mode not in (None, "default"), f"model.compile_mode {compile_mode}"),
-        (optimizer == "lars", "optimizer.name lars"),
         (objective is not None, f"model.objective {objective}"),
     ):
         if wrong:

@@ -92,9 +92,9 @@ class Method(pl.LightningModule, ABC):
         compile_mode: mode of ``torch.compile`` for the encoder, or None. ``"default"``,
             ``"reduce-overhead"`` (CUDA graphs, for small batches) or ``"max-autotune"``. Compilation takes a
             minute at the start and does not help on a CPU. Validation is not compiled.
-        cuda_graph: launch forward, loss, backward and update as one CUDA graph, for batches so small that
-            kernel launches take most of the time. Requires one CUDA device, float32 or bfloat16, an optimizer
-            other than LARS, and no clipping, accumulation, chunks or hooks between the parts of a step.
+        cuda_graph: launch views, forward, loss, backward and update as one CUDA graph, for batches so small
+            that kernel launches take most of the time. Requires one CUDA device, float32 or bfloat16, and no
+            clipping, accumulation, chunks or hooks between the parts of a step.
         optimizer: optimizer and schedule.
         seed: seed of the initial weights; None uses the seed of ``seed_everything``.
 
@@ -363,7 +363,8 @@ class Method(pl.LightningModule, ABC):
         self._equal_shares = isinstance(loader, Batches) and loader.equal_shares
         if self.cuda_graph:
             optimizer: Any = self.optimizers(use_pl_optimizer=False)
-            self._graphed = GraphedTraining(self.loss, optimizer, self.device)
+            views = None if self._data is None else self._data.defer_views(self.device)
+            self._graphed = GraphedTraining(self.loss, optimizer, self.device, views=views)
 
     def on_train_epoch_start(self) -> None:
         """Set the epoch of the objective."""
@@ -515,7 +516,6 @@ class Method(pl.LightningModule, ABC):
         reads_indices = "indices" in self._contract.required_inputs
         check_graph(
             self.trainer,
-            self.optimizer_rule.name,
             chunk_size=self.chunk_size,
             compile_mode=self.compile_mode,
             objective=type(self.objective).__name__ if reads_indices else None,
