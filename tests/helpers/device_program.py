@@ -82,10 +82,10 @@ class ComputedOnHost(TorchDispatchMode):
 
         for name, function in (("capture_begin", begun), ("replay", replayed)):
             self._patches.enter_context(patch.object(torch.cuda.CUDAGraph, name, function))
-        return super().__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._patches.close()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
