@@ -94,7 +94,8 @@ class Method(pl.LightningModule, ABC):
             minute at the start and does not help on a CPU. Validation is not compiled.
         cuda_graph: launch views, forward, loss, backward and update as one CUDA graph, for batches so small
             that kernel launches take most of the time. Requires one CUDA device, float32 or bfloat16, and no
-            clipping, accumulation, chunks or hooks between the parts of a step.
+            clipping, accumulation, chunks or hooks between the parts of a step. Callbacks then receive batches
+            without views.
         optimizer: optimizer and schedule.
         seed: seed of the initial weights; None uses the seed of ``seed_everything``.
 
