@@ -1,12 +1,12 @@
-"""Objectives and seeds of one pretraining config, each through the command line, as one table.
+"""Train and evaluate several objectives and seeds of one pretraining config through the command line.
 
     python benchmarks/pretrain.py                                  the demo's table in README
     python benchmarks/pretrain.py --config configs/pretrain/cifar10.yaml \
         --objectives InfoNCE DCL DualTemperature MACL MACLb --seeds 1 --data.root data
 
-Options that it does not know go to ``fit``. Prints a Markdown table and writes
+Unknown options are passed to ``fit``. The script prints a Markdown table and writes
 benchmarks/results/<config>.json: the rows of every evaluation with the command, the commit, the versions, the
-device and the seconds that each run took. Checkpoints are not kept.
+device and the seconds of each run. Checkpoints are deleted.
 """
 
 import argparse
@@ -29,7 +29,7 @@ LINES = {
 
 
 def one_run(config: Path, objective: str | None, seed: int, options: list[str], runs: Path) -> dict[str, Any]:
-    """Trains and evaluates one objective with one seed."""
+    """Train and evaluate one objective with one seed."""
     fit = ["fit", "--config", str(config), "--name", "run", "--runs_dir", str(runs)]
     fit += ["--seed_everything", str(seed), "--trainer.enable_progress_bar", "false", *options]
     fit += ["--model.objective", objective] if objective else []
@@ -48,7 +48,7 @@ def one_run(config: Path, objective: str | None, seed: int, options: list[str], 
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """kNN and linear accuracy of every run, trained beside untrained and raw pixels."""
+    """Format kNN and linear accuracy of every run with the untrained network and raw pixels."""
     several = len({result["objective"] for result in results}) > 1
     names = [(f"{r['objective']}, " if several else "") + f"seed {r['seed']}" for r in results]
     head = [f"{metric}, {name}" for metric in ("kNN %", "linear %") for name in names]
@@ -66,7 +66,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Runs all, prints the table, writes the rows."""
+    """Run all, print the table and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--config", type=Path, default=HERE.parent / "configs" / "pretrain" / "digits.yaml")
     parser.add_argument("--objectives", nargs="+", default=[None])

@@ -14,7 +14,7 @@ if not TYPE_CHECKING:
     _MODULES = {"evaluate": "ssl_vision.evaluation.api", "load_encoder": "ssl_vision.pretrained.backbones"}
 
     def __getattr__(name: str) -> object:
-        """Import a function when it is asked for: ``import ssl_vision`` alone imports no torch."""
+        """Import a function on first access, so that ``import ssl_vision`` does not import torch."""
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module

@@ -47,7 +47,7 @@ class WeightHistogram(pl.Callback):
     An objective without a logit margin d has no rows.
 
     Args:
-        log: takes the rows; a ``RunLog`` puts them into ``weights.csv``.
+        log: logger of the rows; a ``RunLog`` writes them to ``weights.csv``.
         objective: submodule path of the training objective.
     """
 
@@ -57,7 +57,7 @@ class WeightHistogram(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Counts the anchors of the step, on the first process."""
+        """Log the histogram of the step, on the first process."""
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         step = trainer.global_step
         if not every or not step or step % every or not trainer.is_global_zero:

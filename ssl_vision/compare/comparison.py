@@ -58,7 +58,7 @@ class Comparison:
     alpha: float
     seeds: tuple[int, ...]
     left_out: Mapping[str, tuple[int, ...]]
-    """Seeds of each group that another group lacks."""
+    """Seeds of each group that are missing in another group."""
     differing: Mapping[str, Mapping[str, Any]]
     """Settings other than ``by`` that differ, with the value of each group."""
     groups: tuple[Group, ...]

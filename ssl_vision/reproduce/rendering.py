@@ -1,4 +1,4 @@
-"""A paper's table beside one's own: as Markdown, LaTeX, CSV and JSON."""
+"""Tables with published and measured numbers as Markdown, LaTeX, CSV and JSON."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,13 +20,13 @@ _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
 
 @dataclass(frozen=True)
 class Result:
-    """What a paper says of one number, and what was measured."""
+    """A published number and the measured values."""
 
     row: str
     column: Column
     metric: TableMetric
     published: str
-    """As printed."""
+    """The number as printed."""
     values: tuple[float, ...]
     """One for each seed that was run, in the paper's unit."""
     reason: str = ""
@@ -36,12 +36,12 @@ class Result:
 
     @property
     def mean(self) -> float | None:
-        """Over the seeds; None without any."""
+        """Mean over the seeds; None without values."""
         return fmean(self.values) if self.values else None
 
     @property
     def half_width(self) -> float | None:
-        """Of the 95 % interval of the mean by Student's t; None below two seeds."""
+        """Half the width of Student's 95 % interval of the mean; None for fewer than two seeds."""
         return t_interval(self.values) if len(self.values) > 1 else None
 
     @property
@@ -51,7 +51,7 @@ class Result:
 
     @property
     def within(self) -> bool | None:
-        """Whether the published number lies in our interval; None where there is none."""
+        """True if the published number is in the interval of the mean; None without an interval."""
         if self.difference is None or self.half_width is None:
             return None
         return abs(self.difference) <= self.half_width
@@ -65,10 +65,10 @@ class Result:
         return text if self.half_width is None else f"{text} ± {self.half_width:.{digits}f}"
 
     def lines(self, seeds: int) -> tuple[str, str, str, str]:
-        """Published, ours, difference and within, as a cell of a table shows them.
+        """Format published number, measured mean, difference and ``within`` for a cell of a table.
 
         Args:
-            seeds: that most cells have; another number is said.
+            seeds: usual number of seeds; a different number is added in brackets.
         """
         if self.difference is None:
             return self.published, "", "", ""
@@ -80,7 +80,7 @@ class Result:
 
 
 def as_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dict[str, Any]]:
-    """A row for each number, with everything that says how it came about."""
+    """Return a row for each number with the conditions of its measurement."""
     return [
         {
             "paper": paper.name,
@@ -104,12 +104,12 @@ def as_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dict[
 
 
 def as_json(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Those of `as_rows` as JSON."""
+    """Format the rows of `as_rows` as JSON."""
     return json.dumps(list(rows), indent=1, ensure_ascii=False) + "\n"
 
 
 def as_markdown(paper: Paper, table: Table, results: Sequence[Result]) -> str:
-    """The table in the paper's layout, columns group by group, its lines aligned."""
+    """Format the table as Markdown in the layout of the paper, one group of columns after the other."""
     parts = [f"**{paper.title}, table {table.name}.** {_sentence(table.title)} {paper.source}."]
     for group, columns in _groups(table, results):
         header = ["", "", group, *(column.name for column in columns)]
@@ -120,7 +120,7 @@ def as_markdown(paper: Paper, table: Table, results: Sequence[Result]) -> str:
 
 
 def as_latex(paper: Paper, table: Table, results: Sequence[Result]) -> str:
-    """The table for a document that loads booktabs, columns side by side under the names of their groups."""
+    """Format the table for a LaTeX document that loads booktabs, with the groups of columns side by side."""
     groups = list(_groups(table, results))
     columns = [column for _, own in groups for column in own]
     heads, rules, start = [], [], 4
@@ -146,7 +146,7 @@ def as_latex(paper: Paper, table: Table, results: Sequence[Result]) -> str:
 
 
 def _groups(table: Table, results: Sequence[Result]) -> Iterator[tuple[str, list[Column]]]:
-    """Columns of which there are results, by the groups that stand above them."""
+    """Iterate over the groups and their columns with results."""
     shown = {str(result.column) for result in results}
     columns = [column for column in table.columns if str(column) in shown]
     for group, own in groupby(columns, key=lambda column: column.group):
@@ -189,16 +189,16 @@ def _reasons(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _seeds(results: Sequence[Result]) -> int:
-    """How many a complete cell has."""
+    """Return the number of seeds of a complete cell."""
     return max((len(result.values) for result in results), default=0)
 
 
 def _legend(results: Sequence[Result]) -> str:
     seeds = _seeds(results)
     if not seeds:
-        return "Nothing of it has been run."
+        return "No run of this table is finished."
     if seeds == 1:
-        return "Ours: one seed, which has no interval. Empty: not run."
+        return "Ours: one seed, without an interval. Empty: not run."
     fewer = ", or of the number in brackets" if any(0 < len(r.values) < seeds for r in results) else ""
     return f"Ours: mean ± half of the 95 % t interval over {seeds} seeds{fewer}. Empty: not run."
 

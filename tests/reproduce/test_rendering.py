@@ -87,7 +87,7 @@ Ours: mean ± half of the 95 % t interval over 3 seeds, or of the number in brac
 
 LATEX = r"""% Paper, table 2. τ₀ & batch size. Somebody 2020.
 % Ours: mean ± half of the 95 % t interval over 3 seeds, or of the number in brackets. Empty: not run.
-% Needs \usepackage{booktabs}.
+% Requires \usepackage{booktabs}.
 \begin{tabular}{lllccc}
 \toprule
  &  &  & \multicolumn{2}{c}{$\tau$$_0$} & \multicolumn{1}{c}{Batch} \\
@@ -183,4 +183,4 @@ def test_csv_and_json_say_the_same_of_every_number():
 
 def test_a_table_of_nothing_says_so():
     empty = [Result("A_1", LEFT, LE, "81.00", ())]
-    assert "Nothing of it has been run." in as_markdown(PAPER, TABLE, empty)
+    assert "No run of this table is finished." in as_markdown(PAPER, TABLE, empty)

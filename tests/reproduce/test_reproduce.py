@@ -192,8 +192,11 @@ def test_a_run_that_fails_leaves_its_cell_empty_and_the_others_go_on(paper, comm
         main(["reproduce", paper, "--seeds=1"])
     assert end.value.code == 1
     out, err = capsys.readouterr()
-    assert "batch_size5000-s0: failed: ssl-vision fit ended with 2; ssl-vision fit: batch_size 5000 is" in out
-    assert err.endswith("1 of 5 runs failed, their cells are empty\n")
+    assert (
+        "batch_size5000-s0: failed: ssl-vision fit ended with exit code 2; ssl-vision fit: batch_size 5000 is"
+        in out
+    )
+    assert err.endswith("1 of 5 runs failed; their cells are empty\n")
     assert cell("2", "InfoNCE", "5000", "LE")["ours"] == ""
     assert cell("1", "DCL", "32", "LE")["ours"] == "90.0"
 
@@ -210,7 +213,7 @@ def test_what_evaluation_could_not_measure_is_a_failure(paper, commands, monkeyp
     monkeypatch.setattr(reproduce, "spawned", without_linear)
     with pytest.raises(SystemExit):
         main(["reproduce", paper, "--cells=DCL,32", "--seeds=1"])
-    assert "failed: ssl-vision evaluate did not write what" in capsys.readouterr().out
+    assert "failed: ssl-vision evaluate did not write the values" in capsys.readouterr().out
     assert len(commands) == 2
     assert cell("1", "DCL", "32", "LE")["ours"] == ""
 
@@ -310,16 +313,19 @@ def test_the_small_version_writes_a_smoke_test_without_the_papers_numbers(paper,
     ("args", "message"),
     [
         (["absent.yaml"], "absent.yaml cannot be read"),
-        (["mine.yaml", "--table=7"], "--table 7: Mine has 1, 2"),
-        (["mine.yaml", "--cells=DCL,65"], "rows InfoNCE, DCL, the columns 32, 64, 5000, in Batch"),
+        (["mine.yaml", "--table=7"], "--table 7: no such table; Mine has 1, 2"),
+        (
+            ["mine.yaml", "--cells=DCL,65"],
+            "the rows are InfoNCE, DCL, the columns 32, 64, 5000, and the groups Batch",
+        ),
         (
             ["mine.yaml", "--table=2", "--cells=DCL"],
-            "no such cell; there are the rows InfoNCE, the columns 64",
+            "no such cell; the rows are InfoNCE, the columns 64",
         ),
         (["mine.yaml", "--budget=medium"], "budget"),
         (["mine.yaml", "--seeds=0"], "seeds"),
-        (["mine.yaml", "--", "--trainer.max_epochs=1"], "the paper file sets it, to 4"),
-        (["mine.yaml", "--trainer.precision=16"], "at the end, after --"),
+        (["mine.yaml", "--", "--trainer.max_epochs=1"], "the paper file sets this option to 4"),
+        (["mine.yaml", "--trainer.precision=16"], "to the end, after --"),
         ([], "paper"),
     ],
 )
@@ -451,4 +457,4 @@ def test_in_earnest_on_the_digits(paper, capsys):
         assert row["epoch"] == 4
     with pytest.raises(SystemExit):
         main(args)
-    assert "2 of 3 runs are done already" in capsys.readouterr().out
+    assert "2 of 3 runs are already done" in capsys.readouterr().out
