@@ -1,10 +1,10 @@
-"""Three objectives and five seeds on the digits, compared: the example of docs/compare.md.
+"""Train, evaluate and compare three objectives with five seeds on the digits: the example of docs/compare.md.
 
     python benchmarks/compare.py                  about ten minutes on 2 cores
     python benchmarks/compare.py --workers 1
 
-Trains the sweep's cells, evaluates each, compares by kNN and by the linear layer. Prints the comparisons as
-Markdown and writes benchmarks/results/compare.json: every seed's values with what was computed of them.
+The script trains and evaluates the trials of a sweep and compares them by kNN and by the linear layer. It
+prints the comparisons as Markdown and writes benchmarks/results/compare.json, with the values of every seed.
 """
 
 import argparse
@@ -26,12 +26,12 @@ METRICS = ("knn_top1", "linear_top1")
 
 
 def table(record: dict[str, Any]) -> str:
-    """The comparisons, one after the other."""
+    """Format the comparisons one after the other."""
     return "\n\n".join(record["tables"])
 
 
 def main() -> None:
-    """Trains, evaluates, compares."""
+    """Train, evaluate and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sweep", type=Path, default=SWEEP)
     parser.add_argument("--by", default="objective")
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _without_folder(value: Any, folder: str) -> Any:
-    """The same with run directories named from the sweep's on."""
+    """Return the record with run directories relative to that of the sweep."""
     if isinstance(value, dict):
         return {key: _without_folder(item, folder) for key, item in value.items()}
     if isinstance(value, list):

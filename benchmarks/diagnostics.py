@@ -1,11 +1,11 @@
-"""What ``--gradients true`` adds to training: its time beside that of a step.
+"""Measure how much time ``--gradients true`` adds to training.
 
     python benchmarks/diagnostics.py                     on a CPU
     python benchmarks/diagnostics.py --device cuda       on a GPU
 
-A step is forward, loss and backward of the ResNet-18 of configs/pretrain/cifar10.yaml, at some widths and
-batches, with InfoNCE. The diagnostics, which look at no more than 256 images of a batch, are taken of its
-embeddings. Both in one process, alternating; times are medians. Prints a Markdown table and writes
+A step is forward pass, loss and backward pass of the ResNet-18 of configs/pretrain/cifar10.yaml with InfoNCE,
+at several widths and batch sizes. The diagnostics of its embeddings use at most 256 images of a batch. Both
+alternate in one process, and times are medians. The script prints a Markdown table and writes
 benchmarks/results/diagnostics.json, or diagnostics_cuda.json.
 """
 
@@ -24,11 +24,11 @@ from ssl_vision.encoders import ResNet
 from ssl_vision.methods import SimCLR
 
 EVERY = 50
-"""Steps from one time to the next: the default."""
+"""Number of steps between diagnostics: the default."""
 
 
 def measured(width: int, batch: int, rounds: int, device: str) -> dict[str, float]:
-    """Milliseconds of a step and of the diagnostics."""
+    """Measure the milliseconds of a step and of the diagnostics."""
     meter, model = Meter(device), SimCLR(encoder=partial(ResNet, width=width), seed=0).to(device)
     views = torch.randn(2 * batch, 3, 32, 32, generator=torch.Generator().manual_seed(0)).to(device)
     labels = torch.zeros(batch, dtype=torch.int64, device=device)
@@ -64,7 +64,7 @@ def measured(width: int, batch: int, rounds: int, device: str) -> dict[str, floa
 
 
 def table(rows: list[dict[str, float]]) -> str:
-    """Markdown."""
+    """Format the rows as Markdown."""
     lines = ["| width | batch | step | diagnostics | of the time, every 50th step |", "|---|---|---|---|---|"]
     for row in rows:
         share = row["diagnostics"] / (EVERY * row["step"])
@@ -76,7 +76,7 @@ def table(rows: list[dict[str, float]]) -> str:
 
 
 def main() -> None:
-    """Measures, prints the table, writes the record."""
+    """Measure, print the table and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=1)

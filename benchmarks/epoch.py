@@ -1,17 +1,20 @@
-"""One epoch of SimCLR on CIFAR-10 beside other ways to run it: the same network, batch, images and machine.
+"""Compare the time of an epoch of SimCLR on CIFAR-10 with other implementations on the same machine.
 
     python benchmarks/epoch.py --data data                                    on the CPU, 1,024 images
     python benchmarks/epoch.py --data data --device cuda --images 50000 --compile_mode default
 
-- ssl_vision: this package under Lightning, images on the device, views for a whole batch at once.
-- lightly: the recipe of lightly's CIFAR-10 benchmark: its transform on PIL images in a DataLoader of 8
-  workers that are started anew each epoch, float32, one forward for each view, its NTXentLoss, SGD.
-- torchvision, tuned: per-image transforms on PIL images as well as they can be run: persistent workers for
-  all cores, pinned memory, bfloat16, channels_last, one forward for both views, this package's objective.
-- kornia: its augmentations for a batch on the device, else as tuned. Left out where it is not installed.
+Network, batch size and images are the same for all:
 
-Peers get decoded images in memory, so that none of them reads files. Epochs alternate; medians. Writes
-benchmarks/results/epoch_<device>.json.
+- ssl_vision: this package under Lightning, with images on the device and views for a whole batch at once.
+- lightly: the recipe of lightly's CIFAR-10 benchmark. Its transform runs on PIL images in a DataLoader with 8
+  workers that are started again in each epoch, in float32, with one forward pass for each view, its
+  NTXentLoss, and SGD.
+- torchvision, tuned: fast per-image transforms on PIL images, with persistent workers for all cores, pinned
+  memory, bfloat16, channels_last, one forward pass for both views, and the objective of this package.
+- kornia: its augmentations for a batch on the device, otherwise as tuned. Skipped if it is not installed.
+
+All implementations receive decoded images in memory, so none of them reads files. Epochs alternate, and times
+are medians. The script writes benchmarks/results/epoch_<device>.json.
 """
 
 import argparse
@@ -56,13 +59,13 @@ class Some(CIFAR10):
         self.count = count
 
     def read(self, split: Split) -> Images:
-        """The first ``count`` rows of a split."""
+        """Read the first ``count`` rows of a split."""
         whole = super().read(split)
         return whole.select(torch.arange(min(self.count, len(whole))))
 
 
 class OnPIL(Dataset[Any]):
-    """Two views of each image by a transform of PIL images."""
+    """Data set with two views of each image by a transform of PIL images."""
 
     def __init__(self, pixels: Tensor, transform: Callable[[Any], Any]) -> None:
         self.images = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in pixels]
@@ -76,18 +79,18 @@ class OnPIL(Dataset[Any]):
 
 
 class Twice:
-    """A transform, twice."""
+    """Transform that is applied twice."""
 
     def __init__(self, transform: Callable[[Any], Any]) -> None:
         self.transform = transform
 
     def __call__(self, image: Any) -> list[Any]:
-        """Both views."""
+        """Return both views."""
         return [self.transform(image), self.transform(image)]
 
 
 def torchvision_transform() -> Callable[[Any], Any]:
-    """The views of ``VIEWS``, an image at a time."""
+    """Return a transform of one image with the distributions of ``VIEWS``."""
     v = VIEWS
     transform: Callable[[Any], Any] = transforms.Compose(
         [
@@ -123,7 +126,7 @@ class Loop:
         )
 
     def __call__(self, batches: Iterator[tuple[Tensor, Tensor]]) -> float:
-        """Seconds of an epoch."""
+        """Run an epoch and return its seconds."""
         start = time.perf_counter()
         for first, second in batches:
             views = [view.to(self.device, non_blocking=True) for view in (first, second)]
@@ -143,7 +146,7 @@ class Loop:
 
 
 def lightly_recipe(pixels: Tensor, chosen: argparse.Namespace) -> Callable[[], float]:
-    """As in lightly's benchmark script."""
+    """Return the loop of lightly's benchmark script."""
     transform = SimCLRTransform(input_size=32, cj_strength=0.5, gaussian_blur=0.0)
     loader = DataLoader(
         OnPIL(pixels, transform),
@@ -157,7 +160,7 @@ def lightly_recipe(pixels: Tensor, chosen: argparse.Namespace) -> Callable[[], f
 
 
 def tuned_torchvision(pixels: Tensor, chosen: argparse.Namespace) -> Callable[[], float]:
-    """The honest opponent."""
+    """Return a loop with well-tuned per-image transforms."""
     loader = DataLoader(
         OnPIL(pixels, Twice(torchvision_transform())),
         batch_size=chosen.batch,
@@ -173,7 +176,7 @@ def tuned_torchvision(pixels: Tensor, chosen: argparse.Namespace) -> Callable[[]
 
 
 def kornia_on_device(pixels: Tensor, chosen: argparse.Namespace) -> Callable[[], float]:
-    """Batched augmentations of another library."""
+    """Return a loop with kornia's augmentations of a batch."""
     from kornia import augmentation as k
 
     v = VIEWS
@@ -198,7 +201,7 @@ def kornia_on_device(pixels: Tensor, chosen: argparse.Namespace) -> Callable[[],
 
 
 def ours(chosen: argparse.Namespace) -> Callable[[], float]:
-    """Under Lightning, with what ``fit`` adds; the Trainer's start is not part of an epoch."""
+    """Return epochs under Lightning with the additions of ``fit``, without the start of the Trainer."""
     seconds: list[float] = []
 
     class Clock(pl.Callback):
@@ -237,7 +240,7 @@ def ours(chosen: argparse.Namespace) -> Callable[[], float]:
 
 
 def table(record: dict[str, Any]) -> str:
-    """Medians, with how many times as long as this package."""
+    """Format the medians and their ratios to this package."""
     medians = {name: statistics.median(values) for name, values in record["seconds"].items()}
     lines = ["| | s an epoch | beside ssl_vision |", "|---|---|---|"]
     lines += [
@@ -248,7 +251,7 @@ def table(record: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measures, prints the table, writes the record."""
+    """Measure, print the table and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", required=True, help="folder of the official CIFAR-10")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])

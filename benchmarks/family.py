@@ -1,18 +1,22 @@
-"""Every objective on CIFAR-10 in small: accuracy beside what its gradient does.
+"""Train every objective on CIFAR-10 at a small scale, and compare accuracy and gradient diagnostics.
 
     python benchmarks/family.py --data data                                     a narrow network, on a CPU
     python benchmarks/family.py --data data --width 64 --epochs 50 --limit 1.0 --precision bf16-mixed
     python benchmarks/family.py --data data --start runs/pretrained --lr 1e-4
 
-Each file of configs/objective trains the same network from the same weights, drawn from the seed or, with
---start, another run's, which then has a row, on the same views. The columns are the kNN and linear accuracy
-of the backbone on test; Spearman's correlation of the cosines of test views with the grade of the pair (same
-image, same class, other); and, mean of the last quarter of what was logged, the mean gate, the gap between
-the angles of different images and of two views, the hardest negative's share of the push, the pull over the
-push, and the share of embeddings that a small step brings closer to their positive. Below the table stands
-how those go with kNN, Spearman's correlation over the objectives. A run that is there is not trained again.
-Writes benchmarks/results/family.json, family_continued.json with --start; on a GPU with _cuda before the
-dot.
+Each file of configs/objective trains the same network on the same views from the same weights. These are
+random, or with --start those of another run, which then has a row of its own. The columns are
+
+- the kNN and linear accuracy of the backbone on the test split;
+- Spearman's correlation between the cosines of test views and the grade of the pair (same image, same class,
+  other);
+- means over the last quarter of the logged values of the mean gate, the gap between the angles of different
+  images and of two views, the hardest negative's share of the push, pull over push, and the share of
+  embeddings that a small step moves closer to their positive.
+
+Below the table, the script prints Spearman's correlation of these columns with kNN over the objectives.
+Existing runs are not trained again. The script writes benchmarks/results/family.json, or
+family_continued.json with --start; on a GPU, the names end with _cuda.
 """
 
 import argparse
@@ -55,7 +59,7 @@ call = partial(subprocess.run, check=True, stdout=sys.stderr)
 
 
 def one(file: Path, chosen: argparse.Namespace) -> dict[str, Any]:
-    """Trains and measures one objective."""
+    """Train and evaluate one objective."""
     runs, run = Path(chosen.runs), Path(chosen.runs) / file.stem
     fit = ["fit", "--config", str(CONFIGS / "pretrain/cifar10.yaml"), "--config", str(file)]
     fit += ["--name", file.stem, "--runs_dir", str(runs), "--data.root", chosen.data]
@@ -75,7 +79,7 @@ def one(file: Path, chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def measured(run: Path, chosen: argparse.Namespace) -> dict[str, float]:
-    """kNN and linear accuracy in per cent, and ρ."""
+    """Return kNN and linear accuracy in percent, and ρ."""
     if not (run / "evaluation.json").exists():
         evaluate = ["evaluate", str(run), "--baselines", "false", "--report", "false"]
         call([*PROGRAM, *evaluate, "--protocol", str(Path(chosen.runs) / "family.yaml")])
@@ -85,7 +89,7 @@ def measured(run: Path, chosen: argparse.Namespace) -> dict[str, float]:
 
 
 def logged(run: Path) -> dict[str, float]:
-    """Means of the last quarter of each diagnostic; none where the objective has none."""
+    """Compute means over the last quarter of each diagnostic that the objective has."""
     with (run / "metrics.csv").open(newline="") as metrics:
         rows = [row for row in csv.DictReader(metrics) if row.get("gradient/zero_share")]
     means = {}
@@ -98,7 +102,7 @@ def logged(run: Path) -> dict[str, float]:
 
 
 def spearman(run: Path, chosen: argparse.Namespace) -> float:
-    """ρ over the pairs of two views of the first ``--ranked`` test images."""
+    """Compute ρ over all pairs of two views of the first ``--ranked`` test images."""
     data = CIFAR10(root=chosen.data)
     test = data.split("test").select(torch.arange(len(data.split("test"))) < chosen.ranked)
     pair = embed_views(trained_model(read_checkpoint(run)), test, data.views, seed=0)
@@ -107,17 +111,17 @@ def spearman(run: Path, chosen: argparse.Namespace) -> float:
 
 
 def refuse_others(chosen: argparse.Namespace) -> None:
-    """Ends where the folder has the runs of other options."""
+    """Exit if the directory contains runs with other options."""
     file = Path(chosen.runs) / "options.json"
     free = ("data", "objectives", "jobs", "runs")
     options = {key: value for key, value in vars(chosen).items() if key not in free}
     if file.exists() and json.loads(file.read_text()) != options:
-        sys.exit(f"{chosen.runs} has runs with other options: give another --runs")
+        sys.exit(f"{chosen.runs} has runs with other options: choose another --runs")
     file.write_text(json.dumps(options))
 
 
 def table(records: list[dict[str, Any]]) -> str:
-    """A line for each objective, the best kNN first."""
+    """Format a row for each objective, the best kNN first."""
     lines = ["| objective | " + " | ".join(title for title, _ in COLUMNS.values()) + " |"]
     lines.append("|---" * (len(COLUMNS) + 1) + "|")
     for record in sorted(records, key=lambda record: -record["knn"]):
@@ -127,7 +131,7 @@ def table(records: list[dict[str, Any]]) -> str:
 
 
 def conjectures(records: list[dict[str, Any]]) -> dict[str, float]:
-    """Spearman's correlation with kNN, over the objectives that have the diagnostic."""
+    """Compute Spearman's correlation with kNN over the objectives that have the diagnostic."""
     found = {}
     for key in LOGGED:
         both = [(record[key], record["knn"]) for record in records if key in record]
@@ -137,21 +141,23 @@ def conjectures(records: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Trains, prints the table, writes the record."""
+    """Train, print the table and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", default="data", help="folder of the official CIFAR-10")
-    parser.add_argument("--objectives", nargs="*", help="names of files in configs/objective; all by default")
+    parser.add_argument("--objectives", nargs="*", help="names of files in configs/objective (default: all)")
     parser.add_argument("--width", type=int, default=8)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--limit", default="250", help="batches of an epoch, or as 1.0 their share")
+    parser.add_argument(
+        "--limit", default="250", help="number of batches of an epoch, or a share such as 1.0"
+    )
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--start", help="a run whose weights all start from")
+    parser.add_argument("--start", help="run with the initial weights of all objectives")
     parser.add_argument("--precision", default="32-true")
     parser.add_argument("--ranked", type=int, default=2000)
     parser.add_argument("--jobs", type=int, default=1, help="objectives trained at a time")
-    parser.add_argument("--runs", default="runs/family", help="where their runs are kept")
+    parser.add_argument("--runs", default="runs/family", help="directory of the runs")
     chosen = parser.parse_args()
     files = sorted((CONFIGS / "objective").glob("*.yaml"))
     files = [file for file in files if not chosen.objectives or file.stem in chosen.objectives]

@@ -1,15 +1,15 @@
-"""Everything that a GPU can show, as independent jobs in order of worth, within some minutes.
+"""Run all measurements that need a GPU as independent jobs, the most valuable first, within a time limit.
 
-    python benchmarks/gpu.py --list                                what each job gives
+    python benchmarks/gpu.py --list                                the jobs and their results
     python benchmarks/gpu.py --data data --minutes 9               as many as nine minutes allow
-    python benchmarks/gpu.py --data data --jobs speedrun paper     these two
+    python benchmarks/gpu.py --data data --jobs speedrun paper     only these two
 
-Each job is a process group of its own with a time limit. It writes OUTPUT/<job>.log, and OUTPUT/<job>.json
-as soon as it ends: commands, exit code, seconds, commit, GPU and versions. Files that it wrote to
+Each job is a process group with a time limit. It writes OUTPUT/<job>.log, and OUTPUT/<job>.json as soon as it
+ends, with its commands, exit code, seconds, commit, GPU and versions. Files that it wrote to
 benchmarks/results/ are copied to OUTPUT/results/, and runs are in OUTPUT/runs/. A job that fails, hangs or is
 killed does not stop the others. The same command continues where the last one stopped: it skips finished
-jobs, resumes interrupted training, and repeats failed jobs after all others. Delete a job's JSON file to
-run it again. The exit code is 0 only if every job that ran succeeded.
+jobs, resumes interrupted training, and repeats failed jobs after all others. Delete a job's JSON file to run
+it again. The exit code is 0 only if every job that ran succeeded.
 """
 
 import argparse
@@ -96,9 +96,9 @@ def run_jobs(jobs: Sequence[Job], output: Path, *, minutes: float, grace: float 
     """Run the unfinished jobs, print the table, and return True if all jobs that ran succeeded.
 
     Args:
-        jobs: in the order in which they run.
-        output: folder of their logs and results.
-        minutes: for all of them together, the grace of the last one included.
+        jobs: jobs in the order in which they run.
+        output: directory of logs and results.
+        minutes: time limit of all jobs together, including the grace period of the last one.
         grace: seconds between SIGTERM and SIGKILL.
     """
     end = time.monotonic() + 60 * minutes
@@ -124,7 +124,7 @@ def run_jobs(jobs: Sequence[Job], output: Path, *, minutes: float, grace: float 
 
 
 def _run(job: Job, output: Path, seconds: float, grace: float) -> dict[str, Any]:
-    """Runs one job for at most ``seconds``, and writes its record."""
+    """Run a job for at most ``seconds`` and write its record."""
     record = provenance("torchvision", "pytorch-lightning", "lightly")
     record["command"] = " && ".join(map(shlex.join, job.commands))
     began, start = time.time(), time.monotonic()
@@ -179,7 +179,7 @@ def _file(output: Path, job: Job) -> Path:
 
 
 def main() -> None:
-    """Runs the command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the official CIFAR-10")
     parser.add_argument("--minutes", type=float, default=9.0, help="for all jobs together")

@@ -1,11 +1,11 @@
-"""What speed costs in accuracy: nothing, within the spread of seeds.
+"""Measure the effect of batched views and bfloat16 on accuracy.
 
     python benchmarks/guard.py                  on the digits, about 10 minutes on 2 cores
     python benchmarks/guard.py --data data --device cuda --width 64 --epochs 30       on CIFAR-10
 
-Each seed trains twice: with this package's views for a whole batch, bfloat16 and channels_last; and plainly,
-with torchvision's random transforms an image at a time and float32. Accuracy is kNN's, k = 200, on test.
-Prints means with their 95 % intervals (Student's t) and that of the difference. Writes
+Each seed trains twice: with this package's views for a whole batch, bfloat16 and channels_last, and with
+torchvision's random transforms of one image at a time and float32. The accuracy is kNN with k = 200 on the
+test split. The script prints means and their difference with 95 % intervals (Student's t), and writes
 benchmarks/results/guard_<data>.json.
 """
 
@@ -32,7 +32,7 @@ from ssl_vision.objectives import InfoNCE
 
 
 def per_image(views: Views) -> v2.Compose:
-    """The same distributions as torchvision's transforms of one float image."""
+    """Return torchvision's transforms of one float image with the same distributions."""
     steps: list[Any] = [v2.ToDtype(torch.float32, scale=True)]
     if views.degrees > 0:
         steps.append(v2.RandomRotation(views.degrees, interpolation=v2.InterpolationMode.BILINEAR))
@@ -46,10 +46,10 @@ def per_image(views: Views) -> v2.Compose:
 
 
 class PerImage:
-    """Mixed into a data module: training views come from torchvision, an image at a time."""
+    """Mixin of a data module that generates training views with torchvision, one image at a time."""
 
     def on_after_batch_transfer(self: Any, batch: Batch, dataloader_idx: int) -> Batch:
-        """Two views of each image."""
+        """Return two views of each image."""
         if not self.trainer.training:
             return ImageData.on_after_batch_transfer(self, batch, dataloader_idx)
         transform = per_image(self.views)
@@ -67,7 +67,7 @@ class PlainCIFAR10(PerImage, CIFAR10):
 
 
 def accuracy(chosen: argparse.Namespace, seed: int, *, fast: bool) -> float:
-    """KNN accuracy on test, in percent, after training with a seed."""
+    """Train with a seed and return the kNN accuracy on the test split in percent."""
     pl.seed_everything(seed, verbose=False)
     options: dict[str, Any] = {"batch_size": 256, "val": "test", "seed": seed}
     data: ImageData
@@ -98,7 +98,7 @@ def accuracy(chosen: argparse.Namespace, seed: int, *, fast: bool) -> float:
 
 
 def table(record: dict[str, Any]) -> str:
-    """Both ways and their difference."""
+    """Format both results and their difference."""
     seeds = record["options"]["seeds"]
     lines = [f"| kNN %, {seeds} seeds | mean | 95 % interval |", "|---|---|---|"]
     rows = record["accuracy"] | {
@@ -111,9 +111,9 @@ def table(record: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Trains, prints the table, writes the record."""
+    """Train, print the table and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--data", help="folder of the official CIFAR-10; the digits otherwise")
+    parser.add_argument("--data", help="folder of the official CIFAR-10 (default: the digits)")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=36)

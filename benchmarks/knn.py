@@ -1,13 +1,14 @@
-"""kNN beside lightly's knn_predict: time and peak memory; what half precision loses.
+"""Compare time and memory of kNN with lightly's knn_predict, and measure the effect of half precision.
 
-    python benchmarks/knn.py                       the table in README (about 5 minutes on one core)
-    python benchmarks/knn.py --device cuda         on a GPU
+    python benchmarks/knn.py                       the tables in docs/evaluation.md (about 5 minutes on one
+    core) python benchmarks/knn.py --device cuda         on a GPU
 
-50,000 × 512 features, 10,000 queries, 10 classes, k = 200, T = 0.1: from features of any length to classes,
-all in one process, alternating; the time is the median, the ratio that of medians; CPU time is the process's
-own, which other work on the machine disturbs less. Memory is the peak beyond what was held before. Then the
-same search in half precision: what share of neighbours, predictions and accuracy it changes. Prints two
-Markdown tables and writes benchmarks/results/knn.json.
+There are 50,000 features of 512 dimensions, 10,000 queries and 10 classes, with k = 200 and T = 0.1. Each
+implementation maps features of any length to classes. All alternate in one process; times are medians and
+ratios are those of medians. CPU time is that of the process, which depends less on the load of the machine.
+Memory is the peak of additionally allocated memory. The same search in half precision shows how many
+neighbours and predictions change, and the change of accuracy. The script prints two Markdown tables and
+writes benchmarks/results/knn.json.
 """
 
 import argparse
@@ -37,7 +38,7 @@ Predict = Callable[[], Tensor]
 
 
 def features(seed: int, rows: int, device: str) -> tuple[Tensor, Tensor]:
-    """Overlapping classes: random rows, moved a little by a centre for each class."""
+    """Draw overlapping classes: random rows, shifted slightly by a centre for each class."""
     centres = torch.randn(CLASSES, DIM, generator=torch.Generator().manual_seed(0))
     g = torch.Generator().manual_seed(seed)
     labels = torch.randint(CLASSES, (rows,), generator=g)
@@ -45,7 +46,7 @@ def features(seed: int, rows: int, device: str) -> tuple[Tensor, Tensor]:
 
 
 def implementations(queries: Tensor, bank: Tensor, labels: Tensor) -> dict[str, Predict]:
-    """Each from features to (Q,) predicted classes."""
+    """Return functions that predict the classes of the queries, shape (Q,)."""
 
     def ours(backend: Any) -> Tensor:
         found = nearest(queries, bank, K, backend=backend)
@@ -69,7 +70,7 @@ def implementations(queries: Tensor, bank: Tensor, labels: Tensor) -> dict[str, 
 
 
 def speed(calls: dict[str, Predict], truth: Tensor, rounds: int, device: str) -> list[dict[str, Any]]:
-    """A row for each implementation."""
+    """Measure each implementation and return a row for it."""
     meter = Meter(device)
     predicted: dict[str, Tensor] = {}
 
@@ -102,14 +103,14 @@ def speed(calls: dict[str, Predict], truth: Tensor, rounds: int, device: str) ->
 
 
 def every_k(queries: Tensor, truth: Tensor, bank: Tensor, labels: Tensor, device: str) -> dict[str, Any]:
-    """One search for all k and temperatures."""
+    """Measure one search for all k and temperatures."""
     call = partial(knn_table, num_classes=CLASSES, ks=KS, temperatures=TEMPERATURES)
     seconds = Meter(device).seconds(lambda: call(queries, truth, bank, labels))
     return {"accuracies": len(KS) * len(TEMPERATURES), "seconds": round(seconds, 3)}
 
 
 def half(queries: Tensor, truth: Tensor, bank: Tensor, labels: Tensor, device: str) -> list[dict[str, Any]]:
-    """What rounding rows to half precision changes, against float32."""
+    """Measure the effect of rounding rows to half precision, relative to float32."""
     found = {
         dtype: nearest(queries, bank, K, backend="auto" if device == "cuda" else "torch", dtype=dtype)
         for dtype in (torch.float32, *HALVES)
@@ -137,7 +138,7 @@ def half(queries: Tensor, truth: Tensor, bank: Tensor, labels: Tensor, device: s
 
 
 def table(record: dict[str, Any]) -> str:
-    """Markdown: time and memory, with lightly's against ours; then half precision."""
+    """Format time and memory with ratios to this package, and the effect of half precision."""
     ours = record["speed"][0]
     lines = [
         "| 10,000 queries, k = 200 | time | CPU time | peak memory | accuracy |",
@@ -165,7 +166,7 @@ def table(record: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measures, prints the table, writes the record."""
+    """Measure, print the table and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=1)

@@ -1,7 +1,7 @@
-"""Kernel launches and host waits of a training step on CUDA, counted on a fake device that runs no kernel.
+"""Count kernel launches and host waits of a training step on CUDA, on a fake device that runs no kernel.
 
-The network is a ResNet-18 of width 4, the batch has 64 images. No GPU is needed, but gcc, a CUDA build of
-PyTorch and CUDA headers are.
+The network is a ResNet-18 of width 4, and the batch has 64 images. The script requires gcc, a CUDA build of
+PyTorch and CUDA headers, but no GPU.
 """
 
 import sys

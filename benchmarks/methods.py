@@ -1,13 +1,14 @@
-"""The step of each method beside one of lightly's building blocks, and the memory of a long queue.
+"""Compare the step of each method with the same step built from lightly, and the memory of a long queue.
 
     python benchmarks/methods.py                                on the CPU
     python benchmarks/methods.py --device cuda --width 64 --batch 256
     python benchmarks/methods.py --parts queue                  the queue only
 
-Both implementations train one ResNet-18 on the same random views, which are made before the clock runs:
-forward passes, loss, backward pass, Adam, update of the momentum network, and the queue. The rounds
-alternate; the table has medians and their ratio. The queue is measured with N embeddings of 128 dimensions
-against K keys, forward and backward. Writes benchmarks/results/methods_<device>.json.
+Both implementations train one ResNet-18 on the same random views, which are generated before the measurement.
+A step consists of forward passes, loss, backward pass, Adam, the update of the momentum network, and the
+queue. The rounds alternate, and the table contains medians and their ratio. The queue is measured with N
+embeddings of 128 dimensions against K keys, forward and backward. The script writes
+benchmarks/results/methods_<device>.json.
 """
 
 import argparse
@@ -46,7 +47,7 @@ PEERS = ("SimCLR", "MoCo v2", "MoCo v2, symmetric")
 
 
 def our_step(method: Method, views: Tensor) -> Step:
-    """A training step of a method."""
+    """Return a training step of a method."""
     optimizer = method.optimizer_rule.optimizer(method)
     images = len(views) // 2
     rows = torch.arange(images, device=views.device)
@@ -64,7 +65,7 @@ def our_step(method: Method, views: Tensor) -> Step:
 
 
 def lightly_step(method: Method, views: Tensor, name: str, queue: int) -> Step:
-    """The same step as lightly's examples write it, with the networks of a method."""
+    """Return the same step, written as in lightly's examples, with the networks of a method."""
     backbone, head = method.backbone, method.head
     slow_backbone, slow_head = (copy.deepcopy(part).requires_grad_(False) for part in (backbone, head))
     optimizer = method.optimizer_rule.optimizer(nn.ModuleList([backbone, head]))
@@ -93,7 +94,7 @@ def lightly_step(method: Method, views: Tensor, name: str, queue: int) -> Step:
 
 
 def steps(chosen: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row for each method: milliseconds of a step, here and with lightly's building blocks."""
+    """Measure the milliseconds of a step of each method, here and with lightly's building blocks."""
     device, rows = torch.device(chosen.device), []
     meter = Meter(chosen.device)
     views = torch.randn(2 * chosen.batch, 3, chosen.size, chosen.size, device=device)
@@ -117,7 +118,7 @@ def steps(chosen: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def queue(chosen: argparse.Namespace) -> list[dict[str, Any]]:
-    """Time and peak memory of a queue of ``--keys`` keys, forward and backward, in both libraries."""
+    """Measure time and peak memory of a queue of ``--keys`` keys, forward and backward, in both libraries."""
     device, meter = torch.device(chosen.device), Meter(chosen.device)
     ours = KeyQueue(chosen.keys, WIDTH_OF_KEYS).to(device)
     objective = InfoNCE(pairs="queue")
@@ -148,7 +149,7 @@ def queue(chosen: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def table(record: dict[str, Any]) -> str:
-    """Markdown tables."""
+    """Format the results as Markdown tables."""
     lines = []
     if "steps" in record:
         lines += ["| method | ssl_vision | lightly's building blocks | ratio |", "|---|---|---|---|"]
@@ -166,14 +167,18 @@ def table(record: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measures, prints the tables and writes the record."""
+    """Measure, print the tables and write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--parts", nargs="+", default=["steps", "queue"], choices=("steps", "queue"))
     for name, default in (("width", 16), ("batch", 128), ("size", 32), ("queue", 4096), ("rounds", 7)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--keys", type=int, default=65536, help="keys of the queue that is measured alone")
-    parser.add_argument("--anchors", type=int, default=256, help="embeddings that are compared with it")
+    parser.add_argument(
+        "--keys", type=int, default=65536, help="number of keys of the separately measured queue"
+    )
+    parser.add_argument(
+        "--anchors", type=int, default=256, help="number of embeddings that are compared with the queue"
+    )
     chosen = parser.parse_args()
     torch.manual_seed(0)
     record: dict[str, Any] = {"options": vars(chosen)} | provenance("lightly")

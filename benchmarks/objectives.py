@@ -1,13 +1,13 @@
-"""Objectives beside their peers: time, peak memory and the error of the gradient in float32.
+"""Compare objectives with other libraries: time, peak memory and the error of the gradient in float32.
 
-    python benchmarks/objectives.py                    the tables in README (about 25 minutes on one core)
-    python benchmarks/objectives.py --device cuda      on a GPU, where 2N = 131,072 is measured too
-    python benchmarks/objectives.py --sizes 512 2048   some batch sizes only
+    python benchmarks/objectives.py                    the tables in docs/speed.md (about 25 minutes on one
+    core) python benchmarks/objectives.py --device cuda      on a GPU, including 2N = 131,072 python
+    benchmarks/objectives.py --sizes 512 2048   only some batch sizes
 
-Forward and backward at D = 128, all implementations of an objective in one process, alternating; the time is
-the median, the ratio that of medians. The error is ‖g − g₆₄‖ / ‖g₆₄‖ with g₆₄ the gradient of the same
-embeddings in float64. Prints Markdown tables and writes benchmarks/results/objectives.json, of which
-``--parts`` measures some anew.
+A call is a forward and backward pass at D = 128. All implementations of an objective alternate in one
+process; times are medians and ratios are those of medians. The error is ‖g − g₆₄‖ / ‖g₆₄‖, where g₆₄ is the
+gradient of the same embeddings in float64. The script prints Markdown tables and writes
+benchmarks/results/objectives.json. ``--parts`` measures only some parts of it again.
 """
 
 import argparse
@@ -34,15 +34,15 @@ DIM = 128
 SIZES = (256, 512, 2048, 8192, 16384, 65536)
 TEMPERATURES = (1.0, 0.5, 0.1, 0.07, 0.05, 0.03, 0.01)
 SECONDS = 10.0
-"""Time for one implementation at one size, where a call takes less."""
+"""Minimum seconds of measurement of an implementation at one size, unless a call takes longer."""
 LARGEST = 16384
-"""2N up to which peers that keep all similarities are run."""
+"""Maximum 2N of other libraries, which store all similarities."""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def one_matmul(temperature: float) -> Loss:
-    """InfoNCE as the shortest torch code: one matrix, diagonal out, cross entropy."""
+    """Return InfoNCE in short torch code: one matrix without its diagonal, and cross entropy."""
 
     def loss(z1: Tensor, z2: Tensor) -> Tensor:
         u = normalize(torch.cat([z1, z2]))
@@ -53,7 +53,7 @@ def one_matmul(temperature: float) -> Loss:
 
 
 def published(temperature: float, outer: float | None = None) -> Loss:
-    """MACL at a fixed temperature, or dual temperature, with the weight as published, from 1 − softmax."""
+    """Return MACL at a fixed temperature, or dual temperature, with the published weight of 1 − softmax."""
 
     def loss(z1: Tensor, z2: Tensor) -> Tensor:
         u = normalize(torch.cat([z1, z2]))
@@ -72,18 +72,18 @@ def published(temperature: float, outer: float | None = None) -> Loss:
 
 
 def pml_ntxent(temperature: float) -> Loss:
-    """pytorch-metric-learning's NTXentLoss, which compares every positive pair with every negative one."""
+    """Return pytorch-metric-learning's NTXentLoss, which compares every positive and negative pair."""
     loss = pml.NTXentLoss(temperature=temperature)
     return lambda z1, z2: loss(torch.cat([z1, z2]), torch.arange(len(z1), device=z1.device).repeat(2))
 
 
 def with_classes(loss: Callable[..., Tensor]) -> Loss:
-    """A supervised loss of ten classes."""
+    """Return a supervised loss with ten classes."""
     return lambda z1, z2: loss(z1, z2, torch.arange(len(z1), device=z1.device) % 10)
 
 
 def pml_supcon(z1: Tensor, z2: Tensor, labels: Tensor) -> Tensor:
-    """pytorch-metric-learning's SupConLoss."""
+    """Return pytorch-metric-learning's SupConLoss."""
     loss: Tensor = pml.SupConLoss(temperature=0.2)(torch.cat([z1, z2]), labels.repeat(2))
     return loss
 
@@ -145,20 +145,20 @@ PEERS: dict[tuple[str, str], Callable[[float], Loss]] = {
 
 
 def views(n: int, noise: float, dim: int = DIM) -> tuple[Tensor, Tensor]:
-    """Embeddings of ``n`` images; the smaller the noise, the better separated the positives."""
+    """Draw embeddings of ``n`` images; less noise separates the positives better."""
     g = torch.Generator().manual_seed(n)
     z1 = torch.randn(n, dim, generator=g)
     return z1, z1 + noise * torch.randn(n, dim, generator=g)
 
 
 def gradient(loss: Loss, z1: Tensor, z2: Tensor) -> Tensor:
-    """Of the loss, by both views, in float64."""
+    """Compute the gradient of the loss by both views in float64."""
     z1, z2 = z1.clone().requires_grad_(), z2.clone().requires_grad_()
     return torch.cat(torch.autograd.grad(loss(z1, z2), (z1, z2))).double()
 
 
 def error(loss: Loss, z1: Tensor, z2: Tensor, exact: Loss | None = None) -> float | None:
-    """Relative gradient error in float32; None where float32 cannot hold the exact gradient."""
+    """Compute the relative gradient error in float32; None if float32 cannot represent the gradient."""
     true = gradient(exact or loss, z1.double(), z2.double())
     if true.norm() < 1e-30:
         return None
@@ -166,18 +166,18 @@ def error(loss: Loss, z1: Tensor, z2: Tensor, exact: Loss | None = None) -> floa
 
 
 def step(loss: Loss, z1: Tensor, z2: Tensor) -> None:
-    """Forward and backward."""
+    """Run forward and backward pass."""
     torch.autograd.grad(loss(z1, z2), (z1, z2))
 
 
 class Meter:
-    """Seconds, and peak bytes beyond what was held before, of a call."""
+    """Measures the seconds and the additionally allocated bytes of a call."""
 
     def __init__(self, device: str) -> None:
         self.cuda = device == "cuda"
 
     def seconds(self, call: Callable[[], Any]) -> float:
-        """Wall time until the device is done."""
+        """Measure the wall time until the device has finished."""
         start = time.perf_counter()
         call()
         if self.cuda:
@@ -185,7 +185,7 @@ class Meter:
         return time.perf_counter() - start
 
     def peak(self, call: Callable[[], Any]) -> int:
-        """Of the device's memory, or of the process's resident memory."""
+        """Measure the peak of the device memory, or of the resident memory of the process."""
         gc.collect()
         if self.cuda:
             torch.cuda.reset_peak_memory_stats()
@@ -206,7 +206,7 @@ class Meter:
 
 
 def speed(sizes: list[int], device: str) -> list[dict[str, Any]]:
-    """A row for each objective, implementation and size."""
+    """Measure each objective, implementation and size."""
     meter, rows = Meter(device), []
     for size in sizes:
         z1, z2 = (z.to(device).requires_grad_() for z in views(size // 2, 1.0))
@@ -244,7 +244,7 @@ def speed(sizes: list[int], device: str) -> list[dict[str, Any]]:
 
 
 def precision(device: str) -> list[dict[str, Any]]:
-    """Errors of implementations: 128 pairs, 128 dimensions, positives at cosine 0.96 and more."""
+    """Measure errors for 128 pairs of 128 dimensions with cosines of positives of at least 0.96."""
     z1, z2 = (z.to(device) for z in views(128, 0.2))
     named = {(objective, "ssl_vision"): make for objective, make in EXACT.items()} | PEERS
     return [
@@ -260,10 +260,10 @@ def precision(device: str) -> list[dict[str, Any]]:
 
 
 def sweep(device: str) -> list[dict[str, Any]]:
-    """The largest error of each preset over N (to 4,096 at three τ, to 128 at the others) and pair sets.
+    """Measure the largest error of each preset over N (to 4,096 at three τ, else 128) and pairs.
 
-    Collapsed: all embeddings the same but for noise of 1 %. bfloat16: random embeddings that are rounded to
-    bfloat16, as a network under autocast gives them, against those that are not.
+    Collapsed embeddings are equal except for 1 % noise. bfloat16 embeddings are random and rounded to
+    bfloat16, as from a network under autocast, and are compared with unrounded ones.
     """
     rows = []
     presets = [c for c in o.Contrastive.__subclasses__() if not c.required_inputs]
@@ -297,7 +297,7 @@ def sweep(device: str) -> list[dict[str, Any]]:
 
 
 def speed_table(rows: list[dict[str, Any]]) -> str:
-    """Milliseconds and megabytes by size, with how many times as long and as much the peers take."""
+    """Format milliseconds and megabytes by size, with the ratios of other libraries."""
     sizes = sorted({row["size"] for row in rows})
     lines = [
         "| objective | | " + " | ".join(f"2N = {size:,}" for size in sizes) + " |",
@@ -326,7 +326,7 @@ def _scientific(value: float | None) -> str:
 
 
 def precision_table(rows: list[dict[str, Any]]) -> str:
-    """Errors by temperature."""
+    """Format the errors by temperature."""
     lines = [
         "| relative gradient error at τ | | " + " | ".join(f"{tau:g}" for tau in TEMPERATURES) + " |",
         "|---" * (len(TEMPERATURES) + 2) + "|",
@@ -340,7 +340,7 @@ def precision_table(rows: list[dict[str, Any]]) -> str:
 
 
 def sweep_table(rows: list[dict[str, Any]]) -> str:
-    """The worst of all presets by temperature and kind of batch."""
+    """Format the largest error of all presets by temperature and kind of batch."""
     lines = [
         "| the worst of all objectives at τ | " + " | ".join(f"{tau:g}" for tau in TEMPERATURES) + " |",
         "|---" * (len(TEMPERATURES) + 1) + "|",
@@ -359,7 +359,7 @@ TABLES = {"speed": speed_table, "precision": precision_table, "sweep": sweep_tab
 
 
 def main() -> None:
-    """Measures, prints the tables, writes the rows."""
+    """Measure, print the tables and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--sizes", type=int, nargs="+")

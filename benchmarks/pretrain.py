@@ -1,13 +1,13 @@
-"""Objectives and seeds of one pretraining config, each through the command line, as one table.
+"""Train and evaluate several objectives and seeds of one pretraining config through the command line.
 
     python benchmarks/pretrain.py --protocols few_labels macl --name demo    the demo
     python benchmarks/pretrain.py --config configs/pretrain/cifar10.yaml \
         --objectives InfoNCE DCL DualTemperature MACL MACLb --seeds 1 --data.root data
 
-Options that it does not know go to ``fit``. Prints a Markdown table, with the accuracies of all seeds in each
-cell, and writes benchmarks/results/<name>.json, by default named like the config. The file has the rows of
-every evaluation, the command, the commit, the versions, the device and the seconds that each run took.
-Checkpoints are not kept.
+Unknown options are passed to ``fit``. The script prints a Markdown table, with the accuracies of all seeds in
+each cell, and writes benchmarks/results/<name>.json, by default named like the config: the rows of every
+evaluation with the command, the commit, the versions, the device and the seconds of each run. Checkpoints are
+deleted.
 """
 
 import argparse
@@ -92,7 +92,7 @@ def _column(row: dict[str, Any]) -> tuple[str, str | None]:
 
 
 def main() -> None:
-    """Run all, print the table, write the rows."""
+    """Run all, print the table and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--config", type=Path, default=HERE.parent / "configs" / "pretrain" / "digits.yaml")
     parser.add_argument("--objectives", nargs="+", default=[None])

@@ -1,10 +1,10 @@
-"""One checkpoint under every protocol, as one table: the matrix of docs/evaluation.md.
+"""Evaluate one checkpoint under several protocols: the table in docs/evaluation.md.
 
     python benchmarks/protocols.py runs/cifar10 --protocol macl --protocol dkobak
 
-What follows the run directory goes to ``evaluate``. Prints the accuracies of the backbone, of the untrained
-network and of raw pixels, a line for each measurement, and writes benchmarks/results/protocols.json: all
-rows, with what the run was.
+Arguments after the run directory are passed to ``evaluate``. The script prints a row for each measurement,
+with the accuracies of the backbone, the untrained network and raw pixels, and writes
+benchmarks/results/protocols.json with all rows and the settings of the run.
 """
 
 import json
@@ -34,7 +34,7 @@ HEADS = {"trained": "top-1 %, trained", "untrained": "untrained", "pixels": "raw
 
 
 def measurement(row: dict[str, Any]) -> str:
-    """What was measured, in words."""
+    """Describe a measurement."""
     own = {key: row[key] for key in ABOUT if row.get(key) not in (None, "none")}
     words = [f"{key[:1] if key == 'k' else 'T'} = {own[key]:g}" for key in ("k", "temperature") if key in own]
     words = [*(str(own[key]) for key in ("distance", "vote") if key in own), *words]
@@ -44,7 +44,7 @@ def measurement(row: dict[str, Any]) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """A line for each measurement of each protocol; corruptions as their mean over kinds and severities."""
+    """Format a row for each measurement, with the mean over kinds and severities of corruptions."""
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     for row in rows:
         if row["metric"] in NAMES and BACKBONES[row["features"]] == row["layer"] and row.get("severity") != 0:
@@ -60,7 +60,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Evaluates, prints the table, writes the record."""
+    """Evaluate, print the table and write the record."""
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     run = Path(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Where a figure comes from: what every file in benchmarks/results/ says of itself."""
+"""Provenance of measurements: the metadata of every file in benchmarks/results/."""
 
 import json
 import os
@@ -15,7 +15,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def provenance(*packages: str) -> dict[str, Any]:
-    """Command, commit, device, processor, threads, load and versions of torch and ``packages``."""
+    """Return command, commit, device, processor, threads, load and versions of torch and ``packages``."""
     others = (":/", ":(top,exclude)benchmarks/results")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", *others)
     return {
@@ -38,7 +38,7 @@ def _version(package: str) -> str:
 
 
 def _plain(argument: str) -> str:
-    """An argument without the folders of this machine."""
+    """Return an argument without the directories of this machine."""
     return Path(argument).name if Path(argument).is_absolute() else argument
 
 
@@ -53,7 +53,7 @@ def _git(*arguments: str) -> str:
 
 
 def _processor() -> str:
-    """Name of the CPU."""
+    """Return the name of the CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -62,6 +62,6 @@ def _processor() -> str:
 
 
 def save(name: str, record: dict[str, Any]) -> None:
-    """Writes benchmarks/results/<name>.json."""
+    """Write benchmarks/results/<name>.json."""
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")

@@ -1,12 +1,12 @@
-"""RECLAIM beside the objective that it adds to: time and memory of a step, by kind of negatives.
+"""Compare time and memory of a step of RECLAIM with its inner objective, by the kind of negatives.
 
     python benchmarks/reclaim.py                     on a CPU
-    python benchmarks/reclaim.py --device cuda       on a GPU, where the random 80 % are measured, too
+    python benchmarks/reclaim.py --device cuda       on a GPU, including 80 % random negatives
 
-A step is the ResNet of configs/pretrain/cifar10.yaml on two views of a batch, forward and backward, with
-InfoNCE alone and with RECLAIM on it, all in one process, alternating; the time is the median. Rows that do
-not go through the network have features and embeddings given: they are the objective's own. Memory is the
-peak beyond what was held before, so without the banks, which have a column. Prints a Markdown table and
+A step is a forward and backward pass of the ResNet of configs/pretrain/cifar10.yaml on two views of a batch,
+with InfoNCE or with RECLAIM. All alternate in one process, and times are medians. Rows without the network
+use given features and embeddings, so they measure only the objective. Memory is the peak of additionally
+allocated memory, without the banks, which have their own column. The script prints a Markdown table and
 writes benchmarks/results/reclaim.json.
 """
 
@@ -38,7 +38,7 @@ PLAIN = "InfoNCE"
 
 
 def built(options: dict[str, Any], images: int, model: SimCLR, device: str) -> RECLAIM:
-    """With every row of its banks written, past the warm-up."""
+    """Create a RECLAIM objective after its warm-up, with every row of the banks written."""
     objective = RECLAIM(warmup_epochs=0, **options)
     objective.prepare(images=images, embeddings=128, features=model.backbone.num_features, shallow=256)
     for bank in (objective.u_bank, objective.v_bank):
@@ -51,7 +51,7 @@ def built(options: dict[str, Any], images: int, model: SimCLR, device: str) -> R
 def step(
     objective: Objective, model: SimCLR, views: Tensor, given: tuple[Tensor, Tensor] | None, own: Tensor
 ) -> None:
-    """Forward and backward; through the network unless features and embeddings are given."""
+    """Run forward and backward pass, through the network unless features and embeddings are given."""
     if given is None:
         layers = model(views)
         features, z = layers.backbone, layers.projector
@@ -67,7 +67,7 @@ def step(
 def measured(
     objectives: dict[str, Objective], network: bool, images: int, batch: int, rounds: int, device: str
 ) -> list[dict[str, Any]]:
-    """A row for each objective, with its time and memory less those of the first, InfoNCE."""
+    """Measure each objective, with time and memory relative to the first one, InfoNCE."""
     meter, model = Meter(device), SimCLR(seed=0).to(device)
     g = torch.Generator().manual_seed(0)
     views = torch.randn(2 * batch, 3, 32, 32, generator=g).to(device)
@@ -107,7 +107,7 @@ def measured(
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown."""
+    """Format the rows as Markdown."""
     lines = [
         "| | through the network | time | beside InfoNCE | peak memory | beside InfoNCE | banks |",
         "|---|---|---|---|---|---|---|",
@@ -122,7 +122,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measures, prints the table, writes the record."""
+    """Measure, print the table and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=1)
@@ -130,7 +130,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS))
-    parser.add_argument("--alone", action="store_true", help="the objectives only, without the network")
+    parser.add_argument(
+        "--alone", action="store_true", help="measure only the objectives, without the network"
+    )
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     possible = [kind for kind in KINDS if kind != "K = 100, approximate" or faiss_kind() != "none"]

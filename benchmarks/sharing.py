@@ -1,10 +1,10 @@
-"""Several runs on one device: what sharing it between processes brings.
+"""Measure the rate of several training processes that share one device.
 
     python benchmarks/sharing.py --device cuda --compile_mode default    1, 2, 4, 8 processes; batch 64, 256
-    python benchmarks/sharing.py --width 8 --processes 1 2 --batches 64   a look on the CPU
+    python benchmarks/sharing.py --width 8 --processes 1 2 --batches 64   a short test on the CPU
 
-Each process runs the plain loop of benchmarks/step.py on its own network; all start together, and the rate is
-that of all of them together. Writes benchmarks/results/sharing_<device>.json.
+Each process runs the plain loop of benchmarks/step.py on its own network. All start together, and the rate is
+that of all processes. The script writes benchmarks/results/sharing_<device>.json.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from step import Bench
 
 
 def one(chosen: argparse.Namespace, together: Barrier, rates: Any) -> None:
-    """Warms up, waits for the others, and tells its steps a second."""
+    """Warm up, wait for the others, and send the steps per second."""
     torch.set_num_threads(1)
     loop = Bench(chosen).bare()
     loop(chosen.warm)
@@ -27,7 +27,7 @@ def one(chosen: argparse.Namespace, together: Barrier, rates: Any) -> None:
 
 
 def rate(chosen: argparse.Namespace, count: int) -> float:
-    """Steps a second of ``count`` processes together."""
+    """Measure the steps per second of ``count`` processes together."""
     context = multiprocessing.get_context("spawn")
     together, rates = context.Barrier(count), context.Queue()
     processes = [context.Process(target=one, args=(chosen, together, rates)) for _ in range(count)]
@@ -40,7 +40,7 @@ def rate(chosen: argparse.Namespace, count: int) -> float:
 
 
 def main() -> None:
-    """Measures, prints the table, writes the record."""
+    """Measure, print the table and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4, 8])

@@ -1,12 +1,12 @@
-"""CPU time until a command has read its arguments, beside the import of the libraries that it needs.
+"""Measure the CPU time until a command has read its arguments, and that of importing its libraries.
 
     python benchmarks/startup.py               five rounds, on one core
 
-Each command is started as a process that prints its help or, where the help needs no torch, ends with the
-error of a run that does not exist. Commands and imports alternate, so that all of them meet the same load;
-times are medians of user and system time. Lightning imports torch, torchvision, torchmetrics and SciPy, and a
-method is a LightningModule: its row is the floor of the commands that build one, and torch's row that of a
-command which only computes. Prints a Markdown table and writes benchmarks/results/startup.json.
+Each command runs as a process that prints its help or, if the help does not import torch, ends with the error
+of a run that does not exist. Commands and imports alternate, so that all have the same load. Times are
+medians of user and system time. Lightning imports torch, torchvision, torchmetrics and SciPy. A method is a
+LightningModule, so Lightning's row is the minimum for commands that build a method, and torch's row for
+commands that only compute. The script prints a Markdown table and writes benchmarks/results/startup.json.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""One pretraining step: where its time goes, what Lightning adds, and how much of the device it uses.
+"""Measure the parts of a pretraining step, the overhead of Lightning, and the use of the device.
 
     python benchmarks/step.py                                           on the CPU
     python benchmarks/step.py --device cuda --compile_mode default      on a GPU
     python benchmarks/step.py --width 16 --batch 64 --steps 10          a smaller network
 
-A ResNet-18 with the small-image stem on random images that live on the device. The parts are timed one after
-the other in a plain loop; the same step then runs undivided in that loop and under Lightning's Trainer with
-what ``ssl-vision fit`` adds. Medians over ``--rounds`` of ``--steps`` steps. Writes
-benchmarks/results/step_<device>.json.
+A ResNet-18 with the small-image stem trains on random images on the device. The parts are measured one after
+the other in a plain loop. The undivided step is then measured in that loop and under Lightning's Trainer with
+the additions of ``ssl-vision fit``. Times are medians over ``--rounds`` of ``--steps`` steps. The script
+writes benchmarks/results/step_<device>.json.
 """
 
 import argparse
@@ -34,7 +34,7 @@ PARTS = ("views", "forward", "objective", "backward", "optimizer")
 
 
 class RandomImages(ImageData):
-    """Noise, for timing."""
+    """Random images for timing."""
 
     def __init__(self, *, count: int, size: int, batch_size: int) -> None:
         super().__init__(root=".", views=Views(size=size), batch_size=batch_size)
@@ -43,19 +43,19 @@ class RandomImages(ImageData):
         self.images = Images(pixels, torch.zeros(count, dtype=torch.int64), ("noise",))
 
     def read(self, split: str) -> Images:
-        """The same images for every split."""
+        """Return the same images for every split."""
         return self.images
 
 
 class Marks(pl.Callback):
-    """When each step of a Trainer ended."""
+    """Records the time at which each step of a Trainer ends."""
 
     def __init__(self, wait: Callable[[], None], warm: int, steps: int) -> None:
         self.wait, self.warm, self.steps = wait, warm, steps
         self.seconds: list[float] = []
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
-        """Reads the clock after the warm-up and after each round."""
+        """Read the clock after the warm-up and after each round."""
         if trainer.global_step >= self.warm and (trainer.global_step - self.warm) % self.steps == 0:
             self.wait()
             self.seconds.append(time.perf_counter())
@@ -74,7 +74,7 @@ class Bench:
         self.count = 0
 
     def model(self, *, cuda_graph: bool = False) -> SimCLR:
-        """A fresh network on the device."""
+        """Create a new network on the device."""
         chosen = self.chosen
         model = SimCLR(
             encoder=partial(ResNet, width=chosen.width, stem=chosen.stem),
@@ -84,13 +84,13 @@ class Bench:
         return model.to(self.device)
 
     def autocast(self) -> Any:
-        """bfloat16, or nothing."""
+        """Return a context with bfloat16 autocast, or without autocast."""
         if self.chosen.precision == "32-true":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
     def made(self) -> torch.Tensor:
-        """New views of the batch."""
+        """Generate new views of the batch."""
         self.count += 1
         dtype = torch.float32 if self.chosen.precision == "32-true" else torch.bfloat16
         return self.views(
@@ -98,7 +98,7 @@ class Bench:
         )
 
     def parts(self) -> dict[str, float]:
-        """Seconds of each part of a step, the device drained in between."""
+        """Measure the seconds of each part of a step, with synchronisations in between."""
         model = self.model()
         model.setup("fit")
         optimizer = model.optimizer_rule.optimizer(model)
@@ -129,7 +129,7 @@ class Bench:
         return {part: statistics.median(values) for part, values in seconds.items()}
 
     def bare(self) -> Callable[[int], float]:
-        """A plain loop: seconds a step over so many steps."""
+        """Measure the seconds per step in a plain loop."""
         model = self.model()
         model.setup("fit")
         optimizer = model.optimizer_rule.optimizer(model)
@@ -150,7 +150,7 @@ class Bench:
         return run
 
     def lightning(self, *, cuda_graph: bool = False) -> list[float]:
-        """Seconds a step under the Trainer, one value a round."""
+        """Measure the seconds per step under the Trainer, a value for each round."""
         marks = Marks(self.wait, self.chosen.warm, self.chosen.steps)
         self.data.views = self.views
         with tempfile.TemporaryDirectory() as folder:
@@ -172,7 +172,7 @@ class Bench:
         return [(b - a) / self.chosen.steps for a, b in zip(marks.seconds, marks.seconds[1:], strict=False)]
 
     def flops(self) -> float:
-        """Floating-point operations of a step, forward and backward of both views."""
+        """Count the floating-point operations of a step, forward and backward, of both views."""
         model = SimCLR(encoder=partial(ResNet, width=self.chosen.width, stem=self.chosen.stem))
         few = torch.zeros(4, 3, self.chosen.size, self.chosen.size)
         with FlopCounterMode(display=False) as counter:
@@ -182,7 +182,7 @@ class Bench:
 
 
 def table(record: dict[str, Any]) -> str:
-    """The parts with their shares, the step, and the rate."""
+    """Format the parts with their shares, the step, and the rate."""
     parts, step, options = record["parts_ms"], record["bare_ms"], record["options"]
     lines = ["| part | ms | share |", "|---|---|---|"]
     lines += [f"| {part} | {ms:.1f} | {100 * ms / sum(parts.values()):.1f} % |" for part, ms in parts.items()]
@@ -199,7 +199,7 @@ def table(record: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measures, prints the tables, writes the record."""
+    """Measure, print the tables and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--batch", type=int, default=256)
@@ -211,7 +211,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm", type=int, default=3)
-    parser.add_argument("--peak", type=float, default=790.0, help="of the device, TFLOP/s in bfloat16")
+    parser.add_argument(
+        "--peak", type=float, default=790.0, help="peak rate of the device in bfloat16, TFLOP/s"
+    )
     chosen = parser.parse_args()
     warnings.filterwarnings("ignore", module="pytorch_lightning")
     bench = Bench(chosen)

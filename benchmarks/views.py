@@ -1,13 +1,13 @@
-"""Two views of every image of a batch: this package beside lightly, torchvision and kornia, in one process.
+"""Compare the generation of two views of every image with lightly, torchvision and kornia.
 
     python benchmarks/views.py                        32 and 96 pixels on a CPU, one thread
     python benchmarks/views.py --device cuda --batch 256 1024
 
-All make SimCLR's views for small images: crops of 0.08 to 1 of the area, flips, colour jitter of 0.4, 0.4,
-0.4 and 0.1 with probability 0.8, grayscale with probability 0.2, normalisation; from uint8 images in memory
-to one batch on the device. The variants take turns, round by round, so that what else runs on the machine
-slows all alike. The first call of a compiled variant compiles, and reads nothing that an earlier run kept.
-Prints Markdown tables and writes benchmarks/results/views.json, or views_cuda.json.
+All generate SimCLR's views for small images, from uint8 images in memory to one batch on the device: crops of
+0.08 to 1 of the area, flips, colour jitter of 0.4, 0.4, 0.4 and 0.1 with probability 0.8, grayscale with
+probability 0.2, and normalisation. The variants alternate in one process, so that all have the same load. The
+first call of a compiled variant includes compilation without a cache. The script prints Markdown tables and
+writes benchmarks/results/views.json, or views_cuda.json.
 """
 
 import argparse
@@ -38,13 +38,13 @@ JITTER = (0.4, 0.4, 0.4, 0.1)
 
 
 def make_images(count: int, size: int) -> Tensor:
-    """(count, 3, size, size) uint8: smooth colours."""
+    """Draw uint8 images with smooth colours, shape (count, 3, size, size)."""
     noise = torch.rand(count, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     return F.interpolate(noise, size=(size, size), mode="bicubic").clamp(0, 1).mul(255).byte()
 
 
 def variants(images: Tensor, size: int, device: torch.device) -> dict[str, Callable[[], Tensor]]:
-    """Functions that make the (2N, 3, size, size) views of a batch."""
+    """Return functions that generate the views of a batch, shape (2N, 3, size, size)."""
     pil = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
     there, indices = images.to(device), torch.arange(len(images), device=device)
     lightly: Callable[[Any], Any] = SimCLRTransform(
@@ -91,28 +91,34 @@ def variants(images: Tensor, size: int, device: torch.device) -> dict[str, Calla
         BASE: by_lightly,
         "torchvision v1, PIL": partial(one_by_one, old, pil),
         "torchvision v2, uint8 tensors": partial(one_by_one, new, list(images)),
-        "ssl_vision": partial(ours, Views(size=size)),
-        "ssl_vision, bf16 channels_last": partial(ours, Views(size=size), **half),
+        "ssl_vision": partial(ours, Views(size=size, compile=False)),
+        "ssl_vision, bf16 channels_last": partial(ours, Views(size=size, compile=False), **half),
         "ssl_vision compiled": partial(ours, Views(size=size, compile=True)),
         "ssl_vision compiled, bf16 channels_last": partial(ours, Views(size=size, compile=True), **half),
     }
     if importlib.util.find_spec("kornia"):
         for name, mode in (("kornia", "slice"), ("kornia, crop by resampling", "resample")):
             found[name] = kornia(there, size, mode)
+        found["kornia compiled, crop by resampling"] = kornia(there, size, "resample", compiled=True)
     return found
 
 
-def kornia(images: Tensor, size: int, mode: str) -> Callable[[], Tensor]:
-    """Two calls of one pipeline for the whole batch."""
+def kornia(images: Tensor, size: int, mode: str, *, compiled: bool = False) -> Callable[[], Tensor]:
+    """Return a function that calls kornia's pipeline twice for the whole batch.
+
+    What torch.compile cannot trace in a compiled pipeline runs eagerly.
+    """
     from kornia import augmentation as k
 
-    pipeline = torch.nn.Sequential(
+    pipeline: Callable[[Tensor], Tensor] = torch.nn.Sequential(
         k.RandomResizedCrop((size, size), scale=(0.08, 1.0), cropping_mode=mode),
         k.RandomHorizontalFlip(),
         k.ColorJitter(*JITTER, p=0.8),
         k.RandomGrayscale(p=0.2),
         k.Normalize(torch.tensor(MEAN), torch.tensor(STD)),
     ).to(images.device)
+    if compiled:
+        pipeline = torch.compile(pipeline, dynamic=False)
 
     def make() -> Tensor:
         pixels = images.float() / 255
@@ -122,7 +128,7 @@ def kornia(images: Tensor, size: int, mode: str) -> Callable[[], Tensor]:
 
 
 def timed(make: Callable[[], Tensor], device: torch.device) -> float:
-    """Seconds of one call, the device's work included."""
+    """Measure the seconds of a call, including the work of the device."""
     start = time.perf_counter()
     make()
     if device.type == "cuda":
@@ -131,7 +137,7 @@ def timed(make: Callable[[], Tensor], device: torch.device) -> float:
 
 
 def measure(size: int, batch: int, rounds: int, device: torch.device) -> list[dict[str, Any]]:
-    """A row for each variant: microseconds an image, both views, and the factor to lightly."""
+    """Measure each variant: microseconds per image for both views, and the speed-up over lightly."""
     made = variants(make_images(batch, size), size, device)
     first = {name: timed(make, device) for name, make in made.items()}
     times: dict[str, list[float]] = {name: [] for name in made}
@@ -162,7 +168,7 @@ def measure(size: int, batch: int, rounds: int, device: torch.device) -> list[di
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows in Markdown."""
+    """Format the rows as Markdown."""
     lines = [
         "| | µs an image | quartiles | minimum | × lightly | by minima | first call, s |",
         "|---" * 7 + "|",
@@ -178,7 +184,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measures all sizes and batches, prints the tables, writes the rows."""
+    """Measure all sizes and batches, print the tables and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--size", type=int, nargs="+", default=[32, 96])

@@ -18,7 +18,7 @@ if not TYPE_CHECKING:
     }
 
     def __getattr__(name: str) -> object:
-        """Import a function when it is asked for: ``import ssl_vision`` alone imports no torch."""
+        """Import a function on first access, so that ``import ssl_vision`` does not import torch."""
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module

@@ -1,4 +1,4 @@
-"""python -m ssl_vision: the same as ssl-vision."""
+"""Entry point of ``python -m ssl_vision``, which is equivalent to ``ssl-vision``."""
 
 import sys
 from pathlib import Path

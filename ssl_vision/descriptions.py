@@ -1,7 +1,7 @@
 """Metric descriptions: title, unit, direction and place of each number that is logged or evaluated.
 
 A metric is described once, by a call of `describe` in the file that defines it. Tables, curves, reports, the
-documentation and ``ssl-vision compare`` read the description and hold no list of metrics themselves.
+documentation and ``ssl-vision compare`` read the descriptions and have no lists of metrics of their own.
 
 Commands such as ``ssl-vision runs`` must not import torch. The descriptions of this package are therefore
 read from its source files, as setuptools reads ``version = attr: …``, and their arguments have to be
@@ -26,7 +26,7 @@ _LAST = 1000
 
 @dataclass(frozen=True)
 class MetricDescription:
-    """Everything that a table, a chart or a comparison states about a metric besides its values.
+    """Everything except the values that tables, charts and comparisons show about a metric.
 
     Args:
         name: name in a row of evaluation.json, which is logged as ``val/NAME``; with a slash, such as
@@ -208,16 +208,16 @@ _STORED = ("title", "unit", "direction")
 
 @cache
 def _registered() -> dict[str, MetricDescription]:
-    """All descriptions by name: those declared in this package at first, to which `describe` adds."""
+    """Return all descriptions by name: those declared in this package, and those added by `describe`."""
     return dict(_declared())
 
 
 @cache
 def _declared() -> dict[str, MetricDescription]:
-    """Descriptions in the source files of this package, read without importing them.
+    """Read the descriptions in the source files of this package, without importing them.
 
     Raises:
-        ValueError: Two files describe one metric, or an argument is no literal.
+        ValueError: Two files describe the same metric, or an argument is not a literal.
     """
     found: dict[str, MetricDescription] = {}
     for description in _declarations(Path(__file__).parent):
@@ -228,7 +228,7 @@ def _declared() -> dict[str, MetricDescription]:
 
 
 def _declarations(folder: Path) -> Iterator[MetricDescription]:
-    """What the files below a folder describe by calls of `describe` at their top level."""
+    """Iterate over the calls of `describe` at the top level of the files below a folder."""
     for file in sorted(folder.rglob("*.py")):
         text = file.read_text(encoding="utf-8")
         if "\ndescribe(" not in text:

@@ -1,18 +1,18 @@
-"""What the command line tells apart: wrong input and an interruption, from all that is a fault."""
+"""Exceptions for wrong input and for interruptions; all other exceptions are faults of the program."""
 
 
 class InputError(ValueError):
-    """A wrong key, value, path or file. The message is one line that names it and says what to do.
+    """Error for a wrong key, value, path or file, with a message of one line that says what to do.
 
     The command line prints the message and ends with exit code 2; no traceback is shown.
     """
 
 
 class Interrupted(BaseException):
-    """A signal ended a run whose state is saved. The exit code is 128 + its number, as a shell has it.
+    """A run was ended by a signal after its state was saved; the exit code is 128 + the signal's number.
 
     Args:
-        signal: its number.
+        signal: number of the signal.
     """
 
     def __init__(self, signal: int) -> None:

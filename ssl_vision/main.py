@@ -1,4 +1,4 @@
-"""The command line: a table of commands; the module of a command is imported when it is called."""
+"""The command line: the table of commands, whose modules are imported when they are called."""
 
 import importlib
 import os
@@ -42,7 +42,7 @@ GROUPS = {
     },
     "many runs": {
         "runs": Command("ssl_vision.compare.runs_table:run", "list runs"),
-        "sweep": Command("ssl_vision.sweeps.sweep:run", "train all cells of a sweep file"),
+        "sweep": Command("ssl_vision.sweeps.sweep:run", "run the trials of a sweep file"),
         "compare": Command(
             "ssl_vision.compare.compare:run", "compare runs with equal seeds, with statistics"
         ),
@@ -73,7 +73,7 @@ _LONGEST = 1000
 
 
 def usage() -> str:
-    """What ``ssl-vision --help`` prints."""
+    """Return the text of ``ssl-vision --help``."""
     width = max(map(len, COMMANDS))
     lines = []
     for title, commands in GROUPS.items():
@@ -94,11 +94,14 @@ def usage() -> str:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs a command and returns the exit code: 0 done, 1 failed, 2 wrong input, 128 + n ended by signal n.
+    """Run a command and return its exit code.
 
-    An error is one line on stderr; ``--debug`` anywhere, or ``SSL_VISION_DEBUG``, shows a traceback, too.
-    ``--quiet`` anywhere, or ``SSL_VISION_QUIET``, prints results and errors only. A command goes on where
-    nobody reads stderr, and ends with the exit code of SIGPIPE where nobody reads stdout.
+    The exit code is 0 for success, 1 for a failure, 2 for wrong input, and 128 + n if ended by signal n.
+
+    An error is printed to stderr as one line. ``--debug``, anywhere in the command, or ``SSL_VISION_DEBUG``
+    also prints the traceback. ``--quiet``, anywhere in the command, or ``SSL_VISION_QUIET`` prints only
+    results and errors. If stderr is closed, the command continues; if stdout is closed, it ends with the exit
+    code of SIGPIPE.
     """
     prepare()
     with redirect_stderr(cast(TextIO, BestEffort(sys.stderr))):
@@ -127,7 +130,7 @@ def _run(args: Sequence[str] | None) -> int:
     name, rest = args[0], args[1:]
     try:
         if name not in COMMANDS and not dotted(name):
-            raise InputError(f"no command '{name}'; there are {', '.join(COMMANDS)}")
+            raise InputError(f"unknown command '{name}'; available: {', '.join(COMMANDS)}")
         with silenced() if calm else nullcontext(), local_modules([name, *rest]):
             command = COMMANDS.get(name) or _own_command(name)
             run = _function(command.function)([name, *rest] if command.passes_name else rest)
@@ -144,26 +147,26 @@ def _run(args: Sequence[str] | None) -> int:
         return 128 + error.signal
     except InputError as error:
         if int(os.environ.get("LOCAL_RANK", 0)) and not debug:
-            return 2  # one process of a machine says it for all
+            return 2  # only the first process of a machine prints the error
         return _complain(f"ssl-vision {name}: {_shortened(str(error))}", 2, debug=debug)
     except BrokenPipeError:
         raise
     except OSError as error:
-        if error.errno is None:  # not the system's
+        if error.errno is None:  # not raised by the operating system
             return _complain_of_fault(name, error, debug=debug)
         place = "the output" if error.filename is None else error.filename
         what = _shortened(f"{place}: {error.strerror}")
         return _complain(f"ssl-vision {name}: {what}", 1 if error.filename is None else 2, debug=debug)
     except Exception as error:
         if _out_of_memory(error):
-            advice = "out of memory: smaller batches and networks take less, and so does --model.chunk_size"
+            advice = "out of memory: reduce the batch size or the network, or set --model.chunk_size"
             return _complain(f"ssl-vision {name}: {advice} ({_first_line(error)})", 1, debug=debug)
         return _complain_of_fault(name, error, debug=debug)
     return 0
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """True for Python's, CUDA's and torch's way to say so; torch is not imported for the question."""
+    """Return True for out-of-memory errors of Python, CUDA and torch, without importing torch."""
     return isinstance(error, MemoryError) or any(
         sign in f"{type(error).__name__}: {error}"
         for sign in ("OutOfMemoryError", "can't allocate memory", "Unable to allocate")
@@ -180,7 +183,7 @@ def _complain_of_fault(name: str, error: Exception, *, debug: bool) -> int:
 
 
 def _function(place: str) -> Callable[..., Any]:
-    """The function at a place, whose import may take a while."""
+    """Import and return the function at an import path ``module:function``."""
     module, _, name = place.partition(":")
     with Progress("loading", lines=False):
         function: Callable[..., Any] = getattr(importlib.import_module(module), name)
@@ -188,10 +191,10 @@ def _function(place: str) -> Callable[..., Any]:
 
 
 def _own_command(name: str) -> Command:
-    """The command of the user that a function of theirs is, named ``module.function``.
+    """Return the command for a function of the user, named ``module.function``.
 
     Raises:
-        InputError: the module has no such function, or cannot be imported.
+        InputError: the module cannot be imported, or has no such function.
     """
     module, _, function = name.rpartition(".")
     try:

@@ -1,4 +1,4 @@
-"""Libraries that only some commands need."""
+"""Optional libraries, which only some commands require."""
 
 import importlib
 import importlib.util
@@ -8,15 +8,15 @@ from ssl_vision.errors import InputError
 
 
 def installed(name: str) -> bool:
-    """Whether the library can be imported."""
+    """Return True if a library can be imported."""
     return importlib.util.find_spec(name) is not None
 
 
 def needed(name: str, *, extra: str) -> Any:
-    """The library.
+    """Import and return a library.
 
     Raises:
-        InputError: it is not installed; the message names the extra that has it.
+        InputError: it is not installed; the message names the extra that contains it.
     """
     if not installed(name):
         raise InputError(f"{name} is not installed: pip install 'ssl_vision[{extra}]'")

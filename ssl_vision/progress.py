@@ -1,4 +1,4 @@
-"""How far a long job is: a bar on a terminal, a line now and then elsewhere, nothing with ``--quiet``."""
+"""Progress of long tasks: a bar on a terminal, occasional lines elsewhere, nothing with ``--quiet``."""
 
 import os
 import sys
@@ -27,21 +27,21 @@ _SHORTEST, _LONGEST = 5, 24
 
 
 class Progress:
-    """Says on stderr how far a job is, how fast it goes and when it will be done, while its context lasts.
+    """Context manager that shows the progress, speed and remaining time of a task on stderr.
 
-    On a terminal that is a bar, which goes at the end. Elsewhere it is at most one line every 30 seconds, and
-    one at the end of a job of 2 seconds or more. Of several processes on a machine the first one speaks.
+    On a terminal, it shows a bar, which is removed at the end. Elsewhere, it prints at most one line every 30
+    seconds, and one at the end of a task of 2 seconds or more. Only the first process of a machine prints.
 
     Args:
-        what: The job, in a word or two; may be changed on the way.
-        total: How much there is to do; None where nobody knows.
-        unit: What is counted, in the plural.
-        done: How much of it was done before.
-        lines: False says nothing where there is no terminal.
-        clock: Seconds, from any origin.
+        what: Description of the task in a word or two, which can be changed while it runs.
+        total: Number of units; None if it is unknown.
+        unit: Name of the units, in the plural.
+        done: Number of units that were done before.
+        lines: Print lines if there is no terminal.
+        clock: Function that returns seconds, from any origin.
 
     Attributes:
-        note: What else there is to say at the moment.
+        note: Further text to show.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Progress:
             self._say(f"{amount} in {duration(self.seconds)}")
 
     def advance(self, count: float = 1) -> None:
-        """Adds what was done."""
+        """Add completed units."""
         self.done += count
         if self._writes and self.clock() - self._said >= _EVERY:
             self._said = self.clock()
@@ -87,26 +87,26 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """How long it has been going on."""
+        """Return the elapsed seconds."""
         return self.clock() - self._begun
 
     def amount(self) -> str:
-        """How much is done, in words; empty where nothing is known."""
+        """Return the completed amount as text; empty if it is unknown."""
         of = "" if self.total is None else f"/{number(self.total)}"
         return f"{number(self.done)}{of} {self.unit}".rstrip() if self.done or of else ""
 
     def speed(self) -> str:
-        """Units a second so far, in words; empty before there is any."""
+        """Return the units per second as text; empty before the first one."""
         done = self.done - self._before
         return f"{number(done / self.seconds)}/s" if done and self.seconds else ""
 
     def seconds_left(self) -> float | None:
-        """Until the end, at the rate so far; None where it cannot be told."""
+        """Return the remaining seconds at the current speed; None if they are unknown."""
         done = self.done - self._before
         return (self.total - self.done) * self.seconds / done if done and self.total is not None else None
 
     def state(self) -> str:
-        """How far, how fast and how long still, on one line."""
+        """Return amount, speed and remaining time on one line."""
         left = self.seconds_left()
         parts = (self.amount(), self.speed(), "" if left is None else f"{duration(left)} left", self.note)
         return ", ".join(filter(None, parts))
@@ -115,7 +115,7 @@ class Progress:
         print(f"{self.what}: {text}", file=sys.stderr, flush=True)
 
     def _drawn(self) -> "Table":
-        """Name, bar and state; where the terminal is narrow, the bar is what is shortened."""
+        """Return description, bar and state; on a narrow terminal, the bar is shortened."""
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 
@@ -134,13 +134,13 @@ class Progress:
 
 
 def tracked(items: Iterable[T], what: str, *, total: int | None = None, unit: str = "") -> Iterator[T]:
-    """The items, one after the other, while a `Progress` says how far their user is.
+    """Iterate over items and show a `Progress`.
 
     Args:
-        items: Anything to go through.
-        what: The job, in a word or two.
-        total: How many there are, where the items do not know.
-        unit: What they are, in the plural.
+        items: Iterable of the items.
+        what: Description of the task in a word or two.
+        total: Number of items, if they have no length.
+        unit: Name of the items, in the plural.
     """
     if total is None:
         total = len(items) if isinstance(items, Sized) else None
@@ -151,32 +151,32 @@ def tracked(items: Iterable[T], what: str, *, total: int | None = None, unit: st
 
 
 def duration(seconds: float) -> str:
-    """As 0:07, 12:34 or 1:02:03."""
+    """Format seconds as 0:07, 12:34 or 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def number(value: float) -> str:
-    """Whole above 100 and where it is whole, else three digits."""
+    """Format a number: whole if it is above 100 or an integer, otherwise with three digits."""
     return f"{value:,.0f}" if value >= 100 or float(value).is_integer() else f"{value:.3g}"
 
 
 def _terminal() -> bool:
-    """Whether stderr is a terminal on which a line can be drawn anew."""
+    """Return True if stderr is a terminal on which a line can be redrawn."""
     return sys.stderr.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown")
 
 
 @cache
 def _console() -> "Console":
-    """The one that all bars share, so that one within another is drawn below it."""
+    """Return the console that all bars share, so that a nested bar is drawn below the outer one."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, markup=False)
 
 
 def _live(drawn: "Callable[[], Table]") -> "Live":
-    """A picture that is drawn anew four times a second; what else is printed stands above it."""
+    """Return a display that is redrawn four times a second, below all other output."""
     from rich.live import Live
 
     return Live(console=_console(), transient=True, get_renderable=drawn, redirect_stdout=sys.stdout.isatty())

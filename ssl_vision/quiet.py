@@ -1,4 +1,4 @@
-"""``--quiet``: results and errors, and nothing else."""
+"""The option ``--quiet``, which prints only results and errors."""
 
 import logging
 import os
@@ -11,13 +11,13 @@ _TALKERS = ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "light
 
 
 def quiet() -> bool:
-    """Whether no more than results and errors is to be printed."""
+    """Return True if only results and errors are printed."""
     return bool(os.environ.get(_VARIABLE))
 
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """Quiet for as long as the context lasts, in this process and in those that it starts."""
+    """Context manager that prints only results and errors, in this process and in those that it starts."""
     before = os.environ.get(_VARIABLE)
     levels = {name: logging.getLogger(name).level for name in _TALKERS}
     os.environ[_VARIABLE] = "1"

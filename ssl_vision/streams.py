@@ -1,4 +1,4 @@
-"""Standard streams that a command can rely on: open, able to take any text, and no reason to stop."""
+"""Robust standard streams: open, able to encode any text, and without errors if the reader is gone."""
 
 import io
 import os
@@ -7,10 +7,10 @@ from typing import Any, TextIO
 
 
 def prepare() -> None:
-    """Opens the standard streams that the process was started without, and lets them take any text.
+    """Open standard streams that are closed, and make all of them accept any text.
 
-    The number of a closed stream would otherwise go to the next file that is opened. Characters that the
-    encoding of a stream lacks are written as escape sequences.
+    Otherwise, the next file that is opened would get the number of a closed stream. Characters that a stream
+    cannot encode are written as escape sequences.
     """
     for number in range(3):
         try:
@@ -26,17 +26,17 @@ def prepare() -> None:
 
 
 class BestEffort:
-    """A stream whose reader may go away: what cannot be written to it is dropped.
+    """A stream that discards text which cannot be written, for example because its reader is gone.
 
     Args:
-        stream: the stream that is written to.
+        stream: the underlying stream.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Writes the text, or drops it."""
+        """Write the text, or discard it."""
         try:
             return self._stream.write(text)
         except OSError:
@@ -44,7 +44,7 @@ class BestEffort:
             return len(text)
 
     def flush(self) -> None:
-        """Flushes the stream, or drops what it holds."""
+        """Flush the stream, or discard its buffer."""
         try:
             self._stream.flush()
         except OSError:
@@ -55,7 +55,7 @@ class BestEffort:
 
 
 def abandon(stream: TextIO) -> None:
-    """Drops what a stream holds and all that follows, of which the interpreter would complain at its end."""
+    """Discard buffered and later output of a stream, about which Python would print an error at exit."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nothing, stream.fileno())

@@ -212,7 +212,7 @@ def test_the_command_counts_objectives(tiny_run, capsys):
         ("no_such.command", "cannot be imported: No module named 'no_such'"),
         ("my_command.find_runs.__doc__", "cannot be imported: "),
         ("my_command.__doc__", "is not a function"),
-        ("my_command.", "no command 'my_command.'; there are fit, "),
+        ("my_command.", "unknown command 'my_command.'; available: fit, "),
     ],
 )
 def test_a_name_that_is_no_command_is_one_line(name, message, capsys):

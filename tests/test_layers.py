@@ -20,9 +20,9 @@ ROOMS = [
     {"evaluation"},
     {"export"},
     {"compare"},
+    {"report"},
     {"sweeps"},
     {"reproduce"},
-    {"report"},
     {"main", "api"},
     {"__main__"},
 ]

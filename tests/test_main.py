@@ -45,7 +45,8 @@ def test_help_and_version_do_not_import_torch():
 def test_an_unknown_command_is_one_line_and_exit_code_2():
     result = run("pretrain")
     assert result.returncode == 2
-    assert result.stderr == f"ssl-vision pretrain: no command 'pretrain'; there are {', '.join(COMMANDS)}\n"
+    commands = ", ".join(COMMANDS)
+    assert result.stderr == f"ssl-vision pretrain: unknown command 'pretrain'; available: {commands}\n"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Callbacks: when to measure and what to log."""
+"""Callbacks that measure and log during training."""
 
 from ssl_vision.callbacks.gradients import GradientDiagnostics
 from ssl_vision.callbacks.memory import Memory

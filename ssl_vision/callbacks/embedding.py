@@ -1,4 +1,4 @@
-"""Features of the images of a loader, by an encoder inside a LightningModule."""
+"""Features of the images of a loader, computed by an encoder inside a LightningModule."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -18,7 +18,7 @@ def embedded(pl_module: pl.LightningModule, path: str, loader: Iterable[Any]) ->
 
     Args:
         pl_module: the module that holds the encoder.
-        path: submodule path of the encoder. It runs in evaluation mode and is left in the mode it was in.
+        path: submodule path of the encoder. It runs in evaluation mode, and its mode is restored.
         loader: batches that begin with images and labels.
 
     Raises:
@@ -37,7 +37,7 @@ def embedded(pl_module: pl.LightningModule, path: str, loader: Iterable[Any]) ->
 
 @torch.no_grad()
 def embedded_pairs(pl_module: pl.LightningModule, path: str, loader: Iterable[Any]) -> tuple[Tensor, Tensor]:
-    """Return features (N, F) of the first and of the second view of all images of a loader.
+    """Return the features (N, F) of the first and of the second views of all images of a loader.
 
     Args:
         pl_module: the module that holds the encoder.
@@ -70,10 +70,10 @@ def _pairs(loader: Iterable[Any], what: str) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def feature_vectors(features: Any, path: str) -> Tensor:
-    """Return what an encoder has returned as (N, F) float32 features.
+    """Check the output of an encoder, and return it as (N, F) float32 features.
 
     Raises:
-        InputError: it has another shape, or is not a tensor.
+        InputError: the output has another shape, or is not a tensor.
     """
     if isinstance(features, Tensor) and features.ndim > 2 and features.shape[2:].numel() == 1:
         features = features.flatten(1)  # pooled, but not flattened

@@ -1,4 +1,4 @@
-"""Logs what the objective's gradient does to the embeddings."""
+"""Diagnostics of the objective's gradient on the embeddings."""
 
 from typing import Any
 
@@ -20,29 +20,30 @@ from ssl_vision.objectives import Anchors, Contrastive, Objective
 
 
 class GradientDiagnostics(pl.Callback):
-    """Logs ``gradient/…`` of the training step's embeddings: the gate, and `metrics.GradientStatistics`.
+    """Logs ``gradient/gate`` and `metrics.GradientStatistics` of the training step's embeddings.
 
-    ``gradient/gate`` is the mean GD: of a contrastive objective the derivative of an anchor's loss by its
-    margin, W for InfoNCE; of hinges the share of anchors inside the margin; of another objective the share of
-    embeddings that get a gradient. The rest is taken from autograd on the embeddings, whatever the objective;
-    what only a function of cosines has is left out for others. Of RECLAIM it is the objective inside.
+    ``gradient/gate`` is a mean. For a contrastive objective, it is the derivative of an anchor's loss with
+    respect to its logit margin, which is W for InfoNCE. For hinges, it is the share of anchors inside the
+    margin, and for other objectives the share of embeddings with a gradient. The other values are computed
+    from autograd's gradient of the embeddings. Those that are only defined for functions of cosines are
+    omitted for other objectives. For RECLAIM, the objective inside it is measured.
 
     It works in any LightningModule that calls its objective with the embeddings of both views first.
 
-    Each time costs three evaluations of the objective on M = min(N, ``images``) images of the batch, one of
-    them with embeddings of width D + 2M, and O(M² D); nothing goes through the network. The images are each
-    other's negatives, so a larger batch is seen with fewer negatives than it trains with. With several
-    processes each looks at its own images, and means are logged.
+    Each measurement costs three evaluations of the objective on M = min(N, ``images``) images of the batch,
+    one of them with embeddings of width D + 2M, and O(M² D), but no pass through the network. Only these M
+    images are negatives, so there are fewer than in training if the batch is larger. With several processes,
+    each measures its own images, and the means are logged.
 
     Args:
-        every: steps from one time to the next, of those that the trainer logs.
-        images: M at most.
+        every: steps between measurements, which are made only at steps that the trainer logs.
+        images: maximum M.
         objective: submodule path of the training objective.
 
     Raises:
         ValueError: every is below 1, or images below 2.
-        InputError: in training, the objective needs more than embeddings and labels, and has none inside, or
-            the module has no submodule of that path.
+        InputError: in training, the module has no such submodule, or the objective needs more than embeddings
+            and labels and has no inner objective.
     """
 
     def __init__(self, every: int = 50, images: int = 256, *, objective: str = "objective") -> None:
@@ -53,7 +54,7 @@ class GradientDiagnostics(pl.Callback):
         self._inputs: ObjectiveInputs | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begin to read the inputs of the training objective."""
+        """Start to record the inputs of the training objective."""
         embedding_objective_at(pl_module, self.path)
         self._inputs = ObjectiveInputs(pl_module, self.path)
 
@@ -78,7 +79,7 @@ class GradientDiagnostics(pl.Callback):
 
 
 def _gate(objective: Objective, z1: Tensor, z2: Tensor, labels: Tensor | None) -> Tensor:
-    """Mean GD."""
+    """Return the mean derivative of the loss with respect to the logit margin, or its replacement."""
     seen: list[tuple[Tensor, Tensor]] = []
 
     def see(weight: nn.Module, anchors: tuple[Anchors], losses: Tensor) -> None:

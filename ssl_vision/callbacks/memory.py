@@ -1,4 +1,4 @@
-"""Logs how much memory a run has needed."""
+"""Peak memory of a run."""
 
 import resource
 import sys
@@ -8,18 +8,18 @@ import torch
 
 _MB = 2**20
 _UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes in what the system counts resident memory in."""
+"""Bytes in the unit of ``ru_maxrss``."""
 
 
 class Memory(pl.Callback):
-    """Logs ``memory/process_mb`` at the end of every epoch, and on a CUDA device ``memory/device_mb``.
+    """Logs ``memory/process_mb`` and, on a CUDA device, ``memory/device_mb`` at the end of every epoch.
 
-    Both are peaks so far, in MiB, on the first process: of what the system holds in memory for it, and of
-    what its tensors take on the device.
+    They are the peaks so far of the resident memory and of the device memory of tensors, in MiB, of the first
+    process.
     """
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Logs the peaks."""
+        """Log the peaks."""
         held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT
         pl_module.log("memory/process_mb", held / _MB)
         device = trainer.strategy.root_device

@@ -1,4 +1,4 @@
-"""Logs what the objective knows of itself: temperature in force, alignment, quantiles of W."""
+"""Statistics of the objective: current temperature, alignment, quantiles of W."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ describe(
     "train/temperature",
     title="temperature τ",
     sections=("curves",),
-    note="in force in the objective",
+    note="temperature that the objective uses",
     order=90,
 )
 describe(
@@ -27,8 +27,8 @@ describe(
 class ObjectiveStatistics(pl.Callback):
     """Logs the objective's ``statistics()``: ``train/temperature``, ``train/alignment``, ``train/weight_…``.
 
-    They are read at the steps that the trainer logs (``trainer.log_every_n_steps``), so no other step
-    pays for them. A module that is no `Objective` logs nothing.
+    They are computed only at the steps that the trainer logs (``trainer.log_every_n_steps``). Nothing is
+    logged for a module that is not an `Objective`.
 
     Args:
         objective: submodule path of the training objective.
@@ -40,7 +40,7 @@ class ObjectiveStatistics(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Logs the statistics of the step."""
+        """Log the statistics of the step."""
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if not every or trainer.global_step % every:
             return

@@ -34,7 +34,7 @@ def objective_at(pl_module: pl.LightningModule, path: str) -> Objective:
 
 
 def embedding_objective_at(pl_module: pl.LightningModule, path: str) -> Objective:
-    """Return the objective at a submodule path, or the one of embeddings alone that it adds to.
+    """Return the objective at a submodule path, or its inner objective of embeddings alone.
 
     Raises:
         InputError: the module has no such submodule, or it needs more than embeddings and labels.
@@ -56,14 +56,14 @@ def check_embedding_objective(objective: Objective) -> None:
 
 
 def is_due(trainer: pl.Trainer, every: int, batch_idx: int) -> bool:
-    """Return True if the batch ends a step that the trainer logs, and this is one in ``every`` of them."""
+    """Return True if the batch completes a step that the trainer logs and that is a multiple of ``every``."""
     logged: Any = trainer.log_every_n_steps  # type: ignore[attr-defined]
     accumulated = (batch_idx + 1) % trainer.accumulate_grad_batches and not trainer.is_last_batch
     return bool(logged) and not accumulated and trainer.global_step % math.lcm(every, logged) == 0
 
 
 def detached_copy(objective: Objective) -> Objective:
-    """Return a copy of the objective in its present state, which sees this process's embeddings alone."""
+    """Return a copy of the objective in its current state, which uses only this process's embeddings."""
     other = copy.deepcopy(objective)
     other.gather = False
     return other
@@ -73,7 +73,7 @@ def loss_of(objective: Objective, labels: Tensor | None) -> Callable[[Tensor, Te
     """Return the objective as a function of embeddings, given the labels of the images.
 
     Raises:
-        InputError: it needs labels and there are none.
+        InputError: the objective needs labels, and there are none.
     """
     if "labels" in objective.required_inputs and labels is None:
         raise InputError(f"{type(objective).__name__} needs labels, which the batches do not have")
@@ -87,10 +87,10 @@ def loss_of(objective: Objective, labels: Tensor | None) -> Callable[[Tensor, Te
 
 
 class ObjectiveInputs:
-    """The inputs of the last call of an objective in training, read by a forward pre-hook.
+    """The inputs of the last call of an objective in training, recorded by a forward pre-hook.
 
     Args:
-        pl_module: the module that trains.
+        pl_module: the module that is trained.
         path: submodule path of its objective, which is called with the embeddings of both views first.
 
     Raises:
@@ -109,7 +109,7 @@ class ObjectiveInputs:
         self._handle.remove()
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
-        """Embeddings of both views, (N, D) each, float32 or float64, detached.
+        """Return the embeddings of both views, (N, D) each, float32 or float64, detached.
 
         Raises:
             InputError: the objective was not called with two tensors of one shape (N, D).
@@ -121,7 +121,7 @@ class ObjectiveInputs:
         return z1, z2
 
     def labels(self, batch: Any) -> Tensor | None:
-        """(N,) labels of the images: those of the call, those of the batch, or None."""
+        """Return the labels of the images (N,): those of the call, those of the batch, or None."""
         if self._labels is not None:
             return self._labels
         return batch.labels if isinstance(batch, Batch) else None
@@ -136,7 +136,7 @@ class ObjectiveInputs:
 
 
 def log(trainer: pl.Trainer, pl_module: pl.LightningModule, values: dict[str, Tensor]) -> None:
-    """Log scalars as means over the processes, leaving out those that are NaN in one of them."""
+    """Log scalars as means over the processes; omit those that are NaN in any process."""
     together = torch.stack([value.float() for value in values.values()])
     means: Any = trainer.strategy.reduce(together, reduce_op="mean")
     for key, value in zip(values, means.tolist(), strict=True):

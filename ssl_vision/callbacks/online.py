@@ -1,4 +1,4 @@
-"""A linear classifier that is trained along with the encoder."""
+"""A linear classifier that is trained together with the encoder."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -19,28 +19,28 @@ from ssl_vision.methods.finite_gradients import not_finite
 class OnlineProbe(pl.Callback):
     """Trains a linear layer on the encoder's features of each training batch, as solo-learn and lightly do.
 
-    It sees both views of every labelled image, at its pretraining augmentation, and sends no gradient
-    back: the run is the same without it. Softmax cross-entropy, SGD at a constant rate, weights that start
-    at zero. Logs ``train/online_top1`` of the batch's views at the steps that the trainer logs, before the
-    step, and ``val/online_top1`` of the validation images. Its state is in the checkpoint.
+    The layer is trained on both augmented views of every labelled image, with softmax cross-entropy and SGD
+    with a constant learning rate, from weights of zero. No gradient flows back to the encoder, so the run is
+    the same without it. At the steps that the trainer logs, the callback logs ``train/online_top1`` of the
+    batch's views before the update, and at validation ``val/online_top1``. Its state is in the checkpoint.
 
-    An online accuracy is not a linear evaluation: the layer follows features that move, and ends with the
-    augmented ones of the last epochs. ``ssl-vision evaluate`` measures the other.
+    An online accuracy is not that of a linear evaluation, because the features change while the layer is
+    trained, and are those of augmented images. ``ssl-vision evaluate`` runs a linear evaluation.
 
-    **In a LightningModule of your own**, name its encoder and say where a batch holds the labels. The
-    features are those that the encoder returns in the training step, called once for all views or once for
-    each, and in the validation step:
+    **In your own LightningModule**, give the path of its encoder and the place of the labels in a batch. The
+    features are those that the encoder returns in the validation step and in the training step, which calls
+    it once for all views or once for each:
 
         OnlineProbe(encoder="backbone", num_classes=10, labels=1)
 
     Args:
-        lr: step size.
+        lr: learning rate.
         momentum: momentum of SGD.
         weight_decay: L2 penalty on weights and biases.
         encoder: submodule path of the encoder; None for this package's methods.
-        num_classes: number of classes; None takes that of the data module.
-        labels: index or key of the labels (N,) in a batch; used with ``encoder``. Images labelled -1 are left
-            out.
+        num_classes: number of classes; None uses that of the data module.
+        labels: index or key of the labels (N,) in a batch; used with ``encoder``. Images labelled -1 are
+            ignored.
 
     Raises:
         ValueError: an option is out of range, or ``encoder`` is given without ``num_classes``.
@@ -76,7 +76,7 @@ class OnlineProbe(pl.Callback):
         self._loaded: dict[str, Any] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Watch the encoder that was named."""
+        """Record the outputs of the encoder given by its path."""
         if self.encoder is not None and stage == "fit":
             self._hook = submodule_at(pl_module, self.encoder).register_forward_hook(self._record)
 
@@ -87,11 +87,11 @@ class OnlineProbe(pl.Callback):
             self._hook = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Make the layer, if the width of the features is known."""
+        """Create the layer if the width of the features is known."""
         if self.encoder is None:
             if not isinstance(pl_module, Method):
                 raise InputError(
-                    f"OnlineProbe needs encoder, the submodule path in {type(pl_module).__name__}"
+                    f"OnlineProbe requires encoder, the submodule path in {type(pl_module).__name__}"
                 )
             classes = self.num_classes or trainer.datamodule.num_classes  # type: ignore[attr-defined]
             if not classes:
@@ -101,7 +101,7 @@ class OnlineProbe(pl.Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Forget earlier features."""
+        """Discard earlier features."""
         self._features.clear()
 
     def on_train_batch_end(
@@ -116,7 +116,7 @@ class OnlineProbe(pl.Callback):
         for parameter in self.layer.parameters():
             parameter.grad = trainer.strategy.reduce(parameter.grad, reduce_op="mean")  # type: ignore[assignment, arg-type]
         bad = not_finite(self._optimizer) > 0
-        for parameter in self.layer.parameters():  # features that are not finite teach nothing
+        for parameter in self.layer.parameters():  # features that are not finite are ignored
             parameter.grad = torch.where(bad, 0.0, parameter.grad)  # type: ignore[arg-type]
         self._optimizer.step()
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
@@ -131,7 +131,7 @@ class OnlineProbe(pl.Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Forget earlier features."""
+        """Discard earlier features."""
         self._features.clear()
 
     def on_validation_batch_end(
@@ -184,7 +184,7 @@ class OnlineProbe(pl.Callback):
         self._features.append(feature_vectors(features, str(self.encoder)).detach())
 
     def _training_pair(self, pl_module: pl.LightningModule, batch: Any) -> tuple[Tensor, Tensor]:
-        """Features and labels of all views of a batch."""
+        """Return the features and labels of all views of a batch."""
         if self.encoder is None and isinstance(pl_module, Method) and isinstance(batch, Batch):
             views = pl_module.features
             return torch.cat(views).float(), batch.labels.repeat(len(views))
@@ -194,7 +194,7 @@ class OnlineProbe(pl.Callback):
         return features, labels
 
     def _recorded(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """The features that the encoder has returned since the batch began, and their labels."""
+        """Return the features that the encoder has returned for this batch, and their labels."""
         if not self._features:
             raise InputError(f"OnlineProbe: the training step did not call {self.encoder}")
         features = torch.cat(self._features)
@@ -204,7 +204,7 @@ class OnlineProbe(pl.Callback):
             raise InputError(f"OnlineProbe: the batch has no labels at {self.labels!r}") from error
         if labels.ndim != 1 or not len(labels) or len(features) % len(labels):
             raise InputError(
-                f"OnlineProbe: {len(features)} features do not belong to labels {tuple(labels.shape)}"
+                f"OnlineProbe: {len(features)} features do not match labels {tuple(labels.shape)}"
             )
         return features, labels.repeat(len(features) // len(labels))
 

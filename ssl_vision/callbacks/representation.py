@@ -1,4 +1,4 @@
-"""Measures the representation at every validation: kNN, alignment, uniformity and the rest."""
+"""Metrics of the representation at every validation: kNN accuracy, alignment, uniformity and others."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,42 +16,43 @@ from ssl_vision.metrics import Alignment, KNNAccuracy, Ranking, Representation
 
 
 class RepresentationMetrics(pl.Callback):
-    """Logs what the representation is worth, from one embedding of the bank and the queries.
+    """Logs metrics of the representation at every validation, from one pass over the bank and the queries.
 
-    ``val/knn_top1`` is measured on the backbone. ``val/alignment`` (two views of each query),
-    ``val/uniformity``, ``val/tolerance``, ``val/sensitivity``, ``val/same_cosine``,
-    ``val/different_cosine`` and ``val/rankme`` (the queries' plain images) are measured at all three
-    layers: without a suffix on the backbone, with ``_hidden`` and ``_projector`` on the projection head.
-    What needs labels is left out where there are none.
+    ``val/knn_top1`` is measured on the backbone. ``val/alignment`` (of two views of each query), and
+    ``val/uniformity``, ``val/tolerance``, ``val/sensitivity``, ``val/same_cosine``, ``val/different_cosine``
+    and ``val/rankme`` (of the queries' plain images) are measured on three layers: the backbone, without a
+    suffix, and the layers of the projection head, with the suffixes ``_hidden`` and ``_projector``. Metrics
+    that require labels are omitted if there are none.
 
-    Where classes have superclasses, as CIFAR-100's do, ``val/spearman`` and ``val/kendall`` say how well the
-    cosines of the queries' views rank: same image above same class above same superclass above none.
+    If the classes have superclasses, as in CIFAR-100, ``val/spearman`` and ``val/kendall`` measure how well
+    the cosines of the queries' views rank pairs of the same image above those of the same class, of the same
+    superclass, and of different superclasses.
 
-    ``trainer.check_val_every_n_epoch`` says how often; ``data.val`` says which images.
+    ``trainer.check_val_every_n_epoch`` sets the interval, and ``data.val`` selects the images.
 
-    **In a LightningModule of your own**, name its encoder and give the loaders. The callback then runs the
-    encoder itself, in evaluation mode and without gradients, at the end of every
-    ``check_val_every_n_epoch``-th training epoch, and logs the same names for the encoder alone:
+    **In your own LightningModule**, give the path of its encoder and the loaders. The callback then runs the
+    encoder in evaluation mode and without gradients at the end of every ``check_val_every_n_epoch``-th
+    training epoch, and logs the metrics of the encoder under the same names:
 
         RepresentationMetrics(encoder="backbone", bank=train_loader, queries=test_loader)
 
-    A representation that has collapsed, whose features are all but one direction, is a warning and
-    ``val/collapsed`` 1 on the progress bar: RankMe of the backbone or the projector lies below a floor.
+    If RankMe of the backbone or the projector falls below ``rank_floor``, the representation has collapsed:
+    the callback warns, and logs ``val/collapsed`` as 1.
 
     Args:
-        k: neighbours of the kNN vote, at most as many as the bank has images; None takes ``knn_k`` of the
-            data set, which is 20 for the digits and 200 for all others of the package.
+        k: neighbours of the kNN vote, at most as many as the bank has images; None uses ``knn_k`` of the
+            data set, which is 20 for the digits and 200 for all other data sets of this package.
         temperature: T of the vote's weight exp(similarity / T).
         rank_floor: RankMe below which features count as collapsed; 1 is a single direction.
-        encoder: submodule path of the encoder, called with a batch of images; None uses the outputs of the
-            validation step of this package's methods.
-        bank: batches (images, labels) of the labelled images that vote; needs ``encoder``.
-        queries: batches (images, labels) of the images that are classified; needs ``encoder``.
-        pairs: batches that begin with two views of the same images, for ``val/alignment``; None leaves it
-            out. Needs ``encoder``.
+        encoder: submodule path of the encoder, which is called with a batch of images; None uses the outputs
+            of the validation step of this package's methods.
+        bank: batches (images, labels) of the labelled images that vote; requires ``encoder``.
+        queries: batches (images, labels) of the images that are classified; requires ``encoder``.
+        pairs: batches that begin with two views of the same images, for ``val/alignment``; None omits it.
+            Requires ``encoder``.
 
     Raises:
-        ValueError: k or temperature is not positive, or of ``encoder``, ``bank`` and ``queries`` only some
+        ValueError: k or temperature is not positive, or only some of ``encoder``, ``bank`` and ``queries``
             are given.
         InputError: in training, the module has no such submodule, a batch has another form, or the encoder
             does not return (N, F) features.
@@ -71,7 +72,7 @@ class RepresentationMetrics(pl.Callback):
         if (k is not None and k < 1) or not temperature > 0:
             raise ValueError(f"k and temperature must be positive, got k={k} and temperature={temperature}")
         if not (encoder is None) == (bank is None) == (queries is None) or (encoder is None and pairs):
-            raise ValueError("encoder, bank and queries belong together, and pairs needs them")
+            raise ValueError("encoder, bank and queries must be given together, and pairs requires them")
         self.k, self.temperature, self.rank_floor = k, temperature, rank_floor
         self.encoder, self.bank, self.queries, self.pairs = encoder, bank, queries, pairs
         self._knn: KNNAccuracy | None = None
@@ -85,7 +86,7 @@ class RepresentationMetrics(pl.Callback):
         return len(trainer.val_dataloaders or ()) > BANK
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begins with empty metrics."""
+        """Create empty metrics."""
         if self.encoder is not None:
             return
         device = pl_module.device
@@ -109,7 +110,7 @@ class RepresentationMetrics(pl.Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Takes in a batch's representations."""
+        """Update the metrics with the representations of a batch."""
         if self.encoder is not None:
             return
         plain: Layers = outputs["plain"]
@@ -128,7 +129,7 @@ class RepresentationMetrics(pl.Callback):
             self._alignment[name].update(*getattr(views, name).float().chunk(2))
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Computes and logs."""
+        """Compute and log the metrics."""
         if trainer.sanity_checking or self.encoder is not None:
             return
         if self._knn is not None and (top1 := _accuracy(self._knn)) is not None:
@@ -149,7 +150,7 @@ class RepresentationMetrics(pl.Callback):
         self._knn, self._ranking, self._representation, self._alignment = None, None, {}, {}
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Measure the encoder that was named, in epochs that are validated."""
+        """Measure the encoder given by its path, in epochs with a validation."""
         every = trainer.check_val_every_n_epoch or 1
         if self.encoder is None or self.bank is None or self.queries is None:
             return

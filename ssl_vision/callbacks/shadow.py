@@ -1,4 +1,4 @@
-"""Logs the values and gradients of other objectives on the embeddings of a training step."""
+"""Values and gradients of other objectives on the embeddings of a training step."""
 
 from collections import Counter
 from typing import Any
@@ -21,29 +21,30 @@ from ssl_vision.objectives import Objective, as_objective
 
 
 class ShadowObjectives(pl.Callback):
-    """Evaluates objectives on the training step's embeddings, which the run is the same without.
+    """Evaluates other objectives on the embeddings of the training step, without changing the run.
 
-    For each, ``shadow/NAME/value``, ``shadow/NAME/gradient_norm``, the length of ∂L/∂z over all embeddings z
-    of the batch as the network gives them, and ``shadow/NAME/cosine`` to the training objective's gradient
-    are logged; the latter's own length is ``shadow/training/gradient_norm``. NAME is the class's; where a
-    class is named twice, its later ones are NAME_2 and so on. A cosine with a gradient of zero is left out.
-    Where RECLAIM trains, the training gradient is that of the objective inside.
+    For each objective, the callback logs ``shadow/NAME/value``; ``shadow/NAME/gradient_norm``, the norm of
+    ∂L/∂z over all embeddings z of the batch, before normalisation; and ``shadow/NAME/cosine``, the cosine
+    between this gradient and that of the training objective, whose norm is
+    ``shadow/training/gradient_norm``. NAME is the name of the class; further objectives of the same class are
+    NAME_2 and so on. The cosine is omitted if a gradient is zero. If RECLAIM is trained, the training
+    gradient is that of the objective inside it.
 
     It works in any LightningModule that calls its objective with the embeddings of both views first.
 
-    Each time costs one evaluation of every objective and one of the training objective; nothing goes through
-    the network. With several processes each looks at its own images, and means are logged. What a shadow
-    could learn (a temperature) stays as it is.
+    Each measurement costs one evaluation of every objective, including the training objective, but no pass
+    through the network. With several processes, each measures its own images, and the means are logged.
+    Parameters of these objectives, such as a learnable temperature, are not trained.
 
     Args:
         objectives: the objectives to evaluate.
-        every: steps from one time to the next, of those that the trainer logs.
+        every: steps between measurements, which are made only at steps that the trainer logs.
         objective: submodule path of the training objective.
 
     Raises:
         ValueError: there are no objectives, or every is below 1.
-        InputError: an objective needs more than embeddings and labels; in training, so does the run's, and
-            has none inside, or the module has no submodule of that path.
+        InputError: an objective needs more than embeddings and labels; in training, the module has no such
+            submodule, or its objective needs more than these and has no inner objective.
     """
 
     def __init__(self, objectives: list[nn.Module], every: int = 50, *, objective: str = "objective") -> None:
@@ -62,7 +63,7 @@ class ShadowObjectives(pl.Callback):
             self.objectives[name if count[name] == 1 else f"{name}_{count[name]}"] = detached_copy(shadow)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begin to read the inputs of the training objective."""
+        """Start to record the inputs of the training objective."""
         embedding_objective_at(pl_module, self.path)
         self._inputs = ObjectiveInputs(pl_module, self.path)
 
@@ -72,7 +73,7 @@ class ShadowObjectives(pl.Callback):
             self._inputs.remove()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Tell the objectives which epoch is running, and move them to the device."""
+        """Set the epoch of the objectives, and move them to the device."""
         for objective in self.objectives.values():
             objective.to(pl_module.device)
             objective.set_epoch(trainer.current_epoch)
@@ -80,7 +81,7 @@ class ShadowObjectives(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Evaluate them on the embeddings of the batch's training step."""
+        """Evaluate the objectives on the embeddings of the batch."""
         if self._inputs is None or not is_due(trainer, self.every, batch_idx):
             return
         z, labels = torch.cat(self._inputs.embeddings()), self._inputs.labels(batch)
@@ -96,7 +97,7 @@ class ShadowObjectives(pl.Callback):
 
 
 def _value_and_gradient(objective: Objective, z: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The loss and its gradient by all embeddings, as one vector."""
+    """Return the loss and its gradient with respect to all embeddings, as one vector."""
     with torch.enable_grad():
         z = z.clone().requires_grad_()
         value = loss_of(objective, labels)(*z.chunk(2))

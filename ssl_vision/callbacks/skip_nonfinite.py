@@ -1,4 +1,4 @@
-"""Leaves out updates that would spoil the network, and ends a run that makes no others."""
+"""Skipping of updates with non-finite values, and the end of a run in which they persist."""
 
 import warnings
 from pathlib import Path
@@ -18,12 +18,14 @@ from ssl_vision.methods.finite_gradients import not_finite, skips_on_device
 class SkipNonFiniteSteps(pl.Callback):
     """Skips the update of every step whose loss or gradient is not finite.
 
-    Neither the parameters nor the optimizer's state move then, and BatchNorm's running statistics are put
-    back to those of before; the learning-rate schedule goes on. ``train/skipped_steps``, logged from the
-    first one on, counts them. On a CUDA device the optimizer skips by itself and the host looks where the
-    trainer logs, before a validation and before a checkpoint, so no other step waits; BatchNorm's statistics
-    go back to those of the last look. float16 has its own way: its gradient scaler skips, and this callback
-    does nothing.
+    The parameters and the optimizer's state do not change, and BatchNorm's running statistics are restored.
+    The learning-rate schedule continues. ``train/skipped_steps`` counts these steps and is logged from the
+    first one on.
+
+    On a CUDA device, the optimizer skips the update itself, and the host checks only at the steps that the
+    trainer logs, before a validation and before a checkpoint, so that no other step synchronises. BatchNorm's
+    statistics are then restored to those of the last check. In float16, the gradient scaler skips updates,
+    and this callback does nothing.
 
     Args:
         patience: steps in a row that may be skipped before the run ends.
@@ -41,14 +43,14 @@ class SkipNonFiniteSteps(pl.Callback):
         self._images = torch.empty(0)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begins to count."""
+        """Reset the counts."""
         self._counts = torch.zeros(2, device=pl_module.device)
         norms = [module for module in pl_module.modules() if isinstance(module, _NormBase)]
         self._buffers = [b for norm in norms for b in norm.buffers() if b.is_floating_point()]
         self._kept = [buffer.clone() for buffer in self._buffers]
 
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
-        """Looks at the loss; over several processes, at all of theirs."""
+        """Check the loss, over all processes."""
         bad: Tensor = (~loss.detach().isfinite()).float()
         if trainer.world_size > 1:
             bad = trainer.strategy.reduce(bad, reduce_op="max")  # type: ignore[assignment]
@@ -57,7 +59,7 @@ class SkipNonFiniteSteps(pl.Callback):
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
-        """Looks at the gradients, and takes them away or lets the optimizer know."""
+        """Check the gradients; discard them, or let the optimizer skip the update."""
         lost, self._bad = self._bad, None
         if trainer.precision == "16-mixed":
             return
@@ -71,14 +73,14 @@ class SkipNonFiniteSteps(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Counts the step, where the batch ended one, and now and then looks at the counts."""
+        """Count the step if the batch completes one, and check the counts at logged steps."""
         bad, self._step = self._step, None
         if not pl_module.automatic_optimization:  # a recorded step has no hooks
             bad = getattr(trainer.optimizers[0], "found_inf", None)
         if bad is None:
             return
-        total, row = self._counts
-        self._counts = torch.stack((total + bad, (row + 1) * bad))
+        self._counts[1].mul_(bad)  # in a row
+        self._counts.add_(bad)
         self._images = batch.indices if isinstance(batch, Batch) else torch.empty(0)
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         logs = bool(every) and trainer.global_step % every == 0
@@ -88,14 +90,14 @@ class SkipNonFiniteSteps(pl.Callback):
             pl_module.log("train/skipped_steps", torch.tensor(float(self.skipped)), prog_bar=True)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Looks, so that what is validated is whole."""
+        """Check the counts, so that BatchNorm's statistics are finite during validation."""
         if not trainer.sanity_checking:
             self._look(trainer, pl_module)
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Looks, so that what is saved is whole: the checkpoint holds the network's own tensors."""
+        """Check the counts, so that the checkpoint, which shares the network's tensors, is finite."""
         self._look(trainer, pl_module)
         if self.state_key in checkpoint.get("callbacks", {}):
             checkpoint["callbacks"][self.state_key] = self.state_dict()
@@ -123,14 +125,13 @@ class SkipNonFiniteSteps(pl.Callback):
         last = Path(trainer.default_root_dir) / "checkpoints" / "last.ckpt"
         kept = f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
         raise FloatingPointError(
-            f"{where}, the {row}th time in a row: a smaller learning rate or a higher temperature may help; "
-            f"{kept}"
+            f"{where}, {row} times in a row: a smaller learning rate or a higher temperature may help; {kept}"
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of skipped steps."""
+        """Return the number of skipped steps."""
         return {"skipped": self.skipped}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on counting."""
+        """Continue counting."""
         self.skipped = state_dict["skipped"]

@@ -1,4 +1,4 @@
-"""Logs the seconds that training and validation take in each epoch."""
+"""Duration of training and validation in each epoch."""
 
 import time
 from collections.abc import Callable
@@ -9,14 +9,14 @@ import torch
 
 
 class Times(pl.Callback):
-    """Log the time of every epoch, and of the part of an epoch after which a run stops.
+    """Logs the duration of every epoch, and of an incomplete epoch at the end of a run.
 
     | name | value |
     |---|---|
-    | ``time/train_seconds`` | seconds of training since the epoch began or was resumed, without validation |
-    | ``time/train_batches`` | batches that these seconds cover |
-    | ``time/val_seconds`` | seconds of validation, where there was one |
-    | ``time/epochs`` | epochs trained since the start of the run, with a fraction where an epoch was cut |
+    | ``time/train_seconds`` | seconds of training since the epoch started or resumed, without validation |
+    | ``time/train_batches`` | batches in these seconds |
+    | ``time/val_seconds`` | seconds of validation, if there was one |
+    | ``time/epochs`` | epochs since the start of the run, with a fraction for an incomplete epoch |
 
     Seconds are wall-clock time on the first process. A CUDA device is synchronised only at the ends of epochs
     and validations.
@@ -36,11 +36,11 @@ class Times(pl.Callback):
         return self.clock()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start the clock for an epoch that is resumed, for which Lightning calls no other hook."""
+        """Start the clock of a resumed epoch, for which Lightning calls no other hook."""
         self._start(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start the clock."""
+        """Start the clock of an epoch."""
         self._start(trainer)
 
     def on_train_batch_end(
@@ -54,11 +54,11 @@ class Times(pl.Callback):
         self._validation = self._now(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Stop it."""
+        """Stop the clock of the validation."""
         self._validated += self._now(trainer) - self._validation
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log the epoch's values."""
+        """Log the values of the epoch."""
         progress: Any = trainer.fit_loop.epoch_loop.batch_progress
         share = progress.current.ready / trainer.num_training_batches
         values: dict[str, Any] = {

@@ -1,5 +1,6 @@
-"""Keeps how the gradient weight W is distributed over a batch's anchors, all through training."""
+"""Histogram of the gradient weight W of the anchors, during training."""
 
+import math
 from typing import Any
 
 import pytorch_lightning as pl
@@ -9,33 +10,44 @@ from torch import Tensor
 
 from ssl_vision.callbacks.objective_eval import objective_at
 
-BINS = 20
-"""Of [0, 1], equally wide."""
+BINS = 80
+"""Number of bins, equally wide in d = log(W / (1 − W)), which resolves weights near 0 and near 1."""
+
+_LIMIT = 10.0
+"""The bins divide −10 to 10; the first and the last also contain everything beyond."""
 
 
 def names() -> list[str]:
-    """Column of each bin: ``weight/`` and its lower end."""
-    return [f"weight/{place / BINS:.2f}" for place in range(BINS)]
+    """Column of each bin: ``weight/`` and the lower end of the bin as a value of W.
+
+    Example:
+        >>> names()[0], names()[40], names()[-1]
+        ('weight/0', 'weight/0.5', 'weight/0.999942')
+    """
+    ends = (2 * _LIMIT * place / BINS - _LIMIT for place in range(1, BINS))
+    return ["weight/0", *(f"weight/{1 / (1 + math.exp(-end)):.6g}" for end in ends)]
 
 
 def shares(weights: Tensor) -> Tensor:
-    """(BINS,) share of the values in each bin of [0, 1]; those that are not finite are in none.
+    """Share of the weights in each bin, shape (BINS,).
 
-    A value on the border of two bins is in the upper one, 1 in the last.
+    A weight on the border of two bins is in the upper one. Weights that are not finite are in none.
+
+    Args:
+        weights: weights from 0 to 1, shape (N,).
     """
-    weights = weights.float()
-    bins = (weights * BINS).floor().clamp(max=BINS - 1)  # torch.histc has no deterministic form on CUDA
-    counted = (bins == torch.arange(BINS, device=weights.device)[:, None]) & (weights <= 1)
-    return counted.sum(dim=1) / len(weights)
+    bins = weights.float().logit().add(_LIMIT).mul(BINS / (2 * _LIMIT)).floor().clamp(0, BINS - 1)
+    # torch.histc has no deterministic form on CUDA
+    return (bins == torch.arange(BINS, device=weights.device)[:, None]).sum(dim=1) / len(weights)
 
 
 class WeightHistogram(pl.Callback):
-    """Writes the histogram of W = sigmoid(d) of every step that the trainer logs, 20 shares a row.
+    """Writes the histogram of W = sigmoid(d) at every step that the trainer logs, one row per step.
 
-    An objective without a logit margin d leaves no rows.
+    An objective without a logit margin d has no rows.
 
     Args:
-        log: takes the rows; a ``RunLog`` puts them into ``weights.csv``.
+        log: logger of the rows; a ``RunLog`` writes them to ``weights.csv``.
         objective: submodule path of the training objective.
     """
 
@@ -45,12 +57,12 @@ class WeightHistogram(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Counts the anchors of the step, on the first process."""
+        """Log the histogram of the step, on the first process."""
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         step = trainer.global_step
         if not every or not step or step % every or not trainer.is_global_zero:
             return
         weights = objective_at(pl_module, self.path).anchor_weights()
         if len(weights):
-            found = dict(zip(names(), shares(weights).tolist(), strict=True))
-            self.log_rows({"epoch": float(trainer.current_epoch), **found}, step=step - 1)
+            row = dict(zip(names(), shares(weights).tolist(), strict=True))
+            self.log_rows({"epoch": float(trainer.current_epoch), **row}, step=step - 1)

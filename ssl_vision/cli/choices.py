@@ -12,10 +12,10 @@ _RUN_OPTIONS = "ssl_vision.cli.run_options"
 
 
 class Choice(NamedTuple):
-    """Classes that an option accepts besides those of the user.
+    """The classes of this package that an option accepts.
 
     Args:
-        package: import path of the package that has the classes.
+        package: import path of the package with the classes.
         bases: names of their base classes in the package.
     """
 
@@ -24,7 +24,7 @@ class Choice(NamedTuple):
 
     @property
     def classes(self) -> dict[str, Definition]:
-        """Classes of the package by name, without abstract ones."""
+        """The classes by name, without abstract ones."""
         families = [public_classes(self.package, base) for base in self.bases]
         return {name: each for family in families for name, each in family.items()}
 

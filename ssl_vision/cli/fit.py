@@ -84,11 +84,10 @@ class _Parser(ArgumentParser, LightningArgumentParser):
 
 
 class RunCLI(LightningCLI):
-    """``LightningCLI`` whose every ``fit`` has a run directory, metrics.csv and an honest resume.
+    """``LightningCLI`` in which every ``fit`` has a run directory, a metrics.csv and exact resume.
 
-    Differs from its parent in one thing that matters: the parent lets the hyper-parameters stored in a
-    checkpoint replace what the command line says. Here the config is what was given, and a checkpoint
-    that was made with another one is refused.
+    The parent class lets hyper-parameters stored in a checkpoint replace options of the command line. This
+    class uses the options as given, and refuses a checkpoint that was made with another config.
     """
 
     folder: RunFolder
@@ -119,7 +118,7 @@ class RunCLI(LightningCLI):
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Method names of the trainer and the arguments of theirs that are no options."""
+        """Return the methods of the trainer that are commands, with their arguments that are not options."""
         known = LightningCLI.subcommands()
         return {name: known[name] for name in ("fit", "validate")}
 
@@ -128,17 +127,17 @@ class RunCLI(LightningCLI):
         add_run_options(parser)
 
     def _set_seed(self) -> None:
-        """Seeds the generators, with a seed that each of them takes."""
+        """Seed the generators, after checking that the seed is valid for all of them."""
         seed = self.config[self.subcommand].seed_everything
         if not 0 <= seed < 2**32:
             raise InputError(f"--seed_everything must lie in 0..{2**32 - 1}, not {seed}")
         super()._set_seed()
 
     def _parse_ckpt_path(self) -> None:
-        """Leaves the config as it was given."""
+        """Do not read options from the checkpoint."""
 
     def before_instantiate_classes(self) -> None:
-        """Settles the run directory and the checkpoint to continue from, before anything is built."""
+        """Determine the run directory and the checkpoint to continue from, before anything is built."""
         config = self.config[self.subcommand]
         if config.metrics.k is None:
             config.metrics.k = knn_k(config.data.class_path)
@@ -178,14 +177,14 @@ class RunCLI(LightningCLI):
         self.wandb_mode = mirror_mode(config.wandb)
 
     def _plain(self, config: Namespace) -> dict[str, Any]:
-        """What describes the run, as plain dicts and lists."""
+        """Return the config to record, as plain dicts and lists."""
         text = self._parser(self.subcommand).dump(config, skip_unset=False, skip_validation=True)
         plain = yaml.safe_load(text)
         recorded: dict[str, Any] = below_home({key: plain[key] for key in _RECORDED})
         return recorded
 
     def _last(self) -> str | None:
-        """The run's last checkpoint that can be read; None where training has yet to write one."""
+        """Return the run's last readable checkpoint, or None if training has not written one yet."""
         found = [file for file in (self.folder.last, self.folder.previous) if file.exists()]
         while found:
             file = found.pop(0)
@@ -194,17 +193,17 @@ class RunCLI(LightningCLI):
             except InputError as error:
                 if not found:
                     raise
-                rank_zero_warn(f"{error}: taking the one before it, {found[0]}")
+                rank_zero_warn(f"{error}: falling back to {found[0]}")
                 continue
             rank_zero_info(f"continuing from {file}")
             return str(file)
         if self.subcommand != "fit" or any(self.folder.checkpoints.glob("*.ckpt")):
             raise InputError(f"{self.folder.last}: no such checkpoint")
-        rank_zero_info(f"no checkpoint in {self.folder.checkpoints}: starting afresh")
+        rank_zero_info(f"no checkpoint in {self.folder.checkpoints}: starting from the beginning")
         return None
 
     def _refuse_other_config(self, checkpoint: Checkpoint) -> None:
-        """A continued run must be the same run; a measured network must be the same network."""
+        """Refuse to continue another run, or to validate another network."""
         other = differences(checkpoint.config, self.plain_config, moved=_knows_images(checkpoint))
         if self.subcommand != "fit":
             trained = ("model.init_args.objective", "model.init_args.optimizer")
@@ -213,7 +212,7 @@ class RunCLI(LightningCLI):
             raise InputError(f"{checkpoint.path} was made with another config ({'; '.join(other)})")
 
     def instantiate_classes(self) -> None:
-        """Builds model, data and trainer; a value that a constructor refuses is the user's error."""
+        """Build model, data and trainer; report values that a constructor refuses as errors in the input."""
         try:
             super().instantiate_classes()
         except InputError:
@@ -225,7 +224,7 @@ class RunCLI(LightningCLI):
             raise InputError(one_line(str(error)) or type(error).__name__) from error
 
     def _run_subcommand(self, subcommand: str) -> None:
-        """Runs the trainer; what it finds wrong with an option or a checkpoint is the user's error."""
+        """Run the trainer; report problems with an option or a checkpoint as errors in the input."""
         try:
             super()._run_subcommand(subcommand)
         except (InputError, MisconfigurationException, OSError):
@@ -233,7 +232,7 @@ class RunCLI(LightningCLI):
         except Exception as error:
             if "`val_check_interval`" in str(error):
                 raise InputError(
-                    "--trainer.val_check_interval: more than the training batches of an epoch"
+                    "--trainer.val_check_interval exceeds the number of training batches in an epoch"
                 ) from error
             path = self.config_init[subcommand].ckpt_path
             if path is None or self.start.started:
@@ -241,7 +240,7 @@ class RunCLI(LightningCLI):
             raise InputError(f"{path}: cannot be restored ({one_line(str(error))})") from error
 
     def before_fit(self) -> None:
-        """Takes the initial weights, or checks that the images are those of the checkpoint."""
+        """Load initial weights, or check that the images are those of the checkpoint."""
         config = self.config_init["fit"]
         if self.checkpoint is not None:
             if getattr(rank_zero_only, "rank", 0) == 0 and isinstance(self.datamodule, ImageData):
@@ -250,7 +249,7 @@ class RunCLI(LightningCLI):
             rank_zero_info(start_from(self.model, config.initial_checkpoint))
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
-        """The trainer with the run's loggers and callbacks added to those of the config."""
+        """Return the trainer, with the run's loggers and callbacks added to those of the config."""
         config = self.config_init[self.subcommand]
         if self.subcommand == "validate":
             bar = [] if config.trainer.enable_progress_bar is False else [RunBar()]
@@ -302,7 +301,7 @@ class RunCLI(LightningCLI):
         if not self.trainer.is_global_zero:
             return
         if self.config_init["fit"].report:
-            allowed = list(class_paths(self.plain_config))  # all of the user's own command
+            allowed = list(class_paths(self.plain_config))  # all named in the user's own command
             self.page = {"path": self.folder.path, "data": self.datamodule, "allowed": allowed}
         if quiet():
             self.message = str(self.folder.path)
@@ -320,20 +319,20 @@ def _knows_images(checkpoint: Checkpoint | None) -> bool:
 
 
 def knn_k(class_path: str) -> int:
-    """Neighbours that vote by default on a data set."""
+    """Return the default number of neighbours of a data set."""
     module, _, name = class_path.rpartition(".")
     data = getattr(importlib.import_module(module), name)
     return int(data.knn_k) if issubclass(data, ssl_vision.data.ImageData) else ssl_vision.data.ImageData.knn_k
 
 
 def _place_to_continue(folder: RunFolder, *, online: bool) -> str | None:
-    """The checkpoint that a requeued run continues from, as for ``--ckpt_path``; None for other runs.
+    """Return the checkpoint from which a requeued run continues, as for ``--ckpt_path``; None for other runs.
 
-    The first process of a machine decides for those that it launches, which inherit its environment.
+    The first process of a machine decides for the processes that it launches, which inherit its environment.
 
     Args:
         folder: run directory.
-        online: a run that ``wandb agent`` hands out again may take its checkpoint from W&B.
+        online: allow a run that ``wandb agent`` has rescheduled to download its checkpoint from W&B.
     """
     if _requeued():
         return "last"
@@ -348,7 +347,7 @@ def _place_to_continue(folder: RunFolder, *, online: bool) -> str | None:
 
 
 def _requeued() -> bool:
-    """Whether SLURM starts this job again, by the same command as the first time."""
+    """Return True if SLURM has restarted this job, with the command of the first start."""
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
 
 
@@ -375,7 +374,7 @@ def executed(args: Sequence[str]) -> RunCLI:
         Interrupted: a signal ended the run, whose state is saved.
     """
     with warnings.catch_warnings(), mirror_ends():
-        # LightningCLI warns against args beside sys.argv; here they are the same.
+        # LightningCLI warns if args are given and sys.argv is not empty; here, they are the same.
         warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
         warnings.filterwarnings(
@@ -390,12 +389,12 @@ def executed(args: Sequence[str]) -> RunCLI:
         except MisconfigurationException as error:
             raise InputError(one_line(str(error))) from error
         except SystemExit as error:
-            if isinstance(error.__context__, KeyboardInterrupt):  # Lightning's way out of Ctrl-C
+            if isinstance(error.__context__, KeyboardInterrupt):  # how Lightning ends after Ctrl-C
                 raise error.__context__ from None
             raise
 
 
 def _is_about_the_run(record: logging.LogRecord) -> bool:
     noise = ("TPU available", "GPU available", "litlogger", "litmodels", "Loading `train_dataloader`")
-    said = ("Restoring states", "Restored all states", "`Trainer.fit` stopped")  # in other words, by the run
+    said = ("Restoring states", "Restored all states", "`Trainer.fit` stopped")  # the run prints its own
     return not any(word in record.getMessage() for word in (*noise, *said))

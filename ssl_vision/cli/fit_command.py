@@ -1,4 +1,4 @@
-"""The commands ``fit`` and ``validate``: help at once, all else once torch is imported."""
+"""The commands ``fit`` and ``validate``; help is printed without importing torch."""
 
 from collections.abc import Sequence
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Help of ``fit``: the options that people set, and the options of one class, without importing torch."""
+"""Help of ``fit``: the most common options, and the options of one class, without importing torch."""
 
 import re
 import shutil
@@ -12,10 +12,10 @@ from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.errors import InputError
 
 START = """\
-ssl-vision fit pretrains an encoder. It needs at least one option:
+ssl-vision fit pretrains an encoder. Give at least one option:
 
   ssl-vision fit --config configs/pretrain/digits.yaml     a first run, on handwritten digits
-  ssl-vision fit --data CIFAR10 --data.download true       CIFAR-10, by SimCLR with InfoNCE
+  ssl-vision fit --data CIFAR10 --data.download true       CIFAR-10, with SimCLR and InfoNCE
   ssl-vision fit --data ImageFolder --data.root my_images  your own images, in any folders
 
 Change one thing with an option, such as --model.objective MACL or --trainer.max_epochs 100.
@@ -60,28 +60,28 @@ GROUPS = {
 """Options in the short help, by group."""
 
 TEXTS = {
-    "config": "Config file; several are combined, and options after it replace its values.",
-    "ckpt_path": "Continue a run from a checkpoint; last is the run's own last one.",
+    "config": "Config file; later files and options take precedence.",
+    "ckpt_path": "Checkpoint to continue from, or last: the last one of the run.",
     "seed_everything": "Seed of the initial weights, the batches and the views.",
     "data": "Data set: {classes}, or your own.",
     "model": "Method: {classes}, or your own.",
-    "model.encoder": "Network: {classes}, or any other.",
-    "model.objective": "Loss on the embeddings; ssl-vision list objectives lists them.",
-    "trainer.max_epochs": "Epochs.",
-    "trainer.max_steps": "End after this number of updates; -1 has no limit.",
-    "trainer.max_time": "End after a time, days:hours:minutes:seconds.",
+    "model.encoder": "Encoder: {classes}, or your own module.",
+    "model.objective": "Objective; ssl-vision list objectives lists all of them.",
+    "trainer.max_epochs": "Number of epochs.",
+    "trainer.max_steps": "Number of updates after which the run ends; -1 for no limit.",
+    "trainer.max_time": "Time after which the run ends, days:hours:minutes:seconds.",
     "trainer.accelerator": "Kind of device: cpu, gpu, mps, or auto.",
     "trainer.devices": "Number of devices, or their indices.",
     "trainer.precision": "Precision: 32-true, bf16-mixed or 16-mixed; null is 32-true.",
-    "trainer.accumulate_grad_batches": "Batches whose gradients are added for an update.",
-    "trainer.gradient_clip_val": "Largest norm of the gradient.",
-    "trainer.sync_batchnorm": "BatchNorm over the images of all processes.",
-    "trainer.check_val_every_n_epoch": "Epochs from one validation to the next.",
-    "trainer.limit_train_batches": "Batches in an epoch: a number, or a share such as 0.5.",
-    "trainer.log_every_n_steps": "Steps from one row of metrics.csv to the next.",
+    "trainer.accumulate_grad_batches": "Number of batches whose gradients are accumulated.",
+    "trainer.gradient_clip_val": "Gradient norm above which gradients are clipped.",
+    "trainer.sync_batchnorm": "Compute BatchNorm over the images of all processes.",
+    "trainer.check_val_every_n_epoch": "Number of epochs between validations.",
+    "trainer.limit_train_batches": "Batches per epoch: a number, or a share such as 0.5.",
+    "trainer.log_every_n_steps": "Number of steps between rows of metrics.csv.",
     "trainer.enable_progress_bar": "Show the progress bar; null shows it.",
 }
-"""Descriptions of Lightning's options, and of options whose class is chosen."""
+"""Descriptions of Lightning's options, and of options that select a class."""
 
 _OWN_DEFAULTS = {"config": "null", "ckpt_path": "null", "seed_everything": "0"}
 
@@ -90,7 +90,7 @@ _WIDEST = 110
 
 
 def answer(args: Sequence[str]) -> str | None:
-    """Return what to print for arguments of ``fit`` that ask for help; None if they do not.
+    """Return the help that arguments of ``fit`` ask for, or None if they do not.
 
     ``--help all`` and the help of a class without known sources are left to the parser.
 
@@ -115,7 +115,7 @@ def answer(args: Sequence[str]) -> str | None:
 
 
 def short_help() -> str:
-    """Return the options that people set, in groups, with defaults and one sentence each."""
+    """Return the most common options in groups, each with its default and one sentence."""
     lines = ["usage: ssl-vision fit [--config FILE] [--OPTION VALUE ...] (with the defaults)"]
     for group, names in GROUPS.items():
         lines += ["", f"{group}:", *_table(map(listed, names))]

@@ -57,7 +57,7 @@ def _lines(run: Run, images: int | None, data: ImageData | None) -> Iterator[str
     options, split = _evaluation(data)
     if split:
         yield f"  ssl-vision evaluate {folder}{options}   kNN and a linear probe on {split}"
-    yield f"  ssl-vision report {folder}     a page about the run, its map of images among it"
+    yield f"  ssl-vision report {folder}     an HTML report with a map of the images"
 
 
 def _length(run: Run) -> str:

@@ -1,4 +1,4 @@
-"""The command ``ssl-vision list``: what the package has, one line each, without importing torch."""
+"""The command ``ssl-vision list``, which does not import torch."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -21,7 +21,7 @@ DEFAULTS = {
     "trainer.log_every_n_steps": 10,
     "trainer.enable_model_summary": False,
 }
-"""Defaults of ``fit`` by option; like the texts below literals, which `choices` reads from this file."""
+"""Defaults of ``fit`` by option. `choices` reads them, and the texts below, from this file as literals."""
 
 
 def add_run_options(parser: LightningArgumentParser) -> None:
@@ -50,7 +50,7 @@ def add_run_options(parser: LightningArgumentParser) -> None:
         "--save_every_n_steps",
         type=PositiveInt | None,
         default=None,
-        help="Save last.ckpt every n steps, too, not only after each epoch.",
+        help="Also save last.ckpt every n steps, not only after each epoch.",
     )
     parser.add_argument(
         "--spare_dir",
@@ -68,13 +68,13 @@ def add_run_options(parser: LightningArgumentParser) -> None:
         "--wandb_artifacts",
         type=Artifacts,
         default="none",
-        help="Upload to W&B the last checkpoint, the best one, or none. An encoder goes with it.",
+        help="Checkpoint to upload to W&B: last, best or none. Exported encoders are uploaded with it.",
     )
     parser.add_argument(
         "--wandb_media",
         type=bool,
         default=False,
-        help="Upload the report, views, neighbours and the map of embeddings to W&B.",
+        help="Upload the report, views, neighbours and the embedding map to W&B.",
     )
     parser.add_argument("--report", type=bool, default=True, help="Write report.html when training ends.")
     parser.callback_keys.append("metrics")

@@ -45,7 +45,7 @@ def run(args: Sequence[str]) -> None:
         "paths", nargs="*", type=str, help="Run directories, or directories of them (default: runs)."
     )
     parser.add_argument(
-        "--by", type=str, default="objective", help="Key whose values are compared, such as batch_size."
+        "--by", type=str, default="objective", help="Key whose values are compared, such as temperature."
     )
     parser.add_argument(
         "--metric",

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from ssl_vision.cli.suggestions import closest_match
-from ssl_vision.compare.keys import check_known, is_metric, shortened, shown
+from ssl_vision.compare.keys import check_known, full_key, is_metric, shortened, shown
 from ssl_vision.compare.metric_selector import MetricSelector, shared_conditions
 from ssl_vision.compare.statistics import Paired, holm, paired, t_interval
 from ssl_vision.descriptions import MetricDescription
@@ -58,7 +58,7 @@ class Comparison:
     alpha: float
     seeds: tuple[int, ...]
     left_out: Mapping[str, tuple[int, ...]]
-    """Seeds of each group that another group lacks."""
+    """Seeds of each group that are missing in another group."""
     differing: Mapping[str, Mapping[str, Any]]
     """Settings other than ``by`` that differ, with the value of each group."""
     groups: tuple[Group, ...]
@@ -86,7 +86,8 @@ def compare(
 
     Args:
         runs: finished runs, evaluated if the metric is in evaluation.json.
-        by: key whose values define the groups, ``objective`` or any key of config.yaml.
+        by: key whose values define the groups: ``objective``, any key of config.yaml, or the last part of
+            one, such as ``temperature``.
         selector: value that is compared; the kNN accuracy by default.
         baseline: group with which all others are compared; None compares every two groups.
         allow: further keys that may differ.
@@ -100,6 +101,7 @@ def compare(
         raise InputError(f"alpha: expected a number from 1e-9 to below 1, got {alpha:g}")
     if is_metric(by) or by in ("seed", "seed_everything", "name"):
         raise InputError(f"--by {by}: expected a setting; runs are paired by their seeds")
+    by, *allow = (full_key(key, runs) for key in (by, *allow))
     for key in (by, *allow):
         check_known(key, runs)
     groups = _grouped(runs, by)

@@ -40,6 +40,30 @@ def check_known(key: str, runs: Sequence[Run], *, others: Sequence[str] = ()) ->
         raise InputError(f"no run has '{key}' in its {file}{closest_match(key, candidates)}")
 
 
+def full_key(key: str, runs: Sequence[Run]) -> str:
+    """Complete the name of a setting, such as ``temperature`` for ``model.objective.temperature``.
+
+    A key that a config has, a short name and a metric are returned as they are. Any other key is matched
+    with the last parts of all settings. If several match, the one that differs between the runs is meant.
+
+    Args:
+        key: setting or metric.
+        runs: runs with readable configs.
+
+    Raises:
+        InputError: Several settings match, and not exactly one of them differs; the message lists them.
+    """
+    if is_metric(key) or key == "name" or key in SHORT or any(run.whole_key(key) for run in runs):
+        return key
+    known = dict.fromkeys(name for run in runs for name in _keys(run.config))
+    matches = [name for name in known if name.endswith(f".{key}")]
+    varying = [name for name in matches if len({str(run.setting(name)) for run in runs}) > 1]
+    candidates = varying or matches
+    if len(candidates) > 1:
+        raise InputError(f"'{key}' is ambiguous: choose one of {', '.join(sorted(candidates))}")
+    return candidates[0] if candidates else key
+
+
 def _metrics(run: Run) -> Iterator[str]:
     yield from names(run.folder.metrics_file)
     with suppress(InputError):

@@ -3,11 +3,11 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ssl_vision.cli.parser import ArgumentParser
-from ssl_vision.compare.keys import check_known, is_metric, key_value
+from ssl_vision.compare.keys import check_known, full_key, is_metric, key_value
 from ssl_vision.descriptions import description_of
 from ssl_vision.evaluation.rows import aligned
 from ssl_vision.progress import duration
@@ -21,22 +21,23 @@ _FACTS: dict[str, Callable[[Run], Any]] = {
     "epoch": lambda run: run.epoch,
     "time": lambda run: run.seconds,
     "knn": lambda run: run.last(_KNN.logged_name),
+    "knn_split": lambda run: None if run.last(_KNN.logged_name) is None else run.validated_on,
 }
 """Columns that are neither settings nor metrics."""
 
-_COLUMNS = ("run", "status", "objective", "data", "seed", "epoch", "knn", "time")
+_COLUMNS = ("run", "status", "objective", "data", "seed", "epoch", "knn", "knn_split", "time")
 _LEFT = ("run", "status", "objective", "data")
 
 
 def run(args: Sequence[str]) -> None:
-    """List runs: status, objective, completed epochs, last validation kNN accuracy (%) and time.
+    """List runs: status, objective, completed epochs, last validation kNN accuracy (%), its images, and time.
 
     Reads only config.yaml, metrics.csv and times.csv of each run directory at or below the paths, and
     evaluation.json if asked for. A run is *running* while a process trains it, *finished* after all its
     epochs, and *stopped* otherwise. A run whose config or log is damaged is *unreadable*, and a line on
-    stderr says why. A key is one of run, status, epoch, time, knn, objective, data, seed, epochs,
-    batch_size; a key of config.yaml, such as model.objective.temperature, with or without init_args; or the
-    name of a metric, such as val/rankme or test/linear_top1.
+    stderr says why. A key is one of run, status, epoch, time, knn, knn_split, objective, data, seed, epochs,
+    batch_size; a key of config.yaml, such as model.objective.temperature, with or without init_args, or its
+    last part; or the name of a metric, such as val/rankme or test/linear_top1.
 
     Raises:
         InputError: There is no run, or no run has one of the keys.
@@ -67,10 +68,12 @@ def run(args: Sequence[str]) -> None:
     filters = dict(key_value("--where", text) for text in options.where)
     keys = list(dict.fromkeys([*columns, *filters, *([options.sort] if options.sort else []), "status"]))
     runs = find_runs(options.paths or ["runs"])
-    rows = [_row(run, keys) for run in runs]
+    undamaged = [run for run in runs if run.damage is None]
+    names = {key: key if key in _FACTS else full_key(key, undamaged) for key in keys}
+    rows = [_row(run, names) for run in runs]
     for key in keys:
         if key not in _FACTS and all(row[key] is None for row in rows):
-            check_known(key, [run for run in runs if run.damage is None], others=tuple(_FACTS))
+            check_known(names[key], undamaged, others=tuple(_FACTS))
     rows = [row for row in rows if all(_matches(row[key], value) for key, value in filters.items())]
     if options.sort:
         key = options.sort
@@ -85,16 +88,18 @@ def run(args: Sequence[str]) -> None:
         print(f"none of {len(runs)} runs has {' and '.join(options.where)}")
     else:
         left = next((i for i, key in enumerate(columns) if key not in _LEFT), len(columns))
-        heads = [f"validation {_KNN.heading}" if key == "knn" else key for key in columns]
+        titles = {"knn": _KNN.heading, "knn_split": f"{_KNN.title} measured on"}
+        heads = [titles.get(key, key) for key in columns]
         lines = [[_cell(key, value) for key, value in row.items()] for row in rows]
         print(aligned([heads, *lines], left=max(1, left)))
 
 
-def _row(run: Run, keys: Sequence[str]) -> dict[str, Any]:
+def _row(run: Run, names: Mapping[str, str]) -> dict[str, Any]:
+    """The values of a run by the keys as they were given, of which ``names`` has the full names."""
     if run.damage is not None:
         print(f"ssl-vision runs: {run.damage}", file=sys.stderr)
-        return {key: {"run": str(run.folder.path), "status": "unreadable"}.get(key) for key in keys}
-    return {key: _value(run, key) for key in keys}
+        return {key: {"run": str(run.folder.path), "status": "unreadable"}.get(key) for key in names}
+    return {key: _value(run, name) for key, name in names.items()}
 
 
 def _value(run: Run, key: str) -> Any:

@@ -1,5 +1,6 @@
 """Base class of the data modules."""
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
+from ssl_vision.data.augment.deferred import DeferredViews
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.images import Batch, Images
 from ssl_vision.data.loading.device_cache import Resident
@@ -25,8 +27,11 @@ _DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 LARGEST_BATCH = 2**20
 """Maximum batch size per process."""
 
-QUERIES, BANK = 0, 1
-"""Indices of the validation loaders."""
+QUERIES = 0
+"""Index of the validation loader of the queries."""
+
+BANK = 1
+"""Index of the validation loader of the labelled bank."""
 
 
 class ImageData(pl.LightningDataModule):
@@ -112,6 +117,7 @@ class ImageData(pl.LightningDataModule):
         self.resident = resident
         self._resident = Resident(resident)
         self._splits: dict[Split, Images] = {}
+        self._deferred: DeferredViews | None = None
 
     def __str__(self) -> str:
         return f"{type(self).__name__}(root={str(self.root)!r}, views={self.views})"
@@ -200,6 +206,7 @@ class ImageData(pl.LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Read the splits of a stage, so that missing data is reported before the stage starts."""
+        self._deferred = None
         splits = self._needed(stage)
         self.check(*splits)
         for split in splits:
@@ -258,23 +265,44 @@ class ImageData(pl.LightningDataModule):
         """Make the model's input on the device of the batch.
 
         During training, these are two views, which differ between epochs. Otherwise, these are the plain
-        images, and for the queries also two views, which are the same at every epoch.
+        images, and for the queries also two views, which are the same at every epoch and not compiled.
         """
         if self.trainer is not None and self.trainer.training:
+            if self._deferred is not None:
+                self._deferred.set_epoch(self.trainer.current_epoch)
+                return batch
             views = self.views(
                 batch.images,
                 batch.indices,
                 seed=self.seed,
                 epoch=self.trainer.current_epoch,
-                dtype=_DTYPES.get(self.trainer.precision, torch.float32),
+                dtype=self._views_dtype,
                 memory_format=torch.channels_last,
             )
             return batch._replace(views=views)
         query_views: Tensor | None = None
         if dataloader_idx == QUERIES:
             seed = fold(self.seed, Stream.QUERIES)
-            query_views = self.views(batch.images, batch.indices, seed=seed, epoch=0)
+            eager = dataclasses.replace(self.views, compile=False)
+            query_views = eager(batch.images, batch.indices, seed=seed, epoch=0)
         return batch._replace(images=self.views.plain(batch.images), views=query_views)
+
+    def defer_views(self, device: torch.device) -> DeferredViews:
+        """Leave the views of the training batches to the caller, until `setup` is called again.
+
+        Args:
+            device: Device of the batches.
+
+        Returns:
+            A function that makes the views of a batch.
+        """
+        self._deferred = DeferredViews(self.views, seed=self.seed, dtype=self._views_dtype, device=device)
+        return self._deferred
+
+    @property
+    def _views_dtype(self) -> torch.dtype:
+        precision = None if self.trainer is None else self.trainer.precision
+        return _DTYPES.get(str(precision), torch.float32)
 
     def _batches(self, data: Images, *, training: bool) -> Batches:
         trainer = self.trainer

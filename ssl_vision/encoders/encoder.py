@@ -35,7 +35,7 @@ class Encoder(nn.Module):
 
     @property
     def undecayed(self) -> frozenset[str]:
-        """Names of parameters without weight decay where biases have none; by default empty."""
+        """Names of parameters without weight decay if ``exclude_bias_and_norm`` is set; by default empty."""
         return frozenset()
 
     def forward(self, images: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ class ResNet(torchvision_resnet.ResNet, Encoder):
                 f"width {width} and depth {depth} make {count:.1e} parameters, over {MOST_PARAMETERS:.1e}"
             )
         block, layers = _LAYERS[depth]
-        # torchvision's constructor knows one width only: take its blocks and leave its constructor out.
+        # torchvision's constructor supports only one width, so its blocks are used without its constructor.
         nn.Module.__init__(self)
         self._norm_layer = nn.BatchNorm2d
         self.inplanes, self.dilation, self.groups, self.base_width = width, 1, 1, 64

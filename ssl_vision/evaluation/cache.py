@@ -1,4 +1,4 @@
-"""The feature cache: what a network made of a split's images, kept in a file named by its content."""
+"""Cache of features in files named by a hash of everything that determines them."""
 
 import dataclasses
 import hashlib
@@ -17,7 +17,7 @@ from ssl_vision.evaluation.features import Features
 from ssl_vision.runs.atomic_files import atomic_write
 
 _FORMAT = 2
-"""Part of every key: to be raised when the form of a file changes, or what a network makes of images."""
+"""Version in every key, increased when the file format or the computation of features changes."""
 
 
 def digest_of_network(state: Mapping[str, Tensor], description: Any) -> str:
@@ -30,7 +30,7 @@ def digest_of_network(state: Mapping[str, Tensor], description: Any) -> str:
 
 
 def digest_of_features(key: str, features: Features) -> str:
-    """SHA-256 of the key of a file, and of the names, types, shapes and bytes of its features."""
+    """Return the SHA-256 of a file's key and of the names, types, shapes and bytes of its features."""
     digest = hashlib.sha256(key.encode())
     for name, values in features.items():
         digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
@@ -39,22 +39,22 @@ def digest_of_features(key: str, features: Features) -> str:
 
 
 def digest_of_views(views: Views, *, plain: bool) -> str:
-    """What decides how an image looks to the network: as it is, or as a random view."""
+    """Return the options that determine the pixels of an image, un-augmented or as a random view."""
     fields = dataclasses.asdict(views)
     names = ("size", "mean", "std") if plain else sorted(fields.keys() - {"compile"})
     return json.dumps({name: fields[name] for name in names})
 
 
 class FeatureCache:
-    """Features in ``folder``, one file for each (network, images, views, layers).
+    """Cache of features with one file for each (network, images, views, layers).
 
-    A file's name holds a hash of all that its content is a function of, so that none is ever out of date; it
-    may be deleted at any time. The file holds a checksum of the features; where it does not fit, or the file
-    cannot be read, the features are computed again and a line on stderr says so. Another one reports a file
-    that cannot be written. Features that are not finite are not kept.
+    The name of a file contains a hash of everything that determines its content, so a file is never out of
+    date. Files may be deleted at any time. If a file cannot be read or its checksum does not match, the
+    features are computed again, with a message on stderr. A file that cannot be written is also reported.
+    Features that are not finite are not stored.
 
     Args:
-        folder: where the files lie.
+        folder: directory of the files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -63,13 +63,13 @@ class FeatureCache:
     def get(
         self, title: str, parts: tuple[str, ...], layers: tuple[str, ...], make: Callable[[], Features]
     ) -> Features:
-        """The features of ``layers``, from the file or made and written.
+        """Read the features of ``layers``, or compute and store them.
 
         Args:
-            title: how the file's name begins.
-            parts: all that decides the features.
-            layers: which of them are wanted.
-            make: makes them.
+            title: beginning of the name of the file.
+            parts: everything that determines the features.
+            layers: layers to return.
+            make: function that computes the features.
         """
         key = hashlib.sha256(json.dumps([_FORMAT, parts, layers]).encode()).hexdigest()[:24]
         file = self.folder / f"{title}-{key}.pt"

@@ -1,4 +1,4 @@
-"""Which data an evaluation used: the run's own, and what distinguishes others in its rows."""
+"""The data of an evaluation: the run's own data, and the fields that distinguish other data in rows."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from ssl_vision.runs.folder import below_home, significant
 
 
 def same_data(own: Mapping[str, Any], data: ImageData) -> bool:
-    """Whether the data are of the run's data set; images of one's own are told apart by their folders."""
+    """Return True if the data are of the run's data set; image folders are compared by their paths."""
     name = own_data({"data": own})["data"]
     if not isinstance(data, ImageFolder):
         return type(data).__name__ == name
@@ -19,7 +19,7 @@ def same_data(own: Mapping[str, Any], data: ImageData) -> bool:
 
 
 def _at(options: Mapping[str, Any], data: ImageData) -> bool:
-    """Whether the data lie in the root of some options."""
+    """Return True if the data have the root of the given options."""
     return "root" in options and data.root.resolve() == Path(options["root"]).expanduser().resolve()
 
 
@@ -27,19 +27,19 @@ _NO_SETTINGS = {
     "class_path", "root", "test", "batch_size", "eval_batch_size", "seed", "val", "val_folder",
     "val_share", "views.compile",
 }  # fmt: skip
-"""Options of data that rows name elsewhere, or that do not change what evaluation sees."""
+"""Options of data that other fields of a row state or that do not affect the evaluation."""
 
 
 def data_place(
     own: Mapping[str, Any], stored: Mapping[str, Any], given: Mapping[str, Any], data: ImageData
 ) -> dict[str, str]:
-    """Root, folder and settings, as far as they apply, of the data of an evaluation.
+    """Return root, folder and settings of the data of an evaluation, as far as they apply.
 
     Args:
-        own: the data of the run's config.
-        stored: the same with every option that has a default, or another class where the run's is not built.
-        given: the data as options say now.
-        data: what they made.
+        own: data section of the run's config.
+        stored: the same section with all defaults, or another class if that of the run cannot be built.
+        given: data section with the options of the command.
+        data: data module built from ``given``.
     """
     place: dict[str, str] = {}
     mine = own.get("init_args") or {}

@@ -33,22 +33,22 @@ from ssl_vision.tracking.wandb import mirror_rows
 def run(args: Sequence[str]) -> dict[str, Any] | None:
     """Evaluate a checkpoint, print the tables, and add the rows to evaluation.json in the run directory.
 
-    With ``--encoder``, evaluate an encoder that was trained elsewhere; its rows are written if there is an
+    ``--encoder`` evaluates an encoder that was trained elsewhere; its rows are written only with
     ``--output``.
 
-    Model and data come from the checkpoint alone; options change the protocol, and ``--data.…`` the data.
-    Another data set, ``--data CLASS``, is brought to the size and the normalisation of the run unless
-    ``--data.views.…`` says otherwise. A row replaces that of the same measurement (data, root, folder, split,
-    protocol, layer, k, temperature, …); all others stay. A measurement that fails is named on stderr and left
-    out, so that its earlier row stays. Nothing is downloaded unless ``--data.download true`` is given, and a
-    run of another user needs ``--data.root``.
+    Model and data are those of the checkpoint. Options change the protocol, and ``--data.…`` changes the
+    data. Images of another data set, ``--data CLASS``, are given the size and the normalisation of the run
+    unless ``--data.views.…`` sets others. A row replaces the row of the same measurement (data, root, folder,
+    split, protocol, layer, k, temperature, …). A measurement that fails is reported on stderr, and its
+    earlier row is kept. Nothing is downloaded unless ``--data.download true`` is given. A run of another user
+    requires ``--data.root``.
 
     Returns:
-        What the run's page is made of; None where other data than the run's were measured.
+        The arguments for the report of the run; None if other data than the run's were measured.
 
     Raises:
-        InputError: a checkpoint that cannot be used, absent data, a wrong option, an ``evaluation.json`` that
-            cannot be read, or nothing of the trained network that could be measured.
+        InputError: the checkpoint, an option or ``evaluation.json`` is invalid, the data are missing, or no
+            measurement of the trained network was possible.
     """
     if names_encoder(args):
         evaluate_encoder(args, run.__doc__)
@@ -136,7 +136,7 @@ def evaluate_run(args: Sequence[str]) -> EvaluatedRun:
 def _data(
     checkpoint: Checkpoint, args: Sequence[str], allowed: Sequence[str], *, own: bool
 ) -> dict[str, Any]:
-    """The data section that the command line changes."""
+    """Return the data section that options of the command line modify."""
     path, config = checkpoint.path, checkpoint.config
     try:
         return safe_data(config, where=path, owned=own, allowed=allowed)
@@ -150,7 +150,7 @@ def _data(
 
 
 def _beside(checkpoint: Checkpoint) -> RunFolder:
-    """The run directory; the checkpoint's own folder where it lies outside a run."""
+    """Return the run directory, or the directory of a checkpoint outside a run."""
     run = RunFolder(checkpoint.path.parent.parent)
     return run if run.config_file.exists() else RunFolder(checkpoint.path.parent)
 

@@ -1,4 +1,4 @@
-"""A network's features of a data set's splits, each made once, or taken from the cache."""
+"""Features of a data set's splits by a network, computed once or read from the cache."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -30,18 +30,18 @@ from ssl_vision.methods import Method
 from ssl_vision.metrics.lidar import ViewScatter, joined, view_scatter
 
 _IMAGES_OF_MANY_VIEWS = 128
-"""Images whose many views are embedded before their statistics are taken."""
+"""Number of images whose views are embedded before their statistics are computed."""
 
 
 class FeatureExtractor:
-    """Features of the splits, by one network.
+    """Computes the features of the splits by one network.
 
     Args:
-        network: a method or an encoder, on the device where the work is done.
-        splits: the images.
-        description: what the network is besides its weights, such as the model in a run's config.
-        layers: the layers that are kept.
-        cache: where features are kept from one evaluation to the next; None keeps nothing.
+        network: method or encoder, on the device of the computation.
+        splits: images to embed.
+        description: description of the network without its weights, such as the model in a run's config.
+        layers: layers to keep.
+        cache: cache that stores features for other evaluations, or None.
         seed: seed of random views.
         online: weight and bias of a linear layer that was trained along with the network on the same data
             set, or None.
@@ -76,7 +76,7 @@ class FeatureExtractor:
 
     @property
     def made(self) -> bool:
-        """Whether the un-augmented images of all splits are embedded."""
+        """True if the un-augmented images of all splits are embedded."""
         return self._plain.keys() >= self.splits.images.keys()
 
     @property
@@ -85,14 +85,14 @@ class FeatureExtractor:
         return self._digest[:12]
 
     def forget(self) -> None:
-        """Frees all but the features of un-augmented images."""
+        """Free all features except those of un-augmented images."""
         self._other.clear()
 
     def plain(self, split: Split, layer: str) -> Tensor:
-        """(N, F) features of the un-augmented images, on the model's device.
+        """Return the features of the un-augmented images on the device of the model, shape (N, F).
 
         Raises:
-            ValueError: some are not finite.
+            ValueError: some features are not finite.
         """
         if split not in self._plain:
             images, views = self.splits.images[split], self.splits.views
@@ -106,12 +106,12 @@ class FeatureExtractor:
         return _finite(self._plain[split][layer], split)
 
     def corrupted(self, layers: tuple[str, ...], corruption: Corruption, severity: int) -> Features:
-        """By layer, (N, F) features of the test images under a corruption.
+        """Return the features of corrupted test images by layer, shape (N, F).
 
         Args:
-            layers: which representations.
-            corruption: of `corrupt`.
-            severity: likewise.
+            layers: layers to return.
+            corruption: name of the corruption, as in `corrupt`.
+            severity: severity of the corruption, as in `corrupt`.
         """
         images, views, seed = self.splits.images["test"], self.splits.views, self.seed
         title = f"test-{corruption}-{severity}"
@@ -129,13 +129,13 @@ class FeatureExtractor:
     def pairs(
         self, split: Split, layers: tuple[str, ...], *, views: Views | None = None, epoch: int = VIEW_EPOCH
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """By layer, (N, F) features of one random view of each image and of another.
+        """Return the features of two random views of each image by layer, shape (N, F) each.
 
         Args:
-            split: whose images.
-            layers: which representations.
-            views: how they are made; None takes those of pretraining.
-            epoch: each gives other views.
+            split: split of the images.
+            layers: layers to return.
+            views: augmentations; None uses those of pretraining.
+            epoch: epoch of the views; each gives different ones.
         """
         images, made_by = self.splits.images[split], views or self.splits.views
 
@@ -149,12 +149,12 @@ class FeatureExtractor:
         return {name: (pair[0], pair[1]) for name, pair in kept.items()}
 
     def view_scatter(self, layers: tuple[str, ...], *, images: int, views: int) -> dict[str, ViewScatter]:
-        """By layer, the statistics of V random views of n test images, evenly spaced in the split.
+        """Return statistics of V random views of n evenly spaced test images by layer.
 
         Args:
-            layers: which representations.
-            images: n, unless there are fewer.
-            views: V.
+            layers: layers to return.
+            images: number n of images, or all if there are fewer.
+            views: number V of views.
         """
         test, made_by, seed = self.splits.images["test"], self.splits.views, self.seed
         count = min(images, len(test))
@@ -178,7 +178,7 @@ class FeatureExtractor:
         }
 
     def _many_views(self, images: Images, rows: Tensor, layers: tuple[str, ...], views: int) -> Features:
-        """By layer, (n, V, F) features of V random views of n images."""
+        """Return the features of V random views of n images by layer, shape (n, V, F)."""
         made: Features = {}
         for number in range(math.ceil(views / 2)):
             title = f"embed views {2 * number + 1} and {2 * number + 2} of {views}, images from {rows[0] + 1}"
@@ -194,12 +194,12 @@ class FeatureExtractor:
         return {name: features.transpose(0, 1) for name, features in made.items()}
 
     def augmented(self, layers: tuple[str, ...], count: int, *, plainer: bool) -> dict[str, list[Tensor]]:
-        """By layer, ``count`` times (N, F) features of random views of the train images.
+        """Return the features of ``count`` random views of the training images by layer, shape (N, F) each.
 
         Args:
-            layers: which representations.
-            count: views of each image.
-            plainer: only crop and flip, out of all that pretraining does.
+            layers: layers to return.
+            count: number of views of each image.
+            plainer: use only crop and flip of the augmentations of pretraining.
         """
         views = crop_and_flip(self.splits.views) if plainer else self.splits.views
         found: dict[str, list[Tensor]] = {name: [] for name in layers}
@@ -217,7 +217,7 @@ class FeatureExtractor:
         layers: tuple[str, ...],
         make: Callable[[], Features],
     ) -> Features:
-        """Those of `_kept`, held for other layers of the same protocol."""
+        """Return the features of `_kept`, which remain in memory for other layers of the protocol."""
         key = (split, *what, *layers)
         if key not in self._other:
             self._other[key] = self._kept(title, split, what, layers, make)
@@ -240,10 +240,10 @@ class FeatureExtractor:
 
 
 def _finite(features: Tensor, split: str) -> Tensor:
-    """The features as they are.
+    """Return the features unchanged.
 
     Raises:
-        ValueError: some are not finite.
+        ValueError: some features are not finite.
     """
     if not features.isfinite().all():
         raise ValueError(f"features of {split} images are not finite: training has diverged")

@@ -17,14 +17,14 @@ from ssl_vision.methods import Layers
 from ssl_vision.progress import Progress
 
 Features = dict[str, Tensor]
-"""(N, ·) float32 by layer."""
+"""Float32 features by layer, shape (N, ·)."""
 
 VIEW_EPOCH = 0
 
 _ON_CPU = 2**17
-"""Pixels that a network sees at a time on a CPU: 128 images of 32 x 32, which bounds its activations."""
+"""Maximum number of pixels in a batch on a CPU, 128 images of 32 x 32, which bounds the activations."""
 _ON_CUDA = 512
-"""Images that a network sees at a time on a CUDA device."""
+"""Number of images in a batch on a CUDA device."""
 
 
 def embed(
@@ -32,15 +32,15 @@ def embed(
 ) -> Features:
     """Compute the features of a split's images, un-augmented, in evaluation mode.
 
-    The network's training mode, parameters and BatchNorm statistics stay as they are.
+    The network's training mode, parameters and BatchNorm statistics do not change.
 
     Args:
         network: a method, which gives three layers, or an encoder, whose features are the layer
-            ``"backbone"``; on the device where the work is done.
+            ``"backbone"``, on the device of the computation.
         data: a split of N images.
-        views: says to which size images are brought and how they are normalised.
-        batch_size: images at a time; None chooses by the size of the images, so that memory stays bounded.
-        title: of the progress bar.
+        views: size and normalisation of the images.
+        batch_size: number of images in a batch; None chooses it by the size of the images to bound memory.
+        title: title of the progress bar.
 
     Returns:
         Float32 features (N, ·) by layer, on the network's device.
@@ -60,25 +60,26 @@ def embed_views(
     batch_size: int | None = None,
     title: str = "embed views",
 ) -> Features:
-    """Compute the features of two random views of each image, by ``seed``, ``epoch`` and the image alone.
+    """Compute the features of two random views of each image, given by ``seed``, ``epoch`` and image.
 
     Args:
         network: as for `embed`.
         data: a split of N images.
-        views: how views are made.
-        seed: of the views.
-        epoch: each gives other views.
-        rows: (n,) increasing numbers of the images to embed; None embeds all.
-        batch_size: images at a time.
-        title: of the progress bar.
+        views: augmentations, size and normalisation.
+        seed: seed of the views.
+        epoch: epoch of the views; each gives different ones.
+        rows: increasing indices of the images to embed, shape (n,); None embeds all.
+        batch_size: number of images in a batch.
+        title: title of the progress bar.
 
     Returns:
         Float32 features (2, N, ·) by layer, on the network's device.
     """
+    eager = dataclasses.replace(views, compile=False)
 
     def prepare(images: Tensor, indices: Tensor) -> Tensor:
         # (2n, …) with the views one after the other becomes (2n, …) with the views of an image together.
-        made = views(images, indices, seed=seed, epoch=epoch)
+        made = eager(images, indices, seed=seed, epoch=epoch)
         return torch.stack(made.chunk(2), dim=1).flatten(0, 1)
 
     both = _through(network, data, prepare, batch_size or math.ceil(_batch(network, views) / 2), title, rows)
@@ -98,7 +99,7 @@ def embed_corrupted(
 ) -> Features:
     """Compute the features of images that are resized as for `embed`, as bytes, and then corrupted.
 
-    So a corruption acts on the pixels that the network sees, whatever the size of the files.
+    A corruption therefore acts on the pixels that the network receives, independent of the size of the files.
     """
 
     def prepare(images: Tensor, indices: Tensor) -> Tensor:
@@ -116,7 +117,7 @@ def _batch(network: nn.Module, views: Views) -> int:
 
 
 def crop_and_flip(views: Views) -> Views:
-    """The same views with nothing but crop and flip left of them."""
+    """Return the views with only crop and flip."""
     none: dict[str, Any] = dict.fromkeys(("degrees", "jitter", "grayscale", "blur", "solarize"), 0.0)
     return dataclasses.replace(views, **none)
 
@@ -151,15 +152,15 @@ def _through(
 
 
 def by_layer(output: Tensor | Layers) -> Features:
-    """Return the output of a method or an encoder by layer; an encoder has the layer ``"backbone"`` alone."""
+    """Return the output of a method or an encoder by layer; an encoder has only the layer ``"backbone"``."""
     return {"backbone": output} if isinstance(output, Tensor) else output._asdict()
 
 
 def chosen_device(name: str) -> torch.device:
-    """``cpu``, ``cuda``, or with ``auto`` the better of those that there are.
+    """Return the device; ``auto`` selects CUDA if it is available.
 
     Raises:
-        InputError: ``cuda`` where there is none.
+        InputError: the device is ``cuda`` and there is no CUDA device.
     """
     available = torch.cuda.is_available()
     if name == "cuda" and not available:

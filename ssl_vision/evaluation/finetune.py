@@ -1,4 +1,4 @@
-"""Fine-tuning: how well the whole network, from its pretrained weights on, learns the classes."""
+"""Fine-tuning of a pretrained network with labels."""
 
 import copy
 import math
@@ -49,11 +49,11 @@ Augmentation = Literal["none", "crop", "pretraining"]
 
 @dataclass(frozen=True)
 class FineTuneRule:
-    """How the network is trained, by SGD with Nesterov's momentum on softmax cross-entropy.
+    """Training options: SGD with Nesterov momentum on softmax cross-entropy.
 
-    The defaults are SimCLR's for few labels (Chen et al. 2020, B.5: 0.05 × batch size / 256, momentum 0.9, no
-    weight decay, crop and flip, 30 epochs for 10 % of the labels); the batch there is 4,096, and the schedule
-    is this package's.
+    The defaults are those of SimCLR for few labels (Chen et al. 2020, B.5): 0.05 × batch size / 256, momentum
+    0.9, no weight decay, crop and flip, 30 epochs for 10 % of the labels. SimCLR's batch size is 4,096, and
+    the schedule is a choice of this package.
 
     Raises:
         ValueError: A value is out of range.
@@ -61,13 +61,13 @@ class FineTuneRule:
 
     epochs: int = 30
     lr: float = 0.05
-    """Of the whole network; it is not scaled with the batch size."""
+    """Learning rate of the whole network, which is not scaled with the batch size."""
     momentum: float = 0.9
     weight_decay: float = 0.0
     batch_size: int = 256
     schedule: Schedule = "cosine"
     augmentation: Augmentation = "crop"
-    """The run's views, or of these only crop and flip, or plain images."""
+    """Augmentation: the views of the run, only their crop and flip, or none."""
 
     def __post_init__(self) -> None:
         check(
@@ -122,23 +122,24 @@ class FineTune(FineTuneRule, Measurement):
 def finetuned_top1(
     encoder: Encoder, train: Images, test: Images, views: Views, *, rule: FineTuneRule, seed: int
 ) -> float:
-    """Test accuracy, in [0, 1], of a copy of an encoder and a linear layer trained end to end.
+    """Train a copy of an encoder and a linear layer end to end, and return the test accuracy in [0, 1].
 
-    The layer starts at zero. An epoch takes all labelled train images in an order by ``seed`` and epoch, in
-    the fewest batches of at most ``batch_size``, as equal as can be; an image is a view by ``seed``, epoch
-    and the image alone; the learning rate is `scale_at` each step. The last epoch is what is tested. On CUDA
-    the training is autocast to bfloat16. A function of its arguments alone, on CUDA but for rounding.
+    The layer starts at zero. An epoch contains all labelled training images, in an order given by ``seed``
+    and epoch, in the smallest number of batches of at most ``batch_size`` and nearly equal size. The views
+    depend only on ``seed``, epoch and image. The learning rate of a step is scaled by `scale_at`. The last
+    epoch is tested. On CUDA, training is autocast to bfloat16. The result depends only on the arguments, on
+    CUDA except for rounding.
 
     Args:
-        encoder: on the device where the work is done; it stays as it is.
-        train: its labelled images are trained on.
-        test: its labelled images are classified, un-augmented.
-        views: those of pretraining, which say how images are brought to the network, too.
-        rule: how it is trained.
-        seed: of the order and the views.
+        encoder: encoder on the device of the computation, which is not modified.
+        train: training split, whose labelled images are used.
+        test: test split, whose labelled images are classified without augmentation.
+        views: views of pretraining, with the size and normalisation of the images.
+        rule: training options.
+        seed: seed of the order and the views.
 
     Raises:
-        ValueError: fewer than two train images, or no test image, has a label, or training diverged.
+        ValueError: fewer than two training images or no test image have labels, or training diverged.
     """
     device = device_of(encoder)
     labelled, queries = (split.labelled.nonzero()[:, 0] for split in (train, test))
@@ -187,7 +188,7 @@ def _seen(
     seed: int,
     epoch: int,
 ) -> Tensor:
-    """The first view of each image, (N, 3, size, size) float32."""
+    """Generate the first view of each image, float32 of shape (N, 3, size, size)."""
     images = data.at(rows).to(device)
     if augmentation == "none":
         return views.plain(images).to(memory_format=torch.channels_last)

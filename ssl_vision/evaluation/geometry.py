@@ -23,11 +23,11 @@ class Geometry(Measurement):
     """
 
     extended: bool = False
-    """With effective rank, feature standard deviation, class means, retrieval and LiDAR."""
+    """True adds effective rank, feature standard deviation, class means, retrieval and LiDAR."""
     lidar_images: int = 1000
-    """Images of the test split whose LiDAR is taken, evenly spaced; LiDAR's paper has 1,000."""
+    """Number of evenly spaced test images for LiDAR; its paper uses 1,000."""
     lidar_views: int = 50
-    """Views of each; the paper has 50. The network sees images times views."""
+    """Number of views of each image for LiDAR; its paper uses 50."""
 
     def __post_init__(self) -> None:
         for name, least in (("lidar_images", 2), ("lidar_views", 2)):
@@ -63,7 +63,7 @@ class Geometry(Measurement):
 def _ranking(
     source: Source, network: FeatureExtractor, splits: Splits, superclasses: Tensor
 ) -> Iterator[Value]:
-    """How well cosines rank pairs of views: same image above class above superclass above none."""
+    """Measure how well cosines rank pairs of views by image, class and superclass."""
     labels = splits.images["test"].labels
     levels = torch.stack([superclasses[labels], labels, torch.arange(len(labels))], dim=1).repeat(2, 1)
     views = torch.cat([view.cpu() for view in network.pairs("test", network.layers)[source.layer]])

@@ -1,4 +1,4 @@
-"""The probe grid: linear layers at every learning rate and weight decay, trained at once."""
+"""Grid of linear probes with all learning rates and weight decays, trained at once."""
 
 import math
 import sys
@@ -47,7 +47,7 @@ describe(
 
 @dataclass(frozen=True)
 class GridRule:
-    """How the grid is trained and chosen from; the learning rates are DINOv2's.
+    """Options of training and selection; the default learning rates are those of DINOv2.
 
     Raises:
         ValueError: A value is out of range.
@@ -60,7 +60,7 @@ class GridRule:
     batch_size: int = 256
     schedule: Schedule = "cosine"
     held_out: float = 0.1
-    """Share of each class of train that makes the choice, and is not trained on."""
+    """Share of each class of the training images that is held out for the selection."""
 
     def __post_init__(self) -> None:
         check(
@@ -76,14 +76,14 @@ class GridRule:
 
     @property
     def members(self) -> list[tuple[float, float]]:
-        """(learning rate, weight decay) of each member, the decay changing fastest."""
+        """Pairs (learning rate, weight decay) of the members; the weight decay changes fastest."""
         return list(product(self.lrs, self.weight_decays))
 
 
 @measurement("grid")
 @dataclass(frozen=True)
 class Grid(GridRule, Measurement):
-    """A linear layer by the best rule of a grid, chosen on a held-out part of train.
+    """Best linear layer of a grid, selected on held-out training images.
 
     Raises:
         ValueError: A value is out of range.
@@ -113,14 +113,14 @@ class Grid(GridRule, Measurement):
 
 
 class GridResult(NamedTuple):
-    """The member of the grid that was chosen, and what it was chosen by."""
+    """The selected member of the grid, and the accuracies of the selection."""
 
     test_top1: float
-    """Share of labelled test rows that the chosen member classifies right, in [0, 1]."""
+    """Share of labelled test rows that the selected member classifies correctly, in [0, 1]."""
     lr: float
     weight_decay: float
     held_out_top1: Tensor
-    """(G,) float64, of every member in the order of `GridRule.members`; -1 where training diverged."""
+    """Accuracies in the order of `GridRule.members`, float64 of shape (G,); -1 if training diverged."""
 
 
 def grid_probe(
@@ -133,21 +133,21 @@ def grid_probe(
     rule: GridRule = GridRule(),
     seed: int = 0,
 ) -> GridResult:
-    """Test accuracy of the linear layer that is best on a held-out part of train, out of a grid of them.
+    """Train a grid of linear layers, select one on held-out training rows, and return its test accuracy.
 
-    The idea is DINOv2's (Oquab et al. 2023): every learning rate at once. The held-out part is
-    `stratified`; the best member there is chosen, of equals the first; only its test accuracy is computed,
-    so that the test split has no part in the choice. The chosen layer is not trained again with the
-    held-out rows.
+    As in DINOv2 (Oquab et al. 2023), all learning rates are trained at once. The held-out rows are
+    `stratified`. The best member is selected, the first one of equals. Only its test accuracy is computed, so
+    the test split does not affect the selection. The selected layer is not trained again with the held-out
+    rows.
 
     Args:
-        train_features: (N, F). `LazyRows` are read batch by batch.
-        train_labels: (N,) integers, 0 to num_classes − 1; rows labelled -1 are ignored.
-        test_features: (M, F).
-        test_labels: (M,), likewise.
-        num_classes: Number of classes C.
-        rule: The grid, and how it is trained.
-        seed: Of the held-out rows and of the order of rows.
+        train_features: features of shape (N, F). `LazyRows` are read batch by batch.
+        train_labels: integers from 0 to num_classes − 1, shape (N,); rows labelled -1 are ignored.
+        test_features: features of shape (M, F).
+        test_labels: integers of shape (M,), as ``train_labels``.
+        num_classes: number of classes C.
+        rule: grid and training options.
+        seed: seed of the held-out rows and of the order of rows.
 
     Raises:
         ValueError: Shapes, types or devices do not fit, a value is not finite, a label is out of range, a
@@ -179,17 +179,17 @@ def grid_probe(
 def train_grid(
     x: Features, y: Tensor, num_classes: int, rule: GridRule, *, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Weights (G, C, F) and biases (G, C) of all members, each as `linear_probe` trains it alone.
+    """Train all members as `linear_probe` does, and return weights (G, C, F) and biases (G, C).
 
-    All members see the same rows at each step, so that a step is one product of (B, F) with (F, G·C) for
-    the scores and one of (G·C, B) with (B, F) for the gradients.
+    All members use the same rows at each step, so a step is one product of (B, F) and (F, G·C) for the scores
+    and one of (G·C, B) and (B, F) for the gradients.
 
     Args:
-        x: (N, F) float32.
-        y: (N,) int64, 0 to num_classes − 1.
-        num_classes: Number of classes C.
-        rule: The grid.
-        seed: Of the order of rows.
+        x: features, float32 of shape (N, F).
+        y: class numbers from 0 to num_classes − 1, int64 of shape (N,).
+        num_classes: number of classes C.
+        rule: grid and training options.
+        seed: seed of the order of rows.
     """
     # Class by class, the members of one next to each other: a softmax over dim 1 is several times faster so.
     members = torch.tensor(rule.members, dtype=torch.float32, device=x.device)
@@ -223,7 +223,7 @@ def train_grid(
 
 
 def _top1(x: Features, y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """(G,) float64, each member's share of right rows."""
+    """Compute the accuracy of each member, float64 of shape (G,)."""
     right = torch.zeros(len(weight), dtype=torch.float64, device=x.device)
     for part in parts(x, most=_ROWS):
         scores = torch.addmm(bias.flatten(), x[part], weight.flatten(0, 1).T).view(-1, *bias.shape)

@@ -24,12 +24,12 @@ class KNN(Measurement):
     """
 
     k: int = 200
-    """In a file of a protocol, the default is the data set's (``knn_k``)."""
+    """Number of neighbours; in a protocol file, the default is that of the data set (``knn_k``)."""
     distance: Literal["cosine", "euclidean"] = "cosine"
     vote: Literal["weighted", "majority"] = "weighted"
-    """``weighted`` counts a neighbour as exp(s/T), s the cosine or −distance; ``majority`` each as 1."""
+    """``weighted`` gives a neighbour the weight exp(s/T), s the cosine or −distance; ``majority`` gives 1."""
     temperature: float = 0.1
-    """T of the weighted vote."""
+    """Temperature T of the weighted vote."""
 
     def __post_init__(self) -> None:
         check(
@@ -83,7 +83,7 @@ class KNN(Measurement):
 
 
 def _scores(measurements: Sequence[KNN], source: Source, splits: Splits) -> dict[KNN, KNNScore]:
-    """The score of each measurement, from one search for each distance."""
+    """Compute the score of each measurement from one search for each distance."""
     scores: dict[KNN, KNNScore] = {}
     for distance in dict.fromkeys(each.distance for each in measurements):
         group = [each for each in measurements if each.distance == distance]

@@ -1,4 +1,4 @@
-"""Logistic regression: a linear probe without step sizes, batches or chance, to check the others by."""
+"""Logistic regression, a deterministic linear probe that checks the others."""
 
 import sys
 from collections.abc import Iterator
@@ -80,22 +80,23 @@ def logistic_top1(
     c: float = 1.0,
     max_iter: int = 1000,
 ) -> float:
-    """Test accuracy of multinomial logistic regression, an optimum and hence deterministic.
+    """Compute the test accuracy of multinomial logistic regression, which has one optimum.
 
-    Minimises c Σ loss + ‖W‖²/2 by SciPy's L-BFGS in float64, the bias not penalised. Objective and stopping
-    rule are those of scikit-learn's ``LogisticRegression``, with one weight vector for two classes. Every
-    feature is standardised with its mean and standard deviation over train: the penalty would otherwise
-    depend on the scale of the features, which differs a hundredfold between layers and networks. A feature
-    that is constant on train is left out. Where L-BFGS stops at ``max_iter``, a line on stderr says so.
+    SciPy's L-BFGS minimises c Σ loss + ‖W‖²/2 in float64, without a penalty of the bias. Objective and
+    stopping rule are those of scikit-learn's ``LogisticRegression``, with one weight vector for two classes.
+    Every feature is standardised with its mean and standard deviation over the training rows, because the
+    penalty would otherwise depend on the scale of the features, which differs a hundredfold between layers
+    and networks. A feature that is constant in training is omitted. If L-BFGS stops at ``max_iter``, a
+    message is printed on stderr.
 
     Args:
-        train_features: (N, F). `LazyRows` are read part by part, in every iteration.
-        train_labels: (N,) integers, 0 to num_classes − 1; rows labelled -1 are ignored.
-        test_features: (M, F).
-        test_labels: (M,), likewise.
-        num_classes: Number of classes.
-        c: Weight of the loss against the penalty; 1 is scikit-learn's default.
-        max_iter: Iterations of L-BFGS at most.
+        train_features: features of shape (N, F). `LazyRows` are read in parts in every iteration.
+        train_labels: integers from 0 to num_classes − 1, shape (N,); rows labelled -1 are ignored.
+        test_features: features of shape (M, F).
+        test_labels: integers of shape (M,), as ``train_labels``.
+        num_classes: number of classes.
+        c: weight of the loss relative to the penalty; 1 is scikit-learn's default.
+        max_iter: maximum number of iterations of L-BFGS.
 
     Raises:
         ValueError: Shapes or types do not fit, a value is not finite, a label is out of range, or train has
@@ -121,7 +122,7 @@ def logistic_top1(
 
 
 def _moments(x: Features) -> tuple[Tensor, Tensor]:
-    """(F,) float64 means and inverse standard deviations, on the CPU; the inverse of 0 is 0 here."""
+    """Compute means and inverse standard deviations on the CPU, float64 of shape (F,); 0 for constants."""
     total = torch.zeros(x.shape[1], dtype=torch.float64)
     squares = torch.zeros_like(total)
     for part in parts(x):
@@ -141,7 +142,7 @@ def _standardised(x: Features, mean: Tensor, inverse: Tensor) -> Features:
 
 
 def _fitted(x: Features, y: Tensor, classes: int, *, c: float, max_iter: int) -> tuple[Tensor, Tensor]:
-    """Weight (K, F) and bias (K,), K being 1 for two classes."""
+    """Fit weight (K, F) and bias (K,), with K = 1 for two classes."""
     outputs = 1 if classes == 2 else classes
     penalty = 1 / (c * len(x))
 
@@ -173,6 +174,6 @@ def _fitted(x: Features, y: Tensor, classes: int, *, c: float, max_iter: int) ->
 
 
 def _scores(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """(n, C) logits; with one output those of two classes, the first being 0."""
+    """Compute logits, shape (n, C); with one output, the logits of the first of two classes are 0."""
     scores = torch.addmm(bias, rows, weight.T)
     return torch.cat((torch.zeros_like(scores), scores), dim=1) if len(bias) == 1 else scores

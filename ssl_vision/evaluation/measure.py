@@ -73,8 +73,8 @@ def measured(
 def run_protocol(protocol: Protocol, source: Source, splits: Splits, *, seed: int) -> Iterator[Row]:
     """Measure one representation under a protocol and yield the rows.
 
-    A measurement that the features do not allow, as where training diverges, is named on stderr with the
-    reason and left out.
+    A measurement that is not possible, for example because training diverges, is omitted and reported on
+    stderr with the reason.
 
     Args:
         protocol: the measurements.

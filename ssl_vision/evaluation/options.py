@@ -108,10 +108,13 @@ def instantiated(parser: ArgumentParser, options: Any) -> Any:
 
 
 def chosen_protocols(options: Any, metrics: dict[str, Any], data: ImageData, *, own: bool) -> list[Protocol]:
-    """What was asked for; the options, and the run's own T and, on its own data, k, change the default one.
+    """Read the requested protocols; options, and the run's own T and k, modify the default protocol.
+
+    k of the run is used only on its own data.
 
     Raises:
-        InputError: no such protocol, two of one name, or an option without the protocol that it changes.
+        InputError: a protocol is unknown, two have the same name, or an option modifies a protocol that was
+            not requested.
     """
     names = options.protocol or [_DEFAULT]
     protocols = [read_protocol(name, k=data.knn_k) for name in dict.fromkeys(_expanded(names))]

@@ -1,4 +1,4 @@
-"""The linear probe: how well a linear layer reads classes from frozen features."""
+"""Linear probe, a linear classifier on frozen features."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ Schedule = Literal["constant", "cosine"]
 Optimizer = Literal["sgd", "nesterov", "adam"]
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
-"""Adam's, as everywhere."""
+"""Usual coefficients of Adam."""
 
 describe(
     "linear_top1",
@@ -55,7 +55,7 @@ describe(
 
 @dataclass(frozen=True)
 class ProbeRule:
-    """How the probe is trained; the defaults are the MACL paper's (batch size is not stated there).
+    """Training options; the defaults are those of the MACL paper, which does not state the batch size.
 
     Raises:
         ValueError: A value is out of range.
@@ -68,7 +68,7 @@ class ProbeRule:
     batch_size: int = 256
     schedule: Schedule = "constant"
     optimizer: Optimizer = "sgd"
-    """``adam`` has its usual coefficients and makes nothing of ``momentum``."""
+    """``adam`` has its usual coefficients and ignores ``momentum``."""
 
     def __post_init__(self) -> None:
         check(
@@ -86,18 +86,18 @@ class ProbeRule:
 @measurement("linear")
 @dataclass(frozen=True)
 class Linear(ProbeRule, Measurement):
-    """A linear layer by a fixed rule.
+    """Linear layer with fixed training options.
 
     Raises:
         ValueError: A value is out of range.
     """
 
     labels: Labels = "all"
-    """How many of the train images have their labels."""
+    """Share of the training images that keep their labels."""
     augmentation: Literal["none", "crop", "pretraining"] = "none"
-    """Views that it is trained on: the run's own, or of these only crop and flip."""
+    """Augmentation in training: the views of the run, or only their crop and flip."""
     views: int = 10
-    """Random views of each image, where there is augmentation; the epochs take them in turn."""
+    """Number of random views of each image with augmentation, which the epochs use in turn."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -136,13 +136,13 @@ class ProbeResult(NamedTuple):
     """A trained probe and its accuracy."""
 
     test_top1: float
-    """Share of labelled test rows classified right, in [0, 1]."""
+    """Share of correctly classified labelled test rows, in [0, 1]."""
     train_top1: float
-    """The same on the training rows."""
+    """Share of correctly classified training rows, in [0, 1]."""
     weight: Tensor
-    """(C, F) float32."""
+    """Weight, float32 of shape (C, F)."""
     bias: Tensor
-    """(C,) float32."""
+    """Bias, float32 of shape (C,)."""
 
 
 def linear_probe(
@@ -155,24 +155,24 @@ def linear_probe(
     rule: ProbeRule = ProbeRule(),
     seed: int = 0,
 ) -> ProbeResult:
-    """Test accuracy of a linear layer trained on frozen features by softmax cross-entropy.
+    """Train a linear layer on frozen features by softmax cross-entropy, and compute its test accuracy.
 
-    The protocol of the MACL paper's linear evaluation; the learning rate is constant, or `scale_at` each
-    step. Features are used as they are, neither normalised nor standardised, as float32. Weight and bias
-    start at zero: the problem is convex, and so only the order of the rows is random. That order is
-    reshuffled each epoch by a generator seeded with ``seed``; the last batch may be smaller. The step is
-    written out, G = (softmax(XWᵀ + b) − Y)ᵀX / B, and is that of `torch.optim.SGD`, with Nesterov's
-    momentum or not, or of `torch.optim.Adam`.
+    This is the linear evaluation of the MACL paper. The learning rate is constant or scaled by `scale_at`.
+    Features are used in float32, neither normalised nor standardised. Weight and bias start at zero. The
+    problem is convex, so only the order of the rows is random. A generator seeded with ``seed`` shuffles the
+    rows in each epoch, and the last batch may be smaller. The gradient is computed explicitly, G =
+    (softmax(XWᵀ + b) − Y)ᵀX / B, and the step is that of `torch.optim.SGD`, with or without Nesterov
+    momentum, or of `torch.optim.Adam`.
 
     Args:
-        train_features: (N, F), or several of them, of as many views of each image: epoch e trains on the
-            e-th, and starts again with the first when they are used up. `LazyRows` are read batch by batch.
-        train_labels: (N,) integers, 0 to num_classes − 1; rows labelled -1 are ignored.
-        test_features: (M, F).
-        test_labels: (M,), likewise.
-        num_classes: Number of classes C.
-        rule: Training options.
-        seed: Of the order of rows.
+        train_features: features of shape (N, F), or a sequence of them with one entry for each view of the
+            images, which the epochs use in turn. `LazyRows` are read batch by batch.
+        train_labels: integers from 0 to num_classes − 1, shape (N,); rows labelled -1 are ignored.
+        test_features: features of shape (M, F).
+        test_labels: integers of shape (M,), as ``train_labels``.
+        num_classes: number of classes C.
+        rule: training options.
+        seed: seed of the order of rows.
 
     Raises:
         ValueError: Shapes, types or devices do not fit, a value is not finite, a label is out of range, a
@@ -200,14 +200,14 @@ def linear_probe(
 
 
 def scale_at(schedule: Schedule, step: int, steps: int) -> float:
-    """What the learning rate is multiplied with: 1, or (1 + cos(π step / steps)) / 2 for a cosine."""
+    """Return the factor of the learning rate: 1, or (1 + cos(π step / steps)) / 2 for a cosine schedule."""
     return 1.0 if schedule == "constant" else (1 + math.cos(math.pi * step / steps)) / 2
 
 
 def labelled_rows(
     features: Features, labels: Tensor, num_classes: int, split: str
 ) -> tuple[Features, Tensor]:
-    """The split's labelled rows, (n, F) float32 and (n,) int64, checked."""
+    """Check a split, and return its labelled rows, float32 (n, F), and labels, int64 (n,)."""
     check_features(features, f"{split}_features")
     check_labels(labels, len(features), f"{split}_labels")
     keep = labels != UNLABELLED
@@ -263,7 +263,7 @@ def _train(
 
 
 def _adam(parameter: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, lr: float, step: int) -> None:
-    """Step number ``step``, from 1, of `torch.optim.Adam`."""
+    """Compute step number ``step``, counted from 1, of `torch.optim.Adam`."""
     mean.lerp_(gradient, 1 - _BETAS[0])
     square.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
     root = (square / (1 - _BETAS[1] ** step)).sqrt_().add_(_EPSILON)
@@ -271,6 +271,6 @@ def _adam(parameter: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, lr:
 
 
 def top1(x: Features, y: Tensor, weight: Tensor, bias: Tensor) -> float:
-    """Share of rows x (n, F) that weight (C, F) and bias (C,) classify as y (n,) says."""
+    """Compute the accuracy of weight (C, F) and bias (C,) on rows x (n, F) with classes y (n,)."""
     right = [torch.addmm(bias, x[part], weight.T).argmax(dim=1) == y[part] for part in parts(x)]
     return torch.cat(right).double().mean().item()

@@ -1,4 +1,4 @@
-"""Protocols: lists of measurements in small files, those of the literature and one's own."""
+"""Protocols, lists of measurements in files of the package or of the user."""
 
 import importlib
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _SHIPPED = files("ssl_vision.evaluation") / "protocols"
 
 
 class Protocol(NamedTuple):
-    """What is measured: the bank is the labelled train split, the queries are the test split."""
+    """A list of measurements. The bank is the labelled training split, and the queries are the test split."""
 
     name: str
     layers: tuple[str, ...]
@@ -33,18 +33,18 @@ def shipped() -> list[str]:
 
 
 def read_protocol(name: str, *, k: int = KNN.k) -> Protocol:
-    """A protocol of the package by its name, or of a user's own file by its path.
+    """Read a protocol of the package by its name, or one of the user by its path.
 
-    The file holds ``layers``, a list, and ``measurements``, a list whose items have one key, the kind,
-    and the options of that kind, as in ``- knn: {k: 20, temperature: 0.07}``. In a user's own file the kind
-    may also be the import path of a `Measurement`, as in ``- my_module.MyMeasurement: {}``.
+    The file contains the lists ``layers`` and ``measurements``. An item of the latter has one key, the kind,
+    with the options of that kind, as in ``- knn: {k: 20, temperature: 0.07}``. In a file of the user, the
+    kind may also be the import path of a `Measurement`, as in ``- my_module.MyMeasurement: {}``.
 
     Args:
-        name: of a protocol of the package, or a path that ends in .yaml or .yml.
-        k: neighbours that vote where the file does not say it.
+        name: name of a protocol of the package, or a path that ends in .yaml or .yml.
+        k: number of neighbours, unless the file states it.
 
     Raises:
-        InputError: no such protocol, or a file that is none.
+        InputError: there is no such protocol, or the file is invalid.
     """
     path = Path(name)
     own = path.suffix in (".yaml", ".yml")
@@ -101,7 +101,7 @@ def _measurement(item: Any, k: int, where: str, *, own: bool) -> Measurement:
 
 
 def _imported(path: str, where: str) -> type[Measurement]:
-    """The class at an import path that the user's own protocol file names."""
+    """Import the class that a protocol file of the user names."""
     module, _, name = path.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name)

@@ -1,14 +1,14 @@
-"""The values that a rule of evaluation may have."""
+"""Valid ranges of the options of evaluation."""
 
 MOST_EPOCHS = 100_000
-"""Of a classifier that is trained on features or images; published protocols have 500 at most."""
+"""Maximum number of epochs of a classifier; published protocols have at most 500."""
 
 
 def check(rule: object, **allowed: bool) -> None:
-    """Complains of the first field of a rule whose value is not allowed.
+    """Check the fields of a rule.
 
     Raises:
-        ValueError: naming the field and its value.
+        ValueError: a value is out of range; the message states the field and its value.
     """
     for name, good in allowed.items():
         if not good:

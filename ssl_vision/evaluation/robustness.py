@@ -49,7 +49,7 @@ describe(
 @measurement("corruptions")
 @dataclass(frozen=True)
 class Corruptions(Measurement):
-    """Top-1 of the test images under each corruption and severity, with what clean train images taught.
+    """Top-1 accuracy on corrupted test images of classifiers that are fitted on clean training images.
 
     Raises:
         ValueError: A value is out of range.

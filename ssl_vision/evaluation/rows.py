@@ -1,4 +1,4 @@
-"""Result rows: what was measured, under which protocol, as JSON and as a table to read."""
+"""Rows of results with the conditions of each measurement, as JSON and as tables."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -10,7 +10,7 @@ from ssl_vision.runs.evaluation_summary import VARIANTS
 
 @dataclass(frozen=True)
 class Row:
-    """One number with everything that says how it came about."""
+    """A measured number with the conditions of its measurement."""
 
     features: str
     """``trained``, ``untrained`` (the same network before training), ``pixels`` or a name of ``--beside``."""
@@ -20,20 +20,20 @@ class Row:
     value: float
     """Accuracies as shares of 1."""
     split: str
-    """Where it is measured; for kNN and linear the split that is classified."""
+    """Split on which it is measured; for kNN and linear, the split that is classified."""
     bank: str | None = None
-    """The labelled split that kNN looks in or that the linear layer is trained on."""
+    """Labelled split in which kNN searches or on which the linear layer is trained."""
     k: int | None = None
     temperature: float | None = None
     epoch: int = 0
     seed: int = 0
     protocol: str | None = None
     distance: str | None = None
-    """By which neighbours are near."""
+    """Distance between neighbours."""
     vote: str | None = None
     """``weighted`` or ``majority``."""
     augmentation: str = "none"
-    """Of the images whose features were taken; for a linear layer, of those that it was trained on."""
+    """Augmentation of the images; for a linear layer, of its training images."""
     labels: str | None = None
     """Share of the labelled train images that a linear layer was trained on."""
     lr: float | None = None
@@ -41,21 +41,21 @@ class Row:
     data: str | None = None
     """Class of the data set."""
     corruption: str | None = None
-    """Of the images that are classified; ``none`` for those that the corrupted ones are compared with."""
+    """Corruption of the classified images; ``none`` for the clean images of the comparison."""
     severity: int | None = None
-    """1 to 5, 0 for ``none``."""
+    """Severity of the corruption from 1 to 5; 0 for ``none``."""
     root: str | None = None
-    """Folder of the data set: as in the run's config, else the whole path, with ~ for the home directory."""
+    """Directory of the data set, as in the run's config, or an absolute path with ~ for the home."""
     folder: str | None = None
     """Subfolder of ``root`` whose images are classified, for an ImageFolder."""
     settings: str | None = None
-    """Options of the data that change its images, where the run's config has others."""
+    """Options of the data that affect the images and differ from the run's config."""
     options: str | None = None
-    """How a layer or a network is trained, besides the fields above."""
+    """Further training options of a layer or a network."""
     weights: str | None = None
     """The first digits of a hash of the network."""
     title: str | None = None
-    """For a metric that is described outside this package, as ``unit`` and ``direction``."""
+    """Title of a metric that is described outside this package, as ``unit`` and ``direction``."""
     unit: str | None = None
     direction: str | None = None
 
@@ -70,16 +70,16 @@ class Row:
 
 
 def render(rows: Sequence[Row]) -> str:
-    """A table with a line for each (features, layer) and a column for each metric that was measured.
+    """Format a table with a row for each (features, layer) and a column for each metric.
 
-    A metric that was measured in several ways has a column for each, headed by what tells them apart. Values
-    under corruptions are in a table of their own, as means over the severities.
+    A metric that was measured in several ways has a column for each, and the headings state the differences.
+    Values under corruptions are in a separate table, as means over the severities.
     """
     return "\n".join(map(aligned, tables(rows)))
 
 
 def tables(rows: Sequence[Row]) -> list[list[list[str]]]:
-    """The tables of `render` as cells, the headings first; those without a line are left out."""
+    """Return the tables of `render` as cells, headings first, without empty tables."""
     return [lines for lines in (_metrics(rows), _corruptions(rows)) if len(lines) > 1]
 
 
@@ -98,7 +98,7 @@ def _metrics(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def _corruptions(rows: Sequence[Row]) -> list[list[str]]:
-    """A line for each accuracy: clean, the mean of each corruption, and the mean of all."""
+    """Return a row for each accuracy: clean, the mean of each corruption, and the mean of all."""
     rows = [row for row in rows if row.corruption is not None and "table" in row.description.sections]
     columns = list(dict.fromkeys(map(_column, rows)))
     corruptions = list(dict.fromkeys(row.corruption for row in rows if row.severity))
@@ -118,7 +118,7 @@ def _corruptions(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def aligned(lines: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Lines of cells as text, the first ``left`` columns flush left and the others flush right."""
+    """Format rows of cells as text, with ``left`` left-aligned and then right-aligned columns."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
         "  ".join(
@@ -130,7 +130,7 @@ def aligned(lines: Sequence[Sequence[str]], *, left: int = 1) -> str:
 
 
 def _column(row: Row) -> tuple[str, ...]:
-    """The metric, and the variant of it as one text a field."""
+    """Return the metric and the texts of the fields that distinguish its variant."""
     return (row.metric, *(_text(getattr(row, field)) for field in VARIANTS))
 
 

@@ -80,17 +80,17 @@ class Splits:
         return other
 
     def train_labels(self, share: Labels = "all") -> Tensor:
-        """(N,) labels of the train split, -1 outside the share that is used."""
+        """Labels of the training split, shape (N,); -1 outside the share that is used."""
         if share not in self._labels:
             self._labels[share] = label_subset(self.images["train"].labels, share, self.data)
         return self._labels[share]
 
     def labelled_train(self, share: Labels) -> Images:
-        """The train split with the labels of `train_labels`."""
+        """Training split with the labels of `train_labels`."""
         return self.images["train"].relabelled(self.train_labels(share))
 
     def digest(self, name: Split) -> str:
-        """Of the split's pixels, computed once."""
+        """Hash of the pixels of a split, computed once."""
         if name not in self._digests:
             self._digests[name] = digest_of_images(self.images[name])
         return self._digests[name]
@@ -107,7 +107,7 @@ class Pixels:
         self.splits = splits
 
     def plain(self, split: Split, layer: str) -> LazyRows:
-        """(N, 3 · H · W) values in [0, 1]; there is one layer, whatever its name."""
+        """Values in [0, 1], shape (N, 3 · H · W); all names of layers return the same values."""
         images = self.splits.images[split]
         width = math.prod(images.shape)
         return LazyRows(lambda rows: images.at(rows).flatten(1).float().div_(255), (len(images), width))

@@ -1,22 +1,25 @@
-"""A share of the labelled rows, with as much of every class."""
+"""Stratified subsets of labelled rows."""
 
 import torch
 from torch import Tensor
 
 
 def stratified(labels: Tensor, share: float, *, seed: int) -> Tensor:
-    """(N,) bool, on the CPU: a random ``share`` of the rows of each class, by labels and ``seed`` alone.
+    """Draw a random ``share`` of the rows of each class, which depends only on labels and ``seed``.
 
-    A class of n rows gives round(share · n), but at least one and, where it has two or more, not all of
-    them. Rows labelled -1 are never taken.
+    Of n rows of a class, round(share · n) are drawn, but at least one and, if there are two or more, not all
+    of them. Rows labelled -1 are never drawn.
 
     Args:
-        labels: (N,) integers, -1 for "unlabelled".
-        share: in (0, 1).
-        seed: of the choice.
+        labels: integers of shape (N,), -1 for unlabelled rows.
+        share: share of the rows in (0, 1).
+        seed: seed of the random numbers.
+
+    Returns:
+        A mask on the CPU, bool of shape (N,).
 
     Raises:
-        ValueError: share is out of range.
+        ValueError: ``share`` is out of range.
     """
     if not 0 < share < 1:
         raise ValueError(f"share: expected more than 0 and less than 1, got {share}")

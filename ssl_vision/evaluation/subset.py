@@ -1,4 +1,4 @@
-"""Few labels: the same 1 % and 10 % of the train images for everyone, from files of the package."""
+"""Subsets of 1 % and 10 % of the labels, which are the same images for everyone."""
 
 import sys
 from importlib.resources import files
@@ -19,18 +19,18 @@ _SHIPPED = files("ssl_vision.evaluation") / "subsets"
 
 
 def label_subset(labels: Tensor, share: Labels, data: str) -> Tensor:
-    """(N,) the labels of a train split, -1 outside the subset.
+    """Return the labels of a training split with -1 outside a subset.
 
-    The rows are those of the package's file where there is one for the data set; otherwise `stratified`
-    chooses them with seed 0, as it did for the files.
+    If the package has an index file for the data set, it lists the rows. Otherwise, `stratified` draws them
+    with seed 0, as it did for the files.
 
     Args:
-        labels: (N,) int64 of the whole train split.
-        share: how many are kept.
-        data: name of the data set's class.
+        labels: labels of the whole training split, int64 of shape (N,).
+        share: share of the labels to keep.
+        data: name of the class of the data set.
 
     Raises:
-        ValueError: the file is for a train split of another size.
+        ValueError: the file is for a training split of another size.
     """
     if share == "all":
         return labels
@@ -47,7 +47,7 @@ def label_subset(labels: Tensor, share: Labels, data: str) -> Tensor:
 
 
 def write(folder: Path, root: Path) -> None:
-    """Writes the subsets of CIFAR-10, whose official files are below ``root``, ten rows a line in order."""
+    """Write the subsets of CIFAR-10, with official files below ``root``, as sorted rows, ten in a line."""
     labels = CIFAR10(root=root).split("train").labels
     for share in SHARES:
         rows = stratified(labels, SHARES[share], seed=SEED).nonzero()[:, 0].tolist()

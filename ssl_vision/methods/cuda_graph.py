@@ -1,4 +1,4 @@
-"""A training step that is launched as one CUDA graph."""
+"""Training steps that are launched as one CUDA graph."""
 
 from collections.abc import Callable
 
@@ -13,16 +13,16 @@ from ssl_vision.methods.finite_gradients import not_finite, skips_on_device
 
 
 class RecordedStep:
-    """Runs a step a few times as it is, records it, and from then on replays the recording.
+    """Runs a step a few times, records it as a CUDA graph, and replays the graph from then on.
 
-    A replay is one launch instead of a thousand, which is what small batches wait for. The tensors that a
-    recorded step reads and writes have fixed places: inputs are copied into the first call's, and what the
-    step returns is overwritten by the next replay.
+    A replay is one launch instead of a thousand, which speeds up small batches. The tensors that a recorded
+    step reads and writes have fixed addresses: inputs are copied to those of the first recorded call, and the
+    output is overwritten by the next replay.
 
     Args:
-        step: from tensors to a tensor, without a synchronisation, with all that it changes (gradients,
-            parameters, optimizer state) in place; Python values are taken as they are when it is recorded.
-        warm: calls before the recording, in which kernels are chosen and state is made.
+        step: function of tensors that returns a tensor. It must not synchronise, and must change gradients,
+            parameters and optimizer state in place. Python values are fixed when it is recorded.
+        warm: number of calls before the recording, in which kernels are selected and state is initialised.
     """
 
     def __init__(self, step: Callable[..., Tensor], *, warm: int = 3) -> None:
@@ -32,7 +32,7 @@ class RecordedStep:
         self._output = torch.empty(0)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        """One step on inputs of the shapes of the first call."""
+        """Run a step on inputs with the shapes of the first call."""
         if self._cold:
             self._cold -= 1
             return self._beside(inputs)
@@ -45,11 +45,11 @@ class RecordedStep:
         return self._output
 
     def forget(self) -> None:
-        """Drops the recording: the next call makes a new one, with the Python values of then."""
+        """Discard the recording; the next call records the step with its current Python values."""
         self._replay, self._inputs, self._output = None, (), torch.empty(0)
 
     def _beside(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """The step on a stream that is not the default one, as what precedes a recording must be."""
+        """Run the step on a side stream, as is required before a recording."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -58,7 +58,7 @@ class RecordedStep:
         return output
 
     def _record(self) -> Callable[[], None]:
-        """The step on the fixed inputs, as a graph; recording runs nothing."""
+        """Record the step on the fixed inputs, without running it, and return the replay function."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self._output = self._step(*self._inputs)
@@ -68,31 +68,43 @@ class RecordedStep:
 class GraphedTraining:
     """Executor that runs a method's training step as one CUDA graph.
 
-    The learning rates of the optimizer become tensors, so that a schedule reaches the recording.
+    The learning rates of the optimizer become tensors, so that a schedule affects the recorded step.
 
     Args:
-        loss: a method's loss of a batch.
-        optimizer: optimizer of all that has a gradient.
+        loss: function that computes the loss of a batch.
+        optimizer: optimizer of all parameters with a gradient.
         device: device of the method.
+        views: function that makes the views of a batch that has none, as a part of the step.
     """
 
-    def __init__(self, loss: Callable[[Batch], Tensor], optimizer: Optimizer, device: torch.device) -> None:
+    def __init__(
+        self,
+        loss: Callable[[Batch], Tensor],
+        optimizer: Optimizer,
+        device: torch.device,
+        *,
+        views: Callable[[Batch], Batch] | None = None,
+    ) -> None:
         for group in optimizer.param_groups:
             group["lr"] = torch.tensor(float(group["lr"]), device=device)
-        self._step = RecordedStep(whole_step(lambda *tensors: loss(Batch(*tensors)), optimizer))
+
+        def loss_of(*tensors: Tensor) -> Tensor:
+            batch = Batch(*tensors)
+            return loss(batch if views is None or batch.views is not None else views(batch))
+
+        self._step = RecordedStep(whole_step(loss_of, optimizer))
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Train on a batch; return its loss without a gradient."""
+        """Train on a batch, and return its loss without a gradient."""
         return self._step(*(tensor for tensor in batch if tensor is not None))
 
     def forget(self) -> None:
-        """Record the next step anew, because a Python value in it has changed."""
+        """Record the next step again, because a Python value in it has changed."""
         self._step.forget()
 
 
 def check_graph(
     trainer: pl.Trainer,
-    optimizer: str,
     *,
     chunk_size: int | None,
     compile_mode: str | None,
@@ -102,13 +114,12 @@ def check_graph(
 
     Args:
         trainer: the trainer, with its strategy.
-        optimizer: name of the optimizer.
         chunk_size: option of the method.
         compile_mode: option of the method.
-        objective: name of an objective that reads the indices of the images, which a recording cannot.
+        objective: name of an objective that reads the indices of the images, which is not supported.
 
     Raises:
-        InputError: it cannot; the message names the option.
+        InputError: an option is not supported; the message names it.
     """
     for wrong, option in (
         (trainer.strategy.root_device.type != "cuda", "a CPU"),
@@ -118,23 +129,22 @@ def check_graph(
         (trainer.accumulate_grad_batches > 1, "trainer.accumulate_grad_batches"),
         (chunk_size is not None, "model.chunk_size"),
         (compile_mode not in (None, "default"), f"model.compile_mode {compile_mode}"),
-        (optimizer == "lars", "optimizer.name lars"),
         (objective is not None, f"model.objective {objective}"),
     ):
         if wrong:
-            raise InputError(f"model.cuda_graph does not go with {option}")
+            raise InputError(f"model.cuda_graph does not support {option}")
 
 
 def whole_step(loss: Callable[..., Tensor], optimizer: Optimizer) -> Callable[..., Tensor]:
-    """One function of gradients cleared, loss, backward and update, for `RecordedStep`.
+    """Return a function that clears gradients, computes the loss and the gradients, and updates the weights.
 
     Args:
-        loss: from tensors to a scalar; it runs under the caller's autocast, without its cache of weights,
-            which would outlive the recording.
-        optimizer: of all that has a gradient; one that waits for no number on the host.
+        loss: function of tensors that returns a scalar. It runs under the caller's autocast, but without the
+            cache of weights, which would outlive the recording.
+        optimizer: optimizer of all parameters with a gradient, which must not synchronise.
 
     Returns:
-        A function of the loss's arguments, which returns the loss without its graph.
+        A function of the arguments of the loss, which returns the detached loss.
     """
 
     def step(*inputs: Tensor) -> Tensor:

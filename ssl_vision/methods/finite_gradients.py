@@ -1,4 +1,4 @@
-"""Whether an update can be made."""
+"""Checks for non-finite gradients."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 
 def not_finite(optimizer: Optimizer) -> Tensor:
-    """1.0 where any gradient that an optimizer is about to use is not finite, else 0.0; a scalar tensor."""
+    """Return a scalar tensor: 1.0 if any gradient of an optimizer is not finite, otherwise 0.0."""
     gradients = [
         parameter.grad
         for group in optimizer.param_groups
@@ -21,5 +21,5 @@ def not_finite(optimizer: Optimizer) -> Tensor:
 
 
 def skips_on_device(optimizer: Optimizer) -> bool:
-    """Whether the optimizer skips an update by itself where ``found_inf`` is 1.0: fused ones and LARS do."""
+    """Return True if the optimizer itself skips updates with ``found_inf`` = 1.0, as fused ones and LARS."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))

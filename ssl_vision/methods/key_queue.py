@@ -1,4 +1,4 @@
-"""The keys of earlier batches, which are negatives of the next ones (He et al. 2020, MoCo)."""
+"""Queue of the keys of earlier batches, which are the negatives of later ones (He et al. 2020, MoCo)."""
 
 import torch
 from torch import Tensor, nn
@@ -8,16 +8,16 @@ from ssl_vision.objectives.logit_margin import normalize
 
 
 class KeyQueue(nn.Module):
-    """The last ``size`` keys, first in, first out; at first, random directions.
+    """First-in, first-out queue of the last ``size`` keys, initialised with random directions.
 
-    With several processes each queue receives the keys of all of them, so that all queues are equal.
+    With several processes, each queue receives the keys of all of them, so that all queues are equal.
 
     Args:
         size: number of keys, K.
         width: dimensions of a key, D.
 
     Attributes:
-        keys: unit rows, shape (K, D); a buffer, so checkpoints have it.
+        keys: normalised keys, shape (K, D); a buffer, so that it is part of checkpoints.
         oldest: index of the oldest key, shape (); a buffer.
 
     Example:
@@ -39,10 +39,10 @@ class KeyQueue(nn.Module):
 
     @torch.no_grad()
     def enqueue(self, keys: Tensor) -> None:
-        """Replace the oldest keys; in place of a key that is not finite the older one stays.
+        """Replace the oldest keys; non-finite keys are ignored, and the older ones remain.
 
         Args:
-            keys: keys of a batch at any scale, shape (N, D); of more than K, the last K are kept.
+            keys: keys of a batch at any scale, shape (N, D); if N > K, only the last K are used.
         """
         unit = normalize(keys)
         newest = (gather(unit) if is_distributed() else unit)[-len(self.keys) :].to(self.keys)

@@ -1,4 +1,4 @@
-"""LARS: SGD whose step size is adapted to the size of each weight tensor."""
+"""LARS: SGD with a step size that is adapted to the norm of each weight tensor."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -17,15 +17,16 @@ class LARS(Optimizer):
 
     for each tensor w with gradient g. s is 1 for a w of zeros, and in groups with ``adapt=False``, which are
     meant for biases and normalization layers. An adapted w whose gradient is zero is not decayed. Adapted
-    groups with weight decay move as under lightly's LARS, which adapts no others; its checkpoints load.
+    groups with weight decay are updated as in lightly's LARS, which adapts no others. Its checkpoints can be
+    loaded.
 
-    The norms stay on the device, so the host never waits for a step. `torch.amp.GradScaler` sets
-    ``grad_scale`` and ``found_inf`` as it does for torch's fused optimizers: the step divides the gradients
-    by the former and changes nothing where the latter is not 0.
+    The norms stay on the device, so a step does not synchronise. `torch.amp.GradScaler` sets ``grad_scale``
+    and ``found_inf`` as for torch's fused optimizers: the step divides the gradients by the former, and does
+    nothing if the latter is not 0.
 
     Args:
         params: parameters or parameter groups, each with any of the options below.
-        lr: learning rate, a number or a scalar tensor.
+        lr: learning rate, as a number or a scalar tensor.
         momentum: factor of the momentum buffer.
         weight_decay: factor of the L2 penalty.
         trust_coefficient: length of an adapted update per unit of ‖w‖ and lr, without momentum.
@@ -40,7 +41,7 @@ class LARS(Optimizer):
         >>> optimizer.step()
     """
 
-    _step_supports_amp_scaling = True  # GradScaler then sets grad_scale and found_inf, and does not wait
+    _step_supports_amp_scaling = True  # GradScaler sets grad_scale and found_inf, without synchronisation
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class LARS(Optimizer):
         super().__init__(params, defaults)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state; groups without ``adapt``, as lightly's LARS writes them, keep the value they have."""
+        """Load a state; groups without ``adapt``, as in checkpoints of lightly's LARS, keep their value."""
         adapt = [group["adapt"] for group in self.param_groups]
         super().load_state_dict(state_dict)
         for group, own in zip(self.param_groups, adapt, strict=True):
@@ -75,7 +76,7 @@ class LARS(Optimizer):
         """Update all parameters that have a gradient.
 
         Args:
-            closure: computes the loss again and returns it.
+            closure: function that computes the loss again and returns it.
         """
         loss = None
         if closure is not None:
@@ -118,7 +119,7 @@ class LARS(Optimizer):
 
 
 def _scales(group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> tuple[Tensor, ...]:
-    """s of each tensor, as scalar tensors on the device."""
+    """Return s of each tensor, as scalar tensors on the device."""
     weight, gradient = (torch.stack(torch._foreach_norm(each)) for each in (parameters, gradients))
     scale = group["trust_coefficient"] * weight / (gradient + group["weight_decay"] * weight + group["eps"])
     scale = torch.where(weight == 0, 1.0, scale)

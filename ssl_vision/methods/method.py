@@ -1,4 +1,4 @@
-"""What all methods share: encoder, projection head, objective, optimizer and the steps of training."""
+"""Base class of the methods: encoder, projection head, objective, optimizer and the steps of training."""
 
 import inspect
 import math
@@ -41,13 +41,13 @@ CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
 _ADAM = OptimizerRule()
 
 _LARGEST = 2**20
-"""Dimensions of a layer of the projection head, and images in a chunk."""
+"""Maximum width of a layer of the projection head, and maximum number of images in a chunk."""
 
 describe(
     "train/loss",
     title="loss",
     sections=("curves", "progress"),
-    note="of the training batches; compare it within one objective only",
+    note="mean over the training batch; compare it within one objective only",
     order=10,
 )
 describe("train/lr", title="learning rate", sections=(), note="of the step, scaled and scheduled")
@@ -56,7 +56,7 @@ describe("train/lr", title="learning rate", sections=(), note="of the step, scal
 class Method(pl.LightningModule, ABC):
     """Base class of methods, which combine an encoder, a projection head, an objective and an optimizer.
 
-    A subclass defines `loss`, from top to bottom what one training step computes:
+    A subclass defines `loss`, the computation of one training step:
 
         class SimCLR(Method):
             def loss(self, batch):
@@ -64,39 +64,40 @@ class Method(pl.LightningModule, ABC):
                 return self.objective(first.embeddings, second.embeddings)
 
     The base class runs it eagerly, with gradient caching (``chunk_size``), with a compiled encoder
-    (``compile_mode``) or as a CUDA graph (``cuda_graph``). The names of parameters are the same in all of
-    them. Networks that a subclass adds are made inside ``with self.seeded(1):``.
+    (``compile_mode``) or as a CUDA graph (``cuda_graph``). The names of parameters are the same in all
+    cases. Create additional networks of a subclass inside ``with self.seeded(1):``.
 
-    The initial weights are a function of the run's seed alone: the objective and anything else that draws
-    random numbers before do not change them. A module that is given ready keeps its weights.
+    The initial weights depend only on the run's seed, and not on the objective or on other random numbers
+    drawn before. A module that is passed as an object keeps its weights.
 
-    ``load_from_checkpoint`` rebuilds the network of a checkpoint written from Python; give it the encoder,
-    the objective and the optimizer again. A checkpoint written by ``ssl-vision fit`` rebuilds all of it.
+    ``load_from_checkpoint`` rebuilds the network of a checkpoint written from Python if the encoder, the
+    objective and the optimizer are passed again. A checkpoint of ``ssl-vision fit`` needs none of them.
 
     Args:
-        objective: called with the two views' embeddings, each (N, ``output_dim``), returns the loss; one of
-            ``ssl_vision.objectives``, an `Objective` of your own, or any module of that form.
-        encoder: class or function without arguments that builds the encoder, or a ready module: one of
+        objective: module that maps the embeddings of two views, each (N, ``output_dim``), to the loss: one of
+            ``ssl_vision.objectives``, an `Objective` of your own, or any other module of this form.
+        encoder: class or function without arguments that builds the encoder, or a module: one of
             ``ssl_vision.encoders`` or any module that maps images (N, 3, H, W) to features (N, F). On the
             command line, ``--model.encoder ResNet --model.encoder.depth 50``.
         hidden_dim: width of the projection head's hidden layer.
         output_dim: width of the embeddings.
         head_batch_norm: BatchNorm in the projection head: ``"hidden"``, ``"all"`` or ``"none"``. It follows
-            the hidden layer, the output layer too (as in lightly), or neither (as in solo-learn). A layer has
-            a bias where no BatchNorm follows it.
-        bn: BatchNorm over both views, ``"joint"``, or over each by itself, ``"per_view"``. The views pass
-            through the network as one batch, or one after the other (as in lightly and solo-learn). With
-            several processes BatchNorm sees each one's share, unless ``trainer.sync_batchnorm`` is set.
-        chunk_size: images that the network sees at a time, for batches that exceed the memory. The objective
-            sees the whole batch, BatchNorm a chunk. None: all at once.
-        compile_mode: mode in which ``torch.compile`` compiles the encoder, or None. ``"default"``,
-            ``"reduce-overhead"`` (CUDA graphs, for small batches) or ``"max-autotune"``. It costs a minute
-            at the start; on a CPU it gains nothing. Validation runs uncompiled.
-        cuda_graph: launch forward, loss, backward and update as one CUDA graph, for batches so small that
-            the device waits for launches. One CUDA device, float32 or bfloat16, an optimizer other than
-            LARS; no clipping, no accumulation, no chunks, and no hook between the step's parts.
+            the hidden layer, also the output layer (as in lightly), or neither (as in solo-learn). A layer
+            without BatchNorm has a bias.
+        bn: BatchNorm over both views, ``"joint"``, or over each view, ``"per_view"``. The views pass through
+            the network as one batch, or one after the other (as in lightly and solo-learn). With several
+            processes, statistics are computed per process unless ``trainer.sync_batchnorm`` is set.
+        chunk_size: number of images that pass through the network at a time; None disables chunks. It reduces
+            the memory of a large batch. The objective uses the whole batch, and BatchNorm one chunk.
+        compile_mode: mode of ``torch.compile`` for the encoder, or None. ``"default"``,
+            ``"reduce-overhead"`` (CUDA graphs, for small batches) or ``"max-autotune"``. Compilation takes a
+            minute at the start and does not help on a CPU. Validation is not compiled.
+        cuda_graph: launch views, forward, loss, backward and update as one CUDA graph, for batches so small
+            that kernel launches take most of the time. Requires one CUDA device, float32 or bfloat16, and no
+            clipping, accumulation, chunks or hooks between the parts of a step. Callbacks then receive
+            batches without views.
         optimizer: optimizer and schedule.
-        seed: seed of the initial weights; None takes the seed given to ``seed_everything``.
+        seed: seed of the initial weights; None uses the seed of ``seed_everything``.
 
     Attributes:
         backbone: The encoder.
@@ -105,9 +106,9 @@ class Method(pl.LightningModule, ABC):
 
     Raises:
         InputError: a size is below 1 or makes more than 2³⁰ parameters, head_batch_norm is unknown, the
-            encoder has no feature maps and the objective needs them, or the objective does not take two
-            embeddings; in training, cuda_graph or compile_mode with what it does not
-            go with, or an objective that cannot be prepared.
+            encoder does not have the feature maps that the objective requires, or the objective does not
+            accept two embeddings; in training, an option or the objective does not support cuda_graph or
+            compile_mode, or the objective cannot be prepared.
 
     Example:
         >>> import torch
@@ -178,34 +179,34 @@ class Method(pl.LightningModule, ABC):
     def loss(self, batch: Batch) -> Tensor:
         """Compute the loss of a batch, a scalar with a gradient.
 
-        It is a function of the batch and of the module's state alone: it logs nothing, and neither a trainer
-        nor an optimizer is needed to call it.
+        It depends only on the batch and the module's state. It logs nothing, and requires neither a trainer
+        nor an optimizer.
 
         Args:
-            batch: with ``views`` on the module's device.
+            batch: batch with ``views``, on the module's device.
         """
 
     def after_update(self) -> None:
-        """Change what follows the trained weights, such as a momentum encoder.
+        """Update state that depends on the trained weights, such as a momentum encoder.
 
-        It is called after every update, before callbacks can write a checkpoint of it.
+        It is called after every update, before callbacks can save a checkpoint.
         """
 
     def after_backward(self) -> None:
-        """Change what follows the batches, such as a queue of embeddings.
+        """Update state that depends on the batch, such as a queue of embeddings.
 
         It is called after the backward pass of every batch, before the update.
         """
 
     def after_initial_weights(self) -> None:
-        """Copy weights to networks that start equal; called after encoder and head are loaded from a file."""
+        """Copy weights to networks that must start equal, after encoder and head were loaded from a file."""
 
     def forward(self, images: Tensor) -> Layers:
         """Compute the three representations of normalised images (N, 3, H, W)."""
         return self._projected(self._encode(images, self.backbone), self.head)
 
     def embed_views(self, views: Tensor | None) -> tuple[View, View]:
-        """Compute embeddings and features of both views, as ``bn`` and ``chunk_size`` say.
+        """Compute embeddings and features of both views, according to ``bn`` and ``chunk_size``.
 
         Args:
             views: (2N, 3, S, S), all first views, then all second views.
@@ -228,7 +229,7 @@ class Method(pl.LightningModule, ABC):
         return pair
 
     def embed_view(self, images: Tensor) -> View:
-        """Compute embeddings and features of one view (N, 3, S, S), as ``chunk_size`` says."""
+        """Compute embeddings and features of one view (N, 3, S, S), according to ``chunk_size``."""
 
         def fields(images: Tensor) -> tuple[Tensor, ...]:
             return self.embed(images, self.backbone, self.head).tensors()
@@ -265,7 +266,7 @@ class Method(pl.LightningModule, ABC):
         return views
 
     def objective_inputs(self, batch: Batch, first: View, second: View) -> dict[str, Any]:
-        """Return the keyword arguments that the objective requires besides the embeddings."""
+        """Return the keyword arguments that the objective requires in addition to the embeddings."""
         known = {
             "labels": batch.labels,
             "indices": batch.indices,
@@ -276,10 +277,10 @@ class Method(pl.LightningModule, ABC):
 
     @contextmanager
     def seeded(self, stream: int = 0) -> Iterator[None]:
-        """Draw initial weights from the seed of the method, and leave the generator as it was.
+        """Draw initial weights from the seed of the method, and restore the random number generator.
 
         Args:
-            stream: number that keeps the weights of several networks apart; 0 is that of encoder and head.
+            stream: number that distinguishes several networks; 0 is that of encoder and head.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(fold(self._seed, stream) if stream else self._seed)
@@ -302,14 +303,14 @@ class Method(pl.LightningModule, ABC):
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Layers]:
-        """Return the representations of a batch's plain images and, where it has them, of its two views."""
+        """Return the representations of a batch's plain images and, if it has views, of its two views."""
         out = {"plain": self(batch.images)}
         if batch.views is not None:
             out["views"] = self(batch.views)
         return out
 
     def configure_optimizers(self) -> Any:
-        """Return optimizer and schedule, as ``optimizer`` says."""
+        """Return the optimizer and the schedule."""
         rule = self.optimizer_rule
         if rule.lr_scaling != "none":
             rule = rule.scaled(self._images_per_step())
@@ -325,7 +326,7 @@ class Method(pl.LightningModule, ABC):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def setup(self, stage: str) -> None:
-        """Prepare the objective and compile the encoder in place, which does not rename its parameters."""
+        """Prepare the objective; compile the encoder in place, which keeps the names of its parameters."""
         if stage != "fit":
             return
         freeze(self, self.optimizer_rule.freeze)
@@ -336,15 +337,15 @@ class Method(pl.LightningModule, ABC):
         if self.compile_mode is not None:
             if self._needs_shallow:
                 raise InputError(
-                    "model.compile_mode does not go with an objective of the encoder's feature maps"
+                    "model.compile_mode does not support objectives of the encoder's feature maps"
                 )
             self.backbone.compile(mode=self.compile_mode, fullgraph=True, dynamic=False)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Compare the shapes of the checkpoint's tensors with those of the model.
+        """Check that the shapes of the checkpoint's tensors are those of the model.
 
         Raises:
-            InputError: one differs, as that of a memory of the images where their number has changed.
+            InputError: a shape differs, such as that of a memory bank if the number of images has changed.
         """
         own = self.state_dict()
         for name, stored in checkpoint["state_dict"].items():
@@ -357,16 +358,17 @@ class Method(pl.LightningModule, ABC):
                 )
 
     def on_train_start(self) -> None:
-        """Prepare the CUDA graph, and an objective that continues within an epoch."""
+        """Prepare the CUDA graph, and the objective of a run that continues within an epoch."""
         self._contract.set_epoch(self.current_epoch)
         loader = self.trainer.train_dataloader
         self._equal_shares = isinstance(loader, Batches) and loader.equal_shares
         if self.cuda_graph:
             optimizer: Any = self.optimizers(use_pl_optimizer=False)
-            self._graphed = GraphedTraining(self.loss, optimizer, self.device)
+            views = None if self._data is None else self._data.defer_views(self.device)
+            self._graphed = GraphedTraining(self.loss, optimizer, self.device, views=views)
 
     def on_train_epoch_start(self) -> None:
-        """Tell the objective which epoch is running."""
+        """Set the epoch of the objective."""
         if self._graphed is None or not isinstance(self.objective, Contrastive):
             self._contract.set_epoch(self.current_epoch)
             return
@@ -377,7 +379,7 @@ class Method(pl.LightningModule, ABC):
             self._graphed.forget()
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Keep the learning rate of the step, which the schedule changes at its end."""
+        """Store the learning rate of the step, which the schedule changes at its end."""
         lr = self.trainer.optimizers[0].param_groups[0]["lr"]
         self._lr = lr.clone() if isinstance(lr, Tensor) else lr
 
@@ -392,11 +394,11 @@ class Method(pl.LightningModule, ABC):
         self.after_update()
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        """Log loss and learning rate at the steps that the trainer logs: elsewhere nothing waits."""
+        """Log loss and learning rate, only at the steps that the trainer logs, to avoid synchronisations."""
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.trainer.global_step % every == 0:
             loss = outputs["loss"] * self.trainer.accumulate_grad_batches  # Lightning has divided it
-            # On the host, because Lightning reads it again for its progress bar at every step that follows.
+            # On the host, because Lightning reads it for its progress bar at every following step.
             self.log("train/loss", loss.cpu(), batch_size=len(batch.images), prog_bar=True)
             self.log("train/lr", torch.as_tensor(self._lr, dtype=torch.float64))
 
@@ -410,7 +412,7 @@ class Method(pl.LightningModule, ABC):
         return data if isinstance(data, ImageData) else None
 
     def _images_per_step(self) -> int:
-        """Images in an optimizer step: those of all processes and of all accumulated batches.
+        """Return the number of images per optimizer step, over all processes and accumulated batches.
 
         Raises:
             InputError: the data loader does not state its batch size.
@@ -435,7 +437,7 @@ class Method(pl.LightningModule, ABC):
         return features
 
     def _as_input(self, images: Tensor) -> Tensor:
-        """Images in the encoder's dtype and memory format."""
+        """Return images in the encoder's dtype and memory format."""
         autocast = torch.is_autocast_enabled(images.device.type)
         dtype = images.dtype if autocast else floating_dtype(self.backbone, images.dtype)
         return images.to(dtype, memory_format=torch.channels_last)
@@ -446,7 +448,7 @@ class Method(pl.LightningModule, ABC):
         return Layers(features, hidden, layers[self._hidden_layers :](hidden))
 
     def _embed_pair(self, views: Tensor) -> tuple[Tensor, ...]:
-        """The fields of `View`, each of the first and of the second view, one after the other."""
+        """Return the fields of `View` in turn, each for the first and then for the second view."""
         if self.bn == "joint":
             fields = self.embed(views, self.backbone, self.head).tensors()
             return tuple(half for field in fields for half in field.chunk(2))
@@ -454,10 +456,11 @@ class Method(pl.LightningModule, ABC):
         return tuple(half for pair in zip(first, second, strict=True) for half in pair)
 
     def _checked_objective(self, module: nn.Module) -> Objective:
-        """Return the objective.
+        """Check the objective, and return it as an `Objective`.
 
         Raises:
-            InputError: the module is not called with two embeddings, or needs what the method does not have.
+            InputError: the module does not accept two embeddings, or requires inputs that the method does not
+                have.
         """
         objective, name = as_objective(module), type(module).__name__
         if missing := set(objective.required_inputs) - self.available_inputs:
@@ -467,7 +470,7 @@ class Method(pl.LightningModule, ABC):
             inspect.signature(module.forward).bind(0, 0, **dict.fromkeys(objective.required_inputs))
         except TypeError as error:
             raise InputError(
-                f"{name} is no objective: it is not called with two views' embeddings"
+                f"{name} is not an objective: its forward does not accept the embeddings of two views"
             ) from error
         return objective
 
@@ -483,8 +486,8 @@ class Method(pl.LightningModule, ABC):
         except ValueError as error:
             raise InputError(f"model.objective: {error}") from error
         if "indices" in self._contract.required_inputs:
-            # A memory of the images: DistributedDataParallel would send it round at every step, and it is
-            # equal in all processes without.
+            # DistributedDataParallel would broadcast the memory of the images at every step, although it is
+            # equal in all processes.
             names = [f"objective.{name}" for name, _ in self.objective.named_buffers()]
             self._ddp_params_and_buffers_to_ignore = names
 
@@ -497,7 +500,7 @@ class Method(pl.LightningModule, ABC):
             ) from error
 
     def _check_image_size(self) -> None:
-        """Encode one image of the size of the views, which some encoders do not accept.
+        """Check that the encoder accepts images of the size of the views.
 
         Raises:
             InputError: the encoder does not accept this size.
@@ -514,7 +517,6 @@ class Method(pl.LightningModule, ABC):
         reads_indices = "indices" in self._contract.required_inputs
         check_graph(
             self.trainer,
-            self.optimizer_rule.name,
             chunk_size=self.chunk_size,
             compile_mode=self.compile_mode,
             objective=type(self.objective).__name__ if reads_indices else None,
@@ -522,10 +524,10 @@ class Method(pl.LightningModule, ABC):
 
 
 def _checked_encoder(encoder: Encoder) -> Encoder:
-    """Return the encoder.
+    """Check the number of parameters of the encoder, and return it.
 
     Raises:
-        InputError: it has more than 2³⁰ parameters.
+        InputError: the encoder has more than 2³⁰ parameters.
     """
     if (count := sum(parameter.numel() for parameter in encoder.parameters())) > MOST_PARAMETERS:
         raise InputError(f"the encoder has {count:.1e} parameters, over {MOST_PARAMETERS:.1e}")

@@ -22,10 +22,10 @@ class MoCo(MomentumMethod):
     With several processes the queue has the keys of all of them. BatchNorm can leak which keys belong to a
     query; ``trainer.sync_batchnorm`` avoids it.
 
-    The defaults are those of the authors' CIFAR-10 example: K = 4,096, m = 0.99, τ = 0.1, one direction.
+    The defaults are those of the authors' CIFAR-10 example: K = 4,096, m = 0.99, τ = 0.1, not symmetric.
 
     Args:
-        queue_size: keys in the queue, K.
+        queue_size: number of keys in the queue, K.
         objective: an objective of the logit margin with ``pairs="queue"``; `InfoNCE` by default.
         **options: those of `MomentumMethod` and `Method`.
 
@@ -70,11 +70,11 @@ class MoCo(MomentumMethod):
         return loss
 
     def after_backward(self) -> None:
-        """Put the keys of the batch into the queue."""
+        """Add the keys of the batch to the queue."""
         for keys in self.key_embeddings:
             self.queue.enqueue(keys)
 
     def setup(self, stage: str) -> None:
-        """Keep the queue, equal in all processes, out of what DistributedDataParallel sends at every step."""
+        """Exclude the queue, equal in all processes, from the broadcasts of DistributedDataParallel."""
         super().setup(stage)
         self._ddp_params_and_buffers_to_ignore = ["queue.keys", "queue.oldest"]

@@ -1,4 +1,4 @@
-"""Methods in which a slowly moving copy of the network, the momentum network, computes the keys."""
+"""Methods whose keys are computed by a momentum network, a moving average of the trained network."""
 
 import copy
 import math
@@ -26,16 +26,15 @@ class MomentumMethod(Method):
 
         ξ ← m_t ξ + (1 − m_t) θ,   m_t = m, or m_t = 1 − (1 − m) (cos(π t/T) + 1)/2 with the cosine schedule
 
-    The first views are the queries, the second views the keys; with ``symmetric`` also the other way round,
-    and the loss is the mean of both directions. The momentum network has no gradient. Its BatchNorm
-    statistics are those of the keys.
+    The first views are the queries, and the second views the keys. With ``symmetric``, the loss is the mean
+    over both directions. The momentum network has no gradient, and the BatchNorm statistics of the keys.
 
     A subclass defines `loss_of_direction`.
 
     Args:
         momentum: m, share of the momentum network that remains at an update, 0 to 1.
         momentum_schedule: ``"constant"``, or ``"cosine"`` from m to 1 over the run (Grill et al. 2020).
-        symmetric: use both directions. The online network then embeds both views, as ``bn`` says.
+        symmetric: use both directions. The trained network then embeds both views, according to ``bn``.
         predictor: pass queries through a second MLP, the predictor, which keys do not have (Chen et al. 2021,
             MoCo v3). Its hidden layer has ``hidden_dim`` units and the BatchNorm of ``head_batch_norm``.
         **options: those of `Method`.
@@ -138,12 +137,12 @@ class MomentumMethod(Method):
             self.momentum_backbone.compile(mode=self.compile_mode, fullgraph=True, dynamic=False)
 
     def after_initial_weights(self) -> None:
-        """Start with equal networks."""
+        """Copy the weights to the momentum network."""
         self.momentum_backbone.load_state_dict(self.backbone.state_dict())
         self.momentum_head.load_state_dict(self.head.state_dict())
 
     def configure_optimizers(self) -> Any:
-        """Return optimizer and schedule; the momentum's schedule needs the number of steps, too."""
+        """Return optimizer and schedule, and compute the number of steps for the schedule of the momentum."""
         if self.momentum_schedule == "cosine":
             self._steps = self.trainer.estimated_stepping_batches
             if self._steps == math.inf:

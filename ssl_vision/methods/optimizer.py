@@ -19,30 +19,31 @@ _LARGEST = torch.finfo(torch.float32).max
 
 @dataclass(frozen=True)
 class OptimizerRule:
-    """How the parameters move.
+    """Optimizer and learning-rate schedule.
 
-    The default is the MACL paper's: Adam at a constant 1e-3 with weight decay 1e-6 on every parameter.
+    The default is that of the MACL paper: Adam with a constant learning rate of 1e-3, and weight decay 1e-6
+    on every parameter.
 
     Args:
         name: optimizer: ``"adam"``, ``"adamw"``, ``"sgd"`` or ``"lars"``. LARS adapts the step of each weight
-            to its norm, with weight decay or without; biases, BatchNorm and scalars take plain SGD steps
+            to its norm, with or without weight decay; biases, BatchNorm and scalars take plain SGD steps
             without weight decay (Chen et al. 2020).
-        lr: peak learning rate. If it is scaled, this is the one at ``reference_batch_size`` images per step.
+        lr: peak learning rate; with ``lr_scaling``, that at ``reference_batch_size`` images per step.
         weight_decay: L2 penalty (for ``"adamw"``: decoupled decay).
         exclude_bias_and_norm: no weight decay for biases and normalisation layers. Other parameters of one
             dimension, and the position embeddings and tokens of timm's vision transformers, have none either.
-        layer_decay: learning-rate factor from each encoder layer to the one before it (Clark et al. 2020;
-            BEiT); 1 gives all layers the same rate.
-        freeze: names of parts that are not trained, such as ``backbone.network.patch_embed`` (Chen et al.
-            2021, MoCo v3). The running statistics of BatchNorm in them still follow the batches.
+        layer_decay: factor of the learning rate from each layer of the encoder to the previous one (Clark et
+            al. 2020; BEiT); 1 gives all layers the same rate.
+        freeze: names of modules or parameters that are not trained, such as ``backbone.network.patch_embed``
+            (Chen et al. 2021, MoCo v3). Running statistics of BatchNorm in them are still updated.
         momentum: momentum of ``"sgd"`` and ``"lars"``.
-        schedule: learning-rate schedule: ``"constant"``, or ``"cosine"`` to 0.001 ``lr`` over the run.
+        schedule: schedule of the learning rate: ``"constant"``, or ``"cosine"`` to 0.001 ``lr`` over the run.
         warmup_epochs: epochs of linear rise from 0, with the cosine schedule.
         lr_scaling: scaling of the learning rate with the batch size: ``"none"``, ``"linear"`` or ``"sqrt"``.
             With N images per step, of all processes and accumulated batches, it is lr,
             lr · N / reference_batch_size (Goyal et al. 2017) or lr · √(N / reference_batch_size)
             (Krizhevsky 2014).
-        reference_batch_size: the N at which the learning rate is ``lr``.
+        reference_batch_size: N for which the learning rate is ``lr``.
 
     Raises:
         ValueError: for a negative number, a warm-up without the cosine schedule, or a layer_decay that is not
@@ -67,7 +68,7 @@ class OptimizerRule:
     reference_batch_size: int = 256
 
     def __post_init__(self) -> None:
-        """Refuses what cannot work."""
+        """Check the options."""
         for field in ("lr", "weight_decay", "momentum", "warmup_epochs"):
             if not 0 <= getattr(self, field) <= _LARGEST:
                 raise ValueError(
@@ -77,7 +78,7 @@ class OptimizerRule:
             raise ValueError(f"optimizer.layer_decay must be over 0 and at most 1, got {self.layer_decay}")
         if self.name == "lars" and (self.layer_decay < 1 or self.exclude_bias_and_norm):
             option = "layer_decay" if self.layer_decay < 1 else "exclude_bias_and_norm"
-            raise ValueError(f"optimizer.{option} does not go with optimizer.name lars")
+            raise ValueError(f"optimizer.{option} does not support optimizer.name lars")
         if self.reference_batch_size < 1:
             raise ValueError(
                 f"optimizer.reference_batch_size must be 1 or more, got {self.reference_batch_size}"
@@ -86,7 +87,7 @@ class OptimizerRule:
             raise ValueError("optimizer.warmup_epochs needs optimizer.schedule 'cosine'")
 
     def scaled(self, images_per_step: int) -> "OptimizerRule":
-        """Return the rule whose learning rate is that of a batch size, and is not scaled any more.
+        """Return the rule with the scaled learning rate of a batch size, and without further scaling.
 
         Example:
             >>> OptimizerRule(lr=0.3, lr_scaling="linear").scaled(1024).lr
@@ -97,11 +98,11 @@ class OptimizerRule:
         return replace(self, lr=self.lr * factor, lr_scaling="none")
 
     def optimizer(self, module: nn.Module, *, capturable: bool = False) -> Optimizer:
-        """Return the optimizer of all trainable parameters of ``module``; on a GPU one kernel updates them.
+        """Return the optimizer of all trainable parameters of ``module``, fused on a GPU.
 
         Args:
-            module: on the device where it is trained.
-            capturable: its step can be part of a CUDA graph.
+            module: the module, on its training device.
+            capturable: make the step capturable by a CUDA graph.
 
         Raises:
             InputError: nothing is to be trained, or layer_decay is not 1 and an encoder does not state the
@@ -136,7 +137,7 @@ class OptimizerRule:
                 weight_decay=self.weight_decay,
                 fused=fused,
             )
-            if fused and self.momentum:  # else a first step that is skipped would leave it uninitialised
+            if fused and self.momentum:  # otherwise, a skipped first step would leave it uninitialised
                 for parameter in parameters:
                     sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
             return sgd
@@ -146,10 +147,10 @@ class OptimizerRule:
         return LARS(groups, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def scheduler(self, optimizer: Optimizer, *, steps: int, steps_per_epoch: int) -> LRScheduler:
-        """The cosine schedule, advanced once a step, over ``steps`` steps.
+        """Return the cosine schedule over ``steps`` steps, updated once per step.
 
         Raises:
-            InputError: the warm-up is longer.
+            InputError: the warm-up is longer than the run.
         """
         if self.warmup_epochs * steps_per_epoch > steps:
             raise InputError(

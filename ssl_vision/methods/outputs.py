@@ -1,4 +1,4 @@
-"""What the network of a method returns."""
+"""Outputs of the network of a method."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Layers(NamedTuple):
-    """Representations of images at the three places where evaluation reads them.
+    """Representations of images in the three layers that are evaluated.
 
     Example:
         >>> import torch
@@ -27,7 +27,7 @@ class Layers(NamedTuple):
 
 
 class View(NamedTuple):
-    """The network's output for one view of a batch.
+    """Output of the network for one view of a batch.
 
     Example:
         >>> import torch
@@ -49,5 +49,5 @@ class View(NamedTuple):
 
     @classmethod
     def cat(cls, parts: "Sequence[View]") -> "View":
-        """Join the rows of views."""
+        """Concatenate the rows of views."""
         return cls(*(torch.cat(field) for field in zip(*(part.tensors() for part in parts), strict=True)))

@@ -1,4 +1,4 @@
-"""Parameters in groups that differ in learning rate and weight decay, and parameters that are not trained."""
+"""Parameter groups with their own learning rate and weight decay, and frozen parameters."""
 
 import difflib
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def parameter_groups(
     All other parameters have lr.
 
     Args:
-        module: the module; the encoders in it state the order of their layers.
+        module: the module, whose encoders state the order of their layers.
         lr: learning rate.
         weight_decay: weight decay.
         exclude_bias_and_norm: use no weight decay for parameters with at most one dimension, and for those
@@ -68,7 +68,7 @@ def freeze(module: nn.Module, names: Sequence[str]) -> None:
         names: names of its submodules or parameters, such as ``"backbone.layer1"``.
 
     Raises:
-        InputError: a name fits no parameter.
+        InputError: a name does not match any parameter.
     """
     parameters = dict(module.named_parameters())
     for name in names:

@@ -1,4 +1,4 @@
-"""SimCLR: one network, two views, one objective."""
+"""SimCLR: an objective on the embeddings of two views by one network."""
 
 from torch import Tensor
 
@@ -10,8 +10,9 @@ class SimCLR(Method):
     """Contrastive pretraining of any encoder with any objective (Chen et al. 2020).
 
     Both views pass through one encoder and one projection head, and the objective compares their embeddings.
-    The defaults are the MACL paper's: ResNet-18 with the small-image stem, Adam 1e-3; the projection head
-    (Linear without bias, BatchNorm, ReLU, Linear) is the one of the code that the paper builds on.
+    The defaults are those of the MACL paper: ResNet-18 with the stem for small images, and Adam with a
+    learning rate of 1e-3. The projection head (Linear without bias, BatchNorm, ReLU, Linear) is that of the
+    code that the paper builds on.
 
     For arguments and errors see `Method`.
 

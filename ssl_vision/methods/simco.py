@@ -11,8 +11,8 @@ from ssl_vision.objectives import DualTemperature
 class SimCo(SimCLR):
     """MoCo without a queue and a momentum network (Zhang et al. 2022).
 
-    What remains is `SimCLR` with dual temperature, negatives of the other view only, and each view in a batch
-    of its own: the paper's name for it, with its defaults.
+    This is `SimCLR` with the paper's defaults: dual temperature, negatives from the other view only, and
+    BatchNorm over each view.
 
     Args:
         objective: `DualTemperature` with ``pairs="cross"`` by default.

@@ -1,4 +1,7 @@
-"""Objectives: two views' embeddings in, a loss out. Needs torch alone and works in any training loop."""
+"""Objectives, which map the embeddings of two views to a loss.
+
+They require only torch and work in any training loop.
+"""
 
 from ssl_vision.objectives.anchor_batch import AnchorBatch
 from ssl_vision.objectives.bank import Bank

@@ -1,4 +1,4 @@
-"""What the parts of the unified paradigm are asked about: some anchors and their keys."""
+"""Anchors and their keys, the input of gates, negative weights and ratios."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,19 +10,19 @@ from torch import Tensor
 from ssl_vision.objectives.uniformity import Spread, log_sums
 
 BLOCK = 256
-"""Anchors whose similarities to all embeddings are held at a time."""
+"""Number of anchors whose similarities to all embeddings are in memory at a time."""
 
 
 class AnchorBatch:
-    """Some anchors, and what a gate, a weight or a ratio asks of them.
+    """Anchors with M keys each, the input of a `Gate`, a `NegativeWeight` or a `Ratio`.
 
-    A training step makes it of a batch's embeddings, ``ssl-vision maps`` of angles. Each anchor has M keys.
+    A training step creates it from the embeddings of a batch, and ``ssl-vision maps`` from angles.
 
     Args:
-        anchors: (B, D) unit vectors.
-        positives: (B, D), the anchors' other views.
-        pairs: the negative set: other images in the anchor's own view (``"within"``), in the other view
-            (``"cross"``) or in both.
+        anchors: unit vectors of the anchors, shape (B, D).
+        positives: unit vectors of the anchors' other views, shape (B, D).
+        pairs: selection of the negatives: other images in the anchor's own view (``"within"``), in the other
+            view (``"cross"``), or in both views (``"both"``).
 
     Example:
         >>> class Pressure(NegativeWeight):
@@ -39,53 +39,57 @@ class AnchorBatch:
 
     @cached_property
     def positive(self) -> Tensor:
-        """(B,) s⁺."""
+        """Similarities s⁺ to the positives, shape (B,)."""
         return (self.anchors * self.positives).sum(dim=1)
 
     @cached_property
     def similarity(self) -> Tensor:
-        """(B, M) cosines of the anchors and all keys."""
+        """Cosines of the anchors with all keys, shape (B, M)."""
         raise NotImplementedError
 
     @property
     def other_similarity(self) -> Tensor:
-        """(B, M) cosines of the same images' other views."""
+        """Cosines of the other views of the same images, shape (B, M)."""
         raise NotImplementedError
 
     def negatives(self, pairs: Spread) -> Tensor:
-        """(B, M) bool: which keys are negatives of each anchor."""
+        """Return a boolean mask of the keys that are negatives of each anchor, shape (B, M)."""
         raise NotImplementedError
 
     def keys(self, index: Tensor) -> Tensor:
-        """(B, D) vectors of one key an anchor, by its (B,) index."""
+        """Return the vector of one key for each anchor, shape (B, D), given indices of shape (B,)."""
         raise NotImplementedError
 
     def log_mean(self, temperature: float, *, swap: bool = False) -> Tensor:
-        """Log of the mean over the view's anchors of Σ_j exp((s_ij − 1)/τ), a scalar or (B, 1).
+        """Compute the log of the mean of Σ_j exp((s_ij − 1)/τ) over the anchors of the view.
 
         Args:
-            temperature: τ.
-            swap: of the other view's anchors.
+            temperature: temperature τ.
+            swap: use the anchors of the other view.
+
+        Returns:
+            A scalar, or shape (B, 1).
         """
         raise NotImplementedError
 
     def among(self, similarity: Tensor, pairs: Spread) -> Tensor:
-        """``similarity`` at the negatives, −∞ elsewhere."""
+        """Return ``similarity`` with −∞ at keys that are not negatives."""
         return similarity.masked_fill(~self.negatives(pairs), -torch.inf)
 
     def hardest(self, pairs: Spread) -> Tensor:
-        """(B,) index of the most similar negative."""
+        """Return the index of the most similar negative, shape (B,)."""
         return self.among(self.similarity, pairs).argmax(dim=1)
 
 
 class Rows(AnchorBatch):
-    """Rows of a batch, whose keys are all its embeddings.
+    """Anchors from a batch, whose keys are all embeddings of the batch.
 
     Args:
-        u: (2N, D) unit embeddings of the whole batch, those of view 1 first.
-        rows: the B anchors, all of one view.
-        pairs: as in ``AnchorBatch``.
-        log_sums: at a temperature, log Σ_j exp((s_ij − 1)/τ) over the negatives of each of the 2N embeddings.
+        u: unit embeddings of the whole batch, those of view 1 first, shape (2N, D).
+        rows: rows of the B anchors, all from one view.
+        pairs: selection of the negatives, as in ``AnchorBatch``.
+        log_sums: function from a temperature to log Σ_j exp((s_ij − 1)/τ) over the negatives of each of the
+            2N embeddings.
     """
 
     def __init__(self, u: Tensor, rows: slice, pairs: Spread, log_sums: Callable[[float], Tensor]) -> None:
@@ -97,7 +101,7 @@ class Rows(AnchorBatch):
 
     @classmethod
     def all(cls, u: Tensor, pairs: Spread) -> Iterator["Rows"]:
-        """Blocks of at most ``BLOCK`` anchors that make up the batch."""
+        """Iterate over the batch in blocks of at most ``BLOCK`` anchors."""
         sums = cache(lambda temperature: log_sums(u, temperature, pairs=pairs))
         images = len(u) // 2
         for view in (0, images):
@@ -106,16 +110,16 @@ class Rows(AnchorBatch):
 
     @cached_property
     def similarity(self) -> Tensor:
-        """(B, 2N)."""
+        """Cosines with all embeddings, shape (B, 2N)."""
         return self.anchors @ self.u.T
 
     @property
     def other_similarity(self) -> Tensor:
-        """(B, 2N)."""
+        """Cosines of the other views, shape (B, 2N)."""
         return (self.positives @ self.u.T).roll(self.images, dims=1)
 
     def negatives(self, pairs: Spread) -> Tensor:
-        """(B, 2N) bool."""
+        """Return a boolean mask, shape (B, 2N)."""
         count = len(self.u)
         number = torch.arange(count, device=self.u.device)
         anchor, key = number[self.rows, None], number
@@ -126,11 +130,11 @@ class Rows(AnchorBatch):
         return other_image & (own_view if pairs == "within" else ~own_view)
 
     def keys(self, index: Tensor) -> Tensor:
-        """(B, D) embeddings."""
+        """Return embeddings, shape (B, D)."""
         return self.u[index]
 
     def log_mean(self, temperature: float, *, swap: bool = False) -> Tensor:
-        """A scalar."""
+        """Compute the log of the mean, a scalar."""
         view = self.rows.start // self.images
         sums = self.log_sums(temperature).view(2, -1)[1 - view if swap else view]
         return sums.logsumexp(dim=0) - math.log(self.images)

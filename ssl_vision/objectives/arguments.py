@@ -1,4 +1,4 @@
-"""Checks of constructor arguments, with one wording for each kind of error."""
+"""Checks of constructor arguments, with one error message for each kind of error."""
 
 import math
 from collections.abc import Collection
@@ -8,7 +8,7 @@ def check_positive(name: str, value: float) -> None:
     """Check that a number is positive and finite.
 
     Raises:
-        ValueError: It is not; the message states its name and value.
+        ValueError: it is not; the message states its name and value.
     """
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be positive, got {value}")
@@ -18,7 +18,7 @@ def check_not_negative(name: str, value: float) -> None:
     """Check that a number is finite and 0 or more.
 
     Raises:
-        ValueError: It is not; the message states its name and value.
+        ValueError: it is not; the message states its name and value.
     """
     if not 0 <= value < math.inf:
         raise ValueError(f"{name} must not be negative or infinite, got {value}")
@@ -28,7 +28,7 @@ def check_angle(degrees: float) -> None:
     """Check that an additive angle is between 0 and 90 degrees.
 
     Raises:
-        ValueError: It is not; the message states its value.
+        ValueError: it is not; the message states its value.
     """
     if not 0 <= degrees <= 90:
         raise ValueError(f"angle must be in [0, 90] degrees, got {degrees}")
@@ -38,7 +38,7 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> None:
     """Check that a string is one of several.
 
     Raises:
-        ValueError: It is not; the message states its name, the choices and its value.
+        ValueError: it is not; the message states its name, the choices and its value.
     """
     if value not in choices:
         *first, last = map(repr, choices)

@@ -1,4 +1,4 @@
-"""A memory bank: what every training image looked like when it was last seen, and who looks alike."""
+"""Memory bank with a moving average of the representation of every training image."""
 
 import importlib
 from typing import Literal, NamedTuple
@@ -11,42 +11,42 @@ from ssl_vision.objectives.logit_margin import normalize
 Search = Literal["exact", "approximate"]
 
 TILE = 2**24
-"""Similarities held at a time."""
+"""Maximum number of similarities in memory at a time."""
 
 BITS = 512
-"""Of a row's code in the approximate search."""
+"""Length of the code of a row in the approximate search."""
 
 
 class Chosen(NamedTuple):
     """Rows of a bank that were chosen for each of N anchors."""
 
     index: Tensor  # type: ignore[assignment]  # hides tuple.index
-    """(N, K) int64."""
+    """Indices of the rows, int64 of shape (N, K)."""
     counts: Tensor
-    """(N, K) bool: False where there was nothing to choose."""
+    """Mask of the valid entries, bool of shape (N, K); False if there was no further row to choose."""
 
 
 class Bank(nn.Module):
-    """One unit row for each training image, which moves towards what the image looks like now.
+    """Memory bank with one unit row for each training image, a moving average of its representations.
 
-        row ← unit((1 − ρ) z + ρ row)             (RECLAIM paper, Eq. 7, brought back to length 1)
+        row ← unit((1 − ρ) z + ρ row)             (RECLAIM paper, Eq. 7, with the result normalised)
 
-    A row is zero, and never chosen, until its image is first seen, and then z itself. (The paper starts from
-    random rows, of which the first choices would be made.) Rows carry no gradient; they are buffers, so they
-    are part of a checkpoint.
+    A row is zero, and is never chosen, until its image is seen for the first time. It is then z itself. (In
+    the paper, rows are random at first, so that the first negatives would be random.) Rows have no gradient.
+    They are buffers and therefore part of a checkpoint.
 
-    The exact search multiplies queries and rows in tiles. The approximate one, for banks that are too large
-    for it, is locality-sensitive hashing (for unit rows the asymmetric hashing that the paper names is
-    that): a row's code is the signs of its projections on ``BITS`` random directions, kept along with the
-    row, and the rows of the least Hamming distance are chosen by FAISS, on the CPU.
+    The exact search multiplies queries and rows in tiles. The approximate search, for larger banks, is
+    locality-sensitive hashing, which for unit rows equals the asymmetric hashing that the paper names. The
+    code of a row consists of the signs of its projections on ``BITS`` random directions and is stored with
+    the row. FAISS selects the rows with the smallest Hamming distance on the CPU.
 
     Args:
         images: number of rows.
-        dim: of a row.
+        dim: dimension of a row.
         search: ``"exact"`` or ``"approximate"``.
 
     Raises:
-        ValueError: for an approximate search without FAISS.
+        ValueError: ``search`` is ``"approximate"`` and FAISS is not installed.
 
     Example:
         >>> bank = Bank(images=100, dim=4)
@@ -79,12 +79,12 @@ class Bank(nn.Module):
 
     @torch.no_grad()
     def write(self, indices: Tensor, z: Tensor, *, rho: float) -> None:
-        """Moves the rows of some images; one whose z is not finite keeps what it has.
+        """Update the rows of some images; a row is unchanged if its z is not finite.
 
         Args:
-            indices: (N,) int64, each at most once.
-            z: (N, D) unit rows.
-            rho: ρ.
+            indices: unique indices of the images, int64 of shape (N,).
+            z: unit rows, shape (N, D).
+            rho: share ρ of the previous row.
         """
         finite = z.isfinite().all(dim=1)
         before = self.rows[indices]
@@ -96,12 +96,12 @@ class Bank(nn.Module):
 
     @torch.no_grad()
     def nearest(self, queries: Tensor, own: Tensor, k: int) -> Chosen:
-        """The k written rows of other images most similar to each query, the most similar first.
+        """Find the k written rows of other images that are most similar to each query, in descending order.
 
         Args:
-            queries: (N, D) unit rows.
-            own: (N,) int64, each query's image, which is never chosen.
-            k: at least 1, and fewer than there are rows.
+            queries: unit rows, shape (N, D).
+            own: index of the image of each query, which is never chosen, int64 of shape (N,).
+            k: number of rows, at least 1 and below the number of rows of the bank.
         """
         if self.search == "exact":
             return self._multiplied(queries, own, k)
@@ -134,7 +134,7 @@ class Bank(nn.Module):
         return Chosen(index.gather(1, order)[:, :k], counts[:, :k])
 
     def _codes(self, z: Tensor) -> Tensor:
-        """(N, BITS / 8) uint8."""
+        """Compute the codes of rows, uint8 of shape (N, BITS / 8)."""
         signs = (z.to(self.directions.dtype) @ self.directions > 0).view(len(z), -1, 8)
         values = 2 ** torch.arange(8, device=z.device)
         return (signs * values).sum(dim=2).to(torch.uint8)

@@ -1,8 +1,8 @@
-"""Large batches on one device: the network sees the batch in chunks, the objective sees it whole.
+"""Gradient caching: the network processes a batch in chunks, and the objective receives the whole batch.
 
-Accumulating gradients over small batches adds no negatives. This does: it is the gradient cache of Gao et al.
-2021 (Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup), two passes over the network
-with memory for one chunk, as activation checkpointing of chunks.
+Accumulating gradients over small batches adds no negatives, but gradient caching does (Gao et al. 2021,
+Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup). It takes two passes over the network
+with memory for one chunk, and is implemented as activation checkpointing of chunks.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,25 +16,25 @@ from torch.utils.checkpoint import checkpoint
 
 
 def in_chunks(network: nn.Module, *inputs: Tensor, size: int, call: Callable[..., Any] | None = None) -> Any:
-    """``network(*inputs)``, computed ``size`` rows at a time and again in the backward pass.
+    """Compute ``network(*inputs)`` for ``size`` rows at a time, and again in the backward pass.
 
-    Only inputs and outputs are kept in between, so memory is that of one chunk's activations; the price is
-    a second forward pass. Values and gradients are those of calling the network on each chunk and
-    concatenating: of the whole batch, too, unless the network mixes rows, as BatchNorm does, whose statistics
-    are then those of a chunk. Running statistics are updated once; random numbers (dropout) are the same
-    in both passes; autocast and DistributedDataParallel work as without.
+    Only inputs and outputs are stored, so this requires memory for the activations of one chunk and a second
+    forward pass. Values and gradients are those of concatenated calls on each chunk. They equal those of the
+    whole batch unless the network mixes rows. BatchNorm does, and uses the statistics of a chunk. Running
+    statistics are updated once, random numbers such as those of dropout are the same in both passes, and
+    autocast and DistributedDataParallel are supported.
 
     Args:
-        network: the module that is called, or that ``call`` uses.
+        network: module to call, or the module that ``call`` uses.
         *inputs: tensors with N rows each.
-        size: rows of a chunk; the last may be smaller.
-        call: what to call on a chunk instead of ``network`` itself.
+        size: number of rows of a chunk; the last chunk may be smaller.
+        call: function to call on a chunk instead of ``network``.
 
     Returns:
-        What the network returns, a tensor or a tuple of tensors with N rows.
+        The output of the network, a tensor or a tuple of tensors with N rows.
 
     Raises:
-        ValueError: for a size below 1, or inputs of different lengths.
+        ValueError: ``size`` is below 1, or the inputs have different lengths.
 
     Example:
         >>> network = torch.nn.Linear(8, 4)
@@ -46,7 +46,7 @@ def in_chunks(network: nn.Module, *inputs: Tensor, size: int, call: Callable[...
         raise ValueError(f"size must be 1 or more, got {size}")
     lengths = [len(rows) for rows in inputs]
     if len(set(lengths)) != 1:
-        raise ValueError(f"inputs must have one number of rows, got {lengths}")
+        raise ValueError(f"inputs must have the same number of rows, got {lengths}")
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _without_running_statistics(network)

@@ -1,4 +1,4 @@
-"""The contrastive objective: temperature rule × weight × pair set."""
+"""The contrastive objective: a temperature rule, a margin loss and a selection of pairs."""
 
 from collections.abc import Callable
 from typing import ClassVar, Literal, get_args
@@ -16,31 +16,32 @@ from ssl_vision.objectives.temperature import TemperatureRule, as_rule
 from ssl_vision.objectives.tiled import PAIRS
 
 PairSet = Literal["both", "cross", "keys", "queue"]
+"""Sets of anchors and negatives; `Contrastive` describes them."""
 
 
 class Contrastive(Objective):
-    """Mean over the anchors of a batch of ``weight``'s loss, at ``temperature``'s τ.
+    """Contrastive objective: the mean margin loss over the anchors of a batch.
 
         L = 1/A Σ_i ℓ(d_i(τ)),   d_i(τ) = log Σ_{j ∈ Neg(i)} exp(s_ij / τ) − s⁺_i / τ
 
     where d is the logit margin (see `logit_margin`) and A the number of anchors. Call the objective with the
-    embeddings of both views. Afterwards ``statistics()`` describes the call.
+    embeddings of both views. After a call, ``statistics()`` describes it.
 
     Args:
         temperature: temperature τ, a number or a rule.
-        weight: margin loss ℓ; the default is `Softmax`, InfoNCE.
-        pairs: anchors and negatives: ``"both"``, ``"cross"``, ``"keys"`` or ``"queue"``. With ``"both"`` all
-            2N embeddings are anchors and all other 2N − 2 are negatives (SimCLR). With ``"cross"`` the
-            negatives are the N − 1 of the other view. With ``"keys"`` and ``"queue"`` only the N embeddings
-            of view 1 are anchors, and those of view 2 are keys, without a gradient: the anchor's own key is
-            its positive. The negatives are the other N − 1 keys with ``"keys"`` (SimMoCo, MoCo v3), and
-            ``negatives`` alone with ``"queue"`` (MoCo). For the symmetric loss, call the objective again with
-            the views exchanged.
-        gather: under a process group, take the embeddings of all processes as one batch; otherwise each
-            process has negatives of its own only, which is another objective for every number of processes.
+        weight: margin loss ℓ; the default is `Softmax`, which gives InfoNCE.
+        pairs: selection of anchors and negatives: ``"both"``, ``"cross"``, ``"keys"`` or ``"queue"``. With
+            ``"both"``, all 2N embeddings are anchors, and the 2N − 2 embeddings of other images are negatives
+            (SimCLR). With ``"cross"``, the negatives are the N − 1 of the other view. With ``"keys"`` and
+            ``"queue"``, only the N embeddings of view 1 are anchors. Those of view 2 are keys without a
+            gradient, and the anchor's own key is its positive. The negatives are the other N − 1 keys with
+            ``"keys"`` (SimMoCo, MoCo v3), and only ``negatives`` with ``"queue"`` (MoCo). For the symmetric
+            loss, call the objective again with the views exchanged.
+        gather: use the embeddings of all processes of a process group as one batch. If False, each process
+            uses only its own negatives, so that the objective depends on the number of processes.
 
     Raises:
-        ValueError: for a temperature that is or could become zero or negative, or unknown ``pairs``.
+        ValueError: the temperature is or could become zero or negative, or ``pairs`` is unknown.
 
     Example:
         >>> z1, z2, queue = (torch.eye(4)[rows] for rows in ([0, 1], [0, 1], [2, 3]))
@@ -73,26 +74,26 @@ class Contrastive(Objective):
         self._stats: tuple[Tensor, Tensor, Tensor] | None = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells the temperature rule which epoch (counted from 0) is running."""
+        """Set the current epoch, counted from 0, of the temperature rule."""
         self.temperature.set_epoch(epoch)
 
     def forward(self, z1: Tensor, z2: Tensor, *, negatives: Tensor | None = None) -> Tensor:
-        """The loss of a batch.
+        """Compute the loss of a batch.
 
-        With several processes the batch is that of all of them: negatives, alignment and value are those of
-        one process with the whole batch, and so is the gradient that DistributedDataParallel averages.
+        On several processes, negatives, alignment and value are those of one process with the whole batch,
+        and so is the gradient after DistributedDataParallel has averaged it.
 
         Args:
-            z1: (N, D) embeddings of view 1, any scale, at least 2 images over all processes.
-            z2: (N, D) embeddings of view 2.
-            negatives: (K, D) embeddings of a queue, any scale and the same on all processes, with
-                ``pairs="queue"`` and not otherwise. They get no gradient.
+            z1: embeddings of view 1 at any scale, shape (N, D), with at least 2 images over all processes.
+            z2: embeddings of view 2, shape (N, D).
+            negatives: embeddings of a queue at any scale, shape (K, D), the same on all processes. They are
+                required for ``pairs="queue"`` and not allowed otherwise. They have no gradient.
 
         Returns:
-            A scalar, float32 (float64 for float64 input).
+            A scalar in float32 (float64 for float64 input).
 
         Raises:
-            ValueError: naming the argument and the shape that cannot be used.
+            ValueError: an argument has an invalid shape or dtype; the message names it.
         """
         if negatives is not None and self.pairs != "queue":
             raise ValueError(f"negatives need pairs='queue', not {self.pairs!r}")
@@ -111,7 +112,7 @@ class Contrastive(Objective):
         return self._losses(logit_margin_at, positive.repeat(2), tau).mean()
 
     def _loss_with_keys(self, z1: Tensor, z2: Tensor, negatives: Tensor | None) -> Tensor:
-        """The loss of the anchors of view 1 with a queue's negatives, or with the other keys of the batch."""
+        """Compute the loss of the anchors of view 1 with negatives from a queue or the batch."""
         z1, z2 = gather_batch(z1, z2.detach(), gathers=self.gather)
         u1, u2 = normalize(z1), normalize(z2)
         own_key = self.pairs == "keys"
@@ -130,22 +131,22 @@ class Contrastive(Objective):
             return self._losses(logit_margin_at, positive, tau).mean()
 
     def _shift(self, u1: Tensor, u2: Tensor, positive: Tensor) -> Tensor:
-        """(N,) what the logit margin subtracts for the positive pairs: their similarities."""
+        """Similarities of the positive pairs, which the logit margin subtracts, shape (N,)."""
         return positive
 
     def _units(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """(2N, D) unit embeddings of the whole batch, those of view 1 first."""
+        """Unit embeddings of the whole batch, those of view 1 first, shape (2N, D)."""
         return normalize(torch.cat(gather_batch(z1, z2, gathers=self.gather)))
 
     def _losses(
         self, logit_margin_at: Callable[[Tensor | float], Tensor], positive: Tensor, tau: Tensor
     ) -> Tensor:
-        """(A,) losses of anchors with the margins ``logit_margin_at(tau)``, recorded for ``statistics``.
+        """Compute the losses of A anchors, shape (A,), and record their margins for ``statistics``.
 
         Args:
-            logit_margin_at: (A,) margins at a temperature.
-            positive: (A,) similarities to the positives.
-            tau: a scalar, or (N,) with a value for each image.
+            logit_margin_at: function that computes the margins at a temperature, shape (A,).
+            positive: similarities to the positives, shape (A,).
+            tau: a scalar, or a value for each image, shape (N,).
         """
         d = logit_margin_at(tau)
         self._stats = (positive.detach(), tau.detach(), d.detach())
@@ -159,16 +160,16 @@ class Contrastive(Objective):
         return losses
 
     def anchor_weights(self) -> Tensor:
-        """(A,) W = sigmoid(d) of the last call's anchors, detached, on its device; none before the first."""
+        """Return W = sigmoid(d) of the last call's anchors, detached, shape (A,), or (0,) before it."""
         return torch.empty(0) if self._stats is None else self._stats[2].sigmoid()
 
     def statistics(self) -> dict[str, Tensor]:
-        """What the last call was like, as detached scalars on its device, without a synchronisation.
+        """Return statistics of the last call as detached scalars on its device, without a synchronisation.
 
-        ``temperature``: mean τ in force. ``alignment``: mean s⁺. ``weight_mean`` and ``weight_q05``,
-        ``weight_q50``, ``weight_q95``: mean and quantiles of W = sigmoid(d) over the anchors.
-        ``easy_share``: share of anchors with d < 0, whose positive outweighs all their negatives together.
-        Empty before the first call.
+        ``temperature`` is the mean τ, ``alignment`` the mean s⁺, and ``weight_mean``, ``weight_q05``,
+        ``weight_q50`` and ``weight_q95`` are the mean and quantiles of W = sigmoid(d) over the anchors.
+        ``easy_share`` is the share of anchors with d < 0, whose positive outweighs all negatives together.
+        The dict is empty before the first call.
         """
         if self._stats is None:
             return {}
@@ -186,10 +187,10 @@ class Contrastive(Objective):
 
 
 def _checked_negatives(negatives: Tensor | None, width: int) -> Tensor:
-    """Return the negatives of a queue.
+    """Return the negatives of a queue, detached.
 
     Raises:
-        ValueError: they are missing or have another shape than (K, width).
+        ValueError: they are missing or do not have the shape (K, width).
     """
     if negatives is None or negatives.ndim != 2 or negatives.shape[1] != width or len(negatives) == 0:
         shape = None if negatives is None else tuple(negatives.shape)

@@ -1,4 +1,4 @@
-"""A critic of pairs that cannot change faster than its input."""
+"""A 1-Lipschitz critic of pairs of representations."""
 
 from typing import NamedTuple
 
@@ -11,27 +11,27 @@ from torch.utils.checkpoint import checkpoint
 from ssl_vision.objectives.linear import linear
 
 PAIRS = 2**17
-"""Most pairs of anchor and negative that are evaluated at once; more are evaluated in parts, twice."""
+"""Maximum number of pairs evaluated at once. More are evaluated in parts, again in the backward pass."""
 
 _SLOPE = 0.2
 _LAYERS = ("u", "v", "first", "second", "third")
 
 
 class Critic(nn.Module):
-    """A 1-Lipschitz logit c(u, v) of a pair: sigmoid(c) is the probability that u and v are of one image.
+    """1-Lipschitz logit c(u, v) of a pair; sigmoid(c) is the probability that u and v are from one image.
 
         û = A u,  v̂ = B v,  c = W₃ φ(W₂ φ(W₁ [û; v̂] + b₁) + b₂) + b₃,    φ = LeakyReLU(0.2)
 
-    where A and B have biases, too. Every matrix is divided by its largest singular value, which a power
-    iteration follows, one turn for each call in training: while the weights move fast, the constant can be
-    somewhat above 1 (RECLAIM paper, annex: a map of each to 64 dimensions, then three layers; which
-    activations, it does not say). As |c(p) − c(q)| ≤ ‖p − q‖ for pairs p and q, c varies by at most 2√2 over
-    unit u and v, and by 2 if one of them is fixed.
+    where A and B also have biases. Every matrix is divided by its largest singular value, which is estimated
+    by one power iteration for each call in training. While the weights change fast, the Lipschitz constant
+    can therefore be slightly above 1. The annex of the RECLAIM paper maps both to 64 dimensions, followed by
+    three layers, and does not state the activations. Because |c(p) − c(q)| ≤ ‖p − q‖ for pairs p and q, c
+    varies by at most 2√2 over unit u and v, and by at most 2 if one of them is fixed.
 
     Args:
-        u_dim: of u.
-        v_dim: of v.
-        width: of û, v̂ and the hidden layers.
+        u_dim: dimension of u.
+        v_dim: dimension of v.
+        width: dimension of û, v̂ and the hidden layers.
 
     Example:
         >>> critic = Critic(u_dim=16, v_dim=8)
@@ -48,18 +48,18 @@ class Critic(nn.Module):
         self.third = spectral_norm(nn.Linear(width, 1))
 
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        """c of (…, ``u_dim``) and (…, ``v_dim``), whose leading shapes broadcast."""
+        """Compute c for u of shape (…, ``u_dim``) and v of shape (…, ``v_dim``), which are broadcast."""
         weights = self.weights(u)
         return weights.joined(weights.left(u), weights.right(v))
 
     def weights(self, like: Tensor) -> "Weights":
-        """The constrained weights of now, in the dtype of ``like``: one turn of the power iteration."""
+        """Return the constrained weights in the dtype of ``like``, after one power iteration."""
         layers = [getattr(self, name) for name in _LAYERS]
         return Weights(*((layer.weight.to(like.dtype), layer.bias.to(like.dtype)) for layer in layers))
 
 
 class Weights(NamedTuple):
-    """A critic whose weights are held; the layer that joins u and v is split, so each row is mapped once."""
+    """Constrained weights of a critic. The layer that joins u and v is split, so each row is mapped once."""
 
     u: tuple[Tensor, Tensor]
     v: tuple[Tensor, Tensor]
@@ -68,15 +68,15 @@ class Weights(NamedTuple):
     third: tuple[Tensor, Tensor]
 
     def left(self, u: Tensor) -> Tensor:
-        """What u adds to the first hidden layer, (…, width)."""
+        """Compute the contribution of u to the first hidden layer, shape (…, width)."""
         return linear(linear(u, *self.u), self.first[0].chunk(2, dim=1)[0])
 
     def right(self, v: Tensor) -> Tensor:
-        """What v adds to it, (…, width), with the bias."""
+        """Compute the contribution of v, including the bias, shape (…, width)."""
         return linear(linear(v, *self.v), self.first[0].chunk(2, dim=1)[1], self.first[1])
 
     def joined(self, left: Tensor, right: Tensor) -> Tensor:
-        """c, of the broadcast shape of the two without their last dimension."""
+        """Compute c from both contributions, of their broadcast shape without the last dimension."""
         hidden = leaky_relu(left + right, _SLOPE)
         hidden = leaky_relu(linear(hidden, *self.second), _SLOPE)
         return linear(hidden, *self.third)[..., 0]
@@ -85,13 +85,13 @@ class Weights(NamedTuple):
 def mean_over_negatives(
     weights: Weights, left: Tensor, right: Tensor, counts: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Mean softplus(c) and mean c over the negatives of each anchor, 0 for an anchor without negatives.
+    """Compute the mean softplus(c) and the mean c over the negatives of each anchor; 0 without negatives.
 
     Args:
         weights: weights of the critic.
-        left: what u adds to the first layer, shape (N or 1, K or 1, width), from ``Weights.left``.
-        right: what v adds to it, likewise, from ``Weights.right``.
-        counts: True for the pairs that count, shape (N, K).
+        left: contributions of u from ``Weights.left``, shape (N or 1, K or 1, width).
+        right: contributions of v from ``Weights.right``, in the same shape.
+        counts: mask of the pairs to include, shape (N, K).
 
     Returns:
         The two means, shape (N,) each; only the first has a gradient.

@@ -1,8 +1,8 @@
-"""Gradient dissipation: objectives that let go of an anchor whose negatives are far enough away.
+"""Gradient dissipation: objectives that ignore an anchor whose negatives are sufficiently far away.
 
-InfoNCE does it softly, by its W; ``DCLPlus`` clips DCL at 0; here are the hinges on the hardest negative and
-the additive angle. On the inadequacy of optimizing alignment and uniformity in contrastive learning of
-sentence representations ("the gradient-dissipation paper") and its released code.
+InfoNCE reduces the gradient smoothly by W, and ``DCLPlus`` clips DCL at 0. This module contains hinge losses
+on the hardest negative and the additive angle. They follow "On the inadequacy of optimizing alignment and
+uniformity in contrastive learning of sentence representations" (the gradient-dissipation paper) and its code.
 """
 
 import math
@@ -22,23 +22,23 @@ from ssl_vision.objectives.two_views import TwoViews
 
 
 class HardestTriplet(TwoViews):
-    """Mean over the 2N anchors of a hinge on the hardest negative.
+    """Mean hinge loss on the hardest negative of each of the 2N anchors.
 
         L = 1/(2N) Σ_i max(0, dist(i, positive) − min_j dist(i, j) + m)
 
-    The hardest negative is that of each anchor. The gradient flows through anchor, positive and negative,
-    and is exactly zero for an anchor outside the margin. Memory grows with N · D at any N.
+    Anchor, positive and negative have a gradient, which is exactly zero for an anchor outside the margin.
+    Memory is O(N · D) for any N.
 
     Statistics: ``active_share``, the share of anchors inside the margin.
 
     Args:
-        metric: dist, ``"product"`` (1 − s), ``"euclidean"`` (δ) or ``"angle"`` (θ, in radians).
-        margin: m > 0, in the metric's unit.
-        pairs: negative set, as in ``Contrastive``.
-        gather: across processes, as in ``Contrastive``.
+        metric: distance ``"product"`` (1 − s), ``"euclidean"`` (δ) or ``"angle"`` (θ, in radians).
+        margin: margin m > 0, in the unit of the metric.
+        pairs: selection of the negatives, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Raises:
-        ValueError: for a margin that is not positive, or an unknown ``metric`` or ``pairs``.
+        ValueError: the margin is not positive, or ``metric`` or ``pairs`` is unknown.
 
     Example:
         >>> objective = HardestTriplet(metric="product", margin=0.5)
@@ -59,7 +59,7 @@ class HardestTriplet(TwoViews):
         self.pairs: Pairs = pairs
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """The mean hinge."""
+        """Compute the mean hinge loss."""
         u = normalize(torch.cat([z1, z2]))
         nearest = hardest(u, own_image(len(u) // 2), pairs=self.pairs)
         to_positive = self.distance.between(*u.chunk(2)).repeat(2)
@@ -71,13 +71,13 @@ class HardestTriplet(TwoViews):
 class MPT(HardestTriplet):
     """Margin-product triplet: max(0, s⁻ − s⁺ + m), s the cosine.
 
-    At m = τ log K, K the number of negatives, InfoNCE ≤ MPT/τ + log 2; 0.23 is about that for τ = 0.05 and
-    K = 127.
+    At m = τ log K, with K the number of negatives, InfoNCE ≤ MPT/τ + log 2. The default 0.23 is approximately
+    this value for τ = 0.05 and K = 127.
 
     Args:
-        margin: m; 0.23 is the unified-gradient paper's, 0.09 the gradient-dissipation paper's.
-        pairs: negative set, as in ``Contrastive``.
-        gather: across processes, as in ``Contrastive``.
+        margin: margin m; the unified-gradient paper uses 0.23, the gradient-dissipation paper 0.09.
+        pairs: selection of the negatives, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # s⁺ = 1 and all s⁻ = 0
@@ -93,9 +93,9 @@ class MET(HardestTriplet):
     """Margin-Euclidean triplet: max(0, δ⁺ − δ⁻ + m), δ = ‖·−·‖ on unit vectors.
 
     Args:
-        margin: m.
-        pairs: negative set, as in ``Contrastive``.
-        gather: across processes, as in ``Contrastive``.
+        margin: margin m of the distance.
+        pairs: selection of the negatives, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # δ⁺ = 0 and all δ⁻ = √2
@@ -111,9 +111,9 @@ class MAT(HardestTriplet):
     """Margin-angle triplet: max(0, θ⁺ − θ⁻ + mπ), θ the angle.
 
     Args:
-        margin: m, a share of π.
-        pairs: negative set, as in ``Contrastive``.
-        gather: across processes, as in ``Contrastive``.
+        margin: margin m, as a share of π.
+        pairs: selection of the negatives, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # θ⁺ = 0 and all θ⁻ = π/2
@@ -126,19 +126,19 @@ class MAT(HardestTriplet):
 
 
 class ArcCon(InfoNCE):
-    """InfoNCE with an additive angle: cos(θ⁺ + u) takes the place of s⁺ (Zhang et al. 2022, ArcCSE).
+    """InfoNCE with an additive angle: cos(θ⁺ + u) replaces s⁺ (Zhang et al. 2022, ArcCSE).
 
-    The positive pulls sin(θ⁺ + u)/sin θ⁺ times as hard. The formula is used as printed: beyond θ⁺ = π − u,
-    where cos(θ⁺ + u) rises again, it pushes.
+    The pull of the positive is multiplied by sin(θ⁺ + u)/sin θ⁺. The formula is used as printed: beyond
+    θ⁺ = π − u, where cos(θ⁺ + u) increases again, the positive is pushed away.
 
     Args:
-        temperature: τ, a number or a rule.
-        angle: u in degrees, in [0, 90]; 0 gives InfoNCE.
-        pairs: negative set, as in ``Contrastive``.
-        gather: across processes, as in ``Contrastive``.
+        temperature: temperature τ, a number or a temperature rule.
+        angle: additive angle u in degrees, in [0, 90]; 0 gives InfoNCE.
+        pairs: selection of the negatives, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Raises:
-        ValueError: for an angle outside [0, 90], or as ``Contrastive`` does.
+        ValueError: ``angle`` is outside [0, 90], or the errors of ``Contrastive``.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
@@ -159,6 +159,6 @@ class ArcCon(InfoNCE):
         self.angle = math.radians(angle)
 
     def _shift(self, u1: Tensor, u2: Tensor, positive: Tensor) -> Tensor:
-        """(N,) cos(θ⁺ + u)."""
+        """cos(θ⁺ + u), shape (N,)."""
         with autocast_disabled(u1.device):
             return torch.cos(angle(u1, u2) + self.angle)

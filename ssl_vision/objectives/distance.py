@@ -1,7 +1,7 @@
-"""Three distances on the unit sphere: product, Euclidean, angle.
+"""Distances on the unit sphere: product, Euclidean distance and angle.
 
-The latter two are taken from differences of rows, not from cosines, so that nearly equal rows keep their
-digits. No gradient is longer than 1, and it is 0, not infinite, where two rows coincide.
+The latter two are computed from differences of rows instead of cosines, so that they are accurate for nearly
+equal rows. The norm of a gradient is at most 1. It is 0 instead of infinite if two rows are equal.
 """
 
 from collections.abc import Callable
@@ -17,26 +17,26 @@ class Distance(NamedTuple):
     """A distance as a function of two unit vectors, and its slope."""
 
     between: Callable[[Tensor, Tensor], Tensor]
-    """(…, D), (…, D) → (…)."""
+    """Distance of vectors of shape (…, D), shape (…)."""
     slope: Callable[[Tensor, Tensor], Tensor]
-    """−∂distance/∂s, s the cosine; lengths below √ε count as √ε, ε the dtype's resolution."""
+    """−∂distance/∂s for the cosine s. Lengths are at least √ε, with ε the resolution of the dtype."""
 
 
 def chord(a: Tensor, b: Tensor) -> Tensor:
-    """δ = ‖a − b‖ = √(2 − 2s)."""
+    """Compute δ = ‖a − b‖ = √(2 − 2s)."""
     length: Tensor = torch.linalg.vector_norm(a - b, dim=-1)
     return length
 
 
 def angle(a: Tensor, b: Tensor) -> Tensor:
-    """θ = arccos s in [0, π]; π/2 for two rows of zeros, whose cosine counts as 0."""
+    """Compute θ = arccos s in [0, π]; π/2 for two rows of zeros, whose cosine is defined as 0."""
     across, along = chord(a, b), torch.linalg.vector_norm(a + b, dim=-1)
     across = torch.where(across + along > 0, across, 1.0)
     return 2 * torch.atan2(across, along)
 
 
 def sine(a: Tensor, b: Tensor) -> Tensor:
-    """sin θ, at least √ε."""
+    """Compute sin θ, at least √ε."""
     return _at_least_root(chord(a, b) * torch.linalg.vector_norm(a + b, dim=-1) / 2)
 
 
@@ -45,10 +45,10 @@ def _at_least_root(length: Tensor) -> Tensor:
 
 
 def distance(metric: DistanceName) -> Distance:
-    """1 − s with slope 1, δ with slope 1/δ, or θ with slope 1/sin θ.
+    """Return 1 − s with slope 1, δ with slope 1/δ, or θ with slope 1/sin θ.
 
     Raises:
-        ValueError: for an unknown metric.
+        ValueError: the metric is unknown.
     """
     if metric not in _DISTANCES:
         raise ValueError(f"metric must be one of {', '.join(_DISTANCES)}, got {metric!r}")

@@ -1,14 +1,14 @@
-"""The logit margin's log-sum-exp on a CUDA device: two Triton kernels, in memory that grows with N · D.
+"""Log-sum-exp of the logit margin on a CUDA device by two Triton kernels, in O(N · D) memory.
 
-Tensor cores multiply half-precision numbers more than ten times as fast as a device multiplies float32.
-Each float32 factor is therefore split in two halves, a = a₁ + a₂ with a₂ what a₁ rounds away, and
+Tensor cores multiply half-precision numbers more than ten times as fast as other units multiply float32.
+Each float32 factor is therefore split into two halves, a = a₁ + a₂, where a₂ is the rounding error of a₁, and
 
     a · b = a₁ · b₁ + a₁ · b₂ + a₂ · b₁
 
-is summed in float32. What is left out, a₂ · b₂, is of the size of float32's own rounding. Factors are scaled
-by 2¹² first, so that their second halves stay in half precision's range.
+is summed in float32. The omitted term a₂ · b₂ is of the size of float32's rounding error. Factors are scaled
+by 2¹² first, so that their second halves remain in the range of half precision.
 
-Sums are taken in the same order at every call, so a second call gives the same bits.
+Sums have the same order at every call, so a second call gives the same bits.
 """
 
 import math
@@ -24,62 +24,62 @@ except ImportError:  # torch's builds for the CPU bring no Triton
     triton = None
 
 MAX_DIM = 256
-"""Widest rows, padded to a power of two, whose tiles fit ``SHARED`` bytes."""
+"""Maximum dimension, padded to a power of two, whose tiles fit into ``SHARED`` bytes."""
 
 SHARED = 202_000
 """Bytes of shared memory that the kernels need; devices of compute capability 9.0 and 10.0 have 232,448."""
 
 BLOCK = 128
-"""Rows that one program works on."""
+"""Number of rows of one program."""
 
 SCALE = 4096.0
-"""2¹², by which factors are multiplied."""
+"""The factor 2¹² that scales the inputs."""
 
 
 def available(u: Tensor) -> bool:
-    """Whether the kernels take rows like ``u``: float32, up to ``MAX_DIM`` wide, on a device large enough."""
+    """Return True for float32 rows of at most ``MAX_DIM`` dimensions on a device with enough memory."""
     if triton is None or not u.is_cuda or u.dtype != torch.float32 or u.shape[1] > MAX_DIM:
         return False
     return int(torch.cuda.get_device_properties(u.device).shared_memory_per_block_optin) >= SHARED
 
 
 def fused_both(u: Tensor, positive: Tensor, tau: Tensor) -> Tensor:
-    """log Σ_{j ∉ {i, partner of i}} exp((u_i · u_j − p_i) / τ_i) for each row i, at any τ_i > 0.
+    """Compute log Σ_{j ∉ {i, partner of i}} exp((u_i · u_j − p_i) / τ_i) for each row i.
 
-    Differentiable in all three, once.
+    The result is differentiable once in all arguments.
 
     Args:
-        u: (2N, D) rows of norm 1 or 0, those of view 1 first; the partner of row i is row i ± N.
-        positive: (2N,) p.
-        tau: (2N,) τ.
+        u: rows of norm 1 or 0, those of view 1 first, shape (2N, D). The partner of row i is row i ± N.
+        positive: positive similarities p, shape (2N,).
+        tau: temperatures τ > 0, shape (2N,).
 
     Returns:
-        (2N,).
+        The log-sum-exps, shape (2N,).
     """
     d: Tensor = _Fused.apply(u, None, positive, tau)
     return d
 
 
 def fused_cross(u1: Tensor, u2: Tensor, positive: Tensor, tau: Tensor) -> Tensor:
-    """log Σ_{j ≠ i} exp((a_i · k_j − p_i) / τ_i): a in view 1 and k in view 2, then the other way round.
+    """Compute log Σ_{j ≠ i} exp((a_i · k_j − p_i) / τ_i) for a in one view and k in the other.
 
-    Differentiable in all four, once.
+    The result is differentiable once in all arguments.
 
     Args:
-        u1: (N, D) rows of norm 1 or 0.
-        u2: (N, D) rows of norm 1 or 0.
-        positive: (N,) p, one for both directions.
-        tau: (2N,) τ.
+        u1: rows of view 1 of norm 1 or 0, shape (N, D).
+        u2: rows of view 2 of norm 1 or 0, shape (N, D).
+        positive: positive similarities p for both directions, shape (N,).
+        tau: temperatures τ, shape (2N,).
 
     Returns:
-        (2N,).
+        The log-sum-exps for a in view 1, then for a in view 2, shape (2N,).
     """
     d: Tensor = _Fused.apply(u1, u2, positive.repeat(2), tau)
     return d
 
 
 class _Fused(torch.autograd.Function):
-    """One side, whose rows meet each other, or two sides, whose rows meet those of the other side.
+    """Log-sum-exp over the rows of one side, or over the rows of two sides with those of the other side.
 
     With m_i the largest similarity of row i and S_i = Σ_j exp((s_ij − m_i) / τ_i), the result is
     d_i = (m_i − p_i) / τ_i + log S_i, and the share of pair (i, j) in it is exp((s_ij − m_i) / τ_i) / S_i.
@@ -117,7 +117,7 @@ class _Fused(torch.autograd.Function):
 
 
 def _halves(u: Tensor) -> Tensor:
-    """(rows, 2, columns): both halves of each row; rows and columns are filled up with zeros."""
+    """Split each row into two halves, shape (rows, 2, columns), padded with zeros."""
     count, width = u.shape
     columns = max(16, 1 << (width - 1).bit_length())
     halves = u.new_zeros(-(-count // BLOCK) * BLOCK, 2, columns, dtype=torch.float16)
@@ -128,7 +128,10 @@ def _halves(u: Tensor) -> Tensor:
 
 
 def _sums(x: Tensor, y: Tensor, rate: Tensor, images: int, *, mean: bool) -> Tensor:
-    """(3, rows): m · SCALE², S and, if ``mean``, Σ_j 2^e_ij e_ij, where 2^e_ij = exp((s_ij − m_i) / τ_i)."""
+    """Compute m · SCALE², S and, if ``mean``, Σ_j 2^e_ij e_ij, where 2^e_ij = exp((s_ij − m_i) / τ_i).
+
+    The three rows have the shape (3, rows).
+    """
     out = rate.new_zeros(3, len(rate))
     with torch.cuda.device_of(x):
         kernel = _sums_kernel[(len(x) // BLOCK,)]
@@ -137,7 +140,7 @@ def _sums(x: Tensor, y: Tensor, rate: Tensor, images: int, *, mean: bool) -> Ten
 
 
 def _gradient(x: Tensor, y: Tensor, of_x: Tensor, of_y: Tensor, images: int, width: int) -> Tensor:
-    """(rows, width): Σ_j (w_i 2^e_ij + w_j 2^e_ji) y_j, from each side's (3, rows) rate, m · SCALE², w."""
+    """Compute Σ_j (w_i 2^e_ij + w_j 2^e_ji) y_j, (rows, width), from (3, rows): rate, m · SCALE², w."""
     of_x, of_y = of_x.contiguous(), of_y.contiguous()
     out = of_x.new_empty(of_x.shape[1], width)
     with torch.cuda.device_of(x):
@@ -147,7 +150,7 @@ def _gradient(x: Tensor, y: Tensor, of_x: Tensor, of_y: Tensor, images: int, wid
 
 
 def _launch(x: Tensor) -> dict[str, int]:
-    """Sizes at which two tiles fit the shared memory and sums the registers (for 256 columns, nearly)."""
+    """Choose sizes so that two tiles fit into shared memory and sums (nearly) into registers."""
     columns = x.shape[2]
     step = {128: 128, 256: 32}.get(columns, 64)
     tiles = {"D": columns, "BLOCK": BLOCK, "STEP": step}
@@ -194,7 +197,7 @@ if triton is not None:
         i = first + tl.arange(0, BLOCK)
         a1, a2 = _tile(x, first, BLOCK, D)
         rate = tl.load(rate + i, mask=i < rows, other=0.0)
-        # Less than any cosine, and finite: −∞ − (−∞) would be NaN.
+        # Below any cosine and finite, because −∞ − (−∞) would be NaN.
         largest = tl.full([BLOCK], -2 * SCALE * SCALE, tl.float32)
         total = tl.zeros([BLOCK], tl.float32)
         excess = tl.zeros([BLOCK], tl.float32)
@@ -240,14 +243,14 @@ if triton is not None:
             j = start + tl.arange(0, STEP)
             b1, b2 = _tile(y, start, STEP, D)
             s = _product(a1, a2, tl.trans(b1), tl.trans(b2))
-            # Read before the product, these would take the registers that it needs.
+            # Loaded after the product, which needs the registers.
             rate_j = tl.load(of_y + j, mask=j < rows, other=0.0)[None, :]
             largest_j = tl.load(of_y + rows + j, mask=j < rows, other=0.0)[None, :]
             w_j = tl.load(of_y + 2 * rows + j, mask=j < rows, other=0.0)[None, :]
             share = tl.exp2((s - largest_i) * rate_i) * w_i
             share += tl.exp2((s - largest_j) * rate_j) * w_j
             share = tl.where(_is_negative(i, j, rows, images), share, 0.0)
-            # Each row of a tile has its own size; the sum over tiles is float32's own, for a tensor core
+            # Each row of a tile has its own scale. The sum over tiles is in float32, because a tensor core
             # rounds each of its thousands of additions towards zero.
             size = tl.maximum(tl.max(tl.abs(share), 1), 1e-30)[:, None]
             share *= SCALE / size

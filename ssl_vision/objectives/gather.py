@@ -1,4 +1,4 @@
-"""Embeddings of all processes, so that each sees every negative."""
+"""Gathering of embeddings from all processes, so that each process has all negatives."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +17,8 @@ _equal_shares = ContextVar("_equal_shares", default=False)
 def equal_shares(equal: bool = True) -> Iterator[None]:
     """Run a block in which every process has the same number of rows, if ``equal`` is True.
 
-    `gather` then exchanges no numbers of rows, for which the host would wait at every step. If the numbers
-    differ all the same, the processes wait for each other forever or exchange wrong rows.
+    `gather` then does not exchange the numbers of rows, for which the host would wait at every step. If the
+    numbers differ nevertheless, the processes wait forever or exchange wrong rows.
 
     Args:
         equal: False changes nothing.
@@ -36,15 +36,15 @@ def equal_shares(equal: bool = True) -> Iterator[None]:
 
 
 def is_distributed() -> bool:
-    """Whether a process group of more than one process is up."""
+    """Return True if a process group with more than one process is initialised."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def gather_batch(z1: Tensor, z2: Tensor, *, gathers: bool) -> tuple[Tensor, Tensor]:
-    """Both views' embeddings, checked; those of all processes if ``gathers`` and there are several.
+    """Check the embeddings of both views and, if ``gathers``, gather them from all processes.
 
     Raises:
-        ValueError: as ``check_views`` does, or for fewer than 2 images over all processes.
+        ValueError: the errors of ``check_views``, or fewer than 2 images over all processes.
     """
     check_views(z1, z2)
     if gathers and is_distributed():
@@ -55,20 +55,20 @@ def gather_batch(z1: Tensor, z2: Tensor, *, gathers: bool) -> tuple[Tensor, Tens
 
 
 def gather(z: Tensor) -> Tensor:
-    """The rows of all processes, in the order of their ranks.
+    """Gather the rows of all processes in the order of their ranks.
 
-    Processes may have different numbers of rows, which are then exchanged first; not within `equal_shares`.
+    Processes may have different numbers of rows, which are exchanged first, except within `equal_shares`.
 
-    Every process then computes the same loss of the whole batch. The gradient reaches a process's own rows
-    only, and directly: nothing is communicated on the way back. It is multiplied by the number of processes,
-    because DistributedDataParallel divides by it; the averaged parameter gradients are then those of one
-    process that has the whole batch.
+    Every process then computes the same loss of the whole batch. Only the rows of the process itself have a
+    gradient, and the backward pass does not communicate. The gradient is multiplied by the number of
+    processes, because DistributedDataParallel divides by it. The averaged parameter gradients are then those
+    of one process with the whole batch.
 
     Args:
-        z: (n, D) of this process.
+        z: rows of this process, shape (n, D).
 
     Returns:
-        (Σ n, D).
+        The rows of all processes, shape (Σ n, D).
     """
     world, rank = dist.get_world_size(), dist.get_rank()
     rows = [len(z)] * world if _equal_shares.get() else _row_counts(z, world)
@@ -82,7 +82,7 @@ def gather(z: Tensor) -> Tensor:
 
 
 def _row_counts(z: Tensor, world: int) -> list[int]:
-    """Number of rows of each process."""
+    """Exchange the number of rows of each process."""
     mine = torch.tensor([len(z)], device=z.device)
     counts = [torch.zeros_like(mine) for _ in range(world)]
     dist.all_gather(counts, mine)
@@ -90,7 +90,7 @@ def _row_counts(z: Tensor, world: int) -> list[int]:
 
 
 def mean_over_processes(losses: Tensor, total: int) -> Tensor:
-    """Mean of the losses of all processes, with the gradient that DistributedDataParallel averages.
+    """Compute the mean loss of all processes, with the gradient that DistributedDataParallel averages.
 
     Args:
         losses: losses of the anchors of this process, shape (n,).
@@ -108,5 +108,5 @@ def mean_over_processes(losses: Tensor, total: int) -> Tensor:
 
 
 def _scale_gradient(z: Tensor, factor: int) -> Tensor:
-    """Z itself, with ``factor`` times its gradient."""
+    """Return ``z`` with its gradient multiplied by ``factor``."""
     return z.detach() + factor * (z - z.detach())

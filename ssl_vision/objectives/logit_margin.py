@@ -1,4 +1,4 @@
-"""The logit margin: the number per anchor of which every objective of the InfoNCE family is a function."""
+"""The logit margin of each anchor, of which every objective of the InfoNCE family is a function."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,29 +12,29 @@ from ssl_vision.objectives.linear import linear
 from ssl_vision.objectives.tiled import COLDEST, PAIRS, Exclude, Pairs, own_image, tiled, tiled_warm
 
 DENSE = 128
-"""Anchors up to which the similarities are kept as one matrix; beyond it they are computed in tiles."""
+"""Maximum number of anchors with one matrix of similarities; for more, it is computed in tiles."""
 
 _DEAD = 1e-12
 
 
 @contextmanager
 def autocast_disabled(device: torch.device) -> Iterator[None]:
-    """Switches autocast off: similarities accumulate in float32 whatever the surrounding dtype."""
+    """Disable autocast, so that similarities are accumulated in float32."""
     with torch.autocast(device_type=device.type, enabled=False):
         yield
 
 
 def normalize(z: Tensor) -> Tensor:
-    """Rows of ``z`` divided by their L2 norm, in float32 (float64 stays float64).
+    """Divide the rows of ``z`` by their L2 norm, in float32 or, for float64 input, in float64.
 
-    A row shorter than 1e-12 becomes zero and gets no gradient, so no finite input gives NaN or
-    infinity; rows of any larger size, up to the end of the float range, come out at norm 1.
+    A row with all values at most 1e-12 becomes zero and has no gradient, so finite input never gives NaN or
+    infinity. Larger rows, up to the end of the float range, have norm 1.
 
     Args:
-        z: (N, D) floating point.
+        z: floating-point embeddings, shape (N, D).
 
     Returns:
-        (N, D), float32 or float64.
+        Unit rows, shape (N, D), float32 or float64.
 
     Example:
         >>> normalize(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
@@ -51,12 +51,13 @@ def normalize(z: Tensor) -> Tensor:
 
 
 def check_views(z1: Tensor, z2: Tensor) -> None:
-    """Refuses what cannot be two views of one batch.
+    """Check that two tensors can be the embeddings of two views of a batch.
 
-    NaN and infinity are not looked for, which would stop an accelerator at every step: they show in the loss.
+    NaN and infinity are not checked, because this would require a synchronisation at every step. They show in
+    the loss.
 
     Raises:
-        ValueError: naming the argument and its shape or dtype.
+        ValueError: a shape or dtype is invalid; the message names the argument.
     """
     for name, z in (("z1", z1), ("z2", z2)):
         if not z.is_floating_point():
@@ -64,11 +65,11 @@ def check_views(z1: Tensor, z2: Tensor) -> None:
         if z.ndim != 2:
             raise ValueError(f"{name} must have shape (N, D), got {tuple(z.shape)}")
     if z1.shape != z2.shape:
-        raise ValueError(f"z1 and z2 must have one shape, got {tuple(z1.shape)} and {tuple(z2.shape)}")
+        raise ValueError(f"z1 and z2 must have the same shape, got {tuple(z1.shape)} and {tuple(z2.shape)}")
 
 
 def positive_similarity(z1: Tensor, z2: Tensor) -> Tensor:
-    """Cosine similarity s⁺_i = cos(z1_i, z2_i) of each positive pair, (N,), in [−1, 1].
+    """Compute the similarity s⁺_i = cos(z1_i, z2_i) ∈ [−1, 1] of each positive pair, shape (N,).
 
     Example:
         >>> z1, z2 = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[2.0, 0.0], [0.0, 3.0]])
@@ -79,28 +80,28 @@ def positive_similarity(z1: Tensor, z2: Tensor) -> Tensor:
 
 
 def logit_margin(z1: Tensor, z2: Tensor, temperature: Tensor | float, *, pairs: Pairs = "both") -> Tensor:
-    """How far the negatives outweigh the positive, for each anchor.
+    """Compute the logit margin of each anchor: by how much the negatives outweigh the positive.
 
         d_i(τ) = log Σ_{j ∈ Neg(i)} exp(s_ij / τ) − s⁺_i / τ
 
-    with s the cosine similarity. DCL is d, InfoNCE is softplus(d), and the gradient-reduction factor of
-    the MACL paper (its W, Eq. 3) is sigmoid(d). Computed as a log-sum-exp over the negatives alone:
-    1 − softmax never appears, so the gradient survives at small τ. Beyond ``DENSE`` anchors nothing of size
-    N × N is kept (see ``ssl_vision.objectives.tiled``); a second derivative then is an error.
+    with the cosine similarity s. DCL is d, InfoNCE is softplus(d), and the gradient-reduction factor W of the
+    MACL paper (Eq. 3) is sigmoid(d). d is a log-sum-exp over the negatives only, without 1 − softmax, so its
+    gradient remains accurate at small τ. For more than ``DENSE`` anchors, no N × N matrix is stored (see
+    ``ssl_vision.objectives.tiled``), and a second derivative is an error.
 
     Args:
-        z1: (N, D) embeddings of view 1, any scale.
-        z2: (N, D) embeddings of view 2, any scale.
-        temperature: τ > 0, a number, a scalar tensor, or (N,) with one value for each image.
-        pairs: ``"both"`` takes every other embedding of the batch as negative (SimCLR, 2N − 2 of them),
-            ``"cross"`` those of the other view only (N − 1).
+        z1: embeddings of view 1 at any scale, shape (N, D).
+        z2: embeddings of view 2 at any scale, shape (N, D).
+        temperature: temperature τ > 0, a number, a scalar tensor, or one value for each image, shape (N,).
+        pairs: ``"both"`` uses the 2N − 2 embeddings of all other images as negatives (SimCLR), ``"cross"``
+            the N − 1 of the other view only.
 
     Returns:
-        (2N,): anchors of view 1, then those of view 2; float32, or float64 for float64 input.
+        d of the anchors of view 1, then of view 2, shape (2N,), float32, or float64 for float64 input.
 
     Raises:
-        ValueError: for shapes, dtypes or N < 2 (see ``check_views``), a temperature that is not
-            positive or not of a fitting shape, or an unknown ``pairs``.
+        ValueError: a shape or dtype is invalid (see ``check_views``), N < 2, the temperature is not positive
+            or has an invalid shape, or ``pairs`` is unknown.
 
     Example:
         >>> d = logit_margin(torch.eye(4), torch.eye(4), temperature=1.0)  # log 6 − 1 for each anchor
@@ -113,7 +114,7 @@ def logit_margin(z1: Tensor, z2: Tensor, temperature: Tensor | float, *, pairs: 
 
 
 def positives(u: Tensor) -> Tensor:
-    """Positive similarities s⁺, (N,), of unit rows (2N, D), those of view 1 first."""
+    """Compute the positive similarities s⁺, shape (N,), of unit rows (2N, D), those of view 1 first."""
     u1, u2 = u.chunk(2)
     return (u1 * u2).sum(dim=-1)
 
@@ -121,10 +122,10 @@ def positives(u: Tensor) -> Tensor:
 def unit_logit_margin(
     u: Tensor, positive: Tensor, temperature: Tensor | float, *, pairs: Pairs = "both"
 ) -> Tensor:
-    """`logit_margin` of rows (2N, D) that are normalised already, with their positive similarities (N,).
+    """Compute the `logit_margin` of unit rows (2N, D) with their positive similarities (N,).
 
     Raises:
-        ValueError: for fewer than 2 images, a temperature that does not fit, or an unknown ``pairs``.
+        ValueError: there are fewer than 2 images, the temperature is invalid, or ``pairs`` is unknown.
     """
     check_choice("pairs", pairs, PAIRS)
     if len(u) < 4:
@@ -148,12 +149,12 @@ def unit_logit_margin(
 
 
 def is_dense(u: Tensor) -> bool:
-    """Whether the similarities of these rows are kept as one matrix."""
+    """Return True if the similarities of these rows are computed as one matrix."""
     return len(u) <= DENSE or torch.compiler.is_compiling()
 
 
 def dense(u: Tensor, shift: Tensor, tau: Tensor, exclude: Exclude, *, pairs: Pairs) -> Tensor:
-    """What ``ssl_vision.objectives.tiled.tiled`` computes, all at once and with any derivative."""
+    """Compute the result of ``ssl_vision.objectives.tiled.tiled`` from one matrix, with any derivative."""
     count, half = len(u), len(u) // 2
     rows, columns = (
         (slice(0, count), slice(0, count)) if pairs == "both" else (slice(0, half), slice(half, count))
@@ -167,7 +168,7 @@ def dense(u: Tensor, shift: Tensor, tau: Tensor, exclude: Exclude, *, pairs: Pai
 
 
 def _is_one_warm_number(temperature: Tensor | float) -> bool:
-    """Whether τ is a constant that suits ``tiled_warm``; an accelerator's tensor is not looked at."""
+    """Return True if τ is a constant that ``tiled_warm`` accepts; tensors on accelerators are not read."""
     if not isinstance(temperature, Tensor):
         return temperature >= COLDEST
     constant = temperature.ndim == 0 and not temperature.requires_grad
@@ -175,10 +176,10 @@ def _is_one_warm_number(temperature: Tensor | float) -> bool:
 
 
 def per_anchor(temperature: Tensor | float, u: Tensor) -> Tensor:
-    """τ of each of the 2N rows of ``u``, from a number, a scalar tensor, or one value for each image.
+    """Expand a number, a scalar tensor, or one value for each image to τ of the 2N rows of ``u``.
 
     Raises:
-        ValueError: for a number that is not positive, or a shape that does not fit.
+        ValueError: a number is not positive, or the shape is invalid.
     """
     count = len(u) // 2
     if not isinstance(temperature, Tensor):

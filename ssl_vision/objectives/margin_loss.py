@@ -1,8 +1,8 @@
-"""Margin losses: functions from the logit margin d of an anchor to its loss.
+"""Margin losses, which map the logit margin d of an anchor to its loss.
 
-Each class states the value it reports and the weight its gradient puts on ∇d. Where the published formula
-loses its gradient in floating point (1 / (1 − softmax) and the like), the value is the published one and
-the gradient is taken from d directly.
+The docstring of each class states its value and the weight of its gradient on ∇d. If the published formula
+loses its gradient in floating point, such as 1 / (1 − softmax), the value follows this formula and the
+gradient is computed from d directly.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 class Anchors(NamedTuple):
-    """What is known of the 2N anchors of a batch, those of view 1 first.
+    """Inputs of a margin loss: the 2N anchors of a batch, those of view 1 first.
 
     Example:
         >>> d = torch.tensor([0.0, 2.0])
@@ -25,33 +25,33 @@ class Anchors(NamedTuple):
     """
 
     logit_margin: Tensor
-    """(2N,) d_i(τ), with gradient."""
+    """Logit margins d_i(τ) with gradient, shape (2N,)."""
     positive: Tensor
-    """(2N,) positive similarities s⁺, with gradient."""
+    """Positive similarities s⁺ with gradient, shape (2N,)."""
     temperature: Tensor
-    """τ in force: a scalar, or (2N,)."""
+    """Current τ, a scalar or shape (2N,)."""
     logit_margin_at: Callable[[float], Tensor]
-    """d_i at another temperature, (2N,), without gradient."""
+    """Function that computes d_i at another temperature without gradient, shape (2N,)."""
 
 
 def value_with_gradient(value: Tensor, weight: Tensor | float, d: Tensor) -> Tensor:
-    """A tensor that has ``value`` as its value and ``weight`` · ∇d as its gradient."""
+    """Return a tensor whose value is ``value`` and whose gradient is ``weight`` · ∇d."""
     weighted = (weight.detach() if isinstance(weight, Tensor) else weight) * d
     return value.detach() + (weighted - weighted.detach())
 
 
 def softplus_over_sigmoid(d: Tensor) -> Tensor:
-    """softplus(d) / sigmoid(d), at least 1, tending to 1 for d → −∞ and to d for d → ∞.
+    """Compute softplus(d) / sigmoid(d), which tends to 1 for d → −∞ and to d for d → ∞.
 
-    Written softplus(d) · (1 + e^−d): below d = −15 the quotient is 1 to float32's last digit, so d is
-    clamped there and neither factor leaves the float range.
+    It is computed as softplus(d) · (1 + e^−d). Below d = −15 the quotient is 1 to the last digit of float32,
+    so d is clamped there, and neither factor leaves the float range.
     """
     d = d.clamp(min=-15.0)
     return F.softplus(d) * (1 + (-d).exp())
 
 
 class MarginLoss(nn.Module):
-    """From the anchors of a batch to one loss an anchor.
+    """Base class of margin losses, which map the anchors of a batch to a loss for each anchor.
 
     Example:
         >>> class Squared(MarginLoss):
@@ -62,7 +62,7 @@ class MarginLoss(nn.Module):
     """
 
     def forward(self, anchors: Anchors) -> Tensor:
-        """(2N,) losses."""
+        """Losses of the anchors, shape (2N,)."""
         raise NotImplementedError
 
 
@@ -114,7 +114,7 @@ class Flat(MarginLoss):
     """
 
     def forward(self, anchors: Anchors) -> Tensor:
-        """1, carrying the gradient of d."""
+        """1, with the gradient of d."""
         d = anchors.logit_margin
         return value_with_gradient(d.new_ones(()), 1.0, d)
 
@@ -128,7 +128,7 @@ class Reweighted(MarginLoss):
     """
 
     def forward(self, anchors: Anchors) -> Tensor:
-        """softplus(d) / sigmoid(d), carrying the gradient of d."""
+        """softplus(d) / sigmoid(d), with the gradient of d."""
         d = anchors.logit_margin
         return value_with_gradient(softplus_over_sigmoid(d), 1.0, d)
 
@@ -143,7 +143,7 @@ class ReweightedByAlignment(MarginLoss):
     """
 
     def forward(self, anchors: Anchors) -> Tensor:
-        """(2 − s⁺) · softplus(d) / sigmoid(d), carrying (2 − s⁺) ∇d."""
+        """(2 − s⁺) · softplus(d) / sigmoid(d), with the gradient (2 − s⁺) ∇d."""
         d, own = anchors.logit_margin, 2 - anchors.positive
         return value_with_gradient(own * softplus_over_sigmoid(d), own, d)
 
@@ -151,11 +151,14 @@ class ReweightedByAlignment(MarginLoss):
 class AtTemperature(MarginLoss):
     """Dual temperature: value sg(W(τ_β) / W(τ_α)) · softplus(d), weight W(τ_β).
 
-    The weight among anchors is taken at ``temperature`` (τ_β), that among the negatives of one anchor at
-    the objective's own (τ_α). Zhang et al. 2022, Dual Temperature Helps Contrastive Learning.
+    The anchors are weighted at ``temperature`` (τ_β), and the negatives of an anchor at the temperature of
+    the objective (τ_α). Zhang et al. 2022, Dual Temperature Helps Contrastive Learning.
+
+    Args:
+        temperature: temperature τ_β > 0.
 
     Raises:
-        ValueError: for a temperature that is not positive.
+        ValueError: ``temperature`` is not positive.
 
     Example:
         >>> Contrastive(temperature=0.1, weight=AtTemperature(1.0))(torch.eye(4), torch.eye(4))
@@ -169,7 +172,7 @@ class AtTemperature(MarginLoss):
         self.temperature = temperature
 
     def forward(self, anchors: Anchors) -> Tensor:
-        """W(τ_β) · softplus(d) / sigmoid(d), carrying W(τ_β) ∇d."""
+        """W(τ_β) · softplus(d) / sigmoid(d), with the gradient W(τ_β) ∇d."""
         outer = anchors.logit_margin_at(self.temperature).sigmoid()
         return value_with_gradient(
             outer * softplus_over_sigmoid(anchors.logit_margin), outer, anchors.logit_margin
@@ -179,11 +182,14 @@ class AtTemperature(MarginLoss):
 class VonMisesFisher(MarginLoss):
     """DCLW: value d + (1 − sg w) · s⁺/τ with w = 2 − N · softmax_batch(s⁺/σ).
 
-    Only the positive's pull is weighted; the mean of w over each view's anchors is 1. Yeh et al. 2021,
+    Only the pull of the positive is weighted. The mean of w over the anchors of a view is 1. Yeh et al. 2021,
     Decoupled Contrastive Learning.
 
+    Args:
+        sigma: concentration σ > 0 of the weight.
+
     Raises:
-        ValueError: for a sigma that is not positive.
+        ValueError: ``sigma`` is not positive.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # all s⁺ are equal, hence w = 1

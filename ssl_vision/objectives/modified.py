@@ -1,13 +1,13 @@
 """Non-contrastive objectives as modified by the unified-gradient paper: with a gate, a weight and a ratio.
 
-Each is a choice of parts of `UnifiedGradient` with detached negatives, so the ratio in effect is about 2r. As
-there, the value of the loss does not measure progress. The defaults are those of the paper's code, which
-fine-tunes BERT. Networks that start from random weights can collapse with them. With r = 0.5, as in
-``configs/objective``, they did not, except with `ModifiedMHS`.
+Each is a `UnifiedGradient` with detached negatives, so the effective ratio is about 2r, and the value of the
+loss does not measure progress. The defaults are those of the paper's code, which fine-tunes BERT. With these
+defaults, networks with random initial weights can collapse. With r = 0.5, as in ``configs/objective``, they
+did not, except with `ModifiedMHS`.
 
-With ``gate_mode="cross_view"`` the terms of an anchor count while the similarity of its hardest negative in
-the other view is less than m below that of its positive. ``"within_view"`` follows the paper's code: the gap
-is 1 less the largest similarity within one view, and an embedding far from all others there gets no gradient.
+With ``gate_mode="cross_view"``, an anchor contributes while the similarity of its hardest negative in the
+other view is less than m below that of its positive. ``"within_view"`` follows the paper's code: the gap is 1
+minus the largest similarity within one view, and an embedding far from all others there has no gradient.
 """
 
 from typing import ClassVar, Literal
@@ -22,7 +22,7 @@ GateMode = Literal["cross_view", "within_view"]
 
 
 class _Modified(UnifiedGradient):
-    """The parts that the modified losses share."""
+    """Base class of the modified losses."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class ModifiedMHE(_Modified):
     that of `ModifiedVICReg` times 2/τ.
 
     Args:
-        margin: hinge margin m of the gate.
-        temperature: τ of the weight.
-        ratio: r.
+        margin: margin m of the gate.
+        temperature: temperature τ of the negative weight.
+        ratio: ratio r of the positive's pull to the negatives' push.
         gate_mode: gap that the gate compares with m, ``"cross_view"`` or ``"within_view"``.
-        gather: across processes, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> objective = ModifiedMHE(margin=1.5, ratio=0.5)
@@ -85,10 +85,10 @@ class ModifiedMHS(_Modified):
     without the gate, δ_i the distance to the nearest other image of the other view.
 
     Args:
-        margin: hinge margin m of the gate.
-        ratio: r.
+        margin: margin m of the gate.
+        ratio: ratio r of the positive's pull to the negatives' push.
         gate_mode: gap that the gate compares with m, ``"cross_view"`` or ``"within_view"``.
-        gather: across processes, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> ModifiedMHS(margin=1.5, ratio=0.5)(torch.eye(4), torch.eye(4))
@@ -118,11 +118,11 @@ class ModifiedVICReg(_Modified):
     without the gate.
 
     Args:
-        margin: hinge margin m of the gate.
-        temperature: τ of the weight.
-        ratio: r.
+        margin: margin m of the gate.
+        temperature: temperature τ of the negative weight.
+        ratio: ratio r of the positive's pull to the negatives' push.
         gate_mode: gap that the gate compares with m, ``"cross_view"`` or ``"within_view"``.
-        gather: across processes, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> objective = ModifiedVICReg(margin=1.5, ratio=0.5)
@@ -150,11 +150,11 @@ class ModifiedBarlowTwins(ModifiedVICReg):
     """Barlow Twins, modified: `ModifiedVICReg` with W_ij from the other view's similarity e′_i · e′_j.
 
     Args:
-        margin: hinge margin m of the gate.
-        temperature: τ of the weight.
-        ratio: r.
+        margin: margin m of the gate.
+        temperature: temperature τ of the negative weight.
+        ratio: ratio r of the positive's pull to the negatives' push.
         gate_mode: gap that the gate compares with m, ``"cross_view"`` or ``"within_view"``.
-        gather: across processes, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> objective = ModifiedBarlowTwins(margin=1.5, ratio=0.5)

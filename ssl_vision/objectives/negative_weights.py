@@ -30,7 +30,7 @@ class SoftmaxOverNegatives(NegativeWeight):
     """W_ij = (1/τ) exp(s_ij/τ) / Σ_k exp(s_ik/τ), as in InfoNCE, DCL and ArcCon.
 
     Args:
-        temperature: τ > 0.
+        temperature: temperature τ > 0.
 
     Example:
         >>> dcl = UnifiedGradient(gate=OpenGate(), weight=SoftmaxOverNegatives(temperature=0.5))
@@ -55,7 +55,7 @@ class SoftmaxOverPairs(NegativeWeight):
     Anchors with many similar negatives push more. The rows of W sum to 1 on average only.
 
     Args:
-        temperature: τ > 0.
+        temperature: temperature τ > 0.
         swap: True takes the similarities of the same two images' other views, as Barlow Twins does.
 
     Example:

@@ -1,4 +1,4 @@
-"""The contract of an objective: what a method, a callback and another objective may ask of it."""
+"""Base class of objectives: the interface for methods, callbacks and other objectives."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,22 +8,22 @@ from torch import Tensor, nn
 
 
 class Objective(nn.Module):
-    """Base class of all objectives: a loss of the embeddings of two views of a batch.
+    """Base class of all objectives, which compute a loss of the embeddings of two views.
 
     A subclass defines
 
         forward(z1, z2, *, negatives=None, **required_inputs) -> loss
 
-    where ``z1`` and ``z2`` are the (N, D) embeddings of view 1 and view 2 at any scale, ``negatives`` the
-    (K, D) embeddings of a queue for objectives that use one, and the loss is a scalar. Everything else has a
-    default that does nothing.
+    where ``z1`` and ``z2`` are the embeddings of view 1 and view 2 at any scale, shape (N, D). ``negatives``
+    are the embeddings of a queue, shape (K, D), for objectives that use one. The loss is a scalar. All other
+    methods do nothing by default.
 
     Attributes:
         required_inputs: names of the keyword arguments of ``forward`` that the method has to pass:
-            ``"labels"`` and ``"indices"``, (N,) int64 each, of the images; ``"features"`` and ``"shallow"``,
-            a pair with one (N, F) tensor for each view, of the encoder's output and of its third stage; or
-            ``"negatives"``.
-        gather: True if the objective takes the embeddings of all processes as one batch.
+            ``"labels"`` and ``"indices"`` of the images, int64 of shape (N,) each; ``"features"`` and
+            ``"shallow"``, the outputs of the encoder and of its third stage, a pair with a tensor of shape
+            (N, F) for each view; or ``"negatives"``.
+        gather: True if the objective uses the embeddings of all processes as one batch.
 
     Example:
         >>> class Attraction(Objective):
@@ -41,11 +41,11 @@ class Objective(nn.Module):
 
     @property
     def embedding_objective(self) -> "Objective":
-        """The objective itself, or the one of embeddings alone that it adds to."""
+        """The objective itself, or the objective of embeddings that it extends."""
         return self
 
     def prepare(self, *, images: int | None, embeddings: int, features: int, shallow: int | None) -> None:
-        """Prepare for training, before the optimizer is made and the module is moved to a device.
+        """Prepare for training, before the optimizer is created and the module is moved to a device.
 
         Args:
             images: number of training images, or None if it is unknown.
@@ -54,28 +54,28 @@ class Objective(nn.Module):
             shallow: width of its third stage, or None if ``required_inputs`` does not name it.
 
         Raises:
-            ValueError: the objective cannot be trained so.
+            ValueError: the objective cannot be trained with these sizes.
         """
 
     def set_epoch(self, epoch: int) -> None:
-        """Note which epoch is running, counted from 0."""
+        """Set the current epoch, counted from 0."""
 
     def statistics(self) -> dict[str, Tensor]:
-        """Describe the last call by detached scalars on its device, without a synchronisation."""
+        """Return statistics of the last call as detached scalars on its device, without a synchronisation."""
         return {}
 
     def anchor_weights(self) -> Tensor:
-        """Gradient weight W of each anchor of the last call, detached; empty where anchors have none."""
+        """Return the gradient weight W of each anchor of the last call, detached; empty without weights."""
         return torch.empty(0)
 
 
 class PlainObjective(Objective):
-    """An objective of a module that is not an `Objective`, such as a loss of another library.
+    """Wrapper of a module that is not an `Objective`, such as a loss of another library.
 
-    The module is not registered as a submodule, so that it can be one of something else.
+    The module is not registered as a submodule, so that it can be a submodule of another module.
 
     Args:
-        loss: called with the embeddings of both views, returns a scalar.
+        loss: module that maps the embeddings of both views to a scalar.
     """
 
     def __init__(self, loss: nn.Module) -> None:
@@ -83,7 +83,7 @@ class PlainObjective(Objective):
         self._loss = (loss,)
 
     def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """The module's loss."""
+        """Compute the loss of the module."""
         value: Tensor = self._loss[0](z1, z2)
         return value
 
@@ -94,7 +94,7 @@ class PlainObjective(Objective):
 
 
 def as_objective(module: nn.Module) -> Objective:
-    """Return the module itself if it is an `Objective`, otherwise a `PlainObjective` of it.
+    """Return the module itself if it is an `Objective`, otherwise a `PlainObjective` around it.
 
     Example:
         >>> loss = as_objective(torch.nn.MSELoss())

@@ -1,4 +1,4 @@
-"""Published objectives of the InfoNCE family: each class is a margin loss under a temperature rule."""
+"""Published objectives of the InfoNCE family, each a margin loss with a temperature rule."""
 
 from typing import ClassVar
 
@@ -27,7 +27,16 @@ class _Preset(Contrastive):
 
 
 class InfoNCE(_Preset):
-    """InfoNCE, also NT-Xent: softplus(d) (MACL paper, Eq. 1; Chen et al. 2020, A Simple Framework).
+    r"""InfoNCE, also NT-Xent: softplus(d) (MACL paper, Eq. 1; Chen et al. 2020, A Simple Framework).
+
+    The loss of an anchor with logit margin $d$ is
+
+    $$\log(1 + e^d).$$
+
+    Args:
+        temperature: temperature τ, a number or a temperature rule.
+        pairs: selection of the negatives, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # the two views of an image agree, images are orthogonal
@@ -38,6 +47,11 @@ class InfoNCE(_Preset):
 
 class DCL(_Preset):
     """Decoupled contrastive learning: d (Yeh et al. 2021).
+
+    Args:
+        temperature: temperature τ, a number or a temperature rule.
+        pairs: selection of the negatives, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
@@ -51,6 +65,11 @@ class DCL(_Preset):
 class DCLPlus(_Preset):
     """DCL⁺, clipped decoupled loss: max(0, d). Anchors with d < 0 have no gradient.
 
+    Args:
+        temperature: temperature τ, a number or a temperature rule.
+        pairs: selection of the negatives, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
+
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
         >>> DCLPlus(temperature=0.1)(z1, z2)
@@ -62,6 +81,11 @@ class DCLPlus(_Preset):
 
 class FlatNCE(_Preset):
     """FlatNCE: exp(d − sg d), value 1, gradient ∇d (Chen et al. 2021).
+
+    Args:
+        temperature: temperature τ, a number or a temperature rule.
+        pairs: selection of the negatives, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
@@ -76,10 +100,10 @@ class DCLW(Contrastive):
     """DCL with a von Mises–Fisher weight on the positive (Yeh et al. 2021).
 
     Args:
-        temperature: τ.
-        sigma: concentration σ of the weight; σ → ∞ gives DCL.
-        pairs: negative set, as in ``Contrastive``.
-        gather: across processes, as in ``Contrastive``.
+        temperature: temperature τ, a number or a temperature rule.
+        sigma: concentration σ > 0 of the weight; σ → ∞ gives DCL.
+        pairs: selection of the negatives, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # all positives are alike, hence the loss of DCL
@@ -102,10 +126,10 @@ class DualTemperature(Contrastive):
     """Dual temperature: sg(W(τ_β) / W(τ_α)) · softplus(d(τ_α)) (Zhang et al. 2022).
 
     Args:
-        temperature: τ_α, which weights the negatives of one anchor.
-        outer_temperature: τ_β, which weights the anchors; if it equals τ_α, the objective is InfoNCE.
-        pairs: negative set, as in ``Contrastive``.
-        gather: across processes, as in ``Contrastive``.
+        temperature: temperature τ_α, which weights the negatives of one anchor; a number or a rule.
+        outer_temperature: temperature τ_β, which weights the anchors; τ_β = τ_α gives InfoNCE.
+        pairs: selection of the negatives, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
@@ -126,13 +150,15 @@ class DualTemperature(Contrastive):
 
 
 class MACL(Contrastive):
-    """MACL-a: softplus(d) / sg W at τ_a = τ₀ α^Ā (MACL paper, Eq. 8 and 14). α = 1 has DCL's gradient.
+    """MACL-a: softplus(d) / sg W at τ_a = τ₀ α^Ā (MACL paper, Eq. 8 and 14).
+
+    With α = 1, the gradient is that of DCL.
 
     Args:
-        temperature: τ₀.
-        alpha: α ≥ 1.
-        pairs: negative set, as in ``Contrastive``.
-        gather: across processes, as in ``Contrastive``.
+        temperature: base temperature τ₀.
+        alpha: base α ≥ 1 of the exponential rule; 1 keeps τ at τ₀.
+        pairs: selection of the negatives, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
@@ -152,13 +178,13 @@ class MACL(Contrastive):
 
 
 class MACLc(MACL):
-    """MACL-c, in the paper's text MACL-w: sg((2 − s⁺) / W) · softplus(d) at τ_a (MACL paper, Eq. 15).
+    """MACL-c, called MACL-w in the paper's text: sg((2 − s⁺) / W) · softplus(d) at τ_a (MACL paper, Eq. 15).
 
     Args:
-        temperature: τ₀.
-        alpha: α ≥ 1.
-        pairs: negative set, as in ``Contrastive``.
-        gather: across processes, as in ``Contrastive``.
+        temperature: base temperature τ₀.
+        alpha: base α ≥ 1 of the exponential rule; 1 keeps τ at τ₀.
+        pairs: selection of the negatives, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # s⁺ = 1, hence the loss of MACL
@@ -173,10 +199,10 @@ class AdaptiveInfoNCE(MACL):
     """MACL without its reweighting: InfoNCE at τ_a = τ₀ α^Ā (MACL paper, Eq. 10).
 
     Args:
-        temperature: τ₀.
-        alpha: α ≥ 1.
-        pairs: negative set, as in ``Contrastive``.
-        gather: across processes, as in ``Contrastive``.
+        temperature: base temperature τ₀.
+        alpha: base α ≥ 1 of the exponential rule; 1 keeps τ at τ₀.
+        pairs: selection of the negatives, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
@@ -191,11 +217,11 @@ class MACLb(Contrastive):
     """MACL-b: softplus(d) / sg W at τ_b = τ₀ (1 + β Ā) (MACL paper, Eq. 9 and 14).
 
     Args:
-        temperature: τ₀.
-        beta: β in [0, 1]; the paper has 0.5, the default of its code is 1.
-        minimum: lower bound of τ_b, which neither the paper nor its code has.
-        pairs: negative set, as in ``Contrastive``.
-        gather: across processes, as in ``Contrastive``.
+        temperature: base temperature τ₀.
+        beta: slope β of the temperature in [0, 1]; the paper uses 0.5, and its code 1 by default.
+        minimum: lower bound of τ_b, which the paper and its code do not have.
+        pairs: selection of the negatives, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
@@ -225,12 +251,12 @@ class MACLICML(Contrastive):
     """MACL as released with its ICML 2023 version: softplus(d) / sg W at τ₀ (1 + β (Ā − A₀)).
 
     Args:
-        temperature: τ₀.
-        beta: β in [0, 1]; the release calls it α.
-        threshold: A₀ in [−1, 1]; 0 gives MACL-b.
+        temperature: base temperature τ₀.
+        beta: slope β of the temperature in [0, 1]; the release calls it α.
+        threshold: alignment A₀ in [−1, 1] at which τ is τ₀; 0 gives MACL-b.
         minimum: lower bound of τ, which the release does not have.
-        pairs: negative set, as in ``Contrastive``.
-        gather: across processes, as in ``Contrastive``.
+        pairs: selection of the negatives, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)

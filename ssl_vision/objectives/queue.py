@@ -1,4 +1,4 @@
-"""The logit margin of anchors whose negatives are keys without a gradient (He et al. 2020, MoCo)."""
+"""Logit margin of anchors whose negatives are keys without a gradient (He et al. 2020, MoCo)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,25 +9,25 @@ from torch import Tensor
 from ssl_vision.objectives.tiled import NEVER
 
 _TILE = 4096
-"""Negatives that are compared with all anchors at a time."""
+"""Number of negatives that are compared with all anchors at a time."""
 
 
 def queue_logit_margin(
     u: Tensor, shift: Tensor, tau: Tensor, keys: Tensor, *, own_key: bool = False
 ) -> Tensor:
-    """Logit margin of each anchor against keys.
+    """Compute the logit margin of each anchor against keys.
 
         d_i = log Σ_k exp((u_i · n_k − c_i) / τ_i)
 
-    The similarities are computed in tiles and again in the backward pass, so that memory is O(N D + K D), not
-    O(N K). Differentiable in ``u``, ``shift`` and ``tau``, once; the keys get no gradient.
+    The similarities are computed in tiles, and again in the backward pass, so memory is O(N D + K D) instead
+    of O(N K). The result is differentiable once in ``u``, ``shift`` and ``tau``. The keys have no gradient.
 
     Args:
         u: unit rows of the anchors, shape (N, D), float32 or float64.
-        shift: c, the similarities to the positives, shape (N,).
-        tau: τ > 0, shape (N,).
-        keys: unit rows, shape (K, D): the negatives, such as those of a queue.
-        own_key: True if key i is the positive of anchor i, and not one of its negatives.
+        shift: similarities c to the positives, shape (N,).
+        tau: temperatures τ > 0, shape (N,).
+        keys: unit rows of the negatives, such as those of a queue, shape (K, D).
+        own_key: True if key i is the positive of anchor i and not one of its negatives.
 
     Returns:
         d, shape (N,).
@@ -68,7 +68,7 @@ class _QueueLogitMargin(torch.autograd.Function):
 def _tiles(
     u: Tensor, shift: Tensor, tau: Tensor, keys: Tensor, own_key: bool
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Parts of the keys, (k, D), and the anchors' logits with them, (N, k)."""
+    """Iterate over parts of the keys, shape (k, D), and the logits of the anchors, shape (N, k)."""
     for start in range(0, len(keys), _TILE):
         tile = keys[start : start + _TILE]
         logits = (u @ tile.T).sub_(shift[:, None]).div_(tau[:, None])

@@ -1,4 +1,4 @@
-"""RECLAIM: a critic tells two representations of one image from those of the images most like it."""
+"""RECLAIM: a critic distinguishes two representations of an image from those of similar images."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Pair = Literal["layers", "views", "depths"]
 Negatives = Literal["nearest", "random", "batch"]
 
 _ODD = 0x9E3779B97F4A7C15
-"""Keeps the streams of neighbouring seeds apart."""
+"""Odd factor that separates the random streams of neighbouring seeds."""
 
 _FROM: dict[str, tuple[str, str]] = {
     "layers": ("features", "embeddings"),
@@ -29,44 +29,47 @@ _FROM: dict[str, tuple[str, str]] = {
 
 
 class RECLAIM(Objective):
-    """A contrastive objective plus a contrast of two representations u, v of an image, by a critic.
+    """A contrastive objective plus a contrast of two representations u, v of an image by a critic.
 
         L = L_objective + λ mean_i [ softplus(−c(u_i, v_i))
                                      + γ/2 mean_{v' ∈ V_i} softplus(c(u_i, v'))
                                      + γ/2 mean_{u' ∈ U_i} softplus(c(u', v_i)) ]
 
-    with c the logit of ``Critic``, V_i the K images of a memory bank whose v is most similar to v_i, and U_i
-    those whose u is to u_i (RECLAIM paper: Wasserstein-constrained critic, active negative selection). The
-    bracket is −L_ANS of its Eq. 6 with γ = K, whose printed form has the signs of the negatives turned:
-    maximised with λ > 0 it would have called negatives positives. u is of view 1 and v of view 2, both
-    normalised; u', v' and the banks carry no gradient, so it reaches the network through u_i and v_i.
+    where c is the logit of ``Critic``, V_i are the K images of a memory bank whose v is most similar to v_i,
+    and U_i those whose u is most similar to u_i (RECLAIM paper: Wasserstein-constrained critic, active
+    negative selection). The bracket is −L_ANS of its Eq. 6 with γ = K. As printed, that equation has the
+    opposite sign for the negatives; maximised with λ > 0, it would treat negatives as positives. u is from
+    view 1 and v from view 2, both normalised. u', v' and the banks have no gradient, so it reaches the
+    network through u_i and v_i.
 
-    It is called with more than the embeddings (see ``required_inputs``), after ``prepare``; ``SimCLR`` does
-    both, and loading the state of one that is prepared prepares it, too. In the first ``warmup_epochs``,
-    while the banks fill, negatives are the other images of the batch. A row that is not yet written is never
-    chosen.
+    Call ``prepare`` first, and pass the inputs that ``required_inputs`` names. ``SimCLR`` does both. Loading
+    the state of a prepared objective also prepares it. In the first ``warmup_epochs``, while the banks fill,
+    the negatives are the other images of the batch. A row that is not yet written is never chosen.
 
-    With several processes each has the banks of the images of all, negatives of the batch are those of
-    the whole batch, and value and averaged gradient are those of one process that has it whole.
+    On several processes, each has the banks of all images, in-batch negatives are those of the whole batch,
+    and value and averaged gradient are those of one process with the whole batch.
 
     Args:
-        objective: of the two views' embeddings; the default is ``InfoNCE()``.
-        weight: λ ≥ 0; of 0.01, 0.1, 0.5 and 1 the paper found up to 0.5 to help.
-        pair: u and v: ``"layers"``, backbone features and embeddings; ``"views"``, the embeddings of the
-            two views; ``"depths"``, the third stage's pooled features and the backbone's.
-        k: K ≥ 1 of the nearest, fewer than there are training images.
-        gamma: γ ≥ 0; None takes ``k``: with the nearest, the paper's sum over the negatives. γ = 1 makes λ
-            comparable over K.
-        rho: ρ in [0, 1): what stays of a bank's row when its image is seen again; not given in the paper.
-        negatives: ``"nearest"``; or, to compare with, ``"random"``, a new draw of ``share`` of the banks at
-            every step for all anchors, or ``"batch"``, the other images of the batch.
-        share: in (0, 1].
-        search: ``"exact"``, or ``"approximate"`` by FAISS; see ``Bank``.
-        warmup_epochs: how many.
-        width: of the critic's layers.
+        objective: objective of the embeddings that RECLAIM extends; the default is ``InfoNCE()``.
+        weight: weight λ ≥ 0 of the second term. The paper tried 0.01, 0.1, 0.5 and 1; values up to 0.5
+            helped.
+        pair: representations u and v: ``"layers"`` for backbone features and embeddings, ``"views"`` for the
+            embeddings of the two views, or ``"depths"`` for pooled features of the third stage and of the
+            backbone.
+        k: number K ≥ 1 of nearest images, below the number of training images.
+        gamma: weight γ ≥ 0 of the negatives. None uses ``k``, which with the nearest images gives the paper's
+            sum over the negatives. With γ = 1, λ is comparable over K.
+        rho: share ρ in [0, 1) of a bank's row that remains when its image is seen again; the paper gives no
+            value.
+        negatives: ``"nearest"`` images, or for comparison ``"random"``, a new sample of ``share`` of the
+            banks for all anchors at every step, or ``"batch"``, the other images of the batch.
+        share: share of the banks in a random sample, in (0, 1].
+        search: ``"exact"``, or ``"approximate"`` by FAISS (see ``Bank``).
+        warmup_epochs: number of epochs with negatives from the batch while the banks fill.
+        width: dimension of the critic's layers.
 
     Raises:
-        ValueError: for an argument out of its range.
+        ValueError: an argument is outside its range.
 
     Example:
         >>> objective = RECLAIM(k=2, pair="views", warmup_epochs=0)
@@ -116,7 +119,7 @@ class RECLAIM(Objective):
                 raise ValueError(f"{name} must be {range_}, got {value!r}")
         self.objective = InfoNCE() if objective is None else objective
         if isinstance(self.objective, RECLAIM):
-            raise ValueError("objective must not be RECLAIM, too")
+            raise ValueError("objective must not be RECLAIM itself")
         own = {"indices", "labels", *_FROM[pair]} - {"embeddings"}
         self.required_inputs = tuple(sorted(own.union(self._inside.required_inputs)))
         self.weight, self.pair, self.k, self.rho = weight, pair, k, rho
@@ -131,7 +134,7 @@ class RECLAIM(Objective):
 
     @property
     def embedding_objective(self) -> Objective:
-        """The objective inside."""
+        """The objective of embeddings that RECLAIM extends."""
         return self._inside
 
     @property
@@ -139,30 +142,32 @@ class RECLAIM(Objective):
         return as_objective(self.objective)
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells it, and the objective inside, which epoch (counted from 0) is running."""
+        """Set the current epoch, counted from 0, also of the inner objective."""
         self.epoch = epoch
         self._inside.set_epoch(epoch)
 
     def prepare(self, *, images: int | None, **dims: int | None) -> None:
-        """Makes critic and banks: before the optimizer is made, and before the module is moved to a device.
+        """Create critic and banks, before the optimizer is created and the module is moved to a device.
 
-        The critic's weights are a function of torch's initial seed alone. A second call changes nothing.
+        The critic's weights depend only on torch's initial seed. A second call changes nothing.
 
         Args:
-            images: number of training images; ``indices`` will be below it.
-            **dims: of ``embeddings``, ``features`` and ``shallow``, those of them that ``pair`` takes.
+            images: number of training images, an upper bound of ``indices``.
+            **dims: dimensions of ``embeddings``, ``features`` and ``shallow``, as far as ``pair`` uses them.
 
         Raises:
-            ValueError: for unknown ``images``, K that is not below them, sizes other than those of an earlier
-                call, or an approximate search without FAISS.
+            ValueError: ``images`` is None or not above K, the sizes differ from those of an earlier call, or
+                the search is approximate and FAISS is not installed.
         """
         if images is None:
-            raise ValueError("RECLAIM has to know the images: train with a data module of ssl_vision.data")
+            raise ValueError(
+                "RECLAIM requires the number of training images: train with a data module of ssl_vision.data"
+            )
         if self.negatives == "nearest" and self.k >= images:
             raise ValueError(f"k {self.k} must be below the number of training images, {images}")
         u_dim, v_dim = (dims[name] for name in _FROM[self.pair])
         if u_dim is None or v_dim is None:
-            raise ValueError(f"pair {self.pair!r} needs an encoder with a third stage")
+            raise ValueError(f"pair {self.pair!r} requires an encoder with a third stage")
         if "critic" not in self._modules:
             self._make(images, u_dim, v_dim)
         there = (len(self.labels), self.u_bank.rows.shape[1], self.v_bank.rows.shape[1])
@@ -189,25 +194,28 @@ class RECLAIM(Objective):
         labels: Tensor | None = None,
         **others: Any,
     ) -> Tensor:
-        """The loss of a batch; moves the banks' rows of its images.
+        """Compute the loss of a batch and update the rows of its images in the banks.
 
         Args:
-            z1: (N, D) embeddings of view 1.
-            z2: (N, D) embeddings of view 2.
-            indices: (N,) int64, which training images these are.
-            features: Both views' (N, F) backbone features, where ``pair`` takes them.
-            shallow: Both views' (N, S) pooled features of the third stage, likewise.
-            labels: (N,) int64, negative for none; the loss does not depend on them, ``statistics`` does.
-            **others: what only the objective inside wants.
+            z1: embeddings of view 1, shape (N, D).
+            z2: embeddings of view 2, shape (N, D).
+            indices: indices of the training images, int64 of shape (N,).
+            features: backbone features of both views, shape (N, F) each, if ``pair`` uses them.
+            shallow: pooled features of the third stage of both views, shape (N, S) each, if ``pair`` uses
+                them.
+            labels: class numbers, int64 of shape (N,), negative without a label. They affect only
+                ``statistics``.
+            **others: further inputs of the inner objective.
 
         Returns:
             A scalar.
 
         Raises:
-            ValueError: before ``prepare``, without what ``pair`` takes, or as the objective does.
+            ValueError: ``prepare`` was not called, an input of ``pair`` is missing, or the inner objective
+                raises it.
         """
         if "critic" not in self._modules:
-            raise ValueError("RECLAIM has no critic and no banks yet: call prepare(images=…, …) first")
+            raise ValueError("RECLAIM is not prepared: call prepare(images=…, …) first")
         inputs: Mapping[str, Any] = {
             "embeddings": (z1, z2),
             "features": features,
@@ -218,7 +226,7 @@ class RECLAIM(Objective):
         }
         for name in _FROM[self.pair]:
             if inputs[name] is None:
-                raise ValueError(f"{name} must be both views' for pair {self.pair!r}, got none")
+                raise ValueError(f"{name} of both views is required for pair {self.pair!r}")
         inside = {name: inputs[name] for name in self._inside.required_inputs}
         loss: Tensor = self._inside(z1, z2, **inside)
         u, v = (normalize(inputs[name][view]) for view, name in enumerate(_FROM[self.pair]))
@@ -226,7 +234,7 @@ class RECLAIM(Objective):
             return loss + self.weight * self._contrast(u, v, indices, labels)
 
     def _contrast(self, u: Tensor, v: Tensor, own: Tensor, labels: Tensor | None) -> Tensor:
-        """−L_ANS of unit rows, as a mean over the anchors of all processes."""
+        """Compute −L_ANS of unit rows, as a mean over the anchors of all processes."""
         labels = torch.full_like(own, -1) if labels is None else labels
         all_u, all_v, numbers, all_labels = u.detach(), v.detach(), own, labels
         if is_distributed():
@@ -263,8 +271,8 @@ class RECLAIM(Objective):
         return "batch" if self.epoch < self.warmup_epochs else self.negatives
 
     def _draw(self) -> Tensor:
-        """The random rows of a step, a function of torch's initial seed and the number of the step."""
-        if self._step is None:  # read once: a device would be waited for at every step
+        """Draw the random rows of a step, which depend only on torch's initial seed and the step."""
+        if self._step is None:  # read once, because the host waits for the device
             self._step = int(self.steps)
         seed = (torch.initial_seed() * _ODD + self._step) % 2**63
         images = len(self.labels)
@@ -277,7 +285,7 @@ class RECLAIM(Objective):
     def _choose(
         self, bank: Bank, queries: Tensor, whole: Tensor, own: Tensor, numbers: Tensor, draw: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Negatives (N or 1, K, D), which images they are (N or 1, K), and whether they count (N, K)."""
+        """Select negatives (N or 1, K, D), and return also their images (N or 1, K) and a mask (N, K)."""
         if self._kind == "nearest":
             index, counts = bank.nearest(queries, own, self.k)
             return bank.rows[index].to(queries.dtype), index, counts
@@ -287,11 +295,12 @@ class RECLAIM(Objective):
         return bank.rows[draw][None].to(queries.dtype), draw[None], counts
 
     def statistics(self) -> dict[str, Tensor]:
-        """What the last call was like, as detached scalars on its device, without a synchronisation.
+        """Return statistics of the last call as detached scalars on its device, without a synchronisation.
 
-        What the objective inside says of itself, and ``contrast``: −L_ANS. ``critic_gap``: mean logit of
-        the positives less that of the negatives. ``same_class_share``: share of the negatives that are of the
-        anchor's class, where both have a label; 0 where none has. Empty before the first call.
+        In addition to those of the inner objective, they are ``contrast``, which is −L_ANS; ``critic_gap``,
+        the mean logit of the positives minus that of the negatives; and ``same_class_share``, the share of
+        negatives from the anchor's class among labelled pairs, 0 without labels. The dict is empty before the
+        first call.
         """
         if self._chosen is None:
             return {}
@@ -306,7 +315,7 @@ class RECLAIM(Objective):
 
 
 def _prepare_for(module: RECLAIM, state: Mapping[str, Tensor], prefix: str, *_: Any) -> None:
-    """Makes what the state that is about to be loaded was saved with; forgets the number of the step."""
+    """Create critic and banks for a state that is about to be loaded, and reset the step."""
     module._step = None
     rows = [state.get(f"{prefix}{bank}.rows") for bank in ("u_bank", "v_bank")]
     if "critic" not in module._modules and rows[0] is not None and rows[1] is not None:

@@ -1,4 +1,4 @@
-"""Redundancy reduction: no negatives; the dimensions of the embedding, not the images, are kept apart."""
+"""Redundancy reduction: objectives without negatives that decorrelate the dimensions of embeddings."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,7 +10,7 @@ from ssl_vision.objectives.two_views import TwoViews
 
 
 class BarlowTwins(TwoViews):
-    """Barlow Twins: the views' correlation matrix is drawn to the identity (Zbontar et al. 2021, Eq. 1).
+    """Barlow Twins: distance of the views' correlation matrix from identity (Zbontar et al. 2021, Eq. 1).
 
         L = Σ_d (1 − C_dd)² + λ Σ_{d≠d'} C_dd'²,    C = x̂ᵀŷ/N
 
@@ -19,12 +19,13 @@ class BarlowTwins(TwoViews):
     Statistics: ``invariance`` and ``redundancy``, the two sums without λ.
 
     Args:
-        weight: λ ≥ 0.
-        epsilon: ε > 0; 1e-5, that of BatchNorm, is the authors'.
-        gather: across processes, as in ``Contrastive``: means, variances and C are those of the whole batch.
+        weight: weight λ ≥ 0 of the second term.
+        epsilon: ε > 0; the authors use 1e-5, as in BatchNorm.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``; means,
+            variances and C are those of the whole batch.
 
     Raises:
-        ValueError: for a negative weight, or an epsilon that is not positive.
+        ValueError: a weight is negative, or epsilon is not positive.
 
     Example:
         >>> z = torch.tensor([[1.0, 1], [1, -1], [-1, 1], [-1, -1]])  # uncorrelated dimensions
@@ -41,7 +42,7 @@ class BarlowTwins(TwoViews):
         self.weight, self.epsilon = weight, epsilon
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """Invariance plus redundancy."""
+        """Compute invariance plus redundancy."""
         return self._of(*(_standardised(z, self.epsilon) for z in (z1, z2)))
 
     def _of(self, x: Tensor, y: Tensor) -> Tensor:
@@ -55,15 +56,15 @@ class BarlowTwins(TwoViews):
 class SphericalBarlowTwins(BarlowTwins):
     """Barlow Twins on unit vectors, C = eᵀe′/N without centring or scaling of dimensions.
 
-    The form that the unified-gradient paper analyses: for an anchor e_i negative j weighs 2λ e′_i · e′_j/N².
-    The value depends on the basis: a rotation of both views changes it.
+    The unified-gradient paper analyses this form: for an anchor e_i, negative j has the weight 2λ e′_i ·
+    e′_j/N². The value depends on the basis, so a rotation of both views changes it.
 
     Args:
-        weight: λ ≥ 0.
-        gather: across processes, as in ``Contrastive``.
+        weight: weight λ ≥ 0 of the second term.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Raises:
-        ValueError: for a negative weight.
+        ValueError: the weight is negative.
 
     Example:
         >>> z = torch.tensor([[1.0, 0], [0, 1], [1, 0], [0, 1]])
@@ -75,7 +76,7 @@ class SphericalBarlowTwins(BarlowTwins):
         super().__init__(weight=weight, gather=gather)
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """Invariance plus redundancy."""
+        """Compute invariance plus redundancy."""
         return self._of(normalize(z1), normalize(z2))
 
 
@@ -85,19 +86,20 @@ class VICReg(TwoViews):
         L = λ mean (x − y)² + μ/2 Σ_views mean_d max(0, 1 − √(var_d + ε)) + ν/D Σ_views Σ_{d≠d'} cov_dd'²
 
     with variances and covariances over the N embeddings of a view, divided by N − 1. The ½ of the second term
-    is the authors' code's; the paper has none. Embeddings are taken as they are: their scale matters.
+    is in the authors' code but not in the paper. Embeddings are not normalised, so their scale matters.
 
     Statistics: ``invariance``, ``variance`` and ``covariance``, the three terms without their weights.
 
     Args:
-        invariance_weight: λ ≥ 0.
-        variance_weight: μ ≥ 0.
-        covariance_weight: ν ≥ 0.
-        epsilon: ε > 0.
-        gather: across processes, as in ``Contrastive``: all three terms are those of the whole batch.
+        invariance_weight: weight λ ≥ 0 of the invariance term.
+        variance_weight: weight μ ≥ 0 of the variance term.
+        covariance_weight: weight ν ≥ 0 of the covariance term.
+        epsilon: ε > 0, which keeps the gradient of the standard deviation finite.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``; all three
+            terms are those of the whole batch.
 
     Raises:
-        ValueError: for a negative weight, or an epsilon that is not positive.
+        ValueError: a weight is negative, or epsilon is not positive.
 
     Example:
         >>> z = torch.tensor([[2.0, 2], [2, -2], [-2, 2], [-2, -2]])  # uncorrelated, large variances
@@ -125,7 +127,7 @@ class VICReg(TwoViews):
         self.covariance_weight, self.epsilon = covariance_weight, epsilon
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """The three terms."""
+        """Compute the weighted sum of the three terms."""
         invariance = (z1 - z2).square().mean()
         variance, covariance = z1.new_zeros(()), z1.new_zeros(())
         for z in (z1, z2):
@@ -147,20 +149,20 @@ class VICReg(TwoViews):
 
 
 class SphericalVICReg(TwoViews):
-    """VICReg on unit vectors, as the unified-gradient paper analyses it: neither variance term nor centring.
+    """VICReg on unit vectors without variance term and centring, as in the unified-gradient paper.
 
         L = mean_i ‖e_i − e′_i‖² + λ/2 (‖eᵀe/N‖² + ‖e′ᵀe′/N‖²)
 
-    For an anchor e_i negative j of its own view weighs 2λ e_i · e_j/N².
+    For an anchor e_i, negative j of its own view has the weight 2λ e_i · e_j/N².
 
-    Statistics: ``covariance``, its sum without λ.
+    Statistics: ``covariance``, the second term without λ.
 
     Args:
-        weight: λ ≥ 0.
-        gather: across processes, as in ``Contrastive``.
+        weight: weight λ ≥ 0 of the second term.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Raises:
-        ValueError: for a negative weight.
+        ValueError: the weight is negative.
 
     Example:
         >>> SphericalVICReg(weight=1.0)(torch.eye(4), torch.eye(4))  # ‖eᵀe/N‖² = 1/4 in each view
@@ -173,7 +175,7 @@ class SphericalVICReg(TwoViews):
         self.weight = weight
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """Alignment plus covariance."""
+        """Compute alignment plus covariance."""
         x, y = normalize(z1), normalize(z2)
         products = linear(x.T, x.T), linear(y.T, y.T)
         covariance = (products[0].square().sum() + products[1].square().sum()) / (2 * len(x) ** 2)

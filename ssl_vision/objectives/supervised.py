@@ -1,4 +1,4 @@
-"""Several positives for each anchor: the images of its class."""
+"""Supervised contrastive objective, in which all images of a class are positives."""
 
 import torch
 from torch import Tensor
@@ -10,25 +10,25 @@ from ssl_vision.objectives.tiled import NEVER, Exclude, Pairs, tiled
 
 
 class SupCon(Contrastive):
-    """Supervised contrast: every image of the anchor's class is a positive (Khosla et al. 2020, Eq. 2).
+    """Supervised contrastive loss: images of the anchor's class are positives (Khosla et al. 2020, Eq. 2).
 
         L_i = −1/|P(i)| Σ_{p ∈ P(i)} log [ exp(s_ip/τ) / Σ_{a ≠ i} exp(s_ia/τ) ]
 
-    This is a function of a logit margin, too. With d_i = log Σ_{Neg} exp(s/τ) − log Σ_{P(i)} exp(s/τ),
+    This is also a function of a logit margin. With d_i = log Σ_{Neg} exp(s/τ) − log Σ_{P(i)} exp(s/τ),
 
         L_i = softplus(d_i) + [ log Σ_{P(i)} exp(s/τ) − mean_{P(i)} s/τ ]
 
-    where the bracket is ≥ log |P(i)|, and 0 for a single positive: with no two labels alike this is InfoNCE.
-    Any other ``weight`` takes the place of softplus (``Decoupled`` gives Σ over negatives alone). Rules of
-    temperature and ``statistics`` read the mean similarity of an anchor's positives.
+    where the bracket is ≥ log |P(i)|, and 0 for a single positive. If all labels differ, the loss is InfoNCE.
+    Another ``weight`` replaces softplus; with ``Decoupled``, the sum is over negatives only. Temperature
+    rules and ``statistics`` use the mean similarity of an anchor's positives.
 
-    An upper mark to compare self-supervised objectives with, not one of them: it is called with labels.
+    It is called with labels, so it is an upper reference for self-supervised objectives.
 
     Args:
-        temperature: τ, a number or a rule.
-        weight: from margins to losses; the default is softplus.
-        pairs: ``"both"`` or ``"cross"``, where positives and negatives come from.
-        gather: as in ``Contrastive``.
+        temperature: temperature τ, a number or a temperature rule.
+        weight: margin loss; the default is softplus.
+        pairs: selection of positives and negatives, ``"both"`` or ``"cross"``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> z1, z2 = torch.eye(4)[[0, 0, 1, 1]], torch.eye(4)[[0, 0, 1, 1]]
@@ -47,23 +47,26 @@ class SupCon(Contrastive):
         *,
         negatives: Tensor | None = None,
     ) -> Tensor:
-        """The loss of a batch.
+        """Compute the loss of a batch.
 
         Args:
-            z1: (N, D) embeddings of view 1.
-            z2: (N, D) embeddings of view 2.
-            labels: (N,) integers; a negative one means that the image has no label, and then its other view
-                is its one positive.
-            negatives: not used; SupCon takes its negatives from the batch.
+            z1: embeddings of view 1, shape (N, D).
+            z2: embeddings of view 2, shape (N, D).
+            labels: integers of shape (N,). An image with a negative number has no label, and its other view
+                is its only positive.
+            negatives: must be None, because the negatives are taken from the batch.
 
         Returns:
             A scalar.
 
         Raises:
-            ValueError: without labels that fit, or as ``Contrastive`` does.
+            ValueError: the labels are missing or invalid, ``negatives`` is given, or the errors of
+                ``Contrastive``.
         """
         if negatives is not None:
-            raise ValueError("negatives: SupCon takes them from the batch, by their labels")
+            raise ValueError(
+                "negatives must be None: SupCon selects negatives from the batch by their labels"
+            )
         if labels is None or labels.shape != z1.shape[:1] or labels.is_floating_point():
             got = "none" if labels is None else f"{labels.dtype} of shape {tuple(labels.shape)}"
             raise ValueError(f"labels must be integers of shape ({len(z1)},), got {got}")
@@ -81,7 +84,7 @@ class SupCon(Contrastive):
             twice = labels.repeat(2)
 
             def over(exclude: Exclude, temperature: Tensor | float) -> Tensor:
-                """Log-sum-exp of a set of pairs, with the other view's similarity as zero."""
+                """Compute the log-sum-exp over pairs, relative to the anchor's other view."""
                 compute = dense if is_dense(u) else tiled
                 return compute(u, own, per_anchor(temperature, u), exclude, pairs=pairs)
 
@@ -97,7 +100,7 @@ class SupCon(Contrastive):
             return (self._losses(logit_margin_at, mean, tau) + spread).mean()
 
     def _surplus(self, u: Tensor, own: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean similarity of each anchor's positives less that of its own other view; their number; (2N,)."""
+        """Compute each anchor's mean s over positives minus that of its other view, and their number."""
         group = _groups(labels)
         views = u.chunk(2)
         sums = [torch.zeros_like(view).index_add(0, group, view)[group] for view in views]
@@ -110,7 +113,7 @@ class SupCon(Contrastive):
 
 
 def _groups(labels: Tensor) -> Tensor:
-    """Labels numbered from 0, without looking at them: on a device nothing waits."""
+    """Number the labels from 0 without a synchronisation with the device."""
     ranked, order = labels.sort()
     steps = torch.zeros_like(labels)
     steps[1:] = (ranked[1:] != ranked[:-1]).to(labels.dtype)

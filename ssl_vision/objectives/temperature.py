@@ -1,7 +1,7 @@
-"""Temperature rules: what τ is at this step, usable by every contrastive objective.
+"""Temperature rules, which compute τ at each step and work with every contrastive objective.
 
 A rule maps the detached positive similarities of a batch to τ. Parameters that could bring τ to zero or below
-are refused, except where a rule clamps τ.
+are rejected, unless the rule clamps τ.
 """
 
 import math
@@ -25,7 +25,7 @@ def _require_temperature(name: str, value: float) -> None:
 
 
 class TemperatureRule(nn.Module):
-    """The temperature in force, as a function of the batch's positive similarities and the epoch.
+    """Base class of rules that compute τ from the batch's positive similarities and the epoch.
 
     Example:
         >>> class Halved(TemperatureRule):
@@ -41,17 +41,17 @@ class TemperatureRule(nn.Module):
     epoch: int = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells the rule which epoch (counted from 0) is running."""
+        """Set the current epoch, counted from 0."""
         self.epoch = epoch
 
     def forward(self, positive: Tensor) -> Tensor:
-        """τ for this batch.
+        """Compute τ for a batch.
 
         Args:
-            positive: (N,) detached positive similarities s⁺ of the batch.
+            positive: detached positive similarities s⁺ of the batch, shape (N,).
 
         Returns:
-            A scalar, or (N,) with one temperature for each image.
+            A scalar, or one temperature for each image, shape (N,).
         """
         raise NotImplementedError
 
@@ -59,8 +59,11 @@ class TemperatureRule(nn.Module):
 class Constant(TemperatureRule):
     """τ = ``temperature`` at every step.
 
+    Args:
+        temperature: temperature τ, at least 0.001.
+
     Raises:
-        ValueError: for a temperature below 0.001.
+        ValueError: ``temperature`` is below 0.001.
 
     Example:
         >>> Constant(0.2)(torch.tensor([0.5, 0.9]))
@@ -78,12 +81,16 @@ class Constant(TemperatureRule):
 
 
 class LinearInEpoch(TemperatureRule):
-    """τ(e) = base + slope · e, e counted from 0 (MACL paper, Fig. 2).
+    """τ(e) = base + slope · e for epoch e, counted from 0 (MACL paper, Fig. 2).
 
-    The paper's Linear-1 is slope 1.4e-4, its Linear-2 is 2.8e-4, both on base 0.07.
+    The paper's Linear-1 has slope 1.4e-4 and its Linear-2 has slope 2.8e-4, both with base 0.07.
+
+    Args:
+        base: temperature in the first epoch, at least 0.001.
+        slope: increase of τ in each epoch, at least 0.
 
     Raises:
-        ValueError: for a base below 0.001 or a negative slope, which would end at τ ≤ 0.
+        ValueError: ``base`` is below 0.001, or ``slope`` is negative, which would lead to τ ≤ 0.
 
     Example:
         >>> rule = LinearInEpoch(base=0.07, slope=1e-3)
@@ -104,10 +111,15 @@ class LinearInEpoch(TemperatureRule):
 
 
 class CosineInEpoch(TemperatureRule):
-    """τ(e) = end + (start − end) · (1 + cos(π e / epochs)) / 2, and ``end`` from then on.
+    """τ(e) = end + (start − end) · (1 + cos(π e / epochs)) / 2, then ``end``.
+
+    Args:
+        start: temperature in the first epoch, at least 0.001.
+        end: temperature after ``epochs`` epochs, at least 0.001.
+        epochs: number of epochs of the change, at least 1.
 
     Raises:
-        ValueError: for ``start`` or ``end`` below 0.001, or fewer than 1 ``epochs``.
+        ValueError: ``start`` or ``end`` is below 0.001, or ``epochs`` is below 1.
 
     Example:
         >>> rule = CosineInEpoch(0.1, 0.2, epochs=200)
@@ -130,7 +142,7 @@ class CosineInEpoch(TemperatureRule):
 
 
 class AlignmentRule(TemperatureRule):
-    """A temperature that follows the batch alignment Ā = mean_i s⁺_i of the current step, detached.
+    """Base class of rules in which τ follows the detached batch alignment Ā = mean_i s⁺_i.
 
     Example:
         >>> class Quadratic(AlignmentRule):
@@ -141,7 +153,7 @@ class AlignmentRule(TemperatureRule):
     """
 
     def at(self, alignment: Tensor) -> Tensor:
-        """τ at an alignment in [−1, 1], of any shape."""
+        """Compute τ at alignments in [−1, 1], of any shape."""
         raise NotImplementedError
 
     def forward(self, positive: Tensor) -> Tensor:
@@ -152,8 +164,12 @@ class AlignmentRule(TemperatureRule):
 class AlignmentExponential(AlignmentRule):
     """τ_a = base · alpha^Ā, between base / alpha and base · alpha (MACL paper, Eq. 8).
 
+    Args:
+        base: base temperature τ₀, which is τ at an alignment of 0.
+        alpha: base α ≥ 1 of the power; 1 keeps τ at ``base``.
+
     Raises:
-        ValueError: for alpha < 1, or a base / alpha below 0.001.
+        ValueError: ``alpha`` is below 1, or ``base / alpha`` is below 0.001.
 
     Example:
         >>> AlignmentExponential(0.1, alpha=2.0).at(torch.tensor([-1.0, 0.0, 1.0]))
@@ -174,19 +190,19 @@ class AlignmentExponential(AlignmentRule):
 class AlignmentLinear(AlignmentRule):
     """τ_b = max(base · (1 + beta · (Ā − threshold)), minimum).
 
-    With ``threshold`` 0 this is the MACL paper's Eq. 9, between base (1 − beta) and base (1 + beta); with
-    a threshold it is the form of MACL's ICML 2023 release, which calls beta α and the threshold A₀. Without
-    ``minimum``, which neither has, β = 1 (the default of the paper's code) would reach τ = 0 at Ā = −1, and
-    α = 1 with A₀ = 1 would at Ā = 0.
+    With ``threshold`` 0, this is Eq. 9 of the MACL paper, and τ is between base (1 − beta) and base (1 +
+    beta). With another threshold, it is the form of MACL's ICML 2023 release, which calls beta α and the
+    threshold A₀. Neither has a ``minimum``. Without it, β = 1 (the default of the paper's code) would reach τ
+    = 0 at Ā = −1, and α = 1 with A₀ = 1 would reach it at Ā = 0.
 
     Args:
-        base: τ₀, temperature at an alignment of ``threshold``.
-        beta: β in [0, 1], how far τ follows the alignment; 0 keeps it at ``base``.
-        threshold: A₀ in [−1, 1], alignment at which τ is ``base``.
+        base: base temperature τ₀, which is τ at an alignment of ``threshold``.
+        beta: slope β in [0, 1] of τ over the alignment; 0 keeps τ at ``base``.
+        threshold: alignment A₀ in [−1, 1] at which τ is ``base``.
         minimum: lower bound of τ, from 0.001 to ``base``.
 
     Raises:
-        ValueError: for a parameter outside its range.
+        ValueError: a parameter is outside its range.
 
     Example:
         >>> rule = AlignmentLinear(0.1, beta=1.0, threshold=1.0)
@@ -212,7 +228,10 @@ class AlignmentLinear(AlignmentRule):
 
 
 class PerAnchor(TemperatureRule):
-    """Each image's own temperature: an alignment rule read at s⁺_i instead of at the batch mean.
+    """A temperature for each image: an alignment rule applied to s⁺_i instead of the batch mean.
+
+    Args:
+        rule: alignment rule that maps each s⁺_i to τ_i.
 
     Example:
         >>> rule = PerAnchor(AlignmentLinear(0.1, beta=0.5))
@@ -225,15 +244,20 @@ class PerAnchor(TemperatureRule):
         self.rule = rule
 
     def forward(self, positive: Tensor) -> Tensor:
-        """(N,) temperatures τ(s⁺_i)."""
+        """Temperatures τ(s⁺_i), shape (N,)."""
         return self.rule.at(positive)
 
 
 class Learnable(TemperatureRule):
-    """τ = exp(ω), ω learned with the network and clamped to [log minimum, log maximum].
+    """τ = exp(ω), with ω trained with the network and clamped to [log minimum, log maximum].
+
+    Args:
+        temperature: initial temperature.
+        minimum: lower bound of τ, at least 0.001.
+        maximum: upper bound of τ.
 
     Raises:
-        ValueError: unless 0.001 ≤ minimum ≤ temperature ≤ maximum.
+        ValueError: 0.001 ≤ minimum ≤ temperature ≤ maximum does not hold.
 
     Example:
         >>> rule = Learnable(0.1)
@@ -254,12 +278,12 @@ class Learnable(TemperatureRule):
         self.minimum, self.maximum = minimum, maximum
 
     def forward(self, positive: Tensor) -> Tensor:
-        """τ, a scalar through which the gradient flows."""
+        """τ, a scalar with a gradient."""
         with torch.no_grad():  # the parameter itself: a clamp in the graph would leave it stuck outside
             self.log_temperature.clamp_(math.log(self.minimum), math.log(self.maximum))
         return self.log_temperature.exp()
 
 
 def as_rule(temperature: float | TemperatureRule) -> TemperatureRule:
-    """A number is the constant rule; a rule is itself."""
+    """Return a rule unchanged, and the constant rule for a number."""
     return temperature if isinstance(temperature, TemperatureRule) else Constant(temperature)

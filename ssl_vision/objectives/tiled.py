@@ -1,7 +1,7 @@
-"""Log-sum-exps and maxima over pairs of embeddings without an N × N matrix: memory grows with N · D, not N².
+"""Log-sum-exps and maxima over pairs of embeddings without an N × N matrix, in O(N · D) memory.
 
-The similarities are symmetric, so a tile of them serves its rows and its columns: each pair is looked at once
-in the forward pass and once in the backward, which computes the tiles again. Sums are exact, and taken in the
+The similarities are symmetric, so each tile is used for its rows and its columns. Each pair is computed once
+in the forward pass and once in the backward pass, which computes the tiles again. Sums are exact and have the
 same order at every call, so a second call gives the same bits.
 """
 
@@ -13,36 +13,37 @@ import torch
 from torch import Tensor
 
 Pairs = Literal["both", "cross"]
+"""Negatives from both views, or from the other view only."""
 
 PAIRS = get_args(Pairs)
 
 Exclude = Callable[[Tensor, slice, slice], None]
-"""Sets those entries of a tile (rows × columns of the similarities) to ``NEVER`` that do not count."""
+"""Sets excluded entries of a tile (rows × columns of the similarities) to ``NEVER``."""
 
 TILE = 384
-"""Rows and columns of a tile on a CPU, where it stays in the cache."""
+"""Number of rows and columns of a tile on a CPU, chosen to fit into the cache."""
 
 LARGE_TILE = 2048
-"""The same elsewhere, where a launch costs as much as a million products."""
+"""The same on other devices, where a kernel launch costs as much as a million products."""
 
 KEPT = 1024
-"""Anchors up to which the tiles are kept for the backward pass (2 MB in float32), not computed again."""
+"""Maximum number of anchors whose tiles are stored for the backward pass (2 MB in float32)."""
 
 COLDEST = 0.025
 """Smallest τ for which exp((s − 1)/τ) stays in float32's range for every cosine s."""
 
 NEVER = -1e30
-"""Stands for −∞, without the NaN that −∞ − −∞ and 0 · −∞ would give."""
+"""Replaces −∞, to avoid the NaN of −∞ − −∞ and 0 · −∞."""
 
 _TWO = 1 / math.log(2)
 """e^x = 2^(x · _TWO); exp2 takes a third of exp's time on a CPU."""
 
 _SMALLEST = -100.0
-"""2^−100 is nothing beside the largest term, 1, and keeps products out of the slow denormal numbers."""
+"""2^−100 is negligible beside the largest term, 1, and prevents slow denormal numbers in products."""
 
 
 def own_image(half: int) -> Exclude:
-    """Excludes the anchor itself and its positive, the row ``half`` before or after it."""
+    """Exclude the anchor and its positive, the row ``half`` before or after it."""
 
     def exclude(tile: Tensor, rows: slice, columns: slice) -> None:
         for offset in (-half, 0, half):
@@ -54,19 +55,22 @@ def own_image(half: int) -> Exclude:
 
 
 def itself(tile: Tensor, rows: slice, columns: slice) -> None:
-    """Excludes the anchor only."""
+    """Exclude only the anchor."""
     if rows == columns:
         tile.diagonal().fill_(NEVER)
 
 
 @torch.no_grad()
 def hardest(u: Tensor, exclude: Exclude, *, pairs: Pairs) -> Tensor:
-    """Index of the row most similar to each row among those that ``exclude`` leaves, (2N,) of int64.
+    """Find the most similar row of each row among the pairs that are not excluded.
 
     Args:
-        u: (2N, D) unit rows, those of view 1 first.
-        exclude: which pairs do not count.
-        pairs: as in ``tiled``.
+        u: unit rows, those of view 1 first, shape (2N, D).
+        exclude: function that marks excluded pairs.
+        pairs: selection of the pairs, as in ``tiled``.
+
+    Returns:
+        The indices, int64 of shape (2N,).
     """
     best, index = u.new_full((len(u),), -torch.inf), torch.zeros(len(u), dtype=torch.long, device=u.device)
 
@@ -84,27 +88,27 @@ def hardest(u: Tensor, exclude: Exclude, *, pairs: Pairs) -> Tensor:
 
 
 def tiled(u: Tensor, shift: Tensor, tau: Tensor, exclude: Exclude, *, pairs: Pairs) -> Tensor:
-    """log Σ_j exp((u_i · u_j − c_i) / τ_i) over the j that ``exclude`` leaves, for each row i.
+    """Compute log Σ_j exp((u_i · u_j − c_i) / τ_i) over all j that are not excluded, for each row i.
 
-    Each row is shifted by its own maximum, so any τ_i > 0 will do; where one number τ ≥ ``COLDEST`` serves
-    all rows, ``tiled_warm`` is faster. Differentiable in ``u``, ``shift`` and ``tau``, once.
+    Each row is shifted by its maximum, so any τ_i > 0 is allowed. If all rows have the same number τ ≥
+    ``COLDEST``, ``tiled_warm`` is faster. The result is differentiable once in ``u``, ``shift`` and ``tau``.
 
     Args:
-        u: (2N, D) unit rows, those of view 1 first.
-        shift: (2N,) c.
-        tau: (2N,) τ.
-        exclude: which pairs do not count.
-        pairs: ``"both"``, j runs over all rows, or ``"cross"``, over those of the other view.
+        u: unit rows, those of view 1 first, shape (2N, D).
+        shift: values c, shape (2N,).
+        tau: temperatures τ, shape (2N,).
+        exclude: function that marks excluded pairs.
+        pairs: ``"both"`` for j over all rows, or ``"cross"`` for j over the rows of the other view.
 
     Returns:
-        (2N,), −1e30 or less where no j is left.
+        The log-sum-exps, shape (2N,); −1e30 or less if all j are excluded.
     """
     result: Tensor = _Cold.apply(u, shift, tau, exclude, pairs)
     return result
 
 
 def tiled_warm(u: Tensor, shift: Tensor, tau: float, exclude: Exclude, *, pairs: Pairs) -> Tensor:
-    """``tiled`` at one number τ ≥ ``COLDEST``, where the common shift 1/τ bounds every exponent."""
+    """Compute ``tiled`` for one number τ ≥ ``COLDEST``, where the common shift 1/τ bounds every exponent."""
     result: Tensor = _Warm.apply(u, shift, tau, exclude, pairs)
     return result
 
@@ -141,7 +145,7 @@ class _Cold(torch.autograd.Function):
         ours, theirs, spare = _buffer(u), _buffer(u), _buffer(u)
 
         def share(tile: Tensor, index: Any, out: Tensor, dim: int) -> Tensor:
-            """Part of each entry in the sum of its anchor, times the anchor's gradient."""
+            """Compute the share of each entry in the sum of its anchor, times the gradient of the anchor."""
             relative = _gap(tile, shift[index], inverse[index], out).sub_(d[index])
             if ctx.needs_input_grad[2]:
                 part = _exponential(_shaped(spare, relative).copy_(relative)).mul_(scaled[index])
@@ -216,7 +220,7 @@ def _gap(tile: Tensor, shift: Tensor, inverse: Tensor, out: Tensor) -> Tensor:
 
 
 def _absorb(gap: Tensor, peak: Tensor, total: Tensor, *, dim: int) -> None:
-    """Adds a tile to the running Σ exp(gap − peak) of its anchors; overwrites ``gap``."""
+    """Add a tile to the running Σ exp(gap − peak) of its anchors, overwriting ``gap``."""
     higher = torch.maximum(peak, gap.amax(dim=dim))
     total.mul_((peak - higher).exp_())
     total.add_(_exponential(gap.sub_(higher.unsqueeze(dim))).sum(dim=dim))
@@ -224,7 +228,7 @@ def _absorb(gap: Tensor, peak: Tensor, total: Tensor, *, dim: int) -> None:
 
 
 def _exponential(x: Tensor) -> Tensor:
-    """e^x in place."""
+    """Compute e^x in place."""
     return x.mul_(_TWO).clamp_(min=_SMALLEST).exp2_()
 
 
@@ -238,7 +242,7 @@ def _exponentials(
 def _similarities(
     u: Tensor, v: Tensor, exclude: Exclude, pairs: Pairs
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """(rows, columns, u · v) of tiles that hold each pair once; those beyond ``KEPT`` share their memory."""
+    """Iterate over (rows, columns, u · v) of tiles with each pair once; large batches reuse one buffer."""
     count, half = len(u), len(u) // 2
     buffer, side = _buffer(u), _side(u)
     end = count if pairs == "both" else half

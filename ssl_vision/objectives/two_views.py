@@ -9,10 +9,10 @@ from ssl_vision.objectives.objective import Objective
 
 
 class TwoViews(Objective):
-    """A loss of the whole batch's two views; a subclass says which in ``loss``.
+    """Base class of losses of a whole batch, which subclasses define in ``loss``.
 
     Args:
-        gather: across processes, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Example:
         >>> class Attraction(TwoViews):
@@ -33,33 +33,36 @@ class TwoViews(Objective):
         self._stats: dict[str, Tensor] = {}
 
     def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """The loss of a batch; with several processes value and gradient are those of one that has it whole.
+        """Compute the loss of a batch.
+
+        On several processes, value and gradient are those of one process with the whole batch.
 
         Args:
-            z1: (N, D) embeddings of view 1, at least 2 images over all processes.
-            z2: (N, D) embeddings of view 2.
+            z1: embeddings of view 1, shape (N, D), with at least 2 images over all processes.
+            z2: embeddings of view 2, shape (N, D).
 
         Returns:
-            A scalar, float32 (float64 for float64 input), whatever the surrounding autocast.
+            A scalar in float32 (float64 for float64 input) under any autocast.
 
         Raises:
-            ValueError: naming the argument and the shape that cannot be used.
+            ValueError: an argument has an invalid shape or dtype; the message names it.
         """
         whole = gather_batch(z1, z2, gathers=self.gather)
         with autocast_disabled(z1.device):
             return self.loss(*(z if z.dtype == torch.float64 else z.float() for z in whole))
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """The loss of the whole batch's (N, D) embeddings, in float32 or float64; calls ``record``."""
+        """Compute the loss of embeddings of shape (N, D) in float32 or float64, and call ``record``."""
         raise NotImplementedError
 
     def record(self, **seen: Tensor) -> None:
-        """Keeps scalars of this call for ``statistics``, detached."""
+        """Store detached scalars of this call for ``statistics``."""
         self._stats = {name: value.detach() for name, value in seen.items()}
 
     def statistics(self) -> dict[str, Tensor]:
-        """What the last call was like, as detached scalars on its device, without a synchronisation.
+        """Return statistics of the last call as detached scalars on its device, without a synchronisation.
 
-        ``alignment``, mean s⁺, and what the class names under Statistics. Empty before the first call.
+        They are ``alignment``, the mean s⁺, and those that the class documents. The dict is empty before the
+        first call.
         """
         return dict(self._stats)

@@ -1,7 +1,7 @@
-"""An objective given by its gradient: a gate, a weight for each negative and a ratio.
+"""An objective defined by its gradient: a gate, a weight for each negative, and a ratio.
 
 The unified-gradient paper (Towards better understanding of contrastive sentence representation learning)
-writes the gradient of a loss on a unit anchor h_i, up to its part along h_i, as
+writes the gradient of a loss on a unit anchor h_i, up to its component along h_i, as
 
     ∂L_i/∂h_i = GD_i Σ_j W_ij (k_j − R_i k_i)
 
@@ -26,41 +26,42 @@ from ssl_vision.objectives.uniformity import SPREADS, Spread
 
 
 class UnifiedGradient(TwoViews):
-    """The objective whose gradient a gate, a weight and a ratio make up.
+    """Objective whose gradient consists of a gate, a weight for each negative, and a ratio.
 
         L = scale · mean_i sg(GD_i) Σ_j sg(W_ij) (s_ij − sg(R_i) s⁺_i)
 
-    With ``detach="nothing"`` the gradient is that of the loss whose parts these are: of InfoNCE with a
-    ``SigmoidGate`` and ``SoftmaxOverNegatives`` at one temperature, of MPT with a ``HingeGate`` and
-    ``HardestNegative``. The value is no measure of progress: it may rise while training goes well.
+    With ``detach="nothing"``, the gradient is that of the loss with these parts. For example, a
+    ``SigmoidGate`` and ``SoftmaxOverNegatives`` at one temperature give InfoNCE, and a ``HingeGate`` and
+    ``HardestNegative`` give MPT. The value is not a measure of progress: it may rise while training succeeds.
 
-    The paper's code calls this the simulated gradient. Its gate, weight and ratio are the defaults here. With
-    ``pairs="cross"``, ``detach="negatives"``, ``average="open_per_view"`` and ``scale=0.1 / N`` the value and
-    the gradient are those of the code, N being the number of images in the batch. At ``scale=1`` they are
-    N/2 · 1/τ times as large: the code averages over all N keys of an open anchor, adds the views, and has no
-    1/τ. With every gate of a view shut the code returns NaN; here that view counts as 0.
+    The paper's code calls this the simulated gradient. Its gate, weight and ratio are the defaults. With
+    ``pairs="cross"``, ``detach="negatives"``, ``average="open_per_view"`` and ``scale=0.1 / N``, where N is
+    the number of images in the batch, value and gradient are those of the code. At ``scale=1``, they are N/2
+    · 1/τ times as large, because the code averages over all N keys of an open anchor, adds the views, and has
+    no 1/τ. If all gates of a view are shut, the code returns NaN; here, that view contributes 0.
 
-    With ``detach="negatives"`` the pull of a positive counts twice, for s⁺ moves both its views, and the push
-    of a negative once. The ratio in effect is then about 2R.
+    With ``detach="negatives"``, the pull of a positive counts twice, because s⁺ moves both views, and the
+    push of a negative counts once. The effective ratio is then about 2R.
 
     Statistics: ``gate_mean``, the mean of GD, and ``active_share``, the share of anchors with GD > 0.
 
     Args:
-        gate: GD; the default is ``HingeGate("product", 0.3)``.
-        weight: W; the default is ``SoftmaxOverNegatives(0.05)``.
-        ratio: R; a number is ``ConstantRatio``.
-        pairs: ``"both"`` or ``"cross"`` as in ``Contrastive``, or ``"within"`` the anchor's own view.
-        detach: keys that a term leaves where they are: ``"nothing"``, all move; ``"negatives"``, the positive
-            moves; ``"keys"``, the anchor alone moves, which is the paper's formula to the letter.
+        gate: gate GD; the default is ``HingeGate("product", 0.3)``.
+        weight: negative weight W; the default is ``SoftmaxOverNegatives(0.05)``.
+        ratio: ratio R; a number gives ``ConstantRatio``.
+        pairs: selection of the negatives: ``"both"`` or ``"cross"`` as in ``Contrastive``, or ``"within"``
+            the anchor's own view.
+        detach: keys without a gradient: ``"nothing"``, ``"negatives"``, or ``"keys"`` for negatives and
+            positives, which is exactly the formula of the paper.
         average: anchors over which the loss is averaged: ``"all"``; those with an ``"open"`` gate (GD > 0),
             so that shut gates do not shorten the step; or ``"open_per_view"``, those with an open gate in
             each view, followed by the mean over the two views.
-        scale: a factor on the loss.
-        gather: across processes, as in ``Contrastive``.
+        scale: factor on the loss.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Raises:
-        ValueError: for unknown ``pairs``, ``detach`` or ``average``, a scale that is not positive, or a ratio
-            below 0.
+        ValueError: ``pairs``, ``detach`` or ``average`` is unknown, the scale is not positive, or the ratio
+            is negative.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4).roll(1, 0)
@@ -94,15 +95,15 @@ class UnifiedGradient(TwoViews):
         self.detach, self.average, self.scale = detach, average, scale
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """The loss, with the gradient of its parts."""
+        """Compute the loss, with the gradient of its parts."""
         u = normalize(torch.cat([z1, z2]))
         value, gradient = self._gradient(u.detach())
         return value_with_gradient(value, 1.0, (gradient * u).sum())
 
     @torch.no_grad()
     def _gradient(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss and its gradient on unit embeddings, up to parts along them."""
-        groups = 2 if self.average == "open_per_view" else 1  # of anchors that are averaged by themselves
+        """Compute the loss and its gradient on unit embeddings, up to components along them."""
+        groups = 2 if self.average == "open_per_view" else 1  # of anchors that are averaged separately
         values, gradients = u.new_zeros(groups, 1, 1), u.new_zeros(groups, *u.shape)
         gates = u.new_zeros(len(u))
         for batch in Rows.all(u, self.pairs):

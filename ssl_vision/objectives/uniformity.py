@@ -1,4 +1,4 @@
-"""Alignment of the views plus a term that spreads the embeddings over the sphere."""
+"""Objectives with an alignment term and a term that spreads the embeddings over the sphere."""
 
 import math
 from typing import Literal, get_args
@@ -20,13 +20,13 @@ from ssl_vision.objectives.tiled import hardest, itself, own_image, tiled
 from ssl_vision.objectives.two_views import TwoViews
 
 Spread = Literal["within", "both", "cross"]
-"""Pairs that repel each other: other images in the anchor's own view, in both views, in the other view."""
+"""Pairs that repel each other: other images in the anchor's own view, in both views, or in the other view."""
 
 SPREADS = get_args(Spread)
 
 
 def log_sums(u: Tensor, temperature: float, *, pairs: Spread) -> Tensor:
-    """log Σ_j exp((s_ij − 1)/τ) over the pairs of each row i of (2N, D) unit rows, (2N,)."""
+    """Compute log Σ_j exp((s_ij − 1)/τ) over the pairs of each unit row i, shape (2N, D) to (2N,)."""
     ones = u.new_ones(len(u) // 2)
     if pairs != "within":
         return unit_logit_margin(u, ones, temperature, pairs=pairs)
@@ -41,21 +41,23 @@ class AlignmentUniformity(TwoViews):
 
         L = a · mean_i ‖x_i − y_i‖^α + b · log mean exp(−t ‖·−·‖²)
 
-    on unit vectors, the second mean over pairs of different images: a pair within a view, and the two views'
-    logarithms averaged, as published; or all pairs that ``pairs`` names, under one logarithm.
+    on unit vectors. The second mean is over pairs of different images. By default, as published, these are
+    pairs within a view, and the logarithms of the two views are averaged. Otherwise, all pairs that ``pairs``
+    selects are under one logarithm.
 
     Statistics: ``uniformity``, the second term without b.
 
     Args:
-        alignment_weight: a. The gradient-dissipation paper takes a = b = 0.5 and adds t to the value.
-        uniformity_weight: b.
-        alpha: α ≥ 1; below it the gradient at coinciding views is infinite.
-        t: t > 0.
-        pairs: which pairs repel, ``"within"`` each view, ``"both"`` or ``"cross"`` as in ``Contrastive``.
-        gather: across processes, as in ``Contrastive``.
+        alignment_weight: weight a of the alignment. The gradient-dissipation paper uses a = b = 0.5 and adds
+            t to the value.
+        uniformity_weight: weight b of the uniformity.
+        alpha: exponent α ≥ 1 of the distance; below 1, the gradient of equal views would be infinite.
+        t: inverse width t > 0 of the Gaussian potential.
+        pairs: pairs that repel: ``"within"`` each view, or ``"both"`` or ``"cross"`` as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Raises:
-        ValueError: for negative weights, α < 1, t ≤ 0 or unknown ``pairs``.
+        ValueError: a weight is negative, α < 1, t ≤ 0, or ``pairs`` is unknown.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # aligned views, ‖·−·‖² = 2 between images
@@ -85,7 +87,7 @@ class AlignmentUniformity(TwoViews):
         self.pairs: Spread = pairs
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """Alignment plus uniformity."""
+        """Compute alignment plus uniformity."""
         u = normalize(torch.cat([z1, z2]))
         alignment = chord(*u.chunk(2)).pow(self.alpha).mean()
         sums = log_sums(u, 1 / (2 * self.t), pairs=self.pairs)
@@ -104,18 +106,18 @@ class MHE(TwoViews):
 
         L = mean_i (2 − 2 s⁺_i) + λ Σ_views log Σ_{j>k} exp(s_jk)
 
-    The gradient is that of ``AlignmentUniformity`` at t = ½ with the weights 1 and 2λ. From the
-    unified-gradient paper (Towards better understanding of contrastive sentence representation learning), as
-    its code has it.
+    The gradient is that of ``AlignmentUniformity`` at t = ½ with the weights 1 and 2λ. This follows the code
+    of the unified-gradient paper (Towards better understanding of contrastive sentence representation
+    learning).
 
-    Statistics: ``energy``, the second term's mean of a view, without λ.
+    Statistics: ``energy``, the second term without λ, as the mean of the views.
 
     Args:
-        weight: λ ≥ 0.
-        gather: across processes, as in ``Contrastive``.
+        weight: weight λ ≥ 0 of the second term.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Raises:
-        ValueError: for a negative weight.
+        ValueError: the weight is negative.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
@@ -129,7 +131,7 @@ class MHE(TwoViews):
         self.weight = weight
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """Alignment plus energy."""
+        """Compute alignment plus energy."""
         u = normalize(torch.cat([z1, z2]))
         energy = log_sums(u, 1.0, pairs="within").view(2, -1).logsumexp(dim=1) + 1 - math.log(2)
         self.record(alignment=positives(u).mean(), energy=energy.mean())
@@ -137,20 +139,20 @@ class MHE(TwoViews):
 
 
 class MHS(TwoViews):
-    """Alignment plus maximum hyperspherical separation: each embedding leaves its nearest other image.
+    """Alignment plus maximum hyperspherical separation from the nearest other image.
 
         L = mean_i (2 − 2 s⁺_i) − λ Σ_directions mean_i min_{j≠i} ‖e_i − sg e′_j‖
 
-    From the unified-gradient paper, as its code has it. The nearest image itself gets no gradient.
+    This follows the code of the unified-gradient paper. The nearest image has no gradient.
 
-    Statistics: ``separation``, the mean minimum.
+    Statistics: ``separation``, the mean minimum distance.
 
     Args:
-        weight: λ ≥ 0.
-        gather: across processes, as in ``Contrastive``.
+        weight: weight λ ≥ 0 of the second term.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
     Raises:
-        ValueError: for a negative weight.
+        ValueError: the weight is negative.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
@@ -164,7 +166,7 @@ class MHS(TwoViews):
         self.weight = weight
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """Alignment less separation."""
+        """Compute alignment minus separation."""
         u = normalize(torch.cat([z1, z2]))
         nearest = u.detach()[hardest(u, own_image(len(u) // 2), pairs="cross")]
         separation = chord(u, nearest).mean()

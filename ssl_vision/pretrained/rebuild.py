@@ -1,4 +1,4 @@
-"""Model and data of a run, built again from what its checkpoint says."""
+"""Model and data of a run, rebuilt from its checkpoint."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
@@ -23,29 +23,29 @@ ROOT_NEEDED = "--data.root"
 def untrained_model(
     config: Mapping[str, Any], *, where: object = "config", allowed: Collection[str] = ()
 ) -> Method:
-    """The model of a run's config, with the weights that its seed draws.
+    """Build the model of a run with its initial weights, which depend on the seed.
 
     Args:
-        config: of the run.
-        where: file that holds it, for messages.
-        allowed: classes outside this package that it may name.
+        config: config of the run.
+        where: file of the config, for error messages.
+        allowed: classes outside this package that the config may name.
 
     Raises:
-        InputError: it names another class.
+        InputError: the config names another class.
     """
     model: Method = built(pl.LightningModule, "model", config, where=where, allowed=allowed)
     return model
 
 
 def trained_model(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> Method:
-    """The model with the checkpoint's weights.
+    """Build the model of a run with the weights of a checkpoint.
 
     Args:
-        checkpoint: of the run.
+        checkpoint: checkpoint of the run.
         allowed: classes outside this package that its config may name.
 
     Raises:
-        InputError: its config names another class, or the weights do not fit the network that it describes.
+        InputError: the config names another class, or the weights do not match its network.
     """
     build = partial(untrained_model, checkpoint.config, where=checkpoint.path, allowed=allowed)
     try:
@@ -60,18 +60,18 @@ def trained_model(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> M
 
 
 def with_weights(build: Callable[[], Network], state: Mapping[str, torch.Tensor]) -> Network:
-    """Build a network and load its weights; one that they do not fit is refused before it takes memory.
+    """Build a network and load its weights, which are checked before memory is allocated.
 
-    Random number generators stay as they are.
+    The state of random number generators does not change.
 
     Raises:
-        RuntimeError: the weights do not fit the network.
+        RuntimeError: the weights do not match the network.
     """
     with torch.random.fork_rng(devices=[]):
         with torch.device("meta"):
             try:
                 sketch = build()
-            except Exception:  # an encoder that computes with its weights when it is built, for one
+            except Exception:  # for example, an encoder that computes with its weights in its constructor
                 sketch = None
         if sketch is not None:
             sketch.load_state_dict(state, assign=True)
@@ -83,17 +83,17 @@ def with_weights(build: Callable[[], Network], state: Mapping[str, torch.Tensor]
 def safe_data(
     config: Mapping[str, Any], *, where: object, owned: bool, allowed: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The data section of a run, which downloads nothing and, in another user's run, chooses no files.
+    """Return the data section of a run without downloads and, for another user's run, without its paths.
 
     Args:
-        config: of the run.
-        where: file that holds it, for messages.
+        config: config of the run.
+        where: file of the config, for error messages.
         owned: True if the run belongs to the user. Otherwise ``root`` becomes `ROOT_NEEDED`, and ``cache``
             and ``cache_dir`` have their defaults.
-        allowed: classes outside this package that it may name.
+        allowed: classes outside this package that the config may name.
 
     Raises:
-        InputError: it names another class; or another user's run names a path outside its data root.
+        InputError: the config names another class, or another user's run names a path outside its data root.
     """
     section = resolved(pl.LightningDataModule, "data", config, where=where, allowed=allowed)
     for options in (section["init_args"], section.get("dict_kwargs") or {}):

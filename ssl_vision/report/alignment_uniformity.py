@@ -14,14 +14,14 @@ def section(run: Run) -> Section:
     """Draw alignment over uniformity, with a point for each validation (Wang & Isola 2020).
 
     Raises:
-        Missing: There was no validation.
+        Missing: There were fewer than two validations, which make no path.
     """
     traces: list[dict[str, Any]] = []
     marks = {}
     for place, (layer, suffix) in enumerate(LAYERS.items()):
         keys = [f"val/{name}{suffix}" for name in ("uniformity", "alignment")]
         both = [row for row in run.history if all(key in row for key in keys)]
-        if not both:
+        if len(both) < 2:
             continue
         symbol, sign = list(_SYMBOLS.items())[place]
         marks[layer] = (sign, COLOURS[place])
@@ -37,19 +37,19 @@ def section(run: Run) -> Section:
             "hovertemplate": "epoch %{customdata}<br>uniformity %{x:.3f}<br>alignment %{y:.3f}",
         })  # fmt: skip
     if not traces:
-        raise Missing("no validation measured alignment and uniformity")
+        raise Missing("this section requires two validations that measured alignment and uniformity")
     layout = {"xaxis": {"title": {"text": "uniformity"}}, "yaxis": {"title": {"text": "alignment"}}}
     about = "; ".join(
         f"{trace['name']} ends at uniformity {trace['x'][-1]}, alignment {trace['y'][-1]}" for trace in traces
     )
     lead = (
-        "Lower is better on both axes: views of one image are close together, and images spread over the "
-        "sphere. Training usually trades one for the other. The large mark is the last validation."
+        "Lower is better on both axes: the views of an image are close together, and the images spread over "
+        "the sphere. Training usually trades one for the other. The large mark is the last validation."
     )
     boxes = macros.switches("Layers", marks)
     return Section(
         "plane",
         "Alignment and uniformity",
         lead,
-        boxes + macros.chart("Alignment over uniformity", traces, layout, about=about, tall=True),
+        boxes + macros.chart("Alignment against uniformity", traces, layout, about=about, tall=True),
     )

@@ -45,7 +45,7 @@ def section(runs: Sequence[Run], by: str | None = None) -> Section:
     if not comparisons:
         raise Missing(reasons[-1])
     lead = (
-        "Runs with the same seed share initial weights, batches and crops, so their difference is due to the "
+        "Runs with the same seed share initial weights, batches and views, so their difference is due to the "
         "setting. An interval that excludes 0 indicates a difference."
     )
     parts = [
@@ -105,4 +105,6 @@ def _chart(comparison: Comparison) -> Markup:
     }
     layout = {"yaxis": {"type": "category", "autorange": "reversed"}}
     about = "; ".join(f"{group.name} {group.mean:.4g}" for group in comparison.groups)
-    return macros.chart("Mean and interval", [means, single], layout, about=about, note="circles: seeds")
+    return macros.chart(
+        "Mean and interval", [means, single], layout, about=about, note="Each circle is one seed"
+    )

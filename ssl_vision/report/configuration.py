@@ -17,7 +17,7 @@ _PLACES = {"name", "runs_dir"}
 def section(run: Run) -> Section:
     """List every key with its value, and show config.yaml."""
     values = flat(run.config)
-    lead = "All values. Those of model, data and trainer can be passed to fit as --KEY VALUE."
+    lead = "Settings of model, data and trainer can be passed to ssl-vision fit as --KEY VALUE."
     file = macros.details("config.yaml", Markup('<pre tabindex="0">{}</pre>').format(as_yaml(run.config)))
     content = macros.table(["key", "value"], list(values.items()), caption="Configuration")
     return Section("configuration", "Configuration", lead, macros.details("All keys", content) + file)
@@ -33,7 +33,7 @@ def differing(runs: Sequence[Run], names: Sequence[str]) -> Section:
     else:
         lines = [[key, *(values.get(key, "–") for values in configs)] for key in differing]
         content = macros.table(["key", *names], lines, caption="Values that differ")
-    lead = "Settings that are not the same in all runs. – means that a run does not have the key."
+    lead = "These settings are not the same in all runs. A dash means that a run does not have the setting."
     return Section("configuration", "Differences in configuration", lead, content)
 
 

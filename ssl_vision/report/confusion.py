@@ -33,7 +33,7 @@ def section(context: ReportContext) -> Section:
         "zmax": 100 if annotated else number(100 * float(shares.max()), 3),
         "customdata": counts.tolist(), "xgap": 1 if annotated else 0, "ygap": 1 if annotated else 0,
         "colorbar": {"title": {"text": "% of the class"}, "thickness": 12, "outlinewidth": 0},
-        "hovertemplate": "%{y} taken for %{x}: %{z:.1f} % (%{customdata} images)<extra></extra>",
+        "hovertemplate": "%{y} classified as %{x}: %{z:.1f} % (%{customdata} images)<extra></extra>",
     }  # fmt: skip
     if annotated:
         trace["text"] = [
@@ -41,24 +41,26 @@ def section(context: ReportContext) -> Section:
         ]
         trace["texttemplate"] = "%{text}"
     layout = {
-        "xaxis": {"title": {"text": "class of the neighbours"}, "type": "category", "showgrid": False,
+        "xaxis": {"title": {"text": "predicted class"}, "type": "category", "showgrid": False,
                   "showticklabels": len(names) <= 40},
         "yaxis": {"title": {"text": "true class"}, "type": "category", "autorange": "reversed",
                   "showgrid": False, "showticklabels": len(names) <= 40},
     }  # fmt: skip
     known = view.images.labelled
     right = (view.predicted == view.images.labels)[known].double().mean().item()
-    title = f"{100 * right:.2f} % right, {view.split}, k = {view.voters}, T = {view.temperature:g}"
-    content = macros.chart(title, [trace], layout, about=f"Confusion of kNN: {title}", tall=True)
+    title = f"{100 * right:.2f} % of {view.split} are correct (k = {view.voters}, T = {view.temperature:g})"
+    content = macros.chart(title, [trace], layout, about=f"Confusion matrix of kNN: {title}", tall=True)
     worst = [
-        [f"{names[i]} taken for {names[j]}", int(counts[i, j]), f"{100 * shares[i, j]:.1f} %"]
+        [f"{names[i]} classified as {names[j]}", int(counts[i, j]), f"{100 * shares[i, j]:.1f} %"]
         for i, j in confused(counts)
     ]
     if worst:
         head = ["", "images", "of the true class"]
-        content += macros.table(head, worst, caption="Most often confused")
-    lead = "Rows are the true classes. Images off the diagonal are misclassified."
-    return Section("confusion", "Confusion of kNN", lead, content)
+        content += macros.table(head, worst, caption="Classes that are confused most often")
+    lead = (
+        "Rows are true classes and columns are predicted classes. Images off the diagonal are misclassified."
+    )
+    return Section("confusion", "kNN confusion matrix", lead, content)
 
 
 def confusion(labels: Tensor, predicted: Tensor, classes: int) -> Tensor:

@@ -36,8 +36,11 @@ def section(run: Run) -> Section:
         peaks = [row[key] for row in timed if key in row]
         if peaks:
             facts.append([name, f"{max(peaks):,.0f} MiB"])
-    lead = "The first epoch often takes longer, because libraries are loaded and kernels selected."
-    content = _chart(timed) + macros.table(["", "value"], facts, caption="Over the whole run")
+    content = macros.table(["", "value"], facts, caption="The whole run")
+    if len(timed) < 2:
+        return Section("costs", "Time and memory", "", content)
+    lead = "The first epoch often takes longer, because libraries are loaded and kernels are selected."
+    content = macros.switches("Bars", _marks(timed)) + _chart(timed) + content
     return Section("costs", "Time and memory", lead, content)
 
 
@@ -47,7 +50,8 @@ def _chart(timed: list[dict[str, float]]) -> Markup:
         epochs = [row for row in timed if key in row]
         if epochs:
             traces.append({
-                "type": "bar", "name": name, "x": [int(row.get("epoch", 0)) + 1 for row in epochs],
+                "type": "bar", "name": name, "meta": name,
+                "x": [int(row.get("epoch", 0)) + 1 for row in epochs],
                 "y": numbers([row[key] for row in epochs], 4), "marker": {"color": COLOURS[place]},
                 "hovertemplate": "%{y:.3g} s",
             })  # fmt: skip
@@ -56,11 +60,17 @@ def _chart(timed: list[dict[str, float]]) -> Markup:
         "yaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
     }  # fmt: skip
     longest = number(max(row.get("time/train_seconds", 0) for row in timed), 3)
-    return macros.chart(
-        "Seconds of each epoch", traces, layout,
-        about=f"Seconds of each epoch; the longest trained for {longest}",
-        note="blue: training; on top, in orange, validation",
-    )  # fmt: skip
+    about = f"Seconds of each epoch; training took at most {longest} in an epoch"
+    return macros.chart("Seconds of each epoch", traces, layout, about=about)
+
+
+def _marks(timed: list[dict[str, float]]) -> dict[str, tuple[str, str]]:
+    """Symbol and colour of each kind of bar, by its name."""
+    return {
+        name: ("■", COLOURS[place])
+        for place, (key, name) in enumerate(_PARTS.items())
+        if any(key in row for row in timed)
+    }
 
 
 def clock(seconds: float) -> str:

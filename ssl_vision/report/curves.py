@@ -1,6 +1,6 @@
 """Curves of the logged metrics over the epochs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -34,56 +34,64 @@ def line(run: Run, metric: str, *, most: int = _MOST) -> tuple[list[float | None
 
 
 def section(run: Run) -> Section:
-    """Draw a chart for each logged metric, with a line for each layer.
+    """Draw a chart for each logged metric, with a line for each layer; list metrics that did not vary.
 
     Raises:
         Missing: Nothing was logged.
     """
     charts: list[Markup] = []
     drawn: dict[str, None] = {}
+    constants: list[list[Any]] = []
     for metric in described("curves"):
         traces = []
         for place, (layer, suffix) in enumerate(LAYERS.items()):
             name = metric.logged_name + suffix
             if run.curve(name):
                 traces.append(_trace(*line(run, name), layer, place))
+        if not any(map(_varies, traces)):
+            constants += [[metric.chart_title, *_ends(traces, LAYERS)]] if traces else []
+            continue
         if len(traces) > 1:
             drawn |= {trace["name"]: None for trace in traces}
         else:
             for trace in traces:
                 trace |= {"meta": "", "name": metric.chart_title}
-        if traces:
-            charts.append(_chart(metric, traces))
-    if not charts:
+        charts.append(_chart(metric, traces))
+    if not charts and not constants:
         raise Missing(f"{run.folder.metrics_file} has no numbers yet")
     boxes = macros.switches("Layers", marks(list(drawn))) if drawn else Markup()
     lead = (
-        "During successful training the loss falls and kNN accuracy rises. RankMe near 1 or uniformity near "
-        "0 indicates collapse. Drag to zoom, double-click to reset."
+        "In a successful run, the loss falls and the kNN accuracy rises. RankMe near 1 or uniformity near 0 "
+        "indicates a collapse. Drag to zoom and double-click to reset."
     )
-    return Section("curves", "Curves", lead, boxes + _grid(charts) + _table(run))
+    content = boxes + _grid(charts) + _constants(["", *LAYERS], constants) + _table(run)
+    return Section("curves", "Training curves", lead, content)
 
 
 def overlaid(runs: Sequence[Run], names: Sequence[str]) -> Section:
-    """Draw a chart for each metric, with a line for each run.
+    """Draw a chart for each metric, with a line for each run; list metrics that did not vary in any run.
 
     Raises:
         Missing: Nothing was logged.
     """
-    charts = []
+    charts: list[Markup] = []
+    constants: list[list[Any]] = []
     for metric in described("curves"):
         traces = [
             _trace(*line(run, metric.logged_name, most=_MOST // 3), name, place)
             for place, (run, name) in enumerate(zip(runs, names, strict=True))
             if run.curve(metric.logged_name)
         ]
-        if traces:
+        if any(map(_varies, traces)):
             charts.append(_chart(metric, traces))
-    if not charts:
+        elif traces:
+            constants.append([metric.chart_title, *_ends(traces, names)])
+    if not charts and not constants:
         raise Missing("none of the runs has logged numbers")
-    boxes = macros.switches("Runs", marks(names))
-    lead = "All runs on the same axes. Hide runs to compare the others."
-    return Section("curves", "Curves", lead, boxes + _grid(charts))
+    boxes = macros.switches("Runs", marks(names)) if charts else Markup()
+    lead = "All runs are on the same axes. Clear the checkbox of a run to hide it."
+    content = boxes + _grid(charts) + _constants(["", *names], constants)
+    return Section("curves", "Training curves", lead, content)
 
 
 def marks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -109,14 +117,29 @@ def _trace(x: Sequence[Any], y: Sequence[Any], name: str, place: int) -> dict[st
 def _chart(metric: MetricDescription, traces: Sequence[dict[str, Any]]) -> Markup:
     title = metric.chart_title
     ends = "; ".join(f"{trace['name']} ends at {trace['y'][-1]}" for trace in traces)
-    layout: dict[str, Any] = {
-        "hovermode": "x unified",
-        "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero"},
-    }
-    values = {value for trace in traces for value in trace["y"]}
-    if len(values) == 1 and (only := values.pop()):
-        layout["yaxis"] = {"range": sorted((0, 2 * only))}
+    layout = {"hovermode": "x unified", "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero"}}
     return macros.chart(title, traces, layout, about=f"{title} over the epochs: {ends}", note=metric.note)
+
+
+def _varies(trace: Mapping[str, Any]) -> bool:
+    """Return true if a line has at least two different values."""
+    return len(set(trace["y"])) > 1
+
+
+def _ends(traces: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str]:
+    """The last value of each named line, or an empty text without it."""
+    ends = {trace["name"]: f"{trace['y'][-1]:.4g}" for trace in traces if trace["y"][-1] is not None}
+    return [ends.get(name, "") for name in names]
+
+
+def _constants(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> Markup:
+    """A table of the metrics that have one value only, without its empty columns."""
+    if not lines:
+        return Markup()
+    kept = [place for place in range(len(head)) if place == 0 or any(line[place] for line in lines)]
+    caption = "Constant during training, or measured only once"
+    names = [head[i] for i in kept] if len(kept) > 2 else ["", "value"]
+    return macros.table(names, [[line[i] for i in kept] for line in lines], caption=caption)
 
 
 def _grid(charts: Sequence[Markup]) -> Markup:

@@ -16,7 +16,6 @@ from ssl_vision.report.sprite_sheet import SpriteSheet
 SYMBOLS = {
     "circle": "●", "diamond": "◆", "square": "■", "triangle-up": "▲", "cross": "✚", "x": "✖", "star": "★",
     "triangle-down": "▼", "hexagon": "⬢", "pentagon": "⬟", "triangle-left": "◀", "triangle-right": "▶",
-    "bowtie": "⧓", "hourglass": "⧗", "star-diamond": "✦",
 }  # fmt: skip
 """Plotly's marker symbols, and the characters that represent them."""
 
@@ -58,9 +57,9 @@ def section(context: ReportContext, sheet: SpriteSheet) -> Section:
     }
     part = f"{len(rows):,} of {view.split}, evenly spaced" if len(rows) < len(view.images) else view.split
     lead = (
-        f"{part[0].upper()}{part[1:]}, by their backbone features. Hover over an image, tap it, or move "
-        "between images with the arrow keys. PCA preserves large distances. t-SNE preserves neighbourhoods; "
-        "distances between its clusters mean little."
+        f"The map shows {part} by their backbone features. Hover over a point, tap it, or move between "
+        "points with the arrow keys to see its image. PCA preserves large distances. t-SNE preserves "
+        "neighbourhoods, and the distances between its clusters mean little."
     )
     characters = list(SYMBOLS.values())
     marks = {name: (characters[symbol(place)], points["colours"][place]) for place, name in enumerate(names)}
@@ -90,5 +89,10 @@ def nearest_rows(features: Tensor) -> Tensor:
 
 
 def symbol(place: int) -> int:
-    """Index of the symbol of the n-th class, which changes each time the colours repeat."""
-    return place // len(COLOURS) % len(SYMBOLS)
+    """Index of the symbol of the n-th class.
+
+    The first ten classes have ten colours and alternate between two symbols, which separates the pairs of
+    colours that look most alike with colour blindness. Each further ten classes have a symbol of their own.
+    """
+    repeats = place // len(COLOURS)
+    return 2 + (repeats - 1) % (len(SYMBOLS) - 2) if repeats else place % 2

@@ -18,7 +18,7 @@ _TILE = 2048
 
 
 def neighbours(context: ReportContext, sheet: SpriteSheet) -> Section:
-    """Show images of ten classes and images that kNN misclassifies, with their five nearest neighbours.
+    """Show images of up to ten classes and images that kNN misclassifies, with their nearest neighbours.
 
     Args:
         context: data of the run.
@@ -33,12 +33,12 @@ def neighbours(context: ReportContext, sheet: SpriteSheet) -> Section:
     content = _rows(view, queries(view.images), sheet)
     wrong = mistakes(view)
     if len(wrong):
-        content += Markup("<h3>Misclassified by kNN, nearest neighbours first</h3>") + _rows(
-            view, wrong, sheet
-        )
+        content += Markup(
+            "<h3>Images that kNN misclassifies, with the most similar neighbour first</h3>"
+        ) + _rows(view, wrong, sheet)
     neighbours_from = "training images" if view.bank else "same images"
-    lead = f"An image and the five {neighbours_from} with the highest cosine similarity, best first"
-    lead += "; ✓ marks the same class." if view.images.labelled.any() else "."
+    lead = f"Each row shows an image and the five {neighbours_from} with the highest cosine similarity."
+    lead += " ✓ marks the same class." if view.images.labelled.any() else ""
     lead += _vote_note(view)
     return Section("neighbours", "Nearest neighbours", lead, content)
 
@@ -59,15 +59,15 @@ def negatives(context: ReportContext, sheet: SpriteSheet) -> Section:
         raise Missing("this section requires images of at least two classes")
     content = []
     for i, j, cosine in pairs:
-        images = [_tile(view, view.images, row, sheet) for row in (i, j)]
+        images = [tile(view, view.images, row, sheet) for row in (i, j)]
         names = " · ".join(view.name(int(view.images.labels[row])) for row in (i, j))
         content.append({"original": "", "images": images, "caption": [names, f"{cosine:.3f}"]})
     lead = (
-        "Pairs of different classes with the highest cosine similarity, each image in one pair only. If they "
-        "look alike to you as well, the images do not show what the labels distinguish. If not, check the "
-        "augmented views."
+        "These are the pairs of different classes with the highest cosine similarity. Each image is in one "
+        "pair only. If the two images look alike to you as well, they do not show what the labels "
+        "distinguish. Otherwise, check the augmented views."
     )
-    return Section("negatives", "Most confusing negatives", lead, macros.cards(content))
+    return Section("negatives", "Similar images of other classes", lead, macros.cards(content))
 
 
 def queries(images: Images) -> list[int]:
@@ -128,13 +128,13 @@ def _rows(view: FeatureView, rows: list[int], sheet: SpriteSheet) -> Markup:
     queries = []
     for row in rows:
         label = int(view.images.labels[row])
-        images = [(_tile(view, view.images, row, sheet), [view.name(label), *vote_details(view, row)])]
+        images = [(tile(view, view.images, row, sheet), [view.name(label)])]
         near = view.neighbours.index[row, :NEAR].tolist()
         cosines = view.neighbours.similarity[row, :NEAR].tolist()
         images += [
             _neighbour(view, place, label, cosine, sheet) for place, cosine in zip(near, cosines, strict=True)
         ]
-        queries.append(images)
+        queries.append({"images": images, "details": vote_details(view, row)})
     return macros.gallery(queries)
 
 
@@ -165,13 +165,13 @@ def _vote_note(view: FeatureView) -> str:
     smallest = int(torch.unique(view.bank.labels, return_counts=True)[1].min())
     note = (
         f" kNN predicts by a vote of the {view.voters} nearest neighbours, not only of those shown. "
-        f"The weight of a neighbour is exp(cosine / {view.temperature:g}). Where the prediction differs from "
-        "the shown neighbours, the votes are counted."
+        f"The weight of a neighbour is exp(cosine / {view.temperature:g}). If the prediction differs from "
+        "the label or from the shown neighbours, the votes are listed below them."
     )
     if view.voters > smallest:
         note += (
             f" The smallest class has only {smallest} images in the bank, so images of other classes always "
-            f"vote: k = {view.voters} is too large for this data set."
+            f"vote; k = {view.voters} is too large for this data set."
         )
     return note
 
@@ -184,9 +184,10 @@ def _neighbour(
     mark, kind = "", ""
     if label >= 0 and neighbour_label >= 0:
         mark, kind = ("✓ ", "same") if neighbour_label == label else ("✗ ", "other")
-    return _tile(view, bank, row, sheet, kind), [f"{mark}{view.name(neighbour_label)}", f"{cosine:.3f}"]
+    return tile(view, bank, row, sheet, kind), [f"{mark}{view.name(neighbour_label)}", f"{cosine:.3f}"]
 
 
-def _tile(view: FeatureView, images: Images, row: int, sheet: SpriteSheet, classes: str = "") -> Markup:
+def tile(view: FeatureView, images: Images, row: int, sheet: SpriteSheet, classes: str = "") -> Markup:
+    """An element that shows one of the images, which is added to the sheet."""
     (place,) = sheet.add(images.at(torch.tensor([row])))
     return sheet.tile(place, f"image {row}, {view.name(int(images.labels[row]))}", classes=classes)

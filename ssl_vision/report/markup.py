@@ -7,8 +7,11 @@ from typing import Any, Protocol, cast
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#888888")
-"""Distinguishable with colour blindness, on white and on black (Okabe & Ito 2008, with grey for black)."""
+COLOURS = tuple(f"var(--c{place})" for place in range(10))
+"""Colours of classes and lines, as CSS variables of page.css, which has values for light and dark pages.
+
+HTML uses them as they are. In Plotly traces, page.js looks up those in ``line.color`` and ``marker.color``.
+"""
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 """Distinguish lines whose colours repeat."""

@@ -74,7 +74,7 @@ def _plotly() -> tuple[str, str]:
     try:
         script = (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
     except (ImportError, OSError) as error:
-        raise InputError("the charts of the page need plotly: pip install plotly") from error
+        raise InputError("the charts of the page require plotly: pip install plotly") from error
     packed = gzip.compress(script.encode(), compresslevel=6, mtime=0)
     return base64.b64encode(packed).decode(), _digest(script)
 

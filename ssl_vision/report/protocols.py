@@ -30,10 +30,10 @@ def section(run: Run) -> Section:
     except (TypeError, ValueError, KeyError) as error:
         raise InputError(f"{run.folder.evaluation_file} is not what ssl-vision evaluate writes") from error
     lead = (
-        "The trained network on the test split, with the untrained network and the raw pixels as baselines. "
-        "The curves above use validation images; these tables use test images."
+        "These values were measured by ssl-vision evaluate, with the untrained network and raw pixels as "
+        "baselines. The curves above are measured on validation images."
     )
-    return Section("protocols", "Evaluation", lead, Markup().join(parts))
+    return Section("protocols", "Test results by protocol", lead, Markup().join(parts))
 
 
 def _groups(results: list[Row]) -> list[list[Row]]:

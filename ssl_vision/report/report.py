@@ -124,21 +124,22 @@ def run_page(context: ReportContext) -> str:
     """
     run, sheet = context.run, SpriteSheet("image", side=_SIDE)
     sections = [
-        _section("curves", "Curves", lambda: curves.section(run)),
+        _section("curves", "Training curves", lambda: curves.section(run)),
         _section("plane", "Alignment and uniformity", lambda: alignment_uniformity.section(run)),
         _section("weights", "Gradient weight W", lambda: weights.section(run)),
-        _section("protocols", "Evaluation", lambda: protocols.section(run)),
+        _section("protocols", "Test results by protocol", lambda: protocols.section(run)),
         _section("map", "Map of the embeddings", lambda: embedding_map.section(context, sheet)),
         _section("neighbours", "Nearest neighbours", lambda: gallery.neighbours(context, sheet)),
-        _section("negatives", "Most confusing negatives", lambda: gallery.negatives(context, sheet)),
-        _section("confusion", "Confusion of kNN", lambda: confusion.section(context)),
-        _section("spectrum", "Spectrum of the features", lambda: spectrum.section(context)),
+        _section("negatives", "Similar images of other classes", lambda: gallery.negatives(context, sheet)),
+        _section("confusion", "kNN confusion matrix", lambda: confusion.section(context)),
+        _section("spectrum", "Singular values of the features", lambda: spectrum.section(context)),
         _section("views", "Augmented views", lambda: views.section(context)),
         _section("costs", "Time and memory", lambda: costs.section(run)),
         _section("configuration", "Configuration", lambda: configuration.section(run)),
     ]
+    opening = summary.of_one(context, sheet)
     sections[-1] = dataclasses.replace(sections[-1], style=sheet.style())
-    return render(f"{run.name}: {_subject(run)}", summary.of_one(run), sections)
+    return render(run.name, opening, sections)
 
 
 def comparison_page(runs: Sequence[Run], by: str | None = None) -> str:
@@ -149,7 +150,7 @@ def comparison_page(runs: Sequence[Run], by: str | None = None) -> str:
     """
     names = _distinct_names(runs)
     sections = [
-        _section("curves", "Curves", lambda: curves.overlaid(runs, names)),
+        _section("curves", "Training curves", lambda: curves.overlaid(runs, names)),
         _section("comparison", "Paired comparison", lambda: comparison.section(runs, by)),
         _section(
             "configuration", "Differences in configuration", lambda: configuration.differing(runs, names)

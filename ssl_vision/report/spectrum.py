@@ -40,13 +40,13 @@ def section(context: ReportContext) -> Section:
     about = "; ".join(f"RankMe of the {layer} is {rank}" for layer, _, rank, _ in ranks)
     head = ["layer", "dimensions", "RankMe", "effective rank, centred"]
     lead = (
-        "How the variance is distributed over directions. A slow, even decay uses many directions; a cliff "
-        "is a dimensional collapse."
+        "Singular values show how the variance is distributed over directions. If they decay slowly and "
+        "evenly, the features use many directions. A cliff is a dimensional collapse."
     )
     content = macros.switches("Layers", marks(layers))
     content += macros.chart(f"Singular values of {view.split}", traces, layout, about=about)
-    content += macros.table(head, ranks, caption="Directions in use")
-    return Section("spectrum", "Spectrum of the features", lead, content)
+    content += macros.table(head, ranks, caption="Effective number of directions")
+    return Section("spectrum", "Singular values of the features", lead, content)
 
 
 def spectrum(features: Tensor) -> Tensor:

@@ -1,51 +1,44 @@
-"""The first paragraph of a page and its key numbers."""
+"""The opening of a page: what was trained, on which images, and how good it is."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from markupsafe import Markup
 
-from ssl_vision.descriptions import described, description_of
+from ssl_vision.descriptions import MetricDescription, described, description_of
 from ssl_vision.errors import InputError
+from ssl_vision.report.context import ReportContext
 from ssl_vision.report.costs import clock
+from ssl_vision.report.gallery import queries, tile
 from ssl_vision.report.markup import macros, render
+from ssl_vision.report.page import Missing
+from ssl_vision.report.sprite_sheet import SpriteSheet
+from ssl_vision.runs.evaluation_summary import VARIANTS
 from ssl_vision.runs.registry import Run
 
 _VALIDATED, _RANK, _LOSS = map(description_of, ("val/knn_top1", "val/rankme", "train/loss"))
 
+_CONDITIONS = ("metric", "protocol", "data", "root", "folder", "settings", "split", "corruption", *VARIANTS)
+"""Fields of a row of evaluation.json in which a baseline equals the trained network."""
 
-def of_one(run: Run) -> Markup:
-    """Summarise data, objective, epochs, accuracies with their protocols, and time."""
-    epochs, planned = run.epoch, run.setting("epochs")
-    length = f"{epochs} of {planned} epochs" if planned and planned != epochs else f"{epochs} epochs"
-    network = run.described("model.encoder") or str(run.setting("model"))
-    sentences = [
-        f"{run.setting('objective')} on {run.setting('data')}: {network}, {length} of batches of "
-        f"{run.setting('batch_size')}, seed {run.setting('seed')}."
-    ]
-    facts = []
-    for metric in described("headline"):
-        row = evaluated(run, metric.name)
-        if row:
-            votes = f", k = {row['k']}" if "k" in row else ""
-            votes += f", T = {row['temperature']:g}" if "temperature" in row else ""
-            data = f" of {row['data']}" if row.get("data") != run.setting("data") else ""
-            about = f"test{data}, protocol {row.get('protocol')}{votes}"
-            facts.append((metric.text(row["value"]), metric.long_title, about))
-    knn, rank, loss = (run.last(metric.logged_name) for metric in (_VALIDATED, _RANK, _LOSS))
-    if knn is not None:
-        about = f"last validation, {run.validated_on}, k = {run.setting('metrics.k') or 200}"
-        facts.append((_VALIDATED.text(knn), _VALIDATED.long_title, about))
-    if rank is not None:
-        facts.append((_RANK.text(rank, plain=".1f"), _RANK.title, "last validation, backbone"))
-    if loss is not None:
-        facts.append((_LOSS.text(loss), _LOSS.title, "last logged step"))
-    if run.seconds is not None:
-        facts.append((clock(run.seconds), "time", "training and validation"))
-    parts = [f"{name} {value} ({about})" for value, name, about in facts]
-    if parts:
-        sentences.append(f"{'; '.join(parts)}.")
-    return render("summary.html", sentence=" ".join(sentences), facts=facts)
+_BASELINES = {"untrained": "the untrained network", "pixels": "raw pixels"}
+
+
+def of_one(context: ReportContext, sheet: SpriteSheet) -> Markup:
+    """State what was trained and on which images, and show its accuracies beside the baselines.
+
+    Args:
+        context: data of the run.
+        sheet: sprite sheet to which the example images are added.
+    """
+    run = context.run
+    results = [result for metric in described("headline") if (result := _result(run, metric))]
+    return render(
+        "summary.html", sentence=_sentence(context), results=results, facts=_facts(run),
+        names=list(dict.fromkeys(name for result in results for name in result["values"])),
+        examples=_examples(context, sheet), path=run.folder.path,
+    )  # fmt: skip
 
 
 def of_several(runs: Sequence[Run], names: Sequence[str]) -> Markup:
@@ -61,13 +54,94 @@ def of_several(runs: Sequence[Run], names: Sequence[str]) -> Markup:
         about = [run.setting(key) for key in ("data", "objective", "seed")]
         time = "–" if run.seconds is None else clock(run.seconds)
         rows.append([name, *about, run.epoch, *cells, time])
-    caption = "Last validation, and test results of ssl-vision evaluate on the backbone"
-    return Markup("<p>{} runs.</p>").format(len(runs)) + macros.table(columns, rows, caption=caption)
+    caption = "Last validation, and test results of the backbone by ssl-vision evaluate"
+    return macros.table(columns, rows, caption=caption)
 
 
 def evaluated(run: Run, metric: str) -> dict[str, Any] | None:
-    """`Run.evaluated`, or None if the file is damaged, which the section on evaluation reports."""
+    """`Run.evaluated`, or None if the file is damaged, which the section on test results reports."""
     try:
         return run.evaluated(metric)
     except InputError:
         return None
+
+
+def _sentence(context: ReportContext) -> str:
+    run = context.run
+    epochs, planned = run.epoch, run.setting("epochs")
+    length = f"{epochs} of {planned} epochs" if planned and planned != epochs else f"{epochs} epochs"
+    method, objective = run.setting("model"), run.setting("objective")
+    temperature = run.setting("model.objective.temperature")
+    if temperature is not None:
+        objective = f"{objective} (temperature {temperature})"
+    by = method if run.setting("model.objective") is None else f"{method} with {objective}"
+    count = ""
+    with suppress(Missing):
+        count = f"{len(context.images().split('pretrain')):,} images of "
+    encoder = " ".join(filter(None, ["the encoder", run.described("model.encoder")]))
+    return (
+        f"{by} pretrained {encoder} on {count}{run.setting('data')} for {length}, in batches of "
+        f"{run.setting('batch_size')} and with seed {run.setting('seed')}."
+    )
+
+
+def _result(run: Run, metric: MetricDescription) -> dict[str, Any] | None:
+    """An accuracy of the trained backbone with its conditions and those of the baselines; None without it."""
+    row = evaluated(run, metric.name)
+    if row is None:
+        return None
+    rows = [
+        other for other in run.evaluation
+        if other["features"] not in ("trained", "unknown") and other.get("layer") in ("backbone", "raw")
+        and all(other.get(key) == row.get(key) for key in _CONDITIONS)
+    ]  # fmt: skip
+    baselines = {_BASELINES.get(other["features"], other["features"]): other["value"] for other in rows}
+    about = [f"protocol {row.get('protocol')}"]
+    about += [f"k = {row['k']}"] if "k" in row else []
+    about += [f"T = {row['temperature']:g}"] if "temperature" in row else []
+    data = f"{row['data']} {row['split']}" if row.get("data") != run.setting("data") else row["split"]
+    return {
+        "title": metric.long_title,
+        "about": ", ".join(about),
+        "split": f"{data} split",
+        "values": {"this network": row["value"]} | baselines,
+        "metric": metric,
+        "verdict": _verdict(metric, row["value"], baselines),
+    }
+
+
+def _verdict(metric: MetricDescription, value: float, baselines: dict[str, float]) -> str:
+    """State by how many points the trained network is above or below each baseline."""
+    parts = []
+    for name, other in baselines.items():
+        points = round(metric.scale * (value - other), 2)
+        side = f"{abs(points):.2f} points {'above' if points > 0 else 'below'}" if points else "equal to"
+        parts.append(f"{side} {name}")
+    return f"In {metric.long_title}, it is {' and '.join(parts)}." if parts else ""
+
+
+def _facts(run: Run) -> list[tuple[str, str, str]]:
+    """Value, name and explanation of what training itself measured."""
+    facts = []
+    knn, rank, loss = (run.last(metric.logged_name) for metric in (_VALIDATED, _RANK, _LOSS))
+    if knn is not None:
+        about = f"last validation, {run.validated_on}, k = {run.setting('metrics.k') or 200}"
+        facts.append((_VALIDATED.text(knn), _VALIDATED.long_title, about))
+    if rank is not None:
+        facts.append((_RANK.text(rank, plain=".1f"), _RANK.title, "last validation, backbone"))
+    if loss is not None:
+        facts.append((_LOSS.text(loss), _LOSS.title, "last logged step"))
+    if run.seconds is not None:
+        facts.append((clock(run.seconds), "time", "training and validation"))
+    return facts
+
+
+def _examples(context: ReportContext, sheet: SpriteSheet) -> list[tuple[Markup, str]]:
+    """An image of up to ten classes with the name of its class; none without features."""
+    with suppress(Missing):
+        view = context.feature_view()
+        return [
+            (tile(view, view.images, row, sheet), view.name(int(view.images.labels[row])))
+            for row in queries(view.images)
+        ]
+    return []

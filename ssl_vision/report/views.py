@@ -40,10 +40,11 @@ def section(context: ReportContext) -> Section:
         original = originals.tile(i, f"image {index} without augmentation", classes="large")
         content.append({"original": original, "images": tiles, "caption": []})
     rows = " and ".join(f"epoch {epoch + 1}" for epoch in shown)
+    each = ", one row for each epoch" if len(shown) > 1 else ""
     lead = (
-        f"Left the image, right the two views of {rows}{', one row each' if len(shown) > 1 else ''}. A "
-        "positive pair must still show the same object. If a view has lost it, the crops or the colour "
-        "changes are too strong."
+        f"Each image is followed by its two views in {rows}{each}. "
+        "Both views must still show the same object. If a view has lost it, the crops or the colour changes "
+        "are too strong."
     )
     return Section("views", "Augmented views", lead, macros.cards(content), originals.style() + sheet.style())
 

@@ -1,4 +1,4 @@
-"""A paper's tables: published numbers, and what each means as a run and a measurement."""
+"""Tables of a paper: published numbers with their runs and measurements."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -6,27 +6,27 @@ from dataclasses import dataclass, replace
 from ssl_vision.errors import InputError
 
 Options = dict[str, str]
-"""Of ``ssl-vision fit``, by their dotted names; ``config`` is a config file."""
+"""Options of ``ssl-vision fit`` by their dotted names; ``config`` is a config file."""
 
 
 @dataclass(frozen=True)
 class TableMetric:
-    """How a column of the paper is measured here."""
+    """A metric of the paper, and how it is measured."""
 
     name: str
     unit: str
     """``percent`` or ``plain``."""
     fields: Options
-    """What a row of evaluation.json must hold: ``protocol``, ``metric``, ``layer`` and others."""
+    """Fields of the row of evaluation.json: ``protocol``, ``metric``, ``layer`` and others."""
 
     @property
     def scale(self) -> float:
-        """From the evaluation's unit to the paper's."""
+        """Factor from the unit of the evaluation to that of the paper."""
         return 100.0 if self.unit == "percent" else 1.0
 
     @property
     def digits(self) -> int:
-        """Decimals that are printed."""
+        """Number of printed decimals."""
         return 2 if self.unit == "percent" else 3
 
 
@@ -44,18 +44,18 @@ class Column:
 
 @dataclass(frozen=True)
 class TableCell:
-    """One run of a table, once for each seed, and what the paper says of it."""
+    """A cell of a table: a run for each seed, and the published numbers."""
 
     table: str
     row: str
     column: Column
     published: Mapping[str, str]
-    """By metric, as printed; metrics that the paper leaves out are absent."""
+    """Published numbers by metric, as printed, without missing ones."""
     options: Options
     name: str = ""
-    """Of its run directories, without the seed: what distinguishes it from the paper's other runs."""
+    """Name of its run directories without the seed, unique among the paper's runs."""
     reason: str = ""
-    """Why there is nothing to run, if there is not."""
+    """Reason why the cell cannot be run, if any."""
 
     def __str__(self) -> str:
         return f"table {self.table}: {self.row}, {self.column}"
@@ -71,27 +71,27 @@ class Table:
     columns: tuple[Column, ...]
     metrics: tuple[str, ...]
     cells: tuple[TableCell, ...]
-    """Row by row."""
+    """Cells, row by row."""
 
 
 @dataclass(frozen=True)
 class SmokeVariant:
-    """What a scaled-down version runs in place of the paper's runs."""
+    """The scaled-down version of the paper's runs."""
 
     says: str
     options: Options
     instead: Mapping[str, Options]
-    """By option, other values for the paper's."""
+    """Replacements of the paper's values, by option."""
 
     def of(self, options: Options) -> Options:
-        """The options of the scaled-down run."""
+        """Return the options of the scaled-down run."""
         scaled = {key: self.instead.get(key, {}).get(value, value) for key, value in options.items()}
         return scaled | self.options
 
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper's tables, or those of a repository."""
+    """The tables of a paper or a repository."""
 
     name: str
     title: str
@@ -103,30 +103,30 @@ class Paper:
 
     @property
     def protocols(self) -> tuple[str, ...]:
-        """Of ``ssl-vision evaluate``."""
+        """Protocols of ``ssl-vision evaluate`` for all metrics."""
         return tuple(dict.fromkeys(metric.fields["protocol"] for metric in self.metrics.values()))
 
 
 def published_number(text: str) -> float:
-    """The number in ``83.2`` or ``83.2 ± 0.2``."""
+    """Parse ``83.2`` or ``83.2 ± 0.2``."""
     return float(text.split("±")[0])
 
 
 def extended(cells: Iterable[TableCell], extra: Options) -> list[TableCell]:
-    """The cells with more options for every run; their names stay.
+    """Add options to every run of the cells; their names do not change.
 
     Raises:
-        InputError: an option that the paper file sets.
+        InputError: the paper file sets one of the options.
     """
     made = []
     for cell in cells:
         if taken := sorted(set(extra) & set(cell.options)):
             key = taken[0]
-            raise InputError(f"--{key} {extra[key]}: the paper file sets it, to {cell.options[key]}")
+            raise InputError(f"--{key} {extra[key]}: the paper file sets this option to {cell.options[key]}")
         made.append(replace(cell, options=ordered(cell.options | extra)) if cell.name else cell)
     return made
 
 
 def ordered(options: Options) -> Options:
-    """A class before its options, as ``fit`` wants them; the config file first."""
+    """Sort options as ``fit`` requires: the config file first, and a class before its options."""
     return dict(sorted(options.items(), key=lambda item: (item[0] != "config", item[0])))

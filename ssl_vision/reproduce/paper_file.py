@@ -1,4 +1,4 @@
-"""The files in which papers' tables stand."""
+"""Reading and checking of paper files."""
 
 import os
 import re
@@ -27,14 +27,14 @@ _NONE = ("", "-", "–")
 
 
 def read_paper(path: str | Path, *, small: bool = False) -> Paper:
-    """Reads a paper file and checks it. Every value is kept as the text that stands there.
+    """Read and check a paper file. Every value is kept as text.
 
     Args:
-        path: of the file; config files that it names lie relative to it.
-        small: take the scaled-down runs.
+        path: path of the file; config files in it are relative to the file.
+        small: use the scaled-down runs.
 
     Raises:
-        InputError: no such file, not one of this form, or one without a scaled-down version.
+        InputError: the file does not exist, is invalid, or has no scaled-down version.
     """
     path = Path(path)
     content = read_yaml(path, words=True)
@@ -45,7 +45,7 @@ def read_paper(path: str | Path, *, small: bool = False) -> Paper:
 
 
 class _Reader:
-    """Turns the content of a paper file into a paper."""
+    """Parser of the content of a paper file."""
 
     def __init__(self, path: Path, *, small: bool) -> None:
         self.path, self.with_small = path, small
@@ -58,7 +58,7 @@ class _Reader:
         }
         scaled = self._small(content["small"]) if "small" in content else None
         if self.with_small and scaled is None:
-            raise InputError("has no small version: give --budget full")
+            raise InputError("has no small version: use --budget full")
         self.scaled = scaled if self.with_small else None
         self.metrics = metrics
         self.base = self._options(content.get("options", {}), "options")
@@ -77,10 +77,10 @@ class _Reader:
         fields = {key: _text(value, f"metrics.{name}.{key}") for key, value in _map(given, name).items()}
         unit = fields.pop("unit", "percent")
         if unit not in ("percent", "plain"):
-            raise InputError(f"metrics.{name}.unit: percent or plain, not {unit}")
+            raise InputError(f"metrics.{name}.unit: expected percent or plain, got {unit}")
         known = sorted(f.name.removesuffix(".yaml") for f in _PROTOCOLS.iterdir() if f.name.endswith(".yaml"))
         if fields.get("protocol") not in known or "metric" not in fields:
-            raise InputError(f"metrics.{name}: needs a metric, and a protocol out of {', '.join(known)}")
+            raise InputError(f"metrics.{name}: requires a metric and one of the protocols {', '.join(known)}")
         return TableMetric(name, unit, {"features": "trained", "layer": "backbone"} | fields)
 
     def _small(self, given: Any) -> SmokeVariant:
@@ -102,7 +102,7 @@ class _Reader:
         cells, metrics = list[TableCell](), dict[str, None]()
         for row, values in _map(given["values"], where).items():
             if row not in self.rows:
-                raise InputError(f"{where}.values: no row {row}; there are {', '.join(self.rows)}")
+                raise InputError(f"{where}.values: unknown row {row}; the rows are {', '.join(self.rows)}")
             matrix = {
                 metric: self._line(metric, line, len(columns), f"{where}.values.{row}.{metric}")
                 for metric, line in _map(values, f"{where}.values.{row}").items()
@@ -146,13 +146,13 @@ class _Reader:
 
     def _line(self, metric: str, line: Any, count: int, where: str) -> tuple[str, ...]:
         if metric not in self.metrics:
-            raise InputError(f"{where}: no metric {metric}; there are {', '.join(self.metrics)}")
+            raise InputError(f"{where}: unknown metric {metric}; the metrics are {', '.join(self.metrics)}")
         values = _texts(line, where)
         if len(values) != count:
             raise InputError(f"{where}: {len(values)} values for {count} columns")
         for value in values:
             if value not in _NONE and not _NUMBER.fullmatch(value.split("±")[0].strip()):
-                raise InputError(f"{where}: {value!r} is no number")
+                raise InputError(f"{where}: {value!r} is not a number")
         return values
 
     def _options(self, given: Any, where: str) -> Options:
@@ -160,12 +160,12 @@ class _Reader:
         if "config" in options:
             file = os.path.normpath(self.path.parent / options["config"])
             if not os.path.isfile(file):
-                raise InputError(f"{where}.config: no file {file}")
+                raise InputError(f"{where}.config: {file} does not exist")
             options["config"] = file
         return options
 
     def _check_names(self, tables: Mapping[str, Table]) -> None:
-        """One name for two different runs would make one of them the other's result."""
+        """Check that two different runs do not have the same name."""
         named: dict[str, TableCell] = {}
         for cell in (cell for table in tables.values() for cell in table.cells if cell.name):
             other = named.setdefault(cell.name, cell)
@@ -174,7 +174,7 @@ class _Reader:
 
 
 def _name(options: Options, base: Options) -> str:
-    """The config file, the objective, and whatever else differs from what the paper's runs have in common."""
+    """Build a name from the config file, the objective and all options that are not common to all runs."""
     always = ("config", "model.objective")
     parts = [Path(options["config"]).stem, options.get("model.objective", "")]
     parts += [

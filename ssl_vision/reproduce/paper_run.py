@@ -1,4 +1,4 @@
-"""The runs of a paper's cells: where they are, what is missing of them, what they took and gave."""
+"""Runs of the cells of a paper: state, remaining commands, time and results."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,13 +19,13 @@ _DEVICES = ("trainer.devices", "trainer.num_nodes")
 
 
 class PaperRun:
-    """One seed of a cell.
+    """A run of a cell with one seed.
 
     Args:
-        cell: what is trained.
-        seed: with which seed.
-        place: where the paper's run directories are.
-        paper: how it is measured.
+        cell: cell of the table.
+        seed: seed of the run.
+        place: directory of the paper's run directories.
+        paper: paper of the cell.
     """
 
     def __init__(self, cell: TableCell, seed: int, place: Path, paper: Paper) -> None:
@@ -36,7 +36,7 @@ class PaperRun:
 
     @property
     def run(self) -> Run | None:
-        """Its run directory as it is now; None before training has started."""
+        """The run directory; None before training has started."""
         run = Run(self.path)
         return run if run.folder.config_file.exists() else None
 
@@ -55,9 +55,9 @@ class PaperRun:
 
     @property
     def fit(self) -> list[str]:
-        """Arguments of ``ssl-vision`` that train it, or go on where it was interrupted.
+        """Arguments of ``ssl-vision`` that start or resume its training.
 
-        On one device: a batch size is that of each, and a second would double the paper's.
+        It uses one device, because the batch size is that of each device.
         """
         options = [f"--{key}={value}" for key, value in self.cell.options.items()]
         own = [f"--seed_everything={self.seed}", f"--runs_dir={self.place}", f"--name={self.name}"]
@@ -66,38 +66,38 @@ class PaperRun:
 
     @property
     def evaluate(self) -> list[str]:
-        """Arguments of ``ssl-vision`` that measure it as the paper does."""
+        """Arguments of ``ssl-vision`` that evaluate it by the paper's protocols."""
         quick = ["--device=cpu", "--report=false"] if self.paper.small else []
         return [*evaluate_arguments(self.path, self.paper.protocols, fit=self.fit), *quick]
 
     def missing(self) -> list[list[str]]:
-        """The commands that are left to run."""
+        """Return the remaining commands."""
         state = self.state
         return [] if state == "done" else [self.evaluate] if state == "trained" else [self.fit, self.evaluate]
 
     def value(self, metric: TableMetric) -> float | None:
-        """What the finished run gave, in the paper's unit; None where that is not known yet."""
+        """Return the value of the finished run in the unit of the paper; None if there is none yet."""
         run = self.run
         value = _found(run, metric) if run and run.status == "finished" else None
         return None if value is None else metric.scale * value
 
     def expected(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """A run's config with whatever the paper file, its config file and the options say now."""
+        """Return a run's config, updated with the current paper file, config file and options."""
         file = Path(self.cell.options["config"])
         wanted = dict(_settings(read_yaml(file)))
         wanted |= {key: value for key, value in self.cell.options.items() if key != "config"}
         now: dict[str, Any] = copy.deepcopy(dict(config))
         for key in sorted(wanted):
             path = key.split(".")
-            if path[0] in now:  # some options of fit are not on record
+            if path[0] in now:  # some options of fit are not recorded
                 _set(now, path, wanted[key])
         return now
 
     def check(self) -> None:
-        """Compares what is in the folder with what the paper file and the options say now.
+        """Compare the run directory with the current paper file and options.
 
         Raises:
-            InputError: it is a run with another config.
+            InputError: the run has a different config.
         """
         run = self.run
         if run is None:
@@ -107,20 +107,19 @@ class PaperRun:
         length = [f"trainer.max_epochs: {epochs} there, {wanted} here"] if epochs != wanted else []
         if other := differences(run.config, now) or length:
             raise InputError(
-                f"{self.path} holds a run with another config ({'; '.join(other)}): give the same options "
-                "as then, another --runs_dir, or delete it"
+                f"{self.path} contains a run with a different config ({'; '.join(other)}): use its options "
+                "or another --runs_dir, or delete it"
             )
 
 
 def seconds_left(runs: Sequence[PaperRun], every: Sequence[PaperRun]) -> dict[str, float | None]:
-    """For each run, by name, the seconds of training that are left of it.
+    """Estimate the remaining seconds of training of each run, by name.
 
-    An epoch takes as long as it did on average in the runs of the same config file, on the same images;
-    None where there are none.
+    The estimate is the mean time of an epoch in runs of the same config file, and None without such runs.
 
     Args:
-        runs: those asked for.
-        every: those that may have been trained.
+        runs: requested runs.
+        every: all runs that may have been trained.
     """
     epochs: dict[str, list[float]] = {}
     for each in every:
@@ -136,7 +135,7 @@ def seconds_left(runs: Sequence[PaperRun], every: Sequence[PaperRun]) -> dict[st
 
 
 def _found(run: Run, metric: TableMetric) -> float | None:
-    """The value of the one row of evaluation.json that holds what the metric asks for, at the last epoch."""
+    """Find the value of a metric in evaluation.json at the last epoch."""
     rows = [
         row
         for row in run.evaluation
@@ -146,13 +145,13 @@ def _found(run: Run, metric: TableMetric) -> float | None:
     rows = preferred(rows, run.config)
     if len(rows) > 1:
         raise InputError(
-            f"{run.folder.evaluation_file}: {len(rows)} rows are {metric.name} of the paper file"
+            f"{run.folder.evaluation_file}: {len(rows)} rows match the metric {metric.name} of the paper file"
         )
     return float(rows[0]["value"]) if rows else None
 
 
 def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The settings of a config file by their dotted names, a class before its arguments."""
+    """Iterate over the settings of a config file by dotted names, classes before arguments."""
     for key, value in config.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and "class_path" in value:
@@ -165,7 +164,7 @@ def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def _set(config: Any, path: Sequence[str], value: Any) -> None:
-    """Changes a setting of a run's config, if what is there is not the same."""
+    """Change a setting of a run's config if its value differs."""
     if not isinstance(config, dict):  # another class, or none: its name differs already
         return
     if "class_path" in config and path[0] not in ("class_path", "init_args"):
@@ -184,7 +183,7 @@ def _same(there: Any, value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a config file, or of the command line as that reads it."""
+    """Parse a value of a config file or of the command line."""
     if isinstance(value, str):
         try:
             value = float(value)  # 1e-4 is text to YAML
@@ -194,10 +193,10 @@ def _plain(value: Any) -> Any:
 
 
 def options_of(args: Sequence[str]) -> Options:
-    """Options written as ``--key=value`` or ``--key value``, by name.
+    """Parse options written as ``--key=value`` or ``--key value``.
 
     Raises:
-        InputError: something else, or an option that reproducing settles.
+        InputError: an argument has another form, or the option is set by ``reproduce`` itself.
     """
     options: Options = {}
     left = list(args)
@@ -210,10 +209,10 @@ def options_of(args: Sequence[str]) -> Options:
             raise InputError(f"after --: --{key} has no value")
         options[key] = value if equals else left.pop(0)
         if key in _SETTLED:
-            raise InputError(f"after --: --{key} is settled by the paper file or by reproduce's own options")
+            raise InputError(f"after --: --{key} is set by the paper file or by options of reproduce")
         if key in _DEVICES:
             raise InputError(
-                f"after --: --{key}: a run has one device, as the batch size is that of each; "
+                f"after --: --{key}: a run uses one device, because the batch size is that of each device; "
                 "--workers distributes runs over the GPUs"
             )
     return options

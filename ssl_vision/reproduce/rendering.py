@@ -1,4 +1,4 @@
-"""A paper's table beside one's own: as Markdown, LaTeX, CSV and JSON."""
+"""Tables with published and measured numbers as Markdown, LaTeX, CSV and JSON."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,64 +20,67 @@ _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
 
 @dataclass(frozen=True)
 class Result:
-    """What a paper says of one number, and what was measured."""
+    """A published number and the measured values."""
 
     row: str
     column: Column
     metric: TableMetric
     published: str
-    """As printed."""
+    """The number as printed."""
     values: tuple[float, ...]
     """One for each seed that was run, in the paper's unit."""
-    small: str = ""
-    """What was run instead of the paper's runs; empty where these were."""
     reason: str = ""
     """Why there is nothing to run, if there is not."""
+    run: str = ""
+    """Name of the run directories without the seed; empty if there is nothing to run."""
 
     @property
     def mean(self) -> float | None:
-        """Over the seeds; None without any."""
+        """Mean over the seeds; None without values."""
         return fmean(self.values) if self.values else None
 
     @property
     def half_width(self) -> float | None:
-        """Of the 95 % interval of the mean by Student's t; None below two seeds."""
+        """Half the width of Student's 95 % interval of the mean; None for fewer than two seeds."""
         return t_interval(self.values) if len(self.values) > 1 else None
 
     @property
     def difference(self) -> float | None:
-        """Ours less the published; None where the two are not of one thing."""
-        return None if self.mean is None or self.small else self.mean - published_number(self.published)
+        """Ours less the published; None without own runs."""
+        return None if self.mean is None else self.mean - published_number(self.published)
 
     @property
     def within(self) -> bool | None:
-        """Whether the published number lies in our interval; None where there is none."""
+        """True if the published number is in the interval of the mean; None without an interval."""
         if self.difference is None or self.half_width is None:
             return None
         return abs(self.difference) <= self.half_width
 
+    def ours(self) -> str:
+        """Mean and half width of the interval, as text; empty without own runs."""
+        if self.mean is None:
+            return ""
+        digits = self.metric.digits
+        text = f"{self.mean:.{digits}f}"
+        return text if self.half_width is None else f"{text} ± {self.half_width:.{digits}f}"
+
     def lines(self, seeds: int) -> tuple[str, str, str, str]:
-        """Published, ours, difference and within, as a cell of a table shows them.
+        """Format published number, measured mean, difference and ``within`` for a cell of a table.
 
         Args:
-            seeds: that most cells have; another number is said.
+            seeds: usual number of seeds; a different number is added in brackets.
         """
-        digits, count = self.metric.digits, len(self.values)
-        if self.mean is None:
-            return self.published, "", "", ""
-        ours = f"{self.mean:.{digits}f}"
-        if self.half_width is not None:
-            ours += f" ± {self.half_width:.{digits}f}"
-        if count != seeds:
-            ours += f" ({count})"
         if self.difference is None:
-            return self.published, ours, "", ""
+            return self.published, "", "", ""
+        ours = self.ours()
+        if len(self.values) != seeds:
+            ours += f" ({len(self.values)})"
         within = {True: "yes", False: "no", None: "one seed"}[self.within]
-        return self.published, ours, f"{self.difference:+.{digits}f}", within
+        return self.published, ours, f"{self.difference:+.{self.metric.digits}f}", within
 
 
 def as_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dict[str, Any]]:
-    """A row for each number, with everything that says how it came about."""
+    """Return a row for each number with the conditions of its measurement."""
     return [
         {
             "paper": paper.name,
@@ -94,7 +97,6 @@ def as_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dict[
             "seeds": len(result.values),
             "difference": result.difference,
             "within": result.within,
-            "instead": result.small,
             "reason": result.reason,
         }
         for result in results
@@ -102,19 +104,13 @@ def as_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dict[
 
 
 def as_json(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Those of `as_rows` as JSON."""
+    """Format the rows of `as_rows` as JSON."""
     return json.dumps(list(rows), indent=1, ensure_ascii=False) + "\n"
 
 
 def as_markdown(paper: Paper, table: Table, results: Sequence[Result]) -> str:
-    """The table in the paper's layout, columns group by group, its lines aligned."""
+    """Format the table as Markdown in the layout of the paper, one group of columns after the other."""
     parts = [f"**{paper.title}, table {table.name}.** {_sentence(table.title)} {paper.source}."]
-    small = next((result.small for result in results if result.small), "")
-    if small:
-        parts.append(
-            f"SMALL, not comparable: {small}. Another network, on other images, which stand for all of the "
-            "paper's data sets."
-        )
     for group, columns in _groups(table, results):
         header = ["", "", group, *(column.name for column in columns)]
         lines = list(_lines(results, table, columns))
@@ -124,10 +120,9 @@ def as_markdown(paper: Paper, table: Table, results: Sequence[Result]) -> str:
 
 
 def as_latex(paper: Paper, table: Table, results: Sequence[Result]) -> str:
-    """The table for a document that loads booktabs, columns side by side under the names of their groups."""
+    """Format the table for a LaTeX document that loads booktabs, with the groups of columns side by side."""
     groups = list(_groups(table, results))
     columns = [column for _, own in groups for column in own]
-    small = next((result.small for result in results if result.small), "")
     heads, rules, start = [], [], 4
     for group, own in groups:
         heads.append(rf"\multicolumn{{{len(own)}}}{{c}}{{{_escaped(group)}}}")
@@ -146,13 +141,12 @@ def as_latex(paper: Paper, table: Table, results: Sequence[Result]) -> str:
             text.append(r"\midrule")
         text.append(" & ".join(map(_escaped, line)) + r" \\")
     comments = [f"{paper.title}, table {table.name}. {_sentence(table.title)} {paper.source}."]
-    comments += [f"SMALL, not comparable: {small}."] if small else []
     comments += [_legend(results), r"Needs \usepackage{booktabs}."]
     return "\n".join([*(f"% {line}" for line in comments), *text, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
 def _groups(table: Table, results: Sequence[Result]) -> Iterator[tuple[str, list[Column]]]:
-    """Columns of which there are results, by the groups that stand above them."""
+    """Iterate over the groups and their columns with results."""
     shown = {str(result.column) for result in results}
     columns = [column for column in table.columns if str(column) in shown]
     for group, own in groupby(columns, key=lambda column: column.group):
@@ -161,7 +155,6 @@ def _groups(table: Table, results: Sequence[Result]) -> Iterator[tuple[str, list
 
 def _lines(results: Sequence[Result], table: Table, columns: Sequence[Column]) -> Iterator[list[str]]:
     """Four lines a row and metric, of which those are left out that say nothing."""
-    small = next((f"not comparable: {result.small}" for result in results if result.small), "")
     by_place = {(r.row, r.metric.name, str(r.column)): r for r in results}
     seeds = _seeds(results)
     for row in dict.fromkeys(cell.row for cell in table.cells):
@@ -174,7 +167,7 @@ def _lines(results: Sequence[Result], table: Table, columns: Sequence[Column]) -
             offered = not all(cell.reason for cell in cells if cell)
             titles = (
                 "published",
-                (small or "ours") if offered else "not offered here",
+                "ours" if offered else "not offered here",
                 "difference",
                 "within 95 %",
             )
@@ -196,16 +189,16 @@ def _reasons(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _seeds(results: Sequence[Result]) -> int:
-    """How many a complete cell has."""
+    """Return the number of seeds of a complete cell."""
     return max((len(result.values) for result in results), default=0)
 
 
 def _legend(results: Sequence[Result]) -> str:
     seeds = _seeds(results)
     if not seeds:
-        return "Nothing of it has been run."
+        return "No run of this table is finished."
     if seeds == 1:
-        return "Ours: one seed, which has no interval. Empty: not run."
+        return "Ours: one seed, without an interval. Empty: not run."
     fewer = ", or of the number in brackets" if any(0 < len(r.values) < seeds for r in results) else ""
     return f"Ours: mean ± half of the 95 % t interval over {seeds} seeds{fewer}. Empty: not run."
 

@@ -1,4 +1,4 @@
-"""``ssl-vision reproduce``: a paper's tables, run here and shown beside what the paper says."""
+"""``ssl-vision reproduce``: run the experiments of a paper's tables and compare with its numbers."""
 
 import os
 import shlex
@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from jsonargparse.typing import PositiveInt
 
@@ -16,6 +16,7 @@ from ssl_vision.reproduce.paper import Paper, Table, TableCell, extended
 from ssl_vision.reproduce.paper_file import read_paper
 from ssl_vision.reproduce.paper_run import PaperRun, options_of, seconds_left
 from ssl_vision.reproduce.rendering import Result, as_json, as_latex, as_markdown, as_rows
+from ssl_vision.reproduce.smoke_test import smoke_test_markdown, smoke_test_rows
 from ssl_vision.reproduce.training import Launch, PaperTrials, spawned, time_text
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.sweeps.machines import slots
@@ -27,15 +28,15 @@ _MOST_SEEDS = 1000
 
 
 def run(args: Sequence[str]) -> None:
-    """Trains the runs behind a paper's tables, evaluates them by its protocol, and writes the tables.
+    """Train the runs behind a paper's tables, evaluate them by its protocol, and write the tables.
 
-    The same command continues after an interruption, and several may run at a time: finished runs are not run
-    again, interrupted ones resume, and a run that another process trains is left to it. Run directories and
-    tables are written to RUNS_DIR/PAPER/, or RUNS_DIR/PAPER-small/. Options after ``--`` are passed to every
-    ``ssl-vision fit``: ``-- --data.root /data --trainer.precision bf16-mixed``.
+    The same command continues after an interruption, and several processes may run at the same time. Finished
+    runs are not run again, interrupted runs resume, and a run that another process is training is left to it.
+    Run directories and tables are written to RUNS_DIR/PAPER/, or to RUNS_DIR/PAPER-small/. Options after
+    ``--`` are passed to every ``ssl-vision fit``: ``-- --data.root /data --trainer.precision bf16-mixed``.
 
     Raises:
-        InputError: a file that is no paper's, an unknown table or cell, or options that contradict the file.
+        InputError: the paper file is invalid, a table or cell is unknown, or options contradict the file.
     """
     own, extra = _split(args)
     options = _parser().parse_args(own)
@@ -62,11 +63,12 @@ def run(args: Sequence[str]) -> None:
         results = _results(paper, table, seeds, place)
         _write(paper, table, results, place)
         shown = [r for r in results if (table.name, r.row, str(r.column)) in chosen]
-        print(f"\n{as_markdown(paper, table, shown)}")
-    print(f"written to {place}/table*.md, .tex, .csv and .json")
+        print(f"\n{(smoke_test_markdown if small else as_markdown)(paper, table, shown)}")
+    files = "smoke_test_table*.md, .csv" if small else "table*.md, .tex, .csv"
+    print(f"written to {place}/{files} and .json")
     if failed:
         print(
-            f"ssl-vision reproduce: {failed} of {len(runs)} runs failed, their cells are empty",
+            f"ssl-vision reproduce: {failed} of {len(runs)} runs failed; their cells are empty",
             file=sys.stderr,
         )
         raise SystemExit(1)
@@ -74,60 +76,73 @@ def run(args: Sequence[str]) -> None:
 
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="ssl-vision reproduce", description=run.__doc__)
-    parser.add_argument("paper", help="A paper file, such as configs/paper/macl.yaml.")
-    parser.add_argument("--table", action="append", type=str, help="One of the file's; may be repeated. All.")
+    parser.add_argument("paper", help="Paper file, such as configs/paper/macl.yaml.")
+    parser.add_argument(
+        "--table", action="append", type=str, help="Table of the file; may be repeated (default: all)."
+    )
     parser.add_argument(
         "--cells",
         action="append",
         type=str,
-        help="Cells by row and column, 'MACL-a,256', or by one of them, or by a group of columns; may be "
-        "repeated. All.",
+        help="Cells by row and column, such as 'MACL-a,256', or by a row, column or group of columns; may be "
+        "repeated (default: all).",
     )
     parser.add_argument(
         "--budget",
         type=Literal["full", "small"],
         default="full",
-        help="The paper's runs, or scaled-down ones that are comparable with nothing and take minutes.",
+        help="Run the paper's runs, or a smoke test of scaled-down runs, which takes minutes.",
     )
     parser.add_argument(
-        "--seeds", type=PositiveInt | None, default=None, help="How many, from 0 on. 3; 1 if small."
+        "--seeds",
+        type=PositiveInt | None,
+        default=None,
+        help="Number of seeds, from seed 0 (default: 3, or 1 with --budget small).",
     )
     parser.add_argument(
-        "--workers", type=PositiveInt | None, default=None, help="Runs at a time. 1; if small, one a core."
+        "--workers",
+        type=PositiveInt | None,
+        default=None,
+        help="Runs at a time (default: 1, or one for each core with --budget small).",
     )
-    parser.add_argument("--runs_dir", type=str, default="runs", help="Where the paper's folder is.")
     parser.add_argument(
-        "--dry_run", "--dry-run", action="store_true", help="List runs, what is done, and the commands."
+        "--runs_dir", type=str, default="runs", help="Directory in which the paper gets its own directory."
+    )
+    parser.add_argument(
+        "--dry_run",
+        "--dry-run",
+        action="store_true",
+        help="List the runs, their state and the remaining commands.",
     )
     return parser
 
 
 def _split(args: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Own options, and those after ``--``.
+    """Separate the options of this command from those after ``--``.
 
     Raises:
-        InputError: one of ``fit`` among the own ones.
+        InputError: an option of ``fit`` precedes ``--``.
     """
     args = list(args)
     at = args.index("--") if "--" in args else len(args)
     own, extra = args[:at], args[at + 1 :]
     if misplaced := next((arg for arg in own if arg.startswith(("--data.", "--model.", "--trainer."))), ""):
-        raise InputError(f"{misplaced}: an option of fit, which stands at the end, after --")
+        raise InputError(f"{misplaced} is an option of fit: move it to the end, after --")
     return own, extra
 
 
 def _tables(paper: Paper, names: Sequence[str] | None) -> list[str]:
     for name in names or ():
         if name not in paper.tables:
-            raise InputError(f"--table {name}: {paper.title} has {', '.join(paper.tables)}")
+            raise InputError(f"--table {name}: no such table; {paper.title} has {', '.join(paper.tables)}")
     return list(dict.fromkeys(names or paper.tables))
 
 
 def _selected(every: Sequence[TableCell], chosen: Sequence[str] | None) -> list[TableCell]:
-    """The cells that any of the choices names, each choice by all of its comma-separated parts.
+    """Select the cells that match all comma-separated parts of any choice.
 
     Raises:
-        InputError: a part that is no row, column or group, or a choice that no cell is.
+        InputError: a choice matches no cell.
     """
     if not chosen:
         return list(every)
@@ -140,8 +155,8 @@ def _selected(every: Sequence[TableCell], chosen: Sequence[str] | None) -> list[
             columns = dict.fromkeys(cell.column.name for cell in every)
             groups = dict.fromkeys(cell.column.group for cell in every)
             raise InputError(
-                f"--cells {choice}: no such cell; there are the rows {', '.join(rows)}, the columns "
-                f"{', '.join(columns)}, in {', '.join(groups)}"
+                f"--cells {choice}: no such cell; the rows are {', '.join(rows)}, the columns "
+                f"{', '.join(columns)}, and the groups {', '.join(groups)}"
             )
         selected += own
     return [cell for cell in every if cell in selected]
@@ -152,7 +167,7 @@ def _runs(cells: Sequence[TableCell], seeds: range, place: Path, paper: Paper) -
 
 
 def _list(runs: Sequence[PaperRun], every: Sequence[PaperRun]) -> None:
-    """What ``--dry_run`` prints."""
+    """Print the list of ``--dry_run``."""
     left = seconds_left(runs, every)
     for each in runs:
         seconds = left[each.name]
@@ -164,15 +179,15 @@ def _list(runs: Sequence[PaperRun], every: Sequence[PaperRun]) -> None:
     done = sum(each.state == "done" for each in runs)
     unknown = len(left) - len(known)
     total = [time_text(sum(known))] if known else []
-    total += [f"unknown for {unknown}, as no epoch on their images was measured here"] if unknown else []
+    total += [f"unknown for {unknown} without a finished epoch on the same images"] if unknown else []
     print(f"{len(runs)} runs, {done} done; training left, one run after the other: {'; '.join(total)}")
 
 
 def _train(runs: Sequence[PaperRun], launch: Launch, workers: int) -> int:
-    """Runs what is missing, a line for each; how many failed."""
+    """Run what is missing, print a line for each run, and return the number of failures."""
     done = sum(each.state == "done" for each in runs)
     if done:
-        print(f"{done} of {len(runs)} runs are done already")
+        print(f"{done} of {len(runs)} runs are already done")
     trials = PaperTrials(runs, launch)
     if number := Runner(trials, slots(workers=workers, per_gpu=None)).run():
         print(f"{signal.Signals(number).name}: repeat the command to continue", file=sys.stderr)
@@ -181,25 +196,24 @@ def _train(runs: Sequence[PaperRun], launch: Launch, workers: int) -> int:
 
 
 def _results(paper: Paper, table: Table, seeds: range, place: Path) -> list[Result]:
-    """Of all cells of the table, whether they were asked for now or not."""
+    """Collect the results of all cells of the table, including those that were not requested."""
     results = []
-    small = paper.small.says if paper.small else ""
     for cell in table.cells:
         runs = _runs([cell], seeds, place, paper)
         for name, published in cell.published.items():
             metric = paper.metrics[name]
             values = tuple(value for each in runs if (value := each.value(metric)) is not None)
-            results.append(Result(cell.row, cell.column, metric, published, values, small, cell.reason))
+            results.append(Result(cell.row, cell.column, metric, published, values, cell.reason, cell.name))
     return results
 
 
 def _write(paper: Paper, table: Table, results: Sequence[Result], place: Path) -> None:
-    rows: list[dict[str, Any]] = as_rows(paper, table, results)
-    for suffix, text in (
-        (".md", as_markdown(paper, table, results)),
-        (".tex", as_latex(paper, table, results)),
-        (".csv", as_csv(rows)),
-        (".json", as_json(rows)),
-    ):
-        with atomic_write(place / f"table{table.name}{suffix}") as partial:
+    if paper.small:
+        name, rows = f"smoke_test_table{table.name}", smoke_test_rows(paper, table, results)
+        texts = {"md": smoke_test_markdown(paper, table, results)}
+    else:
+        name, rows = f"table{table.name}", as_rows(paper, table, results)
+        texts = {"md": as_markdown(paper, table, results), "tex": as_latex(paper, table, results)}
+    for suffix, text in (texts | {"csv": as_csv(rows), "json": as_json(rows)}).items():
+        with atomic_write(place / f"{name}.{suffix}") as partial:
             partial.write_text(text, encoding="utf-8")

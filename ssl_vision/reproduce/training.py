@@ -12,25 +12,25 @@ from ssl_vision.sweeps.process import CommandLine, Process, TrialProcess
 from ssl_vision.sweeps.runner import Trials
 
 Launch = Callable[[Sequence[str], Path, Mapping[str, str]], Process]
-"""Starts an ``ssl-vision`` command, given its arguments, its log and variables of its environment."""
+"""Function that starts an ``ssl-vision`` command, given its arguments, log and environment variables."""
 
-_OTHER = "left to another process, which trains it"
+_OTHER = "left to another process, which is training it"
 
 
 def spawned(args: Sequence[str], log: Path, environment: Mapping[str, str]) -> Process:
-    """Starts an ``ssl-vision`` command in a new Python, as a user would."""
+    """Start an ``ssl-vision`` command in a new Python process."""
     command = [sys.executable, "-m", "ssl_vision", *args]
     return TrialProcess(CommandLine(command, ["ssl-vision", *args]), log, environment)
 
 
 class PaperTrials(Trials[Process]):
-    """The runs of a paper, whose directories say what is missing of each: training, evaluation or nothing.
+    """The runs of a paper, whose directories show whether training or evaluation is missing.
 
-    There is no queue besides them, so that runs trained by other commands count, too.
+    There is no other queue, so runs that other commands trained are also used.
 
     Args:
-        runs: those asked for.
-        launch: starts a command.
+        runs: requested runs.
+        launch: function that starts a command.
     """
 
     def __init__(self, runs: Sequence[PaperRun], launch: Launch) -> None:
@@ -43,7 +43,7 @@ class PaperTrials(Trials[Process]):
         self._begin = time.perf_counter()
 
     def start(self, environment: Mapping[str, str]) -> Process | None:
-        """Starts the next command of the next run."""
+        """Start the next command of the next run."""
         while self._waiting:
             run = self._waiting.popleft()
             began = self._started.setdefault(run.name, time.perf_counter())
@@ -60,7 +60,7 @@ class PaperTrials(Trials[Process]):
         return None
 
     def end(self, process: Process, code: int, *, stopping: bool) -> int:
-        """Prints how a run ended, or puts it first in line for its next command."""
+        """Print the result of a run, or put it first in line for its next command."""
         run, commands = self._commands.pop(process)
         name = f"ssl-vision {commands[0][0]}"
         if code and stopping:
@@ -70,9 +70,9 @@ class PaperTrials(Trials[Process]):
         if code and run.state == "running":
             self._print(run, _OTHER)
         elif code:
-            self._fail(run, f"{name} ended with {code}; {process.last_line()}")
+            self._fail(run, f"{name} ended with exit code {code}; {process.last_line()}")
         elif len(run.missing()) == len(commands):
-            self._fail(run, f"{name} did not write what the paper file requires")
+            self._fail(run, f"{name} did not write the values that the paper file requires")
         else:
             self._waiting.appendleft(run)
         return 0
@@ -88,7 +88,7 @@ class PaperTrials(Trials[Process]):
 
 
 def time_text(seconds: float) -> str:
-    """A duration such as ``3 h 05 min``, ``2 min 07 s`` or ``12 s``."""
+    """Format a duration such as ``3 h 05 min``, ``2 min 07 s`` or ``12 s``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return (

@@ -42,10 +42,12 @@ _FREE = (
     "trainer.max_time",
 )
 
-# Settings with a changed default: the current default, and the former one, which is equivalent to it.
+# Settings with a changed default: the current default, and the former one, which gives equal results up to
+# rounding.
 _DEFAULTS_SINCE = {
     "data.init_args.val": ("auto", "train"),
     "data.init_args.val_folder": ("val", None),
+    "data.init_args.views.compile": ("auto", False),
     "model.init_args.optimizer.lr_scaling": ("none", None),
     "model.init_args.optimizer.reference_batch_size": (256, None),
 }

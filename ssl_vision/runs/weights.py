@@ -35,7 +35,7 @@ def read_weights(path: Path, *, option: str) -> dict[str, Tensor]:
         option: option of the command that names the file, for messages.
 
     Raises:
-        InputError: the file does not exist, cannot be read, or holds no state dict.
+        InputError: the file does not exist, cannot be read, or contains no state dict.
     """
     if path.is_dir():
         return read_checkpoint(path).state
@@ -73,7 +73,7 @@ def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Pa
 
     Prefixes of training code, such as ``backbone.`` or ``module.encoder_q.``, are removed, and a classifier
     is ignored. Weights that do not match are converted if the encoder can do so (`Encoder.convert_weights`).
-    BatchNorm's number of batches, which older files lack, may be missing.
+    BatchNorm's number of batches may be missing, as in older files.
 
     Args:
         encoder: the encoder, modified in place.

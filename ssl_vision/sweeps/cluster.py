@@ -1,4 +1,4 @@
-"""Workers that submitit starts through SLURM."""
+"""Workers that submitit starts as SLURM jobs."""
 
 import time
 from collections.abc import Sequence
@@ -15,27 +15,27 @@ from ssl_vision.sweeps.worker import Worker
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A worker that is started elsewhere."""
+    """A worker that runs as a cluster job."""
 
     plan: Plan
     workers: int | None
     per_gpu: int | None
 
     def __call__(self) -> int:
-        """Works until the queue has nothing to take; the number of a signal that ended it, or 0."""
+        """Run until the queue has no trial to start, and return the number of a received signal or 0."""
         places = slots(workers=self.workers, per_gpu=self.per_gpu)
         return Worker(Queue(self.plan), places, waits=False).work()
 
     def checkpoint(self) -> Any:
-        """What submitit puts in the queue where SLURM ends the job; the trials save as this process dies."""
+        """Return the job that submitit queues again at the time limit, when the trials save and end."""
         return needed("submitit", extra="sweep").helpers.DelayedSubmission(self)
 
 
 def submitted(job: SlurmJob, options: Submitit) -> list[Any]:
-    """Starts the jobs.
+    """Start the jobs.
 
     Raises:
-        InputError: submitit is not installed, there is no SLURM, or it refuses.
+        InputError: submitit is not installed, or SLURM is missing or rejects the jobs.
     """
     submitit = needed("submitit", extra="sweep")
     optional = {
@@ -62,7 +62,7 @@ def submitted(job: SlurmJob, options: Submitit) -> list[Any]:
 
 
 def ended(jobs: Sequence[Any], *, every: float = 2.0) -> list[str]:
-    """Waits for the jobs; what is to be said of those that failed."""
+    """Wait for the jobs and return a message for each failed one."""
     while not all(job.done() for job in jobs):
         time.sleep(every)
     return [f"job {job.job_id} failed: see {job.paths.stderr}" for job in jobs if job.exception() is not None]

@@ -1,4 +1,4 @@
-"""The arguments by which sweeps and reproductions call ``ssl-vision evaluate``."""
+"""Arguments of ``ssl-vision evaluate`` for sweeps and reproductions."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,12 +7,12 @@ from ssl_vision.cli.import_paths import names_in_command
 
 
 def evaluate_arguments(run: Path, protocols: Sequence[str], *, fit: Sequence[str]) -> list[str]:
-    """Arguments of ``ssl-vision`` that evaluate a run, without baselines and without cached features.
+    """Return arguments of ``ssl-vision`` that evaluate a run without baselines and without cached features.
 
     Args:
         run: the run directory.
         protocols: names or paths of protocols.
-        fit: the command that trained it; the classes that it names may be imported.
+        fit: command that trained the run; classes that it names may be imported.
     """
     named = dict.fromkeys(names_in_command(fit))
     allowed = [f"--allow_class={name}" for name in named if not name.startswith("ssl_vision.")]

@@ -1,4 +1,4 @@
-"""Evaluation of a sweep's finished trials: what is missing, and the process that measures it."""
+"""Evaluation of the finished trials of a sweep."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from ssl_vision.sweeps.trials import Trial
 
 
 def evaluation_line(plan: Plan, trial: Trial, protocols: Sequence[str]) -> CommandLine:
-    """The command that evaluates a trial under some protocols."""
+    """Return the command that evaluates a trial under some protocols."""
     line = command_line(plan, trial)
     words = evaluate_arguments(plan.folder / trial.name, protocols, fit=line.words)
     shown = evaluate_arguments(plan.folder / trial.name, protocols, fit=line.shown)
@@ -33,10 +33,10 @@ class EvaluationProcess(TrialProcess):
     """The process that evaluates a finished trial.
 
     Args:
-        plan: the sweep's.
-        claim: on the trial; the process inherits its lock.
-        protocols: those to measure.
-        environment: variables besides those of this process.
+        plan: plan of the sweep.
+        claim: claim on the trial, whose lock the process inherits.
+        protocols: protocols to measure.
+        environment: environment variables in addition to those of this process.
 
     Raises:
         InputError: the command cannot be started.
@@ -56,30 +56,30 @@ class EvaluationProcess(TrialProcess):
 
 
 class Evaluations:
-    """The finished trials of a sweep that have not been measured under each of its protocols.
+    """The finished trials of a sweep that are not yet evaluated under each of its protocols.
 
-    What is missing of a trial is read from its evaluation.json, so that a trial is evaluated once, also where
-    ``ssl-vision evaluate`` was called by hand. A failed evaluation is repeated at the next start.
+    Missing measurements are determined from evaluation.json, so a trial is evaluated once, even if
+    ``ssl-vision evaluate`` was called manually. A failed evaluation is repeated at the next start.
 
     Args:
-        queue: the sweep's.
+        queue: queue of the sweep.
     """
 
     def __init__(self, queue: Queue) -> None:
         self.queue, self.plan = queue, queue.plan
         self.failed: dict[str, str] = {}
-        """Reasons by the name of the trial."""
+        """Reasons of failures by the name of the trial."""
         self._done: set[str] = set()
 
     def missing(self, trial: Trial) -> list[str]:
-        """The protocols under which a trial has no row of its last epoch."""
+        """List the protocols for which a trial has no row of its last epoch."""
         run = Run(self.plan.folder / trial.name)
         rows = rows_of_own_data(run.evaluation, run.config, epoch=run.epoch)
         measured = {row.get("protocol") for row in rows}
         return [protocol for protocol in self.plan.evaluate if Path(protocol).stem not in measured]
 
     def start(self, environment: Mapping[str, str]) -> EvaluationProcess | None:
-        """Claims a trial and starts its evaluation; None where there is nothing to start now."""
+        """Claim a trial and start its evaluation; None if there is nothing to start now."""
         claim = self.queue.claim_finished(self._open) if self.plan.evaluate else None
         if claim is None:
             return None
@@ -90,7 +90,7 @@ class Evaluations:
             raise
 
     def end(self, process: EvaluationProcess, code: int) -> str:
-        """Records how an evaluation ended and releases the trial; what was measured, in words."""
+        """Record the result of an evaluation, release the trial, and describe the measurements."""
         trial = process.claim.trial
         try:
             missing = self.missing(trial)
@@ -108,18 +108,18 @@ class Evaluations:
         return ", ".join(f"{name} {value:.4g}" for name, value in accuracies.items() if not layer_of(name)[1])
 
     def left(self) -> bool:
-        """Whether another process evaluates a trial, or this one has yet to."""
+        """Return True if trials remain to be evaluated by this or another process."""
         return any(name not in self.failed for name in self.unevaluated())
 
     def unevaluated(self) -> list[str]:
-        """Names of the finished trials that lack measurements."""
+        """List the names of finished trials with missing measurements."""
         if not self.plan.evaluate:
             return []
         finished = [record.trial for record in self.queue.records() if record.state == "finished"]
         return [trial.name for trial in finished if self._open(trial) or trial.name in self.failed]
 
     def _open(self, trial: Trial) -> bool:
-        """Whether a trial is to be evaluated by this process."""
+        """Return True if this process should evaluate a trial."""
         if trial.name in self._done or trial.name in self.failed:
             return False
         try:

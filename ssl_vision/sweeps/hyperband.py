@@ -1,4 +1,4 @@
-"""W&B's early termination: a trial that is not among the best so far ends."""
+"""W&B's early termination of trials that are not among the best."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,11 @@ from ssl_vision.errors import InputError
 
 @dataclass(frozen=True)
 class Hyperband:
-    """At each bracket a trial goes on if it is among the best n/eta + 1, rounded down, of the n there so far.
+    """Rule of early termination with brackets.
 
-    A bracket is a number of values of the metric that a trial has logged: min_iter · eta^k, or
-    max_iter / eta^k for k = 1 … s.
+    At each bracket, a trial continues if it is among the best n/eta + 1, rounded down, of the n trials that
+    have reached the bracket so far. A bracket is a number of logged values of the metric: min_iter · eta^k,
+    or max_iter / eta^k for k = 1 … s.
     """
 
     eta: float
@@ -22,10 +23,10 @@ class Hyperband:
     max_iter: int | None
     s: int | None
     strict: bool
-    """Compares the value at the bracket, else the best one up to there."""
+    """True compares the value at the bracket, False the best value so far."""
 
     def brackets(self, count: int) -> list[int]:
-        """The brackets that a trial with so many values has come to, from the first one on."""
+        """List the brackets that a trial with ``count`` values has reached, in ascending order."""
         if self.max_iter is not None:
             counts = [int(self.max_iter / self.eta**k) for k in range(self.s or 0, 0, -1)]
         else:
@@ -36,27 +37,27 @@ class Hyperband:
         return [bracket for bracket in dict.fromkeys(counts) if 1 <= bracket <= count]
 
     def value(self, values: Sequence[float], bracket: int, sign: int) -> float:
-        """The value by which a trial is judged; NaN is the worst."""
+        """Return the value that is compared at a bracket; NaN is the worst."""
         good = [-math.inf if math.isnan(value) else sign * value for value in values[:bracket]]
         return sign * (good[-1] if self.strict else max(good))
 
     def goes_on(self, value: float, others: Sequence[float], sign: int) -> bool:
-        """True if a trial goes on beyond a bracket.
+        """Return True if a trial continues after a bracket.
 
         Args:
-            value: the trial's.
-            others: those of all other trials that came there before it.
-            sign: 1 where more is better, else −1.
+            value: value of the trial.
+            others: values of all other trials that reached the bracket before.
+            sign: 1 if higher is better, otherwise −1.
         """
         ranked = sorted(-sign * other for other in (value, *others))
         return -sign * value <= ranked[int(len(ranked) / self.eta)]
 
 
 def read_hyperband(where: str, given: Any) -> Hyperband:
-    """The section ``early_terminate`` of a sweep file.
+    """Read the section ``early_terminate`` of a sweep file.
 
     Raises:
-        InputError: another type than hyperband, an unknown key, or a value out of range.
+        InputError: the type is not hyperband, a key is unknown, or a value is out of range.
     """
     if not isinstance(given, Mapping):
         raise InputError(f"{where}: expected a table of keys and values, got {given!r}")

@@ -1,4 +1,4 @@
-"""Where trials run: on this machine's GPUs or cores, or in the jobs of a cluster."""
+"""Resources for trials: the GPUs and cores of this machine, or cluster jobs."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from ssl_vision.errors import InputError
 
 
 def gpus() -> list[str]:
-    """The GPUs that are to be used, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    """List the available GPUs by their names in ``CUDA_VISIBLE_DEVICES``."""
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
     if shutil.which("nvidia-smi") is None:
@@ -23,20 +23,21 @@ def gpus() -> list[str]:
 
 
 def slots(*, workers: int | None, per_gpu: int | None) -> list[dict[str, str]]:
-    """The environment of each trial that may run at a time.
+    """Return environment variables for each trial that may run at the same time.
 
     Args:
-        workers: how many; one sees all GPUs, several share them out. None is one for each GPU, or one.
-        per_gpu: how many for each GPU, instead.
+        workers: number of trials at a time. A single trial uses all GPUs, several trials are distributed over
+            them. None starts one trial for each GPU, or one without a GPU.
+        per_gpu: number of trials at a time on each GPU, instead of ``workers``.
 
     Raises:
-        InputError: both are given, or ``per_gpu`` where there is no GPU.
+        InputError: both are given, or ``per_gpu`` is given and there is no GPU.
     """
     if workers is not None and per_gpu is not None:
-        raise InputError("--workers and --per_gpu both say how many trials run at a time: give one of them")
+        raise InputError("--workers and --per_gpu both set the number of trials at a time: use one of them")
     visible = gpus()
     if per_gpu is not None and not visible:
-        raise InputError("--per_gpu: nvidia-smi finds no GPU here; give --workers")
+        raise InputError("--per_gpu: nvidia-smi found no GPU; use --workers")
     count = workers if workers is not None else len(visible) * (per_gpu or 1) or 1
     cores = max(1, len(os.sched_getaffinity(0)) // count) if hasattr(os, "sched_getaffinity") else 1
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(cores)}
@@ -49,17 +50,17 @@ def slots(*, workers: int | None, per_gpu: int | None) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class Submitit:
-    """Workers that submitit starts as jobs.
+    """Cluster jobs that submitit starts.
 
     Args:
-        jobs: how many; 0 works on this machine.
-        partition: SLURM's.
-        account: SLURM's.
-        timeout_min: minutes of a job; one that is not done by then is queued again and goes on.
-        gpus: of a job.
-        cpus: cores of a job.
-        mem_gb: memory of a job.
-        cluster: local starts the jobs as processes of this machine, for a trial.
+        jobs: number of jobs; 0 runs the trials on this machine.
+        partition: SLURM partition.
+        account: SLURM account.
+        timeout_min: time limit of a job in minutes; an unfinished job is queued again and continues.
+        gpus: number of GPUs of a job.
+        cpus: number of CPU cores of a job.
+        mem_gb: memory of a job in GB.
+        cluster: "slurm", or "local" to test the jobs as processes on this machine.
     """
 
     jobs: NonNegativeInt = 0

@@ -1,4 +1,4 @@
-"""A sweep file's command with W&B's macros, and the command line that it becomes for one trial."""
+"""Expansion of W&B's macros in the command of a sweep file."""
 
 import itertools
 import json
@@ -18,10 +18,10 @@ _WHOLE = re.compile(r"\$\{(.*)\}")
 
 
 def check_command(where: str, command: Any, program: Any) -> None:
-    """Refuses a command that cannot be expanded.
+    """Check that a command can be expanded.
 
     Raises:
-        InputError: it is no list, names an unknown macro, or a program that is not given.
+        InputError: it is not a list, or contains an unknown macro or ``${program}`` without a program.
     """
     if not isinstance(command, list) or not command:
         raise InputError(f"{where}: expected a list of words and macros, got {command!r}")
@@ -30,11 +30,11 @@ def check_command(where: str, command: Any, program: Any) -> None:
         if macro and not _ENVIRONMENT.search(str(word)) and macro[1] not in MACROS:
             raise InputError(f"{where}: unknown macro '{word}'{closest_match(macro[1], MACROS)}")
         if macro and macro[1] == "program" and not isinstance(program, str):
-            raise InputError(f"{where}: ${{program}} stands there, and the file has no program")
+            raise InputError(f"{where}: uses ${{program}}, but the file has no program")
 
 
 def variables(command: Sequence[Any]) -> list[str]:
-    """Names of the environment variables whose values a command contains."""
+    """List the environment variables whose values a command contains."""
     return list(dict.fromkeys(name for word in map(str, command) for name in _ENVIRONMENT.findall(word)))
 
 
@@ -46,20 +46,20 @@ def expanded(
     json_file: Path,
     values: bool = True,
 ) -> list[str]:
-    """The command line of one trial.
+    """Return the command line of a trial.
 
-    It is what ``wandb agent`` makes of the same command, but for ``${interpreter}``, which is the Python
-    that runs this.
+    It equals that of ``wandb agent``, except for ``${interpreter}``, which is the Python of this process.
 
     Args:
-        command: words, of which some are macros.
-        parameters: names and values, in the order in which they are to be given.
-        program: for ``${program}``.
-        json_file: for ``${args_json_file}``.
-        values: replace ``${envvar:NAME}`` by its value, which may be a secret, unless the line is shown.
+        command: words and macros.
+        parameters: names and values in the order of the command line.
+        program: value of ``${program}``.
+        json_file: value of ``${args_json_file}``.
+        values: replace ``${envvar:NAME}`` by its value. Use False to display the line, because the value may
+            be a secret.
 
     Raises:
-        InputError: an environment variable that is not set.
+        InputError: an environment variable is not set.
     """
     macros = _macros(parameters, str(program), str(json_file))
     line: list[str] = []
@@ -71,7 +71,7 @@ def expanded(
 
 
 def is_fit(line: Sequence[str]) -> bool:
-    """Whether a command line is one of ``ssl-vision fit``, however it is started."""
+    """Return True if a command line starts ``ssl-vision fit`` in any way."""
     words = [Path(word).name for word in line]
     return any(
         word in ("ssl_vision", "ssl-vision") and after == "fit" for word, after in itertools.pairwise(words)
@@ -85,7 +85,7 @@ def _variable(match: re.Match[str]) -> str:
 
 
 def _macros(parameters: Mapping[str, Any], program: str, json_file: str) -> dict[str, list[str]]:
-    """The words that each macro stands for."""
+    """Return the words that replace each macro."""
     words = [f"{name}={value}" for name, value in parameters.items()]
     text = json.dumps(dict(parameters))
     return {

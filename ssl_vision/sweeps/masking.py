@@ -1,7 +1,7 @@
-"""A program that copies its input to its output without the values of some environment variables.
+"""Program that copies its input to its output and masks the values of some environment variables.
 
-A trial's output passes through it on the way to the log if the sweep's command contains such values. It is
-a process of its own, so that a trial can write until its end even if the worker that started it is killed.
+The output of a trial passes through it to the log if the command of the sweep contains such values. It is a
+separate process, so that a trial can write until it ends even if its worker is killed.
 """
 
 import json
@@ -10,15 +10,15 @@ import sys
 from collections.abc import Iterable, Mapping
 
 _SHORTEST = 4
-"""Values with fewer characters are not masked: they would be found in ordinary words."""
+"""Minimum length of masked values; shorter values would be found in ordinary words."""
 
 
 def masks(names: Iterable[str], environment: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """What is to be replaced by what, the longest first: each line of a value, plain and escaped.
+    """Return pairs of text and replacement for each line of a value, plain and escaped, longest first.
 
     Args:
-        names: environment variables that are set.
-        environment: their values.
+        names: names of environment variables that are set.
+        environment: values of the variables.
     """
     forms = {
         form: f"${{envvar:{name}}}"
@@ -31,7 +31,7 @@ def masks(names: Iterable[str], environment: Mapping[str, str]) -> list[tuple[by
 
 
 def masked(line: bytes, replacements: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A line of output without the values."""
+    """Replace the values in a line of output."""
     for value, macro in replacements:
         line = line.replace(value, macro)
     return line

@@ -1,4 +1,4 @@
-"""What a sweep file says of one parameter: the values it takes, or how one is drawn."""
+"""Parameters of a sweep file, given by their values or by a distribution."""
 
 import json
 import math
@@ -15,7 +15,7 @@ Quantile = Callable[[Mapping[str, Any], float], float]
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some values."""
+    """A parameter with a list of values."""
 
     values: tuple[Any, ...]
     probabilities: tuple[float, ...] | None = None
@@ -33,7 +33,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Range:
-    """A number from a distribution, by its name in W&B's sweep files."""
+    """A parameter with a distribution of W&B's sweep files."""
 
     distribution: str
     options: Mapping[str, Any]
@@ -79,21 +79,21 @@ _QUANTILES: dict[str, Quantile] = {
     "normal": _normal,
     "log_normal": lambda options, u: math.exp(_normal(options, u)),
 }
-"""The quantile function of each distribution; ``q_`` before a name rounds to multiples of q."""
+"""Quantile functions of the distributions; the prefix ``q_`` rounds to multiples of q."""
 
 _QUANTIZED = ("uniform", "log_uniform", "log_uniform_values", "normal", "log_normal")
 DISTRIBUTIONS = (*_QUANTILES, *(f"q_{name}" for name in _QUANTIZED))
 
 
 def read_parameter(where: str, given: Mapping[str, Any]) -> Parameter:
-    """A parameter as a sweep file has it: ``value``, ``values``, or a distribution and its options.
+    """Read a parameter of a sweep file: ``value``, ``values``, or a distribution and its options.
 
     Args:
-        where: its place in the file, for messages.
-        given: its keys and values.
+        where: place in the file, for messages.
+        given: keys and values of the parameter.
 
     Raises:
-        InputError: an unknown key or distribution, a key that lacks, or a value out of range.
+        InputError: a key or distribution is unknown, a key is missing, or a value is out of range.
     """
     name = given.get("distribution") or _implied(where, given)
     if name == "constant" and "value" in given:
@@ -119,9 +119,10 @@ def read_parameter(where: str, given: Mapping[str, Any]) -> Parameter:
 
 
 def optuna_distribution(parameter: Parameter) -> Any:
-    """The parameter as Optuna's samplers want it, and ``from_optuna`` takes it back.
+    """Convert a parameter to a distribution of Optuna; ``from_optuna`` converts its values back.
 
-    A choice is one of texts; a range that Optuna knows is that range; another is its quantile in [0, 1].
+    A choice becomes a choice of texts. Distributions that Optuna has are converted directly, and all others
+    to their quantile in [0, 1].
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -136,7 +137,7 @@ def optuna_distribution(parameter: Parameter) -> Any:
 
 
 def from_optuna(parameter: Parameter, value: Any) -> Any:
-    """The parameter's value, of what Optuna suggested."""
+    """Convert a suggestion of Optuna to the value of the parameter."""
     if isinstance(parameter, Choice):
         return json.loads(value)
     if parameter.distribution in ("int_uniform", "uniform", "log_uniform_values"):
@@ -145,7 +146,7 @@ def from_optuna(parameter: Parameter, value: Any) -> Any:
 
 
 def _implied(where: str, given: Mapping[str, Any]) -> str:
-    """What W&B takes a parameter for that names no distribution."""
+    """Return the distribution that W&B assumes for a parameter without one."""
     if "values" in given:
         return "categorical"
     if "value" in given:
@@ -154,7 +155,7 @@ def _implied(where: str, given: Mapping[str, Any]) -> str:
         ends = (given["min"], given["max"])
         return "int_uniform" if all(type(end) is int for end in ends) else "uniform"
     check_keys(where, given, ("value", "values", "min", "max", "distribution", "parameters"))
-    raise InputError(f"{where}: give value, values, min and max, a distribution, or nested parameters")
+    raise InputError(f"{where}: specify value, values, min and max, a distribution, or nested parameters")
 
 
 def _choice(where: str, given: Mapping[str, Any]) -> Choice:
@@ -163,7 +164,7 @@ def _choice(where: str, given: Mapping[str, Any]) -> Choice:
         raise InputError(f"{where}.values: expected a list of values, got {values}")
     texts = [json.dumps(value, default=str) for value in values]
     if len(set(texts)) < len(texts):
-        raise InputError(f"{where}.values: {values} names a value twice")
+        raise InputError(f"{where}.values: {values} contains a value twice")
     if shares is None:
         return Choice(tuple(values))
     if not isinstance(shares, list) or len(shares) != len(values):

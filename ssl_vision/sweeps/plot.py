@@ -1,220 +1,357 @@
-"""A page of charts of a sweep: its metric and its accuracies against what was varied."""
+"""A page about a sweep: its trials in a table, and charts of its metric and accuracies."""
 
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from markupsafe import Markup
+
 from ssl_vision.descriptions import LAYERS, description_of, layer_of
-from ssl_vision.optional import needed
+from ssl_vision.progress import duration
+from ssl_vision.report.curves import marks, style
+from ssl_vision.report.markup import COLOURS, DASHES, macros, number, numbers
+from ssl_vision.report.page import Section, render
+from ssl_vision.report.weights import SHADES
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.registry import Run
-from ssl_vision.sweeps.results_table import ranked, test_metrics
+from ssl_vision.sweeps.results_table import columns, ranked, test_metrics
 from ssl_vision.sweeps.sweep_file import SweepMetric
 from ssl_vision.sweeps.sweep_plan import Record
 from ssl_vision.sweeps.trials import short_value
 
 _SEED = "seed_everything"
 _WIDE = 10.0
-"""From this ratio of the largest to the smallest on, an axis is logarithmic."""
+"""Ratio of the largest to the smallest value from which an axis is logarithmic."""
+
+_MOST_TICKS = 8
+_MOST_BOXES = 20
+"""Largest number of trials with a checkbox each."""
+
+_SYMBOLS = {"circle": "●", "diamond": "◆", "square": "■", "triangle-up": "▲", "cross": "✚"}
+"""Symbols of the settings, which change each time the colours repeat."""
 
 _DASHES = dict(zip(LAYERS, ("solid", "dash", "dot"), strict=True))
-_HEIGHT, _COLUMNS = 420, 2
 
 Values = Mapping[str, float | None]
-"""Values of a metric by the name of the trial."""
-
-Panel = tuple[str, Callable[[Any, dict[str, int]], None]]
-"""Title of a chart, and the function that draws it, given the figure and its row and column."""
+"""Values of a metric, in percent if it is an accuracy, by the name of the trial."""
 
 
 @dataclass(frozen=True)
-class Page:
-    """What the charts of a sweep are drawn from."""
+class SweepResults:
+    """The results from which the page of a sweep is made.
+
+    Args:
+        records: trials with a value, best first.
+        metric: metric of the sweep.
+        values: values of the sweep's metric and of all accuracies, by the name of the metric.
+    """
 
     records: Sequence[Record]
-    """Trials with a value, best first."""
-    axis: str | None
-    """The parameter to plot against."""
+    metric: SweepMetric
+    values: Mapping[str, Values]
+
+    @property
+    def axis(self) -> str | None:
+        """The parameter to plot against: the one with the most values, numeric if there is one."""
+        varied = self.records[0].trial.varied
+        names = [name for name in varied if name != _SEED] or list(varied)
+
+        def weight(name: str) -> tuple[bool, int]:
+            values = [record.trial.varied.get(name) for record in self.records]
+            return _numeric(values), len(set(map(str, values)))
+
+        return max(names, key=weight, default=None)
 
     @property
     def settings(self) -> dict[str, list[Record]]:
-        """The trials that differ in the axis and the seed alone, by what the others have."""
+        """Trials that differ only in the axis and the seed, by their other parameters."""
         return _grouped(self.records, (self.axis, _SEED))
 
+    @property
+    def accuracies(self) -> list[list[str]]:
+        """Names of the evaluated accuracies, one list for each metric with all of its layers."""
+        groups: dict[str, list[str]] = defaultdict(list)
+        for name in list(self.values)[1:]:
+            groups[layer_of(name)[0]].append(name)
+        return list(groups.values())
+
     def x(self, record: Record) -> Any:
-        """Where a trial stands on the axis."""
+        """Position of a trial on the axis."""
         value = record.trial.varied.get(self.axis) if self.axis else record.trial.name
-        return value if _numbers([value]) else short_value(value)
+        return value if _numeric([value]) else short_value(value)
 
 
 def write_plot(folder: Path, records: Sequence[Record], metric: SweepMetric) -> Path | None:
-    """Writes ``sweep.html``, which needs nothing besides; None where no trial has a value yet.
+    """Write ``sweep.html``, one file that works offline; return None if no trial has a value yet.
 
-    Charts of the sweep's metric and of each accuracy that ``ssl-vision evaluate`` measured against the
-    parameter with the most values, a line through the means of each setting of the others; of the metric over
-    the epochs; and a heat map for each two parameters of numbers.
+    The page lists the trials and draws the metric of the sweep and each accuracy of ``ssl-vision evaluate``
+    against the parameter with the most values, with a line through the means of each setting of the other
+    parameters. Heat maps follow if two parameters are numeric, and the metric over the epochs. Charts whose
+    values are all equal are left out.
     """
     order = [record for record in ranked(records, metric) if record.value is not None]
     if not order:
         return None
-    page = Page(order, _axis(order))
-    values: dict[str, Values] = {metric.name: {record.trial.name: record.value for record in order}}
+    scale = description_of(metric.name).scale
+    values: dict[str, Values] = {metric.name: {r.trial.name: scale * (r.value or 0.0) for r in order}}
     measured = {record.trial.name: test_metrics(folder, record) for record in order}
     for name in dict.fromkeys(name for each in measured.values() for name in each):
         if description_of(name).percent:
-            values[name] = {trial: each.get(name) for trial, each in measured.items()}
-    panels = [_against_axis(page, [metric.name], values, legend=True), _over_epochs(page, folder, metric)]
-    accuracies = _by_layer(list(values)[1:])
-    panels += [_against_axis(page, names, values, legend=not i) for i, names in enumerate(accuracies)]
-    panels += _heat_maps(page, {name: own for name, own in values.items() if not layer_of(name)[1]})
-    rows = math.ceil(len(panels) / _COLUMNS)
-    figure = needed("plotly.subplots", extra="sweep").make_subplots(
-        rows=rows,
-        cols=_COLUMNS,
-        horizontal_spacing=0.12,
-        vertical_spacing=0.25 / rows,
-        subplot_titles=[title for title, _ in panels],
-    )
-    for number, (_, draw) in enumerate(panels):
-        draw(figure, {"row": number // _COLUMNS + 1, "col": number % _COLUMNS + 1})
-    height = _HEIGHT * rows + 180
-    legend = {"orientation": "h", "y": 1 + 40 / height, "yanchor": "bottom"}
-    figure.update_layout(title=folder.name, template="plotly_white", legend=legend, height=height)
+            values[name] = {
+                trial: 100 * own[name] if name in own else None for trial, own in measured.items()
+            }
+    results = SweepResults(order, metric, values)
+    axis = results.axis or "trial"
+    sections = [
+        _trials(folder, ranked(records, metric), results),
+        _against_axis("metric", f"{metric.name} by {axis}", [[metric.name]], results),
+        _against_axis("accuracies", f"Test accuracy by {axis}", results.accuracies, results),
+        _heat_maps(results),
+        _over_epochs(folder, results),
+    ]
+    page = render(folder.name, _summary(folder, records, results), [each for each in sections if each.html])
     path = folder / "sweep.html"
     with atomic_write(path) as partial:
-        figure.write_html(partial, include_plotlyjs=True)
+        partial.write_text(page, encoding="utf-8")
     return path
 
 
-def _against_axis(page: Page, names: Sequence[str], values: Mapping[str, Values], *, legend: bool) -> Panel:
-    """Points of the trials, and lines through the means of the finished ones: a colour for each setting.
+def _summary(folder: Path, records: Sequence[Record], results: SweepResults) -> Markup:
+    """State what was varied, how many trials have finished, and which one is the best."""
+    finished = sum(record.state == "finished" for record in records)
+    best, name = results.records[0].trial, results.metric.name
+    unit = " %" if description_of(name).percent else ""
+    settings = _listed([f"{key} {short_value(value)}" for key, value in best.varied.items()])
+    sentences = [
+        f"{finished} of {len(records)} trials have finished. "
+        f"They vary {_listed(list(best.varied)) or 'nothing'}.",
+        f"The best {name} is {_shown(name, results.values[name][best.name])}{unit}, "
+        f"with {settings or best.name}.",
+    ]
+    if name.startswith("val/") and (folder / best.name / "config.yaml").exists():
+        sentences.append(f"{name} is measured in validation, on {Run(folder / best.name).validated_on}.")
+    return Markup("<p>{}</p>").format(" ".join(sentences))
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names in a sentence, such as "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def _trials(folder: Path, records: Sequence[Record], results: SweepResults) -> Section:
+    """A table of all trials, best first, with the accuracies of the backbone."""
+    names = [name for name in results.values if not layer_of(name)[1]]
+    rows = []
+    for record in records:
+        run, trial = Run(folder / record.trial.name), record.trial
+        varied = {key: short_value(value) for key, value in columns(trial.varied, results.metric).items()}
+        seconds = run.seconds if run.log_damage is None else None
+        rows.append({
+            **(varied or {"trial": trial.name}),
+            **{_titled(name): _shown(name, results.values[name].get(trial.name)) for name in names},
+            "state": record.state, "time": "" if seconds is None else duration(seconds), "note": record.note,
+        })  # fmt: skip
+    head = [name for name in rows[0] if any(row[name] for row in rows)]
+    table = macros.table(head, [[row[name] for name in head] for row in rows], caption="All trials")
+    lead = f"Trials are ranked by {results.metric.name} alone, best first."
+    if len(names) > 1:
+        lead += " Test accuracies were measured by ssl-vision evaluate after training, on the backbone."
+    return Section("trials", "Results of the trials", lead, table)
+
+
+def _against_axis(key: str, title: str, metrics: Sequence[Sequence[str]], results: SweepResults) -> Section:
+    """A chart for each metric, with a point for each trial and a line through the means of each setting.
 
     Args:
-        page: the trials.
-        names: a metric at one or several layers, of which each has its own dashes.
-        values: of the metrics.
-        legend: name the lines in the legend.
+        key: anchor of the section.
+        title: heading of the section.
+        metrics: metrics, each as a list of its names at several layers.
+        results: the results.
     """
-
-    def draw(figure: Any, place: dict[str, int]) -> None:
-        for (number, (setting, group)), name in itertools.product(enumerate(page.settings.items()), names):
-            measured = [record for record in group if values[name].get(record.trial.name) is not None]
-            y = {record.trial.name: values[name][record.trial.name] for record in measured}
-            layer = layer_of(name)[1] if len(names) > 1 else ""
-            colour = f"hsl({(number * 137.5) % 360:.0f},60%,45%)"
-            finished: dict[Any, list[float]] = defaultdict(list)
-            for record in measured:
-                if record.state == "finished":
-                    finished[page.x(record)].append(y[record.trial.name] or 0.0)
-            places = sorted(finished, key=lambda x: x if _numbers([x]) else str(x))
-            label = " ".join(filter(None, [setting, layer or ("backbone" if len(names) > 1 else "")]))
-            line = {"color": colour, "dash": _DASHES[layer or "backbone"]}
-            figure.add_scatter(
-                x=places, y=[fmean(finished[x]) for x in places], name=label, mode="lines", line=line,
-                legendgroup=label, showlegend=legend and bool(label), **place,
+    settings = list(results.settings)
+    symbols = list(_SYMBOLS)
+    charts, constants, layers = list[Markup](), list[str](), dict[str, int]()
+    for names in metrics:
+        known = {value for name in names for value in results.values[name].values() if value is not None}
+        if len(known) < 2:
+            constants += [f"{_titled(names[0])} is {value:.4g} in every trial." for value in known]
+            continue
+        traces: list[dict[str, Any]] = []
+        for (place, (setting, group)), name in itertools.product(enumerate(results.settings.items()), names):
+            layer = layer_of(name)[1] or "backbone"
+            layers[layer] = list(LAYERS).index(layer)
+            single = settings == [""] and len(names) > 1
+            colour = COLOURS[(layers[layer] if single else place) % len(COLOURS)]
+            traces += _points(
+                results, group, name, meta=layer if single else setting, colour=colour,
+                label=" ".join(filter(None, [setting, layer if len(names) > 1 else ""])),
+                symbol=symbols[place // len(COLOURS) % len(symbols)],
             )  # fmt: skip
-            figure.add_scatter(
-                x=[page.x(record) for record in measured],
-                y=[y[record.trial.name] for record in measured],
-                text=[f"{record.trial.name} ({record.state})" for record in measured],
-                mode="markers",
-                marker={
-                    "color": colour,
-                    "symbol": ["circle" if r.state == "finished" else "circle-open" for r in measured],
-                },
-                legendgroup=label,
-                showlegend=False,
-                **place,
-            )
-        numbers: list[Any] = [page.x(record) for record in page.records]
-        if page.axis and _numbers(numbers) and min(numbers) > 0 and max(numbers) / min(numbers) >= _WIDE:
-            figure.update_xaxes(type="log", **place)
-        figure.update_xaxes(title=page.axis or "trial", **place)
-        figure.update_yaxes(title=names[0], **place)
-
-    return names[0], draw
-
-
-def _over_epochs(page: Page, folder: Path, metric: SweepMetric) -> Panel:
-    """The metric's course in every trial."""
-
-    def draw(figure: Any, place: dict[str, int]) -> None:
-        for record in page.records:
-            run = Run(folder / record.trial.name)
-            curve = run.curve(metric.name) if run.log_damage is None else []
-            x, y = [epoch + 1 for _, epoch, _ in curve], [value for _, _, value in curve]
-            figure.add_scatter(
-                x=x, y=y, name=record.trial.name, mode="lines+markers", showlegend=False, **place
-            )
-        figure.update_xaxes(title="epoch", **place)
-
-    return f"{metric.name} over the epochs", draw
+        layout = {"xaxis": _axis(results), "yaxis": {}}
+        about = "; ".join(f"{t['name']}: {t['y']} at {t['x']}" for t in traces if t["mode"] == "lines")
+        note = "Solid: backbone. Dashed: hidden layer. Dotted: projector." if len(names) > 1 else ""
+        charts.append(macros.chart(_titled(names[0]), traces, layout, about=about, note=note, tall=True))
+    boxes = {}
+    if len(settings) > 1:
+        signs = list(_SYMBOLS.values())
+        boxes = {
+            setting: (signs[place // len(COLOURS) % len(signs)], COLOURS[place % len(COLOURS)])
+            for place, setting in enumerate(settings)
+        }
+    elif len(layers) > 1:
+        boxes = {layer: ("●", COLOURS[place]) for layer, place in layers.items()}
+    text = Markup("<p>{}</p>").format(" ".join(constants)) if constants else Markup()
+    if not charts:
+        return Section(key, title, html=text)
+    lead = "Each point is a trial, and lines connect the means of finished trials."
+    if any(record.state != "finished" for record in results.records):
+        lead += " Open points are trials that have not finished."
+    switches = macros.switches("Settings" if len(settings) > 1 else "Layers", boxes) if boxes else Markup()
+    return Section(key, title, lead, switches + Markup().join(charts) + text)
 
 
-def _heat_maps(page: Page, values: Mapping[str, Values]) -> list[Panel]:
-    """Means over the two parameters of numbers with the most values, a map for each metric and setting."""
+def _points(
+    results: SweepResults,
+    group: Sequence[Record],
+    name: str,
+    *,
+    meta: str,
+    colour: str,
+    label: str,
+    symbol: str,
+) -> list[dict[str, Any]]:
+    """A line through the means of the finished trials of a setting, and a point for each of its trials."""
+    measured = [(r, value) for r in group if (value := results.values[name].get(r.trial.name)) is not None]
+    finished: dict[Any, list[float]] = defaultdict(list)
+    for record, value in measured:
+        if record.state == "finished":
+            finished[results.x(record)].append(value)
+    places = sorted(finished, key=lambda x: x if _numeric([x]) else str(x))
+    dash = _DASHES[layer_of(name)[1] or "backbone"]
+    line = {
+        "x": places, "y": numbers([fmean(finished[x]) for x in places]), "name": label, "meta": meta,
+        "mode": "lines", "line": {"color": colour, "dash": dash, "width": 2}, "hoverinfo": "skip",
+    }  # fmt: skip
+    points = {
+        "x": [results.x(record) for record, _ in measured], "y": numbers([value for _, value in measured]),
+        "name": label, "meta": meta, "mode": "markers",
+        "text": [f"{record.trial.name} ({record.state})" for record, _ in measured],
+        "hovertemplate": "%{text}: %{y:.4g}<extra></extra>",
+        "marker": {
+            "color": colour, "size": 8,
+            "symbol": [symbol if r.state == "finished" else f"{symbol}-open" for r, _ in measured],
+        },
+    }  # fmt: skip
+    return [line, points]
+
+
+def _axis(results: SweepResults) -> dict[str, Any]:
+    """The layout of the axis, with the values of the trials as ticks if they are few."""
+    axis: dict[str, Any] = {"title": {"text": results.axis or "trial"}}
+    values = sorted({results.x(record) for record in results.records}, key=lambda x: (isinstance(x, str), x))
+    if not _numeric(values):
+        return axis | {"type": "category"}
+    if values[0] > 0 and values[-1] / values[0] >= _WIDE:
+        axis["type"] = "log"
+    if len(values) <= _MOST_TICKS:
+        axis |= {"tickmode": "array", "tickvals": values, "ticktext": list(map(short_value, values))}
+    return axis
+
+
+def _over_epochs(folder: Path, results: SweepResults) -> Section:
+    """The metric of the sweep over the epochs, with a line for each trial."""
+    name = results.metric.name
+    scale, traces = description_of(name).scale, list[dict[str, Any]]()
+    lines = marks([record.trial.name for record in results.records])
+    for place, record in enumerate(results.records):
+        run = Run(folder / record.trial.name)
+        curve = run.curve(name) if run.log_damage is None else []
+        colour, dash = style(place)
+        traces.append({
+            "x": [epoch + 1 for _, epoch, _ in curve], "y": numbers([scale * value for _, _, value in curve]),
+            "name": record.trial.name, "meta": record.trial.name, "mode": "lines+markers",
+            "marker": {"size": 5},
+            "line": {"color": COLOURS[colour], "dash": DASHES[dash], "width": 2},
+            "hovertemplate": "%{fullData.name}<br>epoch %{x}: %{y:.4g}<extra></extra>",
+        })  # fmt: skip
+    if not any(len(set(trace["y"])) > 1 for trace in traces):
+        return Section("epochs", "")
+    layout = {
+        "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero"},
+        "yaxis": {},
+    }
+    about = "; ".join(f"{trace['name']} ends at {trace['y'][-1]}" for trace in traces if trace["y"])
+    content = macros.chart(_titled(name), traces, layout, about=about, tall=True)
+    boxes = macros.switches("Trials", lines) if len(lines) <= _MOST_BOXES else Markup()
+    return Section("epochs", f"{name} during training", "Each line is a trial.", boxes + content)
+
+
+def _heat_maps(results: SweepResults) -> Section:
+    """Means over the two numeric parameters with the most values, one map for each metric and setting."""
     counts = {
-        name: page_values for name in page.records[0].trial.varied if (page_values := _levels(page, name))
+        name: levels for name in results.records[0].trial.varied if (levels := _levels(results.records, name))
     }
     if len(counts) < 2:
-        return []
+        return Section("heat", "")
     first, second = sorted(counts, key=lambda name: -len(counts[name]))[:2]
-    panels: list[Panel] = []
+    charts = []
     for (setting, group), (name, own) in itertools.product(
-        _grouped(page.records, (first, second, _SEED)).items(), values.items()
+        _grouped(results.records, (first, second, _SEED)).items(), results.values.items()
     ):
+        if layer_of(name)[1]:
+            continue
         cells: dict[tuple[Any, Any], list[float]] = defaultdict(list)
         for record in group:
             if record.state == "finished" and (value := own.get(record.trial.name)) is not None:
                 cells[record.trial.varied[second], record.trial.varied[first]].append(value)
         x, y = counts[first], counts[second]
-        z = [[fmean(cells[row, column]) if (row, column) in cells else None for column in x] for row in y]
+        means = {cell: number(fmean(values)) for cell, values in cells.items()}
+        if len(set(means.values())) < 2:
+            continue
+        trace = {
+            "type": "heatmap", "x": list(map(str, x)), "y": list(map(str, y)), "hoverongaps": False,
+            "z": [[means.get((row, column)) for column in x] for row in y],
+            "colorscale": SHADES, "showscale": False, "xgap": 1, "ygap": 1, "texttemplate": "%{z:.4g}",
+            "hovertemplate": f"{first} %{{x}}, {second} %{{y}}: %{{z:.4g}}<extra></extra>",
+        }  # fmt: skip
+        layout = {
+            "xaxis": {"title": {"text": first}, "type": "category", "showgrid": False},
+            "yaxis": {"title": {"text": second}, "type": "category", "showgrid": False},
+        }
+        title = " ".join(filter(None, [_titled(name), setting]))
+        about = "; ".join(
+            f"{second} {row}, {first} {column}: {mean}" for (row, column), mean in means.items()
+        )
+        charts.append(macros.chart(title, [trace], layout, about=about))
+    grid = Markup('<div class="grid wide">{}</div>').format(Markup().join(charts)) if charts else Markup()
+    lead = "Each cell is the mean over the finished trials with these two values."
+    return Section("heat", f"Means by {first} and {second}", lead, grid)
 
-        def draw(figure: Any, place: dict[str, int], z: Any = z, x: Any = x, y: Any = y) -> None:
-            figure.add_heatmap(
-                x=list(map(str, x)), y=list(map(str, y)), z=z, texttemplate="%{z:.4g}", showscale=False,
-                colorscale="Viridis", hoverongaps=False, **place,
-            )  # fmt: skip
-            figure.update_xaxes(title=first, type="category", **place)
-            figure.update_yaxes(title=second, type="category", **place)
 
-        panels.append((" ".join(filter(None, [name, setting])), draw))
-    return panels
+def _titled(name: str) -> str:
+    """The name of a metric with its unit."""
+    return f"{name}, %" if description_of(name).percent else name
 
 
-def _levels(page: Page, name: str) -> list[Any]:
-    """The values of a parameter of numbers in order; none if it has one, or is none of numbers."""
-    values = [record.trial.varied.get(name) for record in page.records]
-    levels = sorted(set(values)) if name != _SEED and _numbers(values) else []  # type: ignore[type-var]
+def _shown(name: str, value: float | None) -> str:
+    """A value of a metric in a table or a sentence; an empty text without one."""
+    return "" if value is None else f"{value:.2f}" if description_of(name).percent else f"{value:.4g}"
+
+
+def _levels(records: Sequence[Record], name: str) -> list[Any]:
+    """The values of a numeric parameter in ascending order; empty if it has one or is not numeric."""
+    values = [record.trial.varied.get(name) for record in records]
+    levels = sorted(set(values)) if name != _SEED and _numeric(values) else []  # type: ignore[type-var]
     return levels if len(levels) > 1 else []
 
 
-def _by_layer(names: Sequence[str]) -> list[list[str]]:
-    """The metrics that differ in the layer alone, the backbone first."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        groups[layer_of(name)[0]].append(name)
-    return list(groups.values())
-
-
-def _axis(records: Sequence[Record]) -> str | None:
-    """The parameter to plot against: one of numbers, if there is one, with the most values."""
-    names = [name for name in records[0].trial.varied if name != _SEED] or list(records[0].trial.varied)
-
-    def weight(name: str) -> tuple[bool, int]:
-        values = [record.trial.varied.get(name) for record in records]
-        return _numbers(values), len(set(map(str, values)))
-
-    return max(names, key=weight, default=None)
-
-
 def _grouped(records: Sequence[Record], without: Sequence[str | None]) -> dict[str, list[Record]]:
-    """Trials by the values of all parameters but some."""
+    """Trials by the values of all parameters except some."""
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         others = {name: value for name, value in record.trial.varied.items() if name not in without}
@@ -222,7 +359,7 @@ def _grouped(records: Sequence[Record], without: Sequence[str | None]) -> dict[s
     return groups
 
 
-def _numbers(values: Sequence[Any]) -> bool:
+def _numeric(values: Sequence[Any]) -> bool:
     return bool(values) and all(
         isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         for value in values

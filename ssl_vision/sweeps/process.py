@@ -1,4 +1,4 @@
-"""A trial as a process: its environment, its log, and how it ends."""
+"""Processes of trials, with their environment, log and exit code."""
 
 import ctypes
 import multiprocessing
@@ -25,7 +25,7 @@ _SECONDS = 5.0
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _FORKS = multiprocessing.get_context("forkserver")
 _OF_ONE_RUN = "WANDB_RUN_ID"
-"""A W&B id, which runs must not share."""
+"""Variable with a W&B run id, which trials must not share."""
 
 _TAIL = 1 << 16
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -36,19 +36,19 @@ class CommandLine(NamedTuple):
     """The command of a trial."""
 
     words: list[str]
-    """The program and its arguments."""
+    """Program and arguments."""
     shown: list[str]
-    """The same with ``${envvar:NAME}`` in place of values from the environment, for people and logs."""
+    """The same with ``${envvar:NAME}`` instead of values from the environment, for display and logs."""
 
 
 class Process:
     """A running trial, whose command and output are appended to a log.
 
-    When this process dies, however it dies, that one receives SIGTERM, so that ``fit`` saves.
+    If this process dies for any reason, the trial receives SIGTERM, so that ``fit`` saves a checkpoint.
 
     Args:
-        log: the file.
-        shown: the command for the log.
+        log: path of the log.
+        shown: command as it is written to the log.
     """
 
     _pid: int
@@ -61,17 +61,17 @@ class Process:
             self._begin = file.tell()
 
     def poll(self) -> int | None:
-        """The exit code, minus the number of a signal that killed it, or None while it runs."""
+        """Return the exit code, minus the number of a signal that killed it, or None while it runs."""
         raise NotImplementedError
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Sends a signal; the same signal is sent only once."""
+        """Send a signal; the same signal is sent only once."""
         if number not in self._sent and self.poll() is None:
             self._sent.add(number)
             os.kill(self._pid, number)
 
     def last_line(self) -> str:
-        """The last line that it printed."""
+        """Return the last line of the output."""
         with self.log.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(self._begin, end - _TAIL))
@@ -84,10 +84,10 @@ class TrialProcess(Process):
     """A command in a new process.
 
     Args:
-        line: the command.
-        log: the file for its output.
-        environment: variables besides those of this process.
-        inherited: file descriptors that stay open in it, such as those of locks.
+        line: command of the trial.
+        log: path of the log.
+        environment: environment variables in addition to those of this process.
+        inherited: file descriptors that the process inherits, such as those of locks.
         masked: environment variables whose values are masked in the log.
 
     Raises:
@@ -114,7 +114,7 @@ class TrialProcess(Process):
                     stderr=subprocess.STDOUT,
                     env={**common, **environment},
                     pass_fds=inherited,
-                    start_new_session=True,  # Ctrl-C reaches the runner alone, which passes it on
+                    start_new_session=True,  # Ctrl-C reaches only the runner, which forwards it
                     preexec_fn=_bound_to(os.getpid()),
                 )
             except OSError as error:
@@ -122,23 +122,23 @@ class TrialProcess(Process):
         self._pid = self._process.pid
 
     def poll(self) -> int | None:
-        """The exit code, minus the number of a signal that killed it, or None while it runs."""
+        """Return the exit code, minus the number of a signal that killed it, or None while it runs."""
         code = self._process.poll()
         if code is not None and self._masking is not None:
             with suppress(subprocess.TimeoutExpired):  # a process that outlives the trial may keep it open
-                self._masking.wait(_SECONDS)  # the last lines are in the log
+                self._masking.wait(_SECONDS)  # until the last lines are in the log
         return code
 
 
 class ForkedProcess(Process):
     """An ``ssl-vision`` command in a fork of a process that has imported torch, for very short runs.
 
-    It computes with one thread.
+    It uses one thread.
 
     Args:
-        args: the command and its options.
-        log: the file for its output.
-        environment: variables besides those of this process.
+        args: command and options.
+        log: path of the log.
+        environment: environment variables in addition to those of this process.
     """
 
     def __init__(self, args: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
@@ -149,12 +149,12 @@ class ForkedProcess(Process):
         self._pid = cast(int, self._process.pid)
 
     def poll(self) -> int | None:
-        """The exit code, minus the number of a signal that killed it, or None while it runs."""
+        """Return the exit code, minus the number of a signal that killed it, or None while it runs."""
         return self._process.exitcode
 
 
 def run_forked(args: list[str], log: Path, environment: Mapping[str, str]) -> None:
-    """Runs an ``ssl-vision`` command in this process, as ``python -m ssl_vision`` would."""
+    """Run an ``ssl-vision`` command in this process, as ``python -m ssl_vision`` does."""
     import torch
 
     os.setsid()
@@ -178,7 +178,7 @@ def _end_with_parent() -> None:
 def _masking(
     names: Sequence[str], log: BinaryIO
 ) -> Iterator[tuple[BinaryIO, subprocess.Popen[bytes] | None]]:
-    """Where a trial writes: the log, or a process that masks values of the environment on the way there."""
+    """Open the output of a trial: the log, or a process that masks values before it writes the log."""
     if not names:
         yield log, None
         return
@@ -189,7 +189,7 @@ def _masking(
 
 
 def _bound_to(parent: int) -> Callable[[], None]:
-    """What a child does before its program starts, so that its parent's death ends it."""
+    """Return a function that a child calls before its program, so that it ends when its parent dies."""
 
     def bind() -> None:
         if _LIBC is not None:

@@ -1,10 +1,10 @@
-"""The queue of a sweep's trials and the record of how they ended: an Optuna study, and a lock for each trial.
+"""The queue and results of a sweep's trials: an Optuna study, and a lock for each trial.
 
-Each attempt at a trial is an entry of the study; the state of a trial is that of its last entry. Which
-process works on a trial is not in the database: it is the one that holds the trial's lock file, which the
-kernel releases when that process dies. The trial's own process inherits the lock, so that a trial whose
-worker was killed is not started again while it still runs. One more lock ensures that one process at a time
-changes the study, which Optuna alone does not ensure on SQLite.
+Each attempt at a trial is an entry of the study, and the state of a trial is that of its last entry. The
+database does not record which process works on a trial. It is the one that holds the lock file of the trial,
+which the kernel releases when that process dies. The process of the trial inherits the lock, so that a trial
+whose worker was killed is not started again while it is still running. Another lock ensures that one process
+at a time changes the study, because Optuna does not ensure this on SQLite.
 """
 
 import fcntl
@@ -39,11 +39,11 @@ class Queue:
     """The trials of a sweep, shared by any number of processes.
 
     Args:
-        plan: the sweep's.
-        retry: put trials that failed before in the queue again, as often as the plan allows.
+        plan: plan of the sweep.
+        retry: add failed trials to the queue again, up to the number of attempts in the plan.
 
     Raises:
-        InputError: the folder holds another sweep, or something else.
+        InputError: the directory contains another sweep or other files.
     """
 
     def __init__(self, plan: Plan, *, retry: bool = False) -> None:
@@ -65,7 +65,7 @@ class Queue:
             self._fill(retry=retry)
 
     def claim(self) -> Claim | None:
-        """A trial to train, or to continue because its process died; None if there is none now."""
+        """Claim a trial to train, or to continue because its process died; None if there is none now."""
         with self._alone():
             entries = self._latest()
             waits = not self._over(entries)
@@ -76,11 +76,11 @@ class Queue:
             return self._asked(entries) if waits and self.file.method == "bayes" else None
 
     def claim_finished(self, wanted: Callable[[Trial], bool]) -> Claim | None:
-        """A finished trial that no other process works on; None if there is none now.
+        """Claim a finished trial that no other process holds; None if there is none now.
 
         Args:
-            wanted: whether a trial is to be claimed; asked before and after its lock is taken, as another
-                process may have had it.
+            wanted: function that selects trials, called before and after the lock is acquired, because
+                another process may have held it.
         """
         with self._alone():
             for entry in self._latest().values():
@@ -93,15 +93,15 @@ class Queue:
         return None
 
     def finish(self, claim: Claim, state: str, value: float | None, note: str = "") -> None:
-        """Records how a trial ended and releases it."""
+        """Record the result of a trial and release it."""
         with self._alone():
             self._end(claim.entry, state, value, note)
         claim.release()
 
     def ends_at(self, claim: Claim, values: list[float]) -> tuple[int, float] | None:
-        """The bracket at which early termination ends a trial, and its value there; None where it goes on.
+        """Return the bracket at which a trial is terminated early and its value there, or None to continue.
 
-        A trial is judged once at each bracket. The decision to end it is recorded before it takes effect.
+        A trial is judged once at each bracket. The decision is recorded before it takes effect.
         """
         early, sign = self.file.early, self.file.metric.sign
         if early is None:
@@ -125,7 +125,7 @@ class Queue:
         return None
 
     def records(self) -> list[Record]:
-        """All trials, in the order of their creation."""
+        """Return all trials in the order of their creation."""
         with self._alone():
             return [
                 Record(
@@ -138,7 +138,7 @@ class Queue:
             ]
 
     def left(self) -> tuple[int, int]:
-        """The number of trials that have ended, and the number of all."""
+        """Return the number of trials that have ended and the total number."""
         with self._alone():
             entries = self._latest()
             ended = sum(entry.state.is_finished() for entry in entries.values())
@@ -154,21 +154,20 @@ class Queue:
             yield
 
     def _opened(self) -> optuna.Study:
-        """The study of this plan; it replaces that of another plan of which no trial has begun."""
+        """Open or create the study; a study of another plan is replaced if none of its trials has begun."""
         plan, copy = self.plan, self.plan.folder / "sweep.yaml"
         names = optuna.get_all_study_names(self._storage)
         if plan.name in names:
             self._study = optuna.load_study(study_name=plan.name, storage=self._storage)
             if not copy.exists() and self._study.get_trials(deepcopy=False):
                 raise InputError(
-                    f"{plan.folder} has no sweep.yaml, but the database has a sweep '{plan.name}', of "
-                    "another folder: give this one another --name"
+                    f"{plan.folder} has no sweep.yaml, but the database has a sweep '{plan.name}' of "
+                    "another directory: choose another --name"
                 )
             changed = self._changed(copy) if copy.exists() else []
             if changed and any(self._begun(entry) for entry in self._latest().values()):
                 raise InputError(
-                    f"{plan.folder} holds a sweep that differs ({'; '.join(changed)}): "
-                    "give this one another --name"
+                    f"{plan.folder} contains a different sweep ({'; '.join(changed)}): choose another --name"
                 )
             if changed:
                 optuna.delete_study(study_name=plan.name, storage=self._storage)
@@ -185,7 +184,7 @@ class Queue:
         return study
 
     def _changed(self, copy: Path) -> list[str]:
-        """The differences between this sweep and the folder's."""
+        """List the differences between this sweep and the one in the directory."""
         before = read_sweep_file(copy)
         attributes = self._study.user_attrs
         differences = changed_keys(before.content, self.file.content)
@@ -203,7 +202,7 @@ class Queue:
         return folder.exists() or self._state(entry) in ("running", "finished", "pruned")
 
     def _fill(self, *, retry: bool) -> None:
-        """Adds the trials that are missing, and with ``retry`` those that failed."""
+        """Add missing trials and, with ``retry``, failed ones."""
         entries = self._latest()
         for trial in trials_of(self.file, cap=self.plan.cap, seed=self.plan.seed):
             if trial.name not in entries:
@@ -218,9 +217,9 @@ class Queue:
         self._study.add_trial(create_trial(state=TrialState.WAITING, user_attrs=attributes, **sampled))
 
     def _latest(self) -> dict[str, FrozenTrial]:
-        """The last entry of each trial.
+        """Return the last entry of each trial.
 
-        An entry without a trial is left by a process that died while it asked the sampler; it is ended.
+        An entry without a trial comes from a process that died during sampling; it is marked as failed.
         """
         latest: dict[str, FrozenTrial] = {}
         for entry in self._study.get_trials(deepcopy=False):
@@ -237,7 +236,7 @@ class Queue:
         return any(value is not None and reached(value) for value in values)
 
     def _taken(self, entry: FrozenTrial) -> Claim | None:
-        """The claim on an entry's trial; None if another process has it or early termination had ended it."""
+        """Claim the trial of an entry; None if another process holds it or early termination ended it."""
         claim = self._locked(entry)
         if claim is None:
             return None
@@ -251,14 +250,14 @@ class Queue:
         return claim
 
     def _locked(self, entry: FrozenTrial) -> Claim | None:
-        """The claim on an entry's trial; None if another process has it."""
+        """Claim the trial of an entry; None if another process holds it."""
         lock = self._lock(entry.user_attrs["cell"])
         if lock is None:
             return None
         return Claim(_trial(entry), entry._trial_id, entry.user_attrs["attempt"], lock)
 
     def _asked(self, entries: Mapping[str, FrozenTrial]) -> Claim | None:
-        """A new trial from the sampler, whose seed is the number of entries."""
+        """Claim a new trial from the sampler, whose seed depends on the number of entries."""
         if len(entries) >= (self.plan.cap or 0) or self._study.user_attrs.get("exhausted"):
             return None
         parameters = self.file.parameters
@@ -277,7 +276,7 @@ class Queue:
                 self._storage.set_trial_state_values(entry._trial_id, TrialState.FAIL)
                 continue
             attributes = _attributes(trial, 1)
-            for key in reversed(_ATTRIBUTES):  # the name last: with it the entry is a trial
+            for key in reversed(_ATTRIBUTES):  # the name is last, because it makes the entry a trial
                 self._storage.set_trial_user_attr(entry._trial_id, key, attributes[key])
             return Claim(trial, entry._trial_id, 1, lock)
         self._study.set_user_attr("exhausted", True)
@@ -298,7 +297,7 @@ class Queue:
         return "interrupted"
 
     def _lock(self, name: str) -> BinaryIO | None:
-        """The trial's lock, or None where another process has it."""
+        """Acquire the lock of a trial; None if another process holds it."""
         file = appended(self._locks / f"{name}.cell")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -315,7 +314,7 @@ def _attributes(trial: Trial, attempt: int) -> dict[str, Any]:
 
 def _trial(entry: FrozenTrial) -> Trial:
     attributes = entry.user_attrs
-    if Path(attributes["cell"]).name != attributes["cell"]:  # it becomes the name of a folder
+    if Path(attributes["cell"]).name != attributes["cell"]:  # it becomes the name of a directory
         raise InputError(
             f"the sweep's database names a trial {attributes['cell']}, which is a path: delete it"
         )

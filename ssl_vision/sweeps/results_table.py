@@ -1,4 +1,4 @@
-"""The results of a sweep as a table: printed, and as Markdown and CSV beside its trials."""
+"""The results of a sweep as printed, Markdown and CSV tables."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +21,11 @@ _ORDER = ("finished", "pruned", "running", "interrupted", "waiting", "failed")
 _SEED = "seed_everything"
 _EVALUATED = "Evaluated after training; trials are ranked by the metric of the sweep, not by these values:"
 _OWN = ("name", "state", "epochs", "seconds", "note", "seeds")
-"""Columns besides parameters and metric."""
+"""Columns other than parameters and metrics."""
 
 
 def ranked(records: Sequence[Record], metric: SweepMetric) -> list[Record]:
-    """The finished trials, best first, then the others."""
+    """Sort trials: finished ones first, the best at the top, then the others."""
 
     def place(record: Record) -> tuple[int, float, str]:
         value = 0.0 if record.value is None else -metric.sign * record.value
@@ -35,9 +35,10 @@ def ranked(records: Sequence[Record], metric: SweepMetric) -> list[Record]:
 
 
 def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -> str:
-    """Writes ``sweep.csv`` and ``sweep.md`` and returns the text of the latter.
+    """Write ``sweep.csv`` and ``sweep.md``, and return the text of the latter.
 
-    Trials are ranked by the sweep's metric alone; what ``ssl-vision evaluate`` measured stands beside it.
+    Trials are ranked only by the metric of the sweep. Values of ``ssl-vision evaluate`` are listed in
+    addition.
     """
     order = ranked(records, metric)
     measured = {record.trial.name: test_metrics(folder, record) for record in order}
@@ -53,12 +54,12 @@ def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -
         {key: _shown(value) for key, value in row.items() if key != "name" and key not in names}
         for row in rows
     ]
-    parts = [_table(shown)] if shown else ["no trial yet"]
+    parts = [_table(shown)] if shown else ["no trials yet"]
     if accuracies:
         lines = [
             {
                 key: _shown(row[key])
-                for key in (*_columns(record.trial.varied, metric), metric.name, *accuracies)
+                for key in (*columns(record.trial.varied, metric), metric.name, *accuracies)
             }
             for record, row in zip(order, rows, strict=True)
             if measured[record.trial.name]
@@ -70,7 +71,7 @@ def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -
         best = order[0].trial.name
         parts.append(f"best: {best}, {metric.name} {order[0].value:.4g}")
         if metric.name.startswith("val/"):
-            with suppress(InputError):  # a program of one's own may leave no config.yaml
+            with suppress(InputError):  # other programs may write no config.yaml
                 parts.append(
                     f"{metric.name} was measured in validation, on {Run(folder / best).validated_on}."
                 )
@@ -81,8 +82,8 @@ def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -
 
 
 def test_metrics(folder: Path, record: Record) -> dict[str, float]:
-    """What ``ssl-vision evaluate`` measured of a trial, by names such as ``test/linear_top1``."""
-    with suppress(InputError):  # a program of one's own may leave no config.yaml
+    """Return the values of ``ssl-vision evaluate`` for a trial, by names such as ``test/linear_top1``."""
+    with suppress(InputError):  # other programs may write no config.yaml
         return Run(folder / record.trial.name).test_metrics
     return {}
 
@@ -92,7 +93,7 @@ def _row(folder: Path, record: Record, metric: SweepMetric) -> dict[str, Any]:
     epochs, seconds = (run.epoch, run.seconds) if run.log_damage is None else (0, None)
     return {
         "name": record.trial.name,
-        **_columns(record.trial.varied, metric),
+        **columns(record.trial.varied, metric),
         "state": record.state,
         metric.name: record.value,
         "epochs": epochs or None,
@@ -107,14 +108,14 @@ def _over_seeds(
     measured: Mapping[str, Mapping[str, float]],
     accuracies: Sequence[str],
 ) -> Iterator[dict[str, str]]:
-    """Mean and interval of each setting that was trained with more than one seed, best first."""
+    """Iterate over mean and interval of each setting with more than one seed, best first."""
     settings: dict[str, Mapping[str, Any]] = {}
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         varied = record.trial.varied
         if record.state == "finished" and record.value is not None and _SEED in varied:
             setting = {name: value for name, value in varied.items() if name != _SEED}
-            settings[str(setting)] = _columns(setting, metric)
+            settings[str(setting)] = columns(setting, metric)
             groups[str(setting)].append(record)
     values: dict[str, dict[str, list[float | None]]] = {
         key: {metric.name: [record.value for record in group]}
@@ -133,13 +134,13 @@ def _over_seeds(
 
 
 def _mean(values: Sequence[float | None]) -> str:
-    """Mean and interval; empty unless every seed has a value."""
+    """Format mean and interval; empty unless every seed has a value."""
     known = [value for value in values if value is not None]
     return f"{fmean(known):.4g} ± {t_interval(known):.2g}" if len(known) == len(values) else ""
 
 
-def _columns(varied: Mapping[str, Any], metric: SweepMetric) -> dict[str, Any]:
-    """Parameters by their columns: as an option where another column has the name, as ``--name``."""
+def columns(varied: Mapping[str, Any], metric: SweepMetric) -> dict[str, Any]:
+    """Parameters by their columns; one with the name of another column becomes ``--name``."""
     taken = (*_OWN, metric.name)
     return {f"--{name}" if name in taken else name: value for name, value in varied.items()}
 
@@ -149,6 +150,6 @@ def _shown(value: Any) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Markdown of the columns that are not empty throughout."""
+    """Format the columns that contain values as Markdown."""
     names = [name for name in rows[0] if any(row[name] for row in rows)]
     return as_markdown([names, *([row[name] for name in names] for row in rows)])

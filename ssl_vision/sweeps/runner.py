@@ -1,4 +1,4 @@
-"""Runs trials in processes, as many at a time as there are slots, until none is left or a signal comes."""
+"""Runner of trials in parallel processes, until none is left or a signal is received."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from ssl_vision.sweeps.process import Process
 
 _LOOK, _IDLE = 0.1, 1.0
-"""Seconds between two looks at processes, and at the queue when there is nothing to take."""
+"""Seconds between two checks of the processes, and of the queue if there is no trial to start."""
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -18,36 +18,36 @@ P = TypeVar("P", bound=Process)
 
 
 class Trials(Generic[P]):
-    """The trials of a ``Runner``: starts them, and records how they end."""
+    """Interface of the trials of a ``Runner``: starts them and records their results."""
 
     def start(self, environment: Mapping[str, str]) -> P | None:
-        """Starts the next process; None where there is nothing to start now."""
+        """Start the next process; None if there is nothing to start now."""
         raise NotImplementedError
 
     def watch(self, process: P) -> None:
-        """Looks at a process that runs."""
+        """Check a running process."""
 
     def end(self, process: P, code: int, *, stopping: bool) -> int:
-        """Records how a process ended; the number of a signal by which all are to stop, or 0.
+        """Record the result of a process, and return the number of a signal that stops all, or 0.
 
         Args:
-            process: it has ended.
-            code: its exit code.
-            stopping: a signal has asked all processes to stop.
+            process: process that has ended.
+            code: exit code of the process.
+            stopping: True if a signal has asked all processes to stop.
         """
         raise NotImplementedError
 
     def more(self) -> bool:
-        """True if there may be something to start later, although nothing runs here."""
+        """Return True if there may be a process to start later, although none is running."""
         return False
 
 
 class Runner(Generic[P]):
-    """Keeps every slot busy and passes signals on to the processes.
+    """Runs a process in every slot and forwards signals to the processes.
 
     Args:
-        trials: they start and record.
-        slots: environment variables of each process that may run at a time.
+        trials: trials to start and record.
+        slots: environment variables of each process that may run at the same time.
     """
 
     def __init__(self, trials: Trials[P], slots: Sequence[Mapping[str, str]]) -> None:
@@ -57,10 +57,10 @@ class Runner(Generic[P]):
         self._next_start = 0.0
 
     def run(self) -> int:
-        """Runs until no trial is left, or a signal comes; the signal's number, or 0.
+        """Run until no trial is left or a signal is received, and return the number of the signal or 0.
 
-        At a signal each process saves and ends, to be continued at the next start; at a second one they are
-        killed.
+        After a signal, each process saves and ends, and continues at the next start. A second signal kills
+        them.
         """
         heeded = [number for number in _ENDS if signal.getsignal(number) is not signal.SIG_IGN]
         handlers = {number: signal.signal(number, self._on_signal) for number in heeded}
@@ -75,7 +75,7 @@ class Runner(Generic[P]):
         return self._signal
 
     def _step(self) -> bool:
-        """Looks at everything once; False at the end."""
+        """Check all slots once; return False at the end."""
         for slot, process in list(self._running.items()):
             code = process.poll()
             if code is not None:

@@ -1,4 +1,4 @@
-"""``ssl-vision sweep``: every trial of a W&B sweep file, trained without an account."""
+"""``ssl-vision sweep``: train the trials of a W&B sweep file without a W&B account."""
 
 import difflib
 import re
@@ -22,23 +22,23 @@ from ssl_vision.sweeps.sweep_file import SweepFile, check_cap, read_sweep_file
 from ssl_vision.sweeps.sweep_plan import Plan
 
 _NOT_HERE = {
-    "--overwrite": "delete the sweep's folder, or give another --name",
-    "--ckpt_path": "every trial continues from its last checkpoint by itself",
+    "--overwrite": "delete the directory of the sweep, or choose another --name",
+    "--ckpt_path": "every trial continues from its last checkpoint automatically",
 }
-"""Options of fit that a sweep decides, and what to do instead."""
+"""Options of ``fit`` that a sweep sets itself, and what to do instead."""
 
 _OPTION = re.compile(r"--?[A-Za-z]")
-"""How an option begins; -1 is a value."""
+"""The beginning of an option; -1 is a value."""
 
 
 def run(args: Sequence[str]) -> None:
-    """Trains every trial of a sweep file in a process of its own, and writes a table and a plot.
+    """Train every trial of a sweep file in its own process, and write tables and plots.
 
-    Options of ``fit`` are passed to every trial, after those of the file. The same command continues a sweep
-    that was stopped or killed; several at a time, also on machines that share the folder, share the work.
+    Options of ``fit`` are passed to every trial after those of the file. The same command resumes an
+    interrupted sweep. Several such processes, also on machines that share the directory, share the trials.
 
     Raises:
-        InputError: a wrong file or option, or a folder that holds another sweep.
+        InputError: the file or an option is invalid, or the directory contains another sweep.
     """
     parser = _parser()
     own, passed = _split(parser, list(args))
@@ -65,7 +65,7 @@ def run(args: Sequence[str]) -> None:
 
 
 def _work(plan: Plan, options: Namespace) -> None:
-    """Trains, writes table and plot, and says how it ended."""
+    """Train, write tables and plots, and print a summary."""
     from ssl_vision.sweeps.cluster import SlurmJob, ended, submitted
     from ssl_vision.sweeps.evaluation import Evaluations
     from ssl_vision.sweeps.plot import write_plot
@@ -81,16 +81,19 @@ def _work(plan: Plan, options: Namespace) -> None:
     number, reasons = 0, {}
     if cluster.jobs:
         jobs = submitted(SlurmJob(plan, workers, per_gpu), cluster)
-        print(f"jobs {', '.join(job.job_id for job in jobs)}; Ctrl-C leaves them to themselves", flush=True)
+        print(f"jobs {', '.join(job.job_id for job in jobs)}; Ctrl-C does not stop them", flush=True)
         try:
             said = ended(jobs)
         except KeyboardInterrupt:
-            print("the jobs go on; with --workers 0 the same command says how far they are", file=sys.stderr)
+            print(
+                "the jobs keep running; the same command with --workers 0 shows their progress",
+                file=sys.stderr,
+            )
             raise SystemExit(130) from None
         for line in said:
             print(line, file=sys.stderr)
     elif places:
-        print(f"ssl-vision runs {plan.folder} says how far each is", flush=True)
+        print(f"ssl-vision runs {plan.folder} shows the progress of each trial", flush=True)
         worker = Worker(queue, places)
         number = worker.work()
         reasons = worker.evaluations.failed
@@ -104,7 +107,7 @@ def _work(plan: Plan, options: Namespace) -> None:
     if failed := sum(record.state == "failed" for record in records):
         print(
             f"{failed} of {len(records)} trials failed: see {plan.folder}/logs; "
-            f"the same command tries them again, each {plan.attempts} times in all",
+            f"the same command retries them, up to {plan.attempts} attempts each",
             file=sys.stderr,
         )
     evaluations = Evaluations(queue)
@@ -112,13 +115,13 @@ def _work(plan: Plan, options: Namespace) -> None:
     reasons = evaluations.failed | reasons
     for name in unevaluated:
         reason = reasons.get(name, f"see {plan.folder}/logs")
-        print(f"{name} is not evaluated: {reason}; the same command tries it again", file=sys.stderr)
+        print(f"{name} is not evaluated: {reason}; the same command retries it", file=sys.stderr)
     if failed or unevaluated:
         raise SystemExit(1)
 
 
 def _show(plan: Plan) -> None:
-    """Prints the trials and their commands."""
+    """Print the trials and their commands."""
     from ssl_vision.sweeps.evaluation import evaluation_line
     from ssl_vision.sweeps.sweep_process import command_line
     from ssl_vision.sweeps.trials import trials_of
@@ -132,15 +135,15 @@ def _show(plan: Plan) -> None:
     print(
         f"{len(trials)} trials"
         if plan.file.method != "bayes"
-        else f"{plan.cap} trials, each chosen by those before"
+        else f"{plan.cap} trials, each chosen from the results of earlier ones"
     )
 
 
 def _protocols(file: SweepFile, names: Sequence[str]) -> tuple[str, ...]:
-    """The protocols to evaluate by, checked before the first trial is trained.
+    """Check the protocols before the first trial is trained.
 
     Raises:
-        InputError: no such protocol, or the command of the sweep file is not ``ssl-vision fit``.
+        InputError: a protocol is unknown, or the command of the sweep file is not ``ssl-vision fit``.
     """
     if not names:
         return ()
@@ -151,21 +154,21 @@ def _protocols(file: SweepFile, names: Sequence[str]) -> tuple[str, ...]:
     every = [name for name in shipped() if name != "online"]  # which requires --online_probe true
     chosen = tuple(dict.fromkeys(each for name in names for each in (every if name == "all" else [name])))
     if len({read_protocol(name).name for name in chosen}) < len(chosen):
-        raise InputError(f"--evaluate: two of {', '.join(chosen)} have one name")
+        raise InputError(f"--evaluate: two of {', '.join(chosen)} have the same name")
     return chosen
 
 
 def _folder(runs_dir: str, name: str) -> Path:
     if name.startswith("."):
-        raise InputError(f"--name {name}: a name that does not begin with a dot")
+        raise InputError(f"--name {name}: a name must not begin with a dot")
     return run_path(runs_dir, name)
 
 
 def _split(parser: ArgumentParser, args: list[str]) -> tuple[list[str], list[str]]:
-    """The options of this command, and those for the trials.
+    """Separate the options of this command from those of the trials.
 
     Raises:
-        InputError: an option that is nearly one of this command's, or one that a sweep decides.
+        InputError: an option closely resembles one of this command, or is set by the sweep itself.
     """
     own = [option for action in parser._actions for option in action.option_strings]
     mine: list[str] = []
@@ -186,39 +189,48 @@ def _split(parser: ArgumentParser, args: list[str]) -> tuple[list[str], list[str
 
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="ssl-vision sweep", description=run.__doc__)
-    parser.add_argument("file", type=str, help="A W&B sweep file.")
+    parser.add_argument("file", type=str, help="W&B sweep file.")
     parser.add_argument(
         "--workers",
         type=NonNegativeInt | None,
         default=None,
-        help="Trials at a time; one for each GPU, or one, by default. 0 writes table and plot alone.",
+        help="Trials at a time (default: one for each GPU, or one). 0 only writes tables and plots.",
     )
     parser.add_argument(
         "--per_gpu", "--per-gpu", type=PositiveInt | None, default=None, help="Trials at a time on each GPU."
     )
-    parser.add_argument("--name", type=str | None, default=None, help="The name; the file's by default.")
-    parser.add_argument("--runs_dir", type=str, default="runs", help="The folder of the sweep's folder.")
+    parser.add_argument(
+        "--name", type=str | None, default=None, help="Name of the sweep (default: that of the file)."
+    )
+    parser.add_argument(
+        "--runs_dir",
+        type=str,
+        default="runs",
+        help="Directory in which the sweep gets its own directory.",
+    )
     parser.add_argument(
         "--trials",
         "--cells",
         type=PositiveInt | None,
         default=None,
-        help="The largest number of trials, instead of the file's run_cap.",
+        help="Maximum number of trials, instead of run_cap in the file.",
     )
-    parser.add_argument("--seed", type=int, default=0, help="Seed of random and bayes.")
-    parser.add_argument("--attempts", type=PositiveInt, default=3, help="How often a trial may fail.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the methods random and bayes.")
+    parser.add_argument(
+        "--attempts", type=PositiveInt, default=3, help="Maximum number of attempts at a trial that fails."
+    )
     parser.add_argument(
         "--evaluate",
         action="append",
         type=str,
         metavar="PROTOCOL",
-        help="Evaluate each finished trial under this protocol of ssl-vision evaluate; may be repeated.",
+        help="Protocol under which ssl-vision evaluate measures each finished trial; may be repeated.",
     )
     parser.add_argument(
-        "--storage", type=str | None, default=None, help="URL of a database for Optuna, instead of sweep.db."
+        "--storage", type=str | None, default=None, help="URL of the Optuna database, instead of sweep.db."
     )
     parser.add_argument(
-        "--dry_run", action="store_true", help="Print the trials and their commands, and do nothing."
+        "--dry_run", action="store_true", help="Print the trials and their commands without running them."
     )
-    parser.add_class_arguments(Submitit, "submitit", help="Workers as jobs of a cluster.")
+    parser.add_class_arguments(Submitit, "submitit", help="Cluster jobs that train the trials.")
     return parser

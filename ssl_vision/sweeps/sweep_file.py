@@ -1,4 +1,4 @@
-"""Sweep files: those of W&B, read and checked."""
+"""Reading and checking of W&B sweep files."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class SweepMetric:
-    """What a sweep looks for: the last value of a column of metrics.csv."""
+    """The metric of a sweep: the last value of a column of metrics.csv."""
 
     name: str
     goal: str
@@ -34,20 +34,20 @@ class SweepMetric:
 
     @property
     def sign(self) -> int:
-        """1 where more is better, else −1."""
+        """1 if higher is better, otherwise −1."""
         return 1 if self.goal == "maximize" else -1
 
     def reached(self, value: float) -> bool:
-        """Whether the sweep needs no further trial."""
+        """Return True if a value has reached the target, so that no further trial is needed."""
         return self.target is not None and self.sign * value >= self.sign * self.target
 
 
 @dataclass(frozen=True)
 class SweepFile:
-    """A sweep file's content.
+    """The content of a sweep file.
 
-    ``parameters`` maps the path of each parameter to what it takes; a path has more than one part where
-    the file nests blocks of parameters.
+    ``parameters`` maps the path of each parameter to its values or distribution. A path has more than one
+    part if the file nests blocks of parameters.
     """
 
     content: Mapping[str, Any]
@@ -61,7 +61,7 @@ class SweepFile:
 
     @property
     def varied(self) -> list[tuple[str, ...]]:
-        """Paths of the parameters that take more than one value."""
+        """Paths of the parameters with more than one value."""
         return [
             path
             for path, parameter in self.parameters.items()
@@ -70,23 +70,23 @@ class SweepFile:
 
 
 def read_sweep_file(path: str | Path) -> SweepFile:
-    """Reads a sweep file.
+    """Read a sweep file.
 
     Raises:
-        InputError: it cannot be read, or a key is unknown, lacks or has a value that it cannot have.
+        InputError: it cannot be read, a key is unknown or missing, or a value is invalid.
     """
     return parse_sweep(read_text(Path(path)), where=str(path))
 
 
 def parse_sweep(text: str, *, where: str) -> SweepFile:
-    """Reads a sweep file's text.
+    """Parse the text of a sweep file.
 
     Args:
-        text: the YAML.
-        where: its file, for messages.
+        text: content of the file as YAML.
+        where: name of the file, for messages.
 
     Raises:
-        InputError: as ``read_sweep_file``.
+        InputError: the errors of ``read_sweep_file``.
     """
     content = parse_yaml(text, where=where)
     _table(where, content)
@@ -115,7 +115,7 @@ def parse_sweep(text: str, *, where: str) -> SweepFile:
 
 
 def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Dotted keys of a sweep file that differ and change what its trials are."""
+    """List the dotted keys of two sweep files that differ and affect the trials."""
     left = {key: value for key, value in before.items() if key not in _NEUTRAL}
     right = {key: value for key, value in now.items() if key not in _NEUTRAL}
     return sorted(set(_differing(left, right, "")))
@@ -136,7 +136,7 @@ def _table(where: str, content: Any) -> None:
 
 def _metric(where: str, given: Any) -> SweepMetric:
     if given is None:
-        raise InputError(f"{where}: is missing; give name and goal, such as val/knn_top1 and maximize")
+        raise InputError(f"{where}: is missing; specify name and goal, such as val/knn_top1 and maximize")
     _table(where, given)
     check_keys(where, given, ("name", "goal", "target"))
     name, goal, target = given.get("name"), given.get("goal", "minimize"), given.get("target")
@@ -150,11 +150,11 @@ def _metric(where: str, given: Any) -> SweepMetric:
 
 
 def _parameters(where: str, given: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[Any, Parameter]]:
-    """Path and content of each parameter, in alphabetic order: a class comes before its arguments."""
+    """Iterate over paths and contents of the parameters in alphabetical order, classes before arguments."""
     _table(where, given)
     for name in sorted(given, key=str):
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise InputError(f"{where}: {name!r} is no name of an option")
+            raise InputError(f"{where}: {name!r} is not the name of an option")
         inner = given[name]
         _table(f"{where}.{name}", inner)
         if "parameters" in inner:
@@ -170,18 +170,18 @@ def _check_method(where: str, method: str, parameters: Mapping[tuple[str, ...], 
         if method == "grid" and not isinstance(parameter, Choice):
             raise InputError(f"{place}: a grid needs values, not a distribution")
         if method != "random" and isinstance(parameter, Choice) and parameter.probabilities:
-            raise InputError(f"{place}.probabilities: only method random draws by them")
+            raise InputError(f"{place}.probabilities: only the method random supports them")
 
 
 def check_cap(file: SweepFile, trials: int | None) -> int | None:
-    """How many trials there may be: ``trials``, else the file's run_cap; None for all of a grid.
+    """Return the maximum number of trials: ``trials``, else run_cap of the file; None for a whole grid.
 
     Raises:
-        InputError: neither is given, and the method has no end; or there are too many.
+        InputError: neither is given for a method without an end, or the number is too large.
     """
     cap = trials if trials is not None else file.run_cap
     if cap is None and file.method != "grid":
-        raise InputError(f"method {file.method} has no end: give run_cap in the file, or --trials")
+        raise InputError(f"method {file.method} has no end: set run_cap in the file, or --trials")
     if cap is not None and cap > _MOST_TRIALS:
         raise InputError(f"--trials and run_cap must be {_MOST_TRIALS} or less, not {cap}")
     return cap

@@ -11,43 +11,43 @@ from ssl_vision.sweeps.sweep_file import SweepFile, parse_sweep
 from ssl_vision.sweeps.trials import Trial
 
 _WRITTEN = (".locks", "logs", "logs/jobs", *(f"sweep.db{end}" for end in ("", "-journal", "-shm", "-wal")))
-"""What a sweep writes in place. Its other files are replaced, and so is a link in their place."""
+"""Files that a sweep modifies in place. Its other files are replaced, including links in their place."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A sweep as every process that works on it needs it."""
+    """The settings of a sweep that every process of it needs."""
 
     folder: Path
-    """Contains the trials' run directories and the sweep's own files."""
+    """Directory with the run directories of the trials and the files of the sweep."""
     text: str
-    """The sweep file's text."""
+    """Text of the sweep file."""
     cap: int | None = None
-    """The largest number of trials, or None."""
+    """Maximum number of trials, or None."""
     options: tuple[str, ...] = ()
-    """Options of every trial's command, after those of the file."""
+    """Options that follow those of the file in the command of every trial."""
     seed: int = 0
     attempts: int = 3
-    """How often a trial may fail."""
+    """Maximum number of attempts at a trial that fails."""
     storage: str | None = None
-    """The URL of another database than the folder's ``sweep.db``."""
+    """URL of a database to use instead of ``sweep.db``."""
     evaluate: tuple[str, ...] = ()
     """Protocols under which finished trials are evaluated."""
 
     @cached_property
     def file(self) -> SweepFile:
-        """The sweep file, read."""
+        """The parsed sweep file."""
         return parse_sweep(self.text, where=str(self.folder / "sweep.yaml"))
 
     @property
     def name(self) -> str:
-        """The sweep's name."""
+        """Name of the sweep."""
         return self.folder.resolve().name
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A trial that this process alone trains or evaluates, until it releases it."""
+    """Exclusive right of this process to train or evaluate a trial, until it is released."""
 
     trial: Trial
     entry: int
@@ -55,7 +55,7 @@ class Claim:
     lock: BinaryIO
 
     def release(self) -> None:
-        """Gives the trial up. Its own process keeps the lock as long as it lives."""
+        """Release the trial. Its own process keeps the lock until it ends."""
         self.lock.close()
 
 
@@ -70,21 +70,21 @@ class Record:
     state: str
     value: float | None
     note: str
-    """Why it failed, or at which bracket it ended."""
+    """Reason of a failure, or the bracket of early termination."""
 
 
 def check_folder(folder: Path) -> None:
-    """Refuses a folder that is not a sweep's.
+    """Check that a directory can be used for a sweep.
 
     Raises:
-        InputError: it is a run's, or holds something else, or has a symbolic link out of it that would be
-            written to.
+        InputError: it is a run directory, contains other files, or contains a symbolic link that leaves it
+            and would be written to.
     """
     if (folder / "config.yaml").exists():
-        raise InputError(f"{folder} is a run directory: give the sweep another --name")
+        raise InputError(f"{folder} is a run directory: choose another --name")
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file: give the sweep another --name")
-    # The locks are looked for last: another process may be making the sweep, and they are its first thing.
+        raise InputError(f"{folder} is a file: choose another --name")
+    # The locks are checked last, because a process that creates a sweep creates them first.
     check_inside(folder, *_WRITTEN)
     if folder.exists() and any(folder.iterdir()) and not (folder / ".locks").exists():
-        raise InputError(f"{folder} exists and is no sweep: give this one another --name")
+        raise InputError(f"{folder} exists and is not a sweep: choose another --name")

@@ -1,4 +1,4 @@
-"""A trial of a sweep as a process: its command, the values that it logs, and its result."""
+"""The process of a trial of a sweep, with its command, logged values and result."""
 
 import json
 import math
@@ -15,13 +15,13 @@ from ssl_vision.sweeps.trials import Trial
 
 
 def command_line(plan: Plan, trial: Trial) -> CommandLine:
-    """The command of a trial.
+    """Return the command of a trial.
 
-    Where that is ``ssl-vision fit``, its run directory is the trial's and it continues what it finds there;
-    W&B is turned on only by an option after the sweep file.
+    If it is ``ssl-vision fit``, it uses the run directory of the trial and resumes from its last checkpoint.
+    Only an option after the sweep file enables W&B.
 
     Raises:
-        InputError: an environment variable of the file's command is not set.
+        InputError: an environment variable in the command is not set.
     """
     file = plan.file
     words, shown = (
@@ -45,9 +45,9 @@ class SweepProcess(TrialProcess):
     """The process of a claimed trial.
 
     Args:
-        plan: the sweep's.
-        claim: on the trial; the process inherits its lock.
-        environment: variables besides those of this process.
+        plan: plan of the sweep.
+        claim: claim on the trial, whose lock the process inherits.
+        environment: environment variables in addition to those of this process.
 
     Raises:
         InputError: the command cannot be started.
@@ -56,7 +56,7 @@ class SweepProcess(TrialProcess):
     def __init__(self, plan: Plan, claim: Claim, environment: Mapping[str, str]) -> None:
         self.claim = claim
         self.pruned: tuple[int, float] | None = None
-        """The bracket at which early termination ended it, and its value there."""
+        """Bracket of early termination, and the value there."""
         self._metric, self._run = plan.file.metric.name, plan.folder / claim.trial.name
         self._metrics_size = -1
         line = command_line(plan, claim.trial)
@@ -72,7 +72,7 @@ class SweepProcess(TrialProcess):
         super().__init__(line, log, own, inherited=[claim.lock.fileno()], masked=masked)
 
     def new_values(self) -> list[float] | None:
-        """All values of the metric so far; None if metrics.csv has not grown since the last call."""
+        """Read all values of the metric so far; None if metrics.csv has not grown since the last call."""
         run = Run(self._run)
         try:
             size = run.folder.metrics_file.stat().st_size
@@ -86,7 +86,7 @@ class SweepProcess(TrialProcess):
         return [value for _, _, value in run.curve(self._metric)]
 
     def outcome(self, code: int) -> tuple[str, float | None, str]:
-        """The state that an exit code means, the metric's last value, and the reason of a failure."""
+        """Return the state of a trial, the last value of its metric, and the reason of a failure."""
         run = Run(self._run)
         if code:
             return "failed", None, f"{ending(code)}: {self.last_line()}"
@@ -107,10 +107,10 @@ def _json_file(plan: Plan, trial: Trial) -> Path:
 def _absent(metric: str, run: Run) -> str:
     names = sorted({name for row in run.history for name in row} - {"step", "epoch"})
     if not names:
-        return f"it wrote no metric to {run.folder.metrics_file}"
+        return f"no metric was written to {run.folder.metrics_file}"
     return f"metrics.csv has no '{metric}'; it has {', '.join(names)}"
 
 
 def ending(code: int) -> str:
-    """An exit code in words."""
+    """Describe an exit code."""
     return f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"

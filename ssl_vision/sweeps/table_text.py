@@ -1,4 +1,4 @@
-"""Tables as the text of Markdown and CSV files."""
+"""Formatting of tables as Markdown and CSV."""
 
 import csv
 import io
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def as_markdown(lines: Sequence[Sequence[str]], *, right: int = 0) -> str:
-    """A Markdown table whose columns are aligned.
+    """Format a Markdown table with aligned columns.
 
     Args:
-        lines: the header and the rows.
-        right: the number of columns at the end that are flush right.
+        lines: header and rows.
+        right: number of right-aligned columns at the end.
     """
     lines = [[text.replace("|", "\\|") for text in line] for line in lines]
     widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
@@ -23,7 +23,7 @@ def as_markdown(lines: Sequence[Sequence[str]], *, right: int = 0) -> str:
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows with the same keys as comma-separated values; None is empty, and truth values are lower case."""
+    """Format rows with the same keys as CSV; None is empty, and booleans are lower case."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["name"], lineterminator="\n")
     writer.writeheader()

@@ -1,4 +1,4 @@
-"""The trials of a sweep file: the parameters of each, and a name for its run directory."""
+"""Trials of a sweep file, with their parameters and the names of their run directories."""
 
 import hashlib
 import itertools
@@ -24,16 +24,16 @@ class Trial:
 
     name: str
     parameters: Mapping[str, Any]
-    """Values by option; that of a nested block is a dict."""
+    """Values by option; the value of a nested block is a dict."""
     varied: Mapping[str, Any]
-    """Those that differ between trials, by the short names that a table has room for."""
+    """Parameters that differ between trials, by short names for tables."""
 
 
 def trials_of(file: SweepFile, *, cap: int | None, seed: int) -> list[Trial]:
-    """The trials that are known before training: all of a grid or of a random search, none of bayes.
+    """Return the trials that are known before training: all of a grid or random search, none of bayes.
 
-    A random trial is a function of (seed, number), so that a higher cap adds trials to those of a lower one.
-    A trial that was drawn before is drawn again; a thousand such draws in a row end the search.
+    A random trial depends only on (seed, number), so a higher cap adds trials to those of a lower cap.
+    Repeated trials are drawn again; after a thousand repetitions in a row the search ends.
     """
     if file.method == "grid":
         return list(itertools.islice(_grid(file), cap))
@@ -54,7 +54,7 @@ def trials_of(file: SweepFile, *, cap: int | None, seed: int) -> list[Trial]:
 
 
 def named_trial(file: SweepFile, values: Mapping[tuple[str, ...], Any]) -> Trial:
-    """The trial with these values, by the parameters' paths."""
+    """Create the trial with these values, given by the paths of the parameters."""
     short = short_names([".".join(path) for path in file.varied])
     varied = {short[".".join(path)]: values[path] for path in file.varied}
     parameters: dict[str, Any] = {}
@@ -67,7 +67,7 @@ def named_trial(file: SweepFile, values: Mapping[tuple[str, ...], Any]) -> Trial
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """For each dotted name its shortest ending that no other one has."""
+    """Map each dotted name to its shortest unique ending."""
     shortest = {}
     for name in names:
         parts = name.split(".")
@@ -82,7 +82,7 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def short_value(value: Any) -> str:
-    """A value in few characters: four digits of a number, the last part of a class's path."""
+    """Shorten a value: four digits of a number, the last part of a class path."""
     if isinstance(value, float):
         return repr(value) if len(repr(value)) <= 6 else f"{value:.4g}"
     if isinstance(value, Mapping) and "class_path" in value:
@@ -100,7 +100,7 @@ def _grid(file: SweepFile) -> Iterator[Trial]:
 
 
 def _folder_name(varied: Mapping[str, Any]) -> str:
-    """``name=value,name=value`` in safe characters; with a hash where it does not say all of the values."""
+    """Return ``name=value,name=value`` in safe characters, with a hash if values are shortened."""
     plain = ",".join(f"{name}={short_value(value)}" for name, value in varied.items()) or "cell"
     safe = _UNSAFE.sub("_", plain)
     exact = ",".join(f"{name}={value}" for name, value in varied.items()) or "cell"

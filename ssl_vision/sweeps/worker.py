@@ -1,4 +1,4 @@
-"""A worker: takes trials from a sweep's queue, as many at a time as it has slots, until none is left."""
+"""A worker, which runs trials from the queue of a sweep in parallel until none is left."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,19 +13,19 @@ from ssl_vision.sweeps.runner import Runner, Trials
 from ssl_vision.sweeps.sweep_process import SweepProcess
 
 _BY_INPUT = ("exit code 2:", "metrics.csv has no ")
-"""How the reasons of failures begin that every trial shares."""
+"""Beginnings of the reasons of failures that affect every trial."""
 
 _WRONG = 3
-"""The sweep ends if so many trials end first and all by wrong input: each would print the same line."""
+"""The sweep stops if this many first trials all fail because of invalid input."""
 
 
 class Worker(Trials[SweepProcess | EvaluationProcess]):
-    """Trains a sweep's trials in processes of their own, and evaluates those that have finished.
+    """Trains the trials of a sweep in their own processes, and evaluates finished trials.
 
     Args:
-        queue: the sweep's.
-        slots: environment variables of each trial that may run at a time.
-        waits: stay while other workers have trials, to take over those whose worker dies.
+        queue: queue of the sweep.
+        slots: environment variables of each trial that may run at the same time.
+        waits: wait while other workers have trials, to continue those whose worker dies.
     """
 
     def __init__(self, queue: Queue, slots: Sequence[Mapping[str, str]], *, waits: bool = True) -> None:
@@ -36,11 +36,11 @@ class Worker(Trials[SweepProcess | EvaluationProcess]):
         self._announced = False
 
     def work(self) -> int:
-        """Works until no trial is left, or a signal comes; the signal's number, or 0.
+        """Run until no trial is left or a signal is received, and return the number of the signal or 0.
 
         Raises:
-            InputError: the first trials all ended with the same kind of complaint, or the queue's database
-                cannot be written.
+            InputError: the first trials all failed because of invalid input, or the database cannot be
+                written.
         """
         try:
             number = Runner(self, self.slots).run()
@@ -51,7 +51,7 @@ class Worker(Trials[SweepProcess | EvaluationProcess]):
             ) from error
         if self._wrong:
             raise InputError(
-                f"the first {_WRONG} trials ended alike; the last line: {self._notes[_WRONG - 1]}"
+                f"the first {_WRONG} trials failed in the same way; the last line: {self._notes[_WRONG - 1]}"
             )
         return number
 
@@ -62,7 +62,7 @@ class Worker(Trials[SweepProcess | EvaluationProcess]):
         return alike and not self._any_finished
 
     def start(self, environment: Mapping[str, str]) -> SweepProcess | EvaluationProcess | None:
-        """Claims a trial and starts its evaluation or its training."""
+        """Claim a trial and start its evaluation or training."""
         if (evaluation := self.evaluations.start(environment)) is not None:
             return evaluation
         claim = None if self._wrong else self.queue.claim()
@@ -75,7 +75,7 @@ class Worker(Trials[SweepProcess | EvaluationProcess]):
             raise
 
     def watch(self, process: SweepProcess | EvaluationProcess) -> None:
-        """Early termination: ends a trial that is not among the best."""
+        """Terminate a trial early if it is not among the best."""
         if isinstance(process, EvaluationProcess):
             return
         if self.queue.file.early is None or process.pruned is not None:
@@ -86,7 +86,7 @@ class Worker(Trials[SweepProcess | EvaluationProcess]):
             process.stop()
 
     def end(self, process: SweepProcess | EvaluationProcess, code: int, *, stopping: bool) -> int:
-        """Records how a process ended, and prints it; one that a signal ended is left to the next start."""
+        """Record and print the result of a process; trials that a signal ended remain for the next start."""
         state: str
         if isinstance(process, EvaluationProcess):
             if code and stopping:
@@ -114,7 +114,7 @@ class Worker(Trials[SweepProcess | EvaluationProcess]):
             return False
         if not self._announced:
             self._announced = True
-            print(f"waiting for {max(1, count - ended)} that other workers have", flush=True)
+            print(f"waiting for trials of other workers: {max(1, count - ended)}", flush=True)
         return True
 
     def _outcome(self, process: SweepProcess, state: str, value: float | None, note: str) -> str:

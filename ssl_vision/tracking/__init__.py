@@ -1,1 +1,1 @@
-"""Tracking of runs by services."""
+"""Experiment tracking with Weights & Biases."""

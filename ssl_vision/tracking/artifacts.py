@@ -1,4 +1,4 @@
-"""Checkpoints and encoders as W&B artifacts, with the digest of the images as their lineage."""
+"""Checkpoints and encoders as W&B artifacts, with the digest of the images for their lineage."""
 
 import json
 import os
@@ -19,13 +19,13 @@ SCHEME = "wandb://"
 def log_checkpoint(run: Any, file: Path, *, alias: str) -> None:
     """Log a checkpoint as ``checkpoint-ID``, where ID is that of the W&B run.
 
-    The run is recorded as a user of the data set ``images-DIGEST``, which holds the digest of the training
-    images and no image.
+    The run is recorded as a user of the data set ``images-DIGEST``, which contains only the digest of the
+    training images.
 
     Args:
         run: W&B run.
         file: checkpoint.
-        alias: alias besides ``epoch-N`` and ``latest``.
+        alias: further alias, in addition to ``epoch-N`` and ``latest``.
     """
     import wandb
 
@@ -50,7 +50,7 @@ def log_encoder(run: Any, files: Sequence[Path], *, checkpoint: Checkpoint) -> N
     Args:
         run: W&B run.
         files: encoder and model card.
-        checkpoint: checkpoint of which the encoder is.
+        checkpoint: checkpoint that contains the encoder.
     """
     import wandb
 
@@ -61,7 +61,7 @@ def log_encoder(run: Any, files: Sequence[Path], *, checkpoint: Checkpoint) -> N
 
 
 def requeued_checkpoint() -> Path | None:
-    """Download the checkpoint of the run that ``wandb agent`` hands out again; None if there is none."""
+    """Download the checkpoint of a run that ``wandb agent`` has rescheduled; None if there is none."""
     sweep, run = os.environ.get("WANDB_SWEEP_ID"), os.environ.get("WANDB_RUN_ID")
     project = os.environ.get("WANDB_PROJECT") or PROJECT
     if not (sweep and run):
@@ -88,7 +88,8 @@ def fetched_checkpoint(address: str) -> Path:
         Path of the checkpoint.
 
     Raises:
-        InputError: W&B cannot be reached or has no such artifact, or the artifact has not one checkpoint.
+        InputError: W&B cannot be reached or has no such artifact, or the artifact does not have exactly one
+            checkpoint.
     """
     import wandb
 

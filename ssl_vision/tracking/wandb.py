@@ -1,4 +1,4 @@
-"""Weights & Biases: name, config and numbers of a run, online or offline."""
+"""Name, config and metrics of a run at Weights & Biases, online or offline."""
 
 import json
 import os
@@ -28,17 +28,17 @@ _LONGEST_TAG = 64
 
 
 def mirror_mode(flag: bool | str) -> str | None:
-    """None, ``"offline"``, ``"online"`` or ``"disabled"``; online needs a key, looked for before training.
+    """Return ``"offline"``, ``"online"`` or ``"disabled"``, or None; online mode requires an API key.
 
     Raises:
-        InputError: there is no key, or this process has another W&B run open.
+        InputError: there is no API key, or this process has another W&B run open.
     """
     if not flag:
         return None
     import wandb
 
     mode = "offline" if flag == "offline" else os.environ.get("WANDB_MODE", "online")
-    if wandb.run is not None:  # whose config Lightning's logger would overwrite
+    if wandb.run is not None:  # Lightning's logger would overwrite its config
         raise InputError(f"--wandb {_text(flag)}: the W&B run {wandb.run.id} is open: wandb.finish() ends it")
     if mode == "online" and not _has_key():
         raise InputError(
@@ -49,10 +49,10 @@ def mirror_mode(flag: bool | str) -> str | None:
 
 
 def _has_key() -> bool:
-    """Whether W&B knows who is there.
+    """Return True if a valid API key is configured.
 
     Raises:
-        InputError: it does not take the key that there is, or cannot be reached.
+        InputError: W&B rejects the key, or cannot be reached.
     """
     import wandb
 
@@ -64,18 +64,19 @@ def _has_key() -> bool:
 
 
 def mirror(folder: RunFolder, config: Mapping[str, Any], *, mode: str, fresh: bool) -> WandbLogger:
-    """A logger whose W&B run has the folder's name, and is a continued run's own.
+    """Return a logger whose W&B run has the name of the run directory; a continued run keeps its W&B run.
 
-    Its group is ``WANDB_RUN_GROUP``, which a sweep sets; else the runs that differ in the seed alone are one.
+    The group is ``WANDB_RUN_GROUP``, which a sweep sets. Otherwise, runs that differ only in the seed share a
+    group.
 
     Args:
-        folder: of the run; it is made.
-        config: of the run.
+        folder: run directory, which is created.
+        config: config of the run.
         mode: ``"offline"``, ``"online"`` or ``"disabled"``.
-        fresh: the run continues none.
+        fresh: the run does not continue another one.
 
     Raises:
-        InputError: ``WANDB_RUN_ID`` names the W&B run of another folder beside it.
+        InputError: ``WANDB_RUN_ID`` is the W&B run of another run directory in the same parent directory.
     """
     folder.check_links()
     _wait_for_another_second(folder)
@@ -93,19 +94,19 @@ def mirror_rows(
     name: str,
     summary: Mapping[str, float],
 ) -> None:
-    """Add an evaluation to the W&B run that mirrors the folder's run, if there is one.
+    """Add an evaluation to the W&B run of a run, if there is one.
 
-    The rows become a table, and the values of the trained network entries of the run's summary, by which runs
-    are sorted, filtered and plotted.
+    The rows are logged as a table. The values of the trained network are added to the summary of the W&B run,
+    so that runs can be sorted, filtered and plotted by them.
 
-    Offline that is one more folder of the same run, as W&B keeps each part. What W&B cannot take is said on
-    stderr: the rows are in the run directory.
+    Offline, W&B makes a further directory of the same run. If W&B does not accept the data, a message is
+    printed to stderr; the rows are in the run directory in any case.
 
     Args:
-        folder: of the run.
-        config: of the run.
-        rows: those of an evaluation.
-        name: of the table.
+        folder: run directory.
+        config: config of the run.
+        rows: rows of the evaluation.
+        name: name of the table.
         summary: values by names such as ``test/linear_top1``.
     """
     with opened_mirror(folder, config, command="evaluate") as run:
@@ -120,15 +121,15 @@ def mirror_rows(
 
 @contextmanager
 def opened_mirror(folder: RunFolder, config: Mapping[str, Any], *, command: str) -> Iterator[Any]:
-    """The W&B run that mirrors the folder's run, for a command after training; None if there is none.
+    """Open the W&B run of a run for a command after training; None if there is none.
 
-    Offline it is one more directory of the same run, as W&B keeps each part. If W&B does not accept what is
-    logged, a line on stderr says so, as the run directory has it in any case.
+    Offline, W&B makes a further directory of the same run. If W&B does not accept the data, a message is
+    printed to stderr; the data is in the run directory in any case.
 
     Args:
         folder: run directory.
         config: config of the run.
-        command: name of the command, for the line.
+        command: name of the command, for the message.
     """
     if not config.get("wandb") or not folder.mirror_file.exists():
         yield None
@@ -154,9 +155,9 @@ def opened_mirror(folder: RunFolder, config: Mapping[str, Any], *, command: str)
 
 @contextmanager
 def mirror_ends() -> Iterator[None]:
-    """End a W&B run that began meanwhile; else the process's next one would be logged into it.
+    """End a W&B run that was started in this context, so that the next run is not logged into it.
 
-    W&B learns the exit code, by which it tells runs that finished from those that failed or were preempted.
+    The exit code tells W&B whether the run finished, failed or was preempted.
     """
     before, code = _open_run(), 0
     try:
@@ -173,31 +174,31 @@ def mirror_ends() -> Iterator[None]:
 
 
 def _open_run() -> Any:
-    """The W&B run of this process, if there is one; W&B is not imported for the question."""
+    """Return the W&B run of this process, if there is one, without importing W&B."""
     return getattr(sys.modules.get("wandb"), "run", None)
 
 
 def _wait_for_another_second(folder: RunFolder) -> None:
-    """Wait until no part of the run was begun in this second.
+    """Wait until no part of the run was started in the current second.
 
-    W&B names offline parts after the second, and one of the same name would replace the first.
+    W&B names offline parts by the second, and a part with the same name would replace the first one.
     """
     while any(folder.mirror_file.parent.glob(f"offline-run-{time.strftime('%Y%m%d_%H%M%S')}-*")):
         time.sleep(0.05)
 
 
 def requeued_by_agent(folder: RunFolder) -> bool:
-    """Whether ``wandb agent`` hands out the run of this run directory again, after a preemption."""
+    """Return True if ``wandb agent`` has rescheduled the run in this directory after a preemption."""
     remembered = _remembered(folder.mirror_file)
     chosen, saved = os.environ.get("WANDB_RUN_ID"), folder.last.exists() or folder.previous.exists()
     return bool(os.environ.get("WANDB_SWEEP_ID") and remembered and remembered["id"] == chosen and saved)
 
 
 def _new_identity(folder: RunFolder) -> dict[str, str]:
-    """Of a run at W&B: ``WANDB_RUN_ID`` where that is set, as ``wandb agent`` does, else one of its own.
+    """Return the identity of a new W&B run: ``WANDB_RUN_ID`` if set, as by ``wandb agent``, or a new id.
 
     Raises:
-        InputError: the id is that of another folder's run, which both would be written into.
+        InputError: the id is that of a run in another directory.
     """
     project = os.environ.get("WANDB_PROJECT") or PROJECT
     chosen = os.environ.get("WANDB_RUN_ID")
@@ -215,7 +216,7 @@ def _new_identity(folder: RunFolder) -> dict[str, str]:
 
 
 def _remembered(file: Path) -> dict[str, str] | None:
-    """The identity that a mirror.json holds; None where it is absent, damaged or something else."""
+    """Return the identity in a mirror.json; None if the file is missing or invalid."""
     try:
         identity = read_json(file)
     except InputError:
@@ -226,13 +227,13 @@ def _remembered(file: Path) -> dict[str, str] | None:
 
 @rank_zero_only
 def _remember(folder: RunFolder, identity: Mapping[str, str]) -> None:
-    """Keeps the run's identity at W&B, which its continuations and evaluations share."""
+    """Store the identity of the W&B run for continuations and evaluations."""
     with atomic_write(folder.mirror_file) as partial:
         partial.write_text(json.dumps(identity), encoding="utf-8")
 
 
 def _identity(folder: RunFolder, config: Mapping[str, Any], mode: str) -> dict[str, Any]:
-    """What every part of the run tells W&B: not the machine's paths and programs."""
+    """Return the arguments of every part of the W&B run, without paths and programs of the machine."""
     import wandb
 
     remembered = _remembered(folder.mirror_file) or {}

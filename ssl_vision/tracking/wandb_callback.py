@@ -1,4 +1,4 @@
-"""What a training run tells W&B besides its numbers: axes, best values, alerts, artifacts, preemption."""
+"""Axes, best values, alerts, artifacts and preemption of a training run at W&B."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -20,13 +20,14 @@ _COLLAPSED, _SKIPPED, _KNN = "val/collapsed", "train/skipped_steps", "val/knn_to
 
 
 class WandbCallback(pl.Callback):
-    """Complete the W&B run of a training run.
+    """Adds axes, best values, alerts and artifacts to the W&B run of a training run.
 
     - Validation metrics have the epoch as their axis. The summary has the best kNN accuracy, with its epoch,
       in ``best/knn_top1`` and ``best/epoch``; ``val/knn_top1`` remains the last value.
-    - Alerts: the representation collapsed, steps were skipped, the run finished.
-    - With ``artifacts``, the checkpoint becomes an artifact when the run ends.
-    - A run that a signal ends is marked as preempting, so that a W&B sweep hands it out again. With
+    - Alerts are sent if the representation has collapsed, if steps were skipped, and when the run has
+      finished.
+    - With ``artifacts``, the checkpoint is uploaded as an artifact when the run ends.
+    - A run that is ended by a signal is marked as preempting, so that a W&B sweep reschedules it. With
       ``artifacts``, its last checkpoint is uploaded for the process that continues it.
 
     Only the first process acts.
@@ -81,14 +82,14 @@ class WandbCallback(pl.Callback):
             self.run.summary.update({"best/knn_top1": value, "best/epoch": epoch})
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Alert to skipped steps."""
+        """Send an alert about skipped steps."""
         skipped = int(trainer.callback_metrics.get(_SKIPPED, 0))
         if skipped and trainer.is_global_zero:
             text = f"{skipped} steps with non-finite values by epoch {trainer.current_epoch + 1}"
             self._alert("skipped steps", text, "WARN")
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Upload the artifacts and alert to the end."""
+        """Upload the artifacts, and send an alert about the end of the run."""
         if not trainer.is_global_zero:
             return
         best = self._best(trainer)
@@ -103,7 +104,7 @@ class WandbCallback(pl.Callback):
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Mark a run that a signal ends, and upload its checkpoint for the one that continues it."""
+        """Mark a run that is ended by a signal as preempting, and upload its last checkpoint."""
         if isinstance(exception, Interrupted) and trainer.is_global_zero:
             self.run.mark_preempting()
             if self.artifacts != "none":

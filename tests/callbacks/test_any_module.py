@@ -153,7 +153,7 @@ def test_features_that_are_not_finite_are_left_out_of_knn(tmp_path):
 
 
 def test_encoder_and_loaders_belong_together():
-    with pytest.raises(ValueError, match="encoder, bank and queries belong together"):
+    with pytest.raises(ValueError, match="encoder, bank and queries must be given together"):
         RepresentationMetrics(encoder="backbone", bank=[])
 
 

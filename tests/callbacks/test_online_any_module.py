@@ -103,9 +103,9 @@ def test_the_module_trains_as_without_it_and_the_probe_continues(tmp_path):
         (PlainModule, {"encoder": "encoder"}, "PlainModule has no submodule 'encoder'"),
         (PlainModule, {"labels": 3}, "the batch has no labels at 3"),
         (PlainModule, {"labels": "y"}, "the batch has no labels at 'y'"),
-        (PlainModule, {"labels": 0}, r"features do not belong to labels \(8, 3, 32, 32\)"),
+        (PlainModule, {"labels": 0}, r"features do not match labels \(8, 3, 32, 32\)"),
         (PlainModule, {"encoder": "backbone.layer1"}, r"must return features of shape \(N, F\)"),
-        (PlainModule, {"encoder": None}, "OnlineProbe needs encoder, the submodule path in PlainModule"),
+        (PlainModule, {"encoder": None}, "OnlineProbe requires encoder, the submodule path in PlainModule"),
         (WithoutEncoder, {}, "the training step did not call backbone"),
     ],
 )

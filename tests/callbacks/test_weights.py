@@ -19,18 +19,33 @@ def rows(run):
         return list(csv.DictReader(file))
 
 
-def test_shares_are_numpys_histogram():
-    values = torch.rand(500, generator=torch.Generator().manual_seed(0))
-    values[:3] = torch.tensor([0.0, 1.0, 0.5])
-    expected = np.histogram(values.numpy(), bins=BINS, range=(0, 1))[0] / 500
-    np.testing.assert_allclose(shares(values), expected, atol=1e-7)
-    assert len(names()) == BINS
-    assert names()[-1] == "weight/0.95"
+def test_shares_are_numpys_histogram_of_the_log_odds():
+    weights = torch.rand(500, generator=torch.Generator().manual_seed(0))
+    weights[:5] = torch.tensor([0.0, 1.0, 0.5, 1e-30, 1 - 2**-24])
+    odds = (weights.double() / (1 - weights.double())).log().clamp(-9.99, 9.99)
+    expected = np.histogram(odds.numpy(), bins=BINS, range=(-10, 10))[0] / 500
+    np.testing.assert_allclose(shares(weights), expected, atol=1e-7)
+
+
+def test_a_bin_is_named_by_its_lower_end():
+    ends = [float(name.removeprefix("weight/")) for name in names()]
+    assert len(ends) == BINS
+    assert ends[0] == 0
+    np.testing.assert_allclose(ends[1:], 1 / (1 + np.exp(-np.linspace(-10, 10, BINS + 1)[1:-1])), rtol=1e-5)
+    inside = torch.tensor([end + 1e-6 for end in ends])
+    assert (shares(inside) == 1 / BINS).all()
+
+
+def test_bins_resolve_weights_that_are_all_close_to_one():
+    weights = 1 - torch.logspace(-3.5, -1.5, 100)  # all in [0.968, 0.9997]: a single one of 20 equal bins
+    assert (shares(weights) > 0).sum() >= 15
 
 
 def test_the_histogram_has_a_deterministic_form_on_cuda(monkeypatch):
     monkeypatch.setattr(torch, "histc", pytest.fail)  # which has none, and ends deterministic runs
-    assert shares(torch.tensor([0.0, 0.05, 1.0])).tolist()[:2] == pytest.approx([1 / 3, 1 / 3])
+    assert shares(torch.tensor([0.0, 0.5, 1.0]))[[0, BINS // 2, BINS - 1]].tolist() == pytest.approx(
+        [1 / 3] * 3
+    )
 
 
 def test_values_that_are_not_finite_are_in_no_bin():
@@ -59,7 +74,8 @@ def test_a_row_is_the_weights_of_the_step():
     positive = exponentials.roll(16, dims=1).diagonal()
     negatives = exponentials.sum(dim=1) - exponentials.diagonal() - positive
     weight = (negatives / (negatives + positive)).numpy()
-    expected = np.histogram(weight, bins=BINS, range=(0, 1))[0] / 32
+    odds = np.log(weight / (1 - weight)).clip(-9.99, 9.99)
+    expected = np.histogram(odds, bins=BINS, range=(-10, 10))[0] / 32
     assert list(row.values()) == pytest.approx(expected.tolist())
 
 

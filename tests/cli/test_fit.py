@@ -132,7 +132,7 @@ def test_an_interrupted_run_continues_to_the_same_end(tmp_path, tiny_run, capsys
 def test_resuming_says_what_it_found(tmp_path, capsys, caplog):
     caplog.set_level("INFO")
     assert fit(tmp_path, "--ckpt_path=last", "--trainer.max_epochs=1") == 0
-    assert "starting afresh" in caplog.text + capsys.readouterr().err
+    assert "starting from the beginning" in caplog.text + capsys.readouterr().err
     assert fit(tmp_path, "--ckpt_path=last") == 0
     assert "continuing from" in caplog.text + capsys.readouterr().err
 
@@ -340,6 +340,7 @@ BAD = {
     "--model.encoder.width=wide": "model.encoder.width: expected int, got wide",
     "--trainer.max_epoch=3": "Trainer has no option 'max_epoch', did you mean 'max_epochs'?",
     "--data.views.sise=3": "data.views.sise: Digits's views has no option 'sise', did you mean 'size'?",
+    "--data.views.compile=always": "data.views.compile",
     "--trainer.accelerator=gpuu": "gpuu",
     "--learning_rate=3": "there is no option --learning_rate, did you mean --model.optimizer.lr?",
     "--model.objective.temperature=-0.1": "temperature must be at least 0.001",

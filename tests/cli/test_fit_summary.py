@@ -65,7 +65,7 @@ def test_it_fits_on_a_screen_and_says_all(folder):
         "  val/rankme          1.25        20.5\n"
         "next\n"
         f"  ssl-vision evaluate '{path}'   kNN and a linear probe on the test split\n"
-        f"  ssl-vision report '{path}'     a page about the run, its map of images among it"
+        f"  ssl-vision report '{path}'     an HTML report with a map of the images"
     )
 
 

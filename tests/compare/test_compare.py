@@ -366,3 +366,35 @@ def test_markdown_and_csv_hold_the_tables(runs):
     assert [float(each) for each in rows[1]["differences"].split()] == pytest.approx(
         list(percent("MACL") - percent("InfoNCE"))
     )
+
+
+def temperatures(folder, *, knn=(0.1, 0.1)):
+    """Two seeds of two temperatures of the objective; ``knn`` has the temperatures of validation."""
+    for temperature, k in zip((0.1, 0.5), knn, strict=True):
+        for seed in (0, 1):
+            name, score = f"temperature={temperature},seed_everything={seed}", 0.5 + temperature + seed / 10
+            make(folder / name, "InfoNCE", seed, score, temperature=temperature, metrics={"temperature": k})
+
+
+def test_a_setting_is_found_by_the_name_that_the_sweep_gives_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    temperatures(tmp_path / "runs")
+    assert compared("--by=temperature") == compared("--by=model.objective.temperature")
+    assert compared("--by=objective.temperature")["by"] == "model.objective.temperature"
+    assert [group["name"] for group in compared("--by=temperature")["groups"]] == ["0.5", "0.1"]
+    capsys.readouterr()
+    assert main(["runs", "--where=temperature=0.5", "--columns=temperature,seed", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {"temperature": 0.5, "seed": 0},
+        {"temperature": 0.5, "seed": 1},
+    ]
+
+
+def test_an_ambiguous_name_lists_the_settings(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    temperatures(tmp_path / "runs", knn=(0.07, 0.1))
+    expected = "'temperature' is ambiguous: choose one of metrics.temperature, model.objective.temperature"
+    assert refused(capsys, "--by=temperature") == expected
+    assert main(["runs", "--columns=temperature"]) == 2
+    assert expected in capsys.readouterr().err
+    assert "no run has 'temparature'" in refused(capsys, "--by=temparature")

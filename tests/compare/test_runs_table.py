@@ -60,19 +60,52 @@ def test_the_table(runs, capsys, monkeypatch):
         "data",
         "seed",
         "epoch",
-        "validation",
-        "kNN",
-        "%",
+        *["kNN", "%"],
+        *["kNN", "measured", "on"],
         "time",
     ]
-    assert lines[1] == [f"{runs.name}/a", "stopped", "DCL", "Digits", "5", "1", "75.00", "1:02"]
-    assert lines[2] == [f"{runs.name}/b", "finished", "MACL", "Digits", "5", "2", "50.00", "2:03"]
+    assert lines[1] == [
+        f"{runs.name}/a",
+        "stopped",
+        "DCL",
+        "Digits",
+        "5",
+        "1",
+        "75.00",
+        "held-out",
+        "train",
+        "images",
+        "1:02",
+    ]
+    assert lines[2] == [
+        f"{runs.name}/b",
+        "finished",
+        "MACL",
+        "Digits",
+        "5",
+        "2",
+        "50.00",
+        "held-out",
+        "train",
+        "images",
+        "2:03",
+    ]
     assert lines[3] == [f"{runs.name}/sweep/c", "finished", "MACL", "Digits", "5", "2", "2:03"]
 
 
 def test_json_has_numbers_in_their_own_units(runs, capsys):
     first = listed(capsys, runs)[0]
     assert (first["knn"], first["time"], first["epoch"], first["seed"]) == (0.75, 61.5, 1, 5)
+
+
+def test_the_images_of_knn_are_those_of_validation(runs, capsys):
+    file = runs / "b" / "config.yaml"
+    config = yaml.safe_load(file.read_text())
+    config["data"]["init_args"]["val"] = "test"
+    file.write_text(yaml.safe_dump(config))
+    rows = listed(capsys, runs)
+    assert [row["knn_split"] for row in rows] == ["held-out train images", "test images", None]
+    assert names(listed(capsys, runs, "--where=knn_split=test images")) == ["b"]
 
 
 @pytest.mark.parametrize(

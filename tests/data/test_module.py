@@ -81,6 +81,28 @@ def test_training_gets_two_views_of_every_pretraining_image(fitted):
     assert not torch.equal(first, second)
 
 
+def test_views_are_left_to_a_method_that_makes_them_until_the_next_setup(tmp_path):
+    class Deferring(Recorder):
+        def on_train_start(self):
+            self.views = data.defer_views(self.device)
+
+        def training_step(self, batch, batch_idx):
+            assert batch.views is None
+            return super().training_step(self.views(batch), batch_idx)
+
+    data = Toy()
+    for module, epochs in ((Deferring(), 2), (Recorder(), 1)):
+        pl.Trainer(
+            accelerator="cpu", max_epochs=epochs, limit_val_batches=0, default_root_dir=tmp_path,
+            logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        ).fit(module, datamodule=data)  # fmt: skip
+        seen = module.seen["train"]
+        assert len(seen) == 3 * epochs
+        for epoch, batch in seen:
+            expected = VIEWS(batch.images, batch.indices, seed=3, epoch=epoch)
+            assert torch.equal(batch.views, expected)
+
+
 def test_validation_gets_plain_images_and_the_same_pair_of_query_views_every_epoch(fitted):
     data, seen = fitted
     queries, bank = data.val_dataloader()

@@ -1,3 +1,4 @@
+import functools
 import math
 import shutil
 
@@ -10,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms import ColorJitter, RandomResizedCrop
 from torchvision.transforms.v2 import functional as tv
 
+from ssl_vision.data.augment.compilation import CompiledOrEager
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.random import states
 from ssl_vision.errors import InputError
@@ -280,16 +282,39 @@ def test_compiled_views_are_the_eager_ones_and_compile_once():
     assert torch.allclose(made.float(), expected, rtol=2**-7, atol=1e-5)
 
 
-def test_what_a_device_compiles_is_the_eager_function_in_two_graphs():
-    views = Views(size=16)
+def test_what_a_device_compiles_is_the_eager_function_in_a_graph_for_each_size(monkeypatch):
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", functools.partial(compile_, backend="eager", fullgraph=True))
     torch._dynamo.reset()
     counters.clear()
-    whole = torch.compile(Views._make, backend="eager", fullgraph=True)
-    for count in (64, 48, 17):  # one size, then any size
+    compiled = CompiledOrEager(Views._make, name="views").compiled
+    for size, count in ((16, 64), (16, 17), (12, 64), (16, 64)):
         starts = states(torch.arange(count), (0,), (1,))
-        given = views, pixels(count), starts, torch.bfloat16, torch.channels_last
-        assert torch.allclose(whole(*given).float(), Views._make(*given).float(), rtol=2**-7, atol=1e-5)
-    assert counters["stats"]["unique_graphs"] == 2
+        given = Views(size=size), pixels(count), starts, torch.bfloat16, torch.channels_last
+        assert torch.allclose(compiled(*given).float(), Views._make(*given).float(), rtol=2**-7, atol=1e-5)
+    assert counters["stats"]["unique_graphs"] == 3
+
+
+def test_views_are_eager_on_a_cpu_unless_compilation_is_requested(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda *args, **options: pytest.fail("compiled"))
+    images, indices = pixels(5), torch.arange(5)
+    given, expected = (views(images, indices, seed=0, epoch=0) for views in (Views(), Views(compile=False)))
+    assert torch.equal(given, expected)
+
+
+def test_a_function_that_cannot_be_compiled_runs_eagerly_and_logs_it_once(monkeypatch, caplog):
+    attempts = []
+
+    def fail(*args):
+        attempts.append(args)
+        raise RuntimeError("Failed to find C compiler.\nPlease specify one.")
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: fail)
+    function = CompiledOrEager(torch.add, name="views")
+    with caplog.at_level("INFO"):
+        assert [int(function(torch.tensor(1), number)) for number in (2, 3)] == [3, 4]
+    assert len(attempts) == 1
+    assert caplog.messages == ["views are not compiled: Failed to find C compiler."]
 
 
 @pytest.mark.parametrize(
@@ -302,6 +327,7 @@ def test_what_a_device_compiles_is_the_eager_function_in_two_graphs():
         ("ratio", (0.0, 1.0)),
         ("ratio", (2.0, 1.0)),
         ("ratio", (1.0, math.inf)),
+        ("compile", "always"),
         ("degrees", -1.0),
         ("degrees", 181.0),
         ("hflip", 1.1),

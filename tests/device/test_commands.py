@@ -5,6 +5,7 @@ Run as a script, this file is the program.
 
 import atexit
 import csv
+import dataclasses
 import functools
 import itertools
 import math
@@ -24,13 +25,18 @@ from settings import TINY, resnet
 from ssl_vision.callbacks import RepresentationMetrics
 from ssl_vision.data import Digits
 from ssl_vision.main import main
-from ssl_vision.methods import SimCLR
+from ssl_vision.methods import OptimizerRule, SimCLR
 from ssl_vision.metrics import nearest
 from ssl_vision.metrics.neighbours import Neighbours
 from ssl_vision.metrics.vote import vote
 from ssl_vision.objectives import fused
 
-GPU = [*(arg for arg in TINY if "accelerator" not in arg), "--trainer.accelerator=gpu", "--trainer.devices=1"]
+GPU = [
+    *(arg for arg in TINY if "accelerator" not in arg),
+    "--trainer.accelerator=gpu",
+    "--trainer.devices=1",
+    "--data.views.compile=false",
+]
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true")
 SEARCHES: dict[str, dict[str, Any]] = {
     "cosine": {},
@@ -47,6 +53,9 @@ FITS = {
     "fit, images on the host": ["--data.resident=0"],
     "fit, clipped and accumulated": ["--trainer.gradient_clip_val=1", "--trainer.accumulate_grad_batches=2"],
 }
+RATES = {"sgd": 0.1, "adam": 0.001, "lars": 0.1}
+"""Optimizers of recorded steps, with learning rates at which losses change visibly."""
+VIEWS = dataclasses.replace(Digits().views, compile=False)
 names = itertools.count()
 
 
@@ -149,8 +158,47 @@ def validation() -> dict[str, Any]:
         max_epochs=1, limit_train_batches=1, num_sanity_val_steps=0, accelerator="gpu", devices=1,
         logger=False, enable_checkpointing=False, enable_progress_bar=False,
         default_root_dir=folder(), callbacks=[RepresentationMetrics(k=5), watch],
-    ).fit(SimCLR(encoder=resnet(width=4)), Digits(batch_size=64))  # fmt: skip
+    ).fit(SimCLR(encoder=resnet(width=4)), Digits(batch_size=64, views=VIEWS))  # fmt: skip
     return {"waits": watch.waits, "places": watch.places}
+
+
+def recorded(optimizer: str) -> dict[str, Any]:
+    """Losses of two epochs and the weights after them: trained eagerly, and as a CUDA graph."""
+
+    def trained(cuda_graph: bool) -> tuple[list[float], dict[str, torch.Tensor]]:
+        model = SimCLR(
+            encoder=resnet(width=4),
+            hidden_dim=16,
+            output_dim=8,
+            seed=0,
+            cuda_graph=cuda_graph,
+            optimizer=OptimizerRule(name=optimizer, lr=RATES[optimizer], schedule="cosine"),
+        )
+        losses = Losses()
+        pl.Trainer(
+            max_epochs=2, limit_train_batches=4, limit_val_batches=0, accelerator="gpu", devices=1,
+            logger=False, enable_checkpointing=False, enable_progress_bar=False, log_every_n_steps=1,
+            enable_model_summary=False, default_root_dir=folder(), callbacks=[losses],
+        ).fit(model, Digits(batch_size=16, seed=0, views=VIEWS))  # fmt: skip
+        return losses.values, model.state_dict()
+
+    eager, weights = trained(False)
+    device_program.reset()
+    graph, others = trained(True)
+    differences = [
+        float((device_program.host(others[name]) - device_program.host(value)).abs().max())
+        for name, value in weights.items()
+    ]
+    replays = device_program.counts()["graph"]
+    return {"eager": eager, "graph": graph, "difference": max(differences), "replays": replays}
+
+
+class Losses(pl.Callback):
+    def __init__(self) -> None:
+        self.values = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, *args):
+        self.values.append(float(outputs["loss"]))
 
 
 COMMANDS = {"resume": resume, "evaluate": evaluate, "embed": embed, "export": export, "validate": validate}
@@ -161,6 +209,8 @@ def run(case: str) -> dict[str, Any]:
     with device_program.ComputedOnHost():
         if case in SEARCHES:
             return search(case)
+        if case in RATES:
+            return recorded(case)
         if case == "validation":
             return validation()
         if case in FITS:
@@ -192,6 +242,16 @@ def test_a_run_logs_what_it_logs_on_the_cpu(case, result):
 def test_a_validation_batch_does_not_wait(case, result):
     assert len(result["waits"]) > 2
     assert set(result["waits"]) == {0}, result["places"]
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(name, marks=pytest.mark.long) if name != "sgd" else name for name in RATES]
+)
+def test_a_recorded_run_is_the_eager_run(case, result):
+    assert len(set(result["eager"])) == len(result["eager"]) == 8
+    assert result["replays"] == 5  # after three steps that warm up
+    assert result["graph"] == pytest.approx(result["eager"], rel=1e-4)
+    assert result["difference"] < 1e-4
 
 
 @pytest.mark.parametrize("case", SEARCHES)

@@ -7,8 +7,9 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -60,9 +61,32 @@ def watched(places: list[str]) -> Iterator[None]:
 class ComputedOnHost(TorchDispatchMode):
     """Computes on the host what the kernels of the fake device do not: its memory is memory of the host.
 
-    Each operation also runs on the device, so that its launches and waits are counted. Kernels that are not
-    called through the dispatcher, which are those of Triton and those in a CUDA graph, are not computed.
+    Each operation also runs on the device, so that its launches and waits are counted. The operations that a
+    CUDA graph has captured are computed whenever it is replayed. Kernels that are not called through the
+    dispatcher, which are those of Triton, are not computed.
     """
+
+    def __enter__(self):  # type: ignore[no-untyped-def]
+        self._captured: list[tuple[Any, ...]] = []
+        self._patches = ExitStack()
+        begin, replay = torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.replay
+
+        def begun(graph: Any, *args: Any, **kwargs: Any) -> None:
+            self._captured = graph.operations = []
+            begin(graph, *args, **kwargs)
+
+        def replayed(graph: Any) -> None:
+            replay(graph)
+            for operation in graph.operations:
+                _compute(*operation)
+
+        for name, function in (("capture_begin", begun), ("replay", replayed)):
+            self._patches.enter_context(patch.object(torch.cuda.CUDAGraph, name, function))
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._patches.close()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         kwargs = kwargs or {}
@@ -71,16 +95,23 @@ class ComputedOnHost(TorchDispatchMode):
         if str(func).startswith(CUSOLVER) and _on_device(args[0]):
             return tree_map(_to_device, func(*tree_map(host, args), **tree_map(host, kwargs)))
         result = func(*args, **kwargs)
-        unchanged = func.overloadpacket is aten.set_ or torch.cuda.is_current_stream_capturing()
-        if unchanged or not any(map(_on_device, tree_leaves((result, args, kwargs)))):
+        elsewhere = not any(map(_on_device, tree_leaves((result, args, kwargs))))
+        if elsewhere or func.overloadpacket is aten.set_:
             return result
-        function = HOST_FORMS.get(func, func)
-        on_host = function(*tree_map(host, args), **tree_map(host, kwargs))
-        if func is aten._local_scalar_dense.default:
-            return on_host
-        leaves, structure = tree_flatten(result)
-        written = [_written(*pair) for pair in zip(leaves, tree_leaves(on_host), strict=False)]
-        return tree_unflatten(written + leaves[len(written) :], structure)  # cuDNN's operations return more
+        if torch.cuda.is_current_stream_capturing():
+            self._captured.append((func, args, kwargs, result))
+            return result
+        return _compute(func, args, kwargs, result)
+
+
+def _compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+    """The result of an operation on the device, with the values that the host computes."""
+    on_host = HOST_FORMS.get(func, func)(*tree_map(host, args), **tree_map(host, kwargs))
+    if func is aten._local_scalar_dense.default:
+        return on_host
+    leaves, structure = tree_flatten(result)
+    written = [_written(*pair) for pair in zip(leaves, tree_leaves(on_host), strict=False)]
+    return tree_unflatten(written + leaves[len(written) :], structure)  # cuDNN's operations return more
 
 
 def host(value: Any) -> Any:

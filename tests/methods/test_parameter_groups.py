@@ -81,7 +81,7 @@ def test_the_first_group_has_the_full_rate_which_is_logged():
         (lambda: OptimizerRule(layer_decay=0), "layer_decay must be over 0 and at most 1, got 0"),
         (
             lambda: OptimizerRule(layer_decay=0.9, name="lars"),
-            "layer_decay does not go with optimizer.name lars",
+            "layer_decay does not support optimizer.name lars",
         ),
         (
             lambda: OptimizerRule(layer_decay=0.9).optimizer(

@@ -79,7 +79,7 @@ def test_a_fit_prepares_it_for_the_images_there_are(tmp_path):
 
 
 def test_without_a_data_module_or_with_too_few_images_it_is_refused(tmp_path):
-    with pytest.raises(InputError, match="RECLAIM has to know the images: train with a data module"):
+    with pytest.raises(InputError, match="RECLAIM requires the number of training images"):
         trainer(tmp_path).fit(SimCLR(**SMALL, objective=RECLAIM()), torch.utils.data.DataLoader([0]))
     with pytest.raises(InputError, match="k 5000 must be below the number of training images, 1"):
         trainer(tmp_path).fit(SimCLR(**SMALL, objective=RECLAIM(k=5000)), Digits(batch_size=32))
@@ -94,14 +94,14 @@ def test_negatives_that_are_not_the_nearest_need_no_k_images(tmp_path):
 
 def test_what_it_does_not_go_with_is_refused(tmp_path):
     chosen = SimCLR(**SMALL, objective=RECLAIM(pair="depths"), compile_mode="default")
-    with pytest.raises(InputError, match="compile_mode does not go with"):
+    with pytest.raises(InputError, match="compile_mode does not support"):
         trainer(tmp_path).fit(chosen, Digits(batch_size=32))
     chosen = SimCLR(**SMALL, objective=RECLAIM(), cuda_graph=True, optimizer=OptimizerRule())
     chosen._trainer = SimpleNamespace(
         world_size=1, precision="32-true", gradient_clip_val=None, accumulate_grad_batches=1,
         strategy=SimpleNamespace(root_device=torch.device("cuda")), datamodule=Digits(),
     )  # fmt: skip
-    with pytest.raises(InputError, match=r"cuda_graph does not go with model\.objective RECLAIM"):
+    with pytest.raises(InputError, match=r"cuda_graph does not support model\.objective RECLAIM"):
         chosen.setup("fit")
 
 

@@ -290,5 +290,5 @@ def test_a_head_of_no_width_is_refused(name):
 
 @pytest.mark.parametrize("objective", [Learnable(), torch.nn.Linear(3, 3), SimCLR(**SMALL)])
 def test_what_does_not_take_two_embeddings_is_no_objective(objective):
-    with pytest.raises(InputError, match=f"{type(objective).__name__} is no objective"):
+    with pytest.raises(InputError, match=f"{type(objective).__name__} is not an objective"):
         SimCLR(**SMALL, objective=objective)

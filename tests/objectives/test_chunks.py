@@ -96,5 +96,5 @@ def test_what_cannot_be_cut_is_refused():
     net, (x1, x2) = network(), batch()
     with pytest.raises(ValueError, match="size must be 1 or more, got 0"):
         in_chunks(net, x1, size=0)
-    with pytest.raises(ValueError, match=r"one number of rows, got \[20, 3\]"):
+    with pytest.raises(ValueError, match=r"same number of rows, got \[20, 3\]"):
         in_chunks(net, x1, x2[:3], size=5)

@@ -344,7 +344,7 @@ def test_a_state_prepares_what_loads_it_and_preparing_again_changes_nothing():
         ({"search": "x"}, "search must be exact or approximate"),
         ({"warmup_epochs": -1}, "warmup_epochs must be 0 or more"),
         ({"width": 0}, "width must be 1 or more"),
-        ({"objective": o.RECLAIM()}, "objective must not be RECLAIM, too"),
+        ({"objective": o.RECLAIM()}, "objective must not be RECLAIM itself"),
     ],
 )
 def test_impossible_options_are_refused_by_name(options, words):
@@ -360,7 +360,7 @@ def test_what_is_missing_is_named(monkeypatch):
     with pytest.raises(ValueError, match="k 4 must be below the number of training images, 4"):
         objective.prepare(images=4, **DIMS)
     objective.prepare(images=IMAGES, **DIMS)
-    with pytest.raises(ValueError, match="features must be both views' for pair 'layers', got none"):
+    with pytest.raises(ValueError, match="features of both views is required for pair"):
         objective(*z, indices=OWN)
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ValueError, match="search 'approximate' needs FAISS"):

@@ -134,7 +134,7 @@ GROWING = b"".join(
 )
 
 KEYS = [
-    Case("no command of that name", "fti", r"no command 'fti'; there are fit, validate, .*"),
+    Case("no command of that name", "fti", r"unknown command 'fti'; available: fit, validate, .*"),
     Case(
         "a wrong key",
         "fit --model.encoder.widht=3",
@@ -375,7 +375,7 @@ TRAINER = [
     Case(
         "validation after more batches than there are",
         "fit --trainer.val_check_interval=99",
-        r"--trainer\.val_check_interval: more than the training batches of an epoch",
+        r"--trainer\.val_check_interval exceeds the number of training batches in an epoch",
     ),
     *(
         Case(

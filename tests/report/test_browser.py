@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import json
 import shutil
 import time
@@ -12,6 +13,10 @@ import pytest
 from PIL import Image
 
 from ssl_vision.data import Digits
+from ssl_vision.sweeps.plot import write_plot
+from ssl_vision.sweeps.sweep_file import SweepMetric
+from ssl_vision.sweeps.sweep_plan import Record
+from ssl_vision.sweeps.trials import Trial
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -106,6 +111,20 @@ def browser():
 @pytest.fixture(scope="module")
 def file(evaluated_run):
     return evaluated_run / "report.html"
+
+
+@pytest.fixture(scope="module")
+def sweep_file(tmp_path_factory):
+    """The page of a made-up sweep of two temperatures and two batch sizes."""
+    folder, records = tmp_path_factory.mktemp("sweep"), []
+    for number, (temperature, size) in enumerate(itertools.product((0.1, 0.5), (64, 128))):
+        varied = {"temperature": temperature, "batch_size": size}
+        trial = Trial(f"temperature={temperature},batch_size={size}", varied, varied)
+        (folder / trial.name).mkdir()
+        lines = [f"{epoch},{epoch},{0.5 + 0.1 * number + 0.02 * epoch}" for epoch in range(3)]
+        (folder / trial.name / "metrics.csv").write_text("\n".join(["step,epoch,val/knn_top1", *lines, ""]))
+        records.append(Record(trial, "finished", 0.54 + 0.1 * number, ""))
+    return write_plot(folder, records, SweepMetric("val/knn_top1", "maximize", None))
 
 
 PLOT = "#map .plot"
@@ -225,9 +244,52 @@ def test_dark_is_asked_for_by_the_system_and_by_the_button(browser, file):
     assert browser(paper) == light
 
 
+def test_charts_have_the_colours_of_the_page_and_follow_its_theme(browser, file):
+    browser.open(file)
+    browser.show_all()
+    variable = "getComputedStyle(document.documentElement).getPropertyValue"
+    classes = f"{one(PLOT)}.data.map(trace => trace.marker.color)"
+    expected = [f"{variable}('--c{place}').trim()" for place in range(10)]
+    seen = []
+    for _ in range(2):
+        colours = [browser(each) for each in expected]
+        browser.until(f"{one('#curves .plot')}.data[0].line.color === '{colours[0]}'")
+        assert browser(classes)[:10] == colours
+        shown = browser("[...document.querySelectorAll('#map .mark')].map(m => getComputedStyle(m).color)")
+        assert shown == [f"rgb({', '.join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5))})" for c in colours]
+        seen.append(colours)
+        browser("document.querySelector('#theme').click()")
+    assert not set(seen[0]) & set(seen[1])
+
+
+def test_the_opening_fits_in_one_screen_and_images_are_large(browser, file):
+    browser.open(file, width=1400)
+    assert browser(f"{one('.summary')}.getBoundingClientRect().bottom") < 900
+    width = "getBoundingClientRect().width"
+    assert browser(f"{one('.examples .tile')}.{width}") > 70
+    assert browser(f"{one('#neighbours .tile')}.{width}") > 90
+    assert browser(f"{one('#negatives .tile')}.{width}") > 90
+    browser.open(file, width=390)
+    assert browser(f"{one('#neighbours .tile')}.{width}") > 90
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_of_a_sweep_is_one_of_the_same_kind(browser, sweep_file, dark):
+    browser.open(sweep_file, dark=dark)
+    assert browser.show_all() == 3
+    paper = browser("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, paper[4:-1].split(", "))) < 200) == dark
+    browser("document.querySelector('#metric .switches input').click()")
+    visible = f"{one('#metric .plot')}.data.map(t => t.visible)"
+    browser.until(f"{visible}.filter(on => !on).length === 2")  # the line and the points of a setting
+    assert browser.errors() == []
+    assert browser.requests() == []
+
+
 @pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_is_wider_than_the_window(browser, file, width):
-    browser.open(file, width=width)
+@pytest.mark.parametrize("kind", ["run", "sweep"])
+def test_nothing_is_wider_than_the_window(browser, file, sweep_file, kind, width):
+    browser.open(file if kind == "run" else sweep_file, width=width)
     browser.show_all()
     browser("document.querySelectorAll('details').forEach(d => d.open = true)")
     root = "document.documentElement"

@@ -2,17 +2,23 @@
 
 import csv
 import itertools
+import json
+import math
 import re
 import shutil
 
+import numpy as np
 import pytest
+import torch
 import yaml
 from pages import Page
 from PIL import Image
 from settings import TINY
 
+from ssl_vision.callbacks.weights import names, shares
 from ssl_vision.main import main
-from ssl_vision.report import report
+from ssl_vision.report import alignment_uniformity, curves, report, weights
+from ssl_vision.report.page import Missing
 from ssl_vision.runs.registry import Run
 
 SECTIONS = [
@@ -71,23 +77,107 @@ def test_weights_are_those_of_weights_csv(evaluated_run, page):
         rows = list(csv.DictReader(file))
     (figure,) = page.blocks["weights"]["figure"]
     heat = figure["traces"][0]
-    assert [len(heat["z"]), len(heat["z"][0])] == [20, len(rows)]
-    for column, row in enumerate(rows):
-        shares = [float(value) for name, value in row.items() if name.startswith("weight/")]
-        assert [line[column] for line in heat["z"]] == pytest.approx(shares, abs=1e-3)
+    bins = sorted((name for name in rows[0] if name.startswith("weight/")), key=lambda name: float(name[7:]))
+    shares = np.array([[float(row[name]) for row in rows] for name in bins])
+    occupied = np.flatnonzero((shares >= 1e-3).any(axis=1))
+    np.testing.assert_allclose(heat["z"], shares[occupied[0] : occupied[-1] + 1], atol=1e-3)
+    assert len(heat["y"]) == len(heat["z"]) + 1  # the ends of the bins
+    inner = np.array([float(name[7:]) for name in bins[1:]])
+    ends = np.log(inner / (1 - inner))[max(0, occupied[0] - 1) : occupied[-1] + 1]
+    assert set(np.round(ends[1:-1], 3)) <= set(np.round(heat["y"], 3))
+    low, high = figure["layout"]["yaxis"]["range"]
+    assert low < heat["y"][0] < heat["y"][-1] < high
+    median = next(trace for trace in figure["traces"] if trace["name"] == "median")
+    for d, w in zip(median["y"], median["customdata"], strict=True):
+        assert 1 / (1 + math.exp(-d)) == pytest.approx(w, abs=1e-3)
 
 
-def test_the_summary_has_the_accuracies_and_their_protocol(evaluated_run, page):
-    run = Run(evaluated_run)
-    knn = next(row for row in run.evaluation if row["metric"] == "knn_top1")
-    assert f"kNN top-1 {100 * knn['value']:.2f} % (test, protocol macl, k = 5, T = 0.1)" in page.text[""]
-    validation = 100 * run.last("val/knn_top1")
-    assert f"{validation:.2f} % (last validation, held-out train images, k = 5)" in page.text[""]
-    assert (
-        "MACL on Digits: ResNet (depth 18, width 4, stem small), 2 epochs of batches of 64, seed 0"
-        in page.text[""]
+def weights_page(folder, shares):
+    """The section on W of a run with these bins and shares at every step, all weights about 0.99."""
+    (folder / "config.yaml").write_text("model: {class_path: x.SimCLR}\nwandb: false\n")
+    steps = range(4)
+    (folder / "weights.csv").write_text(
+        ",".join(["step", "epoch", *shares])
+        + "".join("\n" + ",".join(map(str, [i, i, *shares.values()])) for i in steps)
+        + "\n"
     )
-    assert f"{100 * knn['value']:.2f}" in page.text["protocols"]
+    head = "step,epoch,train/weight_q05,train/weight_q50,train/weight_q95\n"
+    (folder / "metrics.csv").write_text(head + "".join(f"{i},{i},0.985,0.99,0.995\n" for i in steps))
+    content = weights.section(Run(folder)).html
+    return json.loads(re.search(r'class="figure">(.*?)</script>', content).group(1))
+
+
+def test_the_bins_of_w_resolve_its_range_and_one_full_bin_is_not_drawn(tmp_path):
+    (tmp_path / "new").mkdir()
+    values = torch.linspace(0.98, 0.997, 64)
+    figure = weights_page(tmp_path / "new", dict(zip(names(), shares(values).tolist(), strict=True)))
+    assert figure["traces"][0]["type"] == "heatmap"
+    assert len(figure["traces"][0]["z"]) >= 6
+    ticks = [float(text) for text in figure["layout"]["yaxis"]["ticktext"]]
+    assert {0.98, 0.99, 0.995} <= set(ticks)
+    assert min(ticks) > 0.97
+    (tmp_path / "old").mkdir()
+    figure = weights_page(tmp_path / "old", {f"weight/{i / 20:.2f}": int(i == 19) for i in range(20)})
+    assert [trace["mode"] for trace in figure["traces"]] == ["lines"] * 3
+    (tmp_path / "damaged").mkdir()
+    figure = weights_page(
+        tmp_path / "damaged", {"weight/": 0.5, "weight/x": 0.5, "weight/nan": 0.5, "weight/2": 1}
+    )
+    assert [trace["mode"] for trace in figure["traces"]] == ["lines"] * 3
+
+
+def test_metrics_that_do_not_vary_are_listed_and_not_drawn(tmp_path):
+    (tmp_path / "config.yaml").write_text("model: {class_path: x.SimCLR}\nwandb: false\n")
+    (tmp_path / "metrics.csv").write_text(
+        "step,epoch,train/loss,train/temperature,val/knn_top1,val/uniformity,val/uniformity_hidden\n"
+        "0,0,2.5,0.25,,,\n1,1,2.25,0.25,0.5,-1.25,-1.5\n"
+    )
+    page = Page(f'<section id="curves">{curves.section(Run(tmp_path)).html}</section>')
+    (figure,) = page.blocks["curves"]["figure"]
+    assert [trace["name"] for trace in figure["traces"]] == ["Loss"]
+    words = page.text["curves"].split("Constant during training, or measured only once")[1].split()
+    table = "backbonehidden Validation kNN top-1, %50 Temperature τ0.25 Uniformity-1.25-1.5"
+    assert " ".join(words).startswith(table)
+    with pytest.raises(Missing, match="two validations"):
+        alignment_uniformity.section(Run(tmp_path))
+
+
+def test_the_opening_states_what_was_trained_and_how_good_it_is(evaluated_run, page):
+    opening = " ".join(page.text[""].split()).partition("This file is self-contained")[0]
+    run = Run(evaluated_run)
+    accuracy = {row["metric"]: row for row in run.evaluation if row["layer"] == "backbone"}
+    trained = (
+        "SimCLR with MACL (temperature 0.1) pretrained the encoder ResNet (depth 18, width 4, stem small) on "
+        "1,437 images of Digits for 2 epochs, in batches of 64 and with seed 0."
+    )
+    assert trained in opening
+    assert "kNN top-1protocol macl, k = 5, T = 0.1" in opening
+    assert f"{100 * accuracy['knn_top1']['value']:.2f}" in opening
+    validation = 100 * run.last("val/knn_top1")
+    assert f"{validation:.2f} %kNN top-1last validation, held-out train images, k = 5" in opening
+    assert opening.count("MACL") == opening.count("Digits") == opening.count("ResNet") == 1
+    assert [given["class"] for given in page.all("ul")][:2] == ["examples", "facts"]
+
+
+def test_the_opening_compares_with_baselines_of_the_same_conditions(evaluated_run, tmp_path):
+    run = shutil.copytree(evaluated_run, tmp_path / "tiny")
+    file = run / "evaluation.json"
+    rows = json.loads(file.read_text())
+    own = next(row for row in rows if row["metric"] == "knn_top1" and row["layer"] == "backbone")
+    own["value"] = 0.75
+    rows += [
+        own | {"features": "untrained", "value": 0.5, "epoch": 0},
+        own | {"features": "pixels", "layer": "raw", "value": 0.875, "epoch": 0},
+        own | {"features": "untrained", "value": 0.25, "epoch": 0, "k": 77},
+    ]
+    file.write_text(json.dumps(rows))
+    opening = page_of(run, "--embed=false", output=tmp_path / "page.html").text[""]
+    said = "In kNN top-1, it is 25.00 points above the untrained network and 12.50 points below raw pixels."
+    assert said in opening
+    cells = " ".join(opening.split())
+    assert "this network 75.00" in cells
+    assert "untrained network 50.00" in cells
+    assert "raw pixels 87.50" in cells
 
 
 def test_a_run_that_was_only_trained_has_a_page_that_says_what_is_missing(tiny_run, tmp_path):
@@ -127,7 +217,7 @@ def test_a_run_of_one_epoch_without_validation(tmp_path):
     args += ["--seed_everything=5"]
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=short", *args]) == 0
     page = Page((tmp_path / "short" / "report.html").read_text(encoding="utf-8"))
-    assert "no validation" in page.text["plane"]
+    assert "requires two validations" in page.text["plane"]
     assert "epoch 1." in page.text["views"]
     assert page.blocks["curves"]["figure"][0]["traces"][0]["name"] == "Loss"
     later = page_of(tmp_path / "short", "--embed=false", output=tmp_path / "page.html")

@@ -217,7 +217,7 @@ def test_more_options_reach_every_run_but_never_the_papers_own(tmp_path):
     made = extended(cells, more)
     assert [cell.name for cell in made] == [cell.name for cell in cells]
     assert made[0].options["trainer.precision"] == "bf16-mixed"
-    with pytest.raises(InputError, match=r"--trainer.max_epochs 9: the paper file sets it, to 2"):
+    with pytest.raises(InputError, match=r"--trainer.max_epochs 9: the paper file sets this option to 2"):
         extended(cells, {"trainer.max_epochs": "9"})
 
 
@@ -227,9 +227,9 @@ def test_more_options_reach_every_run_but_never_the_papers_own(tmp_path):
         (["--a"], "--a has no value"),
         (["--a", "--b=1"], "--a has no value"),
         (["a=1"], "expected --key=value, got a=1"),
-        (["--name=x"], "--name is settled"),
-        (["--ckpt_path", "last"], "--ckpt_path is settled"),
-        (["--trainer.devices=8"], "--trainer.devices: a run has one device"),
+        (["--name=x"], "--name is set by"),
+        (["--ckpt_path", "last"], "--ckpt_path is set by"),
+        (["--trainer.devices=8"], "--trainer.devices: a run uses one device"),
     ],
 )
 def test_what_may_follow_the_dashes(args, message):
@@ -258,13 +258,16 @@ def first_table(change):
         (lambda c: c.update(title=["a"]), "title: expected one value"),
         (lambda c: c["options"].pop("config"), "A, 32 has no config"),
         (lambda c: c["options"].pop("trainer.max_epochs"), "A, 32 has no trainer.max_epochs"),
-        (lambda c: c["options"].update(config="absent.yaml"), "no file .*absent.yaml"),
-        (lambda c: c["metrics"]["LE"].update(unit="kg"), "percent or plain, not kg"),
-        (lambda c: c["metrics"]["LE"].update(protocol="mcl"), "a protocol out of .*macl"),
+        (lambda c: c["options"].update(config="absent.yaml"), "absent.yaml does not exist"),
+        (lambda c: c["metrics"]["LE"].update(unit="kg"), "expected percent or plain, got kg"),
+        (lambda c: c["metrics"]["LE"].update(protocol="mcl"), "one of the protocols .*macl"),
         (first_table(lambda t: t["values"]["A"].update(LE=[1.0])), "1 values for 2 columns"),
-        (first_table(lambda t: t["values"]["A"].update(LE=[1.0, "2,0"])), "'2,0' is no number"),
-        (first_table(lambda t: t["values"]["A"].update(KNN=[1.0, 2.0])), "no metric KNN; there are LE"),
-        (first_table(lambda t: t["values"].update(C={"LE": [1, 2]})), "no row C; there are A, B"),
+        (first_table(lambda t: t["values"]["A"].update(LE=[1.0, "2,0"])), "'2,0' is not a number"),
+        (
+            first_table(lambda t: t["values"]["A"].update(KNN=[1.0, 2.0])),
+            "unknown metric KNN; the metrics are LE",
+        ),
+        (first_table(lambda t: t["values"].update(C={"LE": [1, 2]})), "unknown row C; the rows are A, B"),
         (first_table(lambda t: t["columns"]["Batch"].update(ax=1)), "unknown key 'ax', did you mean 'axis'"),
         (
             first_table(lambda t: t["columns"]["Batch"].update(at=SAME_LAST_PART)),
@@ -286,7 +289,7 @@ def test_no_file_no_yaml_no_small_version(tmp_path):
     (tmp_path / "bad.yaml").write_text("a: [")
     with pytest.raises(InputError, match=r"bad.yaml"):
         read_paper(tmp_path / "bad.yaml")
-    with pytest.raises(InputError, match="no small version: give --budget full"):
+    with pytest.raises(InputError, match="no small version: use --budget full"):
         read_paper(written(tmp_path, lambda content: None), small=True)
 
 
@@ -299,6 +302,6 @@ def test_the_file_that_the_page_writes_is_read(tmp_path):
     assert [cell.reason for cell in cells[2:]] == [
         "",
         "not published",
-        *["a momentum encoder is not offered here"] * 2,
+        *["this method is not offered here"] * 2,
     ]
     assert {file.name for file in FILES} == set(re.findall(r"^\| `(\w+\.yaml)`", page, flags=re.MULTILINE))

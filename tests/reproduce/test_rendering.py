@@ -5,12 +5,14 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from scipy import stats
 
-from ssl_vision.reproduce.paper import Column, Paper, Table, TableCell, TableMetric
+from ssl_vision.reproduce.paper import Column, Paper, SmokeVariant, Table, TableCell, TableMetric
 from ssl_vision.reproduce.rendering import Result, as_json, as_latex, as_markdown, as_rows
+from ssl_vision.reproduce.smoke_test import smoke_test_markdown, smoke_test_rows
 from ssl_vision.sweeps.table_text import as_csv
 
 LE = TableMetric("LE", "percent", {"protocol": "macl", "layer": "backbone", "metric": "linear_top1"})
@@ -42,7 +44,13 @@ FULL = [
     Result("MoCo", LEFT, LE, "88.0", (), reason="no queue"),
     Result("MoCo", RIGHT, LE, "89.0", (), reason="no queue"),
 ]
-SMALL = [Result("A_1", LEFT, LE, "81.00", (93.0,), small="digits")]
+SMALL = [
+    Result("A_1", LEFT, LE, "81.00", (93.0,), run="digits-a"),
+    Result("A_1", MIDDLE, LE, "82.00", (93.0,), run="digits-a"),
+    Result("A_1", LEFT, S, "0.300", (), run="digits-a"),
+    Result("A_1", RIGHT, LE, "90.00", (70.0, 74.0), run="digits-b"),
+    Result("MoCo", LEFT, LE, "88.0", (), reason="no queue"),
+]
 
 MARKDOWN = """\
 **Paper, table 2.** τ₀ & batch size. Somebody 2020.
@@ -79,7 +87,7 @@ Ours: mean ± half of the 95 % t interval over 3 seeds, or of the number in brac
 
 LATEX = r"""% Paper, table 2. τ₀ & batch size. Somebody 2020.
 % Ours: mean ± half of the 95 % t interval over 3 seeds, or of the number in brackets. Empty: not run.
-% Needs \usepackage{booktabs}.
+% Requires \usepackage{booktabs}.
 \begin{tabular}{lllccc}
 \toprule
  &  &  & \multicolumn{2}{c}{$\tau$$_0$} & \multicolumn{1}{c}{Batch} \\
@@ -110,7 +118,7 @@ def test_latex():
     assert as_latex(PAPER, TABLE, FULL) == LATEX
 
 
-@pytest.mark.parametrize(("results", "count"), [(FULL, 3), (SMALL, 1)])
+@pytest.mark.parametrize(("results", "count"), [(FULL, 3), (FULL[:1], 1)])
 def test_latex_has_as_many_cells_in_each_line_and_closes_what_it_opens(results, count):
     text = as_latex(PAPER, TABLE, results)
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
@@ -133,16 +141,24 @@ def test_the_interval_is_scipys():
     assert [r.within for r in FULL[:4]] == [True, False, None, True]
 
 
-def test_what_a_small_run_gave_is_marked_in_its_row_and_compared_with_nothing():
-    text = as_markdown(PAPER, TABLE, SMALL)
-    assert "SMALL, not comparable: digits." in text
-    assert "| not comparable: digits | 93.00 |" in text
-    assert "0.2" not in text  # a column without results
-    assert "difference" not in text
-    assert "within" not in text
-    (row,) = as_rows(PAPER, TABLE, SMALL)
-    assert (row["instead"], row["ours"], row["difference"], row["within"]) == ("digits", 93.0, None, None)
-    assert "not comparable: digits & 93.00" in as_latex(PAPER, TABLE, SMALL)
+def test_a_smoke_test_has_a_table_of_its_runs_without_the_papers_numbers():
+    paper = replace(PAPER, small=SmokeVariant("digits, width 16", {}, {}))
+    text = smoke_test_markdown(paper, TABLE, SMALL)
+    assert text.startswith("**Smoke test of table 2 of Paper: not results of the paper.**")
+    assert "digits, width 16" in text
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if "|" in line]
+    half = stats.t.ppf(0.975, 1) * 2  # of 70 and 74: the standard error of the mean is 2
+    assert table[0] == ["run", "LE", "S"]
+    assert table[2:] == [["digits-a", "93.00", ""], ["digits-b", f"72.00 ± {half:.2f}", ""]]
+    rows = smoke_test_rows(paper, TABLE, SMALL)
+    assert [(row["run"], row["metric"], row["value"], row["seeds"]) for row in rows] == [
+        ("digits-a", "LE", 93.0, 1),
+        ("digits-a", "S", None, 0),
+        ("digits-b", "LE", 72.0, 2),
+    ]
+    for printed in ("81.00", "82.00", "0.300", "90.00", "88.0", "0.1", "0.2"):  # the paper's, its columns too
+        assert printed not in text
+        assert printed not in as_json(rows)
 
 
 def test_csv_and_json_say_the_same_of_every_number():
@@ -167,4 +183,4 @@ def test_csv_and_json_say_the_same_of_every_number():
 
 def test_a_table_of_nothing_says_so():
     empty = [Result("A_1", LEFT, LE, "81.00", ())]
-    assert "Nothing of it has been run." in as_markdown(PAPER, TABLE, empty)
+    assert "No run of this table is finished." in as_markdown(PAPER, TABLE, empty)

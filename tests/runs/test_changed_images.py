@@ -177,6 +177,16 @@ def test_how_the_images_are_checked_is_no_part_of_what_a_run_is():
     assert differences(new, moved, moved=True) == []
 
 
+def test_runs_from_before_views_were_compiled_by_default_can_be_continued():
+    before, now, chosen = (
+        {"data": {"class_path": "Digits", "init_args": {"views": {"compile": value}}}, "seed_everything": 0}
+        for value in (False, "auto", True)
+    )
+    assert differences(before, now) == []
+    assert derived_name(before) == derived_name(now)
+    assert differences(now, chosen) == ["data.init_args.views.compile: False there, True here"]
+
+
 def test_a_memory_of_the_images_is_not_continued_on_another_number_of_them(here, capfd):
     options = ["--model.objective=RECLAIM", "--model.objective.k=3", "--data.changed=allow"]
     shutil.rmtree(here / "run")

@@ -144,9 +144,7 @@ def test_a_failed_evaluation_is_named_and_repeated_by_the_next_start(stubs, swee
     assert sweep(*args) == 1
     captured = capsys.readouterr()
     assert "x=1: evaluation failed: exit code 1: no such images\n" in captured.out
-    assert (
-        "x=1 is not evaluated: exit code 1: no such images; the same command tries it again" in captured.err
-    )
+    assert "x=1 is not evaluated: exit code 1: no such images; the same command retries it" in captured.err
     (tmp_path / "trial/x=1/fails").unlink()
     assert sweep(*args) == 0
     assert evaluations(tmp_path / "trial") == [["begin", "end"], ["begin", "begin", "end"]]
@@ -191,7 +189,7 @@ def test_protocols_of_one_name_are_refused(stubs, sweep, tmp_path, monkeypatch, 
     args = stubs()
     (tmp_path / "macl.yaml").write_text("measurements: [{knn: {k: 5}}]\n")
     assert sweep(*args, "--evaluate=./macl.yaml") == 2
-    assert "two of macl, ./macl.yaml have one name" in capsys.readouterr().err
+    assert "two of macl, ./macl.yaml have the same name" in capsys.readouterr().err
 
 
 def test_what_cannot_be_evaluated_is_refused_before_a_trial_begins(

@@ -106,8 +106,8 @@ def test_lists_and_dicts_are_values():
     [
         ({"vals": [1]}, "p: unknown key 'vals', did you mean 'values'?"),
         ({"values": 3}, "p.values: expected a list of values, got 3"),
-        ({"values": [1, 1]}, "p.values: [1, 1] names a value twice"),
-        ({"min": 0.1}, "p: give value, values, min and max"),
+        ({"values": [1, 1]}, "p.values: [1, 1] contains a value twice"),
+        ({"min": 0.1}, "p: specify value, values, min and max"),
         ({"distribution": "unifrom", "min": 0, "max": 1}, "p.distribution: no distribution 'unifrom'"),
         ({"distribution": "uniform", "min": 0}, "p: uniform needs 'max'"),
         ({"min": 2, "max": 1}, "p: min 2 must be below max 1"),

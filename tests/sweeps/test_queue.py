@@ -268,7 +268,7 @@ def test_another_sweep_of_the_same_name_is_refused(change, line, plan):
     queue.finish(queue.claim(), "finished", 1.0)
     with pytest.raises(InputError) as error:
         Queue(plan(**change))
-    assert f"holds a sweep that differs ({line})" in str(error.value)
+    assert f"contains a different sweep ({line})" in str(error.value)
     assert len(queue.records()) == 3
 
 
@@ -283,7 +283,7 @@ def test_a_database_has_one_folders_sweep_of_a_name(plan, tmp_path):
     text, url = plan().text, f"sqlite:///{tmp_path}/shared.db"
     first = Queue(Plan(tmp_path / "a" / "sweep", text, storage=url))
     first.finish(first.claim(), "finished", 0.5)
-    with pytest.raises(InputError, match="of another folder: give this one another --name"):
+    with pytest.raises(InputError, match="of another directory: choose another --name"):
         Queue(Plan(tmp_path / "b" / "sweep", text, storage=url))
     other = Queue(Plan(tmp_path / "b" / "other", text, storage=url))
     assert set(states(other).values()) == {"waiting"}
@@ -303,7 +303,7 @@ def test_a_trial_whose_metric_is_no_number_is_judged_as_the_worst(plan):
 
 
 @pytest.mark.parametrize(
-    ("there", "line"), [("config.yaml", "is a run directory"), ("notes", "and is no sweep")]
+    ("there", "line"), [("config.yaml", "is a run directory"), ("notes", "and is not a sweep")]
 )
 def test_a_folder_of_something_else_is_left_alone(there, line, plan):
     folder = plan().folder

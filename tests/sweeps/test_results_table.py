@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from pages import Page
 from scipy import stats
 
 from ssl_vision.sweeps.plot import write_plot
@@ -92,12 +93,10 @@ def test_a_sweep_of_which_nothing_is_done_has_a_table(tmp_path):
     assert write_plot(tmp_path, [record("waiting", x=1)], BEST) is None
 
 
-def drawn(page):
-    """Traces and layout of a page's figure."""
-    text = page.read_text()
-    call = text[text.rindex("Plotly.newPlot(") :]
-    traces, end = json.JSONDecoder().raw_decode(call[call.index("[") :])
-    return traces, json.JSONDecoder().raw_decode(call[call.index("{", call.index("[") + end) :])[0]
+def drawn(page, section):
+    """Traces and layout of each chart of a section of the page."""
+    figures = Page(page.read_text(encoding="utf-8")).blocks.get(section, {}).get("figure", [])
+    return [(figure["traces"], figure["layout"]) for figure in figures]
 
 
 def evaluated(folder, name, **values):
@@ -149,19 +148,28 @@ def test_evaluations_stand_beside_the_metric_that_ranks(tmp_path):
 
 
 def test_accuracies_are_plotted_by_layer_and_as_heat_maps(tmp_path):
-    traces, layout = drawn(write_plot(tmp_path, grid(tmp_path), BEST))
-    titles = [each["text"] for each in layout["annotations"]]
-    assert titles == ["val/top1", "val/top1 over the epochs", "test/knn_top1", "val/top1", "test/knn_top1"]
-    dashes = {trace["name"]: trace["line"]["dash"] for trace in traces if trace.get("mode") == "lines"}
+    file = write_plot(tmp_path, grid(tmp_path), BEST)
+    page = Page(file.read_text(encoding="utf-8"))
+    assert [given["id"] for given in page.all("section")] == [
+        "trials",
+        "metric",
+        "accuracies",
+        "heat",
+        "epochs",
+    ]
+    assert "The best val/top1 is 0.7, with t 0.5, size 128 and seed_everything 1." in page.text[""]
+    assert "test/knn_top1, %" in page.text["trials"]
+    ((traces, _),) = drawn(file, "accuracies")
+    dashes = {trace["name"]: trace["line"]["dash"] for trace in traces if trace["mode"] == "lines"}
     assert dashes["size 64 backbone"] == "solid"
     assert dashes["size 64 projector"] == "dot"
-    maps = [trace for trace in traces if trace["type"] == "heatmap"]
+    maps = [traces[0] for traces, _ in drawn(file, "heat")]
     assert [(each["x"], each["y"]) for each in maps] == [(["0.1", "0.5"], ["64", "128"])] * 2
     assert maps[0]["z"] == [pytest.approx([0.05, 0.45]), pytest.approx([0.25, 0.65])]  # means over seeds
-    assert maps[1]["z"] == [pytest.approx([0.85, 0.45]), pytest.approx([0.65, 0.25])]
+    assert maps[1]["z"] == [pytest.approx([85, 45]), pytest.approx([65, 25])]  # in percent
 
 
-def test_the_plot_has_the_points_their_means_and_the_curves(tmp_path):
+def test_the_page_has_the_points_their_means_and_the_curves(tmp_path):
     records = []
     for lr in (0.001, 0.1):
         for seed in (0, 1):
@@ -169,9 +177,9 @@ def test_the_plot_has_the_points_their_means_and_the_curves(tmp_path):
             run_folder(tmp_path, records[-1].trial.name, values=(0.3, 10 * lr + seed))
     records.append(record("pruned", 0.5, k="b", lr=0.1, seed_everything=0))
     run_folder(tmp_path, records[-1].trial.name)
+    records.append(record("failed", None, "exit code 1: <b>", k="b", lr=0.001, seed_everything=0))
     page = write_plot(tmp_path, records, BEST)
-    assert page.stat().st_size > 1_000_000  # the library is within: the page needs nothing else
-    traces, layout = drawn(page)
+    ((traces, layout),) = drawn(page, "metric")
     lines = [trace for trace in traces if trace["mode"] == "lines"]
     assert {trace["name"]: (trace["x"], trace["y"]) for trace in lines} == {
         "k a": ([0.001, 0.1], [pytest.approx(0.51), pytest.approx(1.5)]),
@@ -184,9 +192,23 @@ def test_the_plot_has_the_points_their_means_and_the_curves(tmp_path):
         (0.1, 1.0),
         (0.1, 2.0),
     ]
-    curves = [trace for trace in traces if trace["mode"] == "lines+markers"]
+    assert layout["xaxis"]["type"] == "log"
+    assert layout["xaxis"]["ticktext"] == ["0.001", "0.1"]
+    assert {trace["meta"] for trace in traces} == {"k a", "k b"}
+    ((curves, _),) = drawn(page, "epochs")
     assert len(curves) == 5
     assert curves[0]["x"] == [1, 2]
     assert curves[0]["y"] == [0.3, 2.0]
-    assert layout["xaxis"]["type"] == "log"
-    assert layout["yaxis"]["title"]["text"] == "val/top1"
+    text = Page(page.read_text(encoding="utf-8")).text
+    assert "exit code 1: <b>" in text["trials"]
+    assert "4 of 6 trials have finished. They vary k, lr and seed_everything." in text[""]
+
+
+def test_a_constant_metric_of_a_sweep_is_a_sentence(tmp_path):
+    records = [record("finished", 0.5, x=x) for x in (1, 2)]
+    for each in records:
+        run_folder(tmp_path, each.trial.name, values=(0.5,))
+    page = write_plot(tmp_path, records, BEST)
+    assert drawn(page, "metric") == []
+    assert "val/top1 is 0.5 in every trial." in Page(page.read_text(encoding="utf-8")).text["metric"]
+    assert drawn(page, "epochs") == []

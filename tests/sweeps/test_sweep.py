@@ -189,13 +189,16 @@ def test_a_library_that_is_not_installed_is_one_line(
         (["FILE", "--worker=2"], "--worker: did you mean --workers?"),
         (["FILE", "--workers=-1"], "workers"),
         (["--seed", "-1", "absent.yaml"], "absent.yaml cannot be read"),
-        (["FILE", "--overwrite=true"], "--overwrite: delete the sweep's folder, or give another --name"),
+        (
+            ["FILE", "--overwrite=true"],
+            "--overwrite: delete the directory of the sweep, or choose another --name",
+        ),
         (
             ["FILE", "--ckpt_path=last"],
-            "--ckpt_path: every trial continues from its last checkpoint by itself",
+            "--ckpt_path: every trial continues from its last checkpoint automatically",
         ),
         (["FILE", "--name=a/b"], "--name a/b: must be a name, not a path; set the directory with --runs_dir"),
-        (["FILE", "--workers=1", "--per_gpu=1"], "give one of them"),
+        (["FILE", "--workers=1", "--per_gpu=1"], "use one of them"),
         (["FILE", "--submitit.job=1"], "--submitit.job: did you mean --submitit.jobs?"),
     ],
 )

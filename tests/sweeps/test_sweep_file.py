@@ -44,7 +44,7 @@ def test_a_class_comes_before_its_arguments():
     [
         ({"methd": "grid"}, "f: unknown key 'methd', did you mean 'method'?"),
         ({"method": "gird"}, "f: method: no method 'gird'; there are grid, random, bayes"),
-        ({"metric": None}, "f: metric: is missing; give name and goal"),
+        ({"metric": None}, "f: metric: is missing; specify name and goal"),
         ({"metric": {"name": "x", "gaol": 1}}, "f: metric: unknown key 'gaol', did you mean 'goal'?"),
         (
             {"metric": {"name": "x", "goal": "max"}},
@@ -53,13 +53,13 @@ def test_a_class_comes_before_its_arguments():
         ({"metric": {"name": 3}}, "f: metric.name: expected a column of metrics.csv, got 3"),
         ({"metric": {"name": "x", "target": "much"}}, "f: metric.target: expected a number, got 'much'"),
         ({"parameters": None}, "f: parameters: expected a table of keys and values, got None"),
-        ({"parameters": {"a b": {"value": 1}}}, "f: parameters: 'a b' is no name of an option"),
+        ({"parameters": {"a b": {"value": 1}}}, "f: parameters: 'a b' is not the name of an option"),
         ({"parameters": {"a": 1}}, "f: parameters.a: expected a table of keys and values, got 1"),
         ({"method": "grid"}, "f: parameters.model.objective.temperature: a grid needs values"),
         ({"run_cap": 0}, "f: run_cap: expected an integer above 0, got 0"),
         ({"command": "python x"}, "f: command: expected a list of words and macros"),
         ({"command": ["${arg}"]}, "f: command: unknown macro '${arg}', did you mean 'args'?"),
-        ({"program": None}, "f: command: ${program} stands there, and the file has no program"),
+        ({"program": None}, "f: command: uses ${program}, but the file has no program"),
         (
             {"early_terminate": {"type": "median"}},
             "f: early_terminate.type: expected hyperband, got 'median'",
@@ -71,7 +71,7 @@ def test_a_class_comes_before_its_arguments():
         ),
         (
             {"parameters": {"a": {"values": [1, 2], "probabilities": [1, 1]}}},
-            "f: parameters.a.probabilities: only method random draws by them",
+            "f: parameters.a.probabilities: only the method random supports them",
         ),
     ],
 )
@@ -106,7 +106,7 @@ def test_files_that_cannot_be_read(tmp_path):
 
 def test_an_endless_method_needs_an_end():
     file = parse_sweep(changed(run_cap=None), where="f")
-    with pytest.raises(InputError, match="give run_cap in the file, or --trials"):
+    with pytest.raises(InputError, match="set run_cap in the file, or --trials"):
         check_cap(file, None)
     assert check_cap(file, 3) == 3
     assert check_cap(parse_sweep(changed(), where="f"), 3) == 3

@@ -134,7 +134,7 @@ def test_a_mistake_in_every_trial_ends_the_sweep_after_three(sweep, sweep_path, 
     assert sweep(*args) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "the first 3 trials ended alike; the last line: exit code 2: no such option" in error
+    assert "the first 3 trials failed in the same way; the last line: exit code 2: no such option" in error
     assert len(list((tmp_path / "trial").glob("x=*"))) == 3
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from ssl_vision.errors import InputError
 
@@ -33,8 +34,9 @@ class ViewOptions:
         threshold: Threshold of solarization, in [0, 1].
         mean: Means of the channels, for pixels in [0, 1].
         std: Standard deviations of the channels.
-        compile: Compile the augmentation. The first batch takes some seconds, later
-            ones are faster; results differ only by rounding. Requires a C++ compiler on a CPU.
+        compile: Compile the augmentation for training. The first batch takes some seconds, later ones are
+            faster; results differ only by rounding. Requires Triton on a CUDA device and a C++ compiler on a
+            CPU. "auto": on CUDA devices where a compiler works, not on a CPU.
 
     Raises:
         InputError: a value is out of range.
@@ -57,7 +59,7 @@ class ViewOptions:
     threshold: float = 0.5
     mean: tuple[float, float, float] = (0.4914, 0.4822, 0.4465)
     std: tuple[float, float, float] = (0.2023, 0.1994, 0.2010)
-    compile: bool = False
+    compile: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -80,6 +82,8 @@ class ViewOptions:
             raise InputError(f"views.mean must be three finite numbers, not {self.mean}")
         if len(self.std) != 3 or not all(0 < std < math.inf for std in self.std):
             raise InputError(f"views.std must be three numbers above 0, not {self.std}")
+        if self.compile not in (True, False, "auto"):
+            raise InputError(f"views.compile must be true, false or auto, not {self.compile}")
         if self.blur > 0 and self.size < 2:
             raise InputError("views.blur must be 0 where views.size is 1")
 

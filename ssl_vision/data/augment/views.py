@@ -1,13 +1,13 @@
 """Random views of image batches, computed on the images' device."""
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ssl_vision.data.augment.compilation import CompiledOrEager
 from ssl_vision.data.augment.options import ViewOptions
 from ssl_vision.data.augment.parameters import ViewParameters, sample_parameters
 from ssl_vision.data.augment.rendering import Normalization, plan_steps, render
@@ -53,9 +53,32 @@ class Views(ViewOptions):
             (2N, 3, size, size): all first views, then all second views.
         """
         starts = states(indices, *((seed, Stream.VIEWS, epoch, view) for view in (0, 1)))
-        make = _compiled() if self.compile and images.device.type != "cpu" else Views._make
+        return self.from_states(images, starts, dtype=dtype, memory_format=memory_format)
+
+    def from_states(
+        self,
+        images: Tensor,
+        starts: Tensor,
+        *,
+        dtype: torch.dtype = torch.float32,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> Tensor:
+        """Make views from the random states of `random.states`, which are a tensor, as CUDA graphs require.
+
+        Args:
+            images: (N, 3, H, W) uint8.
+            starts: States of all views of the first image, then of the next, (2N,) int64.
+            dtype: Dtype of the views.
+            memory_format: Memory format of the views.
+
+        Returns:
+            (2N, 3, size, size): all first views, then all second views.
+        """
+        given = self, images, starts, dtype, memory_format
         with torch.inference_mode(False), torch.no_grad():  # each other mode would be compiled separately
-            return make(self, images, starts, dtype, memory_format)
+            if not self.compile or images.device.type == "cpu":
+                return Views._make(*given)
+            return _compiled()(*given) if self.compile == "auto" else _compiled().compiled(*given)
 
     def plain(self, images: Tensor) -> Tensor:
         """Resize (antialiased bilinear) and normalise whole images, for evaluation.
@@ -126,7 +149,7 @@ class Views(ViewOptions):
         height, width = images.shape[-2:]
         steps = plan_steps(self, parameters, height=height, width=width)
         look = Normalization(self.mean, self.std, self.threshold)
-        compiled = self.compile and images.device.type == "cpu"
+        compiled = self.compile is True and images.device.type == "cpu"
         return render(images, steps, look, dtype=dtype, memory_format=memory_format, compiled=compiled)
 
     def _normalize(self, pixels: Tensor) -> Tensor:
@@ -137,5 +160,5 @@ class Views(ViewOptions):
 
 
 @functools.cache
-def _compiled() -> Callable[[Views, Tensor, Tensor, torch.dtype, torch.memory_format], Tensor]:
-    return torch.compile(Views._make)
+def _compiled() -> CompiledOrEager[[Views, Tensor, Tensor, torch.dtype, torch.memory_format], Tensor]:
+    return CompiledOrEager(Views._make, name="views")

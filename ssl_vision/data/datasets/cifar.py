@@ -36,7 +36,7 @@ class CIFAR10(ImageData):
         super().__init__(root=root, views=views, **options)
 
     def prepare_data(self) -> None:
-        """Download the archive (163 MB) if `download` is set and files are missing or damaged."""
+        """Download the archive (170 MB) if `download` is set and files are missing or damaged."""
         if self.download:
             _fetch("CIFAR-10", datasets.CIFAR10, self.root)
 
@@ -69,7 +69,7 @@ class CIFAR100(ImageData):
         super().__init__(root=root, views=views, **options)
 
     def prepare_data(self) -> None:
-        """Download the archive (161 MB) if `download` is set and files are missing or damaged."""
+        """Download the archive (169 MB) if `download` is set and files are missing or damaged."""
         if self.download:
             _fetch("CIFAR-100", datasets.CIFAR100, self.root)
 

@@ -37,7 +37,7 @@ class PreparedViews(Views):
         """Return the images as they are."""
         return images
 
-    def __call__(self, *args: Any, **options: Any) -> Tensor:
+    def from_states(self, *args: Any, **options: Any) -> Tensor:
         """Refuse to augment.
 
         Raises:

@@ -27,6 +27,15 @@
     for (const name of ["xaxis", "yaxis"]) colours[name] = { ...layout[name], ...axis };
     return colours;
   };
+  // Colours of traces such as "var(--c0)" are looked up, as Plotly does not know the variables of the page.
+  const paint = (colour) => (/^var\(.*\)$/.test(colour) ? shade(colour.slice(4, -1)) : colour);
+  const plotted = async (plot, traces, layout, options) => {
+    plot.colours = ["line", "marker"].map((part) => traces.map((trace) => trace[part]?.color));
+    for (const part of ["line", "marker"])
+      for (const trace of traces) if (trace[part]?.color) trace[part].color = paint(trace[part].color);
+    await window.Plotly.newPlot(plot, traces, whole(layout), options);
+    drawn.add(plot);
+  };
   const whole = (layout) => {
     const merged = {
       autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
@@ -50,6 +59,8 @@
     one("#theme").value = dark ? "light" : "dark";
     for (const plot of drawn) {
       window.Plotly.relayout(plot, themed(plot.layout));
+      const [lines, markers] = plot.colours.map((colours) => colours.map(paint));
+      window.Plotly.restyle(plot, { "line.color": lines, "marker.color": markers });
       const written = plot.data.flatMap((trace, i) => (trace.texttemplate ? [i] : []));
       if (written.length) window.Plotly.restyle(plot, { "textfont.color": shade("--ink") }, written);
     }
@@ -75,8 +86,7 @@
       if (trace.texttemplate) trace.textfont = { color: shade("--ink") };
       if (trace.colorbar) trace.showscale = plot.clientWidth > 520;
     }
-    await window.Plotly.newPlot(plot, traces, whole(layout), settings);
-    drawn.add(plot);
+    await plotted(plot, traces, layout, settings);
   };
   for (const group of all(".switches:not(.layouts):not(.classes)")) {
     group.addEventListener("change", () => {
@@ -103,12 +113,11 @@
     }));
     const ring = {
       x: [], y: [], mode: "markers", hoverinfo: "skip",
-      marker: { symbol: "circle-open", size: 18, color: shade("--ink"), line: { width: 2.5 } },
+      marker: { symbol: "circle-open", size: 18, color: "var(--ink)", line: { width: 2.5 } },
     };
     const bare = { showgrid: false, showline: false, ticks: "", showticklabels: false };
     const drawing = { xaxis: { ...bare }, yaxis: { ...bare }, margin: { l: 8, r: 8, t: 8, b: 8 }, hoverdistance: 24, dragmode: coarse ? false : "pan" };
-    await window.Plotly.newPlot(plot, [...traces, ring], whole(drawing), { ...settings, scrollZoom: false });
-    drawn.add(plot);
+    await plotted(plot, [...traces, ring], drawing, { ...settings, scrollZoom: false });
 
     const image = (tile, i) => {
       tile.style.setProperty("--column", i % COLUMNS);
@@ -128,7 +137,7 @@
       chosen = i;
       const [x, y] = at(i), axes = plot._fullLayout;
       const own = data.names[data.classes[i]];
-      window.Plotly.restyle(plot, { x: [[x]], y: [[y]], "marker.color": shade("--ink") }, [of.length]);
+      window.Plotly.restyle(plot, { x: [[x]], y: [[y]] }, [of.length]);
       image(one(".tile", tip), i);
       one(".words", tip).textContent = own;
       tip.hidden = false;
@@ -142,7 +151,7 @@
         const right = data.predicted[i] === own;
         words.append(element("p", right ? "right" : "wrong", `${right ? "✓" : "✗"} kNN: ${data.predicted[i]}`));
       }
-      words.append(element("p", "", "nearest on this map's images:"));
+      words.append(element("p", "", "Nearest images on this map:"));
       const near = element("div", "near");
       near.append(...data.near[i].map((j) => tile(j, data.classes[j] === data.classes[i] ? "same" : "other")));
       words.append(near);
