@@ -24,13 +24,6 @@ def test_objective_in_a_users_own_loop():
     assert z1.grad.abs().sum() > 0
 
 
-def test_a_batch_in_chunks():
-    (block,) = [block for block in BLOCKS if "in_chunks" in block]
-    network = torch.nn.Linear(3, 4)
-    exec(block, {"network": network, "view1": torch.randn(99, 3), "view2": torch.randn(99, 3)})
-    assert network.weight.grad.abs().sum() > 0
-
-
 def test_the_demos_table_is_the_one_that_the_benchmark_wrote():
     record = json.loads((ROOT / "benchmarks" / "results" / "digits.json").read_text())
     for features, name in (
