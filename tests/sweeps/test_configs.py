@@ -31,6 +31,9 @@ COUNTS = {
     "temperature_batch_size": 16,
     "temperature_batch_size_digits": 9,
     "temperature_digits": 5,
+    "unified_gradient_margin": 18,
+    "unified_gradient_ratio": 18,
+    "unified_gradient_temperature": 18,
 }
 
 
