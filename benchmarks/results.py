@@ -49,7 +49,7 @@ Row = dict[str, Any]
 Setting = tuple[str, str]
 """A method and an objective."""
 
-_TABLE = re.compile(r"(<!-- results: (.*?) -->\n\n).*?(\n\n<!-- end of results -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- results: ([^>]*) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
 def row(run: Run, commit: str) -> Row:
@@ -129,6 +129,25 @@ def differences(name: str, pairs: Sequence[tuple[Setting, Setting]], metric: str
     return _markdown(lines)
 
 
+def few_labels() -> str:
+    """Return a table of the demo: accuracy with few and with all labels, beside the baselines."""
+    runs = json.loads((RESULTS / "demo.json").read_text())["runs"]
+    lines = [["test accuracy, %", *FEW_LABELS.values()]]
+    for source, name in BASELINES.items():
+        values = [
+            [
+                row["value"]
+                for run in runs
+                for row in run["rows"]
+                if (row["features"], row["layer"]) == source and (row["metric"], row.get("labels")) == column
+            ]
+            for column in FEW_LABELS
+        ]
+        cells = (_mean(each, metric) for each, (metric, _) in zip(values, FEW_LABELS, strict=True))
+        lines.append([name, *cells])
+    return _markdown(lines)
+
+
 def settings(names: Sequence[str]) -> dict[Setting, dict[int, Row]]:
     """Return the rows by method and objective, and by seed."""
     groups: dict[Setting, dict[int, Row]] = defaultdict(dict)
@@ -151,6 +170,17 @@ def _markdown(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join([head, "|---" * len(lines[0]) + "|", *body])
 
 
+BASELINES = {
+    ("trained", "backbone"): "trained encoder",
+    ("untrained", "backbone"): "untrained encoder",
+    ("pixels", "raw"): "raw pixels",
+}
+FEW_LABELS = {
+    ("linear_top1", "1%"): "linear, 1 % of the labels",
+    ("linear_top1", "10%"): "linear, 10 % of the labels",
+    ("linear_top1", None): "linear, all labels",
+    ("knn_top1", None): "kNN, all labels",
+}
 NARROW = ("methods_cifar10_narrow", "lightly_cifar10_narrow")
 DUAL, INFO = "DualTemperature", "InfoNCE"
 NARROW_PAIRS = [
@@ -160,6 +190,7 @@ NARROW_PAIRS = [
     (("SimCo", INFO), ("MoCo", INFO)),
 ]
 TABLES: dict[str, Callable[[], str]] = {
+    "few labels": few_labels,
     "accuracy of methods": lambda: means(NARROW, ACCURACIES),
     "geometry of methods": lambda: means(NARROW, GEOMETRY),
     "differences of methods": lambda: differences("methods_cifar10_narrow", NARROW_PAIRS, "knn_top1"),
@@ -173,7 +204,7 @@ def rendered(page: str) -> str:
     Raises:
         KeyError: the page names a table that does not exist.
     """
-    return _TABLE.sub(lambda match: f"{match[1]}{TABLES[match[2]]()}{match[3]}", page)
+    return _TABLE.sub(lambda match: f"{match[1]}\n{TABLES[match[2]]()}\n\n{match[3]}", page)
 
 
 def main() -> None:

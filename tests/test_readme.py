@@ -24,24 +24,6 @@ def test_objective_in_a_users_own_loop():
     assert z1.grad.abs().sum() > 0
 
 
-def test_the_demos_table_is_the_one_that_the_benchmark_wrote():
-    record = json.loads((ROOT / "benchmarks" / "results" / "digits.json").read_text())
-    for features, name in (
-        ("trained", "trained backbone"),
-        ("untrained", "untrained backbone"),
-        ("pixels", "raw pixels"),
-    ):
-        layer = "raw" if features == "pixels" else "backbone"
-        cells = [
-            f"{100 * row['value']:.1f}"
-            for metric in ("knn_top1", "linear_top1")
-            for result in record["runs"]
-            for row in result["rows"]
-            if (row["features"], row["layer"], row["metric"]) == (features, layer, metric)
-        ]
-        assert f"| {name} | {' | '.join(cells)} |" in README
-
-
 TABLES = {
     "objectives": lambda script, record: [
         table(record[part]["rows"]) for part, table in script.TABLES.items()

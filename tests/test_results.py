@@ -87,6 +87,20 @@ def test_differences_are_paired_by_seed(results, rows):
     assert second.startswith("| SimCLR, MACL | SimCLR, DCL | −2.00 |")
 
 
+def test_few_labels_are_those_of_the_demo(script):
+    record = json.loads((script.RESULTS / "demo.json").read_text())
+    values = [
+        row["value"]
+        for run in record["runs"]
+        for row in run["rows"]
+        if (row["features"], row["metric"], row.get("labels")) == ("pixels", "linear_top1", "1%")
+    ]
+    assert len(values) == 3
+    mean, deviation = 100 * fmean(values), 100 * stdev(values)
+    pixels = script.few_labels().splitlines()[-1]
+    assert pixels.startswith(f"| raw pixels | {mean:.2f} ± {deviation:.2f} |")
+
+
 @pytest.fixture
 def script():
     spec = importlib.util.spec_from_file_location("results", FILE)
