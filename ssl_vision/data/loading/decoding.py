@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,12 +21,12 @@ Square = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 
 class Decoded(NamedTuple):
-    """A decoded image file.
+    """A decoded image.
 
     Attributes:
-        name: Path relative to the image folder.
+        name: Path of a file relative to the image folder, or number of a row of a data set.
         pixels: (3, side, side) uint8.
-        content: `digest_of_content` of the file.
+        content: `digest_of_content` of a file, or label of a row.
     """
 
     name: str
@@ -50,15 +50,46 @@ def squares(folder: Path, names: list[str], *, side: int, strict: bool) -> Itera
         InputError: no file can be decoded, or `strict` is set and one cannot.
     """
 
-    def decode(name: str) -> Decoded | Exception:
+    def decode(name: str) -> Decoded:
+        content = _content(folder / name)
+        return Decoded(name, square(open_image(content), side), digest_of_content(content))
+
+    yield from decodable(decode, names, where=lambda name: str(folder / name), strict=strict)
+
+
+def decodable(
+    decode: Callable[[str], Decoded],
+    names: list[str],
+    *,
+    where: Callable[[str], str],
+    strict: bool,
+    workers: int = os.cpu_count() or 1,
+) -> Iterator[Decoded]:
+    """Decode images in threads, keeping only a few of them in memory at a time.
+
+    Args:
+        decode: Function of a name, which may raise any error for a damaged image.
+        names: Names of the images.
+        where: Function that returns the place of an image for messages.
+        strict: Raise an error for an image that cannot be decoded, instead of skipping it.
+        workers: Number of threads.
+
+    Yields:
+        Each decodable image, in order.
+
+    Raises:
+        InputError: no image can be decoded, or `strict` is set and one cannot, or `decode` raises one.
+    """
+
+    def attempt(name: str) -> Decoded | Exception:
         try:
-            content = _content(folder / name)
-            return Decoded(name, _square(content, side), digest_of_content(content))
+            return decode(name)
+        except InputError:
+            raise
         except Exception as error:  # Pillow may raise nearly anything for damaged files
             return error
 
-    workers = os.cpu_count() or 1
-    results = ahead(decode, names, workers=workers, depth=8 * workers)
+    results = ahead(attempt, names, workers=workers, depth=8 * workers)
     empty = True
     for name, decoded in zip(
         names, tracked(results, "decoding", total=len(names), unit="images"), strict=True
@@ -67,12 +98,12 @@ def squares(folder: Path, names: list[str], *, side: int, strict: bool) -> Itera
             empty = False
             yield decoded
         elif strict:
-            raise corrupt(folder / name, decoded) from decoded
+            raise corrupt(where(name), decoded) from decoded
     if empty:
-        raise InputError(f"none of the {len(names)} images can be decoded, for example {folder / names[0]}")
+        raise InputError(f"none of the {len(names)} images can be decoded, for example {where(names[0])}")
 
 
-def corrupt(path: Path, cause: object) -> InputError:
+def corrupt(path: str | Path, cause: object) -> InputError:
     """Return the error for a file that cannot be decoded."""
     reason = " ".join(str(cause).split())
     return InputError(f"{path} cannot be decoded ({reason}); remove it, or set strict false to skip it")
@@ -86,14 +117,18 @@ def _content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _square(content: bytes, side: int) -> Square:
+def open_image(content: bytes) -> Image.Image:
+    """Open an encoded image; its pixels are decoded when they are used."""
+    return Image.open(io.BytesIO(content))
+
+
+def square(image: Image.Image, side: int) -> Square:
     """Decode to RGB (3, side, side): resize the shorter side (antialiased bilinear), then crop the centre.
 
     The EXIF orientation is applied. Of an animation, the first frame is used; of 16-bit channels, the upper 8
     bits; transparency is dropped. Pillow refuses decompression bombs (above 179 million pixels).
     """
-    with Image.open(io.BytesIO(content)) as file:
-        image = to_rgb(ImageOps.exif_transpose(file))
+    image = to_rgb(ImageOps.exif_transpose(image))
     image = ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
