@@ -103,7 +103,7 @@ def pretrained(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> tupl
         description = Description(
             encoder=_described(model["encoder"]),
             size=views["size"],
-            decoded_size=data.get("image_size", views["size"]),
+            decoded_size=data.get("image_size") or views["size"],
             mean=tuple(views["mean"]),
             std=tuple(views["std"]),
         )
