@@ -48,8 +48,9 @@ def test_a_folder_of_parquet_files_has_its_splits(tmp_path):
     for split, labels in (("train", [2, 0, 1]), ("validation", [1]), ("test", [2, 2])):
         parquet(tmp_path / "set" / f"{split}-00000-of-00001.parquet", labels)
     data = HuggingFace(path=str(tmp_path / "set"))
-    labels = [data.split(split).labels.tolist() for split in ("train", "val", "test")]
-    assert labels == [[2, 0, 1], [1], [2, 2]]
+    assert data.split("train").labels.tolist() == [2, 0, 1]
+    assert data.split("val").labels.tolist() == [1]
+    assert data.split("test").labels.tolist() == [2, 2]
     assert data.eval_split == "test"
 
 

@@ -7,8 +7,8 @@ from ssl_vision.data import Dataset
 from ssl_vision.errors import InputError
 
 
-def dataset(items, **options):
-    return Dataset(dataset=lambda: items, **options)
+def dataset(items, test=None, **options):
+    return Dataset(dataset=lambda: items, test_dataset=test and (lambda: test), **options)
 
 
 def grey(value, size=(12, 12)):
@@ -41,7 +41,7 @@ def test_only_small_squares_of_one_size_keep_it(sizes, side):
 
 
 def test_splits_are_those_of_the_data_sets():
-    data = Dataset(dataset=lambda: [(grey(1), 1), (grey(2), 0)], test_dataset=lambda: [(grey(3), 1)])
+    data = dataset([(grey(1), 1), (grey(2), 0)], test=[(grey(3), 1)])
     assert data.split("test").labels.tolist() == [1]
     assert data.split("test").classes == ("0", "1")
     assert data.eval_split == "test"
@@ -50,7 +50,7 @@ def test_splits_are_those_of_the_data_sets():
 
 
 def test_classes_of_test_must_be_those_of_train():
-    data = Dataset(dataset=lambda: [(grey(1), 0)], test_dataset=lambda: [(grey(3), 1)])
+    data = dataset([(grey(1), 0)], test=[(grey(3), 1)])
     with pytest.raises(InputError, match="the classes of list's test split are not those of train"):
         data.split("test")
 

@@ -1,7 +1,9 @@
 """Base class of data modules whose images are decoded to squares."""
 
+import math
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +14,7 @@ from torch import Tensor
 from ssl_vision.data.augment.options import LARGEST_SIDE
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.loading.decoded_cache import Cache, Cached, Undecoded, cache_place
-from ssl_vision.data.loading.decoding import corrupt
+from ssl_vision.data.loading.decoding import PixelRange, corrupt
 from ssl_vision.data.loading.memmap import RowFile
 from ssl_vision.data.module import ImageData
 from ssl_vision.errors import InputError
@@ -44,6 +46,8 @@ class DecodedData(ImageData):
         root: Directory of the data set.
         views: Random views of the images.
         image_size: Side of the stored images in pixels; None leaves the choice to the subclass.
+        pixel_range: Values of grey images of more than 8 bits that become black and white, such as
+            [0, 4095]. By default, the upper 8 of 16 bits are used.
         strict: Raise an error for an image that cannot be decoded, instead of skipping it with a warning.
         cache: When to store the squares in a file: "auto" if they exceed 1 GiB, "always" or "never".
         cache_dir: Directory of that file. Default: root/.ssl_vision_cache, or the user's cache directory if
@@ -54,7 +58,8 @@ class DecodedData(ImageData):
         skipped: Names of undecodable images in the splits read so far.
 
     Raises:
-        InputError: image_size is not in 1..4096, or cache is not one of its three values.
+        InputError: image_size is not in 1..4096, cache is not one of its three values, or pixel_range is
+            empty.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class DecodedData(ImageData):
         root: str | Path,
         views: Views,
         image_size: int | None,
+        pixel_range: PixelRange | None = None,
         strict: bool = False,
         cache: Literal["auto", "always", "never"] = "auto",
         cache_dir: str | Path | None = None,
@@ -75,6 +81,9 @@ class DecodedData(ImageData):
             raise InputError(f"image_size must be {LARGEST_SIDE} or less, not {image_size}")
         if cache not in ("auto", "always", "never"):
             raise InputError(f"cache must be auto, always or never, not {cache}")
+        if pixel_range is not None and not -math.inf < pixel_range[0] < pixel_range[1] < math.inf:
+            raise InputError(f"pixel_range must be (low, high) with low < high, not {pixel_range}")
+        self.pixel_range = pixel_range
         self.strict = strict
         self.cache = cache
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
@@ -111,6 +120,9 @@ class DecodedData(ImageData):
 
     def _cached(self, images: Undecoded, side: int, *, where: Path) -> Cached:
         """Return the images in a cache file, which is created if it does not exist."""
+        if self.pixel_range is not None:
+            low, high = self.pixel_range
+            images = replace(images, label=f"{images.label}-{low:g}-{high:g}")
         cache = Cache(self._cache_place(), images, side=side)
         cached = cache.read()
         if cached is None:

@@ -40,9 +40,9 @@ class ImageFolder(DecodedData):
 
     Files are sorted by name and decoded once to RGB squares of `image_size`: the EXIF orientation is applied,
     the shorter side is resized and the longer one centre cropped. Of an animation, the first frame is used;
-    of 16-bit channels, the upper 8 bits; transparency is dropped. If the squares take more than 1 GiB, they
-    are written to a file, from which batches are read. The file is created again if an image is changed,
-    added or removed.
+    of 16-bit channels, the upper 8 bits or `pixel_range`; transparency is dropped. If the squares take more
+    than 1 GiB, they are written to a file, from which batches are read. The file is created again if an image
+    is changed, added or removed.
 
     Symbolic links are followed, except into folders that contain them.
 
@@ -114,13 +114,13 @@ class ImageFolder(DecodedData):
         if split == "pretrain":
             return self.split("train")
         self.check(split)
-        listing = self._listing(split)
+        listing = self.listing(split)
         prefix = self._prefix(listing)
         images, file, contents = self._stored(
             self._undecoded(split), self.image_size, where=listing.folder, prefix=prefix
         )
         self._contents |= {prefix + name: content for name, content in contents.items()}
-        labels = [_class(name) for name in contents]
+        labels = [class_of(name) for name in contents]
         classes = tuple(sorted({*labels} - {""})) if split == "train" else self.classes
         if split != "train":
             _refuse_other_classes(listing.folder, labels, classes)
@@ -142,10 +142,10 @@ class ImageFolder(DecodedData):
             InputError: a folder does not exist or contains no images, or a class is not in the train split.
         """
         for split in splits:
-            listing = self._listing(split)
+            listing = self.listing(split)
             if split in ("val", "test"):
-                classes = {_class(name) for name in self._listing("train").names} - {""}
-                _refuse_other_classes(listing.folder, [_class(name) for name in listing.names], classes)
+                classes = {class_of(name) for name in self.listing("train").names} - {""}
+                _refuse_other_classes(listing.folder, [class_of(name) for name in listing.names], classes)
 
     def folder_of(self, split: Split) -> Path:
         """Return the folder of a split.
@@ -211,7 +211,7 @@ class ImageFolder(DecodedData):
     def _folders(self) -> SplitFolders:
         return SplitFolders(self.root, {"train": self.train, "val": self.val_folder, "test": self.test})
 
-    def _listing(self, split: Split) -> Listing:
+    def listing(self, split: Split) -> Listing:
         """Return the listing of a split, which is made only once."""
         name: Split = "train" if split == "pretrain" else split
         if name not in self._listings:
@@ -231,13 +231,15 @@ class ImageFolder(DecodedData):
         return [prefix + name for name in listing.names]
 
     def _undecoded(self, split: Split) -> Undecoded:
-        listing = self._listing(split)
+        listing = self.listing(split)
         folder, names = listing.folder, listing.names
         return Undecoded(
             label="all" if folder == self.root else quote(os.path.relpath(folder, self.root), safe=""),
             names=names,
             digest=listing.digest,
-            squares=lambda: squares(folder, names, side=self.image_size, strict=self.strict),
+            squares=lambda: squares(
+                folder, names, side=self.image_size, strict=self.strict, pixel_range=self.pixel_range
+            ),
         )
 
 
@@ -284,7 +286,7 @@ def _unreadable(error: OSError) -> NoReturn:
     raise InputError(f"{error.filename} cannot be read ({error.strerror})") from error
 
 
-def _class(name: str) -> str:
+def class_of(name: str) -> str:
     """Return the first folder of a relative path; empty for a file directly in the folder."""
     first, _, rest = name.partition(os.sep)
     return first if rest else ""

@@ -154,7 +154,7 @@ class MapData(DecodedData):
 
         def decode(name: str) -> Decoded:
             image, label = self.item(dataset[int(name)], str(where / name))
-            return Decoded(name, square(image, side), str(label))
+            return Decoded(name, square(image, side, self.pixel_range), str(label))
 
         def squares() -> Iterator[Decoded]:
             return decodable(
