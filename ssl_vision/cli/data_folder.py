@@ -117,12 +117,12 @@ def _checked(files: list[ImageFile]) -> Iterator[str]:
             copies[file.content].append(file)
     equal = [group for group in copies.values() if len(group) > 1]
     repeated = {file.path for group in equal for file in group[1:]}
-    rows = [("split", "class", "images", "damaged", "copies", "smallest", "largest")]
+    rows = [["split", "class", "images", "damaged", "copies", "smallest", "largest"]]
     for (split, label), group in groups.items():
         sizes = sorted((file.size for file in group if not file.damage), key=lambda size: size[0] * size[1])
         ends = [f"{width} x {height}" for width, height in (sizes[0], sizes[-1])] if sizes else ["", ""]
         damaged, same = sum(bool(file.damage) for file in group), sum(file.path in repeated for file in group)
-        rows.append((split, label or "-", str(len(group)), str(damaged), str(same), *ends))
+        rows.append([split, label or "-", str(len(group)), str(damaged), str(same), *ends])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()

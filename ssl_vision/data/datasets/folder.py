@@ -173,7 +173,7 @@ class ImageFolder(DecodedData):
         known = known or {}
         states = {
             path: state
-            for listing in map(self._listing, self._needed("validate"))
+            for listing in map(self.listing, self._needed("validate"))
             for path, state in zip(self._paths(listing), listing.states, strict=True)
         }
         contents = {

@@ -206,7 +206,7 @@ class HuggingFace(MapData):
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
-        from datasets import ClassLabel
+        from datasets import ClassLabel, Value
 
         _, label = self._columns
         if label is None:
@@ -214,7 +214,7 @@ class HuggingFace(MapData):
         feature = self._features[label]
         if isinstance(feature, ClassLabel):
             return tuple(feature.names)
-        if "string" not in str(getattr(feature, "dtype", "")):
+        if not isinstance(feature, Value) or "string" not in feature.dtype:
             return ()
         column = self._splits_by_name[str(self._split_name("train"))].unique(label)
         return tuple(sorted(name for name in column if name is not None))
