@@ -60,7 +60,7 @@ GROUPS = {
 """Options in the short help, by group."""
 
 TEXTS = {
-    "config": "Config file; several are combined, and options after it replace its values.",
+    "config": "Config file; may be repeated, and later options replace its values.",
     "ckpt_path": "Continue a run from a checkpoint; last is the run's own last one.",
     "seed_everything": "Seed of the initial weights, the batches and the views.",
     "data": "Data set: {classes}, or your own.",

@@ -63,7 +63,7 @@ class HuggingFace(MapData):
         views: Views = IMAGENET_VIEWS,
         **options: Any,
     ) -> None:
-        super().__init__(image_size=image_size, views=views, **options)
+        super().__init__(root="", image_size=image_size, views=views, **options)
         self.path = path
         self.config = config
         self.image_column = image_column

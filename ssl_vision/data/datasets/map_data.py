@@ -54,7 +54,7 @@ class MapData(DecodedData):
     def __init__(
         self,
         *,
-        root: str | Path = "",
+        root: str | Path,
         image_size: int | None = None,
         views: Views = IMAGENET_VIEWS,
         **options: Any,
@@ -234,7 +234,7 @@ class Dataset(MapData):
         views: Views = IMAGENET_VIEWS,
         **options: Any,
     ) -> None:
-        super().__init__(image_size=image_size, views=views, **options)
+        super().__init__(root="", image_size=image_size, views=views, **options)
         self._factories = {"train": dataset, "val": val_dataset, "test": test_dataset}
 
     @property
