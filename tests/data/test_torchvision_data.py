@@ -251,6 +251,11 @@ def test_damaged_images_are_skipped_with_their_labels(tmp_path, monkeypatch):
     assert data.skipped == ("train/0",)
 
 
+def test_fake_images_are_always_the_same():
+    first, second = (Torchvision(name="FakeData", arguments={"size": 60}, image_size=8) for _ in range(2))
+    assert torch.equal(first.split("train").images, second.split("train").images)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

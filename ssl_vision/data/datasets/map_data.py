@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ class MapData(DecodedData):
         **options: Options of `DecodedData` and `ImageData`.
     """
 
-    workers: ClassVar[int] = 1
+    workers: int = 1
     """Number of threads that read items."""
 
     def __init__(

@@ -62,6 +62,8 @@ class Torchvision(MapData):
             raise InputError(f"torchvision has no classification data set {name}; there are {_names()}")
         self.name = name
         self.arguments = dict(arguments or {})
+        if name == "FakeData":  # draws each image from torch's generator, which threads share
+            self.workers = 1
         self._class = getattr(datasets, name)
         self._parameters = inspect.signature(self._class).parameters
         passed_on = any(each.kind is each.VAR_KEYWORD for each in self._parameters.values())
