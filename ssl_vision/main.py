@@ -61,6 +61,9 @@ GROUPS = {
     },
     "information": {
         "list": Command("ssl_vision.cli.listing:run", "list objectives, encoders, methods, metrics and more"),
+        "data": Command(
+            "ssl_vision.cli.data_folder:run", "check a folder of images, or compute its statistics"
+        ),
         "doctor": Command("ssl_vision.cli.doctor.doctor:run", "check packages, hardware and data sets"),
     },
 }

@@ -106,6 +106,8 @@ ATTRIBUTES_BY_NAME = {
     "methods/lars.py": "found_inf and grad_scale, likewise",
     "methods/finite_gradients.py": "torch's mark of optimizers that read found_inf",
     "methods/method.py": "the data module, which Lightning sets where it is given one",
+    "data/datasets/map_data.py": "length, items and classes of a user's data set",
+    "data/datasets/torchvision_data.py": "a data set of torchvision by name; the names of its classes",
     "data/loading/memmap.py": "posix_fadvise, of some systems",
     "cli/doctor/hardware.py": "sched_getaffinity, of some systems",
     "cli/doctor/packages.py": "FAISS's version and GPUs, of some builds",

@@ -30,8 +30,8 @@ from ssl_vision.errors import InputError
 
 _OPTION = "--allow_class"
 _PACKAGES = ("ssl_vision.data", "ssl_vision.encoders", "ssl_vision.methods", "ssl_vision.objectives")
-_FOLDERS = ("cache_dir", "root", "test", "train")
-"""Data options whose values are directories, which may look like import paths: ``data.v1``."""
+_FOLDERS = ("cache_dir", "path", "root", "test", "train")
+"""Data options whose values are paths, which may look like import paths: ``data.v1``."""
 
 
 def add_allow_class(parser: jsonargparse.ArgumentParser) -> None:

@@ -137,11 +137,23 @@ def one_line(message: str, *, options: Sequence[str] = ()) -> str:
     if match := re.match(r"Expected a dot import path string: (\S+)", problem):
         listed = "; ssl-vision list objectives lists them" if keys[-1:] == ["objective"] else ""
         problem = f"no class named {match[1]}{closest_match(match[1], _classes(keys)) or listed}"
+    if path == "data" and problem.startswith(("Import path", "no class named")):
+        problem += _data_set_hint(given)
     if problem.startswith("Expected a ") and "Got value" not in problem and given:
         problem += f". Got value: {given}"
     problem = re.sub(r"Expected a <class '(\w+)'>\. Got value:", r"expected \1, got", problem)
     problem = re.sub(r"Expected a typing\.Literal\[(.*)\]\. Got value:", r"expected one of \1, got", problem)
     return f"{path}: {problem}" if path else problem
+
+
+def _data_set_hint(name: str) -> str:
+    """Return how to name a data set that is not a data module."""
+    from ssl_vision.data.datasets.torchvision_names import DATASETS  # imports torch
+
+    module, _, last = name.rpartition(".")
+    if last in DATASETS and module in ("", "torchvision", "torchvision.datasets"):
+        return f"; use --data Torchvision --data.name {last}"
+    return f"; for a map-style data set, use --data Dataset --data.dataset {name}" if module else ""
 
 
 def _split_class(problem: str) -> tuple[str, str]:

@@ -240,7 +240,7 @@ class _Argument(NamedTuple):
     def _value(self) -> ast.expr | None:
         """The default, or the constant that it names."""
         if isinstance(self.default, ast.Name):
-            return self.owner.module.constants.get(self.default.id, self.default)
+            return self.owner.module.constant(self.default.id) or self.default
         return self.default
 
 

@@ -5,7 +5,10 @@ from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.cifar import CIFAR10, CIFAR100
 from ssl_vision.data.datasets.digits import Digits
 from ssl_vision.data.datasets.folder import ImageFolder
+from ssl_vision.data.datasets.hugging_face import HuggingFace
+from ssl_vision.data.datasets.map_data import Dataset
 from ssl_vision.data.datasets.stl10 import STL10
+from ssl_vision.data.datasets.torchvision_data import Torchvision
 from ssl_vision.data.images import Batch, Images
 from ssl_vision.data.loading.loader import Batches
 from ssl_vision.data.module import BANK, QUERIES, ImageData
@@ -19,10 +22,13 @@ __all__ = [
     "STL10",
     "Batch",
     "Batches",
+    "Dataset",
     "Digits",
+    "HuggingFace",
     "ImageData",
     "ImageFolder",
     "Images",
+    "Torchvision",
     "ViewParameters",
     "Views",
     "fold",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ssl_vision.data import ImageData, ImageFolder
+from ssl_vision.data import HuggingFace, ImageData, ImageFolder, Torchvision
 from ssl_vision.runs.evaluation_file import own_data
 from ssl_vision.runs.folder import below_home, significant
 
@@ -12,9 +12,11 @@ from ssl_vision.runs.folder import below_home, significant
 def same_data(own: Mapping[str, Any], data: ImageData) -> bool:
     """Return True if the data are of the run's data set; image folders are compared by their paths."""
     name = own_data({"data": own})["data"]
+    options = own.get("init_args") or {}
+    if isinstance(data, (HuggingFace, Torchvision)):
+        return type(data).__name__ == name and data.title in (options.get("name"), options.get("path"))
     if not isinstance(data, ImageFolder):
         return type(data).__name__ == name
-    options = own.get("init_args") or {}
     return type(data).__name__ == name and _at(options, data) and options.get("test", "test") == data.test
 
 

@@ -134,10 +134,11 @@ def embed_files(
     Raises:
         InputError: A file cannot be decoded and `strict` is set, or no file can be decoded.
     """
-    side = network.description.decoded_size
+    about = network.description
+    decoded = squares(folder, names, side=about.decoded_size, strict=strict, pixel_range=about.pixel_range)
     features: Features = np.empty((0, 0), dtype=np.float32)
     done: list[str] = []
-    for batch, pixels in _batches(squares(folder, names, side=side, strict=strict), batch_size):
+    for batch, pixels in _batches(decoded, batch_size):
         made = network(pixels.to(device)).cpu().numpy()
         if not done:
             features = np.empty((len(names), made.shape[1]), dtype=np.float32)

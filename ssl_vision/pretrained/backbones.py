@@ -26,7 +26,7 @@ from ssl_vision.runs.migration import migrated_description
 
 SUFFIX = ".safetensors"
 
-_KEYS = {"encoder", "depth", "width", "stem", "size", "decoded_size", "mean", "std", "version"}
+_KEYS = {"encoder", "depth", "width", "stem", "size", "decoded_size", "mean", "std", "version", "pixel_range"}
 """Metadata of an exported file, of this version and of 0.1."""
 
 _PREFIX = "prefix"
@@ -47,6 +47,8 @@ class Description:
     std: tuple[float, float, float]
     version: str = __version__
     """Version of this package that wrote the file."""
+    pixel_range: tuple[float, float] | None = None
+    """Values of grey images of more than 8 bits that become black and white."""
 
     @property
     def views(self) -> Views:
@@ -103,9 +105,10 @@ def pretrained(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> tupl
         description = Description(
             encoder=_described(model["encoder"]),
             size=views["size"],
-            decoded_size=data.get("image_size", views["size"]),
+            decoded_size=data.get("image_size") or views["size"],
             mean=tuple(views["mean"]),
             std=tuple(views["std"]),
+            pixel_range=data.get("pixel_range"),
         )
         _ = description.views  # raises for invalid values
         backbone = copy.deepcopy(network.backbone).to(memory_format=torch.contiguous_format)
@@ -123,7 +126,9 @@ def write_backbone(path: Path, backbone: nn.Module, description: Description | N
 
     The weights of timm models have timm's names, so that timm loads them, too.
     """
-    about = asdict(description) if description else {}
+    about = (
+        {key: value for key, value in asdict(description).items() if value is not None} if description else {}
+    )
     if isinstance(backbone, Timm):
         backbone = backbone.network
         about |= {_PREFIX: "network."} if description else {}
@@ -164,7 +169,9 @@ def read_backbone(path: Path, *, allowed: Collection[str] = ()) -> Pretrained:
         values = migrated_description({key: json.loads(text) for key, text in about.items() if key in _KEYS})
     except ValueError as error:
         raise InputError(f"{path}: {' '.join(str(error).split())}") from error
-    names = [field.name for field in fields(Description)]
+    names = [
+        field.name for field in fields(Description) if field.name != "pixel_range" or field.name in values
+    ]
     if not set(names) <= set(values):
         raise InputError(f"{path}: was not written by ssl-vision export --format safetensors")
     try:

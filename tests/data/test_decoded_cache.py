@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from ssl_vision.data import ImageFolder
+from ssl_vision.data.datasets import decoded as decoded_data
 from ssl_vision.data.datasets import folder as module
 from ssl_vision.data.loading import decoding
 from ssl_vision.errors import InputError
@@ -113,7 +114,7 @@ def test_caches_of_other_splits_and_sizes_stay(photos):
 @pytest.mark.parametrize("large", [True, False])
 def test_by_itself_only_much_is_kept_in_a_file(photos, monkeypatch, large):
     size = 300 * 3 * 8 * 8
-    monkeypatch.setattr(module, "_IN_MEMORY", size - 1 if large else size)
+    monkeypatch.setattr(decoded_data, "_IN_MEMORY", size - 1 if large else size)
     data = folder(photos, cache="auto")
     data.prepare_data()
     assert (data.split("train").file is not None) == large

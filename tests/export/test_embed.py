@@ -7,9 +7,11 @@ import yaml
 from PIL import Image
 
 from ssl_vision.data import ImageFolder
+from ssl_vision.encoders import ResNet
 from ssl_vision.evaluation.features import embed
+from ssl_vision.export.embed import embed_files, open_network
 from ssl_vision.main import main
-from ssl_vision.pretrained.backbones import pretrained
+from ssl_vision.pretrained.backbones import Description, pretrained, write_backbone
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 NAMES = ["a/2.png", "a/deep/1.JPG", "b.png", "test/z.png", "ü.png"]
@@ -132,3 +134,24 @@ def test_a_name_that_is_no_text_is_marked(images, tiny_run, tmp_path):
         pytest.skip("the file system takes no such name")
     _, names = embedded(tmp_path / "i", tiny_run, tmp_path / "f.npz")
     assert names == ["\N{REPLACEMENT CHARACTER}.png"]
+
+
+def test_an_exported_file_keeps_the_range_of_its_images(tmp_path):
+    values = np.random.default_rng(0).integers(0, 256, (16, 16))
+    for name, pixels in (("deep", (values * 16).astype(np.uint16)), ("plain", values.astype(np.uint8))):
+        (tmp_path / name).mkdir()
+        Image.fromarray(pixels).save(tmp_path / name / "x.png")
+    encoder = {
+        "class_path": "ssl_vision.encoders.ResNet",
+        "init_args": {"depth": 18, "width": 2, "stem": "small"},
+    }
+    options = {"encoder": encoder, "size": 16, "decoded_size": 16, "mean": (0.5,) * 3, "std": (0.2,) * 3}
+    backbone, features = ResNet(depth=18, width=2, stem="small").eval(), {}
+    for name, pixel_range in (("deep", (0, 16 * 255)), ("plain", None)):
+        file = tmp_path / f"{name}.safetensors"
+        write_backbone(file, backbone, Description(**options, pixel_range=pixel_range))
+        features[name], _ = embed_files(
+            open_network(file, "backbone"), tmp_path / name, ["x.png"],
+            batch_size=1, device=torch.device("cpu"), strict=True,
+        )  # fmt: skip
+    assert np.array_equal(features["deep"], features["plain"])

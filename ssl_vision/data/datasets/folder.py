@@ -1,23 +1,20 @@
 """Image files in folders."""
 
 import os
-import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import quote
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from ssl_vision.data.augment.options import LARGEST_SIDE
 from ssl_vision.data.augment.views import Views
+from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData
 from ssl_vision.data.datasets.split_folders import SplitFolders
 from ssl_vision.data.images import Images
-from ssl_vision.data.loading.decoded_cache import Cache, Cached, cache_place
-from ssl_vision.data.loading.decoding import Decoded, corrupt, squares
+from ssl_vision.data.loading.decoded_cache import Undecoded
+from ssl_vision.data.loading.decoding import squares
 from ssl_vision.data.loading.fingerprint import (
     FileRecord,
     Fingerprint,
@@ -26,17 +23,15 @@ from ssl_vision.data.loading.fingerprint import (
     digest_of_files,
 )
 from ssl_vision.data.loading.prefetch import ahead
-from ssl_vision.data.module import ImageData, Split
+from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
 
 EXTENSIONS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 """Extensions of image files, matched case-insensitively."""
-_IN_MEMORY = 2**30
-_VIEWS = Views(size=96, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
-class ImageFolder(ImageData):
+class ImageFolder(DecodedData):
     """Images in folders, with optional labels given by the names of their class folders.
 
     The class of root/train/cat/**/x.png is cat; root/train/x.png has no label. Folders directly below root
@@ -45,9 +40,9 @@ class ImageFolder(ImageData):
 
     Files are sorted by name and decoded once to RGB squares of `image_size`: the EXIF orientation is applied,
     the shorter side is resized and the longer one centre cropped. Of an animation, the first frame is used;
-    of 16-bit channels, the upper 8 bits; transparency is dropped. If the squares take more than 1 GiB, they
-    are written to a file, from which batches are read. The file is created again if an image is changed,
-    added or removed.
+    of 16-bit channels, the upper 8 bits or `pixel_range`; transparency is dropped. If the squares take more
+    than 1 GiB, they are written to a file, from which batches are read. The file is created again if an image
+    is changed, added or removed.
 
     Symbolic links are followed, except into folders that contain them.
 
@@ -59,12 +54,8 @@ class ImageFolder(ImageData):
             of the names above are recognised.
         test: Subfolder of the test split, likewise.
         image_size: Side of the stored images in pixels.
-        strict: Raise an error for a file that cannot be decoded, instead of skipping it with a warning.
-        cache: When to store the squares in a file: "auto" if they exceed 1 GiB, "always" or "never".
-        cache_dir: Directory of that file. Default: root/.ssl_vision_cache, or the user's cache directory if
-            root is not writable.
         views: Random views of the images.
-        **options: Options of `ImageData`.
+        **options: Options of `DecodedData` and `ImageData`.
 
     Attributes:
         skipped: Paths relative to root of undecodable files in the splits read so far.
@@ -86,27 +77,14 @@ class ImageFolder(ImageData):
         val_folder: str = "val",
         test: str = "test",
         image_size: int = 96,
-        strict: bool = False,
-        cache: Literal["auto", "always", "never"] = "auto",
-        cache_dir: str | Path | None = None,
-        views: Views = _VIEWS,
+        views: Views = IMAGENET_VIEWS,
         **options: Any,
     ) -> None:
-        super().__init__(root=root, views=views, **options)
-        if image_size < 1:
-            raise InputError(f"image_size must be 1 or more, not {image_size}")
-        if image_size > LARGEST_SIDE:
-            raise InputError(f"image_size must be {LARGEST_SIDE} or less, not {image_size}")
-        if cache not in ("auto", "always", "never"):
-            raise InputError(f"cache must be auto, always or never, not {cache}")
+        super().__init__(root=root, views=views, image_size=image_size, **options)
         self.train = train
         self.val_folder = val_folder
         self.test = test
         self.image_size = image_size
-        self.strict = strict
-        self.cache = cache
-        self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
-        self.skipped = ()
         self._listings: dict[Split, Listing] = {}
         self._contents: dict[str, str] = {}
 
@@ -120,8 +98,8 @@ class ImageFolder(ImageData):
             if self.trainer is not None:
                 self.check(*splits)
             for split in splits:
-                if self.has(split) and self._large(listing := self._listing(split)):
-                    self._cached(listing)
+                if self.has(split) and self._large(images := self._undecoded(split), self.image_size):
+                    self._cached(images, self.image_size, where=self.folder_of(split))
         except InputError:
             if self.trainer is None or self.trainer.world_size == 1:
                 raise
@@ -136,18 +114,13 @@ class ImageFolder(ImageData):
         if split == "pretrain":
             return self.split("train")
         self.check(split)
-        listing = self._listing(split)
-        file = None
-        if self._large(listing):
-            file, skipped, contents = self._cached(listing)
-            images = file.mapped()
-        else:
-            images, skipped, contents = self._decoded(listing)
-        self._contents |= dict(zip(self._paths(listing, contents), contents.values(), strict=True))
-        if skipped:
-            self._warn(listing.folder, skipped, len(listing.names))
-            self.skipped += tuple(self._paths(listing, skipped))
-        labels = [_class(name) for name in contents]
+        listing = self.listing(split)
+        prefix = self._prefix(listing)
+        images, file, contents = self._stored(
+            self._undecoded(split), self.image_size, where=listing.folder, prefix=prefix
+        )
+        self._contents |= {prefix + name: content for name, content in contents.items()}
+        labels = [class_of(name) for name in contents]
         classes = tuple(sorted({*labels} - {""})) if split == "train" else self.classes
         if split != "train":
             _refuse_other_classes(listing.folder, labels, classes)
@@ -169,10 +142,10 @@ class ImageFolder(ImageData):
             InputError: a folder does not exist or contains no images, or a class is not in the train split.
         """
         for split in splits:
-            listing = self._listing(split)
+            listing = self.listing(split)
             if split in ("val", "test"):
-                classes = {_class(name) for name in self._listing("train").names} - {""}
-                _refuse_other_classes(listing.folder, [_class(name) for name in listing.names], classes)
+                classes = {class_of(name) for name in self.listing("train").names} - {""}
+                _refuse_other_classes(listing.folder, [class_of(name) for name in listing.names], classes)
 
     def folder_of(self, split: Split) -> Path:
         """Return the folder of a split.
@@ -200,8 +173,8 @@ class ImageFolder(ImageData):
         known = known or {}
         states = {
             path: state
-            for listing in map(self._listing, self._needed("validate"))
-            for path, state in zip(self._paths(listing, listing.names), listing.states, strict=True)
+            for listing in map(self.listing, self._needed("validate"))
+            for path, state in zip(self._paths(listing), listing.states, strict=True)
         }
         contents = {
             path: file.content
@@ -238,7 +211,7 @@ class ImageFolder(ImageData):
     def _folders(self) -> SplitFolders:
         return SplitFolders(self.root, {"train": self.train, "val": self.val_folder, "test": self.test})
 
-    def _listing(self, split: Split) -> Listing:
+    def listing(self, split: Split) -> Listing:
         """Return the listing of a split, which is made only once."""
         name: Split = "train" if split == "pretrain" else split
         if name not in self._listings:
@@ -247,48 +220,27 @@ class ImageFolder(ImageData):
             self._listings[name] = Listing(folder, image_names(folder, but=others))
         return self._listings[name]
 
-    def _paths(self, listing: Listing, names: Iterable[str]) -> list[str]:
+    def _prefix(self, listing: Listing) -> str:
+        """Return the path of a listed folder relative to root, to which names of files are added."""
+        path = os.path.relpath(listing.folder, self.root)
+        return "" if path == "." else path + os.sep
+
+    def _paths(self, listing: Listing) -> list[str]:
         """Return paths of listed files relative to root."""
-        prefix = os.path.relpath(listing.folder, self.root)
-        return list(names) if prefix == "." else [f"{prefix}{os.sep}{name}" for name in names]
+        prefix = self._prefix(listing)
+        return [prefix + name for name in listing.names]
 
-    def _large(self, listing: Listing) -> bool:
-        """Return True if the squares are stored in a file."""
-        size = len(listing.names) * 3 * self.image_size**2
-        return self.cache == "always" or (self.cache == "auto" and size > _IN_MEMORY)
-
-    def _decoded(self, listing: Listing) -> tuple[Tensor, list[str], dict[str, str]]:
-        """Return the images of decodable files, the names of the other files, and the files' digests."""
-        images = np.empty((len(listing.names), 3, self.image_size, self.image_size), dtype=np.uint8)
-        contents: dict[str, str] = {}
-        for row, (name, pixels, content) in enumerate(self._squares(listing)):
-            images[row] = pixels
-            contents[name] = content
-        skipped = [name for name in listing.names if name not in contents]
-        return torch.from_numpy(images[: len(contents)]), skipped, contents
-
-    def _cached(self, listing: Listing) -> Cached:
-        """Return the images and digests in a cache file, which is created if it does not exist."""
-        place, folder = cache_place(self.root, self.cache_dir), listing.folder
-        label = "all" if folder == self.root else quote(os.path.relpath(folder, self.root), safe="")
-        cache = Cache(place, label, listing=listing, side=self.image_size)
-        cached = cache.read()
-        if cached is None:
-            cache.write(lambda: self._squares(listing))
-            cached = cache.read()
-        if cached is None:
-            raise InputError(f"{place} was changed while it was being written; start again")
-        if cached.skipped and self.strict:
-            raise corrupt(folder / cached.skipped[0], "according to the cache")
-        return cached
-
-    def _squares(self, listing: Listing) -> Iterator[Decoded]:
-        return squares(listing.folder, listing.names, side=self.image_size, strict=self.strict)
-
-    def _warn(self, folder: Path, skipped: list[str], count: int) -> None:
-        first = ", ".join(str(folder / name) for name in skipped[:3]) + (", ..." if len(skipped) > 3 else "")
-        message = f"skipped {len(skipped)} of {count} images that cannot be decoded: {first}"
-        warnings.warn(message, stacklevel=3)
+    def _undecoded(self, split: Split) -> Undecoded:
+        listing = self.listing(split)
+        folder, names = listing.folder, listing.names
+        return Undecoded(
+            label="all" if folder == self.root else quote(os.path.relpath(folder, self.root), safe=""),
+            names=names,
+            digest=listing.digest,
+            squares=lambda: squares(
+                folder, names, side=self.image_size, strict=self.strict, pixel_range=self.pixel_range
+            ),
+        )
 
 
 def image_names(folder: Path, *, but: Collection[Path] = ()) -> list[str]:
@@ -334,7 +286,7 @@ def _unreadable(error: OSError) -> NoReturn:
     raise InputError(f"{error.filename} cannot be read ({error.strerror})") from error
 
 
-def _class(name: str) -> str:
+def class_of(name: str) -> str:
     """Return the first folder of a relative path; empty for a file directly in the folder."""
     first, _, rest = name.partition(os.sep)
     return first if rest else ""

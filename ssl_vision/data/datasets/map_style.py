@@ -166,7 +166,7 @@ def _read(dataset: MapDataset, count: int, name: str, *, size: int | None) -> Im
     labels = torch.empty(count, dtype=torch.int64)
     for row in range(count):
         image, label = _pair(dataset, row, name)
-        labels[row] = _label(label, f"{name}[{row}]")
+        labels[row] = label_number(label, f"{name}[{row}]")
         pixels = _image(image, size=size, where=f"{name}[{row}]")
         if pixels.shape != shape or pixels.dtype != first.dtype:
             raise _SizesDifferError(
@@ -195,7 +195,12 @@ def _pair(dataset: MapDataset, row: int, name: str) -> tuple[Any, Any]:
     return item[0], item[1]
 
 
-def _label(label: Any, where: str) -> int:
+def label_number(label: Any, where: str) -> int:
+    """Return a label as an integer; None becomes -1.
+
+    Raises:
+        InputError: it is not an integer of -1 or more.
+    """
     if label is None:
         return -1
     try:

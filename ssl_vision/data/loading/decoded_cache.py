@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +14,6 @@ from typing import NamedTuple
 from pytorch_lightning.utilities import rank_zero_info
 
 from ssl_vision.data.loading.decoding import Decoded
-from ssl_vision.data.loading.fingerprint import Listing
 from ssl_vision.data.loading.memmap import RowFile
 from ssl_vision.errors import InputError
 
@@ -21,13 +21,30 @@ _VERSION = 2
 _FOLDER = ".ssl_vision_cache"
 
 
+@dataclass(frozen=True)
+class Undecoded:
+    """Images of a split that are yet to be decoded.
+
+    Args:
+        label: Prefix of the file that caches them.
+        names: Their names.
+        digest: Function that returns 16 hexadecimal digits, which change whenever the images do.
+        squares: Function that iterates over the decodable images, in order.
+    """
+
+    label: str
+    names: list[str]
+    digest: Callable[[], str]
+    squares: Callable[[], Iterable[Decoded]]
+
+
 class Cached(NamedTuple):
     """Content of a cache.
 
     Attributes:
-        file: The images of all decodable files, in order.
-        skipped: Names of the files that could not be decoded.
-        contents: Digest of the bytes of each decoded file, by name.
+        file: The decodable images, in order.
+        skipped: Names of the images that could not be decoded.
+        contents: `Decoded.content` of each decoded image, by name.
     """
 
     file: RowFile
@@ -36,26 +53,26 @@ class Cached(NamedTuple):
 
 
 class Cache:
-    """The decoded images of a listing, stored in one file.
+    """Decoded images, stored in one file.
 
-    ``<label>-<side>-<digest>.uint8`` contains the pixels, and the ``.json`` file next to it digests of the
-    image files. The digest in the name is that of the `Listing`: if an image file is changed, added or
+    ``<label>-<side>-<digest>.uint8`` contains the pixels, and the ``.json`` file next to it the
+    `Decoded.content` of each image. If the digest of the images changes, because one was changed, added or
     removed, the cache is written anew and the old one deleted. Files are renamed when they are complete. If
     several processes need the same cache, one writes it and the others wait.
 
     Args:
         place: Directory of the cache.
-        label: Prefix that distinguishes the caches in a directory.
-        listing: The image files.
+        images: The images; their label distinguishes the caches in a directory.
         side: Side of the decoded squares in pixels.
     """
 
-    def __init__(self, place: Path, label: str, *, listing: Listing, side: int) -> None:
+    def __init__(self, place: Path, images: Undecoded, *, side: int) -> None:
         self.place = place
-        self.names = listing.names
+        self.names = images.names
         self.side = side
-        self._label = f"{label}-{side}"
-        self._digest = listing.digest()
+        self._squares = images.squares
+        self._label = f"{images.label}-{side}"
+        self._digest = images.digest()
         self._pixels = place / f"{self._label}-{self._digest}.uint8"
         self._index = self._pixels.with_suffix(".json")
 
@@ -74,11 +91,8 @@ class Cache:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def write(self, decode: Callable[[], Iterable[Decoded]]) -> None:
+    def write(self) -> None:
         """Write the cache image by image, unless another process has just written it.
-
-        Args:
-            decode: Function that iterates over the decodable files, in order.
 
         Raises:
             InputError: the directory cannot be written to or has too little free space.
@@ -89,14 +103,14 @@ class Cache:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if self.read() is None:
                     self._delete()
-                    self._write(decode)
+                    self._write()
         except OSError as error:
             cause = error.strerror or str(error)
             raise InputError(
                 f"decoded images cannot be written to {self.place} ({cause}); set cache_dir"
             ) from error
 
-    def _write(self, decode: Callable[[], Iterable[Decoded]]) -> None:
+    def _write(self) -> None:
         size, free = len(self.names) * 3 * self.side**2, shutil.disk_usage(self.place).free
         if size > free:
             raise InputError(
@@ -107,7 +121,7 @@ class Cache:
         partial = self.place / f"{self._label}.partial"
         try:
             with partial.open("wb") as file:
-                for name, pixels, content in decode():
+                for name, pixels, content in self._squares():
                     file.write(pixels.data)
                     contents[name] = content
                 file.flush()
@@ -137,6 +151,11 @@ def cache_place(root: Path, chosen: Path | None) -> Path:
     if chosen is None:
         if os.access(root, os.W_OK):
             return root / _FOLDER
-        chosen = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ssl_vision"
+        chosen = user_cache()
     root = root.resolve()
     return chosen / f"{root.name}-{hashlib.sha256(bytes(root)).hexdigest()[:8]}"
+
+
+def user_cache() -> Path:
+    """Return the directory of this package in the user's cache directory."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ssl_vision"

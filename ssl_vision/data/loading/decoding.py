@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,16 +17,19 @@ from ssl_vision.progress import tracked
 _LARGEST = 2**28
 """Maximum size of an image file in bytes, twice that of 4096 × 4096 uncompressed 16-bit RGBA pixels."""
 
+PixelRange = tuple[float, float]
+"""Values of grey images of more than 8 bits that become black and white."""
+
 Square = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 
 class Decoded(NamedTuple):
-    """A decoded image file.
+    """A decoded image.
 
     Attributes:
-        name: Path relative to the image folder.
+        name: Path of a file relative to the image folder, or number of a row of a data set.
         pixels: (3, side, side) uint8.
-        content: `digest_of_content` of the file.
+        content: `digest_of_content` of a file, or label of a row.
     """
 
     name: str
@@ -34,7 +37,9 @@ class Decoded(NamedTuple):
     content: str
 
 
-def squares(folder: Path, names: list[str], *, side: int, strict: bool) -> Iterator[Decoded]:
+def squares(
+    folder: Path, names: list[str], *, side: int, strict: bool, pixel_range: PixelRange | None = None
+) -> Iterator[Decoded]:
     """Decode files on all cores, keeping only a few images in memory at a time.
 
     Args:
@@ -42,6 +47,7 @@ def squares(folder: Path, names: list[str], *, side: int, strict: bool) -> Itera
         names: Their paths relative to it.
         side: Side of the squares in pixels.
         strict: Raise an error for a file that cannot be decoded, instead of skipping it.
+        pixel_range: Values of grey images of more than 8 bits that become black and white.
 
     Yields:
         Each decodable file, in order.
@@ -50,15 +56,46 @@ def squares(folder: Path, names: list[str], *, side: int, strict: bool) -> Itera
         InputError: no file can be decoded, or `strict` is set and one cannot.
     """
 
-    def decode(name: str) -> Decoded | Exception:
+    def decode(name: str) -> Decoded:
+        content = read_content(folder / name)
+        return Decoded(name, square(open_image(content), side, pixel_range), digest_of_content(content))
+
+    yield from decodable(decode, names, where=lambda name: str(folder / name), strict=strict)
+
+
+def decodable(
+    decode: Callable[[str], Decoded],
+    names: list[str],
+    *,
+    where: Callable[[str], str],
+    strict: bool,
+    workers: int = os.cpu_count() or 1,
+) -> Iterator[Decoded]:
+    """Decode images in threads, keeping only a few of them in memory at a time.
+
+    Args:
+        decode: Function of a name, which may raise any error for a damaged image.
+        names: Names of the images.
+        where: Function that returns the place of an image for messages.
+        strict: Raise an error for an image that cannot be decoded, instead of skipping it.
+        workers: Number of threads.
+
+    Yields:
+        Each decodable image, in order.
+
+    Raises:
+        InputError: no image can be decoded, or `strict` is set and one cannot, or `decode` raises one.
+    """
+
+    def attempt(name: str) -> Decoded | Exception:
         try:
-            content = _content(folder / name)
-            return Decoded(name, _square(content, side), digest_of_content(content))
+            return decode(name)
+        except InputError:
+            raise
         except Exception as error:  # Pillow may raise nearly anything for damaged files
             return error
 
-    workers = os.cpu_count() or 1
-    results = ahead(decode, names, workers=workers, depth=8 * workers)
+    results = ahead(attempt, names, workers=workers, depth=8 * workers)
     empty = True
     for name, decoded in zip(
         names, tracked(results, "decoding", total=len(names), unit="images"), strict=True
@@ -67,18 +104,23 @@ def squares(folder: Path, names: list[str], *, side: int, strict: bool) -> Itera
             empty = False
             yield decoded
         elif strict:
-            raise corrupt(folder / name, decoded) from decoded
+            raise corrupt(where(name), decoded) from decoded
     if empty:
-        raise InputError(f"none of the {len(names)} images can be decoded, for example {folder / names[0]}")
+        raise InputError(f"none of the {len(names)} images can be decoded, for example {where(names[0])}")
 
 
-def corrupt(path: Path, cause: object) -> InputError:
+def corrupt(path: str | Path, cause: object) -> InputError:
     """Return the error for a file that cannot be decoded."""
     reason = " ".join(str(cause).split())
     return InputError(f"{path} cannot be decoded ({reason}); remove it, or set strict false to skip it")
 
 
-def _content(path: Path) -> bytes:
+def read_content(path: Path) -> bytes:
+    """Read an image file.
+
+    Raises:
+        OSError: it cannot be read, is not a regular file, or is larger than 256 MiB.
+    """
     if not path.is_file():
         raise OSError("not a regular file")
     if path.stat().st_size > _LARGEST:
@@ -86,21 +128,39 @@ def _content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _square(content: bytes, side: int) -> Square:
+def open_image(content: bytes) -> Image.Image:
+    """Open an encoded image; its pixels are decoded when they are used."""
+    return Image.open(io.BytesIO(content))
+
+
+def square(image: Image.Image, side: int, pixel_range: PixelRange | None = None) -> Square:
     """Decode to RGB (3, side, side): resize the shorter side (antialiased bilinear), then crop the centre.
 
     The EXIF orientation is applied. Of an animation, the first frame is used; of 16-bit channels, the upper 8
-    bits; transparency is dropped. Pillow refuses decompression bombs (above 179 million pixels).
+    bits unless there is a `pixel_range`; transparency is dropped. Pillow refuses decompression bombs (above
+    179 million pixels).
     """
-    with Image.open(io.BytesIO(content)) as file:
-        image = to_rgb(ImageOps.exif_transpose(file))
+    image = to_rgb(ImageOps.exif_transpose(image), pixel_range)
     image = ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert to 8-bit RGB; Pillow itself would turn most 16-bit grey values white."""
-    if image.mode.startswith("I"):
+def deep(image: Image.Image) -> bool:
+    """Return True for a grey image of 16 or 32 bits, or of floating-point numbers."""
+    return image.mode.startswith(("I", "F"))
+
+
+def to_rgb(image: Image.Image, pixel_range: PixelRange | None = None) -> Image.Image:
+    """Convert to 8-bit RGB; Pillow itself would turn most 16-bit grey values white.
+
+    Grey values of more than 8 bits are scaled linearly, so that `pixel_range` becomes 0..255, or without one
+    lose all but the upper 8 of 16 bits.
+    """
+    if deep(image) and pixel_range is not None:
+        low, high = pixel_range
+        values = (np.asarray(image, dtype=np.float64) - low) * (255 / (high - low))
+        image = Image.fromarray(np.nan_to_num(values).round().clip(0, 255).astype(np.uint8))
+    elif image.mode.startswith("I"):
         image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
     if image.mode == "P":
         image = image.convert("RGBA")  # direct conversion to RGB would warn about transparency

@@ -1,0 +1,150 @@
+"""The command ``ssl-vision data``: what a folder of images contains."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ssl_vision.cli.parser import ArgumentParser
+from ssl_vision.data import ImageFolder
+from ssl_vision.data.datasets.folder import class_of
+from ssl_vision.data.loading.decoding import deep, open_image, read_content, squares
+from ssl_vision.data.loading.fingerprint import digest_of_content
+from ssl_vision.data.loading.prefetch import ahead
+from ssl_vision.data.module import Split
+from ssl_vision.progress import tracked
+
+_SPLITS: tuple[Split, ...] = ("train", "val", "test")
+_SHOWN = 20
+
+
+class ImageFile(NamedTuple):
+    """What was found out about an image file."""
+
+    split: str
+    label: str
+    path: Path
+    content: str = ""
+    size: tuple[int, int] = (0, 0)
+    values: tuple[float, float] | None = None
+    """Smallest and largest grey value of an image of more than 8 bits."""
+    damage: str = ""
+
+
+def run(args: Sequence[str]) -> None:
+    """Check a folder of images, or compute the mean and the standard deviation of its channels.
+
+    ``check`` decodes every file and prints the number and the sizes of the images of each class and split,
+    files that cannot be decoded, and files with equal content. ``stats`` prints the options that normalise
+    the train split.
+
+    Raises:
+        InputError: The folder does not exist, or contains no images.
+    """
+    parser = ArgumentParser(prog="ssl-vision data", description=run.__doc__)
+    parser.add_argument("action", type=Literal["check", "stats"], help="check or stats.")
+    parser.add_argument("folder", type=str, help="Folder of images, as for --data ImageFolder --data.root.")
+    parser.add_argument("--image_size", type=int, default=96, help="Side of the squares for stats.")
+    parser.add_argument(
+        "--pixel_range",
+        type=tuple[float, float] | None,
+        default=None,
+        help="Values of grey images of more than 8 bits that become black and white, for stats.",
+    )
+    options = parser.parse_args(list(args))
+    data = ImageFolder(
+        root=options.folder, image_size=options.image_size, pixel_range=options.pixel_range, val="train"
+    )
+    if options.action == "check":
+        print(
+            "\n".join(
+                _checked([file for split in _SPLITS if data.has(split) for file in _files(data, split)])
+            )
+        )
+    else:
+        mean, std = channel_statistics(data)
+        print(f"--data.views.mean {_listed(mean)} --data.views.std {_listed(std)}")
+
+
+def channel_statistics(data: ImageFolder) -> tuple[list[float], list[float]]:
+    """Return the mean and the standard deviation of each channel of the train split, for pixels in [0, 1]."""
+    listing = data.listing("train")
+    count = 0
+    sums, sums_of_squares = np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64)
+    for decoded in squares(
+        listing.folder, listing.names, side=data.image_size, strict=False, pixel_range=data.pixel_range
+    ):
+        pixels = decoded.pixels.reshape(3, -1).astype(np.int64)
+        count += pixels.shape[1]
+        sums += pixels.sum(axis=1)
+        sums_of_squares += (pixels**2).sum(axis=1)
+    mean = sums / count
+    std = np.sqrt(sums_of_squares / count - mean**2)
+    return (mean / 255).tolist(), (std / 255).tolist()
+
+
+def _files(data: ImageFolder, split: Split) -> Iterator[ImageFile]:
+    listing = data.listing(split)
+
+    def look(name: str) -> ImageFile:
+        path = listing.folder / name
+        file = ImageFile(split, class_of(name), path)
+        try:
+            content = read_content(path)
+            file = file._replace(content=digest_of_content(content))
+            image = open_image(content)
+            image.load()
+        except Exception as error:  # Pillow may raise nearly anything for damaged files
+            return file._replace(damage=" ".join(str(error).split()))
+        values = image.getextrema() if deep(image) else None
+        return file._replace(size=image.size, values=values)  # type: ignore[arg-type]
+
+    workers = os.cpu_count() or 1
+    files = ahead(look, listing.names, workers=workers, depth=8 * workers)
+    return iter(tracked(files, f"checking {split}", total=len(listing.names), unit="images"))
+
+
+def _checked(files: list[ImageFile]) -> Iterator[str]:
+    """Yield the lines of a report."""
+    copies: dict[str, list[ImageFile]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[ImageFile]] = defaultdict(list)
+    for file in files:
+        groups[file.split, file.label].append(file)
+        if file.content:
+            copies[file.content].append(file)
+    equal = [group for group in copies.values() if len(group) > 1]
+    repeated = {file.path for group in equal for file in group[1:]}
+    rows = [["split", "class", "images", "damaged", "copies", "smallest", "largest"]]
+    for (split, label), group in groups.items():
+        sizes = sorted((file.size for file in group if not file.damage), key=lambda size: size[0] * size[1])
+        ends = [f"{width} x {height}" for width, height in (sizes[0], sizes[-1])] if sizes else ["", ""]
+        damaged, same = sum(bool(file.damage) for file in group), sum(file.path in repeated for file in group)
+        rows.append([split, label or "-", str(len(group)), str(damaged), str(same), *ends])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+    damaged_files = [f"{file.path} ({file.damage})" for file in files if file.damage]
+    yield from _section("cannot be decoded", damaged_files)
+    yield from _section("equal content", [" = ".join(str(file.path) for file in group) for group in equal])
+    across = sum(len({file.split for file in group}) > 1 for group in equal)
+    if across:
+        yield f"{across} of them in several splits, so that evaluation sees images that were trained on"
+    if ranges := [file.values for file in files if file.values]:
+        low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+        yield f"{len(ranges)} images have more than 8 bits, with values from {low:g} to {high:g}: by default"
+        yield f"the upper 8 of 16 bits are used; --data.pixel_range [{low:g},{high:g}] uses all values"
+
+
+def _section(title: str, lines: list[str]) -> Iterator[str]:
+    if lines:
+        yield f"{title}: {len(lines)}"
+        yield from (f"  {line}" for line in lines[:_SHOWN])
+        if len(lines) > _SHOWN:
+            yield f"  and {len(lines) - _SHOWN} more"
+
+
+def _listed(values: Sequence[float]) -> str:
+    return f"[{','.join(f'{value:.4f}' for value in values)}]"

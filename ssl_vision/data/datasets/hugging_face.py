@@ -1,0 +1,246 @@
+"""Data sets of the Hugging Face Hub, and files in its formats."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ssl_vision.data.augment.views import Views
+from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS
+from ssl_vision.data.datasets.map_data import Item, MapData
+from ssl_vision.data.datasets.map_style import MapDataset, label_number
+from ssl_vision.data.datasets.split_folders import NAMES
+from ssl_vision.data.loading.decoding import open_image
+from ssl_vision.data.module import Split
+from ssl_vision.errors import InputError
+from ssl_vision.optional import needed
+
+_LABELS = ("label", "labels", "fine_label", "class", "target")
+_SAVED = ("dataset_dict.json", "state.json")
+
+
+class HuggingFace(MapData):
+    """A data set of the Hugging Face Hub, or a local one in its formats, read by the package datasets.
+
+    The image column is the one with the feature type Image. The label column is the one with the feature type
+    ClassLabel, or else the first of integers or strings named label, labels, fine_label, class or target;
+    without one, training is without labels.
+
+    Args:
+        path: Name on the Hub, local folder, or .parquet file.
+        config: Configuration of the data set, for those that have several.
+        image_column: Column of the images.
+        label_column: Column of the labels; integers, strings or ClassLabel.
+        train_split: Split to train on. By default, train or training, or the only one.
+        validation_split: Validation split. By default, val, valid or validation, if there is one.
+        test_split: Test split. By default, test or testing, if there is one.
+        image_size: Side of the stored squares in pixels. By default, squares of one size up to 96 pixels keep
+            it, and other images become squares of 96 pixels.
+        views: Random views of the images.
+        **options: Options of `DecodedData` and `ImageData`. Nothing is downloaded unless `download` is set.
+
+    Example:
+        >>> data = HuggingFace(path="ylecun/mnist", image_size=28)
+        >>> data.path, data.image_size
+        ('ylecun/mnist', 28)
+    """
+
+    workers = os.cpu_count() or 1
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        config: str | None = None,
+        image_column: str | None = None,
+        label_column: str | None = None,
+        train_split: str | None = None,
+        validation_split: str | None = None,
+        test_split: str | None = None,
+        image_size: int | None = None,
+        views: Views = IMAGENET_VIEWS,
+        **options: Any,
+    ) -> None:
+        super().__init__(root="", image_size=image_size, views=views, **options)
+        self.path = path
+        self.config = config
+        self.image_column = image_column
+        self.label_column = label_column
+        self._chosen = {"train": train_split, "val": validation_split, "test": test_split}
+
+    @property
+    def title(self) -> str:
+        """Name of the data set."""
+        return self.path
+
+    @property
+    def identity(self) -> str:
+        """Text that distinguishes this data set from others in a cache directory."""
+        place = os.path.realpath(self.path) if os.path.exists(self.path) else self.path
+        contents = [rows._fingerprint for rows in self._splits_by_name.values()]
+        return f"{place} {self.config} {self._columns} {contents}"
+
+    def prepare_data(self) -> None:
+        """Download the data set if `download` is set, and write the caches that are used."""
+        if self.download:
+            _ = self._splits_by_name
+        super().prepare_data()
+
+    def has(self, split: Split) -> bool:
+        """Return True if the data set has the split."""
+        return split == "pretrain" or self._split_name(split) is not None
+
+    def check(self, *splits: Split) -> None:
+        """Check that the data set has the splits.
+
+        Raises:
+            InputError: it has not.
+        """
+        for split in splits:
+            if not self.has(split):
+                option = "validation" if split == "val" else split
+                raise InputError(
+                    f"{self.path} has no {option} split, only {', '.join(self._splits_by_name)}; "
+                    f"choose one with --data.{option}_split"
+                )
+
+    def open(self, split: Split) -> MapDataset:
+        """Return the rows of a split, with images as they are stored."""
+        from datasets import Image
+
+        name = self._split_name("train" if split == "pretrain" else split)
+        image, label = self._columns
+        columns = [image] if label is None else [image, label]
+        dataset: MapDataset = (
+            self._splits_by_name[str(name)].select_columns(columns).cast_column(image, Image(decode=False))
+        )
+        return dataset
+
+    def class_names(self, dataset: MapDataset) -> tuple[str, ...]:
+        """Return the names of the classes: those of ClassLabel, or all strings of the train split."""
+        return self._names
+
+    def item(self, item: Any, where: str) -> Item:
+        """Return the image and the label of a row."""
+        image, label = self._columns
+        stored = item[image]
+        content = stored["bytes"] if stored["bytes"] is not None else Path(stored["path"]).read_bytes()
+        value = None if label is None else item[label]
+        if isinstance(value, str):
+            if value not in self._positions:
+                raise InputError(f"{where} has the class {value}, which the train split does not have")
+            value = self._positions[value]
+        return Item(open_image(content), label_number(value, where))
+
+    @cached_property
+    def _splits_by_name(self) -> dict[str, Any]:
+        datasets = needed("datasets", extra="huggingface")
+        path = Path(self.path).expanduser()
+        if not self.download:
+            datasets.disable_progress_bars()
+        try:
+            if path.is_dir() and any((path / name).is_file() for name in _SAVED):
+                loaded = datasets.load_from_disk(str(path))
+            elif path.suffix == ".parquet":
+                loaded = datasets.load_dataset("parquet", data_files=str(path))
+            elif path.is_dir():
+                loaded = datasets.load_dataset(str(path.resolve()), self.config)
+            else:
+                with _offline(not self.download):
+                    loaded = datasets.load_dataset(self.path, self.config)
+        except Exception as error:  # of any package that reads or downloads files
+            cause = " ".join(str(error).split())[:200]
+            advice = "" if self.download or path.exists() else "; download it with --data.download true"
+            raise InputError(f"{self.path} cannot be read ({cause}){advice}") from error
+        return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+
+    def _split_name(self, split: Split) -> str | None:
+        names, chosen = list(self._splits_by_name), self._chosen[split]
+        if chosen is not None:
+            if chosen not in names:
+                raise InputError(f"{self.path} has no split {chosen}, only {', '.join(names)}")
+            return chosen
+        found = next((name for name in NAMES[split] if name in names), None)
+        if found is None and split == "train":
+            if len(names) == 1:
+                return names[0]
+            raise InputError(f"{self.path}: choose one of {', '.join(names)} with --data.train_split")
+        return found
+
+    @property
+    def _features(self) -> dict[str, Any]:
+        return dict(self._splits_by_name[str(self._split_name("train"))].features)
+
+    @cached_property
+    def _columns(self) -> tuple[str, str | None]:
+        """Names of the columns of images and labels."""
+        from datasets import ClassLabel, Image, Value
+
+        features = self._features
+        for column in (self.image_column, self.label_column):
+            if column is not None and column not in features:
+                raise InputError(f"{self.path} has no column {column}, only {', '.join(features)}")
+        images = (
+            [self.image_column]
+            if self.image_column
+            else [
+                name for name, feature in features.items() if isinstance(feature, Image) or _is_file(feature)
+            ]
+        )
+        labels = (
+            [self.label_column]
+            if self.label_column
+            else [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
+            or [name for name in _LABELS if isinstance(features.get(name), Value)][:1]
+        )
+        for columns, kind in ((images, "image"), (labels, "label")):
+            if len(columns) > 1 or (kind == "image" and not columns):
+                count = "several" if columns else "no"
+                raise InputError(
+                    f"{self.path} has {count} columns of {kind}s among {', '.join(columns or features)}; "
+                    f"choose one with --data.{kind}_column"
+                )
+        return images[0], labels[0] if labels else None
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        from datasets import ClassLabel, Value
+
+        _, label = self._columns
+        if label is None:
+            return ()
+        feature = self._features[label]
+        if isinstance(feature, ClassLabel):
+            return tuple(feature.names)
+        if not isinstance(feature, Value) or "string" not in feature.dtype:
+            return ()
+        column = self._splits_by_name[str(self._split_name("train"))].unique(label)
+        return tuple(sorted(name for name in column if name is not None))
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {name: position for position, name in enumerate(self._names)}
+
+
+def _is_file(feature: Any) -> bool:
+    """Return True for the struct in which Image is stored, in files without the data set's features."""
+    return isinstance(feature, dict) and {"bytes", "path"} <= feature.keys()
+
+
+@contextmanager
+def _offline(enabled: bool) -> Iterator[None]:
+    """Keep the packages of Hugging Face from using the network."""
+    import datasets.config
+    import huggingface_hub.constants
+
+    places: list[Any] = [datasets.config, huggingface_hub.constants]
+    before = [place.HF_HUB_OFFLINE for place in places]
+    try:
+        for place in places:
+            place.HF_HUB_OFFLINE = place.HF_HUB_OFFLINE or enabled
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.HF_HUB_OFFLINE = value

@@ -1,0 +1,287 @@
+"""Base class of data modules that read map-style data sets, and the one for a data set of the user."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from PIL import Image
+from pytorch_lightning.utilities import rank_zero_info
+from torch import Tensor
+from torch.utils import data as torch_data
+
+from ssl_vision.data.augment.views import Views
+from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData
+from ssl_vision.data.datasets.map_style import MapDataset, label_number
+from ssl_vision.data.images import Images
+from ssl_vision.data.loading.decoded_cache import Undecoded, user_cache
+from ssl_vision.data.loading.decoding import Decoded, decodable, square
+from ssl_vision.data.module import Split
+from ssl_vision.errors import InputError
+
+_SIDE = 96
+_SAMPLE = 64
+
+
+class Item(NamedTuple):
+    """An image of a map-style data set with its label, -1 for none."""
+
+    image: Image.Image
+    label: int
+
+
+class MapData(DecodedData):
+    """Base class of data modules that read a map-style data set for each split.
+
+    Subclasses implement `open`, which returns the data set of a split, and `has`. Items are pairs of an image
+    and a label, or images alone. Images are PIL images, or uint8 tensors (3, H, W) or (1, H, W) or arrays
+    (H, W, 3) or (H, W). Labels are integers; -1 and None mark images without a label.
+
+    Args:
+        root: Directory of the data set.
+        image_size: Side of the stored squares in pixels. By default, squares of one size up to 96 pixels keep
+            it, and other images become squares of 96 pixels.
+        views: Random views of the images.
+        **options: Options of `DecodedData` and `ImageData`.
+    """
+
+    workers: int = 1
+    """Number of threads that read items."""
+
+    def __init__(
+        self,
+        *,
+        root: str | Path,
+        image_size: int | None = None,
+        views: Views = IMAGENET_VIEWS,
+        **options: Any,
+    ) -> None:
+        super().__init__(root=root, views=views, image_size=image_size, **options)
+        self.image_size = image_size
+        self._open: dict[Split, MapDataset] = {}
+
+    @property
+    def title(self) -> str:
+        """Name of the data set in messages."""
+        return type(self).__name__
+
+    def open(self, split: Split) -> MapDataset:
+        """Return the data set of a split.
+
+        Raises:
+            InputError: there is none.
+        """
+        raise NotImplementedError
+
+    def class_names(self, dataset: MapDataset) -> tuple[str, ...]:
+        """Return the names of the classes that a data set states; empty if it states none."""
+        names = getattr(dataset, "classes", None)
+        if not isinstance(names, (list, tuple)):
+            return ()
+        return tuple(str(name[0] if isinstance(name, (list, tuple)) else name) for name in names)
+
+    def item(self, item: Any, where: str) -> Item:
+        """Return the image and the label of an item of a data set."""
+        image, label = item if isinstance(item, (tuple, list)) and len(item) == 2 else (item, None)
+        return Item(_image(image, where), label_number(label, where))
+
+    def prepare_data(self) -> None:
+        """Write the caches that are used, in one process per machine."""
+        for split in self._needed("validate"):
+            if self.has(split) and self._large(images := self._undecoded(split), self._side):
+                self._cached(images, self._side, where=self._where(split))
+
+    def read(self, split: Split) -> Images:
+        """Decode a split; "pretrain" is the same as "train".
+
+        Raises:
+            InputError: the split does not exist, none of its images can be decoded, or its labels are not
+                those of the train split.
+        """
+        if split == "pretrain":
+            return self.split("train")
+        self.check(split)
+        dataset = self._dataset(split)
+        stored = self._stored(
+            self._undecoded(split), self._side, where=self._where(split), prefix=f"{split}/"
+        )
+        labels = torch.tensor([int(label) for label in stored.contents.values()])
+        stated, largest = self.class_names(dataset), int(labels.max())
+        if split == "train":
+            names = stated if len(stated) > largest else tuple(map(str, range(largest + 1)))
+            classes = names if largest >= 0 else ()
+            if (missing := int((labels < 0).sum())) > 0:
+                count = "no" if missing == len(labels) else f"{len(labels) - missing:,} of {len(labels):,}"
+                rank_zero_info(f"images: {count} train images of {self.title} have a label")
+        else:
+            classes = self.classes
+            if not classes:
+                labels.fill_(-1)
+            elif largest >= len(classes) or (len(stated) == len(classes) and stated != classes):
+                raise InputError(f"the classes of {self.title}'s {split} split are not those of train")
+        return Images(stored.images, labels, classes, file=stored.file)
+
+    def folder_of(self, split: Split) -> Path | None:
+        """Return the root, or None for data without a directory."""
+        return self.root if self.root != Path() else None
+
+    def _dataset(self, split: Split) -> MapDataset:
+        dataset = self._opened(split)
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise InputError(f"{self.title} is not a map-style data set: it has no length or no items")
+        if not len(dataset):
+            raise InputError(f"the {split} split of {self.title} has no images")
+        return dataset
+
+    def _opened(self, split: Split) -> MapDataset:
+        if split not in self._open:
+            self._open[split] = self.open(split)
+        return self._open[split]
+
+    def _where(self, split: Split) -> Path:
+        return Path(self.title, split)
+
+    def _cache_place(self) -> Path:
+        if self.cache_dir is None and self.root == Path():
+            return user_cache() / type(self).__name__
+        return super()._cache_place()
+
+    def _undecoded(self, split: Split) -> Undecoded:
+        dataset, side, where = self._dataset(split), self._side, self._where(split)
+
+        def decode(name: str) -> Decoded:
+            image, label = self.item(dataset[int(name)], str(where / name))
+            return Decoded(name, square(image, side, self.pixel_range), str(label))
+
+        def squares() -> Iterator[Decoded]:
+            return decodable(
+                decode, names, where=lambda name: str(where / name), strict=self.strict, workers=self.workers
+            )
+
+        names = list(map(str, range(len(dataset))))
+        label = hashlib.sha256(self.identity.encode()).hexdigest()[:8]
+        return Undecoded(
+            f"{Path(self.title).name}-{label}-{split}", names, lambda: self._digest(split), squares
+        )
+
+    @property
+    def identity(self) -> str:
+        """Text that distinguishes this data set from others in a cache directory."""
+        return self.title
+
+    def _digest(self, split: Split) -> str:
+        """Digest of the number of images and of the labels and pixels of 64 evenly spaced ones."""
+        digest = hashlib.sha256(f"{self.identity} {len(self._dataset(split))}".encode())
+        for image, label in self._sample(split):
+            digest.update(f"{label} {image.mode} {image.size}".encode())
+            digest.update(image.tobytes())
+        return digest.hexdigest()[:16]
+
+    def _sample(self, split: Split) -> Iterator[Item]:
+        dataset, where = self._dataset(split), self._where(split)
+        for row in range(0, len(dataset), max(1, len(dataset) // _SAMPLE)):
+            try:
+                item = self.item(dataset[row], str(where / str(row)))
+                item.image.load()
+            except InputError:
+                raise
+            except Exception:  # damaged images are reported when all are decoded
+                continue
+            yield item
+
+    @cached_property
+    def _side(self) -> int:
+        if self.image_size is not None:
+            return self.image_size
+        sizes = {item.image.size for item in self._sample("train")}
+        side = min(min(size) for size in sizes) if sizes else _SIDE
+        return side if sizes == {(side, side)} and side <= _SIDE else _SIDE
+
+
+class Dataset(MapData):
+    """A map-style data set of your own, such as a subclass of torch.utils.data.Dataset.
+
+    Items are pairs of an image and a label, or images alone. Images are PIL images, uint8 tensors (3, H, W)
+    or (1, H, W), or uint8 arrays (H, W, 3) or (H, W); do not normalise or augment them. Labels are integers;
+    -1 and None mark images without a label. An attribute `classes` names the classes.
+
+    Args:
+        dataset: Class of the training images, with its arguments, or a function that returns the data set.
+        val_dataset: The same for the validation split. Default: there is none.
+        test_dataset: The same for the test split. Default: there is none.
+        image_size: Side of the stored squares in pixels. By default, squares of one size up to 96 pixels keep
+            it, and other images become squares of 96 pixels.
+        views: Random views of the images.
+        **options: Options of `DecodedData` and `ImageData`.
+
+    Example:
+        >>> from torchvision.datasets import FakeData
+        >>> data = Dataset(dataset=lambda: FakeData(size=20, image_size=(3, 16, 16)))
+        >>> data.split("train").shape, data.has("test")
+        ((3, 16, 16), False)
+    """
+
+    def __init__(
+        self,
+        *,
+        dataset: Callable[[], torch_data.Dataset[Any]],
+        val_dataset: Callable[[], torch_data.Dataset[Any]] | None = None,
+        test_dataset: Callable[[], torch_data.Dataset[Any]] | None = None,
+        image_size: int | None = None,
+        views: Views = IMAGENET_VIEWS,
+        **options: Any,
+    ) -> None:
+        super().__init__(root="", image_size=image_size, views=views, **options)
+        self._factories = {"train": dataset, "val": val_dataset, "test": test_dataset}
+
+    @property
+    def title(self) -> str:
+        """Name of the class of the data set."""
+        return type(self._opened("train")).__name__
+
+    def has(self, split: Split) -> bool:
+        """Return True if a data set was given for the split."""
+        return split == "pretrain" or self._factories[split] is not None
+
+    def check(self, *splits: Split) -> None:
+        """Check that a data set was given for each split.
+
+        Raises:
+            InputError: one was not.
+        """
+        for split in splits:
+            if not self.has(split):
+                raise InputError(f"there is no {split} split; set its data set with --data.{split}_dataset")
+
+    def open(self, split: Split) -> MapDataset:
+        """Make the data set of a split."""
+        factory = self._factories["train" if split == "pretrain" else split]
+        assert factory is not None
+        return cast(MapDataset, factory())
+
+
+def _image(image: Any, where: str) -> Image.Image:
+    """Return an image as a PIL image.
+
+    Raises:
+        InputError: it is none of the accepted types.
+    """
+    if isinstance(image, Image.Image):
+        return image
+    if isinstance(image, Tensor) and image.ndim == 3:
+        image = image.permute(1, 2, 0).numpy()
+    if isinstance(image, np.ndarray) and image.ndim == 3 and image.shape[2] == 1:
+        image = image[:, :, 0]
+    array = isinstance(image, np.ndarray) and (image.ndim == 2 or image.shape[2:] == (3,))
+    if array and image.dtype == np.uint8:
+        return Image.fromarray(np.ascontiguousarray(image))
+    if isinstance(image, np.ndarray) and image.dtype.kind == "f":
+        raise InputError(
+            f"{where} is a floating-point tensor; return PIL images or uint8 tensors, without ToTensor and "
+            "normalisation, which the views apply"
+        )
+    kind = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
+    raise InputError(f"{where} is {kind}, not an image or a pair (image, label)")

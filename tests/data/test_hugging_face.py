@@ -1,0 +1,113 @@
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ssl_vision.data import HuggingFace
+from ssl_vision.errors import InputError
+
+datasets = pytest.importorskip("datasets")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def png(value):
+    file = io.BytesIO()
+    Image.new("RGB", (14, 14), (value, value, value)).save(file, "PNG")
+    return file.getvalue()
+
+
+def parquet(path, labels, **columns):
+    images = [{"bytes": png(value), "path": None} for value in range(len(labels))]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"photo": images, "label": labels, **columns}), path)
+    return str(path)
+
+
+def values(images):
+    return images.images[:, 0, 0, 0].tolist()
+
+
+def test_a_parquet_file_with_names_of_classes(tmp_path):
+    data = HuggingFace(path=parquet(tmp_path / "x.parquet", ["dog", None, "cat"]))
+    images = data.split("train")
+    assert (images.classes, images.labels.tolist(), values(images)) == (("cat", "dog"), [1, -1, 0], [0, 1, 2])
+    assert not data.has("val")
+    with pytest.raises(InputError, match=r"has no test split, only train; choose one with --data.test_split"):
+        data.check("test")
+
+
+def test_a_folder_of_parquet_files_has_its_splits(tmp_path):
+    for split, labels in (("train", [2, 0, 1]), ("validation", [1]), ("test", [2, 2])):
+        parquet(tmp_path / "set" / f"{split}-00000-of-00001.parquet", labels)
+    data = HuggingFace(path=str(tmp_path / "set"))
+    assert data.split("train").labels.tolist() == [2, 0, 1]
+    assert data.split("val").labels.tolist() == [1]
+    assert data.split("test").labels.tolist() == [2, 2]
+    assert data.eval_split == "test"
+
+
+def test_a_folder_of_images_has_its_class_names(tmp_path):
+    for split, count in (("train", 3), ("test", 2)):
+        for number in range(count):
+            path = tmp_path / "set" / split / "ab"[number % 2] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(png(number))
+    data = HuggingFace(path=str(tmp_path / "set"))
+    images = data.split("train")
+    assert (images.classes, sorted(values(images))) == (("a", "b"), [0, 1, 2])
+    assert [value % 2 for value in values(images)] == images.labels.tolist()
+    assert len(data.split("test")) == 2
+
+
+def test_a_saved_data_set_with_features(tmp_path):
+    features = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "kind": datasets.ClassLabel(names=["x", "y"]),
+            "label": datasets.Value("int64"),
+        }
+    )
+    pixels = [Image.fromarray(np.full((14, 14, 3), value, np.uint8)) for value in (5, 6)]
+    rows = datasets.Dataset.from_dict({"image": pixels, "kind": [1, 0], "label": [7, 7]}, features=features)
+    datasets.DatasetDict({"train": rows}).save_to_disk(str(tmp_path / "saved"))
+    images = HuggingFace(path=str(tmp_path / "saved")).split("train")
+    assert (images.classes, images.labels.tolist(), values(images)) == (("x", "y"), [1, 0], [5, 6])
+
+
+def test_damaged_images_are_skipped(tmp_path):
+    images = [{"bytes": png(3), "path": None}, {"bytes": b"no image", "path": None}]
+    pq.write_table(pa.table({"image": images}), tmp_path / "x.parquet")
+    data = HuggingFace(path=str(tmp_path / "x.parquet"))
+    with pytest.warns(UserWarning, match="skipped 1 of 2 images"):
+        assert values(data.split("train")) == [3]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label_column": "kind"}, "has no column kind, only photo, label, other"),
+        ({"train_split": "all"}, "has no split all, only train"),
+        ({}, "has several columns of images among photo, other; choose one with --data.image_column"),
+    ],
+)
+def test_columns_and_splits_are_named_in_one_line(tmp_path, options, message):
+    path = parquet(tmp_path / "x.parquet", [0, 1], other=[{"bytes": png(9), "path": None}] * 2)
+    with pytest.raises(InputError, match=message):
+        HuggingFace(path=path, **options).split("train")
+    chosen = HuggingFace(path=path, image_column="other", label_column="label").split("train")
+    assert (values(chosen), chosen.labels.tolist()) == ([9, 9], [0, 1])
+
+
+def test_a_name_is_not_downloaded_without_being_asked():
+    with pytest.raises(
+        InputError, match=r"nobody/nothing cannot be read .*; download it with --data.download true"
+    ):
+        HuggingFace(path="nobody/nothing").split("train")
