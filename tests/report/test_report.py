@@ -16,8 +16,8 @@ from ssl_vision.report import report
 from ssl_vision.runs.registry import Run
 
 SECTIONS = [
-    "curves", "plane", "weights", "protocols", "map", "neighbours", "negatives", "confusion", "spectrum",
-    "views", "costs", "configuration",
+    "curves", "plane", "weights", "protocols", "map", "temperature", "neighbours", "negatives", "confusion",
+    "spectrum", "views", "costs", "configuration",
 ]  # fmt: skip
 
 
