@@ -41,7 +41,7 @@ def main(page: str) -> None:
     shot = browser.driver.execute_cdp_cmd("Page.captureScreenshot", options)
     browser.driver.quit()
     picture = Image.open(io.BytesIO(base64.b64decode(shot["data"]))).convert("RGB")
-    few = picture.quantize(colors=64, dither=Image.Dither.NONE)
+    few = picture.quantize(colors=256, kmeans=1, dither=Image.Dither.NONE)
     few.save(Path(__file__).with_suffix(".png"), optimize=True)
 
 

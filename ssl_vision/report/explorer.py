@@ -29,7 +29,7 @@ from ssl_vision.runs.registry import Run
 IMAGES = 1000
 """Largest number of images; each has two embeddings."""
 
-SAMPLE = 128
+SAMPLE = 64
 """Images of the batch whose step is drawn in the plane of uniformity and tolerance."""
 
 SIDE = 64
@@ -243,4 +243,6 @@ def _training(context: ReportContext, count: int) -> str:
     if not isinstance(batch, int) or batch < 2:
         return ""
     shift = -math.log((count - 1) / (batch - 1))
-    return f"Training used batches of {batch:,} images, which changes d by about {shift:+.1f}."
+    return f"Training used batches of {batch:,} images, which changes d by about {shift:+.1f}.".replace(
+        "-", "−"
+    )

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ import torch
 from browser import Browser, one
 
 from ssl_vision import objectives
+from ssl_vision.main import main
 from ssl_vision.metrics import pair_statistics
 from ssl_vision.objectives import Anchors
-from ssl_vision.report.explorer import offered
+from ssl_vision.report.explorer import described, offered, quantise
 
 FRAME = ".explorer"
 STEP = 0.1
@@ -107,4 +109,64 @@ def test_every_number_is_that_of_the_objective(browser, batch, name, tau):
         statistics = pair_statistics(rows[: len(few)], labels[few])
         expected = [float(statistics.uniformity), float(statistics.tolerance)]
         np.testing.assert_allclose(seen[key], expected, rtol=1e-5, atol=1e-5, err_msg=key)
+    assert browser.errors() == []
+
+
+def test_the_keyboard_moves_the_anchor_and_the_temperature(browser):
+    state = f"{one(FRAME)}.explorer.state"
+    browser(f"{one(FRAME)}.explorer.change('InfoNCE', {{temperature: 0.1}}, 3)")
+    browser(f"{one('.explorer canvas')}.focus()")
+    browser.key("ArrowRight")
+    assert browser(f"{state}.anchor") == 4
+    assert "image 4," in browser(f"{one('.explorer .who')}.textContent")
+    browser(f"{one('.explorer input')}.focus()")
+    sentence = browser(f"{one('.explorer .sentence')}.textContent")
+    browser.driver.switch_to.active_element.send_keys("\ue012" * 100)  # arrow left
+    assert 0.01 < browser(f"{state}.p.temperature") < 0.09
+    assert browser(f"{one('.explorer .sentence')}.textContent") != sentence
+
+
+def test_a_click_on_a_negative_makes_it_the_anchor(browser):
+    chosen = browser(f"{one('.explorer .weighed button')}.value")
+    browser(f"{one('.explorer .weighed button')}.click()")
+    assert browser(f"{one(FRAME)}.explorer.state.anchor") == int(chosen)
+
+
+def test_stored_directions_keep_the_cosines_that_the_page_states():
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(2, 100, 90, generator=generator) @ torch.randn(90, 300, generator=generator)
+    stored = quantise(*z)
+    assert stored.rows.shape == (200, 128)
+    unit, exact = (torch.nn.functional.normalize(rows.double()) for rows in (stored.rows, z.flatten(0, 1)))
+    error = float((unit @ unit.T - exact @ exact.T).abs().max())
+    assert stored.error == pytest.approx(error, abs=1e-9)
+    assert error < 1e-3
+
+
+def test_only_objectives_that_the_page_can_compute_are_offered():
+    presets = {"InfoNCE", "DCL", "DCLPlus", "FlatNCE", "DCLW", "DualTemperature", "MACL", "MACLc", "MACLb"}
+    assert offered().keys() == presets | {"AdaptiveInfoNCE", "MACLICML"}
+    assert described(objectives.ArcCon()) is None
+    assert described(objectives.InfoNCE(temperature=objectives.LinearInEpoch())) is None
+    assert described(objectives.BarlowTwins()) is None
+    own = described(objectives.DualTemperature(temperature=0.2, outer_temperature=0.5))
+    assert own["parameters"] == {"temperature": 0.2, "outer_temperature": 0.5}
+
+
+@pytest.mark.long
+def test_two_runs_with_the_same_weights_have_no_differences_and_one_anchor(browser, evaluated_run, tmp_path):
+    other = shutil.copytree(evaluated_run, tmp_path / "other")
+    assert main(["report", str(evaluated_run), str(other), f"--output={tmp_path / 'pair.html'}"]) == 0
+    browser.open(tmp_path / "pair.html")
+    frames = "[...document.querySelectorAll('.explorer')]"
+    browser(f"{one(FRAME)}.scrollIntoView({{behavior: 'instant'}})")
+    browser.until(f"{frames}.every(e => e.explorer)")
+    browser(f"{one(FRAME)}.explorer.choose(9)")
+    assert browser(f"{frames}.map(e => e.explorer.state.anchor)") == [9, 9]
+    shown = "[...document.querySelectorAll('.differences button')].filter(b => !b.hidden).length"
+    assert browser(shown) == 0
+    browser(f"{frames}[1].explorer.change('InfoNCE', {{temperature: 0.01}})")
+    first, second = browser(f"{frames}.map(e => [...e.explorer.result.shares])")
+    heavier = browser("document.querySelectorAll('.differences .weighed')[1].querySelector('button').value")
+    assert int(heavier) == int(np.argmax(np.subtract(second, first)))
     assert browser.errors() == []

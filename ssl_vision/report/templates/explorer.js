@@ -59,6 +59,7 @@
       Object.assign(this, { rows, width, count: rows.length / width, half: rows.length / width / 2 });
       this.cosines = new Float64Array((this.count * (this.count - 1)) / 2);
       this.done = 0;
+      this.known = new Map();
     }
     // Cosines of row i with the rows after it begin here; that with j is at start(i) + j.
     start(i) { return i * this.count - (i * (i + 1)) / 2 - i - 1; }
@@ -76,8 +77,12 @@
       this.alignment ??= this.positives.reduce((a, b) => a + b) / count;
       return true;
     }
+    // Logit margins of all anchors; those at the last temperatures are remembered.
     margins(tau) {
-      const { count, half, cosines, positives } = this, sums = new Float64Array(count);
+      const { count, half, cosines, positives, known } = this;
+      if (known.has(tau)) return known.get(tau);
+      if (known.size > 8) known.clear();
+      const sums = new Float64Array(count);
       for (let i = 0; i < count; i++) {
         const start = this.start(i), own = i + half;
         let sum = 0;
@@ -89,7 +94,8 @@
         }
         sums[i] += sum;
       }
-      return sums.map((sum, i) => Math.log(sum) + (1 - positives[i]) / tau);
+      known.set(tau, sums.map((sum, i) => Math.log(sum) + (1 - positives[i]) / tau));
+      return known.get(tau);
     }
     // Temperature, margins, and the weights of each anchor's push and pull under an objective.
     weigh({ rule, loss }, p) {
@@ -384,7 +390,7 @@
       };
       const x = scaled("uniformity", L + 20, R - 40), y = scaled("tolerance", FLOOR - 12, TOP + 12);
       const line = path.map((point, k) => `${k ? "L" : "M"}${x(point).toFixed(1)} ${y(point).toFixed(1)}`).join("");
-      const ends = path.length ? [[0, "0.01"], [4, "0.1"], [8, "1"]].map(([k, text]) => svg("circle", { class: "path", r: 2.5, cx: x(path[k]), cy: y(path[k]) }) + svg("text", { x: x(path[k]) + 5, y: y(path[k]) + 3 }, text)).join("") : "";
+      const ends = path.length ? [[0, "0.01"], [4, "0.1"], [8, "1"]].map(([k, text]) => svg("circle", { class: "path", r: 2.5, cx: x(path[k]), cy: y(path[k]) }) + svg("text", { x: x(path[k]), y: y(path[k]) - 6, "text-anchor": "middle" }, text)).join("") : "";
       const [dx, dy] = [x(after) - x(here), y(after) - y(here)], far = Math.hypot(dx, dy) || 1;
       const head = far > 4 ? svg("path", { class: "head", d: `M${x(after)} ${y(after)}l${-7 * dx / far + 4 * dy / far} ${-7 * dy / far - 4 * dx / far}l${-8 * dy / far} ${8 * dx / far}Z` }) : "";
       put("plane", (line ? svg("path", { class: "path", d: line }) : "") + ends +
