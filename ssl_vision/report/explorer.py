@@ -229,7 +229,7 @@ def takeaways(rows: Tensor, labels: Tensor) -> list[str]:
             f"Images of the anchor's own class are {part:.0f} % of the negatives. They exert "
             f"{shares[0]:.0f} % of the push at τ = 0.05 and {shares[1]:.0f} % at τ = 0.5: "
             + (
-                "a low temperature separates a class that the labels hold together."
+                "the lower temperature pushes a class apart more."
                 if shares[0] > shares[1] + 1
                 else "here the temperature hardly changes how much a class is pushed apart."
             )
