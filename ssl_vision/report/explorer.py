@@ -178,7 +178,8 @@ def quantise(first: Tensor, second: Tensor) -> Stored:
 
 def offered(own: dict[str, Any] | None = None) -> dict[str, dict[str, Any]]:
     """Objectives of `presets` at their defaults, by name, and the run's own with its parameters."""
-    classes = (each for each in vars(presets).values() if inspect.isclass(each))
+    named = vars(presets).values()
+    classes = (each for each in named if inspect.isclass(each) and issubclass(each, Contrastive))
     public = (cls for cls in classes if cls.__module__ == presets.__name__ and cls.__name__[0] != "_")
     known = filter(None, (described(cls()) for cls in public))
     objectives = {each["name"]: each for each in known}
