@@ -88,6 +88,7 @@ ATTRIBUTES_BY_NAME = {
     "streams.py": "stdout and stderr by name; what a wrapped stream has besides",
     "export/formats.py": "torchvision's ResNet of a depth",
     # fields of one of our own dataclasses, tuples or modules, one after the other
+    "report/explorer.py": "parameters of rules and margin losses, from a table; the objective of any network",
     "data/augment/options.py": "options",
     "descriptions.py": "fields",
     "evaluation/options.py": "options",

@@ -127,7 +127,13 @@ class FeatureExtractor:
         return self._remembered(title, "test", what, layers, make)
 
     def pairs(
-        self, split: Split, layers: tuple[str, ...], *, views: Views | None = None, epoch: int = VIEW_EPOCH
+        self,
+        split: Split,
+        layers: tuple[str, ...],
+        *,
+        views: Views | None = None,
+        epoch: int = VIEW_EPOCH,
+        rows: Tensor | None = None,
     ) -> dict[str, tuple[Tensor, Tensor]]:
         """Return the features of two random views of each image by layer, shape (N, F) each.
 
@@ -136,15 +142,19 @@ class FeatureExtractor:
             layers: layers to return.
             views: augmentations; None uses those of pretraining.
             epoch: epoch of the views; each gives different ones.
+            rows: (n,) increasing numbers of the images to embed; None embeds all.
         """
         images, made_by = self.splits.images[split], views or self.splits.views
 
         def make() -> Features:
             title = f"embed views of {split}"
-            both = embed_views(self.network, images, made_by, seed=self.seed, epoch=epoch, title=title)
+            both = embed_views(
+                self.network, images, made_by, rows=rows, seed=self.seed, epoch=epoch, title=title
+            )
             return {name: both[name] for name in layers}
 
         what = ("views", digest_of_views(made_by, plain=False), str(self.seed), str(epoch))
+        what += () if rows is None else (str(rows.tolist()),)
         kept = self._remembered(f"{split}-views", split, what, layers, make)
         return {name: (pair[0], pair[1]) for name, pair in kept.items()}
 

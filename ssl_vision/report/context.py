@@ -153,7 +153,7 @@ class ReportContext:
                 f"or ssl-vision report {self.run.folder.path}"
             )
         try:
-            return _feature_view(self.embedded or self._extractor(), self.run.config.get("metrics") or {})
+            return _feature_view(self.extractor, self.run.config.get("metrics") or {})
         except Missing as error:
             return str(error)
         except (InputError, ValueError) as error:
@@ -168,6 +168,28 @@ class ReportContext:
         if isinstance(self._features, str):
             raise Missing(self._features)
         return self._features
+
+    def view_pairs(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The projector's embeddings (n, D) of two views of some images of `feature_view`.
+
+        Args:
+            rows: increasing numbers of the images, shape (n,).
+
+        Raises:
+            Missing: There are none; the message says why.
+        """
+        self.feature_view()
+        name: Any = "test" if "test" in self.extractor.splits.images else "train"
+        try:
+            first, second = self.extractor.pairs(name, ("projector",), rows=rows)["projector"]
+        except ValueError as error:
+            raise Missing(str(error)) from error
+        return first.cpu(), second.cpu()
+
+    @cached_property
+    def extractor(self) -> FeatureExtractor:
+        """The run's network with its images; raises as `read_checkpoint`, `images` and `trained_model` do."""
+        return self.embedded or self._extractor()
 
     def _extractor(self) -> FeatureExtractor:
         checkpoint = read_checkpoint(self.run.folder.last)

@@ -25,6 +25,7 @@ class Section:
         lead: one sentence on what to look for.
         html: its content.
         style: CSS for its content.
+        script: JavaScript for its content, which runs after page.js.
         missing: why there is no content.
     """
 
@@ -33,6 +34,7 @@ class Section:
     lead: str = ""
     html: Markup = field(default_factory=Markup)
     style: str = ""
+    script: str = ""
     missing: str = ""
 
 
@@ -56,6 +58,7 @@ def render(title: str, summary: Markup, sections: Sequence[Section]) -> str:
     """
     templates = files("ssl_vision.report") / "templates"
     style, script = ((templates / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    script += "".join(section.script for section in sections)
     plotly, digest = _plotly()
     policy = (
         "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; "

@@ -4,7 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ssl_vision.cli.classes import add_allow_class, allowed_classes
 from ssl_vision.cli.parser import ArgumentParser
@@ -19,6 +19,7 @@ from ssl_vision.report import (
     costs,
     curves,
     embedding_map,
+    explorer,
     gallery,
     protocols,
     spectrum,
@@ -33,14 +34,13 @@ from ssl_vision.report.wandb_media import mirror_media
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.registry import Run, find_runs, readable
 
-_SIDE = 64
-
 
 def run(args: Sequence[str]) -> None:
     """Write an HTML report of the runs at or below the paths, as one file that works offline.
 
     The report of one run has all sections; features of images are read from the run directory or computed.
-    The report of several runs compares their curves, results and settings.
+    The report of several runs compares their curves, results and settings, and that of two runs the weights
+    of their negatives.
 
     Raises:
         InputError: A path contains no run, an option is invalid, or the report cannot be written.
@@ -62,7 +62,7 @@ def run(args: Sequence[str]) -> None:
     parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
     parser.add_argument(
         "--data.root", type=str | None, default=None,
-        help="Directory of one run's images, instead of the configured one; another user's run requires it.",
+        help="Directory of the images, instead of the configured one; another user's run requires it.",
     )  # fmt: skip
     add_allow_class(parser)
     allowed, options = allowed_classes(args), parser.parse_args(list(args))
@@ -77,7 +77,10 @@ def run(args: Sequence[str]) -> None:
         )  # fmt: skip
         output, page = runs[0].folder.report_file, run_page(context)
     else:
-        output, page = Path("report.html"), comparison_page(runs, options.by)
+        output, page = Path("report.html"), comparison_page(
+            runs, options.by, embed=options.embed, cache=options.cache, device=options.device,
+            root=options.data.root, allowed=allowed,
+        )  # fmt: skip
     output = Path(options.output) if options.output else output
     _write(output, page)
     print(f"written to {output}")
@@ -122,13 +125,14 @@ def run_page(context: ReportContext) -> str:
     Raises:
         InputError: The config of the run cannot be read, or Plotly is not installed.
     """
-    run, sheet = context.run, SpriteSheet("image", side=_SIDE)
+    run, sheet = context.run, SpriteSheet("image", side=explorer.SIDE)
     sections = [
         _section("curves", "Training curves", lambda: curves.section(run)),
         _section("plane", "Alignment and uniformity", lambda: alignment_uniformity.section(run)),
         _section("weights", "Gradient weight W", lambda: weights.section(run)),
         _section("protocols", "Test results by protocol", lambda: protocols.section(run)),
         _section("map", "Map of the embeddings", lambda: embedding_map.section(context, sheet)),
+        _section("temperature", "What the temperature does here", lambda: explorer.section(context)),
         _section("neighbours", "Nearest neighbours", lambda: gallery.neighbours(context, sheet)),
         _section("negatives", "Similar images of other classes", lambda: gallery.negatives(context, sheet)),
         _section("confusion", "kNN confusion matrix", lambda: confusion.section(context)),
@@ -142,8 +146,13 @@ def run_page(context: ReportContext) -> str:
     return render(run.name, opening, sections)
 
 
-def comparison_page(runs: Sequence[Run], by: str | None = None) -> str:
-    """The report that compares several runs.
+def comparison_page(runs: Sequence[Run], by: str | None = None, **options: Any) -> str:
+    """The report that compares several runs; that of two runs shows where they weigh negatives differently.
+
+    Args:
+        runs: runs to compare.
+        by: key whose values are compared.
+        options: options of `ReportContext`, with which the images of two runs are embedded.
 
     Raises:
         InputError: The config of a run cannot be read, or Plotly is not installed.
@@ -156,6 +165,11 @@ def comparison_page(runs: Sequence[Run], by: str | None = None) -> str:
             "configuration", "Differences in configuration", lambda: configuration.differing(runs, names)
         ),
     ]
+    if len(runs) == 2:
+        title = "Where the runs weigh negatives differently"
+        sections.insert(
+            -1, _section("temperature", title, lambda: explorer.comparison(runs, names, **options))
+        )
     subjects = list(dict.fromkeys(map(_subject, runs)))
     title = ", ".join(subjects) if len(subjects) <= 3 else f"{len(subjects)} settings"
     return render(f"{len(runs)} runs: {title}", summary.of_several(runs, names), sections)

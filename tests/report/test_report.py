@@ -22,8 +22,8 @@ from ssl_vision.report.page import Missing
 from ssl_vision.runs.registry import Run
 
 SECTIONS = [
-    "curves", "plane", "weights", "protocols", "map", "neighbours", "negatives", "confusion", "spectrum",
-    "views", "costs", "configuration",
+    "curves", "plane", "weights", "protocols", "map", "temperature", "neighbours", "negatives", "confusion",
+    "spectrum", "views", "costs", "configuration",
 ]  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def test_the_opening_compares_with_baselines_of_the_same_conditions(evaluated_ru
 def test_a_run_that_was_only_trained_has_a_page_that_says_what_is_missing(tiny_run, tmp_path):
     page = page_of(tiny_run, "--embed=false", output=tmp_path / "page.html")
     missing = {name for name, text in page.text.items() if "Not available" in text}
-    assert missing == {"protocols", "map", "neighbours", "negatives", "confusion", "spectrum"}
+    assert missing == {"protocols", "map", "temperature", "neighbours", "negatives", "confusion", "spectrum"}
     assert f"ssl-vision evaluate {tiny_run}" in page.text["protocols"]
     assert f"ssl-vision report {tiny_run}" in page.text["map"]
 
@@ -193,7 +193,7 @@ def test_features_are_made_where_they_are_missing_and_kept(tiny_run, tmp_path, p
     made = page_of(run, output=tmp_path / "page.html")
     assert made.blocks["map"]["points"][0]["near"] == page.blocks["map"]["points"][0]["near"]
     kept = {file.name: file.stat().st_mtime_ns for file in (run / "features").iterdir()}
-    assert len(kept) == 2
+    assert len(kept) == 3
     page_of(run, output=tmp_path / "page.html")
     assert {file.name: file.stat().st_mtime_ns for file in (run / "features").iterdir()} == kept
 

@@ -1,0 +1,172 @@
+"""What a run's page computes from its embeddings, compared with the objectives, by autograd, in a browser."""
+
+import base64
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from browser import Browser, one
+
+from ssl_vision import objectives
+from ssl_vision.main import main
+from ssl_vision.metrics import pair_statistics
+from ssl_vision.objectives import Anchors
+from ssl_vision.report.explorer import described, offered, quantise
+
+FRAME = ".explorer"
+STEP = 0.1
+
+
+@pytest.fixture(scope="module")
+def browser(evaluated_run):
+    opened = Browser()
+    opened.open(evaluated_run / "report.html")
+    opened(f"{one(FRAME)}.scrollIntoView({{behavior: 'instant'}})")
+    opened.until(f"{one(FRAME)}.explorer !== undefined")
+    yield opened
+    opened.driver.quit()
+
+
+@pytest.fixture(scope="module")
+def batch(page):
+    """Data of the page, with its embeddings in float64."""
+    (data,) = page.blocks["temperature"]["batch"]
+    integers = np.frombuffer(base64.b64decode(data["embeddings"]), "<i2").reshape(-1, data["width"])
+    rows = torch.from_numpy(integers.astype(np.float64))
+    return data | {"unit": rows / rows.norm(dim=1, keepdim=True)}
+
+
+def forces(objective, unit, anchor):
+    """Temperature, and margin, shares, gradient weight, pull, push and both of one anchor.
+
+    The anchor enters its positive and its negative similarities as two leaves, whose gradients are forces.
+    """
+    count, half = len(unit), len(unit) // 2
+    towards, away = unit.clone().requires_grad_(), unit.clone().requires_grad_()
+    positive = (towards * unit.roll(half, 0)).sum(dim=1)
+    tau = objective.temperature(positive[:half].detach())
+    negatives = away @ unit.T
+    negatives.retain_grad()
+    own = torch.arange(count) % half
+    excluded = own == own[:, None]
+
+    def margin(temperature):
+        logits = (negatives / temperature).masked_fill(excluded, -torch.inf)
+        return logits.logsumexp(dim=1) - positive / temperature
+
+    losses = objective.weight(Anchors(margin(tau), positive, tau, torch.no_grad()(margin)))
+    torch.testing.assert_close(losses.mean(), objective(*unit.chunk(2)), rtol=1e-9, atol=1e-9)
+    losses[anchor].backward()
+    u = unit[anchor]
+    out, back = (-leaf.grad[anchor] for leaf in (away, towards))
+    out, back = (force - (force @ u) * u for force in (out, back))
+    shares = (negatives[anchor].detach() / tau).masked_fill(excluded[anchor], -torch.inf).softmax(dim=0)
+    return {
+        "tau": tau, "margin": margin(tau)[anchor], "shares": shares,
+        "weight": tau * negatives.grad[anchor].sum(), "pull": back.norm(), "push": out.norm(),
+        "net": (out + back).norm(),
+    }  # fmt: skip
+
+
+def stepped(objective, unit):
+    """Unit rows after a step of gradient descent whose root mean square length is STEP."""
+    u = unit.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(objective(*u.chunk(2)), u)
+    square = gradient.square().sum(dim=1).mean()
+    return unit if square == 0 else torch.nn.functional.normalize(unit - STEP / square.sqrt() * gradient)
+
+
+@pytest.mark.parametrize("tau", [0.01, 0.1, 1.0])
+@pytest.mark.parametrize("name", list(offered()))
+def test_every_number_is_that_of_the_objective(browser, batch, name, tau):
+    unit, labels = batch["unit"], torch.tensor(batch["labels"])
+    parameters = batch["objectives"][name]["parameters"] | {"temperature": tau}
+    given = dict(parameters)
+    if "threshold" in given and name == "MACLb":
+        del given["threshold"]
+    objective = getattr(objectives, name)(**given)
+    anchor = 17
+    seen = browser(f"""(e => {{
+        e.change("{name}", {json.dumps(parameters)}, {anchor});
+        const {{ weights, anchor, after, here }} = e.result;
+        return {{ tau: weights.tau, margin: weights.margins[{anchor}], shares: [...anchor.shares],
+            weight: weights.push[{anchor}], pull: anchor.pull, push: anchor.push, net: anchor.net,
+            margins: [...weights.margins], after: [after.uniformity, after.tolerance],
+            here: [here.uniformity, here.tolerance] }};
+    }})({one(FRAME)}.explorer)""")
+    expected = forces(objective, unit, anchor)
+    for key, value in expected.items():
+        np.testing.assert_allclose(seen[key], value.detach().numpy(), rtol=1e-5, atol=1e-5, err_msg=key)
+    objective(*unit.chunk(2))
+    difficulty = torch.tensor(seen["margins"], dtype=torch.float64).sigmoid()
+    torch.testing.assert_close(difficulty, objective.anchor_weights(), rtol=1e-5, atol=1e-5)
+
+    few = torch.tensor(batch["sample"])
+    sample = unit[torch.cat([few, few + len(labels)])]
+    for key, rows in {"here": sample, "after": stepped(objective, sample)}.items():
+        statistics = pair_statistics(rows[: len(few)], labels[few])
+        expected = [float(statistics.uniformity), float(statistics.tolerance)]
+        np.testing.assert_allclose(seen[key], expected, rtol=1e-5, atol=1e-5, err_msg=key)
+    assert browser.errors() == []
+
+
+def test_the_keyboard_moves_the_anchor_and_the_temperature(browser):
+    state = f"{one(FRAME)}.explorer.state"
+    browser(f"{one(FRAME)}.explorer.change('InfoNCE', {{temperature: 0.1}}, 3)")
+    browser(f"{one('.explorer canvas')}.focus()")
+    browser.key("ArrowRight")
+    assert browser(f"{state}.anchor") == 4
+    assert "image 4," in browser(f"{one('.explorer .who')}.textContent")
+    browser(f"{one('.explorer input')}.focus()")
+    sentence = browser(f"{one('.explorer .sentence')}.textContent")
+    browser.driver.switch_to.active_element.send_keys("\ue012" * 100)  # arrow left
+    assert 0.01 < browser(f"{state}.p.temperature") < 0.09
+    assert browser(f"{one('.explorer .sentence')}.textContent") != sentence
+
+
+def test_a_click_on_a_negative_makes_it_the_anchor(browser):
+    chosen = browser(f"{one('.explorer .weighed button')}.value")
+    browser(f"{one('.explorer .weighed button')}.click()")
+    assert browser(f"{one(FRAME)}.explorer.state.anchor") == int(chosen)
+
+
+def test_stored_directions_keep_the_cosines_that_the_page_states():
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(2, 100, 90, generator=generator) @ torch.randn(90, 300, generator=generator)
+    stored = quantise(*z)
+    assert stored.rows.shape == (200, 128)
+    unit, exact = (torch.nn.functional.normalize(rows.double()) for rows in (stored.rows, z.flatten(0, 1)))
+    error = float((unit @ unit.T - exact @ exact.T).abs().max())
+    assert stored.error == pytest.approx(error, abs=1e-7)
+    assert error < 1e-3
+
+
+def test_only_objectives_that_the_page_can_compute_are_offered():
+    presets = {"InfoNCE", "DCL", "DCLPlus", "FlatNCE", "DCLW", "DualTemperature", "MACL", "MACLc", "MACLb"}
+    assert offered().keys() == presets | {"AdaptiveInfoNCE", "MACLICML"}
+    assert described(objectives.ArcCon()) is None
+    assert described(objectives.InfoNCE(temperature=objectives.LinearInEpoch())) is None
+    assert described(objectives.BarlowTwins()) is None
+    own = described(objectives.DualTemperature(temperature=0.2, outer_temperature=0.5))
+    assert own["parameters"] == {"temperature": 0.2, "outer_temperature": 0.5}
+
+
+@pytest.mark.long
+def test_two_runs_with_the_same_weights_have_no_differences_and_one_anchor(browser, evaluated_run, tmp_path):
+    other = shutil.copytree(evaluated_run, tmp_path / "other")
+    assert main(["report", str(evaluated_run), str(other), f"--output={tmp_path / 'pair.html'}"]) == 0
+    browser.open(tmp_path / "pair.html")
+    frames = "[...document.querySelectorAll('.explorer')]"
+    browser(f"{one(FRAME)}.scrollIntoView({{behavior: 'instant'}})")
+    browser.until(f"{frames}.every(e => e.explorer)")
+    browser(f"{one(FRAME)}.explorer.choose(9)")
+    assert browser(f"{frames}.map(e => e.explorer.state.anchor)") == [9, 9]
+    shown = "[...document.querySelectorAll('.differences button')].filter(b => !b.hidden).length"
+    assert browser(shown) == 0
+    browser(f"{frames}[1].explorer.change('InfoNCE', {{temperature: 0.01}})")
+    first, second = browser(f"{frames}.map(e => [...e.explorer.result.shares])")
+    heavier = browser("document.querySelectorAll('.differences .weighed')[1].querySelector('button').value")
+    assert int(heavier) == int(np.argmax(np.subtract(second, first)))
+    assert browser.errors() == []
