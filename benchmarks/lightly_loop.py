@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from lightly.loss import NTXentLoss
-from lightly.transforms import SimCLRTransform
+from lightly.transforms.simclr_transform import SimCLRTransform
 from lightly.utils.benchmarking import knn_predict
 from lightly.utils.scheduler import CosineWarmupScheduler
 from provenance import RESULTS, provenance
@@ -34,8 +34,8 @@ from ssl_vision.methods import SimCLR
 
 FILE = RESULTS / "lightly_cifar10_narrow.json"
 TRANSFORM = SimCLRTransform(input_size=32, cj_strength=0.5, gaussian_blur=0.0)
-NORMALIZATION = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-"""Of lightly's transform."""
+VIEWS = Views(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+"""Size and normalisation of lightly's transform."""
 
 TEMPERATURE, LEARNING_RATE, WEIGHT_DECAY = 0.1, 1e-3, 1e-6
 METRICS = ("knn_top1", "linear_top1", "alignment", "uniformity", "tolerance", "sensitivity", "rankme")
@@ -76,7 +76,7 @@ def train(chosen: argparse.Namespace, seed: int) -> tuple[SimCLR, float]:
 
 def lightly_knn(model: SimCLR, train: CIFAR10, test: CIFAR10) -> float:
     """Return the accuracy of lightly's kNN with its defaults, k = 200 and temperature 0.1, on test images."""
-    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in NORMALIZATION.values())
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (VIEWS.mean, VIEWS.std))
 
     @torch.no_grad()
     def features(data: CIFAR10) -> Tensor:
@@ -85,7 +85,7 @@ def lightly_knn(model: SimCLR, train: CIFAR10, test: CIFAR10) -> float:
         return normalize(torch.cat(batches), dim=1)
 
     bank, labels = features(train).T, torch.tensor(train.targets)
-    right = [
+    right: list[int] = [
         (knn_predict(each, bank, labels, num_classes=10)[:, 0] == targets).sum().item()
         for each, targets in zip(
             features(test).split(500), torch.tensor(test.targets).split(500), strict=True
@@ -98,7 +98,7 @@ def row(chosen: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Train and evaluate one seed; return its row."""
     model, seconds = train(chosen, seed)
     bank, test = (CIFAR10(chosen.data, train=split) for split in (True, False))
-    result = ssl_vision.evaluate(model, train=bank, test=test, protocol="macl", views=Views(**NORMALIZATION))
+    result = ssl_vision.evaluate(model, train=bank, test=test, protocol="macl", views=VIEWS)
     return {
         "run": f"seed {seed}",
         "method": "SimCLR, lightly's loop",

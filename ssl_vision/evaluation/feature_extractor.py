@@ -153,8 +153,8 @@ class FeatureExtractor:
             )
             return {name: both[name] for name in layers}
 
-        what = ("views", digest_of_views(made_by, plain=False), str(self.seed), str(epoch))
-        what += () if rows is None else (str(rows.tolist()),)
+        chosen = () if rows is None else (str(rows.tolist()),)
+        what = ("views", digest_of_views(made_by, plain=False), str(self.seed), str(epoch), *chosen)
         kept = self._remembered(f"{split}-views", split, what, layers, make)
         return {name: (pair[0], pair[1]) for name, pair in kept.items()}
 

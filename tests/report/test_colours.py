@@ -69,7 +69,7 @@ def contrast(first, second):
 def test_ten_colours_are_told_apart(theme, sight):
     variables = rules()[["light", "dark"].index(theme)]
     colours = [variables[f"c{place}"] for place in range(10)]
-    seen = oklab(linear(colours) @ np.transpose(SIGHT[sight]))
+    seen = oklab(linear(colours) @ np.array(SIGHT[sight]).T)
     for i, j in itertools.combinations(range(10), 2):
         distance = float(np.linalg.norm(seen[i] - seen[j]))
         assert distance > (0.12 if sight == "normal" else 0.07), (i, j)
