@@ -3,12 +3,15 @@
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.compare.keys import check_known, full_key, is_metric, key_value
 from ssl_vision.descriptions import description_of
+from ssl_vision.errors import InputError
 from ssl_vision.evaluation.rows import aligned
 from ssl_vision.progress import duration
 from ssl_vision.runs.registry import Run, find_runs
@@ -26,6 +29,9 @@ _FACTS: dict[str, Callable[[Run], Any]] = {
 """Columns that are neither settings nor metrics."""
 
 _COLUMNS = ("run", "status", "objective", "data", "seed", "epoch", "knn", "knn_split", "time")
+_PAUSE = 2.0
+"""Seconds between two tables of ``--watch``."""
+
 _LEFT = ("run", "status", "objective", "data")
 
 
@@ -63,7 +69,40 @@ def run(args: Sequence[str]) -> None:
     parser.add_argument(
         "--json", action="store_true", help="Print JSON, with times in seconds and accuracies from 0 to 1."
     )
+    parser.add_argument(
+        "--watch", action="store_true", help="Print the table again every two seconds while a run trains."
+    )
     options = parser.parse_args(list(args))
+    if not options.watch:
+        print(_listing(options)[0])
+    elif options.json:
+        raise InputError("--watch prints a table; leave out --json")
+    else:
+        _watch(options)
+
+
+def _watch(options: Any) -> None:
+    """Show the table on a terminal until no run trains, or Ctrl-C; print the last table."""
+    from rich.live import Live
+    from rich.text import Text
+
+    table = ""
+    with suppress(KeyboardInterrupt), Live(auto_refresh=False, transient=True) as live:
+        while True:
+            table, training = _listing(options)
+            live.update(Text(table, no_wrap=True, overflow="crop"), refresh=True)
+            if not training:
+                break
+            time.sleep(_PAUSE)
+    print(table)
+
+
+def _listing(options: Any) -> tuple[str, bool]:
+    """Return the table as text, and whether any of its runs is training.
+
+    Raises:
+        InputError: There is no run, or no run has one of the keys.
+    """
     columns = [key for text in options.columns for key in text.split(",")] or list(_COLUMNS)
     filters = dict(key_value("--where", text) for text in options.where)
     keys = list(dict.fromkeys([*columns, *filters, *([options.sort] if options.sort else []), "status"]))
@@ -81,17 +120,18 @@ def run(args: Sequence[str]) -> None:
         rows.sort(key=lambda row: row[key] is None)
     elif options.descending:
         rows.reverse()
+    training = any(row["status"] == "running" for row in rows)
     rows = [{key: row[key] for key in columns} for row in rows]
     if options.json:
-        print(json.dumps([{key: _plain(value) for key, value in row.items()} for row in rows], indent=1))
-    elif not rows:
-        print(f"none of {len(runs)} runs has {' and '.join(options.where)}")
-    else:
-        left = next((i for i, key in enumerate(columns) if key not in _LEFT), len(columns))
-        titles = {"knn": _KNN.heading, "knn_split": f"{_KNN.title} measured on"}
-        heads = [titles.get(key, key) for key in columns]
-        lines = [[_cell(key, value) for key, value in row.items()] for row in rows]
-        print(aligned([heads, *lines], left=max(1, left)))
+        plain = [{key: _plain(value) for key, value in row.items()} for row in rows]
+        return json.dumps(plain, indent=1), training
+    if not rows:
+        return f"none of {len(runs)} runs has {' and '.join(options.where)}", training
+    left = next((i for i, key in enumerate(columns) if key not in _LEFT), len(columns))
+    titles = {"knn": _KNN.heading, "knn_split": f"{_KNN.title} measured on"}
+    heads = [titles.get(key, key) for key in columns]
+    lines = [[_cell(key, value) for key, value in row.items()] for row in rows]
+    return aligned([heads, *lines], left=max(1, left)), training
 
 
 def _row(run: Run, names: Mapping[str, str]) -> dict[str, Any]:

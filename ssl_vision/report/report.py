@@ -28,17 +28,22 @@ from ssl_vision.report import (
     weights,
 )
 from ssl_vision.report.context import ReportContext
+from ssl_vision.report.follow import follow
 from ssl_vision.report.page import Missing, Section, render
 from ssl_vision.report.sprite_sheet import SpriteSheet
 from ssl_vision.report.wandb_media import mirror_media
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.registry import Run, find_runs, readable
 
+_RELOAD = 10.0
+"""Seconds after which the page of a run that is training reloads itself."""
+
 
 def run(args: Sequence[str]) -> None:
     """Write an HTML report of the runs at or below the paths, as one file that works offline.
 
     The report of one run has all sections; features of images are read from the run directory or computed.
+    With --follow, it is rewritten at every validation until the run ends, and the open page reloads itself.
     The report of several runs compares their curves, results and settings, and that of two runs the weights
     of their negatives.
 
@@ -57,6 +62,11 @@ def run(args: Sequence[str]) -> None:
         default=None,
         help="Key whose values are compared, for several runs (default: the key that differs).",
     )
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="Rewrite the report of one run while it trains, without new features until it ends.",
+    )
     parser.add_argument("--embed", type=bool, default=True, help="Compute features that are not cached.")
     parser.add_argument("--cache", type=bool, default=True, help="Keep features in the run directory.")
     parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
@@ -69,21 +79,29 @@ def run(args: Sequence[str]) -> None:
     runs = find_runs(options.runs)
     if len(runs) > 1:
         runs = readable(runs, "report")
-    if len(runs) == 1:
-        runs[0].folder.check_links()
-        context = ReportContext(
-            runs[0], embed=options.embed, cache=options.cache, device=options.device,
-            root=options.data.root, allowed=allowed,
-        )  # fmt: skip
-        output, page = runs[0].folder.report_file, run_page(context)
+    if options.follow and len(runs) > 1:
+        raise InputError(f"--follow requires one run, and the paths contain {len(runs)}")
+    given = {
+        "embed": options.embed, "cache": options.cache, "device": options.device,
+        "root": options.data.root, "allowed": allowed,
+    }  # fmt: skip
+    default = runs[0].folder.report_file if len(runs) == 1 else Path("report.html")
+    output = Path(options.output) if options.output else default
+
+    def write_one(run: Run, training: bool) -> None:
+        context = ReportContext(run, **given | {"embed": options.embed and not training})
+        _write(output, run_page(context, reload=_RELOAD if training else None))
+        print(f"written to {output}", flush=True)
+
+    if len(runs) > 1:
+        _write(output, comparison_page(runs, options.by, **given))
+        print(f"written to {output}")
+        return
+    runs[0].folder.check_links()
+    if options.follow:
+        follow(runs[0].folder.path, write_one)
     else:
-        output, page = Path("report.html"), comparison_page(
-            runs, options.by, embed=options.embed, cache=options.cache, device=options.device,
-            root=options.data.root, allowed=allowed,
-        )  # fmt: skip
-    output = Path(options.output) if options.output else output
-    _write(output, page)
-    print(f"written to {output}")
+        write_one(runs[0], False)
 
 
 def write(
@@ -119,8 +137,12 @@ def write(
     return context.run.folder.report_file
 
 
-def run_page(context: ReportContext) -> str:
+def run_page(context: ReportContext, *, reload: float | None = None) -> str:
     """The report of a run, with every section or the reason why it is missing.
+
+    Args:
+        context: data of the run.
+        reload: seconds without a reader's input after which the page reloads itself; None for never.
 
     Raises:
         InputError: The config of the run cannot be read, or Plotly is not installed.
@@ -143,7 +165,7 @@ def run_page(context: ReportContext) -> str:
     ]
     opening = summary.of_one(context, sheet)
     sections[-1] = dataclasses.replace(sections[-1], style=sheet.style())
-    return render(run.name, opening, sections)
+    return render(run.name, opening, sections, reload=reload)
 
 
 def comparison_page(runs: Sequence[Run], by: str | None = None, **options: Any) -> str:

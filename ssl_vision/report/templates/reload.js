@@ -1,0 +1,8 @@
+// The page of a run that is training reloads itself when nobody has used it for a while.
+{
+  const seconds = Number(document.body.dataset.reload);
+  let used = performance.now();
+  for (const kind of ["pointerdown", "pointermove", "keydown", "wheel", "touchmove"])
+    addEventListener(kind, () => { used = performance.now(); }, { passive: true });
+  setInterval(() => { if (performance.now() - used > 1000 * seconds) location.reload(); }, 500 * seconds);
+}
