@@ -4,5 +4,9 @@
   let used = performance.now();
   for (const kind of ["pointerdown", "pointermove", "keydown", "wheel", "touchmove"])
     addEventListener(kind, () => { used = performance.now(); }, { passive: true });
-  setInterval(() => { if (performance.now() - used > 1000 * seconds) location.reload(); }, 500 * seconds);
+  const timer = setInterval(() => {
+    if (performance.now() - used < 1000 * seconds) return;
+    clearInterval(timer);
+    location.reload();
+  }, 500 * seconds);
 }
