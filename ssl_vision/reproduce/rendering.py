@@ -141,7 +141,7 @@ def as_latex(paper: Paper, table: Table, results: Sequence[Result]) -> str:
             text.append(r"\midrule")
         text.append(" & ".join(map(_escaped, line)) + r" \\")
     comments = [f"{paper.title}, table {table.name}. {_sentence(table.title)} {paper.source}."]
-    comments += [_legend(results), r"Needs \usepackage{booktabs}."]
+    comments += [_legend(results), r"Requires \usepackage{booktabs}."]
     return "\n".join([*(f"% {line}" for line in comments), *text, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 

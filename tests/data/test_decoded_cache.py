@@ -152,12 +152,12 @@ KILLED = """
 import os, signal, sys
 from ssl_vision.data import ImageFolder
 from ssl_vision.data.loading import decoding
-original = decoding._content
+original = decoding.read_content
 def content(path):
     if path.name == "200.jpg":
         os.kill(os.getpid(), signal.SIGKILL)
     return original(path)
-decoding._content = content
+decoding.read_content = content
 ImageFolder(root=sys.argv[1], image_size=8, cache="always").split("train")
 """
 

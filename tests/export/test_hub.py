@@ -96,6 +96,7 @@ def test_an_uploaded_encoder_is_loaded_with_the_same_features_and_again_offline(
         "decoded_size": 16,
         "mean": [0.3054] * 3,
         "std": [0.3755] * 3,
+        "pixel_range": None,
         "num_features": 32,
         "training_images": content["ssl_vision"]["images"],
     }

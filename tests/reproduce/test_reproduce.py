@@ -385,7 +385,7 @@ def test_a_process_of_its_own_has_its_command_and_output_in_the_log(launch, tmp_
     assert lines[0] == "$ ssl-vision --version"
     assert lines[1].startswith("ssl-vision ")
     assert lines[2] == "$ ssl-vision pretrain"
-    assert lines[3].startswith("ssl-vision pretrain: no command")
+    assert lines[3].startswith("ssl-vision pretrain: unknown command")
     assert failed.last_line() == lines[3]
 
 

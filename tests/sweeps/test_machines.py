@@ -40,7 +40,7 @@ def test_without_a_gpu_there_is_one_slot_or_as_many_as_asked(visible):
     visible("")
     assert slots(workers=None, per_gpu=None) == [{"OMP_NUM_THREADS": "12"}]
     assert len(slots(workers=5, per_gpu=None)) == 5
-    with pytest.raises(InputError, match="finds no GPU"):
+    with pytest.raises(InputError, match="found no GPU"):
         slots(workers=None, per_gpu=2)
 
 
@@ -51,5 +51,5 @@ def test_the_users_threads_are_left_alone(visible, monkeypatch):
 
 
 def test_two_ways_to_say_how_many_are_refused(visible):
-    with pytest.raises(InputError, match="give one of them"):
+    with pytest.raises(InputError, match="use one of them"):
         slots(workers=2, per_gpu=2)

@@ -156,7 +156,7 @@ def test_jobs_of_submitit_train_the_trials(sweep, sweep_path, tmp_path, capsys):
     jobs = ["--submitit.jobs=2", "--submitit.cluster=local", "--submitit.gpus=0", "--submitit.timeout_min=2"]
     assert sweep(file, f"--runs_dir={tmp_path}", *jobs) == 0
     out = capsys.readouterr().out
-    assert re.search(r"jobs \d+, \d+; Ctrl-C leaves them", out)
+    assert re.search(r"jobs \d+, \d+; Ctrl-C does not stop them", out)
     assert out.count("| finished |") == 4
     assert len(list((tmp_path / "trial" / "logs" / "jobs").glob("*_log.out"))) == 2
 
