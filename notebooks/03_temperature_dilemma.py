@@ -136,8 +136,8 @@ for one in everyone:
 # ## Next steps
 #
 # The report of a run shows the same dilemma for single images: which negatives push an image, and how this
-# changes with the temperature and the objective. `ssl-vision report RUN` writes it; open the section "What the
-# temperature does here".
+# changes with the temperature and the objective. `ssl-vision report RUN` writes it; open the section
+# "What the temperature does here".
 #
 # The digits are too easy to rank objectives, and one seed is not enough. Start from
 # `configs/pretrain/cifar10.yaml` to repeat the comparison on CIFAR-10. Notebook 05 compares objectives over

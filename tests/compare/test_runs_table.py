@@ -8,7 +8,6 @@ import time
 import pytest
 import yaml
 
-from ssl_vision.compare import runs_table
 from ssl_vision.main import main
 from ssl_vision.runs.folder import RunFolder
 
@@ -159,7 +158,7 @@ def test_the_table_is_watched_until_no_run_trains(runs, capsys, monkeypatch):
         (runs / "a" / "metrics.csv").write_text(HEAD + "3,0,1.5,0.8125\r\n")
         lock.release()
 
-    monkeypatch.setattr(runs_table.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     assert main(["runs", str(runs), "--columns", "run", "status", "knn", "--watch"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "/a " in line]
     assert line.split()[1:] == ["stopped", "81.25"]

@@ -1,11 +1,11 @@
 """``ssl-vision report --follow``: the page of a run that is training."""
 
 import shutil
+import time
 
 import pytest
 
 from ssl_vision.main import main
-from ssl_vision.report import follow
 from ssl_vision.runs.folder import RunFolder
 
 
@@ -35,7 +35,7 @@ def test_the_report_follows_validations_until_the_run_ends(training, monkeypatch
         pages.append((path / "report.html").read_text(encoding="utf-8"))
         next(steps)()
 
-    monkeypatch.setattr(follow.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     assert main(["report", str(path), "--follow", "--embed=false"]) == 0
     assert capsys.readouterr().out.count("written to") == 3
     pages.append((path / "report.html").read_text(encoding="utf-8"))
