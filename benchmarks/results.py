@@ -184,8 +184,9 @@ FEW_LABELS = {
 NARROW = ("methods_cifar10_narrow",)
 DUAL, INFO = "DualTemperature", "InfoNCE"
 NARROW_PAIRS = [
-    *(((method, DUAL), (method, INFO)) for method in ("SimCLR", "SimCo", "SimMoCo")),
+    *(((method, DUAL), (method, INFO)) for method in ("SimCLR", "SimCo", "SimMoCo", "MoCo")),
     (("SimCo", DUAL), ("MoCo", INFO)),
+    (("SimCo", DUAL), ("MoCo", DUAL)),
     (("SimCo", INFO), ("MoCo", INFO)),
 ]
 TABLES: dict[str, Callable[[], str]] = {
