@@ -312,7 +312,7 @@ def test_runs_that_cannot_be_paired_say_why(tiny_run, tmp_path):
 def test_a_page_that_fails_is_a_line(tiny_run, tmp_path, monkeypatch, capsys):
     run = shutil.copytree(tiny_run, tmp_path / "tiny")
 
-    def fails(*_):
+    def fails(*_, **options):
         raise RuntimeError("no\nink")
 
     monkeypatch.setattr(report, "render", fails)
