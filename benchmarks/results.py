@@ -181,7 +181,7 @@ FEW_LABELS = {
     ("linear_top1", None): "linear, all labels",
     ("knn_top1", None): "kNN, all labels",
 }
-NARROW = ("methods_cifar10_narrow",)
+NARROW = ("methods_cifar10_narrow", "lightly_cifar10_narrow")
 DUAL, INFO = "DualTemperature", "InfoNCE"
 NARROW_PAIRS = [
     *(((method, DUAL), (method, INFO)) for method in ("SimCLR", "SimCo", "SimMoCo", "MoCo")),
