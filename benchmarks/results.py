@@ -1,28 +1,34 @@
-"""Collect the results of finished runs as rows of JSON, and render them as a table.
+"""Collect the results of finished runs as rows of JSON, and render them in the documentation.
 
-    python benchmarks/results.py collect runs/objectives_cifar10_narrow     adds rows of finished runs
-    python benchmarks/results.py render objectives_cifar10_narrow           prints the table
+    python benchmarks/results.py collect runs/methods_cifar10_narrow     adds rows of finished runs
+    python benchmarks/results.py render                                  writes the tables of README and docs
 
 Rows are kept in benchmarks/results/NAME.json, where NAME is the directory of the runs. Each has the run's
 settings, the last validation, the values of the last epoch on the test split, the command, and the commit of
-the checkout in which the runs are. A run that is collected again replaces its row. The table has means over
-seeds, with the standard deviation; a setting with fewer than three seeds is marked.
+the checkout in which the runs are. A run that is collected again replaces its row. Rendering replaces the
+text between ``<!-- results: TABLE -->`` and ``<!-- end of results -->`` in the pages by a table of `TABLES`.
 """
 
 import argparse
 import json
+import math
+import re
 import subprocess
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from ssl_vision.compare.statistics import holm, paired
 from ssl_vision.descriptions import description_of
 from ssl_vision.runs.evaluation_summary import evaluation_summary
 from ssl_vision.runs.registry import Run, find_runs
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
 SETTINGS = {
     "method": "model",
     "objective": "objective",
@@ -35,18 +41,18 @@ SETTINGS = {
     "precision": "trainer.precision",
     "k": "metrics.k",
 }
-METRICS = ("knn_top1", "alignment", "uniformity", "tolerance", "sensitivity", "rankme")
-"""Metrics of the last validation, at the encoder, which are columns of the table."""
-
-TEST_METRICS = ("knn_top1", "linear_top1")
-"""Metrics on the test split, at the encoder, which are the first columns of the table."""
-
+ACCURACIES = ("knn_top1", "linear_top1")
+GEOMETRY = ("alignment", "uniformity", "tolerance", "sensitivity", "rankme")
 LIBRARIES = ("torch", "torchvision", "pytorch-lightning", "lightly")
-SEEDS = 3
-"""Seeds that a mean needs."""
+
+Row = dict[str, Any]
+Setting = tuple[str, str]
+"""A method and an objective."""
+
+_TABLE = re.compile(r"(<!-- results: (.*?) -->\n\n).*?(\n\n<!-- end of results -->)", re.DOTALL)
 
 
-def row(run: Run, commit: str) -> dict[str, Any]:
+def row(run: Run, commit: str) -> Row:
     """Return the result of a finished run.
 
     Args:
@@ -56,7 +62,7 @@ def row(run: Run, commit: str) -> dict[str, Any]:
     return {
         "run": run.name,
         **{name: run.setting(key) for name, key in SETTINGS.items()},
-        "validation": {metric: run.last(f"val/{metric}") for metric in METRICS},
+        "validation": {metric: run.last(f"val/{metric}") for metric in ("knn_top1", *GEOMETRY)},
         "validated_on": run.validated_on,
         "seconds": run.seconds,
         "test": evaluation_summary(run.evaluation, run.config, epoch=run.epoch),
@@ -79,42 +85,109 @@ def collect(folder: Path) -> None:
     print(f"{len(finished)} finished runs, {len(rows)} rows in {file}")
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Return the table in Markdown, a line for each method, objective and temperature."""
-    groups: dict[tuple[str, str, float], list[dict[str, Any]]] = defaultdict(list)
-    for each in rows:
-        groups[each["method"], each["objective"], each["temperature"]].append(each)
-    columns = [("test", f"test/{name}", name) for name in TEST_METRICS]
-    columns += [("validation", name, name) for name in METRICS]
-    titles = [f"{split} {description_of(name).heading}" for split, _, name in columns]
-    lines = [["method", "objective", "τ", "seeds", *titles]]
-    for (method, objective, temperature), group in sorted(groups.items()):
-        count = f"{len(group)}" if len(group) >= SEEDS else f"{len(group)} (of {SEEDS})"
-        cells = [_cell([each[split].get(key) for each in group], name) for split, key, name in columns]
-        lines.append([method, objective, f"{temperature:g}", count, *cells])
-    head, *body = (f"| {' | '.join(line)} |" for line in lines)
-    return "\n".join([head, "|---" * len(lines[0]) + "|", *body])
+def means(names: Sequence[str], metrics: Sequence[str]) -> str:
+    """Return a table of means and standard deviations over seeds, a line for each method and objective.
+
+    Args:
+        names: files of rows.
+        metrics: metrics on the test split at the encoder, which are the columns.
+    """
+    lines = [["method", "objective", *(description_of(metric).heading for metric in metrics), "seeds"]]
+    for (method, objective), group in settings(names).items():
+        values = [[row["test"].get(f"test/{metric}") for row in group.values()] for metric in metrics]
+        cells = [_mean(each, metric) for each, metric in zip(values, metrics, strict=True)]
+        lines.append([method, objective, *cells, str(len(group))])
+    return _markdown(lines)
 
 
-def _cell(found: list[float | None], metric: str) -> str:
+def differences(name: str, pairs: Sequence[tuple[Setting, Setting]], metric: str) -> str:
+    """Return a table of the differences within each seed between pairs of settings.
+
+    The p values are those of paired t tests, corrected for the number of pairs in the table (Holm 1979).
+
+    Args:
+        name: file of rows.
+        pairs: settings that are compared, first − second.
+        metric: metric on the test split at the encoder.
+    """
+    groups, description = settings([name]), description_of(metric)
+    compared = []
+    for first, second in pairs:
+        seeds = sorted(groups[first].keys() & groups[second].keys())
+        values = (
+            [description.scale * groups[each][seed]["test"][f"test/{metric}"] for seed in seeds]
+            for each in (first, second)
+        )
+        compared.append(paired(*values, tests=len(pairs)))
+    corrected = holm([1.0 if each.t_p is None else each.t_p for each in compared])
+    lines = [["first", "second", "first − second", "95 % interval", "Holm p", "resolvable"]]
+    for (first, second), result, p in zip(pairs, compared, corrected, strict=True):
+        low, high = result.interval or (math.nan, math.nan)
+        resolvable = "" if result.resolvable is None else f"{result.resolvable:.2f}"
+        shown = [f"{result.mean:+.2f}", f"{low:+.2f} to {high:+.2f}", f"{p:.2g}", resolvable]
+        lines.append([", ".join(first), ", ".join(second), *(cell.replace("-", "−") for cell in shown)])
+    return _markdown(lines)
+
+
+def settings(names: Sequence[str]) -> dict[Setting, dict[int, Row]]:
+    """Return the rows by method and objective, and by seed."""
+    groups: dict[Setting, dict[int, Row]] = defaultdict(dict)
+    for row in (row for name in names for row in json.loads((RESULTS / f"{name}.json").read_text())):
+        groups[row["method"], row["objective"]][row["seed"]] = row
+    return dict(sorted(groups.items()))
+
+
+def _mean(found: Sequence[float | None], metric: str) -> str:
     values = [value for value in found if value is not None]
     if not values:
         return ""
     description = description_of(metric)
     deviation = f" ± {description.shown(stdev(values))}" if len(values) > 1 else ""
-    return description.shown(fmean(values)) + deviation
+    return description.shown(fmean(values)).replace("-", "−") + deviation
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    head, *body = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([head, "|---" * len(lines[0]) + "|", *body])
+
+
+NARROW = ("methods_cifar10_narrow", "lightly_cifar10_narrow")
+DUAL, INFO = "DualTemperature", "InfoNCE"
+NARROW_PAIRS = [
+    *(((method, DUAL), (method, INFO)) for method in ("SimCLR", "SimCo", "SimMoCo", "MoCo")),
+    (("SimCo", DUAL), ("MoCo", INFO)),
+    (("SimCo", DUAL), ("MoCo", DUAL)),
+    (("SimCo", INFO), ("MoCo", INFO)),
+]
+TABLES: dict[str, Callable[[], str]] = {
+    "accuracy of methods": lambda: means(NARROW, ACCURACIES),
+    "geometry of methods": lambda: means(NARROW, GEOMETRY),
+    "differences of methods": lambda: differences("methods_cifar10_narrow", NARROW_PAIRS, "knn_top1"),
+}
+"""Tables by the name that a page gives."""
+
+
+def rendered(page: str) -> str:
+    """Return the text of a page with its tables up to date.
+
+    Raises:
+        KeyError: the page names a table that does not exist.
+    """
+    return _TABLE.sub(lambda match: f"{match[1]}{TABLES[match[2]]()}{match[3]}", page)
 
 
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("action", choices=("collect", "render"))
-    parser.add_argument("name", type=Path, help="directory of the runs, or name of the results")
+    actions = parser.add_subparsers(dest="action", required=True)
+    actions.add_parser("collect").add_argument("runs", type=Path, help="directory of the runs")
+    actions.add_parser("render")
     options = parser.parse_args()
     if options.action == "collect":
-        collect(options.name)
-    else:
-        print(table(json.loads((RESULTS / f"{options.name.name}.json").read_text())))
+        collect(options.runs)
+        return
+    for page in PAGES:
+        page.write_text(rendered(page.read_text()))
 
 
 if __name__ == "__main__":

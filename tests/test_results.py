@@ -2,11 +2,13 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 from pathlib import Path
 from statistics import fmean, stdev
 
 import pytest
+from scipy import stats
 
 from ssl_vision.runs.registry import Run
 
@@ -47,19 +49,63 @@ def test_finished_runs_are_collected_once(results, tiny_run, tmp_path, capsys):
     assert len(row["commit"]) >= 7
 
 
-def test_the_table_has_means_over_seeds(results):
-    def row(objective, seed, knn):
-        values = dict.fromkeys(results.METRICS, 1.0) | {"knn_top1": knn, "rankme": None}
-        same = {"method": "SimCLR", "temperature": 0.1, "test": {"test/knn_top1": knn - 0.1}}
-        return same | {"objective": objective, "seed": seed, "validation": values}
+@pytest.fixture
+def rows(results, tmp_path):
+    def write(**accuracies):
+        every = [
+            {"method": "SimCLR", "objective": objective, "seed": seed, "test": {"test/knn_top1": value}}
+            for objective, values in accuracies.items()
+            for seed, value in enumerate(values)
+        ]
+        (tmp_path / "rows.json").write_text(json.dumps(every))
 
-    accuracies = [0.5, 0.52, 0.57]
-    rows = [row("MACL", seed, knn) for seed, knn in enumerate(accuracies)] + [row("DCL", 0, 0.4)]
-    head, _, dcl, macl = results.table(rows).splitlines()
-    columns = ["method", "objective", "τ", "seeds", "test kNN %", "test linear %", "validation kNN %"]
-    assert head.split(" | ")[:7] == ["| method", *columns[1:]]
-    assert dcl.startswith("| SimCLR | DCL | 0.1 | 1 (of 3) | 30.00 |  | 40.00 | 1.000 |")
-    mean, deviation = 100 * fmean(accuracies), 100 * stdev(accuracies)
-    of_test, of_validation = (f"{value:.2f} ± {deviation:.2f}" for value in (mean - 10, mean))
-    assert macl.startswith(f"| SimCLR | MACL | 0.1 | 3 | {of_test} |  | {of_validation} | 1.000 ± 0.000 |")
-    assert macl.endswith("|  |")
+    return write
+
+
+def test_means_are_over_seeds(results, rows):
+    macl = [0.5, 0.52, 0.57]
+    rows(MACL=macl, DCL=[0.4])
+    mean, deviation = 100 * fmean(macl), 100 * stdev(macl)
+    assert results.means(["rows"], ["knn_top1", "rankme"]).splitlines() == [
+        "| method | objective | kNN % | RankMe | seeds |",
+        "|---|---|---|---|---|",
+        "| SimCLR | DCL | 40.00 |  | 1 |",
+        f"| SimCLR | MACL | {mean:.2f} ± {deviation:.2f} |  | 3 |",
+    ]
+
+
+def test_differences_are_paired_by_seed(results, rows):
+    dcl, macl = [0.40, 0.44, 0.41, 0.30], [0.39, 0.42, 0.38]
+    rows(MACL=macl, DCL=dcl)
+    test = stats.ttest_rel([100 * value for value in dcl[:3]], [100 * value for value in macl])
+    low, high = test.confidence_interval()
+    pairs = [(("SimCLR", "DCL"), ("SimCLR", "MACL")), (("SimCLR", "MACL"), ("SimCLR", "DCL"))]
+    *_, first, second = results.differences("rows", pairs, "knn_top1").splitlines()
+    assert first.startswith(
+        f"| SimCLR, DCL | SimCLR, MACL | +2.00 | −{-low:.2f} to +{high:.2f} | {2 * test.pvalue:.2g} |"
+    )
+    assert second.startswith("| SimCLR, MACL | SimCLR, DCL | −2.00 |")
+
+
+@pytest.fixture
+def script():
+    spec = importlib.util.spec_from_file_location("results", FILE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pages_have_the_tables_of_the_committed_rows(script):
+    for page in script.PAGES:
+        text = page.read_text()
+        assert "<!-- results: " in text
+        assert script.rendered(text) == text
+
+
+def test_every_setting_has_three_seeds_and_every_row_a_commit_and_a_command(script):
+    for name in script.NARROW:
+        for setting, seeds in script.settings([name]).items():
+            assert len(seeds) >= 3, setting
+            for row in seeds.values():
+                assert row["command"], row["run"]
+                assert re.fullmatch("[0-9a-f]{7,}", row["commit"]), row["run"]
