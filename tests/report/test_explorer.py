@@ -112,6 +112,16 @@ def test_every_number_is_that_of_the_objective(browser, batch, name, tau):
     assert browser.errors() == []
 
 
+def test_other_temperatures_do_not_discard_the_margins_at_the_outer_one(browser):
+    kept = browser(f"""(e => {{
+        e.change("DualTemperature", {{outer_temperature: 10}});
+        const first = e.batch.margins(10);
+        for (let k = 1; k < 20; k++) e.change("DualTemperature", {{temperature: k / 20}});
+        return e.batch.margins(10) === first;
+    }})({one(FRAME)}.explorer)""")
+    assert kept
+
+
 def test_the_keyboard_moves_the_anchor_and_the_temperature(browser):
     state = f"{one(FRAME)}.explorer.state"
     browser(f"{one(FRAME)}.explorer.change('InfoNCE', {{temperature: 0.1}}, 3)")

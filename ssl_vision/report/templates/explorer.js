@@ -77,11 +77,16 @@
       this.alignment ??= this.positives.reduce((a, b) => a + b) / count;
       return true;
     }
-    // Logit margins of all anchors; those at the last temperatures are remembered.
+    // Logit margins of all anchors. Those at the temperatures used last are kept, so that an outer temperature is not computed again.
     margins(tau) {
-      const { count, half, cosines, positives, known } = this;
-      if (known.has(tau)) return known.get(tau);
-      if (known.size > 8) known.clear();
+      const { known } = this, margins = known.get(tau) ?? this.computed(tau);
+      known.delete(tau);
+      known.set(tau, margins);
+      if (known.size > 8) known.delete(known.keys().next().value);
+      return margins;
+    }
+    computed(tau) {
+      const { count, half, cosines, positives } = this;
       const sums = new Float64Array(count);
       for (let i = 0; i < count; i++) {
         const start = this.start(i), own = i + half;
@@ -94,8 +99,7 @@
         }
         sums[i] += sum;
       }
-      known.set(tau, sums.map((sum, i) => Math.log(sum) + (1 - positives[i]) / tau));
-      return known.get(tau);
+      return sums.map((sum, i) => Math.log(sum) + (1 - positives[i]) / tau);
     }
     // Temperature, margins, and the weights of each anchor's push and pull under an objective.
     weigh({ rule, loss }, p) {
