@@ -154,6 +154,13 @@ def test_the_table_of_few_labels_is_the_one_that_the_benchmark_wrote(monkeypatch
     assert "dirty" not in record["commit"]
 
 
+def test_the_times_of_the_explorer_are_those_that_the_benchmark_wrote(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS.parent / "benchmarks")
+    record = json.loads((DOCS.parent / "benchmarks" / "results" / "explorer.json").read_text())
+    assert importlib.import_module("explorer").table(record["rows"]) in (DOCS / "report.md").read_text()
+    assert "dirty" not in record["commit"]
+
+
 def test_the_example_of_the_concepts_is_right():
     page = (DOCS / "concepts.md").read_text()
     for temperature, found in (
