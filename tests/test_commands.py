@@ -25,6 +25,7 @@ LOOPS = {"objective": "MACL", "seed": "0"}
 
 NOT_RUN = {
     r"--data (STL10|CIFAR100)": "official data; tests/evaluation/test_transfer.py runs it",
+    r"--data\.test_share": "data without a test split; tests/data/test_map_data.py runs it",
     r"--trainer\.devices": "several devices; tests/reliability has processes",
     r"compile": "compiling takes minutes on a CPU; tests/methods and tests/data compile",
     r"--model\.encoder Timm": "a large network; tests/encoders trains small ones",
