@@ -27,8 +27,7 @@ GROUPS = {
         "seed_everything",
     ),
     "data": (
-        "data", "data.batch_size", "data.eval_batch_size", "data.val", "data.val_share", "data.test_share",
-        "data.download",
+        "data", "data.batch_size", "data.eval_batch_size", "data.val", "data.val_share", "data.download",
     ),
     "views": (
         "data.views.size", "data.views.scale", "data.views.degrees", "data.views.hflip",

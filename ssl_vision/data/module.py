@@ -146,6 +146,9 @@ class ImageData(pl.LightningDataModule):
         """
         if name not in self._splits:
             self._splits |= self._drawn() if self._draws_test and name != "val" else {name: self.read(name)}
+            found, expected = self._splits[name].shape[0], self.views.channels
+            if found != expected:
+                raise InputError(f"the images have {found} channels, but views.mean has {expected} numbers")
         return self._splits[name]
 
     @property

@@ -259,3 +259,10 @@ def test_test_share_is_refused_where_it_is_out_of_range_or_of_no_use():
         Toy(test_share=0.1).split("train")
     with pytest.raises(InputError, match=r"test_share 0\.1 of 0 labelled train images is none"):
         NoTest(labels=torch.full((40,), -1), test_share=0.1).split("test")
+
+
+def test_images_of_other_channels_than_the_views_are_refused():
+    data = Toy()
+    data.views = Views(mean=(0.5,) * 4, std=(0.5,) * 4, saturation=0, hue=0, grayscale=0)
+    with pytest.raises(InputError, match=r"the images have 3 channels, but views\.mean has 4 numbers"):
+        data.split("train")
