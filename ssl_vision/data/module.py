@@ -51,9 +51,9 @@ class ImageData(pl.LightningDataModule):
             provides the queries, and the labelled train images are the bank. "auto": "val" if the data set
             has a validation split, otherwise "train".
         val_share: Held-out share of the labelled train images, in (0, 0.5].
-        test_share: Share of the labelled train images that become the test split, in [0, 0.5], for a data set
+        test_share: Share of the labelled train images that become the test split, in (0, 0.5], for a data set
             without one. They are drawn with a fixed seed, so they are the same in all runs, and they are in
-            no other split. 0 draws none.
+            no other split. Default: none are drawn.
         download: Download the data if it is missing.
         seed: Seed of the batch order and the views. Default: torch's initial seed.
         changed: "refuse" to continue a run on other images than its checkpoint was trained on, or "allow" it
@@ -90,7 +90,7 @@ class ImageData(pl.LightningDataModule):
         eval_batch_size: int = 512,
         val: Literal["auto", "train", "val", "test"] = "auto",
         val_share: float = 0.1,
-        test_share: float = 0.0,
+        test_share: float | None = None,
         download: bool = False,
         seed: int | None = None,
         changed: Literal["refuse", "allow"] = "refuse",
@@ -106,8 +106,8 @@ class ImageData(pl.LightningDataModule):
             raise InputError(f"val must be auto, train, val or test, not {val}")
         if not 0 < val_share <= 0.5:
             raise InputError(f"val_share must lie in (0, 0.5], not {val_share}")
-        if not 0 <= test_share <= 0.5:
-            raise InputError(f"test_share must lie in [0, 0.5], not {test_share}")
+        if test_share is not None and not 0 < test_share <= 0.5:
+            raise InputError(f"test_share must lie in (0, 0.5], not {test_share}")
         if changed not in ("refuse", "allow"):
             raise InputError(f"changed must be refuse or allow, not {changed}")
         if not 0 <= resident <= 1:
@@ -154,12 +154,13 @@ class ImageData(pl.LightningDataModule):
     @property
     def _draws_test(self) -> bool:
         """True if the test split is a share of the train images."""
-        if self.test_share and self.has("test"):
+        if self.test_share is not None and self.has("test"):
             raise InputError(f"{type(self).__name__} has a test split; leave out test_share")
-        return self.test_share > 0
+        return self.test_share is not None
 
     def _drawn(self) -> dict[Split, Images]:
         """Divide the train images into train and test."""
+        assert self.test_share is not None
         images = self.read("train")
         rows = images.labelled.nonzero().flatten()
         count = round(self.test_share * len(rows))

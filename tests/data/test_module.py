@@ -253,7 +253,7 @@ def test_test_share_divides_the_labelled_train_images_equally_for_every_seed(cap
 
 
 def test_test_share_is_refused_where_it_is_out_of_range_or_of_no_use():
-    with pytest.raises(InputError, match=r"test_share must lie in \[0, 0\.5\], not 0\.6"):
+    with pytest.raises(InputError, match=r"test_share must lie in \(0, 0\.5\], not 0\.6"):
         NoTest(test_share=0.6)
     with pytest.raises(InputError, match="Toy has a test split; leave out test_share"):
         Toy(test_share=0.1).split("train")
