@@ -233,7 +233,7 @@ def _describe_onnx(name: str, given: Pretrained) -> str:
             f"session = onnxruntime.InferenceSession({json.dumps(name)})",
             "",
             "",
-            "def backbone(images):  # float32 (N, C, H, W), NumPy",
+            f"def backbone(images):  # float32 (N, {given.description.views.channels}, H, W), NumPy",
             '    return session.run(None, {"images": images})[0]',
         ]
     )

@@ -47,10 +47,15 @@ describe(
     "train/loss",
     title="loss",
     sections=("curves", "progress"),
-    note="mean over the training batch; compare it within one objective only",
+    note="This is the mean over the training batch; compare it only between runs of the same objective.",
     order=10,
 )
-describe("train/lr", title="learning rate", sections=(), note="of the step, scaled and scheduled")
+describe(
+    "train/lr",
+    title="learning rate",
+    sections=(),
+    note="This is the learning rate of the step, after scaling and scheduling.",
+)
 
 
 class Method(pl.LightningModule, ABC):
