@@ -25,6 +25,8 @@ LOOPS = {"objective": "MACL", "seed": "0"}
 
 NOT_RUN = {
     r"--data (STL10|CIFAR100)": "official data; tests/evaluation/test_transfer.py runs it",
+    r"in_channels": "a data set of bands; tests/data/test_map_data.py has one",
+    r"--data\.test_share": "data without a test split; tests/data/test_map_data.py runs it",
     r"--trainer\.devices": "several devices; tests/reliability has processes",
     r"compile": "compiling takes minutes on a CPU; tests/methods and tests/data compile",
     r"--model\.encoder Timm": "a large network; tests/encoders trains small ones",
@@ -97,8 +99,8 @@ def place(tmp_path, tiny_run, monkeypatch):
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (12, 12), (6 * number, 255 - 6 * number, 128)).save(file)
     (tmp_path / "labelled").symlink_to("my_images")
-    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-    for name, text in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page, flags=re.DOTALL):
+    pages = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in ("extending", "data"))
+    for name, text in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", pages, flags=re.DOTALL):
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -129,7 +131,7 @@ def test_every_command_of_a_page_does_what_it_says(page, place, parsed, capsys):
 
 def test_commands_for_several_processes_are_read_by_fits_parser(place, parsed):
     found = [w for page in PAGES for w in commands(page) if w[0] in ("torchrun", "srun")]
-    assert len(found) == 3
+    assert len(found) == 5
     for words in found:
         parsed(words[words.index("fit") :])
 

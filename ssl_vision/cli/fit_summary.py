@@ -76,6 +76,8 @@ def _evaluation(data: ImageData | None) -> tuple[str, str]:
         return "", "the test split"
     if not data.num_classes:
         return "", ""
+    if data.test_share:
+        return "", "the held-out test images"
     try:
         splits = [split for split in ("test", "val") if data.has(split)]
     except InputError:  # the chosen folder of a split does not exist

@@ -13,7 +13,7 @@ class Images:
     """Decoded images with labels: a store of images, or selected rows of one without copying them.
 
     Args:
-        images: the store, (M, 3, H, W) uint8.
+        images: the store, (M, C, H, W) uint8.
         labels: indices into `classes`, (N,) int64; -1 marks an image without a label.
         classes: names of the classes.
         rows: selected rows of the store, (N,) int64; None selects all of them, so that N = M.
@@ -21,7 +21,7 @@ class Images:
             in memory.
 
     Attributes:
-        store: (M, 3, H, W) uint8.
+        store: (M, C, H, W) uint8.
         labels: (N,) int64.
         classes: names of the classes.
         rows: (N,) int64 or None.
@@ -50,8 +50,8 @@ class Images:
         file: RowFile | None = None,
     ) -> None:
         count = images.shape[:1] if rows is None else rows.shape
-        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
-            raise InputError(f"images must be uint8 (N, 3, H, W), not {images.dtype} {tuple(images.shape)}")
+        if images.dtype != torch.uint8 or images.ndim != 4:
+            raise InputError(f"images must be uint8 (N, C, H, W), not {images.dtype} {tuple(images.shape)}")
         if labels.dtype != torch.int64 or labels.shape != count:
             raise InputError(f"labels must be int64 {tuple(count)}, not {labels.dtype} {tuple(labels.shape)}")
         if len(labels) and (int(labels.min()) < -1 or int(labels.max()) >= len(classes)):
@@ -67,12 +67,12 @@ class Images:
 
     @property
     def images(self) -> Tensor:
-        """(N, 3, H, W) uint8: the store, or a copy of the selected rows."""
+        """(N, C, H, W) uint8: the store, or a copy of the selected rows."""
         return self.store if self.rows is None else self.store[self.rows]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(3, H, W) of an image."""
+        """(C, H, W) of an image."""
         return tuple(self.store.shape[1:])
 
     @property
@@ -98,7 +98,7 @@ class Images:
             pin: copy into page-locked memory, which allows asynchronous transfers to CUDA devices.
 
         Returns:
-            (M, 3, H, W) uint8.
+            (M, C, H, W) uint8.
         """
         rows = indices if self.rows is None else self.rows[indices]
         if self.file is not None:
@@ -113,11 +113,11 @@ class Batch(NamedTuple):
     """A batch of images, as yielded by a loader and received by training and validation steps.
 
     Attributes:
-        images: (N, 3, H, W) uint8 from the loader. In validation, once on the device: (N, 3, S, S) float32,
+        images: (N, C, H, W) uint8 from the loader. In validation, once on the device: (N, C, S, S) float32,
             resized and normalised.
         labels: (N,) int64, -1 for no label.
         indices: (N,) int64, rows of the loader's data set.
-        views: (2N, 3, S, S) float32, available on the device: the first views of all images, then the second
+        views: (2N, C, S, S) float32, available on the device: the first views of all images, then the second
             ones; None if no views are made.
 
     Example:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 
 from ssl_vision.data.augment.deferred import DeferredViews
@@ -50,6 +51,9 @@ class ImageData(pl.LightningDataModule):
             provides the queries, and the labelled train images are the bank. "auto": "val" if the data set
             has a validation split, otherwise "train".
         val_share: Held-out share of the labelled train images, in (0, 0.5].
+        test_share: Share of the labelled train images that become the test split, in (0, 0.5], for a data set
+            without one. They are drawn with a fixed seed, so they are the same in all runs, and they are in
+            no other split. Default: none are drawn.
         download: Download the data if it is missing.
         seed: Seed of the batch order and the views. Default: torch's initial seed.
         changed: "refuse" to continue a run on other images than its checkpoint was trained on, or "allow" it
@@ -86,6 +90,7 @@ class ImageData(pl.LightningDataModule):
         eval_batch_size: int = 512,
         val: Literal["auto", "train", "val", "test"] = "auto",
         val_share: float = 0.1,
+        test_share: float | None = None,
         download: bool = False,
         seed: int | None = None,
         changed: Literal["refuse", "allow"] = "refuse",
@@ -101,6 +106,8 @@ class ImageData(pl.LightningDataModule):
             raise InputError(f"val must be auto, train, val or test, not {val}")
         if not 0 < val_share <= 0.5:
             raise InputError(f"val_share must lie in (0, 0.5], not {val_share}")
+        if test_share is not None and not 0 < test_share <= 0.5:
+            raise InputError(f"test_share must lie in (0, 0.5], not {test_share}")
         if changed not in ("refuse", "allow"):
             raise InputError(f"changed must be refuse or allow, not {changed}")
         if not 0 <= resident <= 1:
@@ -111,6 +118,7 @@ class ImageData(pl.LightningDataModule):
         self.eval_batch_size = eval_batch_size
         self.val = val
         self.val_share = val_share
+        self.test_share = test_share
         self.download = download
         self.seed = torch.initial_seed() if seed is None else seed
         self.changed = changed
@@ -131,10 +139,38 @@ class ImageData(pl.LightningDataModule):
         raise NotImplementedError
 
     def split(self, name: Split) -> Images:
-        """Return a split, which is read only once."""
+        """Return a split, which is read only once.
+
+        Raises:
+            InputError: as `read`; or `test_share` is set and there is a test split, or no labelled image.
+        """
         if name not in self._splits:
-            self._splits[name] = self.read(name)
+            self._splits |= self._drawn() if self._draws_test and name != "val" else {name: self.read(name)}
+            found, expected = self._splits[name].shape[0], self.views.channels
+            if found != expected:
+                raise InputError(f"the images have {found} channels, but views.mean has {expected} numbers")
         return self._splits[name]
+
+    @property
+    def _draws_test(self) -> bool:
+        """True if the test split is a share of the train images."""
+        if self.test_share is not None and self.has("test"):
+            raise InputError(f"{type(self).__name__} has a test split; leave out test_share")
+        return self.test_share is not None
+
+    def _drawn(self) -> dict[Split, Images]:
+        """Divide the train images into train and test."""
+        assert self.test_share is not None
+        images = self.read("train")
+        rows = images.labelled.nonzero().flatten()
+        count = round(self.test_share * len(rows))
+        if not count:
+            raise InputError(f"test_share {self.test_share} of {len(rows)} labelled train images is none")
+        held = torch.zeros(len(images), dtype=torch.bool)
+        held[rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:count]]] = True
+        rank_zero_info(f"images: {count:,} of {len(rows):,} labelled train images are held out as test split")
+        train = images.select(~held)
+        return {"train": train, "pretrain": train, "test": images.select(held)}
 
     def has(self, split: Split) -> bool:
         """Return True if the data set has a split; by default, all but "val"."""
@@ -150,6 +186,24 @@ class ImageData(pl.LightningDataModule):
             if not self.has(split):
                 raise InputError(f"{type(self).__name__} has no {split} split")
 
+    def check_evaluated(self) -> None:
+        """Check the splits that an evaluation uses, without decoding images.
+
+        Raises:
+            InputError: a split is missing, or does not match the train split.
+        """
+        if self._draws_test:
+            return self.check("train")
+        try:
+            self.check("train", self.eval_split)
+        except InputError as error:
+            if self.has(self.eval_split):
+                raise
+            advice = (
+                "or train with --data.test_share 0.2, which holds out a fifth of the labelled train images"
+            )
+            raise InputError(f"{error}; {advice}") from error
+
     def folder_of(self, split: Split) -> Path | None:
         """Return the directory of a split, by default the root; None for data without a directory."""
         return self.root
@@ -164,7 +218,7 @@ class ImageData(pl.LightningDataModule):
     @property
     def eval_split(self) -> Literal["val", "test"]:
         """The split used for evaluation: "test", or "val" for a data set without a test split."""
-        return "val" if not self.has("test") and self.has("val") else "test"
+        return "val" if not self._draws_test and not self.has("test") and self.has("val") else "test"
 
     def fingerprint(self, known: Mapping[str, FileRecord] | None = None) -> Fingerprint:
         """Compute a digest of the images used by `fit`.

@@ -12,13 +12,14 @@ MOST_PARAMETERS = 2**30
 
 
 class Encoder(nn.Module):
-    """Base class of networks that map images (N, 3, H, W) to feature vectors (N, ``num_features``).
+    """Base class of networks that map images (N, C, H, W) to feature vectors (N, ``num_features``).
 
     A subclass defines ``forward`` and sets ``num_features``. `ModuleEncoder` does both for any other module.
 
     Attributes:
         num_features: width of the feature vectors.
         image_size: side, in pixels, of an image that the encoder accepts.
+        in_channels: number of channels of the images, 3 by default.
 
     Example:
         >>> class MeanColour(Encoder):
@@ -32,6 +33,7 @@ class Encoder(nn.Module):
 
     num_features: int
     image_size: int = 32
+    in_channels: int = 3
 
     @property
     def undecayed(self) -> frozenset[str]:
@@ -88,7 +90,8 @@ class Encoder(nn.Module):
             NotImplementedError: the encoder has no feature maps.
         """
         with _undisturbed(self):
-            return int(self.forward_shallow(_image(self, self.image_size))[1].shape[1])
+            image = _image(self, self.image_size, self.in_channels)
+            return int(self.forward_shallow(image)[1].shape[1])
 
 
 class ModuleEncoder(Encoder):
@@ -101,6 +104,7 @@ class ModuleEncoder(Encoder):
         network: the module, or a function without arguments that builds it.
         image_size: side, in pixels, of the image that the module is measured with. A module that accepts one
             size only needs that size here.
+        in_channels: number of channels of the images.
 
     Raises:
         ValueError: the module does not map an image of this size to one feature vector.
@@ -112,13 +116,16 @@ class ModuleEncoder(Encoder):
     """
 
     def __init__(
-        self, network: Callable[[], Encoder] | Callable[[], nn.Module], image_size: int = 64
+        self,
+        network: Callable[[], Encoder] | Callable[[], nn.Module],
+        image_size: int = 64,
+        in_channels: int = 3,
     ) -> None:
         super().__init__()
         self.network = build(network)
-        self.image_size = image_size
+        self.image_size, self.in_channels = image_size, in_channels
         try:
-            self.num_features = measure_num_features(self.network, image_size)
+            self.num_features = measure_num_features(self.network, image_size, in_channels)
         except ValueError as error:
             raise ValueError(f"{error}; image_size of ModuleEncoder sets another size") from error
 
@@ -151,7 +158,7 @@ def as_encoder(network: nn.Module) -> Encoder:
     return network if isinstance(network, Encoder) else ModuleEncoder(network)
 
 
-def measure_num_features(network: nn.Module, image_size: int) -> int:
+def measure_num_features(network: nn.Module, image_size: int, in_channels: int = 3) -> int:
     """Measure the width of a network's features with one evaluation-mode forward pass of one image.
 
     Random number generators, BatchNorm statistics and the training mode stay as they are.
@@ -159,6 +166,7 @@ def measure_num_features(network: nn.Module, image_size: int) -> int:
     Args:
         network: module that maps images to feature vectors.
         image_size: side of the image, in pixels.
+        in_channels: number of its channels.
 
     Raises:
         ValueError: the network does not map the image to one feature vector.
@@ -167,10 +175,10 @@ def measure_num_features(network: nn.Module, image_size: int) -> int:
         >>> measure_num_features(nn.Flatten(), 8)
         192
     """
-    name, shape = type(network).__name__, f"(1, 3, {image_size}, {image_size})"
+    name, shape = type(network).__name__, f"(1, {in_channels}, {image_size}, {image_size})"
     try:
         with _undisturbed(network):
-            features = network(_image(network, image_size))
+            features = network(_image(network, image_size, in_channels))
     except Exception as error:  # any class, as the network may be anybody's
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{name} cannot encode images {shape}, {reason}") from error
@@ -192,10 +200,10 @@ def floating_dtype(network: nn.Module, default: torch.dtype) -> torch.dtype:
     return next((each.dtype for each in network.parameters() if each.is_floating_point()), default)
 
 
-def _image(network: nn.Module, size: int) -> Tensor:
+def _image(network: nn.Module, size: int, channels: int) -> Tensor:
     """Return a black image with the dtype and on the device of a network."""
     first = next((each for each in network.parameters() if each.is_floating_point()), torch.empty(0))
-    return torch.zeros(1, 3, size, size, dtype=first.dtype, device=first.device)
+    return torch.zeros(1, channels, size, size, dtype=first.dtype, device=first.device)
 
 
 @contextmanager

@@ -39,7 +39,7 @@ class _Pointwise(nn.Conv2d):
 
 
 class ResNet(torchvision_resnet.ResNet, Encoder):
-    """ResNet without a classifier: images (N, 3, H, W) to pooled features (N, ``num_features``).
+    """ResNet without a classifier: images (N, C, H, W) to pooled features (N, ``num_features``).
 
     Parameter names are those of torchvision. At width 64 a state dict loads into torchvision's ResNet with
     the same stem.
@@ -49,20 +49,26 @@ class ResNet(torchvision_resnet.ResNet, Encoder):
         width: number of channels of the first stage; the four stages have width, 2, 4 and 8 times width.
         stem: first layers: ``"small"``, for images up to about 96 pixels, or ``"imagenet"``. The former is a
             3×3 convolution with stride 1, the latter a 7×7 convolution with stride 2 and max-pooling.
+        in_channels: number of channels of the images.
 
     Raises:
-        ValueError: the depth or stem is unknown, or the width is below 1 or makes more than 2³⁰ parameters.
+        ValueError: the depth or stem is unknown, in_channels or the width is below 1, or the width makes more
+            than 2³⁰ parameters.
 
     Example:
         >>> ResNet(depth=18, width=8).num_features
         64
     """
 
-    def __init__(self, *, depth: Depth = 18, width: int = 64, stem: Stem = "small") -> None:
+    def __init__(
+        self, *, depth: Depth = 18, width: int = 64, stem: Stem = "small", in_channels: int = 3
+    ) -> None:
         if depth not in _LAYERS:
             raise ValueError(f"depth must be one of {sorted(_LAYERS)}, got {depth}")
         if width < 1:
             raise ValueError(f"width must be at least 1, got {width}")
+        if in_channels < 1:
+            raise ValueError(f"in_channels must be at least 1, got {in_channels}")
         if (count := _OVER_SQUARED_WIDTH[depth] * width**2) > MOST_PARAMETERS:
             raise ValueError(
                 f"width {width} and depth {depth} make {count:.1e} parameters, over {MOST_PARAMETERS:.1e}"
@@ -73,10 +79,10 @@ class ResNet(torchvision_resnet.ResNet, Encoder):
         self._norm_layer = nn.BatchNorm2d
         self.inplanes, self.dilation, self.groups, self.base_width = width, 1, 1, 64
         if stem == "small":
-            self.conv1 = nn.Conv2d(3, width, 3, stride=1, padding=1, bias=False)
+            self.conv1 = nn.Conv2d(in_channels, width, 3, stride=1, padding=1, bias=False)
             self.maxpool: nn.Module = nn.Identity()
         elif stem == "imagenet":
-            self.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
+            self.conv1 = nn.Conv2d(in_channels, width, 7, stride=2, padding=3, bias=False)
             self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
         else:
             raise ValueError(f"stem must be 'small' or 'imagenet', got {stem!r}")
@@ -97,13 +103,13 @@ class ResNet(torchvision_resnet.ResNet, Encoder):
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
         self.fc: nn.Module = nn.Identity()
         self.num_features = 8 * width * block.expansion
-        self.depth, self.width, self.stem = depth, width, stem
+        self.depth, self.width, self.stem, self.in_channels = depth, width, stem, in_channels
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map normalised images (N, 3, H, W) to pooled features of the last stage, (N, ``num_features``)."""
+        """Map normalised images (N, C, H, W) to pooled features of the last stage, (N, ``num_features``)."""
         features: Tensor = super().forward(images)
         return features
 

@@ -11,7 +11,6 @@ from ssl_vision.encoders.encoder import ModuleEncoder
 
 _FIXED = (
     "num_classes",
-    "in_chans",
     "checkpoint_path",
     "pretrained_cfg",
     "pretrained_cfg_overlay",
@@ -31,6 +30,7 @@ class Timm(ModuleEncoder):
             model's default size. Convolutional networks do not have this option.
         pretrained: start from timm's weights, which are downloaded if necessary. They are not loaded if
             weights of a checkpoint replace them.
+        in_channels: number of channels of the images. timm adapts pretrained weights of the first layer.
         **kwargs: further options of the model, such as ``embed_dim``. On the command line they are
             ``--model.encoder.dict_kwargs.embed_dim 96``.
 
@@ -50,18 +50,27 @@ class Timm(ModuleEncoder):
     """
 
     def __init__(
-        self, name: str, img_size: int | None = None, pretrained: bool = False, **kwargs: Any
+        self,
+        name: str,
+        img_size: int | None = None,
+        pretrained: bool = False,
+        in_channels: int = 3,
+        **kwargs: Any,
     ) -> None:
         import timm
 
         if not timm.is_model(name):
             near = difflib.get_close_matches(name, timm.list_models(), n=1, cutoff=0.5)
             raise ValueError(f"timm has no model '{name}'" + (f", did you mean '{near[0]}'?" if near else ""))
+        if "in_chans" in kwargs:
+            raise ValueError("in_chans is not an option of Timm; in_channels sets the number of channels")
         if fixed := next((option for option in _FIXED if option in kwargs), None):
             raise ValueError(
                 f"{fixed} is not an option of Timm; --initial_checkpoint takes weights from a file"
             )
         options = dict(kwargs) if img_size is None else {**kwargs, "img_size": img_size}
+        if in_channels != 3:
+            options["in_chans"] = in_channels
         try:
             network: Any = timm.create_model(name, pretrained=pretrained, num_classes=0, **options)
         except Exception as error:  # of any class, from timm's code for an option that does not suit it
@@ -72,7 +81,7 @@ class Timm(ModuleEncoder):
                 "without a network, give weights from a file"
             ) from error
         size = network.pretrained_cfg["input_size"][-1] if img_size is None else img_size
-        super().__init__(network, image_size=size)
+        super().__init__(network, image_size=size, in_channels=in_channels)
         self.name = name
         self.options = options
         self.mean, self.std = network.pretrained_cfg["mean"], network.pretrained_cfg["std"]

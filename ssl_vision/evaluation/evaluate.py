@@ -103,7 +103,7 @@ def evaluate_run(args: Sequence[str]) -> EvaluatedRun:
         raise InputError(f"{checkpoint.path}: belongs to another user: give the images with --data.root")
     built = instantiated(parser, options)
     data: ImageData = built.data
-    data.check("train", data.eval_split)
+    data.check_evaluated()
     given = options.data.as_dict()
     own = same_data(checkpoint.config["data"], data)
     protocols = chosen_protocols(built, checkpoint.config.get("metrics") or {}, data, own=own)

@@ -68,7 +68,7 @@ def evaluate_encoder(args: Sequence[str], description: str | None) -> None:
             options.data.init_args.views[name] = value
     built = instantiated(parser, options)
     data: ImageData = built.data
-    data.check("train", data.eval_split)
+    data.check_evaluated()
     protocols = chosen_protocols(built, {}, data, own=False)
     unmap_large_blocks()
     if "root" in options.data.init_args:

@@ -40,7 +40,7 @@ describe(
     direction="higher",
     sections=("table",),
     needs=("labels",),
-    note="share of images that the network classifies correctly after training it end to end",
+    note="This is the share of images that the network classifies correctly after end-to-end training.",
     order=60,
 )
 

@@ -34,7 +34,7 @@ describe(
     direction="higher",
     sections=("table",),
     needs=("labels",),
-    note="the same by logistic regression on standardised features, which has one optimum",
+    note="This is the same share for logistic regression on standardised features, which has one optimum.",
     order=50,
 )
 

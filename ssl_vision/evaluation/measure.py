@@ -49,7 +49,7 @@ def measured(
     """
     for name, made, _ in networks:
         try:
-            measure_num_features(made.encoder, made.splits.views.size)
+            measure_num_features(made.encoder, made.splits.views.size, made.splits.views.channels)
         except ValueError as error:
             raise InputError(f"{name}: {error}; --data.views.size sets the size of the images") from error
     rows: dict[str, list[Row]] = {}

@@ -17,7 +17,7 @@ describe(
     direction="higher",
     sections=("table", "curves", "summary"),
     needs=("labels",),
-    note="share of images that a layer trained with the backbone classifies correctly; higher is better",
+    note="This is the share of images that a layer trained along with the backbone classifies correctly.",
     order=70,
 )
 

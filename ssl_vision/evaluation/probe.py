@@ -48,7 +48,7 @@ describe(
     direction="higher",
     sections=("table", "headline"),
     needs=("labels",),
-    note="share of images that a linear layer on frozen features classifies correctly",
+    note="This is the share of images that a linear layer on frozen features classifies correctly.",
     order=30,
 )
 

@@ -30,7 +30,7 @@ describe(
     direction="higher",
     sections=("table",),
     needs=("labels",),
-    note="kNN on corrupted test images, by corruption and severity",
+    note="This is the kNN accuracy on corrupted test images, by corruption and severity.",
     order=75,
 )
 describe(
@@ -41,7 +41,7 @@ describe(
     direction="higher",
     sections=("table",),
     needs=("labels",),
-    note="linear layer on corrupted test images, by corruption and severity",
+    note="This is the accuracy of the linear layer on corrupted test images, by corruption and severity.",
     order=76,
 )
 

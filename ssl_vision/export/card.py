@@ -47,10 +47,12 @@ def card(
     start = config.get("initial_checkpoint")
     labels = "from weights of another training" if start else "without labels"
     size = sum(parameter.numel() for parameter in given.backbone.parameters())
+    channels = len(about.mean)
+    colours = "RGB" if channels == 3 else f"{channels} channels"
     facts = {
         "encoder": f"{_plain(about.encoder)}; {size:,} parameters, {given.backbone.num_features} features",
-        "input": f"float32 (N, 3, {about.size}, {about.size}), RGB in [0, 1] less {_plain(about.mean)}, "
-        f"divided by {_plain(about.std)}",
+        "input": f"float32 (N, {channels}, {about.size}, {about.size}), {colours} in [0, 1] less "
+        f"{_plain(about.mean)}, divided by {_plain(about.std)}",
         "data": f"{dataset} ({_plain(data_options)})",
         "digest of the training images": checkpoint.images or "not recorded",
         "views": _plain(views),

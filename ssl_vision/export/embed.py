@@ -135,6 +135,11 @@ def embed_files(
         InputError: A file cannot be decoded and `strict` is set, or no file can be decoded.
     """
     about = network.description
+    if about.views.channels != 3:
+        raise InputError(
+            f"the network takes images with {about.views.channels} channels, but image files have 3: compute "
+            "features with load_encoder from Python"
+        )
     decoded = squares(folder, names, side=about.decoded_size, strict=strict, pixel_range=about.pixel_range)
     features: Features = np.empty((0, 0), dtype=np.float32)
     done: list[str] = []

@@ -55,9 +55,10 @@ class Difference(NamedTuple):
 
 def difference(file: Path, form: Format, given: Pretrained) -> Difference:
     """Compare the features of random images, in a batch of eight and alone."""
-    size = given.description.size
-    noise = torch.randint(256, (8, 3, size, size), generator=torch.Generator().manual_seed(0))
-    images = given.description.views.plain(noise.to(torch.uint8))
+    views = given.description.views
+    shape = (8, views.channels, views.size, views.size)
+    noise = torch.randint(256, shape, generator=torch.Generator().manual_seed(0))
+    images = views.plain(noise.to(torch.uint8))
     network = form.load(file, given)
     with torch.inference_mode():
         expected = torch.cat([given.backbone(images), given.backbone(images[:1])])
@@ -96,6 +97,11 @@ def _resnet(given: Pretrained, library: str) -> ResNet:
         raise InputError(
             f"torchvision and timm only have ResNets of width 64, but this one has width {backbone.width}: "
             "export it as onnx or safetensors"
+        )
+    if backbone.in_channels != 3:
+        raise InputError(
+            f"the {library} format is for images with 3 channels, not {backbone.in_channels}: export it as "
+            "safetensors or onnx"
         )
     return backbone
 
@@ -179,7 +185,8 @@ def _write_onnx(path: Path, given: Pretrained) -> None:
         needed(name, extra="onnx")
     if 4 * sum(tensor.numel() for tensor in given.backbone.parameters()) >= _PROTOBUF_LIMIT:
         raise InputError("the backbone exceeds the 2 GiB limit of an ONNX file: export it as safetensors")
-    images = torch.zeros(2, 3, given.description.size, given.description.size)
+    size = given.description.size
+    images = torch.zeros(2, given.description.views.channels, size, size)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
@@ -226,7 +233,7 @@ def _describe_onnx(name: str, given: Pretrained) -> str:
             f"session = onnxruntime.InferenceSession({json.dumps(name)})",
             "",
             "",
-            "def backbone(images):  # float32 (N, 3, H, W), NumPy",
+            f"def backbone(images):  # float32 (N, {given.description.views.channels}, H, W), NumPy",
             '    return session.run(None, {"images": images})[0]',
         ]
     )

@@ -91,7 +91,7 @@ def _timm_config(encoder: Timm, description: Description) -> dict[str, Any]:
         "pretrained_cfg": {
             **{key: settings[key] for key in _TIMM_SETTINGS if key in settings},
             "num_classes": 0,
-            "input_size": (3, description.size, description.size),
+            "input_size": (len(description.mean), description.size, description.size),
             "mean": description.mean,
             "std": description.std,
             "interpolation": "bilinear",

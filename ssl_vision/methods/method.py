@@ -47,10 +47,15 @@ describe(
     "train/loss",
     title="loss",
     sections=("curves", "progress"),
-    note="mean over the training batch; compare it within one objective only",
+    note="This is the mean over the training batch; compare it only between runs of the same objective.",
     order=10,
 )
-describe("train/lr", title="learning rate", sections=(), note="of the step, scaled and scheduled")
+describe(
+    "train/lr",
+    title="learning rate",
+    sections=(),
+    note="This is the learning rate of the step, after scaling and scheduling.",
+)
 
 
 class Method(pl.LightningModule, ABC):
@@ -500,16 +505,21 @@ class Method(pl.LightningModule, ABC):
             ) from error
 
     def _check_image_size(self) -> None:
-        """Check that the encoder accepts images of the size of the views.
+        """Check that the encoder accepts images of the size and the number of channels of the views.
 
         Raises:
-            InputError: the encoder does not accept this size.
+            InputError: the encoder does not accept them.
         """
         if self._data is None:
             return
-        size = self._data.views.size
+        size, channels = self._data.views.size, self._data.views.channels
+        if channels != self.backbone.in_channels:
+            raise InputError(
+                f"the images have {channels} channels, as views.mean, but the encoder has "
+                f"{self.backbone.in_channels}: set --model.encoder.in_channels {channels}"
+            )
         try:
-            measure_num_features(self.backbone, size)
+            measure_num_features(self.backbone, size, channels)
         except ValueError as error:
             raise InputError(f"data.views.size {size}: {error}") from error
 

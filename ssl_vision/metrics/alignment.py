@@ -15,7 +15,7 @@ describe(
     direction="lower",
     sections=("table", "curves", "summary"),
     needs=("views",),
-    note="mean squared distance of two views; lower is closer",
+    note="This is the mean squared distance of two views; lower values mean closer views.",
     order=110,
 )
 

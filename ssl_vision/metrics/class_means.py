@@ -14,7 +14,7 @@ describe(
     direction="lower",
     sections=(),
     needs=("labels",),
-    note="spread within classes over spread between them; 0 at neural collapse",
+    note="This is the spread within classes divided by the spread between them, 0 at neural collapse.",
     order=220,
 )
 describe(
@@ -23,7 +23,7 @@ describe(
     direction="lower",
     sections=(),
     needs=("labels",),
-    note="variation of the norms of class means; 0 at neural collapse",
+    note="This is the variation of the norms of the class means, 0 at neural collapse.",
     order=230,
 )
 describe(
@@ -32,7 +32,7 @@ describe(
     direction="lower",
     sections=(),
     needs=("labels",),
-    note="deviation of the angles of class means from a simplex; 0 at neural collapse",
+    note="This is the deviation of the angles between class means from a simplex, 0 at neural collapse.",
     order=240,
 )
 

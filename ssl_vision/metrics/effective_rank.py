@@ -11,7 +11,7 @@ describe(
     title="effective rank",
     direction="higher",
     sections=(),
-    note="directions in use, without the constant of RankMe",
+    note="This estimates the number of directions in use without the constant that RankMe adds.",
     order=200,
 )
 

@@ -21,7 +21,7 @@ describe(
     direction="higher",
     sections=("table", "curves", "summary", "progress", "headline"),
     needs=("labels",),
-    note="share of images that the vote of their neighbours classifies correctly; higher is better",
+    note="This is the share of images that a vote of their nearest neighbours classifies correctly.",
     order=20,
 )
 

@@ -20,7 +20,7 @@ describe(
     direction="higher",
     sections=(),
     needs=("views",),
-    note="directions that tell images apart in spite of their augmentations",
+    note="This estimates the number of directions that distinguish images despite their augmentation.",
     order=290,
 )
 

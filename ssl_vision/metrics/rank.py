@@ -13,7 +13,7 @@ describe(
     title="RankMe",
     direction="higher",
     sections=("table", "curves", "summary"),
-    note="directions in use; 1 is a collapse",
+    note="This estimates the number of directions in use; 1 means a collapse.",
     order=170,
 )
 

@@ -19,7 +19,7 @@ describe(
     direction="higher",
     sections=("table",),
     needs=("views", "labels", "superclasses"),
-    note="rank correlation of cosines with the hierarchy of classes",
+    note="This is the rank correlation of the cosines with the hierarchy of classes.",
     order=180,
 )
 describe(
@@ -28,7 +28,7 @@ describe(
     direction="higher",
     sections=("table",),
     needs=("views", "labels", "superclasses"),
-    note="the same by concordant and discordant pairs",
+    note="This is the same correlation, computed from concordant and discordant pairs.",
     order=190,
 )
 

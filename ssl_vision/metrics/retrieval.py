@@ -16,7 +16,7 @@ describe(
     direction="higher",
     sections=(),
     needs=("labels",),
-    note="mean average precision of retrieval by cosine",
+    note="This is the mean average precision of retrieval by cosine.",
     order=250,
 )
 describe(
@@ -25,7 +25,7 @@ describe(
     direction="higher",
     sections=(),
     needs=("labels",),
-    note="share of images with an image of their class among the nearest one",
+    note="This is the share of images whose nearest neighbour has the same class.",
     order=260,
 )
 describe(
@@ -34,7 +34,7 @@ describe(
     direction="higher",
     sections=(),
     needs=("labels",),
-    note="share of images with an image of their class among the 5 nearest",
+    note="This is the share of images with one of the same class among the 5 nearest neighbours.",
     order=270,
 )
 describe(
@@ -43,7 +43,7 @@ describe(
     direction="higher",
     sections=(),
     needs=("labels",),
-    note="share of images with an image of their class among the 10 nearest",
+    note="This is the share of images with one of the same class among the 10 nearest neighbours.",
     order=280,
 )
 

@@ -10,7 +10,7 @@ describe(
     "sensitivity",
     title="sensitivity",
     needs=("labels",),
-    note="how well cosines tell classes apart; read it beside kNN",
+    note="This measures how well cosines separate classes; read it together with the kNN accuracy.",
     order=160,
 )
 

@@ -11,7 +11,7 @@ describe(
     title="feature std",
     direction="higher",
     sections=(),
-    note="spread in each dimension; 1 is isotropic, 0 a collapse",
+    note="This is the spread in each dimension: 1 for isotropic features and 0 for collapsed ones.",
     order=210,
 )
 

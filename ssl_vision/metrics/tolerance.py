@@ -13,7 +13,7 @@ describe(
     direction="higher",
     sections=("table", "curves", "summary"),
     needs=("labels",),
-    note="mean cosine within classes, over all pairs; higher keeps a class together",
+    note="This is the mean cosine over all pairs, 0 between classes; higher values keep classes together.",
     order=130,
 )
 describe(
@@ -22,7 +22,7 @@ describe(
     long_title="cosine within classes",
     sections=("table",),
     needs=("labels",),
-    note="mean cosine of two images of one class",
+    note="This is the mean cosine of two images of the same class.",
     order=140,
 )
 describe(
@@ -31,7 +31,7 @@ describe(
     long_title="cosine between classes",
     sections=("table",),
     needs=("labels",),
-    note="mean cosine of two images of different classes",
+    note="This is the mean cosine of two images of different classes.",
     order=150,
 )
 

@@ -13,7 +13,7 @@ describe(
     title="uniformity",
     direction="lower",
     sections=("table", "curves", "summary"),
-    note="log of the mean pair potential; lower is more spread",
+    note="This is the logarithm of the mean pair potential; lower values mean more spread-out features.",
     order=120,
 )
 

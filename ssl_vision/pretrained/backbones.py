@@ -43,8 +43,8 @@ class Description:
     """Side of the input images in pixels."""
     decoded_size: int
     """Side of the squares to which files are decoded, before they are resized to ``size``."""
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     version: str = __version__
     """Version of this package that wrote the file."""
     pixel_range: tuple[float, float] | None = None
@@ -53,7 +53,7 @@ class Description:
     @property
     def views(self) -> Views:
         """Views whose ``plain`` method prepares the input images."""
-        return Views(size=self.size, mean=self.mean, std=self.std)
+        return Views(size=self.size, mean=self.mean, std=self.std, saturation=0, hue=0, grayscale=0)
 
 
 class Pretrained(NamedTuple):

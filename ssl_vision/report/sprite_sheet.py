@@ -19,6 +19,11 @@ _LOSSLESS = 2**18
 """Largest number of pixels of a sheet that is stored without loss."""
 
 
+def displayed(images: Tensor) -> Tensor:
+    """Return images (N, C, H, W) as (N, 3, H, W): the first three channels, or else the first one as gray."""
+    return images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
+
+
 class SpriteSheet:
     """Images of one size in a grid, each displayed as a part of the whole.
 
@@ -33,7 +38,11 @@ class SpriteSheet:
         self._count = 0
 
     def add(self, images: Tensor) -> range:
-        """Add uint8 images, shape (N, 3, H, W), the same size in all calls; returns their places."""
+        """Add uint8 images, shape (N, C, H, W), the same size in all calls; returns their places.
+
+        Of images that are not RGB, the first three channels are shown, or the first one if there are fewer.
+        """
+        images = displayed(images)
         size = images.shape[-2:]
         if max(size) > self.side:
             shrunk = [max(1, round(length * self.side / max(size))) for length in size]

@@ -14,6 +14,7 @@ from ssl_vision.report.context import NEAR, ReportContext
 from ssl_vision.report.embedding_map import projections
 from ssl_vision.report.gallery import queries
 from ssl_vision.report.page import Missing
+from ssl_vision.report.sprite_sheet import displayed
 from ssl_vision.report.views import training_views
 from ssl_vision.tracking.wandb import opened_mirror
 
@@ -79,5 +80,5 @@ def map_rows(context: ReportContext) -> dict[str, Any]:
 
 
 def _grid(images: Tensor, columns: int) -> Any:
-    """uint8 images (N, 3, H, W) as one picture (H', W', 3)."""
-    return make_grid(images, nrow=columns, padding=2, pad_value=255).permute(1, 2, 0).numpy()
+    """uint8 images (N, C, H, W) as one picture (H', W', 3)."""
+    return make_grid(displayed(images), nrow=columns, padding=2, pad_value=255).permute(1, 2, 0).numpy()

@@ -1,5 +1,6 @@
 """Reading and checking of paper files."""
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,7 @@ from ssl_vision.runs.reading import read_yaml
 _PROTOCOLS = files("ssl_vision.evaluation") / "protocols"
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _NONE = ("", "-", "–")
+_LONGEST_NAME = 160
 
 
 def read_paper(path: str | Path, *, small: bool = False) -> Paper:
@@ -174,7 +176,10 @@ class _Reader:
 
 
 def _name(options: Options, base: Options) -> str:
-    """Build a name from the config file, the objective and all options that are not common to all runs."""
+    """Build a name from the config file, the objective and all options that are not common to all runs.
+
+    A long name is cut and ends with 8 digits of its hash, because file names have at most 255 bytes.
+    """
     always = ("config", "model.objective")
     parts = [Path(options["config"]).stem, options.get("model.objective", "")]
     parts += [
@@ -182,7 +187,10 @@ def _name(options: Options, base: Options) -> str:
         for key, value in ordered(options).items()
         if key not in always and base.get(key) != value
     ]
-    return "-".join(re.sub(r"[^a-z0-9_.-]+", "_", part.lower()) for part in parts if part)
+    name = "-".join(re.sub(r"[^a-z0-9_.-]+", "_", part.lower()) for part in parts if part)
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[: _LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _section(given: Any, where: str, keys: tuple[str, ...], *, needed: tuple[str, ...]) -> dict[str, Any]:

@@ -37,7 +37,6 @@ def test_labelled_masks_rows_without_label():
     ("pixels", "labels", "message"),
     [
         (PIXELS.float(), LABELS, "uint8"),
-        (PIXELS[:, :1], LABELS, "uint8"),
         (PIXELS[0], LABELS, "uint8"),
         (PIXELS, LABELS[:3], "int64"),
         (PIXELS, LABELS.int(), "int64"),

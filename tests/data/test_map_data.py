@@ -1,10 +1,17 @@
+import csv
+import json
+import math
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from settings import TINY
 
-from ssl_vision.data import Dataset
+from ssl_vision.data import Dataset, Views
 from ssl_vision.errors import InputError
+from ssl_vision.main import main
+from ssl_vision.pretrained.backbones import load_encoder
 
 
 def dataset(items, test=None, **options):
@@ -82,3 +89,106 @@ def test_the_cache_is_written_again_when_the_images_change(tmp_path):
     assert images.images[2].unique().tolist() == [99]
     assert images.labels.tolist() == [0, 1, 1, 1, 0]
     assert len(list(tmp_path.glob("**/*.uint8"))) == 1
+
+
+def views_of(channels):
+    return Views(size=8, mean=(0.5,) * channels, std=(0.25,) * channels, saturation=0, hue=0, grayscale=0)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4, 13])
+def test_images_of_any_number_of_channels_are_scaled_to_8_bits(channels):
+    values = torch.randint(10_000, (channels, 8, 8), generator=torch.Generator().manual_seed(0))
+    options = {"views": views_of(channels), "pixel_range": (0, 10_000)}
+    expected = (values.double() * 255 / 10_000).round().to(torch.uint8)
+    for item in (values.int(), values.float(), values.permute(1, 2, 0).numpy().astype(np.uint16)):
+        images = dataset([(item, 0), (item, 1)], **options).split("train")
+        assert images.shape == (channels, 8, 8)
+        assert (images.images[1].int() - expected.int()).abs().max() <= 1  # float32 resizing
+    wide = torch.zeros(channels, 8, 16, dtype=torch.uint8)
+    wide[:, :, 4:12] = 200  # the centre that remains
+    data = dataset([wide, wide], views=views_of(channels), image_size=8, cache="never")
+    assert data.split("train").images.unique().tolist() == [200]
+
+
+def test_channels_survive_the_cache(tmp_path):
+    values = torch.arange(4 * 64, dtype=torch.uint8).view(4, 8, 8)
+    data = dataset([values, values.flip(0)], views=views_of(4), cache="always", cache_dir=tmp_path)
+    assert data.split("train").file is not None
+    assert data.split("train").at(torch.tensor([1]))[0].equal(values.flip(0))
+
+
+@pytest.mark.parametrize(
+    ("item", "views", "message"),
+    [
+        (torch.zeros(4, 8, 8, dtype=torch.uint8), views_of(3), "0 has 4 channels, but views.mean has 3 numb"),
+        (torch.zeros(4, 8, 8), views_of(4), r"0 is float32; --data.pixel_range \[LOW,HIGH\] scales it"),
+        (grey(1, (8, 8)), views_of(4), "0 is read with 3 channels, but views.mean has 4 numbers"),
+    ],
+)
+def test_images_of_other_channels_than_the_views_are_refused(item, views, message):
+    with pytest.raises(InputError, match=message):
+        dataset([item, item], views=views).split("train")
+
+
+BANDS = """
+import torch
+from pathlib import Path
+
+class Bands(torch.utils.data.Dataset):
+    classes = ["low", "high"]
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        values = torch.randint(2000, (BANDS, 16, 16), generator=torch.Generator().manual_seed(index))
+        values[:, ::2] += 6000 * (index % 2)
+        return values.short(), index % 2
+"""
+
+
+@pytest.mark.parametrize("encoder", ["ResNet", pytest.param("Timm", marks=pytest.mark.long)])
+def test_thirteen_bands_are_trained_evaluated_exported_and_loaded(encoder, tmp_path, monkeypatch, capsys):
+    (tmp_path / "bands.py").write_text(BANDS.replace("BANDS", "13"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tiny = [each for each in TINY if encoder == "ResNet" or "encoder" not in each]
+    options = [
+        "--data=Dataset", "--data.dataset=bands.Bands", "--data.pixel_range=[0,8000]",
+        f"--data.views.mean={[0.5] * 13}", f"--data.views.std={[0.25] * 13}", "--data.views.size=16",
+        "--data.test_share=0.25", "--data.val_share=0.5", *tiny, "--data.batch_size=8", "--name=run",
+    ]  # fmt: skip
+    plain = ["--data.views.saturation=0", "--data.views.hue=0", "--data.views.grayscale=0"]
+    network = (
+        ["--model.encoder=ResNet"]
+        if encoder == "ResNet"
+        else ["--model.encoder=Timm", "--model.encoder.name=resnet18"]
+    )
+    assert main(["fit", *options, *network]) == 2
+    refused = capsys.readouterr().err
+    assert "saturation and views.hue and views.grayscale must be 0 for images with 13 channels" in refused
+    assert main(["fit", *options, *plain, *network]) == 2
+    assert capsys.readouterr().err.strip().endswith("has 3: set --model.encoder.in_channels 13")
+    assert main(["fit", *options, *plain, *network, "--model.encoder.in_channels=13"]) == 0
+    capsys.readouterr()
+    with open("runs/run/metrics.csv", newline="") as file:
+        losses = [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
+    assert losses
+    assert all(map(math.isfinite, losses))
+
+    allow = ["--allow_class=bands.Bands"]
+    assert main(["evaluate", "runs/run", *allow, "--probe.epochs=1", "--report=false"]) == 0
+    assert "Dataset: test split (10 images) against the train split (30)" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "runs/run/evaluation.json").read_text())
+    assert {row["features"] for row in rows} == {"trained", "untrained", "pixels"}
+
+    assert main(["export", "runs/run", "--format=safetensors", "--output=bands.safetensors", *allow]) == 0
+    backbone = load_encoder("bands.safetensors")
+    images = torch.rand(2, 13, 16, 16)
+    torch.testing.assert_close(backbone(images), load_encoder("runs/run", allowed=["bands.Bands"])(images))
+    Image.new("RGB", (16, 16)).save(tmp_path / "a.png")
+    capsys.readouterr()
+    assert main(["embed", str(tmp_path), "--backbone=bands.safetensors", "--output=features.npz"]) == 2
+    assert "the network takes images with 13 channels, but image files have 3" in capsys.readouterr().err
+    if encoder == "ResNet":
+        assert main(["export", "runs/run", "--format=torchvision", *allow]) == 2

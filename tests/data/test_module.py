@@ -221,3 +221,48 @@ def test_one_view_option_on_the_command_line_leaves_the_others(kind, default):
     data = LightningCLI(Recorder, ImageData, args=arguments, **options).datamodule
     assert isinstance(data, kind)
     assert data.views == Views(**vars(default) | {"size": 20, "blur": 0.5})
+
+
+class NoTest(Toy):
+    """As Toy, without a test split and with pretrain as train."""
+
+    def has(self, split):
+        return split in ("pretrain", "train")
+
+    def read(self, split):
+        assert split == "train"
+        return super().read(split)
+
+
+def test_test_share_divides_the_labelled_train_images_equally_for_every_seed(caplog):
+    caplog.set_level("INFO")
+    data, other = NoTest(test_share=0.2, seed=3), NoTest(test_share=0.2, seed=4)
+    train, test = data.split("train"), data.split("test")
+    everything = NoTest().split("train").images
+    assert (len(train), len(test)) == (40 - 6, 6)  # 30 of 40 images have a label
+    assert test.labelled.all()
+    rows = torch.cat((train.rows, test.rows))
+    assert sorted(rows.tolist()) == list(range(40))
+    torch.testing.assert_close(torch.cat((train.images, test.images)), everything[rows])
+    assert data.split("pretrain") is train
+    assert other.split("test").rows.tolist() == test.rows.tolist()
+    assert (data.eval_split, data.val_split) == ("test", "train")
+    queries, bank = data.val_dataloader()
+    assert not {*queries.data.rows.tolist(), *bank.data.rows.tolist()} & {*test.rows.tolist()}
+    assert "6 of 30 labelled train images are held out as test split" in caplog.text
+
+
+def test_test_share_is_refused_where_it_is_out_of_range_or_of_no_use():
+    with pytest.raises(InputError, match=r"test_share must lie in \(0, 0\.5\], not 0\.6"):
+        NoTest(test_share=0.6)
+    with pytest.raises(InputError, match="Toy has a test split; leave out test_share"):
+        Toy(test_share=0.1).split("train")
+    with pytest.raises(InputError, match=r"test_share 0\.1 of 0 labelled train images is none"):
+        NoTest(labels=torch.full((40,), -1), test_share=0.1).split("test")
+
+
+def test_images_of_other_channels_than_the_views_are_refused():
+    data = Toy()
+    data.views = Views(mean=(0.5,) * 4, std=(0.5,) * 4, saturation=0, hue=0, grayscale=0)
+    with pytest.raises(InputError, match=r"the images have 3 channels, but views\.mean has 4 numbers"):
+        data.split("train")

@@ -75,6 +75,32 @@ def test_a_view_is_torchvisions(options, height, width, size):
         assert (rendered[row] - reference(views, image, parameters, row)).abs().max() < 2e-6
 
 
+@pytest.mark.parametrize("channels", [1, 2, 4, 13])
+def test_each_channel_of_a_view_is_torchvisions_view_of_this_channel(channels):
+    colours = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.0, "hue": 0.0, "grayscale": 0.0}
+    steps = {"jitter": 1.0, "blur": 0.5, "solarize": 0.5, "threshold": 0.0, "degrees": 30.0}
+    options = {"size": 16, "mean": (0.4,) * channels, "std": (0.5,) * channels, **colours, **steps}
+    views, single = Views(**options), Views(**options | {"mean": (0.4,), "std": (0.5,)})
+    images = torch.cat([pixels(8, 20, 24), *(pixels(8, 20, 24).roll(n, 0) for n in range(1, 5))], dim=1)
+    images = images[:, :channels]
+    parameters = draw(views, 8, height=20, width=24)
+    rendered = views.render(images, parameters)
+    assert rendered.shape == (8, channels, 16, 16)
+    for row, image in enumerate(images):
+        for channel in range(channels):
+            expected = reference(single, image[channel : channel + 1], parameters, row)
+            assert (rendered[row, channel] - expected[0]).abs().max() < 1e-4
+    torch.testing.assert_close(views.plain(images)[:, -1:], single.plain(images[:, -1:]))
+    assert views(images, torch.arange(8), seed=0, epoch=0).shape == (16, channels, 16, 16)
+
+
+@pytest.mark.parametrize("option", ["saturation", "hue", "grayscale"])
+def test_colours_of_images_without_three_channels_are_refused_by_name(option):
+    still = {"saturation": 0.0, "hue": 0.0, "grayscale": 0.0}
+    with pytest.raises(InputError, match=rf"^views\.{option} must be 0 for images with 4 channels"):
+        Views(mean=(0.5,) * 4, std=(0.5,) * 4, **still | {option: 0.1})
+
+
 def test_a_rotated_and_normalised_view_is_torchvisions():
     views = Views(size=16, degrees=30.0, scale=(0.5, 1.0))
     images = pixels(24, 20, 20)
@@ -263,6 +289,17 @@ def test_both_views_in_one_call_are_those_made_apart():
 
 
 @COMPILER
+@pytest.mark.long
+def test_compiled_views_of_four_channels_are_the_eager_ones():
+    options = {"size": 16, "mean": (0.4,) * 4, "std": (0.5,) * 4, "saturation": 0.0, "hue": 0.0}
+    options |= {"grayscale": 0.0, "blur": 0.5}
+    images = torch.cat((pixels(70), pixels(70)[:, :1].flip(0)), dim=1)
+    views = (Views(**options, compile=compiled) for compiled in (True, False))
+    made, expected = (each(images, torch.arange(70), seed=1, epoch=0) for each in views)
+    assert (made - expected).abs().max() < 2e-6
+
+
+@COMPILER
 def test_compiled_views_are_the_eager_ones_and_compile_once():
     options = RAW | {"size": 24, "blur": 0.5}
     eager, compiled = Views(**options), Views(compile=True, **options)
@@ -344,6 +381,7 @@ def test_a_function_that_cannot_be_compiled_runs_eagerly_and_logs_it_once(monkey
         ("sigma", (2.0, 1.0)),
         ("mean", (0.5, 0.5, math.nan)),
         ("mean", (0.5,)),
+        ("mean", ()),
         ("std", (0.2, 0.2, 0.0)),
     ],
 )

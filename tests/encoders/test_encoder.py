@@ -188,13 +188,14 @@ def test_weights_of_timm_are_taken_as_initial_weights(tmp_path):
 def as_version_0_1(config):
     """The config as version 0.1 wrote it."""
     options = {**config["model"]["init_args"], **config["model"]["init_args"]["encoder"]["init_args"]}
-    del options["encoder"]
+    del options["encoder"], options["in_channels"]  # which version 0.1 did not have
     return {**config, "model": {**config["model"], "init_args": options}}
 
 
 def test_a_run_of_version_0_1_is_read(tiny_run, tmp_path):
     config = yaml.safe_load((tiny_run / "config.yaml").read_text())
     name = derived_name(config)
+    del config["model"]["init_args"]["encoder"]["init_args"]["in_channels"]
     content = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
     old = as_version_0_1(yaml.safe_load((tiny_run / "config.yaml").read_text()))
     assert old["model"]["init_args"]["width"] == 4

@@ -87,3 +87,15 @@ def test_the_estimate_of_parameters_is_that_of_the_network(depth):
 def test_a_network_that_is_too_large_is_refused_before_it_takes_memory(width):
     with pytest.raises(ValueError, match=f"width {width} and depth 18 make .* parameters, over"):
         ResNet(width=width)
+
+
+@pytest.mark.parametrize("stem", ["small", "imagenet"])
+def test_in_channels_change_the_first_convolution_only(stem):
+    rgb, bands = ResNet(width=4, stem=stem), ResNet(width=4, stem=stem, in_channels=13)
+    shapes = [{name: each.shape for name, each in net.state_dict().items()} for net in (rgb, bands)]
+    assert {name for name in shapes[0] if shapes[0][name] != shapes[1][name]} == {"conv1.weight"}
+    assert shapes[1]["conv1.weight"][1] == bands.in_channels == 13
+    assert bands(torch.zeros(2, 13, 32, 32)).shape == (2, 32)
+    assert bands.shallow_features() == 16
+    with pytest.raises(ValueError, match="in_channels must be at least 1, got 0"):
+        ResNet(in_channels=0)

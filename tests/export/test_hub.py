@@ -90,7 +90,7 @@ def test_an_uploaded_encoder_is_loaded_with_the_same_features_and_again_offline(
         "library_version": ssl_vision.__version__,
         "encoder": {
             "class_path": "ssl_vision.encoders.ResNet",
-            "init_args": {"depth": 18, "width": 4, "stem": "small"},
+            "init_args": {"depth": 18, "width": 4, "stem": "small", "in_channels": 3},
         },
         "size": 16,
         "decoded_size": 16,

@@ -75,6 +75,26 @@ def test_percentages_and_sensitivities_are_in_range(file):
 
 
 @pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_names_of_runs_fit_into_a_file_name(file, small):
+    assert all(len(f"{cell.name}-s0.log") <= 200 for cell in cells_of(read_paper(file, small=small)))
+
+
+def test_momentum_methods_of_lightly_and_solo_learn_are_runs():
+    for name, rows in {
+        "lightly": ("MoCo", "MoCo, queue of 8192"),
+        "lightly_imagenet": ("MoCo v2",),
+        "solo_learn": ("MoCo v2+", "MoCo v3"),
+        "solo_learn_imagenet100": ("MoCo v2+", "MoCo v3"),
+    }.items():
+        cells = cells_of(read_paper(CONFIGS / "paper" / f"{name}.yaml"))
+        for row in rows:
+            published = [cell for cell in cells if cell.row == row and cell.published]
+            assert published
+            assert all(cell.options["model"] in ("MoCo", "SimMoCo") for cell in published)
+
+
+@pytest.mark.parametrize("small", [False, True])
 def test_one_run_serves_the_tables_that_share_it(small):
     cells = cells_of(read_paper(MACL, small=small))
     names = {cell.name for cell in cells}

@@ -1,8 +1,8 @@
 """Colour augmentations of image batches with individual strengths per image.
 
-Images are given as planes (red, green, blue), each (N, H, W) float in [0, 1], because three planes compile to
-one loop over the pixels. Some functions have separate fast paths for eager and compiled code, which differ
-only by rounding.
+Images are given as planes (red, green and blue, or any other channels), each (N, H, W) float in [0, 1],
+because three planes compile to one loop over the pixels. Some functions have separate fast paths for eager
+and compiled code, which differ only by rounding.
 """
 
 import torch
@@ -34,7 +34,8 @@ def solarize(planes: Planes, threshold: float) -> Planes:
 def blend(planes: Planes, recipe: Tensor) -> Planes:
     """Compute factor · image + (1 - factor) · reference, clamped to [0, 1].
 
-    The reference is a times the gray image plus b times its mean. A factor of 1 returns the image.
+    The reference is a times the gray image plus b times its mean. Without red, green and blue, it is b times
+    the mean of each plane. A factor of 1 returns the image.
 
     Args:
         planes: Planes of N images.
@@ -42,6 +43,9 @@ def blend(planes: Planes, recipe: Tensor) -> Planes:
             and (1, 0) for saturation.
     """
     factor, a, b = recipe.view(-1, 3, 1, 1).unbind(1)
+    if len(planes) != 3:
+        means = [plane.mean(dim=(1, 2), keepdim=True) for plane in planes]
+        return tuple(_clamp(_mix(mean * b, plane, factor)) for mean, plane in zip(means, planes, strict=True))
     reference = gray(planes)
     mean = reference.mean(dim=(1, 2), keepdim=True)
     reference = reference.mul_(a).add_(mean.mul_(b))

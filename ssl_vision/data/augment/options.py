@@ -32,7 +32,9 @@ class ViewOptions:
         sigma: Minimum and maximum standard deviation of the blur in pixels.
         solarize: Probability of solarization. It inverts values of at least `threshold`.
         threshold: Threshold of solarization, in [0, 1].
-        mean: Means of the channels, for pixels in [0, 1].
+        mean: Means of the channels, for pixels in [0, 1], one for each channel of the images. If there are
+            not three, `saturation`, `hue` and `grayscale`, which are defined for red, green and blue, must be
+            0, and `contrast` changes each channel about its own mean, not about that of the gray image.
         std: Standard deviations of the channels.
         compile: Compile the augmentation for training. The first batch takes some seconds, later ones are
             faster; results differ only by rounding. Requires Triton on a CUDA device and a C++ compiler on a
@@ -57,8 +59,8 @@ class ViewOptions:
     sigma: tuple[float, float] = (0.1, 2.0)
     solarize: float = 0.0
     threshold: float = 0.5
-    mean: tuple[float, float, float] = (0.4914, 0.4822, 0.4465)
-    std: tuple[float, float, float] = (0.2023, 0.1994, 0.2010)
+    mean: tuple[float, ...] = (0.4914, 0.4822, 0.4465)
+    std: tuple[float, ...] = (0.2023, 0.1994, 0.2010)
     compile: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
@@ -78,14 +80,28 @@ class ViewOptions:
             value = getattr(self, name)
             if not 0 <= value <= top or value == math.inf:
                 raise InputError(f"views.{name} must lie in [0, {top:g}], not {value}")
-        if len(self.mean) != 3 or not all(map(math.isfinite, self.mean)):
-            raise InputError(f"views.mean must be three finite numbers, not {self.mean}")
-        if len(self.std) != 3 or not all(0 < std < math.inf for std in self.std):
-            raise InputError(f"views.std must be three numbers above 0, not {self.std}")
+        if not self.mean or not all(map(math.isfinite, self.mean)):
+            raise InputError(f"views.mean must be finite numbers, one for each channel, not {self.mean}")
+        if len(self.mean) != len(self.std):
+            counts = f"{len(self.mean)} and {len(self.std)}"
+            raise InputError(f"views.mean must have as many numbers as views.std, not {counts}")
+        if not all(0 < std < math.inf for std in self.std):
+            raise InputError(f"views.std must be numbers above 0, not {self.std}")
+        colour = [name for name in ("saturation", "hue", "grayscale") if getattr(self, name) > 0]
+        if self.channels != 3 and colour:
+            raise InputError(
+                f"views.{' and views.'.join(colour)} must be 0 for images with {self.channels} channels, as "
+                "views.mean has, because only red, green and blue have colours"
+            )
         if self.compile not in (True, False, "auto"):
             raise InputError(f"views.compile must be true, false or auto, not {self.compile}")
         if self.blur > 0 and self.size < 2:
             raise InputError("views.blur must be 0 where views.size is 1")
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of the images."""
+        return len(self.mean)
 
     @property
     def kernel(self) -> int:

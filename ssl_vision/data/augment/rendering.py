@@ -113,7 +113,7 @@ def render(
     """Render views of images.
 
     Args:
-        images: (M, 3, H, W) uint8.
+        images: (M, C, H, W) uint8.
         steps: Steps of N = M · V views; view n is of image n // V.
         look: Normalisation and solarization threshold.
         dtype: Dtype of the views.
@@ -122,19 +122,19 @@ def render(
             On other devices, compile the caller instead.
 
     Returns:
-        (N, 3, size, size): all first views, then all second views.
+        (N, C, size, size): all first views, then all second views.
     """
     n, size = steps.rows.weight.shape[:2]
-    m, v = len(images), n // len(images)
+    m, v, c = len(images), n // len(images), images.shape[1]
     if torch.compiler.is_compiling():
         result = finished(cropped(images, steps), steps, look, dtype)
-        result = result.view(m, v, 3, size, size).transpose(0, 1).reshape(n, 3, size, size)
+        result = result.view(m, v, c, size, size).transpose(0, 1).reshape(n, c, size, size)
         return result.contiguous(memory_format=memory_format)
-    out = torch.empty((n, 3, size, size), dtype=dtype, device=images.device, memory_format=memory_format)
-    views = out.view(v, m, 3, size, size).transpose(0, 1)
+    out = torch.empty((n, c, size, size), dtype=dtype, device=images.device, memory_format=memory_format)
+    views = out.view(v, m, c, size, size).transpose(0, 1)
     count = m
     if images.device.type == "cpu":  # a power of two, which divides most batch sizes
-        count = 1 << max(0, (_CACHED // (v * 3 * size**2)).bit_length() - 1)
+        count = 1 << max(0, (_CACHED // (v * c * size**2)).bit_length() - 1)
     if compiled and m % count:  # the last image fills up the last part
         rows = torch.arange(-(-m // count) * count).clamp_(max=m - 1)
         images, steps = images[rows], steps.part((v * rows.unsqueeze(1) + torch.arange(v)).flatten())
@@ -144,7 +144,7 @@ def render(
         pixels = cropped(images[start : start + count], part)
         if compiled:
             result = _compiled()(pixels, part, look, dtype)
-            target.copy_(result.view(count, v, 3, size, size)[: len(target)])
+            target.copy_(result.view(count, v, c, size, size)[: len(target)])
             continue
         for channel, plane in enumerate(coloured(pixels.unbind(1), part, look)):
             normal = plane.view(-1, v, size, size).sub_(look.mean[channel])
@@ -165,7 +165,7 @@ def _compiled() -> Callable[[Tensor, AugmentationSteps, Normalization, torch.dty
 
 
 def cropped(images: Tensor, steps: AugmentationSteps) -> Tensor:
-    """Rotate, crop and flip: (M, 3, H, W) uint8 to (N, 3, size, size) float32 in [0, 1]."""
+    """Rotate, crop and flip: (M, C, H, W) uint8 to (N, C, size, size) float32 in [0, 1]."""
     pixels = images.transpose(2, 3).contiguous().float().div_(255.0).transpose(2, 3)
     if steps.angle is not None:
         pixels = rotate(pixels.repeat_interleave(len(steps.angle) // len(images), dim=0), steps.angle)

@@ -42,7 +42,7 @@ class Views(ViewOptions):
         """Make two independent views of every image.
 
         Args:
-            images: (N, 3, H, W) uint8.
+            images: (N, C, H, W) uint8.
             indices: Number that identifies each image, (N,) int64 on the same device.
             seed: Any integer.
             epoch: Any integer; each epoch gives new views.
@@ -50,7 +50,7 @@ class Views(ViewOptions):
             memory_format: Memory format of the views.
 
         Returns:
-            (2N, 3, size, size): all first views, then all second views.
+            (2N, C, size, size): all first views, then all second views.
         """
         starts = states(indices, *((seed, Stream.VIEWS, epoch, view) for view in (0, 1)))
         return self.from_states(images, starts, dtype=dtype, memory_format=memory_format)
@@ -66,13 +66,13 @@ class Views(ViewOptions):
         """Make views from the random states of `random.states`, which are a tensor, as CUDA graphs require.
 
         Args:
-            images: (N, 3, H, W) uint8.
+            images: (N, C, H, W) uint8.
             starts: States of all views of the first image, then of the next, (2N,) int64.
             dtype: Dtype of the views.
             memory_format: Memory format of the views.
 
         Returns:
-            (2N, 3, size, size): all first views, then all second views.
+            (2N, C, size, size): all first views, then all second views.
         """
         given = self, images, starts, dtype, memory_format
         with torch.inference_mode(False), torch.no_grad():  # each other mode would be compiled separately
@@ -84,10 +84,10 @@ class Views(ViewOptions):
         """Resize (antialiased bilinear) and normalise whole images, for evaluation.
 
         Args:
-            images: (N, 3, H, W) uint8.
+            images: (N, C, H, W) uint8.
 
         Returns:
-            (N, 3, size, size) float32.
+            (N, C, size, size) float32.
         """
         pixels = images.float().div_(255.0)
         if images.shape[-2:] != (self.size, self.size):
@@ -138,13 +138,13 @@ class Views(ViewOptions):
         """Render views with given parameters; operations that the options never apply are skipped.
 
         Args:
-            images: (M, 3, H, W) uint8.
+            images: (M, C, H, W) uint8.
             parameters: Parameters of N = M · V views; view n is of image n // V.
             dtype: Dtype of the views.
             memory_format: Memory format of the views.
 
         Returns:
-            (N, 3, size, size), normalised: all first views, then all second views.
+            (N, C, size, size), normalised: all first views, then all second views.
         """
         height, width = images.shape[-2:]
         steps = plan_steps(self, parameters, height=height, width=width)

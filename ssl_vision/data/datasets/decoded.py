@@ -29,7 +29,7 @@ class Stored(NamedTuple):
     """Decoded images of a split.
 
     Attributes:
-        images: (N, 3, side, side) uint8.
+        images: (N, C, side, side) uint8.
         file: The file that the images are mapped from, or None.
         contents: `Decoded.content` of each image, by name.
     """
@@ -47,7 +47,8 @@ class DecodedData(ImageData):
         views: Random views of the images.
         image_size: Side of the stored images in pixels; None leaves the choice to the subclass.
         pixel_range: Values of grey images of more than 8 bits that become black and white, such as
-            [0, 4095]. By default, the upper 8 of 16 bits are used.
+            [0, 4095]. By default, the upper 8 of 16 bits are used. Images with other than one or three
+            channels, which `Dataset` reads, need it unless they are uint8.
         strict: Raise an error for an image that cannot be decoded, instead of skipping it with a warning.
         cache: When to store the squares in a file: "auto" if they exceed 1 GiB, "always" or "never".
         cache_dir: Directory of that file. Default: root/.ssl_vision_cache, or the user's cache directory if
@@ -95,7 +96,7 @@ class DecodedData(ImageData):
 
     def _large(self, images: Undecoded, side: int) -> bool:
         """Return True if the squares are stored in a file."""
-        size = len(images.names) * 3 * side**2
+        size = len(images.names) * images.channels * side**2
         return self.cache == "always" or (self.cache == "auto" and size > _IN_MEMORY)
 
     def _stored(self, images: Undecoded, side: int, *, where: Path, prefix: str = "") -> Stored:
@@ -137,7 +138,7 @@ class DecodedData(ImageData):
 
 def _decoded(images: Undecoded, side: int) -> Stored:
     """Decode images into memory."""
-    pixels = np.empty((len(images.names), 3, side, side), dtype=np.uint8)
+    pixels = np.empty((len(images.names), images.channels, side, side), dtype=np.uint8)
     contents: dict[str, str] = {}
     for row, (name, square, content) in enumerate(images.squares()):
         pixels[row] = square

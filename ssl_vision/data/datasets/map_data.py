@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils import data as torch_data
 
 from ssl_vision.data.augment.views import Views
+from ssl_vision.data.datasets.bands import Bands
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData
 from ssl_vision.data.datasets.map_style import MapDataset, label_number
 from ssl_vision.data.images import Images
@@ -29,7 +30,7 @@ _SAMPLE = 64
 class Item(NamedTuple):
     """An image of a map-style data set with its label, -1 for none."""
 
-    image: Image.Image
+    image: Image.Image | Bands
     label: int
 
 
@@ -86,7 +87,28 @@ class MapData(DecodedData):
     def item(self, item: Any, where: str) -> Item:
         """Return the image and the label of an item of a data set."""
         image, label = item if isinstance(item, (tuple, list)) and len(item) == 2 else (item, None)
-        return Item(_image(image, where), label_number(label, where))
+        return Item(self._image(image, where), label_number(label, where))
+
+    def _image(self, image: Any, where: str) -> Image.Image | Bands:
+        """Return an image of one or three channels as a PIL image, and of another number as `Bands`.
+
+        Raises:
+            InputError: it is not an image of the number of channels of the views, or of none of the types.
+        """
+        if not isinstance(image, (Tensor, np.ndarray)) or image.ndim != 3:
+            return _image(image, where)
+        values = image.numpy() if isinstance(image, Tensor) else image.transpose(2, 0, 1)
+        count, channels = len(values), self.views.channels
+        if count in (1, 3) and channels == 3:
+            return _image(image, where)
+        if count != channels:
+            raise InputError(
+                f"{where} has {count} channels, but views.mean has {channels} numbers: give {count} numbers "
+                "in each of --data.views.mean and --data.views.std"
+            )
+        if values.dtype != np.uint8 and self.pixel_range is None:
+            raise InputError(f"{where} is {values.dtype}; --data.pixel_range [LOW,HIGH] scales it to 8 bits")
+        return Bands(values)
 
     def prepare_data(self) -> None:
         """Write the caches that are used, in one process per machine."""
@@ -154,6 +176,13 @@ class MapData(DecodedData):
 
         def decode(name: str) -> Decoded:
             image, label = self.item(dataset[int(name)], str(where / name))
+            if isinstance(image, Bands):
+                return Decoded(name, image.square(side, self.pixel_range), str(label))
+            if (channels := self.views.channels) != 3:
+                raise InputError(
+                    f"{where / name} is read with 3 channels, but views.mean has {channels} numbers: return "
+                    f"tensors ({channels}, H, W)"
+                )
             return Decoded(name, square(image, side, self.pixel_range), str(label))
 
         def squares() -> Iterator[Decoded]:
@@ -164,8 +193,9 @@ class MapData(DecodedData):
         names = list(map(str, range(len(dataset))))
         label = hashlib.sha256(self.identity.encode()).hexdigest()[:8]
         return Undecoded(
-            f"{Path(self.title).name}-{label}-{split}", names, lambda: self._digest(split), squares
-        )
+            f"{Path(self.title).name}-{label}-{split}", names, lambda: self._digest(split), squares,
+            channels=self.views.channels,
+        )  # fmt: skip
 
     @property
     def identity(self) -> str:
@@ -207,6 +237,9 @@ class Dataset(MapData):
     Items are pairs of an image and a label, or images alone. Images are PIL images, uint8 tensors (3, H, W)
     or (1, H, W), or uint8 arrays (H, W, 3) or (H, W); do not normalise or augment them. Labels are integers;
     -1 and None mark images without a label. An attribute `classes` names the classes.
+
+    Images may have any other number C of channels if `views.mean` and `views.std` have C numbers: tensors
+    (C, H, W) or arrays (H, W, C) of any real dtype, which `pixel_range` scales to 8 bits.
 
     Args:
         dataset: Class of the training images, with its arguments, or a function that returns the data set.

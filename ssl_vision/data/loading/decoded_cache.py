@@ -30,12 +30,14 @@ class Undecoded:
         names: Their names.
         digest: Function that returns 16 hexadecimal digits, which change whenever the images do.
         squares: Function that iterates over the decodable images, in order.
+        channels: Number of channels of the squares.
     """
 
     label: str
     names: list[str]
     digest: Callable[[], str]
     squares: Callable[[], Iterable[Decoded]]
+    channels: int = 3
 
 
 class Cached(NamedTuple):
@@ -70,6 +72,7 @@ class Cache:
         self.place = place
         self.names = images.names
         self.side = side
+        self.channels = images.channels
         self._squares = images.squares
         self._label = f"{images.label}-{side}"
         self._digest = images.digest()
@@ -86,7 +89,7 @@ class Cache:
             contents = index["contents"]
             if index["version"] != _VERSION or len(contents) != len(decoded):
                 return None
-            file = RowFile(self._pixels, (len(decoded), 3, self.side, self.side))
+            file = RowFile(self._pixels, (len(decoded), self.channels, self.side, self.side))
             return Cached(file, skipped, dict(zip(decoded, contents, strict=True)))
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -111,7 +114,7 @@ class Cache:
             ) from error
 
     def _write(self) -> None:
-        size, free = len(self.names) * 3 * self.side**2, shutil.disk_usage(self.place).free
+        size, free = len(self.names) * self.channels * self.side**2, shutil.disk_usage(self.place).free
         if size > free:
             raise InputError(
                 f"{self.place} has {free / 1e9:.1f} GB free for {size / 1e9:.1f} GB of decoded images; "
