@@ -6,7 +6,8 @@
 Rows are kept in benchmarks/results/NAME.json, where NAME is the directory of the runs. Each has the run's
 settings, the last validation, the values of the last epoch on the test split, the command, and the commit of
 the checkout in which the runs are. A run that is collected again replaces its row. Rendering replaces the
-text between ``<!-- results: TABLE -->`` and ``<!-- end of results -->`` in the pages by a table of `TABLES`.
+text between ``<!-- results: TABLE -->`` and ``<!-- end of results -->`` in the pages by a table of `TABLES`,
+and updates the measurements that ``ssl-vision choose`` reads.
 """
 
 import argparse
@@ -21,6 +22,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import choosing
+
 from ssl_vision.compare.statistics import holm, paired
 from ssl_vision.descriptions import description_of
 from ssl_vision.runs.evaluation_summary import evaluation_summary
@@ -28,7 +31,7 @@ from ssl_vision.runs.registry import Run, find_runs
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "choosing.md")
 SETTINGS = {
     "method": "model",
     "objective": "objective",
@@ -38,10 +41,13 @@ SETTINGS = {
     "epochs": "epochs",
     "batch_size": "batch_size",
     "width": "model.encoder.width",
+    "jitter": "data.views.jitter",
     "precision": "trainer.precision",
     "k": "metrics.k",
 }
 ACCURACIES = ("knn_top1", "linear_top1")
+RANKS = ("effective_rank", "lidar")
+"""Metrics that validation measures with ``--metrics.extended true``."""
 GEOMETRY = ("alignment", "uniformity", "tolerance", "sensitivity", "rankme")
 LIBRARIES = ("torch", "torchvision", "pytorch-lightning", "lightly")
 
@@ -62,7 +68,7 @@ def row(run: Run, commit: str) -> Row:
     return {
         "run": run.name,
         **{name: run.setting(key) for name, key in SETTINGS.items()},
-        "validation": {metric: run.last(f"val/{metric}") for metric in ("knn_top1", *GEOMETRY)},
+        "validation": {metric: run.last(f"val/{metric}") for metric in ("knn_top1", *GEOMETRY, *RANKS)},
         "validated_on": run.validated_on,
         "seconds": run.seconds,
         "test": evaluation_summary(run.evaluation, run.config, epoch=run.epoch),
@@ -166,6 +172,8 @@ def _mean(found: Sequence[float | None], metric: str) -> str:
 
 
 def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    if not lines:
+        return "*No runs have been recorded yet.*"
     head, *body = (f"| {' | '.join(line)} |" for line in lines)
     return "\n".join([head, "|---" * len(lines[0]) + "|", *body])
 
@@ -193,6 +201,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "few labels": few_labels,
     "accuracy of methods": lambda: means(NARROW, ACCURACIES),
     "geometry of methods": lambda: means(NARROW, GEOMETRY),
+    "choosing by linear accuracy": lambda: _markdown(choosing.trust_table("linear_top1")),
+    "choosing by kNN accuracy": lambda: _markdown(choosing.trust_table("knn_top1")),
+    "linear accuracy by temperature": lambda: _markdown(choosing.temperature_table("InfoNCE", "linear_top1")),
+    "kNN accuracy by temperature": lambda: _markdown(choosing.temperature_table("InfoNCE", "knn_top1")),
+    "sensitivity over temperature": lambda: _markdown(choosing.sensitivity_table()),
     "differences of methods": lambda: differences("methods_cifar10_narrow", NARROW_PAIRS, "knn_top1"),
 }
 """Tables by the name that a page gives."""
@@ -217,6 +230,7 @@ def main() -> None:
     if options.action == "collect":
         collect(options.runs)
         return
+    choosing.save()
     for page in PAGES:
         page.write_text(rendered(page.read_text()))
 

@@ -15,6 +15,11 @@ from ssl_vision.runs.registry import Run
 FILE = Path(__file__).parent.parent / "benchmarks" / "results.py"
 
 
+@pytest.fixture(autouse=True)
+def benchmarks(monkeypatch):
+    monkeypatch.syspath_prepend(FILE.parent)
+
+
 @pytest.fixture
 def results(monkeypatch, tmp_path):
     spec = importlib.util.spec_from_file_location("results", FILE)
