@@ -26,6 +26,8 @@ METRICS = ("rankme", "effective_rank", "lidar", "uniformity", "alignment", "sens
 """Metrics of the validation images. The last one needs labels, and is the reference."""
 
 ACCURACIES = ("linear_top1", "knn_top1")
+PROTOCOL = "choosing"
+"""Name of the protocol of benchmarks/choosing.yaml, in the names of the accuracies."""
 
 Row = dict[str, Any]
 
@@ -48,7 +50,7 @@ def trust(metric: str, accuracy: str, data: str, rows: Sequence[Row]) -> Trust |
         data: class of the data set.
         rows: its runs; those without one of the two values are left out.
     """
-    pairs = [(row["validation"].get(metric), row["test"].get(f"test/{accuracy}")) for row in rows]
+    pairs = [(row["validation"].get(metric), row["test"].get(f"test/{PROTOCOL}/{accuracy}")) for row in rows]
     known = [(orientation(metric) * first, second) for first, second in pairs if None not in (first, second)]
     finite = [pair for pair in known if all(map(math.isfinite, pair))]
     values, accuracies = [pair[0] for pair in finite], [pair[1] for pair in finite]
@@ -82,10 +84,10 @@ def trust_table(accuracy: str) -> list[list[str]]:
             each = found.get((metric, name))
             interval = "" if each is None else f"{each.spearman:.2f} ({each.low:.2f} to {each.high:.2f})"
             lines[-1] += [interval.replace("-", "−"), "" if each is None else f"{100 * each.regret:.2f}"]
-    runs = {name: found[metric, name] for metric, name in reversed(found)}
-    lines.append(
-        ["chance", *(cell for each in runs.values() for cell in ("", f"{100 * each.random_regret:.2f}"))]
-    )
+    lines.append(["chance"])
+    for name in names:
+        each = next(trust for trust in found.values() if trust.data == name)
+        lines[-1] += ["", f"{100 * each.random_regret:.2f}"]
     return lines if names else []
 
 
@@ -94,7 +96,7 @@ def temperature_table(objective: str, accuracy: str) -> list[list[str]]:
     groups: dict[tuple[str, float], list[float]] = defaultdict(list)
     for name, rows in rows_by_data().items():
         for row in rows:
-            value = row["test"].get(f"test/{accuracy}")
+            value = row["test"].get(f"test/{PROTOCOL}/{accuracy}")
             if row["objective"] == objective and value is not None:
                 groups[name, row["temperature"]].append(100 * value)
     names = list(dict.fromkeys(name for name, _ in groups))

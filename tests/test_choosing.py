@@ -12,6 +12,7 @@ from scipy import stats
 from ssl_vision.compare import trust
 from ssl_vision.metrics import pair_statistics
 
+ACCURACY = "test/choosing/linear_top1"
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
@@ -36,11 +37,15 @@ def recorded(choosing, monkeypatch, tmp_path):
             "objective": "InfoNCE" if number % 2 else "DCL",
             "temperature": 0.1 if number < 6 else 0.5,
             "validation": {"rankme": 10 + number, "alignment": number, "lidar": None, "knn_top1": 1.0},
-            "test": {"test/linear_top1": accuracy},
+            "test": {ACCURACY: accuracy, "test/choosing/knn_top1": accuracy},
         }
         for number, accuracy in enumerate(accuracies)
     ]
     (tmp_path / "choosing_cifar10.json").write_text(json.dumps(rows))
+    rows = [
+        row | {"data": "STL10", "test": {"test/choosing/knn_top1": row["test"][ACCURACY] / 2}} for row in rows
+    ]
+    (tmp_path / "choosing_stl10.json").write_text(json.dumps(rows))
     return accuracies
 
 
@@ -62,6 +67,10 @@ def test_tables_have_a_line_for_each_metric_and_temperature(choosing, recorded):
     assert table["RankMe"][1] == "4.00"
     assert table["LiDAR"] == ["", ""]
     assert table["chance"][1] == f"{100 * (0.48 - math.fsum(recorded) / 12):.2f}"
+    other = {line[0]: line[1:] for line in choosing.trust_table("knn_top1")}
+    assert other["chosen by"] == ["CIFAR10: Spearman", "loss", "STL10: Spearman", "loss"]
+    assert (other["RankMe"][1], other["RankMe"][3]) == ("4.00", "2.00")
+    assert float(other["chance"][1]) == pytest.approx(2 * float(other["chance"][3]), abs=0.02)
     first, second = (100 * sum(recorded[start : start + 6 : 2]) / 3 for start in (1, 7))
     assert choosing.temperature_table("InfoNCE", "linear_top1") == [
         ["τ", "CIFAR10"], ["0.1", f"{first:.2f}"], ["0.5", f"**{second:.2f}**"],
