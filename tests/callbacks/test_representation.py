@@ -23,6 +23,7 @@ from ssl_vision.metrics import (
     lidar,
     rank_correlation,
 )
+from ssl_vision.runs.folder import differences
 
 SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
 
@@ -68,6 +69,12 @@ def test_effective_rank_and_lidar_are_logged_if_asked_for():
     views = embed_views(model, queries, data.views, seed=fold(0, Stream.QUERIES))["backbone"]
     assert extended["val/effective_rank"] == pytest.approx(float(effective_rank(seen)), rel=1e-4)
     assert extended["val/lidar"] == pytest.approx(float(lidar(views.transpose(0, 1))), rel=1e-3)
+
+
+def test_a_run_continues_with_or_without_the_extended_metrics():
+    plain = {"metrics": {"k": 5}}
+    assert differences(plain, {"metrics": {"k": 5, "extended": True}}) == []
+    assert len(differences(plain, {"metrics": {"k": 6, "extended": False}})) == 1
 
 
 def test_where_classes_have_superclasses_the_ranking_is_logged(monkeypatch):
