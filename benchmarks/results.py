@@ -178,7 +178,7 @@ def reclaim(metrics: Sequence[str]) -> list[list[str]]:
     for row in _rows("reclaim_*"):
         kind = f"{row['nearest']} nearest" if row["negatives"] == "nearest" else row["negatives"]
         groups["none" if row["weight"] == 0 else kind, row["negatives"], row["weight"]].append(row)
-    heads = [metric.replace("/", ", ").replace("_top1", "") for metric in metrics]
+    heads = [LABEL_SHARES.get(metric, description_of(metric).heading) for metric in metrics]
     lines = [["negatives of RECLAIM", "λ", *heads, "seeds"]]
     for (kind, _, weight), rows in sorted(groups.items(), key=lambda item: (item[0][2], item[0])):
         values = [[row["test"].get(f"test/{metric}") for row in rows] for metric in metrics]
@@ -247,10 +247,10 @@ FEW_LABELS = {
     ("linear_top1", None): "linear, all labels",
     ("knn_top1", None): "kNN, all labels",
 }
-LABEL_SHARES = [
-    *(f"label_shares/{share} labels/logistic_top1" for share in ("1%", "5%", "10%", "20%", "30%", "50%")),
-    "label_shares/logistic_top1",
-]
+LABEL_SHARES = {
+    f"label_shares/{share}% labels/logistic_top1": f"{share} % of the labels"
+    for share in (1, 5, 10, 20, 30, 50)
+} | {"label_shares/logistic_top1": "all labels"}
 NARROW = ("methods_cifar10_narrow", "lightly_cifar10_narrow")
 DUAL, INFO = "DualTemperature", "InfoNCE"
 NARROW_PAIRS = [
@@ -268,7 +268,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "linear accuracy by temperature": lambda: _markdown(choosing.temperature_table("InfoNCE", "linear_top1")),
     "kNN accuracy by temperature": lambda: _markdown(choosing.temperature_table("InfoNCE", "knn_top1")),
     "RECLAIM": lambda: _markdown(reclaim(ACCURACIES)),
-    "RECLAIM with few labels": lambda: _markdown(reclaim(LABEL_SHARES)),
+    "RECLAIM with few labels": lambda: _markdown(reclaim(list(LABEL_SHARES))),
     "gradient dissipation": lambda: _markdown(dissipation()),
     "sensitivity over temperature": lambda: _markdown(choosing.sensitivity_table()),
     "differences of methods": lambda: differences("methods_cifar10_narrow", NARROW_PAIRS, "knn_top1"),

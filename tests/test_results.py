@@ -101,8 +101,8 @@ def test_reclaims_runs_are_grouped_by_negatives_and_weight(results, tmp_path):
     (tmp_path / "reclaim_k.json").write_text(json.dumps(rows))
     rows = [row("random", 100, 0.1, 0.3), row("nearest", 100, 0.0, 0.2, 0.1)]
     (tmp_path / "reclaim_weight.json").write_text(json.dumps(rows))
-    assert results.reclaim(["knn_top1", results.LABEL_SHARES[0]]) == [
-        ["negatives of RECLAIM", "λ", "knn", "label_shares, 1% labels, logistic", "seeds"],
+    assert results.reclaim(["knn_top1", next(iter(results.LABEL_SHARES))]) == [
+        ["negatives of RECLAIM", "λ", "kNN %", "1 % of the labels", "seeds"],
         ["none", "0", "20.00", "10.00", "1"],
         ["10 nearest", "0.1", "40.00", "40.00", "1"],
         ["100 nearest", "0.1", "55.00 ± 7.07", "55.00 ± 7.07", "2"],
