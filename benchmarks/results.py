@@ -6,7 +6,8 @@
 Rows are kept in benchmarks/results/NAME.json, where NAME is the directory of the runs. Each has the run's
 settings, the last validation, the values of the last epoch on the test split, the command, and the commit of
 the checkout in which the runs are. A run that is collected again replaces its row. Rendering replaces the
-text between ``<!-- results: TABLE -->`` and ``<!-- end of results -->`` in the pages by a table of `TABLES`.
+text between ``<!-- results: TABLE -->`` and ``<!-- end of results -->`` in the pages by a table of `TABLES`,
+and updates the measurements that ``ssl-vision choose`` reads.
 """
 
 import argparse
@@ -21,6 +22,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import choosing
+
 from ssl_vision.compare.statistics import holm, paired
 from ssl_vision.descriptions import description_of
 from ssl_vision.runs.evaluation_summary import evaluation_summary
@@ -28,7 +31,7 @@ from ssl_vision.runs.registry import Run, find_runs
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "choosing.md")
 SETTINGS = {
     "method": "model",
     "objective": "objective",
@@ -38,10 +41,18 @@ SETTINGS = {
     "epochs": "epochs",
     "batch_size": "batch_size",
     "width": "model.encoder.width",
+    "jitter": "data.views.jitter",
+    "negatives": "model.objective.negatives",
+    "nearest": "model.objective.k",
+    "weight": "model.objective.weight",
     "precision": "trainer.precision",
     "k": "metrics.k",
 }
+CURVES = ("val/knn_top1", "gradient/alignment_norm", "gradient/uniformity_norm")
+_POINTS = 10
 ACCURACIES = ("knn_top1", "linear_top1")
+RANKS = ("effective_rank", "lidar")
+"""Metrics that validation measures with ``--metrics.extended true``."""
 GEOMETRY = ("alignment", "uniformity", "tolerance", "sensitivity", "rankme")
 LIBRARIES = ("torch", "torchvision", "pytorch-lightning", "lightly")
 
@@ -62,7 +73,8 @@ def row(run: Run, commit: str) -> Row:
     return {
         "run": run.name,
         **{name: run.setting(key) for name, key in SETTINGS.items()},
-        "validation": {metric: run.last(f"val/{metric}") for metric in ("knn_top1", *GEOMETRY)},
+        "validation": {metric: run.last(f"val/{metric}") for metric in ("knn_top1", *GEOMETRY, *RANKS)},
+        "curves": {metric: points for metric in CURVES if (points := curve(run, metric))},
         "validated_on": run.validated_on,
         "seconds": run.seconds,
         "test": evaluation_summary(run.evaluation, run.config, epoch=run.epoch),
@@ -70,6 +82,14 @@ def row(run: Run, commit: str) -> Row:
         "commit": commit,
         "versions": {library: version(library) for library in LIBRARIES},
     }
+
+
+def curve(run: Run, metric: str) -> list[tuple[int, float]]:
+    """Return step and value at up to 10 evenly spaced points of a metric, with the first and the last."""
+    points = [(step, value) for step, _, value in run.curve(metric)]
+    if len(points) <= _POINTS:
+        return points
+    return [points[round(i * (len(points) - 1) / (_POINTS - 1))] for i in range(_POINTS)]
 
 
 def collect(folder: Path) -> None:
@@ -148,6 +168,50 @@ def few_labels() -> str:
     return _markdown(lines)
 
 
+def reclaim(metrics: Sequence[str]) -> list[list[str]]:
+    """Return means over seeds for each kind and number of negatives and weight λ of RECLAIM.
+
+    Args:
+        metrics: names below ``test/``, which are the columns.
+    """
+    groups: dict[tuple[str, str, float], list[Row]] = defaultdict(list)
+    for row in _rows("reclaim_*"):
+        kind = f"{row['nearest']} nearest" if row["negatives"] == "nearest" else row["negatives"]
+        groups["none" if row["weight"] == 0 else kind, row["negatives"], row["weight"]].append(row)
+    heads = [LABEL_SHARES.get(metric, description_of(metric).heading) for metric in metrics]
+    lines = [["negatives of RECLAIM", "λ", *heads, "seeds"]]
+    for (kind, _, weight), rows in sorted(groups.items(), key=lambda item: (item[0][2], item[0])):
+        values = [[row["test"].get(f"test/{metric}") for row in rows] for metric in metrics]
+        cells = [_mean(each, metric) for each, metric in zip(values, metrics, strict=True)]
+        lines.append([kind, f"{weight:g}", *cells, str(len(rows))])
+    return lines if groups else []
+
+
+def dissipation() -> list[list[str]]:
+    """Return the course of validation accuracy and of both parts of the gradient, means over seeds."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in _rows("gradient_dissipation"):
+        groups[row["objective"]].append(row)
+    lines = [["objective", "best kNN %", "last kNN %", "best − last", "alignment", "uniformity", "seeds"]]
+    for objective, rows in sorted(groups.items()):
+        accuracies = [[value for _, value in row["curves"][CURVES[0]]] for row in rows]
+        ends = [max(each) for each in accuracies], [each[-1] for each in accuracies]
+        lost = [best - last for best, last in zip(*ends, strict=True)]
+        norms = [
+            " to ".join(f"{fmean(row['curves'][metric][end][1] for row in rows):.3f}" for end in (0, -1))
+            if all(metric in row["curves"] for row in rows)
+            else ""
+            for metric in CURVES[1:]
+        ]
+        cells = [_mean(each, "knn_top1") for each in (*ends, lost)]
+        lines.append([objective, *cells, *norms, str(len(rows))])
+    return lines if groups else []
+
+
+def _rows(pattern: str) -> list[Row]:
+    return [row for file in sorted(RESULTS.glob(f"{pattern}.json")) for row in json.loads(file.read_text())]
+
+
 def settings(names: Sequence[str]) -> dict[Setting, dict[int, Row]]:
     """Return the rows by method and objective, and by seed."""
     groups: dict[Setting, dict[int, Row]] = defaultdict(dict)
@@ -166,6 +230,8 @@ def _mean(found: Sequence[float | None], metric: str) -> str:
 
 
 def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    if not lines:
+        return "*No runs have been recorded yet.*"
     head, *body = (f"| {' | '.join(line)} |" for line in lines)
     return "\n".join([head, "|---" * len(lines[0]) + "|", *body])
 
@@ -181,6 +247,10 @@ FEW_LABELS = {
     ("linear_top1", None): "linear, all labels",
     ("knn_top1", None): "kNN, all labels",
 }
+LABEL_SHARES = {
+    f"label_shares/{share}% labels/logistic_top1": f"{share} % of the labels"
+    for share in (1, 5, 10, 20, 30, 50)
+} | {"label_shares/logistic_top1": "all labels"}
 NARROW = ("methods_cifar10_narrow", "lightly_cifar10_narrow")
 DUAL, INFO = "DualTemperature", "InfoNCE"
 NARROW_PAIRS = [
@@ -193,6 +263,14 @@ TABLES: dict[str, Callable[[], str]] = {
     "few labels": few_labels,
     "accuracy of methods": lambda: means(NARROW, ACCURACIES),
     "geometry of methods": lambda: means(NARROW, GEOMETRY),
+    "choosing by linear accuracy": lambda: _markdown(choosing.trust_table("linear_top1")),
+    "choosing by kNN accuracy": lambda: _markdown(choosing.trust_table("knn_top1")),
+    "linear accuracy by temperature": lambda: _markdown(choosing.temperature_table("InfoNCE", "linear_top1")),
+    "kNN accuracy by temperature": lambda: _markdown(choosing.temperature_table("InfoNCE", "knn_top1")),
+    "RECLAIM": lambda: _markdown(reclaim(ACCURACIES)),
+    "RECLAIM with few labels": lambda: _markdown(reclaim(list(LABEL_SHARES))),
+    "gradient dissipation": lambda: _markdown(dissipation()),
+    "sensitivity over temperature": lambda: _markdown(choosing.sensitivity_table()),
     "differences of methods": lambda: differences("methods_cifar10_narrow", NARROW_PAIRS, "knn_top1"),
 }
 """Tables by the name that a page gives."""
@@ -217,6 +295,7 @@ def main() -> None:
     if options.action == "collect":
         collect(options.runs)
         return
+    choosing.save()
     for page in PAGES:
         page.write_text(rendered(page.read_text()))
 

@@ -46,6 +46,7 @@ GROUPS = {
         "compare": Command(
             "ssl_vision.compare.compare:run", "compare runs with equal seeds, with statistics"
         ),
+        "choose": Command("ssl_vision.compare.choose:run", "choose a run without labels"),
         "reproduce": Command("ssl_vision.reproduce.reproduce:run", "reproduce the tables of papers"),
     },
     "reports": {

@@ -33,7 +33,7 @@ NOT_RUN = {
     r"--format (torchvision|timm)": "a network of width 64; tests/export/test_export.py has one",
     r"--push |hf://": "the Hugging Face Hub; tests/export/test_hub.py has a stand-in",
     r"evaluate .*(--encoder|--beside) ": "other weights; tests/evaluation/test_other_networks.py has some",
-    r"^ssl-vision (runs|sweep|reproduce|compare)\b": "several runs; tests of these packages have them",
+    r"^ssl-vision (runs|sweep|reproduce|compare|choose)\b": "several runs; tests of these packages have them",
     r"^ssl-vision report\b": "tests/report runs it",
 }
 """Commands of ssl-vision that are only parsed."""

@@ -27,7 +27,7 @@ def imported(commands, names):
 
 def test_commands_that_read_files_alone_import_no_torch():
     commands = [
-        *[[name, "--help"] for name in ("runs", "sweep", "compare", "doctor", "reproduce", "list")],
+        *[[name, "--help"] for name in ("runs", "choose", "sweep", "compare", "doctor", "reproduce", "list")],
         ["runs", "no/such/folder"],
         ["fit", "--help"],
     ]

@@ -15,6 +15,11 @@ from ssl_vision.runs.registry import Run
 FILE = Path(__file__).parent.parent / "benchmarks" / "results.py"
 
 
+@pytest.fixture(autouse=True)
+def benchmarks(monkeypatch):
+    monkeypatch.syspath_prepend(FILE.parent)
+
+
 @pytest.fixture
 def results(monkeypatch, tmp_path):
     spec = importlib.util.spec_from_file_location("results", FILE)
@@ -85,6 +90,46 @@ def test_differences_are_paired_by_seed(results, rows):
         f"| SimCLR, DCL | SimCLR, MACL | +2.00 | −{-low:.2f} to +{high:.2f} | {2 * test.pvalue:.2g} |"
     )
     assert second.startswith("| SimCLR, MACL | SimCLR, DCL | −2.00 |")
+
+
+def test_reclaims_runs_are_grouped_by_negatives_and_weight(results, tmp_path):
+    def row(negatives, nearest, weight, *values):
+        test = {"test/knn_top1": values[0], "test/label_shares/1% labels/logistic_top1": values[-1]}
+        return {"negatives": negatives, "nearest": nearest, "weight": weight, "test": test}
+
+    rows = [row("nearest", 100, 0.1, 0.5), row("nearest", 100, 0.1, 0.6), row("nearest", 10, 0.1, 0.4)]
+    (tmp_path / "reclaim_k.json").write_text(json.dumps(rows))
+    rows = [row("random", 100, 0.1, 0.3), row("nearest", 100, 0.0, 0.2, 0.1)]
+    (tmp_path / "reclaim_weight.json").write_text(json.dumps(rows))
+    assert results.reclaim(["knn_top1", next(iter(results.LABEL_SHARES))]) == [
+        ["negatives of RECLAIM", "λ", "kNN %", "1 % of the labels", "seeds"],
+        ["none", "0", "20.00", "10.00", "1"],
+        ["10 nearest", "0.1", "40.00", "40.00", "1"],
+        ["100 nearest", "0.1", "55.00 ± 7.07", "55.00 ± 7.07", "2"],
+        ["random", "0.1", "30.00", "30.00", "1"],
+    ]
+
+
+def test_dissipation_is_the_loss_after_the_best_validation(results, tmp_path):
+    rows = [
+        {"objective": "DCL", "curves": {"val/knn_top1": [[1, 0.3], [2, best], [3, 0.4]]}}
+        for best in (0.5, 0.46)
+    ]
+    rows[0]["curves"]["gradient/alignment_norm"] = [[1, 1.0], [2, 3.0], [3, 2.0]]
+    (tmp_path / "gradient_dissipation.json").write_text(json.dumps(rows[:1]))
+    (_, line) = results.dissipation()
+    assert line == ["DCL", "50.00", "40.00", "10.00", "1.000 to 2.000", "", "1"]
+    (tmp_path / "gradient_dissipation.json").write_text(json.dumps(rows))
+    assert results.dissipation()[1][3:6] == [f"8.00 ± {stdev([10, 6]):.2f}", "", ""]
+
+
+def test_curves_keep_their_ends(results, tiny_run, monkeypatch):
+    run = Run(tiny_run)
+    every = [(step, value) for step, _, value in run.curve("train/loss")]
+    assert len(every) > 3
+    assert results.curve(run, "train/loss") == every[:10]
+    monkeypatch.setattr(results, "_POINTS", 2)
+    assert results.curve(run, "train/loss") == [every[0], every[-1]]
 
 
 def test_few_labels_are_those_of_the_demo(script):

@@ -12,7 +12,7 @@ from ssl_vision.callbacks.embedding import embedded, embedded_pairs
 from ssl_vision.data import BANK, QUERIES, Batch, ImageData
 from ssl_vision.descriptions import LAYERS
 from ssl_vision.methods import Layers
-from ssl_vision.metrics import Alignment, KNNAccuracy, Ranking, Representation
+from ssl_vision.metrics import Alignment, KNNAccuracy, LiDAR, Ranking, Representation, effective_rank, lidar
 
 
 class RepresentationMetrics(pl.Callback):
@@ -27,6 +27,9 @@ class RepresentationMetrics(pl.Callback):
     If the classes have superclasses, as in CIFAR-100, ``val/spearman`` and ``val/kendall`` measure how well
     the cosines of the queries' views rank pairs of the same image above those of the same class, of the same
     superclass, and of different superclasses.
+
+    With ``extended``, ``val/effective_rank`` of the queries' plain images and ``val/lidar`` of two views of
+    each query are measured on the backbone.
 
     ``trainer.check_val_every_n_epoch`` sets the interval, and ``data.val`` selects the images.
 
@@ -50,6 +53,7 @@ class RepresentationMetrics(pl.Callback):
         queries: batches (images, labels) of the images that are classified; requires ``encoder``.
         pairs: batches that begin with two views of the same images, for ``val/alignment``; None omits it.
             Requires ``encoder``.
+        extended: also log ``val/effective_rank`` and ``val/lidar``, which take O(N F²) operations in float64.
 
     Raises:
         ValueError: k or temperature is not positive, or only some of ``encoder``, ``bank`` and ``queries``
@@ -68,6 +72,7 @@ class RepresentationMetrics(pl.Callback):
         bank: Iterable[Any] | None = None,
         queries: Iterable[Any] | None = None,
         pairs: Iterable[Any] | None = None,
+        extended: bool = False,
     ) -> None:
         if (k is not None and k < 1) or not temperature > 0:
             raise ValueError(f"k and temperature must be positive, got k={k} and temperature={temperature}")
@@ -75,11 +80,13 @@ class RepresentationMetrics(pl.Callback):
             raise ValueError("encoder, bank and queries must be given together, and pairs requires them")
         self.k, self.temperature, self.rank_floor = k, temperature, rank_floor
         self.encoder, self.bank, self.queries, self.pairs = encoder, bank, queries, pairs
+        self.extended = extended
         self._knn: KNNAccuracy | None = None
         self._ranking: Ranking | None = None
         self._superclasses: Tensor | None = None
         self._representation: dict[str, Representation] = {}
         self._alignment: dict[str, Alignment] = {}
+        self._lidar: LiDAR | None = None
 
     @staticmethod
     def _labelled(trainer: pl.Trainer) -> bool:
@@ -100,6 +107,7 @@ class RepresentationMetrics(pl.Callback):
             self._ranking = Ranking().to(device)
         self._representation = {name: Representation().to(device) for name in Layers._fields}
         self._alignment = {name: Alignment().to(device) for name in Layers._fields}
+        self._lidar = LiDAR().to(device) if self.extended else None
 
     def on_validation_batch_end(
         self,
@@ -127,6 +135,8 @@ class RepresentationMetrics(pl.Callback):
         for name in Layers._fields:
             self._representation[name].update(getattr(plain, name).float(), batch.labels)
             self._alignment[name].update(*getattr(views, name).float().chunk(2))
+        if self._lidar is not None:
+            self._lidar.update(*views.backbone.float().chunk(2))
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Compute and log the metrics."""
@@ -143,11 +153,16 @@ class RepresentationMetrics(pl.Callback):
             values: dict[str, Tensor] = self._representation[name].compute()
             values["alignment"] = self._alignment[name].compute()
             ranks[name] = float(values["rankme"])
+            if self._lidar is not None and name == "backbone":
+                with self._representation[name].sync_context():
+                    values["effective_rank"] = effective_rank(self._representation[name].rows()[0])
+                values["lidar"] = self._lidar.compute()
             for key, value in values.items():
                 if not torch.isnan(value):
                     pl_module.log(f"val/{key}{LAYERS[name]}", value.float(), sync_dist=True)
         self._warn_of_collapse(pl_module, {name: ranks[name] for name in ("backbone", "projector")})
         self._knn, self._ranking, self._representation, self._alignment = None, None, {}, {}
+        self._lidar = None
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Measure the encoder given by its path, in epochs with a validation."""
@@ -173,10 +188,15 @@ class RepresentationMetrics(pl.Callback):
         top1 = _accuracy(knn)
         values: dict[str, Tensor] = {} if top1 is None else {"knn_top1": top1}
         values |= representation.compute()
+        if self.extended:
+            values["effective_rank"] = effective_rank(queries)
         if self.pairs is not None:
             alignment = Alignment(sync_on_compute=False)
-            alignment.update(*embedded_pairs(pl_module, self.encoder, self.pairs))
+            views = embedded_pairs(pl_module, self.encoder, self.pairs)
+            alignment.update(*views)
             values["alignment"] = alignment.compute()
+            if self.extended:
+                values["lidar"] = lidar(torch.stack(views, dim=1))
         values = trainer.strategy.broadcast(values)  # BatchNorm statistics may differ between processes
         for key, value in values.items():
             if not torch.isnan(value):

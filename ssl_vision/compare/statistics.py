@@ -1,4 +1,4 @@
-"""Statistics of paired values, with one pair for each seed."""
+"""Statistics of paired values, with one pair for each seed or each run."""
 
 import math
 from collections.abc import Sequence
@@ -91,6 +91,42 @@ def t_interval(values: Sequence[float] | Floats, *, level: float = 0.95) -> floa
         raise ValueError(f"an interval needs two values, got {n}")
     spread = float(np.std(values, ddof=1)) if np.ptp(values) else 0.0
     return float(stats.t.ppf((1 + level) / 2, n - 1)) * spread / math.sqrt(n)
+
+
+def spearman(
+    first: Sequence[float], second: Sequence[float], *, alpha: float = 0.05
+) -> tuple[float, tuple[float, float]] | None:
+    """Spearman's rank correlation, with the percentile interval of 10,000 bootstrap samples of the pairs.
+
+    Samples in which all values of a side are equal, which have no correlation, are left out.
+
+    Returns:
+        The correlation and its 1 − alpha interval; None for fewer than 10 pairs or if one side is constant.
+
+    Raises:
+        ValueError: The lengths differ, or a value is not finite.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"expected pairs, got {len(first)} and {len(second)} numbers")
+    pairs = np.array([first, second], dtype=np.float64)
+    if not np.isfinite(pairs).all():
+        raise ValueError("expected finite numbers")
+    if len(first) < _BOOTSTRAPPED or not np.ptp(pairs, axis=1).all():
+        return None
+    drawn = np.random.default_rng(0).integers(len(first), size=(10_000, len(first)))
+    samples = _rank_correlation(pairs[:, drawn])
+    low, high = np.quantile(samples[np.isfinite(samples)], [alpha / 2, 1 - alpha / 2])
+    return float(_rank_correlation(pairs)), (float(low), float(high))
+
+
+def _rank_correlation(pairs: Floats) -> Floats:
+    """Correlate the ranks of the two sides (2, …, n) of pairs; NaN if one side is constant."""
+    ranks = stats.rankdata(pairs, axis=-1)
+    ranks -= ranks.mean(axis=-1, keepdims=True)
+    squares = (ranks**2).sum(axis=-1)
+    with np.errstate(invalid="ignore"):
+        correlation: Floats = (ranks[0] * ranks[1]).sum(axis=-1) / np.sqrt(squares[0] * squares[1])
+    return correlation
 
 
 def wilcoxon(differences: Sequence[float] | Floats) -> float:

@@ -1,4 +1,4 @@
-"""Subsets of 1 % and 10 % of the labels, which are the same images for everyone."""
+"""Subsets of the labels, which are the same images for everyone."""
 
 import sys
 from importlib.resources import files
@@ -11,9 +11,12 @@ from torch import Tensor
 from ssl_vision.data import CIFAR10
 from ssl_vision.evaluation.stratified import stratified
 
-Labels = Literal["all", "1%", "10%"]
+Labels = Literal["all", "1%", "5%", "10%", "20%", "30%", "50%"]
 
-SHARES = {"1%": 0.01, "10%": 0.1}
+SHARES = {"1%": 0.01, "5%": 0.05, "10%": 0.1, "20%": 0.2, "30%": 0.3, "50%": 0.5}
+_LISTED = ("1%", "10%")
+"""Shares with an index file for CIFAR-10."""
+
 SEED = 0
 _SHIPPED = files("ssl_vision.evaluation") / "subsets"
 
@@ -49,7 +52,7 @@ def label_subset(labels: Tensor, share: Labels, data: str) -> Tensor:
 def write(folder: Path, root: Path) -> None:
     """Write the subsets of CIFAR-10, with official files below ``root``, as sorted rows, ten in a line."""
     labels = CIFAR10(root=root).split("train").labels
-    for share in SHARES:
+    for share in _LISTED:
         rows = stratified(labels, SHARES[share], seed=SEED).nonzero()[:, 0].tolist()
         lines = [" ".join(map(str, rows[start : start + 10])) for start in range(0, len(rows), 10)]
         (folder / _name("CIFAR10", share)).write_text("\n".join(lines) + "\n", encoding="utf-8")

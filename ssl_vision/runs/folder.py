@@ -21,6 +21,7 @@ _ROOT = "data.init_args.root"
 # Settings that do not change the result, so that a continued run may change them. See `significant` for two
 # exceptions: the root of an ImageFolder, and the length of a run whose learning-rate schedule depends on it.
 _FREE = (
+    "metrics.extended",
     "name",
     "runs_dir",
     "save_every_n_steps",

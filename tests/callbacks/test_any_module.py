@@ -23,7 +23,7 @@ from ssl_vision.callbacks import (
     SkipNonFiniteSteps,
 )
 from ssl_vision.errors import InputError
-from ssl_vision.metrics import Alignment, KNNAccuracy, Representation
+from ssl_vision.metrics import Alignment, KNNAccuracy, Representation, effective_rank, lidar
 from ssl_vision.objectives import DCL, InfoNCE, SupCon
 
 
@@ -102,7 +102,8 @@ def test_the_encoder_is_measured_on_loaders(tmp_path):
         "queries": DataLoader(queries, 16),
         "pairs": DataLoader(views, 5),
     }
-    model, metrics = TutorialSimCLR(NTXentLoss()), RepresentationMetrics(k=3, encoder="backbone", **loaders)
+    model = TutorialSimCLR(NTXentLoss())
+    metrics = RepresentationMetrics(k=3, encoder="backbone", extended=True, **loaders)
     model.backbone[1].eval()  # frozen, and stays so
     logged = train(model, [metrics], tmp_path)
     assert model.training
@@ -119,6 +120,7 @@ def test_the_encoder_is_measured_on_loaders(tmp_path):
     representation.update(asked, queries[:][1])
     alignment.update(asked, flipped)
     expected = {"knn_top1": knn.compute(), "alignment": alignment.compute(), **representation.compute()}
+    expected |= {"effective_rank": effective_rank(asked), "lidar": lidar(torch.stack([asked, flipped], 1))}
     for key, value in expected.items():
         assert logged[f"val/{key}"] == pytest.approx(float(value), rel=1e-3, abs=1e-5), key
 

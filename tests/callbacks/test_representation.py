@@ -15,7 +15,15 @@ from ssl_vision.data import Digits, ImageFolder, Views, fold
 from ssl_vision.data.random import Stream
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.methods import Layers, SimCLR
-from ssl_vision.metrics import Alignment, KNNAccuracy, Representation, rank_correlation
+from ssl_vision.metrics import (
+    Alignment,
+    KNNAccuracy,
+    Representation,
+    effective_rank,
+    lidar,
+    rank_correlation,
+)
+from ssl_vision.runs.folder import differences
 
 SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
 
@@ -23,7 +31,7 @@ SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 
 def validate(model, data, **options):
     trainer = pl.Trainer(
         accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        callbacks=[RepresentationMetrics(k=7, temperature=0.2)], **options,
+        callbacks=[RepresentationMetrics(k=7, temperature=0.2, **options)],
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -50,6 +58,23 @@ def test_logged_numbers_are_the_metrics_of_the_network(val):
         expected = representation.compute() | {"alignment": alignment.compute()}
         for key, value in expected.items():
             assert logged[f"val/{key}{suffix}"] == pytest.approx(float(value), rel=1e-4), key
+
+
+def test_effective_rank_and_lidar_are_logged_if_asked_for():
+    data, model = Digits(seed=0), SimCLR(**SMALL)
+    plain, extended = (validate(model, data, extended=extended)[0] for extended in (False, True))
+    assert set(extended) - set(plain) == {"val/effective_rank", "val/lidar"}
+    queries = data.val_dataloader()[0].data
+    seen = embed(model, queries, data.views)["backbone"]
+    views = embed_views(model, queries, data.views, seed=fold(0, Stream.QUERIES))["backbone"]
+    assert extended["val/effective_rank"] == pytest.approx(float(effective_rank(seen)), rel=1e-4)
+    assert extended["val/lidar"] == pytest.approx(float(lidar(views.transpose(0, 1))), rel=1e-3)
+
+
+def test_a_run_continues_with_or_without_the_extended_metrics():
+    plain = {"metrics": {"k": 5}}
+    assert differences(plain, {"metrics": {"k": 5, "extended": True}}) == []
+    assert len(differences(plain, {"metrics": {"k": 6, "extended": False}})) == 1
 
 
 def test_where_classes_have_superclasses_the_ranking_is_logged(monkeypatch):

@@ -12,6 +12,7 @@ from ssl_vision.compare.statistics import (
     holm,
     paired,
     smallest_wilcoxon_p,
+    spearman,
     t_interval,
     wilcoxon,
 )
@@ -197,3 +198,32 @@ def test_an_interval_or_an_effect_of_one_value_is_refused():
     for call in (lambda: t_interval([1.0]), lambda: detectable_effect(1)):
         with pytest.raises(ValueError, match="needs two"):
             call()
+
+
+def test_rank_correlation_and_its_interval_are_scipys():
+    draw = np.random.default_rng(1)
+    first = draw.normal(size=24)
+    second = np.round(first + draw.normal(size=24), 1)  # with ties
+    found = spearman(first, second)
+    assert found is not None
+    correlation, interval = found
+    assert correlation == pytest.approx(stats.spearmanr(first, second).statistic)
+    expected = stats.bootstrap(
+        (first, second), lambda x, y: stats.spearmanr(x, y).statistic, paired=True, vectorized=False,
+        method="percentile", n_resamples=2000, rng=np.random.default_rng(2),
+    ).confidence_interval  # fmt: skip
+    assert interval == pytest.approx((expected.low, expected.high), abs=0.04)
+
+
+def test_a_rank_correlation_takes_ten_pairs_that_differ():
+    ten = list(range(10))
+    for other, expected in ((ten, 1), (ten[::-1], -1)):
+        found = spearman(ten, other)
+        assert found is not None
+        assert (found[0], *found[1]) == pytest.approx((expected,) * 3)
+    assert spearman(ten[:9], ten[:9]) is None
+    assert spearman(ten, [1] * 10) is None
+    with pytest.raises(ValueError, match="expected pairs"):
+        spearman(ten, ten[:9])
+    with pytest.raises(ValueError, match="finite"):
+        spearman(ten, [math.nan] * 10)

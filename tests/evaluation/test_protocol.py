@@ -244,8 +244,8 @@ def test_files_that_are_no_protocol_are_refused_in_one_line(run, tmp_path, capsy
     [
         (
             ["--protocol=lightli"],
-            "no protocol 'lightli'; there are check, dinov2, dkobak, few_labels, finetune, lightly, macl, "
-            "online, robustness, solo, all, and",
+            "no protocol 'lightli'; there are check, dinov2, dkobak, few_labels, finetune, label_shares, "
+            "lightly, macl, online, robustness, solo, all, and",
         ),
         (["--protocol=absent.yaml"], "absent.yaml cannot be read"),
         (["--protocol=solo", "--k=3"], "change the protocol macl only"),

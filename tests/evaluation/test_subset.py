@@ -10,8 +10,10 @@ from ssl_vision.evaluation.subset import SEED, label_subset, write
 LABELS = torch.arange(50_000) % 10
 
 
-@pytest.mark.parametrize(("share", "count"), [("1%", 500), ("10%", 5_000)])
-def test_the_files_have_their_share_once_each(share, count):
+@pytest.mark.parametrize(
+    ("share", "count"), [("1%", 500), ("5%", 2_500), ("10%", 5_000), ("30%", 15_000), ("50%", 25_000)]
+)
+def test_a_subset_has_its_share_once_each(share, count):
     kept = label_subset(LABELS, share, "CIFAR10")
     assert int((kept >= 0).sum()) == count
     assert torch.equal(kept[kept >= 0], LABELS[kept >= 0])

@@ -1,0 +1,159 @@
+"""Measure how well metrics of the validation images rank runs by their accuracy on the test images.
+
+    python benchmarks/choosing.py
+
+The runs are the rows of benchmarks/results/choosing_*.json, which ``benchmarks/results.py collect`` writes.
+The script prints the tables of docs/choosing.md. ``benchmarks/results.py render`` writes them into the page,
+and the correlations into ssl_vision/compare/trust.json, from which ``ssl-vision choose`` reads them.
+"""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ssl_vision.compare.choose import orientation
+from ssl_vision.compare.statistics import spearman
+from ssl_vision.compare.trust import FILE, Trust
+from ssl_vision.descriptions import description_of
+
+RESULTS = Path(__file__).parent / "results"
+METRICS = ("rankme", "effective_rank", "lidar", "uniformity", "alignment", "sensitivity", "knn_top1")
+"""Metrics of the validation images. The last one needs labels, and is the reference."""
+
+ACCURACIES = ("linear_top1", "knn_top1")
+PROTOCOL = "choosing"
+"""Name of the protocol of benchmarks/choosing.yaml, in the names of the accuracies."""
+
+Row = dict[str, Any]
+
+
+def rows_by_data() -> dict[str, list[Row]]:
+    """Return the rows of all runs by data set."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for file in sorted(RESULTS.glob("choosing_*.json")):
+        for row in json.loads(file.read_text()):
+            groups[row["data"]].append(row)
+    return groups
+
+
+def trust(metric: str, accuracy: str, data: str, rows: Sequence[Row]) -> Trust | None:
+    """Return how well a metric ranks the runs of a data set; None for too few runs or equal values.
+
+    Args:
+        metric: metric of the validation images.
+        accuracy: metric of the test images at the encoder.
+        data: class of the data set.
+        rows: its runs; those without one of the two values are left out.
+    """
+    pairs = [(row["validation"].get(metric), row["test"].get(f"test/{PROTOCOL}/{accuracy}")) for row in rows]
+    known = [(orientation(metric) * first, second) for first, second in pairs if None not in (first, second)]
+    finite = [pair for pair in known if all(map(math.isfinite, pair))]
+    values, accuracies = [pair[0] for pair in finite], [pair[1] for pair in finite]
+    correlation = spearman(values, accuracies)
+    if correlation is None:
+        return None
+    rho, (low, high) = correlation
+    top = max(accuracies)
+    numbers = rho, low, high, top - max(finite)[1], top - fmean(accuracies)
+    return Trust(data, metric, accuracy, len(finite), *(round(number, 6) for number in numbers))
+
+
+def measured(accuracy: str) -> list[Trust]:
+    """Return the measurements of all metrics on all data sets."""
+    return [
+        found
+        for data, rows in rows_by_data().items()
+        for metric in METRICS
+        if (found := trust(metric, accuracy, data, rows)) is not None
+    ]
+
+
+def trust_table(accuracy: str) -> list[list[str]]:
+    """Return a table with a line for each metric, and two columns for each data set."""
+    found = {(each.metric, each.data): each for each in measured(accuracy)}
+    names = list(dict.fromkeys(data for _, data in found))
+    lines = [["chosen by", *(head for name in names for head in (f"{name}: Spearman", "loss"))]]
+    for metric in METRICS:
+        lines.append([_title(metric)])
+        for name in names:
+            each = found.get((metric, name))
+            interval = "" if each is None else f"{each.spearman:.2f} ({each.low:.2f} to {each.high:.2f})"
+            lines[-1] += [interval.replace("-", "−"), "" if each is None else f"{100 * each.regret:.2f}"]
+    lines.append(["chance"])
+    for name in names:
+        each = next(trust for trust in found.values() if trust.data == name)
+        lines[-1] += ["", f"{100 * each.random_regret:.2f}"]
+    return lines if names else []
+
+
+def temperature_table(objective: str, accuracy: str) -> list[list[str]]:
+    """Return the mean accuracy at each temperature by data set, with the highest in bold."""
+    groups: dict[tuple[str, float], list[float]] = defaultdict(list)
+    for name, rows in rows_by_data().items():
+        for row in rows:
+            value = row["test"].get(f"test/{PROTOCOL}/{accuracy}")
+            if row["objective"] == objective and value is not None:
+                groups[name, row["temperature"]].append(100 * value)
+    names = list(dict.fromkeys(name for name, _ in groups))
+    best = {
+        name: max(fmean(values) for (other, _), values in groups.items() if other == name) for name in names
+    }
+    lines = [["τ", *names]]
+    for temperature in sorted({each for _, each in groups}):
+        means = [
+            fmean(groups[name, temperature]) if (name, temperature) in groups else None for name in names
+        ]
+        cells = (
+            "" if mean is None else f"**{mean:.2f}**" if mean == best[name] else f"{mean:.2f}"
+            for name, mean in zip(names, means, strict=True)
+        )
+        lines.append([f"{temperature:g}", *cells])
+    return lines if names else []
+
+
+def sensitivity_table() -> list[list[str]]:
+    """Return a line for each layer and set of pairs that benchmarks/sensitivity.py measured, best first."""
+    file = RESULTS / "sensitivity.json"
+    rows = json.loads(file.read_text())["rows"] if file.exists() else []
+    temperatures = list(rows[0]["values"]) if rows else []
+    lines = [
+        ["layer", "images", "pairs", *(f"τ = {each}" for each in temperatures), "Spearman", "same order"]
+    ]
+    for row in sorted(rows, key=lambda row: -2.0 if row["spearman"] is None else -row["spearman"]):
+        rho = row["spearman"]
+        end = ["", ""] if rho is None else [f"{rho:.2f}".replace("-", "−"), "yes" if rho > 0.999 else "no"]
+        values = [f"{value:.3f}" for value in row["values"].values()]
+        lines.append([row["layer"], row["split"], row["pairs"], *values, *end])
+    return lines if rows else []
+
+
+def save() -> None:
+    """Write the measurements for ``ssl-vision choose``."""
+    rows = [asdict(each) for each in measured(ACCURACIES[0]) if each.metric != "knn_top1"]
+    FILE.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def _title(metric: str) -> str:
+    title = description_of(metric).title
+    labels = "labels" in description_of(metric).needs
+    return f"{title} (validation labels)" if labels else title
+
+
+def main() -> None:
+    """Print the tables."""
+    for accuracy in ACCURACIES:
+        print(f"\n{accuracy}, correlation and loss of accuracy in points:")
+        for line in trust_table(accuracy):
+            print(" | ".join(line))
+        print(f"\nInfoNCE, {accuracy} in percent by temperature:")
+        for line in temperature_table("InfoNCE", accuracy):
+            print(" | ".join(line))
+
+
+if __name__ == "__main__":
+    main()

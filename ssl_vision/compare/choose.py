@@ -1,0 +1,125 @@
+"""``ssl-vision choose``: the run with the best value of a metric that needs no test images."""
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from ssl_vision.cli.parser import ArgumentParser
+from ssl_vision.compare.trust import Trust, read_trust
+from ssl_vision.descriptions import MetricDescription, description_of
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.rows import aligned
+from ssl_vision.runs.registry import Run, find_runs, readable
+
+Metric = Literal["rankme", "effective_rank", "lidar", "uniformity", "alignment", "sensitivity"]
+
+_EXTENDED = ("effective_rank", "lidar")
+"""Metrics that validation measures only with ``--metrics.extended true``."""
+
+_ON_VIEWS = ("lidar", "alignment")
+"""Metrics of random views, which depend on the augmentation."""
+
+_LISTED = 5
+
+
+def run(args: Sequence[str]) -> None:
+    """Recommend the finished run whose last validation has the best value of a metric, or say why not.
+
+    Metrics are those of the validation images, so the test images choose nothing. All but sensitivity need
+    no labels. Prints how well the metric ranked the runs of docs/choosing.md by their test accuracy:
+    Spearman's correlation, and the accuracy that choosing by it loses. A run is recommended only if the
+    interval of the correlation is above 0, on the data set of the runs if it was measured, otherwise on all.
+
+    Raises:
+        InputError: no finished run has the metric, or the runs differ in data or encoder.
+    """
+    parser = ArgumentParser(prog="ssl-vision choose", description=run.__doc__)
+    parser.add_argument(
+        "paths", nargs="*", type=str, help="Run directories, or directories of them (default: runs)."
+    )
+    parser.add_argument("--by", type=Metric, default="rankme", help="Metric of the last validation.")
+    options = parser.parse_args(list(args))
+    metric = description_of(options.by)
+    ranked = _ranked(readable(find_runs(options.paths or ["runs"]), "choose"), metric)
+    lines = [["run", "epoch", metric.heading]]
+    for each in ranked[:_LISTED]:
+        _, epoch, value = each.curve(metric.logged_name)[-1]
+        lines.append([str(each.folder.path), str(epoch + 1), metric.shown(value)])
+    more = f"and {len(ranked) - _LISTED} more\n" if len(ranked) > _LISTED else ""
+    print(f"{aligned(lines)}\n{more}")
+    print("\n".join(_advice(ranked, metric, read_trust(metric.name, ranked[0].setting("data")))))
+
+
+def orientation(metric: str) -> int:
+    """Return −1 if low values of a metric are better, otherwise 1.
+
+    Example:
+        >>> orientation("alignment"), orientation("rankme")
+        (-1, 1)
+    """
+    return -1 if description_of(metric).direction == "lower" else 1
+
+
+def _ranked(runs: Sequence[Run], metric: MetricDescription) -> list[Run]:
+    """Return the finished runs that have the metric, best first.
+
+    Raises:
+        InputError: there is none, or two runs cannot be compared.
+    """
+    finished = [each for each in runs if each.status == "finished"]
+    values = {each: each.last(metric.logged_name) for each in finished}
+    measured = {each: value for each, value in values.items() if value is not None and math.isfinite(value)}
+    for count, why in (
+        (len(runs) - len(finished), "not finished"),
+        (len(finished) - len(measured), f"without {metric.logged_name}"),
+    ):
+        if count:
+            print(f"ssl-vision choose: skipped {count} of {len(runs)} runs: {why}", file=sys.stderr)
+    if not measured:
+        hint = ": train with --metrics.extended true" if metric.name in _EXTENDED else ""
+        raise InputError(f"no finished run has {metric.logged_name} in its metrics.csv{hint}")
+    for name, settings in {
+        "data": {each.setting("data") for each in measured},
+        "encoder": {each.described("model.encoder") for each in measured},
+        "validation images": {each.validated_on for each in measured},
+    }.items():
+        if len(settings) > 1:
+            shown = ", ".join(sorted(map(str, settings)))
+            raise InputError(f"the runs differ in their {name}, on which {metric.title} depends: {shown}")
+    return sorted(measured, key=lambda each: -orientation(metric.name) * measured[each])
+
+
+def _advice(ranked: Sequence[Run], metric: MetricDescription, trust: Sequence[Trust]) -> Iterator[str]:
+    """State how well the metric ranked the measured runs, and recommend a run and an epoch, or neither."""
+    best, data = ranked[0], ranked[0].setting("data")
+    if trust and trust[0].data != data:
+        yield f"{metric.title} was not compared with test accuracy on {data}, but on other data sets."
+    for each in trust:
+        accuracy = description_of(each.accuracy)
+        yield (
+            f"{each.data}, {each.runs} runs: Spearman's correlation of {metric.title} with {accuracy.title} "
+            f"accuracy is {each.spearman:.2f} (95 % interval {each.low:.2f} to {each.high:.2f}). "
+            f"Choosing by it loses {100 * each.regret:.2f} points, at random {100 * each.random_regret:.2f}."
+        )
+    if metric.name in _ON_VIEWS and len({str(each.setting("data.views")) for each in ranked}) > 1:
+        yield f"The runs differ in their augmentation, and {metric.title} is measured on augmented images."
+    doubtful = [each.data for each in trust if each.low <= 0]
+    if len(ranked) < 2:
+        yield f"Cannot tell: there is only one finished run with {metric.logged_name}."
+    elif not trust:
+        yield f"Cannot tell: {metric.title} was not compared with test accuracy on any data set."
+    elif doubtful:
+        yield f"Cannot tell: the interval is not above 0 on {', '.join(doubtful)}."
+    else:
+        curve = [
+            (orientation(metric.name) * value, epoch + 1)
+            for _, epoch, value in best.curve(metric.logged_name)
+        ]
+        (_, top), (_, last) = max(curve), curve[-1]
+        yield f"Recommended: {best.folder.path}, epoch {last}."
+        if top != last:
+            yield (
+                f"Its {metric.title} was better after epoch {top}, "
+                "but only last epochs were compared with accuracy."
+            )

@@ -1,0 +1,154 @@
+"""``ssl-vision choose`` on hand-made run directories."""
+
+import json
+
+import pytest
+import yaml
+
+from ssl_vision.compare import trust
+from ssl_vision.compare.choose import orientation
+from ssl_vision.main import main
+
+GOOD = {
+    "data": "Digits",
+    "metric": "rankme",
+    "accuracy": "linear_top1",
+    "runs": 24,
+    "spearman": 0.8,
+    "low": 0.5,
+    "high": 0.9,
+    "regret": 0.0125,
+    "random_regret": 0.06,
+}
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """Write the measurements that the command reads."""
+    file = tmp_path / "trust.json"
+    monkeypatch.setattr(trust, "FILE", file)
+    monkeypatch.chdir(tmp_path)
+    return lambda *rows: file.write_text(json.dumps([GOOD | row for row in rows]))
+
+
+def run(path, *values, metric="rankme", epochs=None, data="Digits", width=4, scale=0.1):
+    """A run whose validations had some values of a metric; it is unfinished if ``epochs`` is higher."""
+    config = {
+        "seed_everything": 0,
+        "model": {"init_args": {"encoder": {"class_path": "ResNet", "init_args": {"width": width}}}},
+        "data": {"class_path": data, "init_args": {"views": {"scale": [scale, 1]}}},
+        "trainer": {"max_epochs": epochs or len(values)},
+    }
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    lines = [f"{4 * i + 3},{i},{value}" for i, value in enumerate(values)]
+    (path / "metrics.csv").write_text("\n".join([f"step,epoch,val/{metric}", *lines]) + "\n")
+
+
+def chosen(capsys, *args):
+    assert main(["choose", *args]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_run_with_the_best_last_value_is_recommended_with_its_trust(measured, tmp_path, capsys):
+    measured({}, {"data": "CIFAR10", "spearman": -0.5, "low": -0.8})
+    for name, values in {"a": (9, 5), "b": (1, 7), "c": (2, 6)}.items():
+        run(tmp_path / "runs" / name, *values)
+    lines = chosen(capsys)
+    assert [line.split() for line in lines[1:4]] == [
+        [f"runs/{name}", "2", f"{value}.000"] for name, value in (("b", 7), ("c", 6), ("a", 5))
+    ]
+    assert lines[-2:] == [
+        "Digits, 24 runs: Spearman's correlation of RankMe with linear accuracy is 0.80 (95 % interval 0.50 "
+        "to 0.90). Choosing by it loses 1.25 points, at random 6.00.",
+        "Recommended: runs/b, epoch 2.",
+    ]
+
+
+def test_a_better_earlier_epoch_is_stated(measured, tmp_path, capsys):
+    measured({})
+    run(tmp_path / "runs" / "a", 5, 9, 8)
+    run(tmp_path / "runs" / "b", 1, 2, 3)
+    *_, recommended, earlier = chosen(capsys)
+    assert recommended == "Recommended: runs/a, epoch 3."
+    assert earlier.startswith("Its RankMe was better after epoch 2, but")
+
+
+def test_low_values_of_some_metrics_are_better(measured, tmp_path, capsys):
+    measured({"metric": "uniformity"})
+    for name, value in (("a", -1.5), ("b", -2.5), ("c", float("nan"))):
+        run(tmp_path / "runs" / name, value, metric="uniformity")
+    assert chosen(capsys, "--by=uniformity")[-1] == "Recommended: runs/b, epoch 1."
+    signs = {name: orientation(name) for name in ("rankme", "effective_rank", "lidar", "sensitivity")}
+    assert set(signs.values()) == {1}
+    assert orientation("alignment") == -1
+
+
+@pytest.mark.parametrize(
+    ("rows", "end"),
+    [
+        ([{"low": -0.1}], "the interval is not above 0 on Digits."),
+        ([], "RankMe was not compared with test accuracy on any data set."),
+        ([{"metric": "lidar"}], "RankMe was not compared with test accuracy on any data set."),
+        ([{"data": "A"}, {"data": "B", "low": 0.0}, {"data": "C"}], "the interval is not above 0 on B."),
+    ],
+    ids=["interval", "no rows", "other metric", "other data"],
+)
+def test_without_a_measured_correlation_nothing_is_recommended(measured, tmp_path, capsys, rows, end):
+    measured(*rows)
+    for name in "ab":
+        run(tmp_path / "runs" / name, 1)
+    lines = chosen(capsys)
+    assert lines[-1] == f"Cannot tell: {end}"
+    assert not any("Recommended" in line for line in lines)
+
+
+def test_other_data_sets_are_enough_if_all_agree(measured, tmp_path, capsys):
+    measured({"data": "A"}, {"data": "B"})
+    for name in "ab":
+        run(tmp_path / "runs" / name, 1)
+    *_, note, _, _, last = chosen(capsys)
+    assert note == "RankMe was not compared with test accuracy on Digits, but on other data sets."
+    assert last == "Recommended: runs/a, epoch 1."
+
+
+def test_one_run_is_no_choice_and_unfinished_runs_are_left_out(measured, tmp_path, capsys):
+    measured({})
+    run(tmp_path / "runs" / "a", 1, 2)
+    run(tmp_path / "runs" / "b", 9, epochs=2)
+    assert main(["choose"]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1] == "Cannot tell: there is only one finished run with val/rankme."
+    assert err == "ssl-vision choose: skipped 1 of 2 runs: not finished\n"
+
+
+def test_a_different_augmentation_is_stated_where_it_matters(measured, tmp_path, capsys):
+    measured({"metric": "alignment"}, {})
+    for name, scale in (("a", 0.1), ("b", 0.5)):
+        run(tmp_path / "runs" / name, 1, metric="alignment", scale=scale)
+    assert "The runs differ in their augmentation" in chosen(capsys, "--by=alignment")[-2]
+
+
+@pytest.mark.parametrize(
+    ("args", "changes", "message"),
+    [
+        (
+            ["--by=lidar"],
+            {},
+            "no finished run has val/lidar in its metrics.csv: train with --metrics.extended true",
+        ),
+        ([], {"data": "CIFAR10"}, "the runs differ in their data, on which RankMe depends: CIFAR10, Digits"),
+        (
+            [],
+            {"width": 8},
+            "the runs differ in their encoder, on which RankMe depends: ResNet (width 4), ResNet (width 8)",
+        ),
+    ],
+    ids=["metric", "data", "encoder"],
+)  # fmt: skip
+def test_runs_that_cannot_be_compared_are_refused(measured, tmp_path, capsys, args, changes, message):
+    measured({})
+    run(tmp_path / "runs" / "a", 1)
+    run(tmp_path / "runs" / "b", 1, **changes)
+    assert main(["choose", *args]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"ssl-vision choose: {message}"

@@ -1,0 +1,133 @@
+"""The benchmarks of docs/choosing.md: correlations, losses of accuracy, temperatures and sensitivity."""
+
+import importlib
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from scipy import stats
+
+from ssl_vision.compare import trust
+from ssl_vision.metrics import pair_statistics
+
+ACCURACY = "test/choosing/linear_top1"
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def on_path(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+
+@pytest.fixture
+def choosing():
+    return importlib.import_module("choosing")
+
+
+@pytest.fixture
+def recorded(choosing, monkeypatch, tmp_path):
+    """Twelve runs on one data set, whose accuracy rises with RankMe except for the run with the highest."""
+    monkeypatch.setattr(choosing, "RESULTS", tmp_path)
+    accuracies = [0.30, 0.31, 0.33, 0.34, 0.36, 0.37, 0.39, 0.42, 0.43, 0.45, 0.48, 0.44]
+    rows = [
+        {
+            "data": "CIFAR10",
+            "objective": "InfoNCE" if number % 2 else "DCL",
+            "temperature": 0.1 if number < 6 else 0.5,
+            "validation": {"rankme": 10 + number, "alignment": number, "lidar": None, "knn_top1": 1.0},
+            "test": {ACCURACY: accuracy, "test/choosing/knn_top1": accuracy},
+        }
+        for number, accuracy in enumerate(accuracies)
+    ]
+    (tmp_path / "choosing_cifar10.json").write_text(json.dumps(rows))
+    rows = [
+        row | {"data": "STL10", "test": {"test/choosing/knn_top1": row["test"][ACCURACY] / 2}} for row in rows
+    ]
+    (tmp_path / "choosing_stl10.json").write_text(json.dumps(rows))
+    return accuracies
+
+
+def test_correlation_and_loss_are_those_of_the_rows(choosing, recorded):
+    found = {each.metric: each for each in choosing.measured("linear_top1")}
+    assert set(found) == {"rankme", "alignment"}  # the others are missing or equal in all runs
+    high, low = found["rankme"], found["alignment"]
+    assert high.spearman == pytest.approx(stats.spearmanr(range(12), recorded).statistic, abs=1e-6)
+    assert high.low < high.spearman < high.high <= 1
+    assert (high.regret, low.regret) == pytest.approx((0.04, 0.18))  # the last run, and the first one
+    assert high.random_regret == pytest.approx(0.48 - sum(recorded) / 12, abs=1e-6)
+    assert low.spearman == pytest.approx(-high.spearman)
+    assert high.runs == 12
+
+
+def test_tables_have_a_line_for_each_metric_and_temperature(choosing, recorded):
+    table = {line[0]: line[1:] for line in choosing.trust_table("linear_top1")}
+    assert table["chosen by"] == ["CIFAR10: Spearman", "loss"]
+    assert table["RankMe"][1] == "4.00"
+    assert table["LiDAR"] == ["", ""]
+    assert table["chance"][1] == f"{100 * (0.48 - math.fsum(recorded) / 12):.2f}"
+    other = {line[0]: line[1:] for line in choosing.trust_table("knn_top1")}
+    assert other["chosen by"] == ["CIFAR10: Spearman", "loss", "STL10: Spearman", "loss"]
+    assert (other["RankMe"][1], other["RankMe"][3]) == ("4.00", "2.00")
+    assert float(other["chance"][1]) == pytest.approx(2 * float(other["chance"][3]), abs=0.02)
+    first, second = (100 * sum(recorded[start : start + 6 : 2]) / 3 for start in (1, 7))
+    assert choosing.temperature_table("InfoNCE", "linear_top1") == [
+        ["τ", "CIFAR10"], ["0.1", f"{first:.2f}"], ["0.5", f"**{second:.2f}**"],
+    ]  # fmt: skip
+
+
+def test_without_rows_there_are_no_tables(choosing, monkeypatch, tmp_path):
+    monkeypatch.setattr(choosing, "RESULTS", tmp_path)
+    assert choosing.trust_table("knn_top1") == choosing.temperature_table("InfoNCE", "knn_top1") == []
+    assert choosing.sensitivity_table() == []
+
+
+def test_choose_reads_the_correlations_of_the_committed_rows(choosing, monkeypatch, tmp_path):
+    committed = trust.FILE.read_text()
+    monkeypatch.setattr(choosing, "FILE", tmp_path / "trust.json")
+    choosing.save()
+    assert (tmp_path / "trust.json").read_text() == committed
+
+
+def test_rows_state_their_command_and_commit(choosing):
+    for rows in choosing.rows_by_data().values():
+        assert len(rows) >= 20
+        assert all(row["command"] and len(row["commit"]) >= 7 for row in rows)
+
+
+def test_sensitivity_is_the_mean_over_the_named_pairs():
+    script = importlib.import_module("sensitivity")
+    g = torch.Generator().manual_seed(0)
+    f, other = torch.randn(2, 12, 5, generator=g)
+    labels = torch.arange(12) % 3
+    found = script.sensitivities(f, other, labels)
+
+    def term(x, y):
+        cosine = torch.nn.functional.cosine_similarity(f[x], other[y], dim=0)
+        return math.exp(-(((1 if labels[x] == labels[y] else -1) - float(cosine)) ** 2))
+
+    pairs = [(x, y) for x in range(12) for y in range(12)]
+    mean = [term(x, y) for x, y in pairs if x != y]
+    same, different = (
+        [term(x, y) for x, y in pairs if x != y and (labels[x] == labels[y]) == equal]
+        for equal in (True, False)
+    )
+    assert found == pytest.approx(
+        {
+            "x ≠ y": sum(mean) / 132,
+            "with x = y": sum(term(x, y) for x, y in pairs) / 144,
+            "classes balanced": (sum(same) / len(same) + sum(different) / len(different)) / 2,
+        },
+        rel=1e-5,
+    )
+    plain = script.sensitivities(f, f, labels)["x ≠ y"]
+    assert plain == pytest.approx(float(pair_statistics(f, labels).sensitivity), rel=1e-5)
+
+
+def test_the_order_over_the_temperature_is_compared_with_the_papers():
+    script = importlib.import_module("sensitivity")
+    assert script.paper_order() == {0.07: 0.274, 0.1: 0.297, 0.15: 0.316, 0.2: 0.320, 0.3: 0.316, 0.5: 0.308}
+    assert script.agreement({0.02: 9.0, 0.07: 1.0, 0.1: 2.0, 0.5: 3.0, 0.2: 4.0}) == pytest.approx(1)
+    assert script.agreement({0.07: 4.0, 0.1: 3.0, 0.5: 2.0, 0.2: 1.0}) == pytest.approx(-1)
+    assert script.agreement({0.07: 1.0, 0.1: 2.0}) is None
