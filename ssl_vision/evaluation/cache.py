@@ -13,7 +13,9 @@ from torch import Tensor
 
 from ssl_vision.data import Views
 from ssl_vision.errors import InputError
+from ssl_vision.evaluation import mapped
 from ssl_vision.evaluation.features import Features
+from ssl_vision.evaluation.mapped import blocks, is_finite, is_large
 from ssl_vision.runs.atomic_files import atomic_write
 
 _FORMAT = 2
@@ -34,7 +36,8 @@ def digest_of_features(key: str, features: Features) -> str:
     digest = hashlib.sha256(key.encode())
     for name, values in features.items():
         digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
-        digest.update(values.detach().cpu().contiguous().numpy().data)
+        for block in blocks(values.detach().cpu()):
+            digest.update(block.contiguous().numpy().data)
     return digest.hexdigest()
 
 
@@ -65,6 +68,8 @@ class FeatureCache:
     ) -> Features:
         """Read the features of ``layers``, or compute and store them.
 
+        Large features are not read into memory but mapped from the file.
+
         Args:
             title: beginning of the name of the file.
             parts: everything that determines the features.
@@ -74,8 +79,12 @@ class FeatureCache:
         key = hashlib.sha256(json.dumps([_FORMAT, parts, layers]).encode()).hexdigest()[:24]
         file = self.folder / f"{title}-{key}.pt"
         try:
-            kept = torch.load(file, map_location="cpu", weights_only=True)
-            features: Features = {name: kept["features"][name] for name in layers}
+            large = file.stat().st_size > mapped.IN_MEMORY
+            kept = torch.load(file, map_location="cpu", weights_only=True, mmap=large)
+            features: Features = {
+                name: values.clone() if large and not is_large(values) else values
+                for name, values in ((name, kept["features"][name]) for name in layers)
+            }
             if digest_of_features(key, features) == kept["checksum"]:
                 return features
             print(
@@ -86,7 +95,7 @@ class FeatureCache:
         except Exception as error:
             print(f"{file}: not readable ({type(error).__name__}); computing it again", file=sys.stderr)
         made = make()
-        if all(values.isfinite().all() for values in made.values()):
+        if all(map(is_finite, made.values())):
             self._write(file, key, {name: made[name].cpu() for name in layers})
         return made
 

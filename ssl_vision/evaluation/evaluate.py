@@ -17,6 +17,7 @@ from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.heap import unmap_large_blocks
 from ssl_vision.evaluation.measure import Network, measured
 from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser, instantiated
+from ssl_vision.evaluation.processes import ALONE, Processes, process_group
 from ssl_vision.evaluation.results import Evaluation, written
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Layers
@@ -41,7 +42,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     unless ``--data.views.…`` sets others. A row replaces the row of the same measurement (data, root, folder,
     split, protocol, layer, k, temperature, …). A measurement that fails is reported on stderr, and its
     earlier row is kept. Nothing is downloaded unless ``--data.download true`` is given. A run of another user
-    requires ``--data.root``.
+    requires ``--data.root``. torchrun starts several processes, which share the embedding.
 
     Returns:
         The arguments for the report of the run; None if other data than the run's were measured.
@@ -51,7 +52,8 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
             measurement of the trained network was possible.
     """
     if names_encoder(args):
-        evaluate_encoder(args, run.__doc__)
+        with process_group() as processes:
+            evaluate_encoder(args, run.__doc__, processes)
         return None
     if not args or args[0].startswith("-"):
         if not {"-h", "--help"} & set(args):
@@ -61,7 +63,8 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
             )
         evaluation_parser(run.__doc__, data_required=False).parse_args(list(args))
         return None
-    evaluated = evaluate_run(args)
+    with process_group() as processes:
+        evaluated = evaluate_run(args, processes)
     print(evaluated.result)
     if evaluated.error is not None:
         raise evaluated.error
@@ -79,11 +82,12 @@ class EvaluatedRun(NamedTuple):
     """Arguments of the report of the run; None where other data than the run's were measured."""
 
 
-def evaluate_run(args: Sequence[str]) -> EvaluatedRun:
+def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> EvaluatedRun:
     """Evaluate a checkpoint as `run` does, without printing the result.
 
     Args:
         args: arguments of the command, the checkpoint first.
+        processes: processes that embed the images; all but the first end here.
 
     Raises:
         InputError: as `run`.
@@ -109,10 +113,13 @@ def evaluate_run(args: Sequence[str]) -> EvaluatedRun:
     protocols = chosen_protocols(built, checkpoint.config.get("metrics") or {}, data, own=own)
     read_rows(folder.evaluation_file, checkpoint.config)
     unmap_large_blocks()
-    splits = Splits.labelled(data, place=data_place(checkpoint.config["data"], stored, given, data))
+    with processes.first_before_others():
+        splits = Splits.labelled(data, place=data_place(checkpoint.config["data"], stored, given, data))
     networks = _networks(checkpoint, options, splits, folder=folder, allowed=allowed)
     trained = networks[0].made
-    rows = measured(protocols, networks, splits, seed=trained.seed, pixels=options.baselines)
+    rows = measured(
+        protocols, networks, splits, seed=trained.seed, pixels=options.baselines, processes=processes
+    )
     every = [row.as_dict() for each in rows.values() for row in each]
     output = Path(options.output) if options.output else folder.evaluation_file
     if not options.output:

@@ -20,6 +20,7 @@ from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.heap import unmap_large_blocks
 from ssl_vision.evaluation.measure import Network, measured
 from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser, instantiated
+from ssl_vision.evaluation.processes import Processes
 from ssl_vision.evaluation.results import Evaluation, written
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.hub import local_file
@@ -37,7 +38,7 @@ def names_encoder(args: Sequence[str]) -> bool:
     return any(arg.partition("=")[0] == _OPTION for arg in args)
 
 
-def evaluate_encoder(args: Sequence[str], description: str | None) -> None:
+def evaluate_encoder(args: Sequence[str], description: str | None, processes: Processes) -> None:
     """Evaluate an encoder beside its untrained weights and raw pixels, and print the tables.
 
     A timm model is given images of the size and normalisation that its published weights expect, unless
@@ -46,6 +47,7 @@ def evaluate_encoder(args: Sequence[str], description: str | None) -> None:
     Args:
         args: arguments of the command.
         description: text of ``--help``.
+        processes: processes that embed the images; all but the first end here.
 
     Raises:
         InputError: weights are missing or do not match the encoder, the data are missing or have no labels,
@@ -73,7 +75,8 @@ def evaluate_encoder(args: Sequence[str], description: str | None) -> None:
     unmap_large_blocks()
     if "root" in options.data.init_args:
         settings["root"] = options.data.init_args.root
-    splits = Splits.labelled(data, place=data_place({}, {}, given, data))
+    with processes.first_before_others():
+        splits = Splits.labelled(data, place=data_place({}, {}, given, data))
     device = chosen_device(options.device)
 
     def network(name: str, encoder: Encoder) -> Network:
@@ -91,7 +94,7 @@ def evaluate_encoder(args: Sequence[str], description: str | None) -> None:
     ]  # fmt: skip
     if options.baselines and untrained is not None:
         networks.append(network("untrained", untrained))
-    rows = measured(protocols, networks, splits, seed=_SEED, pixels=options.baselines)
+    rows = measured(protocols, networks, splits, seed=_SEED, pixels=options.baselines, processes=processes)
     output = None if options.output is None else Path(options.output)
     every = [row.as_dict() for each in rows.values() for row in each]
     unwritten = None if output is None else written(output, every)

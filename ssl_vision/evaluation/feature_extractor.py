@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,9 +27,11 @@ from ssl_vision.evaluation.features import (
     embed_corrupted,
     embed_views,
 )
+from ssl_vision.evaluation.mapped import in_parts, is_finite, is_large
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Method
 from ssl_vision.metrics.lidar import ViewScatter, joined, view_scatter
+from ssl_vision.metrics.rows import LazyRows
 
 _IMAGES_OF_MANY_VIEWS = 128
 """Number of images whose views are embedded before their statistics are computed."""
@@ -62,6 +66,7 @@ class FeatureExtractor:
         self.seed, self.online = seed, online
         self._digest = digest_of_network(network.state_dict(), description)
         self._plain: dict[Split, Features] = {}
+        self._checked: dict[tuple[Split, str], Tensor | LazyRows] = {}
         self._other: dict[tuple[str, ...], Features] = {}
 
     @property
@@ -88,8 +93,10 @@ class FeatureExtractor:
         """Free all features except those of un-augmented images."""
         self._other.clear()
 
-    def plain(self, split: Split, layer: str) -> Tensor:
+    def plain(self, split: Split, layer: str) -> Tensor | LazyRows:
         """Return the features of the un-augmented images on the device of the model, shape (N, F).
+
+        Features of more than 1 GiB (`IN_MEMORY`) are in a mapped file and read in parts.
 
         Raises:
             ValueError: some features are not finite.
@@ -98,14 +105,19 @@ class FeatureExtractor:
             images, views = self.splits.images[split], self.splits.views
 
             def make() -> Features:
-                made = embed(self.network, images, views, title=f"embed {split}")
+                made = embed(self.network, images, views, title=f"embed {split}", folder=self._folder)
                 return {name: made[name] for name in self.layers}
 
             what = ("plain", digest_of_views(views, plain=True))
             self._plain[split] = self._kept(split, split, what, self.layers, make)
-        return _finite(self._plain[split][layer], split)
+        if (split, layer) not in self._checked:
+            features = _finite(self._plain[split][layer], split)
+            self._checked[split, layer] = in_parts(features, self.device)
+        return self._checked[split, layer]
 
-    def corrupted(self, layers: tuple[str, ...], corruption: Corruption, severity: int) -> Features:
+    def corrupted(
+        self, layers: tuple[str, ...], corruption: Corruption, severity: int
+    ) -> dict[str, Tensor | LazyRows]:
         """Return the features of corrupted test images by layer, shape (N, F).
 
         Args:
@@ -119,12 +131,13 @@ class FeatureExtractor:
         def make() -> Features:
             made = embed_corrupted(
                 self.network, images, views, corruption=corruption, severity=severity, seed=seed,
-                title=f"embed {title}",
+                title=f"embed {title}", folder=self._folder,
             )  # fmt: skip
             return {name: made[name] for name in layers}
 
         what = ("corrupted", corruption, str(severity), str(seed), digest_of_views(views, plain=True))
-        return self._remembered(title, "test", what, layers, make)
+        kept = self._remembered(title, "test", what, layers, make)
+        return {name: in_parts(features, self.device) for name, features in kept.items()}
 
     def pairs(
         self,
@@ -149,8 +162,9 @@ class FeatureExtractor:
         def make() -> Features:
             title = f"embed views of {split}"
             both = embed_views(
-                self.network, images, made_by, rows=rows, seed=self.seed, epoch=epoch, title=title
-            )
+                self.network, images, made_by, rows=rows, seed=self.seed, epoch=epoch, title=title,
+                folder=self._folder,
+            )  # fmt: skip
             return {name: both[name] for name in layers}
 
         chosen = () if rows is None else (str(rows.tolist()),)
@@ -203,7 +217,9 @@ class FeatureExtractor:
                 made[name][2 * number : 2 * number + 2] = pair[: views - 2 * number]
         return {name: features.transpose(0, 1) for name, features in made.items()}
 
-    def augmented(self, layers: tuple[str, ...], count: int, *, plainer: bool) -> dict[str, list[Tensor]]:
+    def augmented(
+        self, layers: tuple[str, ...], count: int, *, plainer: bool
+    ) -> dict[str, list[Tensor | LazyRows]]:
         """Return the features of ``count`` random views of the training images by layer, shape (N, F) each.
 
         Args:
@@ -212,11 +228,11 @@ class FeatureExtractor:
             plainer: use only crop and flip of the augmentations of pretraining.
         """
         views = crop_and_flip(self.splits.views) if plainer else self.splits.views
-        found: dict[str, list[Tensor]] = {name: [] for name in layers}
+        found: dict[str, list[Tensor | LazyRows]] = {name: [] for name in layers}
         for number in range(math.ceil(count / 2)):
             pairs = self.pairs("train", layers, views=views, epoch=VIEW_EPOCH + 1 + number)
             for name in layers:
-                found[name] += pairs[name][: count - 2 * number]
+                found[name] += [in_parts(view, self.device) for view in pairs[name][: count - 2 * number]]
         return found
 
     def _remembered(
@@ -246,7 +262,20 @@ class FeatureExtractor:
         if self.cache is None:
             return make()
         kept = self.cache.get(title, (self._digest, self.splits.digest(split), *what), layers, make)
-        return {name: features.to(self.device) for name, features in kept.items()}
+        return {
+            name: features if is_large(features) else features.to(self.device)
+            for name, features in kept.items()
+        }
+
+    @property
+    def _folder(self) -> Path | None:
+        """Directory of large features while they are computed, on the disk of the cache."""
+        if self.cache is None:
+            return None
+        with suppress(OSError):
+            self.cache.folder.mkdir(parents=True, exist_ok=True)
+            return self.cache.folder
+        return None
 
 
 def _finite(features: Tensor, split: str) -> Tensor:
@@ -255,6 +284,6 @@ def _finite(features: Tensor, split: str) -> Tensor:
     Raises:
         ValueError: some features are not finite.
     """
-    if not features.isfinite().all():
+    if not is_finite(features):
         raise ValueError(f"features of {split} images are not finite: training has diverged")
     return features

@@ -2,7 +2,10 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,11 +16,16 @@ from ssl_vision.data import Images, Views
 from ssl_vision.data.augment.corruptions import Corruption, corrupt
 from ssl_vision.encoders import device_of, evaluation_mode, floating_dtype
 from ssl_vision.errors import InputError
+from ssl_vision.evaluation.mapped import empty_rows
+from ssl_vision.evaluation.processes import results_of_all
 from ssl_vision.methods import Layers
 from ssl_vision.progress import Progress
 
 Features = dict[str, Tensor]
 """Float32 features by layer, shape (N, ·)."""
+
+Prepare = Callable[[Tensor, Tensor], Tensor]
+"""Function of images as bytes and their numbers that returns the input of a network."""
 
 VIEW_EPOCH = 0
 
@@ -28,7 +36,13 @@ _ON_CUDA = 512
 
 
 def embed(
-    network: nn.Module, data: Images, views: Views, *, batch_size: int | None = None, title: str = "embed"
+    network: nn.Module,
+    data: Images,
+    views: Views,
+    *,
+    batch_size: int | None = None,
+    title: str = "embed",
+    folder: Path | None = None,
 ) -> Features:
     """Compute the features of a split's images, un-augmented, in evaluation mode.
 
@@ -41,12 +55,13 @@ def embed(
         views: size and normalisation of the images.
         batch_size: number of images in a batch; None chooses it by the size of the images to bound memory.
         title: title of the progress bar.
+        folder: directory of the temporary files of large features, as in `empty_rows`.
 
     Returns:
-        Float32 features (N, ·) by layer, on the network's device.
+        Float32 features (N, ·) by layer, on the network's device, or in a mapped file if they are large.
     """
-    count = batch_size or _batch(network, views)
-    return _through(network, data, lambda images, _: views.plain(images), count, title)
+    prepare = partial(_plain, views=views)
+    return _through(network, data, prepare, batch_size or _batch(network, views), title, folder=folder)
 
 
 def embed_views(
@@ -59,6 +74,7 @@ def embed_views(
     rows: Tensor | None = None,
     batch_size: int | None = None,
     title: str = "embed views",
+    folder: Path | None = None,
 ) -> Features:
     """Compute the features of two random views of each image, given by ``seed``, ``epoch`` and image.
 
@@ -71,18 +87,14 @@ def embed_views(
         rows: increasing indices of the images to embed, shape (n,); None embeds all.
         batch_size: number of images in a batch.
         title: title of the progress bar.
+        folder: as for `embed`.
 
     Returns:
-        Float32 features (2, N, ·) by layer, on the network's device.
+        Float32 features (2, N, ·) by layer, on the network's device, or in a mapped file if they are large.
     """
-    eager = dataclasses.replace(views, compile=False)
-
-    def prepare(images: Tensor, indices: Tensor) -> Tensor:
-        # (2n, …) with the views one after the other becomes (2n, …) with the views of an image together.
-        made = eager(images, indices, seed=seed, epoch=epoch)
-        return torch.stack(made.chunk(2), dim=1).flatten(0, 1)
-
-    both = _through(network, data, prepare, batch_size or math.ceil(_batch(network, views) / 2), title, rows)
+    prepare = partial(_two_views, views=dataclasses.replace(views, compile=False), seed=seed, epoch=epoch)
+    count = batch_size or math.ceil(_batch(network, views) / 2)
+    both = _through(network, data, prepare, count, title, rows, folder)
     return {name: layer.view(-1, 2, layer.shape[1]).transpose(0, 1) for name, layer in both.items()}
 
 
@@ -96,20 +108,33 @@ def embed_corrupted(
     seed: int,
     batch_size: int | None = None,
     title: str = "embed corrupted",
+    folder: Path | None = None,
 ) -> Features:
     """Compute the features of images that are resized as for `embed`, as bytes, and then corrupted.
 
     A corruption therefore acts on the pixels that the network receives, independent of the size of the files.
     """
+    options: dict[str, Any] = {"corruption": corruption, "severity": severity, "seed": seed}
+    prepare = partial(_corrupted, views=views, **options)
+    return _through(network, data, prepare, batch_size or _batch(network, views), title, folder=folder)
 
-    def prepare(images: Tensor, indices: Tensor) -> Tensor:
-        if images.shape[-2:] != (views.size, views.size):
-            size = (views.size, views.size)
-            resized = F.interpolate(images.float(), size=size, mode="bilinear", antialias=True)
-            images = resized.round_().clamp_(0, 255).to(torch.uint8)
-        return views.plain(corrupt(images, indices, corruption=corruption, severity=severity, seed=seed))
 
-    return _through(network, data, prepare, batch_size or _batch(network, views), title)
+def _plain(images: Tensor, indices: Tensor, *, views: Views) -> Tensor:
+    return views.plain(images)
+
+
+def _two_views(images: Tensor, indices: Tensor, *, views: Views, seed: int, epoch: int) -> Tensor:
+    # (2n, …) with the views one after the other becomes (2n, …) with the views of an image together.
+    made = views(images, indices, seed=seed, epoch=epoch)
+    return torch.stack(made.chunk(2), dim=1).flatten(0, 1)
+
+
+def _corrupted(images: Tensor, indices: Tensor, *, views: Views, **options: Any) -> Tensor:
+    if images.shape[-2:] != (views.size, views.size):
+        size = (views.size, views.size)
+        resized = F.interpolate(images.float(), size=size, mode="bilinear", antialias=True)
+        images = resized.round_().clamp_(0, 255).to(torch.uint8)
+    return views.plain(corrupt(images, indices, **options))
 
 
 def _batch(network: nn.Module, views: Views) -> int:
@@ -126,29 +151,42 @@ def crop_and_flip(views: Views) -> Views:
 def _through(
     network: nn.Module,
     data: Images,
-    prepare: Callable[[Tensor, Tensor], Tensor],
+    prepare: Prepare,
     batch_size: int,
     title: str,
     rows: Tensor | None = None,
+    folder: Path | None = None,
 ) -> Features:
-    device = device_of(network)
     features: Features = {}  # whole from the first batch on: many small ones would scatter over the heap
     rows = torch.arange(len(data)) if rows is None else rows
     batches: tuple[Tensor, ...] = rows.split(batch_size)
-    with evaluation_mode(network), Progress(title, len(rows), unit="images") as job:
+    with Progress(title, len(rows), unit="images") as job:
         done = 0
-        for batch in batches:
-            images = prepare(data.at(batch).to(device), batch.to(device))
-            layers = by_layer(network(images.to(floating_dtype(network, images.dtype))))
+        outputs = results_of_all(_outputs, network, data, prepare, rows, batch_size, total=len(batches))
+        for batch, layers in zip(batches, outputs, strict=True):
             views = len(layers["backbone"]) // len(batch)
             for name, layer in layers.items():
                 if name not in features:
                     shape = (views * len(rows), layer.shape[1])
-                    features[name] = layer.new_empty(shape, dtype=torch.float32)
+                    features[name] = empty_rows(shape, device=device_of(network), folder=folder)
                 features[name][views * done : views * (done + len(batch))] = layer
             done += len(batch)
             job.advance(len(batch))
     return features
+
+
+@torch.inference_mode()
+def _outputs(
+    network: nn.Module, data: Images, prepare: Prepare, rows: Tensor, batch_size: int, share: slice
+) -> Iterator[Features]:
+    """Compute the output of the network for a share of the batches, by layer."""
+    device = device_of(network)
+    with evaluation_mode(network):
+        for batch in rows.split(batch_size)[share]:
+            images = prepare(data.at(batch).to(device), batch.to(device))
+            layers = by_layer(network(images.to(floating_dtype(network, images.dtype))))
+            alone = share == slice(None)
+            yield layers if alone else {name: layer.cpu() for name, layer in layers.items()}
 
 
 def by_layer(output: Tensor | Layers) -> Features:
@@ -159,10 +197,16 @@ def by_layer(output: Tensor | Layers) -> Features:
 def chosen_device(name: str) -> torch.device:
     """Return the device; ``auto`` selects CUDA if it is available.
 
+    The processes of torchrun on a machine use its CUDA devices in turn.
+
     Raises:
         InputError: the device is ``cuda`` and there is no CUDA device.
     """
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise InputError("--device cuda: there is no CUDA device")
-    return torch.device(("cuda" if available else "cpu") if name == "auto" else name)
+    device = torch.device(("cuda" if available else "cpu") if name == "auto" else name)
+    local = int(os.environ.get("LOCAL_RANK") or 0)
+    return (
+        torch.device("cuda", local % torch.cuda.device_count()) if device.type == "cuda" and local else device
+    )

@@ -43,7 +43,7 @@ class Geometry(Measurement):
         if network is None:
             return
         representation, alignment = Representation(extended=self.extended), Alignment()
-        representation.update(network.plain("test", source.layer).cpu(), splits.images["test"].labels)
+        representation.update(network.plain("test", source.layer)[:].cpu(), splits.images["test"].labels)
         alignment.update(*(view.cpu() for view in network.pairs("test", network.layers)[source.layer]))
         with Progress(f"geometry of {source.features} {source.layer}"):
             values = representation.compute()

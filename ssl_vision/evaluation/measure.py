@@ -11,6 +11,7 @@ from ssl_vision.encoders import measure_num_features
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.measurement import Measurement, Source
+from ssl_vision.evaluation.processes import Processes, sharing
 from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.evaluation.rows import Row
 from ssl_vision.evaluation.splits import Pixels, Splits
@@ -27,7 +28,13 @@ class Network(NamedTuple):
 
 
 def measured(
-    protocols: Sequence[Protocol], networks: Sequence[Network], splits: Splits, *, seed: int, pixels: bool
+    protocols: Sequence[Protocol],
+    networks: Sequence[Network],
+    splits: Splits,
+    *,
+    seed: int,
+    pixels: bool,
+    processes: Processes,
 ) -> dict[str, list[Row]]:
     """Measure networks, and raw pixels, under protocols.
 
@@ -39,6 +46,7 @@ def measured(
         splits: the images whose pixels are measured.
         seed: seed of the order of rows in training, of held-out rows and of noise.
         pixels: True to measure raw pixels, too.
+        processes: processes that embed the images; all but the first end here.
 
     Returns:
         Rows by the name of the protocol.
@@ -53,16 +61,18 @@ def measured(
         except ValueError as error:
             raise InputError(f"{name}: {error}; --data.views.size sets the size of the images") from error
     rows: dict[str, list[Row]] = {}
-    for protocol in protocols:
-        found = rows[protocol.name] = []
-        for name, made, epoch in networks:
-            layers = tuple(layer for layer in protocol.layers if layer in made.layers) or ("backbone",)
-            for layer in layers:
-                source = Source(name, layer, made, layers, epoch)
-                found += run_protocol(protocol, source, made.splits, seed=seed)
-            made.forget()
-        if pixels:
-            found += run_protocol(protocol, Source("pixels", "raw", Pixels(splits)), splits, seed=seed)
+    embedding = [network.made.network for network in networks]
+    with sharing(processes, embedding, list(splits.images.values())):
+        for protocol in protocols:
+            found = rows[protocol.name] = []
+            for name, made, epoch in networks:
+                layers = tuple(layer for layer in protocol.layers if layer in made.layers) or ("backbone",)
+                for layer in layers:
+                    source = Source(name, layer, made, layers, epoch)
+                    found += run_protocol(protocol, source, made.splits, seed=seed)
+                made.forget()
+            if pixels:
+                found += run_protocol(protocol, Source("pixels", "raw", Pixels(splits)), splits, seed=seed)
     if not any(row.features == networks[0].name for each in rows.values() for row in each):
         raise InputError(
             f"nothing of the {networks[0].name} network could be measured: the lines above say why"

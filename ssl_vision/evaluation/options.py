@@ -15,6 +15,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.probe import Linear, ProbeRule
 from ssl_vision.evaluation.protocol import Protocol, read_protocol, shipped
+from ssl_vision.metrics.neighbours import Index
 
 _DEFAULT = "macl"
 
@@ -75,6 +76,13 @@ def evaluation_parser(
         default=None,
         help="Temperature T of the kNN vote. Default: metrics.temperature, as for k.",
     )
+    parser.add_argument(
+        "--knn.index",
+        type=Index | None,
+        default=None,
+        help="Search for neighbours: flat (exact), or ivf (approximate by FAISS, for more than a million "
+        "train images; the table states its recall). Default: that of the protocols, which are exact.",
+    )
     parser.add_class_arguments(
         ProbeRule, "probe", help=f"Options of the linear probe of protocol {_DEFAULT}."
     )
@@ -120,6 +128,8 @@ def chosen_protocols(options: Any, metrics: dict[str, Any], data: ImageData, *, 
     protocols = [read_protocol(name, k=data.knn_k) for name in dict.fromkeys(_expanded(names))]
     if len({protocol.name for protocol in protocols}) < len(protocols):
         raise InputError(f"--protocol: two of {', '.join(names)} have one name")
+    if options.knn.index is not None:
+        protocols = [_changed(protocol, {"index": options.knn.index}) for protocol in protocols]
     change = {name: getattr(options, name) for name in ("k", "temperature")}
     if not options.protocol:
         metrics = metrics if own else metrics | {"k": None}
@@ -141,10 +151,12 @@ def _expanded(names: Sequence[str]) -> Iterator[str]:
         yield from shipped() if name == "all" else [name]
 
 
-def _changed(protocol: Protocol, change: dict[str, Any], probe: ProbeRule) -> Protocol:
+def _changed(protocol: Protocol, change: dict[str, Any], probe: ProbeRule | None = None) -> Protocol:
     def new(measurement: Any) -> Any:
         if isinstance(measurement, KNN):
             return dataclasses.replace(measurement, **change)
-        return Linear(**dataclasses.asdict(probe)) if isinstance(measurement, Linear) else measurement
+        if probe is not None and isinstance(measurement, Linear):
+            return Linear(**dataclasses.asdict(probe))
+        return measurement
 
     return protocol._replace(measurements=tuple(map(new, protocol.measurements)))

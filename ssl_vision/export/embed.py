@@ -3,6 +3,7 @@
 import itertools
 import warnings
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -17,6 +18,8 @@ from ssl_vision.data.loading.decoding import Decoded, squares
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import by_layer, chosen_device
+from ssl_vision.evaluation.mapped import empty_rows
+from ssl_vision.evaluation.processes import ALONE, Processes, process_group
 from ssl_vision.export.feature_files import Features, writer
 from ssl_vision.hub import local_file
 from ssl_vision.pretrained.backbones import SUFFIX, Description, pretrained, read_backbone
@@ -42,7 +45,8 @@ class Network(NamedTuple):
 def run(args: Sequence[str]) -> None:
     """Write the features and names of all images below a folder, sorted by name.
 
-    Images are decoded, resized and normalised as in the evaluation of the network.
+    Images are decoded, resized and normalised as in the evaluation of the network. torchrun starts several
+    processes, each of which embeds a share of the batches; the file is the same for any number of them.
 
     Raises:
         InputError: The folder, the network or the output cannot be used, or an image cannot be decoded.
@@ -75,15 +79,20 @@ def run(args: Sequence[str]) -> None:
         raise InputError(f"--batch_size must lie in 1..{LARGEST_BATCH}, not {options.batch_size}")
     folder, output, device = Path(options.images), Path(options.output), chosen_device(options.device)
     write = writer(output)
-    names = image_names(folder)
-    network = open_network(options.backbone, options.layer, allowed=allowed)
-    network.module.to(device)
-    with atomic_write(output) as partial:
-        features, done = embed_files(
-            network, folder, names,
-            batch_size=options.batch_size, device=device, strict=options.strict,
+    with process_group() as processes:
+        names = processes.agreed(None if processes.rank else image_names(folder))
+        network = open_network(options.backbone, options.layer, allowed=allowed)
+        network.module.to(device)
+        embedded = partial(
+            embed_files, network, folder, names,
+            batch_size=options.batch_size, device=device, strict=options.strict, processes=processes,
         )  # fmt: skip
-        write(partial, features, done)
+        if processes.rank:
+            embedded()
+            return
+        with atomic_write(output) as partial_file:
+            features, done = embedded(place=output.parent)
+            write(partial_file, features, done)
     print(f"{len(features)} images, {features.shape[1]} features each, written to {output}")
 
 
@@ -108,7 +117,6 @@ def open_network(path: str | Path, layer: LayerName, *, allowed: Collection[str]
     return Network(backbone.to(memory_format=torch.channels_last), layer, description)
 
 
-@torch.inference_mode()
 def embed_files(
     network: Network,
     folder: Path,
@@ -117,6 +125,8 @@ def embed_files(
     batch_size: int,
     device: torch.device,
     strict: bool,
+    processes: Processes = ALONE,
+    place: Path | None = None,
 ) -> tuple[Features, list[str]]:
     """Compute the features of image files with one batch in memory at a time.
 
@@ -124,9 +134,11 @@ def embed_files(
         network: network on the device.
         folder: folder of the files.
         names: paths of the files within the folder.
-        batch_size: number of images per batch.
+        batch_size: number of files per batch.
         device: device of the network.
         strict: stop at a file that cannot be decoded, instead of skipping it with a warning.
+        processes: processes that share the files; only the first one returns features.
+        place: directory of the temporary file of large features, as in `empty_rows`.
 
     Returns:
         Features, float32 (N, F), and the names of the N decoded files in order.
@@ -134,31 +146,59 @@ def embed_files(
     Raises:
         InputError: A file cannot be decoded and `strict` is set, or no file can be decoded.
     """
-    about = network.description
-    if about.views.channels != 3:
+    if (channels := network.description.views.channels) != 3:
         raise InputError(
-            f"the network takes images with {about.views.channels} channels, but image files have 3: compute "
+            f"the network takes images with {channels} channels, but image files have 3: compute "
             "features with load_encoder from Python"
         )
-    decoded = squares(folder, names, side=about.decoded_size, strict=strict, pixel_range=about.pixel_range)
-    features: Features = np.empty((0, 0), dtype=np.float32)
+    batches = [names[start : start + batch_size] for start in range(0, len(names), batch_size)]
+    own = _embedded(network, folder, batches[processes.share], device=device, strict=strict)
+    features = torch.empty(0, 0)
     done: list[str] = []
-    for batch, pixels in _batches(decoded, batch_size):
-        made = network(pixels.to(device)).cpu().numpy()
+    for decoded, made in processes.gathered(own, len(batches)):
+        if not decoded:
+            continue
         if not done:
-            features = np.empty((len(names), made.shape[1]), dtype=np.float32)
-        features[len(done) : len(done) + len(made)] = made
-        done += batch
-    if len(done) < len(names):
+            features = empty_rows((len(names), made.shape[1]), folder=place)
+        features[len(done) : len(done) + len(decoded)] = torch.from_numpy(made)
+        done += decoded
+    if processes.rank == 0 and not done:
+        raise InputError(f"none of the {len(names)} images can be decoded, for example {folder / names[0]}")
+    if processes.rank == 0 and len(done) < len(names):
         kept = set(done)
         skipped = ", ".join(str(folder / name) for name in names if name not in kept)
         warnings.warn(
             f"skipped {len(names) - len(done)} of {len(names)} images that cannot be decoded: {skipped}",
-            stacklevel=3,
+            stacklevel=2,
         )
-    return features[: len(done)], done
+    return features[: len(done)].numpy(), done
 
 
-def _batches(made: Iterator[Decoded], size: int) -> Iterator[tuple[list[str], Tensor]]:
-    while batch := list(itertools.islice(made, size)):
-        yield [each.name for each in batch], torch.from_numpy(np.stack([each.pixels for each in batch]))
+@torch.inference_mode()
+def _embedded(
+    network: Network, folder: Path, batches: list[list[str]], *, device: torch.device, strict: bool
+) -> Iterator[tuple[list[str], Features]]:
+    """Yield the decodable files of each batch and their features."""
+    about, names = network.description, list(itertools.chain.from_iterable(batches))
+    images = squares(folder, names, side=about.decoded_size, strict=strict, pixel_range=about.pixel_range)
+    decoded = _until_none(images, strict=strict)
+    following = next(decoded, None)
+    for batch in batches:
+        members, kept = set(batch), list[Decoded]()
+        while following is not None and following.name in members:
+            kept.append(following)
+            following = next(decoded, None)
+        features: Features = np.empty((0, 0), dtype=np.float32)
+        if kept:
+            pixels = torch.from_numpy(np.stack([each.pixels for each in kept]))
+            features = network(pixels.to(device)).cpu().numpy()
+        yield [each.name for each in kept], features
+
+
+def _until_none(images: Iterator[Decoded], *, strict: bool) -> Iterator[Decoded]:
+    """Yield images; a share of the files may have none that can be decoded."""
+    try:
+        yield from images
+    except InputError:
+        if strict:
+            raise

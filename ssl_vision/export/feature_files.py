@@ -9,6 +9,9 @@ import numpy as np
 from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
 
+_ROW_GROUP = 2**16
+"""Number of rows that a ``.parquet`` file is written by."""
+
 Features = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 Write = Callable[[Path, Features, list[str]], None]
 
@@ -36,9 +39,14 @@ def _write_npz(path: Path, features: Features, names: list[str]) -> None:
 
 def _write_parquet(path: Path, features: Features, names: list[str]) -> None:
     arrow, parquet = needed("pyarrow", extra="parquet"), needed("pyarrow.parquet", extra="parquet")
-    lists = arrow.FixedSizeListArray.from_arrays(arrow.array(features.reshape(-1)), features.shape[1])
-    named = arrow.array([_text(name) for name in names])
-    parquet.write_table(arrow.table({"name": named, "features": lists}), path)
+    item, width = arrow.float32(), features.shape[1]
+    schema = arrow.schema({"name": arrow.string(), "features": arrow.list_(item, width)})
+    with parquet.ParquetWriter(path, schema) as file:
+        for start in range(0, len(names), _ROW_GROUP):
+            rows = slice(start, start + _ROW_GROUP)
+            lists = arrow.FixedSizeListArray.from_arrays(arrow.array(features[rows].reshape(-1)), width)
+            named = arrow.array([_text(name) for name in names[rows]])
+            file.write_table(arrow.table({"name": named, "features": lists}, schema))
 
 
 def _text(name: str) -> str:

@@ -9,6 +9,8 @@ from torchmetrics import Metric
 
 UNLABELLED = -1
 
+CPU = torch.device("cpu")
+
 _VALUES = 2**20
 """Maximum number of values of lazy rows that are computed at a time, 4 MiB in float32."""
 
@@ -21,7 +23,8 @@ class LazyRows:
     Args:
         read: function that computes the features (n, F) of row numbers (n,) int64.
         shape: (N, F), the number of rows that ``read`` accepts and their width.
-        rows: selected rows, (M,) int64; None selects all of them.
+        rows: selected rows, (M,) int64 on the CPU; None selects all of them.
+        device: device of the rows that ``read`` returns.
 
     Example:
         >>> pixels = torch.arange(6, dtype=torch.uint8).view(3, 2)
@@ -33,12 +36,15 @@ class LazyRows:
         2
     """
 
-    device = torch.device("cpu")
-
     def __init__(
-        self, read: Callable[[Tensor], Tensor], shape: tuple[int, int], *, rows: Tensor | None = None
+        self,
+        read: Callable[[Tensor], Tensor],
+        shape: tuple[int, int],
+        *,
+        rows: Tensor | None = None,
+        device: torch.device = CPU,
     ) -> None:
-        self.read = read
+        self.read, self.device = read, device
         self.rows = torch.arange(shape[0]) if rows is None else rows
         self.shape = (len(self.rows), shape[1])
 
@@ -46,11 +52,11 @@ class LazyRows:
         return len(self.rows)
 
     def __getitem__(self, key: slice | Tensor) -> Tensor:
-        return self.read(self.rows[key])
+        return self.read(self.rows[key.cpu() if isinstance(key, Tensor) else key])
 
     def select(self, mask: Tensor) -> Self:
         """Select the rows where a boolean mask (N,) is True, without computing them."""
-        return type(self)(self.read, self.shape, rows=self.rows[mask])
+        return type(self)(self.read, self.shape, rows=self.rows[mask.cpu()], device=self.device)
 
     def map(self, function: Callable[[Tensor], Tensor], *, width: int | None = None) -> Self:
         """Apply a function to the rows when they are computed.
@@ -60,7 +66,11 @@ class LazyRows:
             width: number of features of its result. Default: F.
         """
         shape = (self.shape[0], width or self.shape[1])
-        return type(self)(lambda rows: function(self.read(rows)), shape, rows=self.rows)
+        return type(self)(lambda rows: function(self.read(rows)), shape, rows=self.rows, device=self.device)
+
+    def cpu(self) -> Self:
+        """Return the rows on the CPU when they are computed."""
+        return type(self)(lambda rows: self.read(rows).cpu(), self.shape, rows=self.rows)
 
 
 Features = Tensor | LazyRows

@@ -19,6 +19,7 @@ from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Layers
 from ssl_vision.metrics.neighbours import Neighbours, nearest
+from ssl_vision.metrics.rows import Features, select
 from ssl_vision.metrics.vote import vote
 from ssl_vision.pretrained.rebuild import ROOT_NEEDED, safe_data, trained_model
 from ssl_vision.report.page import Missing
@@ -53,7 +54,7 @@ class FeatureView:
     split: str
     features: dict[str, Tensor]
     bank: Images | None
-    bank_features: Tensor
+    bank_features: Features
     k: int
     temperature: float
     classes: tuple[str, ...]
@@ -246,13 +247,14 @@ def _evenly_spaced(size: int) -> Tensor:
 def _feature_view(embedded: FeatureExtractor, metrics: dict[str, Any]) -> FeatureView:
     images = embedded.splits.images
     name: Any = "test" if "test" in images else "train"
-    features = {layer: embedded.plain(name, layer).cpu() for layer in embedded.layers}
-    bank, bank_features = None, features["backbone"]
+    features = {layer: embedded.plain(name, layer)[:].cpu() for layer in embedded.layers}
+    bank: Images | None = None
+    bank_features: Features = features["backbone"]
     if name == "test":
         bank, bank_features = images["train"], embedded.plain("train", "backbone").cpu()
         known = bank.labelled
         if known.any() and not known.all():
-            bank, bank_features = bank.select(known), bank_features[known]
+            bank, bank_features = bank.select(known), select(bank_features, known)
     count = len(images[name])
     return FeatureView(
         images[name], f"{count:,} {_SPLITS[embedded.splits.evaluated]} images", features, bank,

@@ -9,7 +9,7 @@ from ssl_vision.runs.reading import read_json
 
 Rows = list[dict[str, Any]]
 
-_OUTCOME = {"value", "weights", "title", "unit", "direction"}
+_OUTCOME = {"value", "recall", "weights", "title", "unit", "direction"}
 _CHOSEN = {"lr", "weight_decay"}
 """Hyperparameters that a grid search selects."""
 

@@ -17,6 +17,7 @@ VARIANTS = {
     "k": "k={}",
     "distance": "{}",
     "vote": "{}",
+    "index": "{}",
     "temperature": "T={}",
     "augmentation": "{}",
     "labels": "{} labels",

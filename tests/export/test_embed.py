@@ -61,6 +61,30 @@ def test_an_exported_backbone_gives_the_same_and_parquet_holds_it(images, tiny_r
     np.testing.assert_allclose(features, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("suffix", ["npz", "parquet"])
+def test_large_features_are_collected_in_a_file_and_written_in_parts(
+    images, tiny_run, tmp_path, monkeypatch, suffix
+):
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+    contents = []
+    for limit in (2**30, 0):
+        monkeypatch.setattr("ssl_vision.evaluation.mapped.IN_MEMORY", limit)
+        monkeypatch.setattr("ssl_vision.export.feature_files._ROW_GROUP", 2 if limit == 0 else 2**16)
+        output = tmp_path / f"{limit}.{suffix}"
+        assert main(["embed", str(images), f"--backbone={tiny_run}", f"--output={output}"]) == 0
+        contents.append(output)
+    assert sorted(tmp_path.iterdir()) == sorted(contents)
+    if suffix == "npz":
+        one, other = (dict(np.load(file)) for file in contents)
+        assert one["names"].tolist() == other["names"].tolist() == NAMES
+        np.testing.assert_array_equal(one["features"], other["features"])
+    else:
+        parquet = pytest.importorskip("pyarrow.parquet")
+        assert parquet.read_table(contents[0]).equals(parquet.read_table(contents[1]))
+        assert parquet.ParquetFile(contents[1]).num_row_groups == 3
+
+
 def test_files_are_decoded_to_the_size_that_the_run_decoded_them_to(tiny_run, tmp_path):
     checkpoint = read_checkpoint(tiny_run)
     config = yaml.safe_load(yaml.safe_dump(checkpoint.config))

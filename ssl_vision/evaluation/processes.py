@@ -1,0 +1,214 @@
+"""Embedding by all processes of torchrun: each embeds a share of the batches, and the first does all else."""
+
+import os
+import pickle
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from multiprocessing.connection import Client, Connection, Listener
+from typing import Any, NamedTuple, TypeVar
+
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from ssl_vision.errors import InputError
+from ssl_vision.quiet import silenced
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes that torchrun started, or this one alone.
+
+    Args:
+        rank: number of this process, from 0.
+        size: number of processes.
+        connections: connections by rank; the first process has one to each other, which have one to it.
+
+    Example:
+        >>> list(Processes().gathered(iter("ab"), 2))
+        ['a', 'b']
+    """
+
+    rank: int = 0
+    size: int = 1
+    connections: dict[int, Connection] = field(default_factory=dict)
+
+    @property
+    def share(self) -> slice:
+        """The items of this process in a sequence: every ``size``-th, beginning with number ``rank``."""
+        return slice(self.rank, None, self.size)
+
+    def gathered(self, own: Iterator[T], total: int) -> Iterator[T]:
+        """Yield the results of all processes in order in the first one, and nothing in the others.
+
+        Processes take turns, so that each holds one result at a time. An error in any process is raised in
+        the first one.
+
+        Args:
+            own: results of this process, one for each item of its `share`.
+            total: number of results of all processes.
+        """
+        if self.size == 1:
+            yield from own
+            return
+        results = _or_error(own)
+        if self.rank:
+            for result in results:
+                with self._until_first_ends():
+                    _send(self.connections[0], result)
+            return
+        for number in range(total):
+            owner = number % self.size
+            result = self._received(owner) if owner else next(results)
+            if isinstance(result, Exception):
+                raise result
+            yield result
+
+    def agreed(self, value: Any = None) -> Any:
+        """Return the value of the first process in all of them."""
+        if self.rank:
+            with self._until_first_ends():
+                return _received(self.connections[0])
+        for connection in self.connections.values():
+            _send(connection, value)
+        return value
+
+    @contextmanager
+    def first_before_others(self) -> Iterator[None]:
+        """Run the body in the first process, which may write files, before the others read them."""
+        if self.rank:
+            self.agreed()
+        yield
+        if not self.rank:
+            self.agreed()
+
+    def _received(self, owner: int) -> Any:
+        try:
+            return _received(self.connections[owner])
+        except (EOFError, OSError) as error:
+            raise RuntimeError(f"process {owner} of {self.size} has ended") from error
+
+    @contextmanager
+    def _until_first_ends(self) -> Iterator[None]:
+        """End another process silently when the first one has ended, which reports the reason."""
+        try:
+            yield
+        except (EOFError, OSError) as error:
+            raise SystemExit(1) from error
+
+
+@contextmanager
+def process_group() -> Iterator[Processes]:
+    """Connect the processes that torchrun started; all but the first print only errors.
+
+    The default process group of torch is not used, because metrics of torchmetrics would then wait for the
+    same metric in the other processes.
+    """
+    if not dist.is_torchelastic_launched() or int(os.environ["WORLD_SIZE"]) == 1:
+        yield ALONE
+        return
+    store, rank, size = next(rendezvous("env://"))
+    if rank:
+        port, key = store.get("ssl_vision").decode().split()
+        own = Client((os.environ["MASTER_ADDR"], int(port)), authkey=bytes.fromhex(key))
+        own.send(rank)
+        connections = {0: own}
+    else:
+        key = secrets.token_hex()
+        with Listener(("", 0), backlog=size, authkey=bytes.fromhex(key)) as listener:
+            store.set("ssl_vision", f"{listener.address[1]} {key}")
+            accepted = [listener.accept() for _ in range(1, size)]
+        connections = dict(sorted((connection.recv(), connection) for connection in accepted))
+    with silenced() if rank else nullcontext():
+        yield Processes(rank, size, connections)
+
+
+def _send(connection: Connection, value: Any) -> None:
+    connection.send_bytes(pickle.dumps(value))  # send() would put tensors into memory of this machine
+
+
+def _received(connection: Connection) -> Any:
+    return pickle.loads(connection.recv_bytes())
+
+
+ALONE = Processes()
+"""One process, without torchrun."""
+
+
+class _Sharing(NamedTuple):
+    processes: Processes
+    networks: Sequence[Any]
+    data: Sequence[Any]
+
+
+_SHARING: ContextVar[_Sharing | None] = ContextVar("_SHARING", default=None)
+
+
+@contextmanager
+def sharing(processes: Processes, networks: Sequence[Any], data: Sequence[Any]) -> Iterator[None]:
+    """Let all processes compute `results_of_all`; the others do nothing else, and end with the body.
+
+    Args:
+        processes: the processes.
+        networks: networks, in the same order in all processes.
+        data: image sets, likewise.
+    """
+    known = _Sharing(processes, networks, data)
+    if processes.rank:
+        while (request := processes.agreed()) is not None:
+            function, network, images, arguments, total = request
+            results = function(networks[network], data[images], *arguments, processes.share)
+            list(processes.gathered(results, total))
+        raise SystemExit(0)
+    token = _SHARING.set(known if processes.size > 1 else None)
+    try:
+        yield
+    finally:
+        _SHARING.reset(token)
+    processes.agreed()
+
+
+def results_of_all(
+    function: Callable[..., Iterator[T]], network: Any, data: Any, *arguments: Any, total: int
+) -> Iterator[T]:
+    """Yield the results of a function, which all processes compute inside `sharing`, in order.
+
+    Args:
+        function: function of a module, which yields a result for each selected item. It is called with the
+            network, the data, the arguments and a slice that selects items.
+        network: first argument; this process computes all items if `sharing` does not name it.
+        data: second argument, likewise.
+        arguments: further arguments, which are sent to the other processes.
+        total: number of items.
+
+    Raises:
+        RuntimeError: a process failed. The others cannot continue.
+    """
+    known = _SHARING.get()
+    places = known and (_place(known.networks, network), _place(known.data, data))
+    if not known or not places or None in places:
+        yield from function(network, data, *arguments, slice(None))
+        return
+    known.processes.agreed((function, *places, arguments, total))
+    own = function(network, data, *arguments, known.processes.share)
+    try:
+        yield from known.processes.gathered(own, total)
+    except Exception as error:
+        raise RuntimeError(str(error)) from error
+
+
+def _place(items: Sequence[Any], item: Any) -> int | None:
+    return next((place for place, each in enumerate(items) if each is item), None)
+
+
+def _or_error(results: Iterator[T]) -> Iterator[T | Exception]:
+    try:
+        yield from results
+    except InputError as error:
+        yield error
+    except Exception as error:  # which may be of a class that cannot be sent
+        yield RuntimeError(f"{type(error).__name__}: {error}")

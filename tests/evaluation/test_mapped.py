@@ -1,0 +1,188 @@
+"""Features that are mapped from a file: the results of features in memory, in bounded memory."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import ssl_vision.evaluation.mapped as mapped
+from ssl_vision.evaluation.cache import digest_of_features
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor
+from ssl_vision.evaluation.mapped import blocks, empty_rows, in_parts, is_finite, is_large
+from ssl_vision.main import main
+from ssl_vision.metrics.rows import LazyRows
+
+PROTOCOL = """
+layers: [backbone, projector]
+measurements:
+  - knn: {k: 5}
+  - knn: {k: 5, vote: majority, distance: euclidean}
+  - linear: {epochs: 2}
+  - linear: {epochs: 2, views: 2, augmentation: crop}
+  - grid: {epochs: 2, lrs: [0.1, 1.0]}
+  - logistic: {max_iter: 5}
+  - geometry: {}
+"""
+
+
+@pytest.fixture
+def run(tiny_run, tmp_path):
+    return shutil.copytree(tiny_run, tmp_path / "tiny")
+
+
+def evaluated(run, *options):
+    assert main(["evaluate", str(run), *options]) == 0
+    return json.loads((run / "evaluation.json").read_text())
+
+
+def conditions(rows):
+    return [{name: value for name, value in row.items() if name != "value"} for row in rows]
+
+
+def test_mapped_features_give_the_rows_of_features_in_memory(run, tmp_path, monkeypatch):
+    (tmp_path / "p.yaml").write_text(PROTOCOL)
+    options = [f"--protocol={tmp_path / 'p.yaml'}", "--baselines=false", "--report=false"]
+    expected = evaluated(run, *options, "--cache=false")
+    seen, plain = [], FeatureExtractor.plain
+    monkeypatch.setattr(FeatureExtractor, "plain", lambda *args: seen.append(plain(*args)) or seen[-1])
+    monkeypatch.setattr(mapped, "IN_MEMORY", 1000)
+    for cache in (False, True, True):  # in a temporary file, written to the cache, and mapped from it
+        (run / "evaluation.json").unlink()
+        rows = evaluated(run, *options, f"--cache={cache}")
+        assert conditions(rows) == conditions(expected)
+        assert [row["value"] for row in rows] == pytest.approx(
+            [row["value"] for row in expected], abs=1 / 360
+        )
+        assert seen
+        assert all(isinstance(features, LazyRows) for features in seen)
+        seen.clear()
+
+
+def test_an_approximate_search_states_its_recall_in_the_table_and_the_rows(run, capsys):
+    pytest.importorskip("faiss")
+    options = ["--protocol=lightly", "--baselines=false", "--report=false"]
+    (exact,) = evaluated(run, *options)
+    assert not {"index", "recall"} & exact.keys()
+    capsys.readouterr()
+    for _ in range(2):  # the second row replaces the first
+        same, row = evaluated(run, *options, "--knn.index=ivf")
+    assert same == exact
+    assert row["index"] == "ivf"
+    assert 0 < row["recall"] <= 1
+    out = capsys.readouterr().out
+    assert "approximate (ivf)" in out
+    assert f"{100 * row['value']:.2f} (recall {100 * row['recall']:.1f})" in out
+
+
+def test_an_unknown_index_is_one_line(run, capsys):
+    assert main(["evaluate", str(run), "--knn.index=hnsw"]) == 2
+    error = capsys.readouterr().err
+    assert "knn.index" in error
+    assert error.count("\n") == 1
+
+
+def test_only_large_rows_are_in_a_file_which_has_no_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(mapped, "IN_MEMORY", 4 * 12)
+    small, large = empty_rows((4, 3), folder=tmp_path), empty_rows((5, 3), folder=tmp_path)
+    assert (is_large(small), is_large(large), is_large(large[:1])) == (False, True, True)
+    assert list(tmp_path.iterdir()) == []
+    large.copy_(torch.arange(15.0).view(5, 3))
+    rows = in_parts(large, torch.device("cpu"))
+    assert rows[torch.tensor([4, 0])].tolist() == [[12, 13, 14], [0, 1, 2]]
+    assert in_parts(small, torch.device("cpu")) is small
+    with open("/proc/self/maps") as maps:
+        assert str(tmp_path) in maps.read()
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (9000, 2), (2, 5000, 3), (2, 2, 3, 4)])
+def test_blocks_are_the_values_in_order(shape):
+    values = torch.randn(shape).movedim(0, -1) if shape else torch.randn(shape)
+    joined = torch.cat([block.reshape(-1) for block in blocks(values)])
+    assert torch.equal(joined, values.contiguous().view(-1))
+    assert digest_of_features("k", {"a": values}) == digest_of_features("k", {"a": values.contiguous()})
+    assert is_finite(values)
+    assert not is_finite(values / 0)
+
+
+MEMORY = """
+import dataclasses
+import sys
+import threading
+from pathlib import Path
+import torch
+import ssl_vision.metrics.neighbours
+import ssl_vision.evaluation.mapped as mapped
+from ssl_vision.data import Digits, Images
+from ssl_vision.encoders import ModuleEncoder
+from ssl_vision.evaluation.cache import FeatureCache
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor
+from ssl_vision.evaluation.knn import KNN
+from ssl_vision.evaluation.measure import run_protocol
+from ssl_vision.evaluation.measurement import Source
+from ssl_vision.evaluation.probe import Linear
+from ssl_vision.evaluation.protocol import Protocol
+from ssl_vision.evaluation.splits import Splits
+
+mapped.IN_MEMORY, count = int(sys.argv[2]), 300_000
+ssl_vision.metrics.neighbours._SHARD = 2**24
+torch.manual_seed(0)
+
+def anonymous():  # memory that is not a mapped file, which the system may free
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("RssAnon")) * 1024
+
+class Wide(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(48, 512)
+    def forward(self, images):
+        return self.layer(images.flatten(1))
+
+images = Images(
+    torch.randint(256, (count, 3, 4, 4), dtype=torch.uint8), torch.arange(count) % 2, ("a", "b")
+)
+views = dataclasses.replace(Digits().views, size=4)
+splits = Splits({"train": images, "test": images.select(torch.arange(600))}, views, data="Random")
+extractor = FeatureExtractor(
+    ModuleEncoder(Wide(), image_size=4), splits,
+    description="", layers=("backbone",), cache=FeatureCache(Path(sys.argv[1])), seed=0,
+)
+measurements = (KNN(k=5), KNN(k=5, distance="euclidean"), KNN(k=5, index="ivf"), Linear(epochs=1))
+peak, before, done = 0, anonymous(), threading.Event()
+
+def watch():
+    global peak
+    while not done.wait(0.01):
+        peak = max(peak, anonymous())
+
+thread = threading.Thread(target=watch)
+thread.start()
+protocol = Protocol("p", ("backbone",), measurements)
+rows = list(run_protocol(protocol, Source("trained", "backbone", extractor), splits, seed=0))
+done.set()
+thread.join()
+assert len(rows) == len(measurements), rows
+print(" ".join(str(row.value) for row in rows))
+print((peak - before) // 2**20)
+"""
+
+
+@pytest.mark.long
+def test_a_bank_of_300_000_rows_is_evaluated_in_less_memory_than_its_features_take(tmp_path):
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**20), "OMP_NUM_THREADS": "1"}
+    size = 300_000 * 512 * 4 // 2**20  # 585 MiB
+    found = []
+    for limit in (2**20, 2**40):
+        command = [sys.executable, "-c", MEMORY, str(tmp_path / str(limit)), str(limit)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, done.stderr
+        values, peak = done.stdout.splitlines()
+        found.append((values, int(peak)))
+    (mapped_values, mapped_peak), (values, peak) = found
+    assert mapped_values == values
+    assert mapped_peak < size // 2
+    assert peak > size

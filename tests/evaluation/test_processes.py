@@ -1,0 +1,179 @@
+"""Several processes that embed together: one output, whatever their number."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from multiprocessing import Pipe
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation.processes import ALONE, Processes, results_of_all, sharing
+from ssl_vision.main import main
+
+
+def three():
+    """Three connected processes, here threads."""
+    pipes = {rank: Pipe() for rank in (1, 2)}
+    first = Processes(0, 3, {rank: ends[0] for rank, ends in pipes.items()})
+    return [first, *(Processes(rank, 3, {0: ends[1]}) for rank, ends in pipes.items())]
+
+
+def together(function, processes):
+    """Results of a function of each process, which runs in a thread; its errors are raised."""
+    with ThreadPoolExecutor(len(processes)) as pool:
+        futures = [pool.submit(copy_context().run, function, each) for each in processes]
+        return [future.result() for future in futures]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 7])
+def test_results_come_in_order_to_the_first_process(count):
+    items = list(range(count))
+
+    def run(processes):
+        own = (item * item for item in items[processes.share])
+        return list(processes.gathered(own, count))
+
+    assert together(run, three()) == [[item * item for item in items], [], []]
+    assert run(ALONE) == [item * item for item in items]
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(
+    ("error", "raised"), [(InputError("a.png is damaged"), InputError), (KeyError("a.png"), RuntimeError)]
+)
+def test_an_error_of_any_process_is_raised_in_the_first(rank, error, raised):
+    def run(processes):
+        def own():
+            yield 0
+            if processes.rank == rank:
+                raise error
+            yield 1
+
+        if processes.rank:
+            list(processes.gathered(own(), 6))
+            return
+        with pytest.raises(raised, match=r"a\.png"):
+            list(processes.gathered(own(), 6))
+
+    together(run, three())
+
+
+def test_the_value_of_the_first_process_is_everyones():
+    assert together(lambda processes: processes.agreed(processes.rank + 5), three()) == [5, 5, 5]
+
+
+def test_other_processes_end_silently_when_the_first_one_has():
+    first, other, _ = three()
+    first.connections[1].close()
+    for wait in (other.agreed, lambda: list(other.gathered(iter([1]), 3))):
+        with pytest.raises(SystemExit) as ended:
+            wait()
+        assert ended.value.code == 1
+
+
+def test_the_first_process_names_one_that_has_ended():
+    first, other, _ = three()
+    other.connections[0].close()
+    with pytest.raises(RuntimeError, match="process 1 of 3 has ended"):
+        list(first.gathered(iter([1]), 3))
+
+
+ASKED = []
+
+
+def squares(network, data, power, share):
+    """Stands for the batches of a network."""
+    for number, item in list(enumerate(data))[share]:
+        ASKED.append(number)
+        yield network * item**power
+
+
+def test_known_networks_and_images_are_shared_and_others_are_not():
+    ASKED.clear()
+    network, data, other = 3.5, [1, 2, 3, 4], [5, 6]
+
+    def run(processes):
+        known = (network, data)
+        with sharing(processes, [known[0]], [known[1]]):
+            first = list(results_of_all(squares, network, data, 2, total=4))
+            return first, list(results_of_all(squares, network, other, 1, total=2))
+
+    first, *others = three()
+    with ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(copy_context().run, run, each) for each in (first, *others)]
+    assert futures[0].result() == ([3.5, 14.0, 31.5, 56.0], [17.5, 21.0])
+    assert sorted(ASKED) == [0, 0, 1, 1, 2, 3]
+    assert [future.exception().code for future in futures[1:]] == [0, 0]
+
+
+def torchrun(count, *args):
+    """Run a command in several processes, and return stdout and stderr of all."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={count}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [*command, "-m", "ssl_vision", *map(str, args)],
+        capture_output=True, text=True, check=False, timeout=500, env=environment,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.long
+def test_evaluate_writes_and_prints_the_same_from_two_processes(tiny_run, tmp_path, capsys):
+    runs = [shutil.copytree(tiny_run, tmp_path / name) for name in ("one", "two")]
+    for run in runs:
+        shutil.rmtree(run / "features", ignore_errors=True)
+    protocols = ["--protocol=macl", "--protocol=robustness", "--report=false"]
+    capsys.readouterr()
+    assert main(["evaluate", str(runs[0]), *protocols]) == 0
+    printed = capsys.readouterr().out
+    code, out, error = torchrun(2, "evaluate", runs[1], *protocols)
+    assert code == 0, error
+    assert out.replace(str(runs[1]), str(runs[0])) == printed
+    one, two = ((run / "evaluation.json").read_bytes() for run in runs)
+    assert one == two
+    assert len(json.loads(one)) > 100
+    names = [sorted(path.name for path in (run / "features").iterdir()) for run in runs]
+    assert names[0] == names[1]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    random = np.random.default_rng(0)
+    for number in range(11):
+        Image.fromarray(random.integers(256, size=(20, 20, 3), dtype=np.uint8)).save(folder / f"{number}.png")
+    (folder / "5.png").write_bytes(b"damaged")
+    (folder / "50.png").write_bytes(b"damaged")
+    return folder
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("count", [2, 4])
+def test_embed_writes_the_same_from_several_processes(images, tiny_run, tmp_path, count):
+    options = [f"--backbone={tiny_run}", "--batch_size=2"]
+    with pytest.warns(UserWarning, match="skipped 2 of 12"):
+        assert main(["embed", str(images), *options, f"--output={tmp_path / 'one.npz'}"]) == 0
+    code, out, error = torchrun(count, "embed", images, *options, f"--output={tmp_path / 'all.npz'}")
+    assert code == 0, error
+    assert out.count("\n") == 1
+    assert error.count("skipped 2 of 12") == 1
+    with np.load(tmp_path / "one.npz") as one, np.load(tmp_path / "all.npz") as other:
+        assert one["names"].tolist() == other["names"].tolist()
+        np.testing.assert_array_equal(one["features"], other["features"])
+
+
+@pytest.mark.long
+def test_a_damaged_file_of_another_process_is_reported_once(images, tiny_run, tmp_path):
+    options = [f"--backbone={tiny_run}", "--batch_size=2", f"--output={tmp_path / 'f.npz'}", "--strict=true"]
+    code, _, error = torchrun(2, "embed", images, *options)
+    assert code != 0
+    assert sum(line.startswith("ssl-vision embed: ") for line in error.splitlines()) == 1
+    assert "cannot be decoded" in error
+    assert list(tmp_path.iterdir()) == []
