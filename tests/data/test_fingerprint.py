@@ -1,5 +1,6 @@
 """A fingerprint tells changed images from images that were only moved, and says which changed."""
 
+import os
 import shutil
 
 import numpy as np

@@ -21,7 +21,7 @@ class Resident:
         self._placed: dict[tuple[Tensor, torch.device], Tensor] = {}
 
     def on(self, data: Images, device: torch.device) -> Images:
-        """Return the images on a CUDA device; return `data` itself if its store is empty or stays on the host.
+        """Return the images on a CUDA device, or `data` itself if its store is empty or stays on the host.
 
         The placement of each store is logged, with the reason if it stays on the host.
         """

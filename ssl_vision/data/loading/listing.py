@@ -45,7 +45,8 @@ class Names(Sequence[str]):
     @classmethod
     def of(cls, names: Iterable[str]) -> "Names":
         """Pack strings."""
-        return cls(np.frombuffer(b"".join(os.fsencode(name) + b"\0" for name in names), dtype=np.uint8))
+        packed = bytearray().join(os.fsencode(name) + b"\0" for name in names)
+        return cls(np.frombuffer(packed, dtype=np.uint8))
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -160,7 +161,7 @@ def list_images(folder: Path, *, but: Collection[Path] = (), place: Path | None 
     """
     if not folder.is_dir():
         raise InputError(f"no folder {folder}")
-    stored = None if place is None else _StoredListing(place, folder, but)
+    stored = None if place is None else StoredListing(place, folder, but)
     if stored is not None and (listing := stored.read()) is not None:
         return listing
     walk = _Walk(folder, but)
@@ -254,7 +255,7 @@ def _state(entry: "os.DirEntry[str]") -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-class _StoredListing:
+class StoredListing:
     """File of a listing.
 
     Args:
@@ -292,7 +293,6 @@ class _StoredListing:
 
     def write(self, listing: Listing, folders: dict[str, int]) -> None:
         """Write the listing unless the directory is not writable."""
-        partial = self.file.with_suffix(f".{os.getpid()}.partial")
         try:
             before = self._modified("")
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -308,10 +308,20 @@ class _StoredListing:
                 "folders": torch.from_numpy(Names.of(folders).packed),
                 "folders_modified": torch.tensor(list(folders.values())),
             }
-            torch.save(content, partial)
-            os.replace(partial, self.file)
+            store(self.file, content)
         except OSError:
-            partial.unlink(missing_ok=True)
+            pass
 
     def _modified(self, folder: str) -> int:
         return os.stat(self.folder / folder).st_mtime_ns
+
+
+def store(file: Path, content: dict[str, Any]) -> None:
+    """Write tensors to a file that `torch.load` can map, unless its directory is not writable."""
+    partial = file.with_suffix(f".{os.getpid()}.partial")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(content, partial)
+        os.replace(partial, file)
+    except (OSError, RuntimeError):  # which torch.save raises, too
+        partial.unlink(missing_ok=True)
