@@ -303,7 +303,7 @@ def listings(folder: Path, count: int, simulated: int) -> list[dict[str, Any]]:
 
 def decoding(folder: Path, rounds: int) -> list[dict[str, Any]]:
     """Measure images for each CPU second, at several working sizes."""
-    count = 8 * BATCH
+    count = 16 * BATCH
     root = folder / "decoding"
     make_images(root, count, (500, 375), distinct=64)
     rows = []
