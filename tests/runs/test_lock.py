@@ -35,6 +35,19 @@ def test_a_folder_in_use_is_not_taken_and_says_by_whom(tmp_path, other):
         Lock(tmp_path / "run" / ".lock").take()
 
 
+def test_a_child_that_outlives_the_process_has_no_claim(tmp_path):
+    lock = Lock(tmp_path / "run" / ".lock")
+    lock.take()
+    child = os.fork()
+    if not child:
+        signal.pause()
+    assert lock.held
+    lock.release()  # as at the end of this process
+    assert not Lock(lock.path).held
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
 def test_a_killed_process_has_no_claim(tmp_path, other):
     other.send_signal(signal.SIGKILL)
     other.wait()
