@@ -7,6 +7,7 @@ from ssl_vision.data.datasets.digits import Digits
 from ssl_vision.data.datasets.folder import ImageFolder
 from ssl_vision.data.datasets.hugging_face import HuggingFace
 from ssl_vision.data.datasets.map_data import Dataset
+from ssl_vision.data.datasets.shards import Shards
 from ssl_vision.data.datasets.stl10 import STL10
 from ssl_vision.data.datasets.torchvision_data import Torchvision
 from ssl_vision.data.images import Batch, Images
@@ -28,6 +29,7 @@ __all__ = [
     "ImageData",
     "ImageFolder",
     "Images",
+    "Shards",
     "Torchvision",
     "ViewParameters",
     "Views",

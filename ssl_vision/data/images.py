@@ -26,6 +26,7 @@ class Images:
         classes: names of the classes.
         rows: (N,) int64 or None.
         file: a `RowFile` or None.
+        workers: number of processes in which a loader reads batches, for images that are decoded each time.
 
     Raises:
         InputError: a shape, dtype or label is invalid.
@@ -39,6 +40,8 @@ class Images:
         >>> len(images.select(images.labelled))
         3
     """
+
+    workers: int = 0
 
     def __init__(
         self,

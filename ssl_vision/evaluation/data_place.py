@@ -27,7 +27,7 @@ def _at(options: Mapping[str, Any], data: ImageData) -> bool:
 
 _NO_SETTINGS = {
     "class_path", "root", "test", "batch_size", "eval_batch_size", "seed", "val", "val_folder",
-    "val_share", "views.compile",
+    "val_share", "views.compile", "workers",
 }  # fmt: skip
 """Options of data that other fields of a row state or that do not affect the evaluation."""
 

@@ -33,7 +33,7 @@ def check_images(data: ImageData, checkpoint: Checkpoint) -> None:
     if now.digest == checkpoint.images:
         return
     if not now.files:
-        description = f"pixels or labels of {type(data).__name__} differ"
+        description = f"{now.compared} of {type(data).__name__} differ"
     elif digest_of_files(before) == checkpoint.images:
         description = changes(before, now.files)
     else:

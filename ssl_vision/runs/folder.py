@@ -33,6 +33,7 @@ _FREE = (
     "data.init_args.changed",
     "data.init_args.download",
     "data.init_args.resident",
+    "data.init_args.workers",
     _ROOT,
     "trainer.default_root_dir",
     "trainer.enable_model_summary",

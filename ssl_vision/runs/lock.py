@@ -54,6 +54,7 @@ class Lock:
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
         self._file = file
+        os.register_at_fork(after_in_child=self.release)  # a child that outlives this process has no claim
 
     def check(self) -> None:
         """Check that the lock can be acquired, without acquiring it.

@@ -9,7 +9,7 @@ from PIL import Image
 
 from ssl_vision.data import CIFAR10, STL10, Digits, ImageFolder
 from ssl_vision.data.loading import fingerprint as module
-from ssl_vision.data.loading.fingerprint import Listing, changes, digest_of_splits
+from ssl_vision.data.loading.fingerprint import changes, digest_of_splits
 
 
 def save(path, seed):
@@ -119,13 +119,6 @@ def decoded_test(root, seed=None):
     if seed is not None:
         save(root / "test" / "a" / "9.bmp", seed)
     return folder(root, val="test").fingerprint().digest
-
-
-def test_a_listing_looks_at_each_file_once_and_opens_none(tmp_path, monkeypatch):
-    calls = []
-    monkeypatch.setattr(os, "stat", lambda path: calls.append(path) or os.stat_result((0,) * 10))
-    Listing(tmp_path, [str(n) for n in range(50)]).digest()
-    assert len(calls) == 50
 
 
 def test_the_fingerprint_of_a_built_in_set_follows_labels_and_pixels():

@@ -1,10 +1,12 @@
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+from PIL import Image
 from pytorch_lightning.callbacks import ModelCheckpoint
 from settings import resnet
 
-from ssl_vision.data import Digits
+from ssl_vision.data import Digits, ImageData, ImageFolder, Views
 from ssl_vision.methods import SimCLR
 
 EPOCH = 5
@@ -23,7 +25,7 @@ class Watch(pl.Callback):
         self.seen.append((trainer.current_epoch, batch_idx, batch.indices.tolist()))
 
 
-def fit(folder, *callbacks, ckpt_path=None, crash=None, **options):
+def fit(folder, *callbacks, ckpt_path=None, crash=None, data: ImageData | None = None, **options):
     watch = Watch(crash)
     options = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False} | options
     trainer = pl.Trainer(
@@ -37,7 +39,8 @@ def fit(folder, *callbacks, ckpt_path=None, crash=None, **options):
         **options,
     )
     model = SimCLR(encoder=resnet(width=2), hidden_dim=8, output_dim=4, seed=0)
-    trainer.fit(model, datamodule=Digits(batch_size=256, eval_batch_size=64, seed=1), ckpt_path=ckpt_path)
+    digits = Digits(batch_size=256, eval_batch_size=64, seed=1)
+    trainer.fit(model, datamodule=data or digits, ckpt_path=ckpt_path)
     return {key: value.clone() for key, value in model.state_dict().items()}, watch.seen
 
 
@@ -64,3 +67,25 @@ def test_a_batch_that_a_crash_interrupted_is_trained_on_again(step, tmp_path, wh
     weights, seen = fit(tmp_path, ckpt_path=path)
     assert seen == whole[1][step:]
     assert all(torch.equal(weights[key], whole[0][key]) for key in whole[0])
+
+
+@pytest.mark.parametrize("step", [2, 5])
+def test_a_crash_between_decoded_batches_changes_nothing(step, tmp_path):
+    (tmp_path / "photos").mkdir()
+    generator = np.random.default_rng(0)
+    for number in range(50):
+        pixels = generator.integers(0, 256, (20, 24, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{number}.jpg")
+
+    def photos(workers):
+        options = {"views": Views(size=8), "image_size": 8, "batch_size": 16, "seed": 1}
+        return ImageFolder(root=tmp_path / "photos", stream=True, workers=workers, **options)
+
+    whole, order = fit(tmp_path, data=photos(0))
+    keep = ModelCheckpoint(dirpath=tmp_path, save_on_exception=True, every_n_epochs=9)
+    with pytest.raises(RuntimeError):
+        fit(tmp_path, keep, crash=step, data=photos(1))
+    (path,) = tmp_path.glob("*.ckpt")
+    weights, seen = fit(tmp_path, ckpt_path=path, data=photos(2))
+    assert seen == order[step:]
+    assert all(torch.equal(weights[key], whole[key]) for key in whole)

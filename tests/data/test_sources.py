@@ -2,6 +2,7 @@
 
 import io
 import json
+import tarfile
 
 import numpy as np
 import pytest
@@ -61,7 +62,35 @@ def hugging_face(folder):
     return ["--data=HuggingFace", "--data.path=set.v1"], []
 
 
-@pytest.mark.parametrize("source", [torchvision, own, hugging_face])
+def jpeg(seed):
+    file = io.BytesIO()
+    pixels = np.random.default_rng(seed).integers(0, 256, (24, 30, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(file, "JPEG")
+    return file.getvalue()
+
+
+def streamed(folder):
+    for split, count in (("train", 40), ("test", 20)):
+        for row in range(count):
+            path = folder / "photos" / split / ("cat", "dog")[row % 2] / f"{row}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(jpeg(row))
+    return ["--data=ImageFolder", "--data.root=photos", "--data.stream=true", "--data.image_size=12"], []
+
+
+def shards(folder):
+    (folder / "shards").mkdir()
+    for split, count in (("train", 40), ("test", 20)):
+        with tarfile.open(folder / "shards" / f"{split}-0.tar", "w") as tar:
+            for row in range(count):
+                for suffix, content in (("jpg", jpeg(row)), ("cls", b"%d" % (row % 2))):
+                    member = tarfile.TarInfo(f"{row:04}.{suffix}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+    return ["--data=Shards", "--data.root=shards", "--data.image_size=12", "--data.workers=1"], []
+
+
+@pytest.mark.parametrize("source", [torchvision, own, hugging_face, streamed, shards])
 def test_a_run_is_trained_resumed_evaluated_and_embedded(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))

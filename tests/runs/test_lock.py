@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from settings import TINY
@@ -33,6 +34,23 @@ def other(tmp_path):
 def test_a_folder_in_use_is_not_taken_and_says_by_whom(tmp_path, other):
     with pytest.raises(InputError, match=f"run is being trained by process {other.pid} on "):
         Lock(tmp_path / "run" / ".lock").take()
+
+
+def test_a_child_that_outlives_the_process_has_no_claim(tmp_path):
+    lock = Lock(tmp_path / "run" / ".lock")
+    lock.take()
+    child = os.fork()
+    if not child:
+        signal.pause()
+    try:
+        lock.release()  # as at the end of this process
+        deadline = time.monotonic() + 20
+        while lock.held and time.monotonic() < deadline:  # until the child has run
+            time.sleep(0.01)
+        assert not lock.held
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_a_killed_process_has_no_claim(tmp_path, other):

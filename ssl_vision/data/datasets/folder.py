@@ -4,13 +4,15 @@ import os
 from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import quote
 
 import torch
 
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData
+from ssl_vision.data.datasets.encoded import ListedFiles, check_workers, encoded_images, worker_processes
+from ssl_vision.data.datasets.map_style import DatasetImages
 from ssl_vision.data.datasets.split_folders import SplitFolders
 from ssl_vision.data.images import Images
 from ssl_vision.data.loading.decoded_cache import Undecoded
@@ -18,17 +20,17 @@ from ssl_vision.data.loading.decoding import squares
 from ssl_vision.data.loading.fingerprint import (
     FileRecord,
     Fingerprint,
-    Listing,
     digest_of_content,
     digest_of_files,
 )
+from ssl_vision.data.loading.listing import Listing, list_images
 from ssl_vision.data.loading.prefetch import ahead
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
 
-EXTENSIONS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-"""Extensions of image files, matched case-insensitively."""
+_ON_DISK = 2**36
+"""Maximum size of squares that are stored by default."""
 
 
 class ImageFolder(DecodedData):
@@ -42,7 +44,7 @@ class ImageFolder(DecodedData):
     the shorter side is resized and the longer one centre cropped. Of an animation, the first frame is used;
     of 16-bit channels, the upper 8 bits or `pixel_range`; transparency is dropped. If the squares take more
     than 1 GiB, they are written to a file, from which batches are read. The file is created again if an image
-    is changed, added or removed.
+    is changed, added or removed. If they take more than 64 GiB, images are decoded for each batch instead.
 
     Symbolic links are followed, except into folders that contain them.
 
@@ -55,13 +57,17 @@ class ImageFolder(DecodedData):
         test: Subfolder of the test split, likewise.
         image_size: Side of the stored images in pixels.
         views: Random views of the images.
+        stream: Decode images again for each batch, in worker processes, and store no squares. By default,
+            this is done if the squares of the train split take more than 64 GiB and cache is "auto".
+        workers: Number of worker processes for each device, 0 for none. Default: the number of cores, divided
+            by the devices.
         **options: Options of `DecodedData` and `ImageData`.
 
     Attributes:
         skipped: Paths relative to root of undecodable files in the splits read so far.
 
     Raises:
-        InputError: image_size is not in 1..4096, or cache is not one of its three values.
+        InputError: image_size is not in 1..4096, cache is none of its three values, or workers is negative.
 
     Example:
         >>> data = ImageFolder(root="photos", image_size=96)
@@ -78,13 +84,18 @@ class ImageFolder(DecodedData):
         test: str = "test",
         image_size: int = 96,
         views: Views = IMAGENET_VIEWS,
+        stream: bool | None = None,
+        workers: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(root=root, views=views, image_size=image_size, **options)
+        check_workers(workers)
         self.train = train
         self.val_folder = val_folder
         self.test = test
         self.image_size = image_size
+        self.stream = stream
+        self.workers = workers
         self._listings: dict[Split, Listing] = {}
         self._contents: dict[str, str] = {}
 
@@ -98,7 +109,9 @@ class ImageFolder(DecodedData):
             if self.trainer is not None:
                 self.check(*splits)
             for split in splits:
-                if self.has(split) and self._large(images := self._undecoded(split), self.image_size):
+                if not self.has(split) or self._streams:
+                    continue
+                if self._large(images := self._undecoded(split), self.image_size):
                     self._cached(images, self.image_size, where=self.folder_of(split))
         except InputError:
             if self.trainer is None or self.trainer.world_size == 1:
@@ -115,17 +128,39 @@ class ImageFolder(DecodedData):
             return self.split("train")
         self.check(split)
         listing = self.listing(split)
+        if self._streams:
+            return self._encoded(split)
         prefix = self._prefix(listing)
         images, file, contents = self._stored(
             self._undecoded(split), self.image_size, where=listing.folder, prefix=prefix
         )
         self._contents |= {prefix + name: content for name, content in contents.items()}
-        labels = [class_of(name) for name in contents]
-        classes = tuple(sorted({*labels} - {""})) if split == "train" else self.classes
+        names = [class_of(name) for name in contents]
+        classes = tuple(sorted({*names} - {""})) if split == "train" else self.classes
         if split != "train":
-            _refuse_other_classes(listing.folder, labels, classes)
+            _refuse_other_classes(listing.folder, names, classes)
         positions = {name: position for position, name in enumerate(classes)}
-        return Images(images, torch.tensor([positions.get(name, -1) for name in labels]), classes, file=file)
+        return Images(images, torch.tensor([positions.get(name, -1) for name in names]), classes, file=file)
+
+    def _encoded(self, split: Split) -> DatasetImages:
+        """Return the images of a split, which are decoded for each batch."""
+        listing = self.listing(split)
+        classes = listing.classes if split == "train" else self.classes
+        positions = {name: position for position, name in enumerate(classes)}
+        known = torch.tensor([*(positions.get(name, -1) for name in listing.classes), -1])
+        labels = known[torch.from_numpy(listing.labels).long()]
+        return encoded_images(
+            ListedFiles(listing), labels, classes,
+            side=self.image_size, pixel_range=self.pixel_range, strict=self.strict,
+            workers=worker_processes(self.workers, self.trainer.num_devices if self.trainer else 1),
+        )  # fmt: skip
+
+    @cached_property
+    def _streams(self) -> bool:
+        """True if images are decoded for each batch."""
+        if self.stream is not None or self.cache != "auto":
+            return bool(self.stream)
+        return len(self.listing("train").names) * 3 * self.image_size**2 > _ON_DISK
 
     def has(self, split: Split) -> bool:
         """Return True if a split has a folder; the train split always has one, which may be root.
@@ -144,8 +179,7 @@ class ImageFolder(DecodedData):
         for split in splits:
             listing = self.listing(split)
             if split in ("val", "test"):
-                classes = {class_of(name) for name in self.listing("train").names} - {""}
-                _refuse_other_classes(listing.folder, [class_of(name) for name in listing.names], classes)
+                _refuse_other_classes(listing.folder, listing.classes, self.listing("train").classes)
 
     def folder_of(self, split: Split) -> Path:
         """Return the folder of a split.
@@ -161,6 +195,8 @@ class ImageFolder(DecodedData):
     def fingerprint(self, known: Mapping[str, FileRecord] | None = None) -> Fingerprint:
         """Compute a digest of the paths and contents of the image files used by `fit`.
 
+        For images that are decoded for each batch, sizes are used instead of contents.
+
         No image is decoded, and files that were decoded before or whose records are unchanged are not read.
 
         Args:
@@ -170,10 +206,14 @@ class ImageFolder(DecodedData):
         Raises:
             InputError: a folder does not exist or contains no images.
         """
+        splits = self._needed("validate")
+        if self._streams:
+            digests = " ".join(self.listing(split).digest_of_sizes() for split in splits)
+            return Fingerprint(digest_of_content(digests.encode()), files={}, compared="paths or file sizes")
         known = known or {}
         states = {
             path: state
-            for listing in map(self.listing, self._needed("validate"))
+            for listing in map(self.listing, splits)
             for path, state in zip(self._paths(listing), listing.states, strict=True)
         }
         contents = {
@@ -217,7 +257,7 @@ class ImageFolder(DecodedData):
         if name not in self._listings:
             folder = self.folder_of(name)
             others = self._folders.others(folder) if name == "train" else set()
-            self._listings[name] = Listing(folder, image_names(folder, but=others))
+            self._listings[name] = list_images(folder, but=others, place=self._cache_place())
         return self._listings[name]
 
     def _prefix(self, listing: Listing) -> str:
@@ -253,37 +293,7 @@ def image_names(folder: Path, *, but: Collection[Path] = ()) -> list[str]:
     Raises:
         InputError: the folder does not exist, contains no images, or cannot be read.
     """
-    if not folder.is_dir():
-        raise InputError(f"no folder {folder}")
-    names = []
-    ancestors = {str(folder): {_identity(folder)}}
-    for parent, folders, files in os.walk(folder, followlinks=True, onerror=_unreadable):
-        above = ancestors.pop(parent)
-        identities = {name: _identity(path) for name in folders if (path := Path(parent, name)) not in but}
-        folders[:] = [name for name, identity in identities.items() if identity not in above]
-        ancestors |= {os.path.join(parent, name): above | {identities[name]} for name in folders}
-        prefix = os.path.relpath(parent, folder)
-        names += [
-            file if prefix == "." else os.path.join(prefix, file)
-            for file in files
-            if os.path.splitext(file)[1].lower() in EXTENSIONS
-        ]
-    if not names:
-        excluded = sorted(path.name for path in but if path.is_dir() and folder in path.parents)
-        where = f"{folder} outside {' and '.join(excluded)}" if excluded else str(folder)
-        advice = "; set the folder of training images with --data.train FOLDER" if excluded else ""
-        raise InputError(f"no images in {where}: looked for {' '.join(sorted(EXTENSIONS))}{advice}")
-    return sorted(names, key=lambda name: name.split(os.sep))
-
-
-def _identity(folder: Path) -> tuple[int, int]:
-    """Return an identifier of a folder that does not depend on its path."""
-    status = folder.stat()
-    return status.st_dev, status.st_ino
-
-
-def _unreadable(error: OSError) -> NoReturn:
-    raise InputError(f"{error.filename} cannot be read ({error.strerror})") from error
+    return list(list_images(folder, but=but).names)
 
 
 def class_of(name: str) -> str:

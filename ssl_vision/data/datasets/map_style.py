@@ -70,6 +70,7 @@ class DatasetImages(Images):
         labels: (N,) int64, -1 for images without a label.
         classes: names of the classes.
         rows: rows of the data set, (N,) int64.
+        workers: number of processes in which a loader reads batches.
     """
 
     def __init__(
@@ -79,9 +80,12 @@ class DatasetImages(Images):
         labels: Tensor,
         classes: tuple[str, ...],
         rows: Tensor,
+        *,
+        workers: int = 0,
     ) -> None:
         super().__init__(torch.empty(0, 3, 1, 1, dtype=torch.uint8), labels, classes, rows=rows)
         self._read, self._shape = read, shape
+        self.workers = workers
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -95,17 +99,19 @@ class DatasetImages(Images):
 
     def select(self, indices: Tensor) -> "DatasetImages":
         """Return the rows at ``indices``, (M,) int64 or an (N,) bool mask, in that order."""
-        rows = self._rows[indices]
-        return DatasetImages(self._read, self._shape, self.labels[indices], self.classes, rows)
+        return self._with(self.labels[indices], self._rows[indices])
 
     def relabelled(self, labels: Tensor) -> "DatasetImages":
         """Return the same images with other labels (N,) of the same classes."""
-        return DatasetImages(self._read, self._shape, labels, self.classes, self._rows)
+        return self._with(labels, self._rows)
 
     def at(self, indices: Tensor, *, pin: bool = False) -> Tensor:
         """Read the images at ``indices``, (M,) int64."""
         images = torch.stack([self._read(row) for row in self._rows[indices].tolist()])
         return images.pin_memory() if pin else images
+
+    def _with(self, labels: Tensor, rows: Tensor) -> "DatasetImages":
+        return DatasetImages(self._read, self._shape, labels, self.classes, rows, workers=self.workers)
 
     @property
     def _rows(self) -> Tensor:

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
@@ -18,7 +18,7 @@ from ssl_vision.data.loading.memmap import RowFile
 from ssl_vision.errors import InputError
 
 _VERSION = 2
-_FOLDER = ".ssl_vision_cache"
+FOLDER = ".ssl_vision_cache"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Undecoded:
     """
 
     label: str
-    names: list[str]
+    names: Sequence[str]
     digest: Callable[[], str]
     squares: Callable[[], Iterable[Decoded]]
     channels: int = 3
@@ -153,7 +153,7 @@ def cache_place(root: Path, chosen: Path | None) -> Path:
     """
     if chosen is None:
         if os.access(root, os.W_OK):
-            return root / _FOLDER
+            return root / FOLDER
         chosen = user_cache()
     root = root.resolve()
     return chosen / f"{root.name}-{hashlib.sha256(bytes(root)).hexdigest()[:8]}"

@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ class Decoded(NamedTuple):
 
 
 def squares(
-    folder: Path, names: list[str], *, side: int, strict: bool, pixel_range: PixelRange | None = None
+    folder: Path, names: Sequence[str], *, side: int, strict: bool, pixel_range: PixelRange | None = None
 ) -> Iterator[Decoded]:
     """Decode files on all cores, keeping only a few images in memory at a time.
 
@@ -65,7 +65,7 @@ def squares(
 
 def decodable(
     decode: Callable[[str], Decoded],
-    names: list[str],
+    names: Sequence[str],
     *,
     where: Callable[[str], str],
     strict: bool,

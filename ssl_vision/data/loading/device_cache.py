@@ -21,11 +21,11 @@ class Resident:
         self._placed: dict[tuple[Tensor, torch.device], Tensor] = {}
 
     def on(self, data: Images, device: torch.device) -> Images:
-        """Return the images on a CUDA device; return `data` itself if its store stays on the host.
+        """Return the images on a CUDA device, or `data` itself if its store is empty or stays on the host.
 
         The placement of each store is logged, with the reason if it stays on the host.
         """
-        if device.type != "cuda" or data.store.device == device:
+        if device.type != "cuda" or data.store.device == device or not len(data.store):
             return data
         if (data.store, device) not in self._placed:
             self._placed[data.store, device] = self._place(data, device)

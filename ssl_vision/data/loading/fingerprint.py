@@ -1,10 +1,8 @@
 """Fingerprints, which detect whether the images of a data set have changed."""
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -38,37 +36,13 @@ class Fingerprint:
 
     Args:
         digest: 16 hexadecimal digits, equal for equal images.
-        files: Records of the image files by path; empty for data sets that do not consist of image files.
+        files: Records of the image files by path; empty if the files themselves are not compared.
+        compared: What the digest is computed from, for messages.
     """
 
     digest: str
     files: Mapping[str, FileRecord]
-
-
-class Listing:
-    """Snapshot of the image files below a directory.
-
-    Args:
-        folder: The directory.
-        names: Paths of the files relative to it.
-
-    Attributes:
-        folder: The directory.
-        names: Paths of the files relative to it.
-        states: Size and modification time of each file, as in `FileRecord`.
-    """
-
-    def __init__(self, folder: Path, names: list[str]) -> None:
-        self.folder = folder
-        self.names = names
-        self.states = [_state(os.path.join(folder, name)) for name in names]
-
-    def digest(self) -> str:
-        """Return 16 hexadecimal digits of all names, sizes and modification times, without reading files."""
-        digest = hashlib.sha256()
-        for name, (size, modified) in zip(self.names, self.states, strict=True):
-            digest.update(f"{name}\0{size} {modified}\n".encode(errors="surrogateescape"))
-        return digest.hexdigest()[:_DIGITS]
+    compared: str = "pixels or labels"
 
 
 def digest_of_files(files: Mapping[str, FileRecord]) -> str:
@@ -133,11 +107,3 @@ def _counted(paths: list[str], kind: str) -> str:
         if len(paths) == 1
         else f"{len(paths):,} were {kind} (such as {paths[0]})"
     )
-
-
-def _state(path: str) -> tuple[int, int]:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return -1, 0
-    return status.st_size, status.st_mtime_ns

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ssl_vision.data.images import Batch, Images
 from ssl_vision.data.loading.prefetch import ahead
+from ssl_vision.data.loading.worker_processes import decoded_ahead
 from ssl_vision.data.random import Stream, fold
 from ssl_vision.errors import InputError
 
@@ -52,7 +53,8 @@ class Batches:
     no batch is empty.
 
     Images on a device are gathered there without synchronisation. Images that are read from a file, or sent
-    from the host to a CUDA device, are copied one batch ahead by a thread.
+    from the host to a CUDA device, are copied one batch ahead by a thread. Images that are decoded for each
+    batch are decoded ahead by `data.workers` processes; their number does not change the batches.
 
     An interrupted pass continues where it stopped, at the batch given by ``completed`` or by a loaded state.
 
@@ -128,9 +130,7 @@ class Batches:
         else:
             done = self._resumed[1] if self._resumed[0] == epoch else 0
         self._resumed = (0, 0)
-        shares = islice(self._shares(), done, None)
-        streamed = self._pin or self.data.file is not None
-        for batch in ahead(self._batch, shares) if streamed else map(self._batch, shares):
+        for batch in self._made(islice(self._shares(), done, None)):
             done += 1
             self._position = (epoch, done)
             yield batch
@@ -148,6 +148,13 @@ class Batches:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue after the batches of the state, if the next pass is of the same epoch."""
         self._position = self._resumed = (state["epoch"], state["step"])
+
+    def _made(self, shares: Iterator[Tensor]) -> Iterator[Batch]:
+        """Make the batches of the shares, in order."""
+        if self.data.workers:
+            return decoded_ahead(self.data, shares, pin=self._pin)
+        streamed = self._pin or self.data.file is not None or not len(self.data.store)
+        return ahead(self._batch, shares) if streamed else map(self._batch, shares)
 
     def _shares(self) -> Iterator[Tensor]:
         """Iterate over this process's rows of every global batch, on the device of the images."""

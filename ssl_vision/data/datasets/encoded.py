@@ -1,0 +1,142 @@
+"""Decoding of images that stay compressed on disk, whenever a batch needs them."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ssl_vision.data.datasets.map_style import DatasetImages
+from ssl_vision.data.loading.decoding import PixelRange, corrupt, read_content
+from ssl_vision.data.loading.listing import Listing
+from ssl_vision.data.loading.reduced import reduced_square
+from ssl_vision.errors import InputError
+
+
+class Files(Protocol):
+    """Compressed images by row."""
+
+    def path(self, row: int) -> str:
+        """Return the path of an image for messages."""
+        ...
+
+    def content(self, row: int) -> bytes:
+        """Read the compressed image of a row.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        ...
+
+
+class ListedFiles:
+    """Files of a listing."""
+
+    def __init__(self, listing: Listing) -> None:
+        self.listing = listing
+
+    def path(self, row: int) -> str:
+        """Return the path of a file."""
+        return os.path.join(self.listing.folder, self.listing.names[row])
+
+    def content(self, row: int) -> bytes:
+        """Read a file.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return read_content(Path(self.path(row)))
+
+
+class Decoder:
+    """Decodes the images of rows; an image is a function of the files alone.
+
+    An image that cannot be decoded is replaced, with a warning, by the next one of the same label that can.
+
+    Args:
+        files: Compressed images.
+        labels: Labels of all images, (M,) int64.
+        side: Side of the squares in pixels.
+        pixel_range: Values of grey images of more than 8 bits that become black and white.
+        strict: Raise an error for an image that cannot be decoded.
+    """
+
+    def __init__(
+        self, files: Files, labels: Tensor, *, side: int, pixel_range: PixelRange | None, strict: bool
+    ) -> None:
+        self.files, self.labels, self.side = files, labels, side
+        self.pixel_range, self.strict = pixel_range, strict
+
+    def __call__(self, row: int) -> Tensor:
+        """Return the image of a row, (3, side, side) uint8.
+
+        Raises:
+            InputError: no image of its label can be decoded, or `strict` is set and this one cannot.
+        """
+        try:
+            return self._decoded(row)
+        except Exception as error:  # Pillow may raise nearly anything for damaged files
+            failure = corrupt(self.files.path(row), error)
+            if self.strict:
+                raise failure from error
+        same = (self.labels == self.labels[row]).nonzero().flatten()
+        after = same.roll(-int((same <= row).sum()))[:-1]
+        for other in after.tolist():
+            try:
+                image = self._decoded(other)
+            except Exception:
+                continue
+            warnings.warn(
+                f"{self.files.path(row)} cannot be decoded and is replaced by {self.files.path(other)}; "
+                "remove it, or set strict true to stop",
+                stacklevel=2,
+            )
+            return image
+        raise failure
+
+    def _decoded(self, row: int) -> Tensor:
+        return reduced_square(self.files.content(row), self.side, self.pixel_range)
+
+
+def encoded_images(
+    files: Files,
+    labels: Tensor,
+    classes: tuple[str, ...],
+    *,
+    side: int,
+    pixel_range: PixelRange | None,
+    strict: bool,
+    workers: int,
+) -> DatasetImages:
+    """Return images that a loader decodes in worker processes.
+
+    Args:
+        files: Compressed images.
+        labels: Labels of all images, (N,) int64, -1 for images without a label.
+        classes: Names of the classes.
+        side: Side of the squares in pixels.
+        pixel_range: Values of grey images of more than 8 bits that become black and white.
+        strict: Raise an error for an image that cannot be decoded.
+        workers: Number of processes.
+    """
+    decoder = Decoder(files, labels, side=side, pixel_range=pixel_range, strict=strict)
+    return DatasetImages(
+        decoder, (3, side, side), labels, classes, torch.arange(len(labels)), workers=workers
+    )
+
+
+def worker_processes(chosen: int | None, devices: int) -> int:
+    """Return the number of processes that decode for one device: by default, its share of the cores."""
+    return max(1, len(os.sched_getaffinity(0)) // devices) if chosen is None else chosen
+
+
+def check_workers(chosen: int | None) -> None:
+    """Check the option `workers`.
+
+    Raises:
+        InputError: it is negative.
+    """
+    if chosen is not None and chosen < 0:
+        raise InputError(f"workers must be 0 or more, not {chosen}")

@@ -1,0 +1,327 @@
+"""Lists of the image files below a folder, which need a few dozen bytes for each file."""
+
+import hashlib
+import os
+import time
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ssl_vision.data.loading.decoded_cache import FOLDER
+from ssl_vision.errors import InputError
+
+EXTENSIONS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+"""Extensions of image files, matched case-insensitively."""
+
+_DIGITS = 16
+_VERSION = 1
+_THREADS = 8
+_STORED = 2**16
+"""Number of files from which a listing is stored."""
+_RECENT = 2 * 10**9
+"""Age in nanoseconds below which a folder may change again without changing its modification time."""
+
+Integers = NDArray[np.int64]
+
+
+class Names(Sequence[str]):
+    """Strings packed into one array of bytes, each followed by a zero byte.
+
+    Args:
+        packed: uint8 array of the encoded strings.
+    """
+
+    def __init__(self, packed: NDArray[np.uint8]) -> None:
+        self.packed = packed
+        self._ends = np.flatnonzero(packed == 0)
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> "Names":
+        """Pack strings."""
+        packed = bytearray().join(os.fsencode(name) + b"\0" for name in names)
+        return cls(np.frombuffer(packed, dtype=np.uint8))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        """Return a string, or a list of several."""
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        index %= len(self)
+        start = self._ends[index - 1] + 1 if index else 0
+        return os.fsdecode(self.packed[start : self._ends[index]].tobytes())
+
+
+class FilesOfFolder(NamedTuple):
+    """Files of one folder that follow each other in a listing.
+
+    Attributes:
+        prefix: Path of the folder relative to the listed one, with a trailing separator unless it is empty.
+        names: Sorted names of the files.
+        sizes: Their sizes in bytes; -1 for a link without a target.
+        modified: Their modification times in nanoseconds since 1970.
+    """
+
+    prefix: str
+    names: list[str]
+    sizes: list[int]
+    modified: list[int]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Snapshot of the image files below a folder, sorted by the components of their paths.
+
+    Args:
+        folder: The folder.
+        names: Paths of the files relative to it.
+        sizes: Size of each file in bytes; -1 if the file does not exist.
+        modified: Modification time of each file in nanoseconds since 1970.
+        labels: Positions of the classes, int32; -1 for files without a class.
+        classes: Sorted names of the folders directly below the folder.
+    """
+
+    folder: Path
+    names: Names
+    sizes: Integers
+    modified: Integers
+    labels: NDArray[np.int32]
+    classes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, folder: Path, files: Iterable[FilesOfFolder]) -> "Listing":
+        """Pack sorted files."""
+        packed, sizes, modified, labels = bytearray(), array("q"), array("q"), array("i")
+        classes: list[str] = []
+        for prefix, names, file_sizes, times in files:
+            start, separator, _ = prefix.partition(os.sep)
+            if separator and (not classes or classes[-1] != start):
+                classes.append(start)
+            label = len(classes) - 1 if separator else -1
+            packed += b"".join(os.fsencode(f"{prefix}{name}\0") for name in names)
+            sizes.extend(file_sizes)
+            modified.extend(times)
+            labels.extend([label] * len(names))
+        return cls(
+            folder,
+            Names(np.frombuffer(packed, dtype=np.uint8)),
+            np.frombuffer(sizes, dtype=np.int64),
+            np.frombuffer(modified, dtype=np.int64),
+            np.frombuffer(labels, dtype=np.int32),
+            tuple(classes),
+        )
+
+    @property
+    def states(self) -> Iterator[tuple[int, int]]:
+        """Size and modification time of each file, as in `FileRecord`."""
+        return zip(self.sizes.tolist(), self.modified.tolist(), strict=True)
+
+    def digest(self) -> str:
+        """Return 16 hexadecimal digits of all names, sizes and modification times, without reading files."""
+        digest = hashlib.sha256()
+        for name, (size, modified) in zip(self.names, self.states, strict=True):
+            digest.update(f"{name}\0{size} {modified}\n".encode(errors="surrogateescape"))
+        return digest.hexdigest()[:_DIGITS]
+
+    def digest_of_sizes(self) -> str:
+        """Return 16 hexadecimal digits of all names and sizes, which a copy of the folder shares."""
+        digest = hashlib.sha256(self.names.packed.data)
+        digest.update(np.ascontiguousarray(self.sizes).data)
+        return digest.hexdigest()[:_DIGITS]
+
+
+def list_images(folder: Path, *, but: Collection[Path] = (), place: Path | None = None) -> Listing:
+    """List the image files at any depth below a folder.
+
+    Folders are read in several threads. A listing of 65,536 files or more is stored and used again as long as
+    the modification times of all folders below `folder` are the same. Files that are added, removed or
+    renamed are therefore noticed, but not those that are overwritten.
+
+    Args:
+        folder: The folder.
+        but: Excluded folders.
+        place: Directory of stored listings. None always reads the folders.
+
+    Raises:
+        InputError: the folder does not exist, contains no images, or cannot be read.
+    """
+    if not folder.is_dir():
+        raise InputError(f"no folder {folder}")
+    stored = None if place is None else StoredListing(place, folder, but)
+    if stored is not None and (listing := stored.read()) is not None:
+        return listing
+    walk = _Walk(folder, but)
+    listing = Listing.of(folder, walk.files())
+    if not len(listing.names):
+        excluded = sorted(path.name for path in but if path.is_dir() and folder in path.parents)
+        where = f"{folder} outside {' and '.join(excluded)}" if excluded else str(folder)
+        advice = "; set the folder of training images with --data.train FOLDER" if excluded else ""
+        raise InputError(f"no images in {where}: looked for {' '.join(sorted(EXTENSIONS))}{advice}")
+    if stored is not None and len(listing.names) >= _STORED:
+        stored.write(listing, walk.folders)
+    return listing
+
+
+class _Walk:
+    """Reads the folders below a folder in threads.
+
+    Args:
+        folder: The folder.
+        but: Excluded folders.
+
+    Attributes:
+        folders: Modification time of each folder that was read, by its path relative to the folder; -1 if the
+            folder has just been modified.
+    """
+
+    def __init__(self, folder: Path, but: Collection[Path]) -> None:
+        self.folders: dict[str, int] = {}
+        self._root = str(folder)
+        self._excluded = set(but)
+
+    def files(self) -> Iterator[FilesOfFolder]:
+        """Yield the image files in order."""
+        with ThreadPoolExecutor(_THREADS) as self._pool:
+            yield from self._in_order(self._pool.submit(self._read, "", frozenset()))
+
+    def _in_order(self, folder: "Future[list[Any]]") -> Iterator[FilesOfFolder]:
+        parts = folder.result()
+        for i, part in enumerate(parts):
+            parts[i] = None  # each part is released once it is used
+            if isinstance(part, Future):
+                yield from self._in_order(part)
+            else:
+                yield part
+
+    def _read(self, prefix: str, above: frozenset[tuple[int, int]]) -> list[Any]:
+        """Return the files of a folder, and futures of its subfolders, except those that contain it."""
+        path = os.path.join(self._root, prefix)
+        parts: list[Any] = []
+        try:
+            status = os.stat(path)
+            above |= {(status.st_dev, status.st_ino)}
+            recent = time.time_ns() - status.st_mtime_ns < _RECENT
+            self.folders[prefix] = -1 if recent else status.st_mtime_ns
+            with os.scandir(path) as entries:
+                found = sorted((entry.name, _state(entry)) for entry in entries if _wanted(entry))
+            for name, (size, modified) in found:
+                if size == _IS_FOLDER:
+                    below = os.path.join(path, name)
+                    status = os.stat(below)
+                    if Path(below) not in self._excluded and (status.st_dev, status.st_ino) not in above:
+                        parts.append(self._pool.submit(self._read, prefix + name + os.sep, above))
+                    continue
+                if not parts or isinstance(parts[-1], Future):
+                    parts.append(FilesOfFolder(prefix, [], [], []))
+                parts[-1].names.append(name)
+                parts[-1].sizes.append(size)
+                parts[-1].modified.append(modified)
+        except OSError as error:
+            raise InputError(f"{error.filename} cannot be read ({error.strerror})") from error
+        return parts
+
+
+_IS_FOLDER = -2
+
+
+def _wanted(entry: "os.DirEntry[str]") -> bool:
+    if entry.is_dir():
+        return entry.name != FOLDER
+    return os.path.splitext(entry.name)[1].lower() in EXTENSIONS
+
+
+def _state(entry: "os.DirEntry[str]") -> tuple[int, int]:
+    """Return the size and the modification time of a file."""
+    if entry.is_dir():
+        return _IS_FOLDER, 0
+    try:
+        status = entry.stat()
+    except OSError:
+        return -1, 0
+    return status.st_size, status.st_mtime_ns
+
+
+class StoredListing:
+    """File of a listing.
+
+    Args:
+        place: Directory of the file.
+        folder: The listed folder.
+        but: Excluded folders.
+    """
+
+    def __init__(self, place: Path, folder: Path, but: Collection[Path]) -> None:
+        self.folder = folder
+        key = repr([os.path.relpath(path, folder) for path in (place, *sorted(but))])
+        name = hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:8]
+        self.file = place / f"{folder.name}-{name}.listing"
+
+    def read(self) -> Listing | None:
+        """Return the listing; None if there is none, or a folder has changed."""
+        try:
+            content = torch.load(self.file, mmap=True, weights_only=True)
+            if content["version"] != _VERSION:
+                return None
+            folders, modified = Names(content["folders"].numpy()), content["folders_modified"].tolist()
+            with ThreadPoolExecutor(_THREADS) as pool:
+                if list(pool.map(self._modified, folders)) != modified:
+                    return None
+            return Listing(
+                self.folder,
+                Names(content["names"].numpy()),
+                content["sizes"].numpy(),
+                content["modified"].numpy(),
+                content["labels"].numpy(),
+                tuple(Names(content["classes"].numpy())),
+            )
+        except (OSError, RuntimeError, KeyError, ValueError):  # missing or damaged
+            return None
+
+    def write(self, listing: Listing, folders: dict[str, int]) -> None:
+        """Write the listing unless the directory is not writable."""
+        try:
+            before = self._modified("")
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            if folders[""] == before:  # the new directory may have changed it
+                folders[""] = self._modified("")
+            content = {
+                "version": _VERSION,
+                "names": torch.from_numpy(listing.names.packed),
+                "sizes": torch.from_numpy(listing.sizes),
+                "modified": torch.from_numpy(listing.modified),
+                "labels": torch.from_numpy(listing.labels),
+                "classes": torch.from_numpy(Names.of(listing.classes).packed),
+                "folders": torch.from_numpy(Names.of(folders).packed),
+                "folders_modified": torch.tensor(list(folders.values())),
+            }
+            store(self.file, content)
+        except OSError:
+            pass
+
+    def _modified(self, folder: str) -> int:
+        return os.stat(self.folder / folder).st_mtime_ns
+
+
+def store(file: Path, content: dict[str, Any]) -> None:
+    """Write tensors to a file that `torch.load` can map, unless its directory is not writable."""
+    partial = file.with_suffix(f".{os.getpid()}.partial")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(content, partial)
+        os.replace(partial, file)
+    except (OSError, RuntimeError):  # which torch.save raises, too
+        partial.unlink(missing_ok=True)

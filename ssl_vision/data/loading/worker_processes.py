@@ -1,0 +1,79 @@
+"""Batches that are decoded in worker processes."""
+
+import signal
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from ssl_vision.data.images import Batch, Images
+from ssl_vision.errors import InputError
+
+
+class _Decoded(NamedTuple):
+    batch: Batch | None
+    messages: list[str]
+    """Warnings, or the error if there is no batch."""
+
+
+class _BatchesOfRows(Dataset[_Decoded]):
+    """Map-style data set whose indices are the rows of a batch."""
+
+    def __init__(self, data: Images) -> None:
+        self.data = data
+
+    def __getitem__(self, index: NDArray[np.int64]) -> _Decoded:
+        rows = torch.from_numpy(index)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                images = self.data.at(rows)
+            except InputError as error:
+                return _Decoded(None, [str(error)])
+        return _Decoded(Batch(images, self.data.labels[rows], rows), [str(each.message) for each in caught])
+
+
+def decoded_ahead(data: Images, shares: Iterator[Tensor], *, pin: bool) -> Iterator[Batch]:
+    """Decode batches in `data.workers` processes, two ahead in each, and yield them in order.
+
+    Warnings are repeated in this process.
+
+    Args:
+        data: The images.
+        shares: Rows of each batch, (N,) int64.
+        pin: Copy the batches into page-locked memory.
+
+    Raises:
+        InputError: an image cannot be decoded.
+    """
+    loader: DataLoader[Any] = DataLoader(
+        _BatchesOfRows(data),
+        sampler=(rows.numpy() for rows in shares),  # type: ignore[arg-type]
+        batch_size=None,
+        collate_fn=_unchanged,
+        num_workers=data.workers,
+        pin_memory=pin,
+        worker_init_fn=_reset_signals,
+        generator=torch.Generator(),  # the global generator keeps its state
+    )
+    for decoded in loader:
+        if decoded.batch is None:
+            raise InputError(decoded.messages[0])
+        for message in decoded.messages:
+            warnings.warn(message, stacklevel=2)
+        yield decoded.batch
+
+
+def _unchanged(decoded: Any) -> Any:
+    return decoded
+
+
+def _reset_signals(worker: int) -> None:
+    """Leave interruptions to the main process, whose handlers a fork inherits."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,284 @@
+"""Images that are decoded for each batch: pixels, order, damaged files, and continued runs."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from settings import TINY
+
+from ssl_vision.data import ImageFolder, Shards
+from ssl_vision.data.loading.decoding import open_image, square
+from ssl_vision.data.loading.reduced import reduced_square
+from ssl_vision.errors import InputError
+from ssl_vision.main import main
+from ssl_vision.runs.checkpoint import read_checkpoint
+
+SIDE = 24
+
+
+def picture(seed, size=(100, 76)):
+    """A smooth picture, whose pixels hardly depend on the way in which it is reduced."""
+    colours = np.random.default_rng(seed).integers(0, 256, (3, 4, 3), dtype=np.uint8)
+    return Image.fromarray(colours).resize(size, Image.Resampling.BICUBIC)
+
+
+def encoded(image, kind="JPEG", **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    root = tmp_path_factory.mktemp("photos")
+    for number in range(70):
+        path = root / "train" / "abc"[number % 3] / f"{number:03}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(picture(number)))
+    return root
+
+
+@pytest.fixture(scope="module")
+def tars(photos, tmp_path_factory):
+    """The same images in three tar files, with the labels in three ways."""
+    roots = {}
+    names = sorted(path.relative_to(photos / "train") for path in (photos / "train").rglob("*.jpg"))
+    for kind in ("cls", "json", "folder"):
+        roots[kind] = tmp_path_factory.mktemp(kind)
+        for number in range(3):
+            with tarfile.open(roots[kind] / f"train-{number}.tar", "w") as tar:
+                for name in names[number * 25 : (number + 1) * 25]:
+                    label = b'{"label": "%s", "n": 3}' % name.parent.name.encode()
+                    members = {"jpg": (photos / "train" / name).read_bytes()}
+                    if kind != "folder":
+                        members[kind] = name.parent.name.encode() if kind == "cls" else label
+                    for suffix, content in members.items():
+                        place = f"./{name.parent}" if kind == "folder" else "x"
+                        member = tarfile.TarInfo(f"{place}/{name.stem}.{suffix}")
+                        member.size = len(content)
+                        tar.addfile(member, io.BytesIO(content))
+    return roots
+
+
+def module(root, kind=ImageFolder, **options):
+    streamed = {"stream": True} if kind is ImageFolder else {}
+    return kind(root=root, **{"image_size": SIDE, "batch_size": 16, "seed": 3} | streamed | options)
+
+
+def batches(data, epoch=0, completed=0):
+    loader = data.train_dataloader()
+    loader.sampler.set_epoch(epoch)
+    if completed:
+        loader.load_state_dict({"epoch": epoch, "step": completed})
+    return list(loader)
+
+
+def equal(first, second):
+    assert len(first) == len(second) > 0
+    for one, other in zip(first, second, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one[:3], other[:3], strict=True))
+
+
+@pytest.mark.parametrize("size", [(100, 76), (76, 100), (75, 101), (24, 24), (10, 12), (400, 25)])
+def test_a_reduced_jpeg_is_nearly_the_square(size):
+    content = encoded(picture(5, size), quality=95)
+    exact = torch.from_numpy(square(open_image(content), SIDE)).int()
+    reduced = reduced_square(content, SIDE)
+    assert reduced.dtype == torch.uint8
+    assert reduced.shape == (3, SIDE, SIDE)
+    assert (reduced.int() - exact).abs().float().mean() < 8  # half a pixel of the reduced image
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK"])
+def test_jpegs_of_other_modes_are_decoded_to_rgb(mode):
+    content = encoded(picture(1).convert(mode), quality=95)
+    exact = torch.from_numpy(square(open_image(content), SIDE)).int()
+    assert (reduced_square(content, SIDE).int() - exact).abs().float().mean() < 4
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_jpeg_is_turned_upright(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = encoded(picture(2), exif=exif.tobytes(), quality=95)
+    upright = ImageOps.exif_transpose(open_image(content))
+    expected = torch.from_numpy(square(upright, SIDE)).int()
+    assert (reduced_square(content, SIDE).int() - expected).abs().float().mean() < 4
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "BMP"])
+def test_other_formats_are_decoded_exactly(kind):
+    content = encoded(picture(3), kind)
+    exact = torch.from_numpy(square(open_image(content), SIDE))
+    assert torch.equal(reduced_square(content, SIDE), exact)
+
+
+def test_a_truncated_jpeg_is_refused():
+    content = encoded(picture(4))
+    with pytest.raises(OSError, match="truncated"):
+        reduced_square(content[: len(content) // 2], SIDE)
+
+
+def test_batches_have_the_rows_and_labels_of_stored_squares(photos):
+    stored = module(photos, stream=False)
+    streamed = module(photos, workers=0)
+    assert streamed.classes == stored.classes
+    for one, other in zip(batches(stored, 2), batches(streamed, 2), strict=True):
+        assert torch.equal(one.indices, other.indices)
+        assert torch.equal(one.labels, other.labels)
+        assert (one.images.int() - other.images.int()).abs().float().mean() < 4
+    for one, other in zip(stored.val_dataloader(), streamed.val_dataloader(), strict=True):
+        assert one.data.labels.tolist() == other.data.labels.tolist()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_number_of_workers_changes_nothing(photos, workers):
+    state = torch.get_rng_state()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*suggested max number of worker.*")
+        equal(batches(module(photos, workers=workers), 1), batches(module(photos, workers=0), 1))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_pass_continues_in_the_middle(photos):
+    equal(batches(module(photos, workers=1), 1, completed=2), batches(module(photos, workers=0), 1)[2:])
+
+
+@pytest.mark.parametrize("kind", ["cls", "json", "folder"])
+def test_shards_have_the_batches_of_files(photos, tars, kind):
+    files, tar = module(photos, workers=0), module(tars[kind], Shards, workers=0)
+    assert tar.classes == files.classes
+    equal(batches(tar, 1), batches(files, 1))
+    equal(batches(module(tars[kind], Shards, workers=1), 1), batches(files, 1))
+    assert tar.fingerprint().digest == module(tars[kind], Shards).fingerprint().digest
+
+
+def test_an_index_of_tars_is_stored_until_they_change(tars, monkeypatch):
+    root, opened = tars["cls"], []
+    original = tarfile.open
+    monkeypatch.setattr(tarfile, "open", lambda *args: opened.append(args) or original(*args))
+    module(root, Shards).split("train")
+    first = len(opened)
+    module(root, Shards).split("train")
+    assert len(opened) == first
+    os.utime(root / "train-1.tar")
+    module(root, Shards).split("train")
+    assert len(opened) == first + 3
+
+
+def test_integers_are_positions_of_classes(tmp_path):
+    with tarfile.open(tmp_path / "train.tar", "w") as tar:
+        for number, label in enumerate((10, 2, 10)):
+            for suffix, content in (("jpg", encoded(picture(number))), ("cls", b"%d\n" % label)):
+                member = tarfile.TarInfo(f"{number}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    images = module(tmp_path, Shards, workers=0).split("train")
+    assert images.labels.tolist() == [10, 2, 10]
+    assert images.classes == tuple(map(str, range(11)))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"no tar file", "cannot be read as an uncompressed tar"), (None, r"no files .*train\*\.tar")],
+)
+def test_what_is_no_shard_is_refused(tmp_path, content, message):
+    if content:
+        (tmp_path / "train.tar").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        module(tmp_path, Shards).split("train")
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    for number in range(8):
+        path = tmp_path / "train" / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"no image" if number in (2, 6) else encoded(picture(number)))
+    return tmp_path
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_file_is_replaced_by_the_next_of_its_label(damaged, workers):
+    data = module(damaged, workers=workers, batch_size=8)
+    with pytest.warns(UserWarning, match=r"6\.jpg cannot be decoded and is replaced by .*a/0\.jpg"):
+        (batch,) = batches(data)
+    images = dict(zip(batch.indices.tolist(), batch.images, strict=True))  # rows 0..3 are a/0, a/2, a/4, a/6
+    assert torch.equal(images[1], images[2])
+    assert torch.equal(images[3], images[0])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_strict_stops_at_a_damaged_file_with_one_line(damaged, workers):
+    with pytest.raises(InputError, match=r"jpg cannot be decoded \(.*\); remove it") as error:
+        batches(module(damaged, workers=workers, batch_size=8, strict=True))
+    assert "\n" not in str(error.value)
+
+
+def test_a_label_without_any_image_is_an_error(damaged):
+    for path in (damaged / "train" / "a").iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(InputError, match="cannot be decoded"):
+        batches(module(damaged, workers=0, batch_size=8))
+
+
+def test_large_sets_are_streamed_by_default(photos, monkeypatch):
+    size = 70 * 3 * SIDE**2
+    for limit, streams in ((size, False), (size - 1, True)):
+        monkeypatch.setattr("ssl_vision.data.datasets.folder._ON_DISK", limit)
+        assert (module(photos, stream=None).split("train").workers > 0) == streams
+        assert module(photos, stream=None, cache="never").split("train").workers == 0
+
+
+def test_a_change_of_names_or_sizes_changes_the_fingerprint(damaged, tmp_path_factory):
+    digests = {module(damaged).fingerprint().digest, module(damaged).fingerprint().digest}
+    assert len(digests) == 1
+    (damaged / "train" / "a" / "2.jpg").write_bytes(b"longer than before")
+    digests.add(module(damaged).fingerprint().digest)
+    (damaged / "train" / "a" / "2.jpg").rename(damaged / "train" / "b" / "2.jpg")
+    digests.add(module(damaged).fingerprint().digest)
+    assert len(digests) == 3
+
+
+def test_negative_workers_are_refused(tmp_path):
+    for kind in (ImageFolder, Shards):
+        with pytest.raises(InputError, match="workers must be 0 or more"):
+            kind(root=tmp_path, workers=-1)
+
+
+OPTIONS = [*TINY[:-1], "--report=false", f"--data.image_size={SIDE}", f"--data.views.size={SIDE}"]
+OPTIONS += ["--data.batch_size=8", "--trainer.limit_train_batches=8", "--trainer.limit_val_batches=0"]
+
+
+def command(photos, runs, name, *options):
+    return [
+        "fit", "--data=ImageFolder", f"--data.root={photos}", "--data.stream=true", f"--runs_dir={runs}",
+        f"--name={name}", *OPTIONS, "--save_every_n_steps=1", *options,
+    ]  # fmt: skip
+
+
+@pytest.mark.long
+def test_a_killed_run_continues_to_the_bit_with_another_number_of_workers(photos, tmp_path):
+    assert main(command(photos, tmp_path, "whole", "--data.workers=0")) == 0
+    arguments = command(photos, tmp_path, "killed", "--data.workers=1")
+    process = subprocess.Popen([sys.executable, "-m", "ssl_vision", *arguments], stdout=subprocess.DEVNULL)
+    last = tmp_path / "killed" / "checkpoints" / "last.ckpt"
+    while process.poll() is None and not last.exists():
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert 0 < torch.load(last, weights_only=True)["global_step"] < 16
+    assert main(command(photos, tmp_path, "killed", "--data.workers=2", "--ckpt_path=last")) == 0
+    whole, continued = (
+        read_checkpoint(tmp_path / name / "checkpoints" / "last.ckpt").state for name in ("whole", "killed")
+    )
+    assert all(torch.equal(whole[key], continued[key]) for key in whole)
