@@ -74,6 +74,7 @@ class GraphedTraining:
         loss: function that computes the loss of a batch.
         optimizer: optimizer of all parameters with a gradient.
         device: device of the method.
+        after_backward: function that updates the method's state after a backward pass, as a part of the step.
         views: function that makes the views of a batch that has none, as a part of the step.
     """
 
@@ -83,6 +84,7 @@ class GraphedTraining:
         optimizer: Optimizer,
         device: torch.device,
         *,
+        after_backward: Callable[[], None],
         views: Callable[[Batch], Batch] | None = None,
     ) -> None:
         for group in optimizer.param_groups:
@@ -92,7 +94,7 @@ class GraphedTraining:
             batch = Batch(*tensors)
             return loss(batch if views is None or batch.views is not None else views(batch))
 
-        self._step = RecordedStep(whole_step(loss_of, optimizer))
+        self._step = RecordedStep(whole_step(loss_of, optimizer, after_backward))
 
     def __call__(self, batch: Batch) -> Tensor:
         """Train on a batch, and return its loss without a gradient."""
@@ -135,13 +137,16 @@ def check_graph(
             raise InputError(f"model.cuda_graph does not support {option}")
 
 
-def whole_step(loss: Callable[..., Tensor], optimizer: Optimizer) -> Callable[..., Tensor]:
+def whole_step(
+    loss: Callable[..., Tensor], optimizer: Optimizer, after_backward: Callable[[], None]
+) -> Callable[..., Tensor]:
     """Return a function that clears gradients, computes the loss and the gradients, and updates the weights.
 
     Args:
         loss: function of tensors that returns a scalar. It runs under the caller's autocast, but without the
             cache of weights, which would outlive the recording.
         optimizer: optimizer of all parameters with a gradient, which must not synchronise.
+        after_backward: function that is called after the backward pass; it must not synchronise.
 
     Returns:
         A function of the arguments of the loss, which returns the detached loss.
@@ -159,6 +164,7 @@ def whole_step(loss: Callable[..., Tensor], optimizer: Optimizer) -> Callable[..
             value = loss(*inputs)
         with torch.autocast(device, enabled=False):
             value.backward()
+            after_backward()
             if skips_on_device(optimizer):
                 optimizer.found_inf = not_finite(optimizer)  # type: ignore[attr-defined]
             optimizer.step()

@@ -200,7 +200,8 @@ class Method(pl.LightningModule, ABC):
     def after_backward(self) -> None:
         """Update state that depends on the batch, such as a queue of embeddings.
 
-        It is called after the backward pass of every batch, before the update.
+        It is called after the backward pass of every batch, before the update. With ``cuda_graph`` it is part
+        of the graph, so it must change tensors in place, and Python values are fixed when it is recorded.
         """
 
     def after_initial_weights(self) -> None:
@@ -297,7 +298,6 @@ class Method(pl.LightningModule, ABC):
             with equal_shares(self._equal_shares):
                 return self.loss(batch)
         loss = self._graphed(batch)
-        self.after_backward()
         self.after_update()
         progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
         progress.increment_ready()
@@ -370,12 +370,17 @@ class Method(pl.LightningModule, ABC):
         if self.cuda_graph:
             optimizer: Any = self.optimizers(use_pl_optimizer=False)
             views = None if self._data is None else self._data.defer_views(self.device)
-            self._graphed = GraphedTraining(self.loss, optimizer, self.device, views=views)
+            self._graphed = GraphedTraining(
+                self.loss, optimizer, self.device, after_backward=self.after_backward, views=views
+            )
 
     def on_train_epoch_start(self) -> None:
-        """Set the epoch of the objective."""
-        if self._graphed is None or not isinstance(self.objective, Contrastive):
+        """Set the epoch of the objective, and record the CUDA graph again if it may change the loss."""
+        own = type(self._contract).set_epoch not in (Objective.set_epoch, Contrastive.set_epoch)
+        if self._graphed is None or own or not isinstance(self.objective, Contrastive):
             self._contract.set_epoch(self.current_epoch)
+            if self._graphed is not None and own:
+                self._graphed.forget()
             return
         positive = torch.linspace(-1, 1, 5, device=self.device)
         before = self.objective.temperature(positive)

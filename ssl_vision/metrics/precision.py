@@ -16,10 +16,14 @@ def exact_float32(device: torch.device) -> Iterator[None]:
     backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     before = [backend.fp32_precision for backend in backends]
     try:
-        for backend in backends:
-            backend.fp32_precision = "ieee"
+        common = torch.get_float32_matmul_precision()
+    except RuntimeError:  # the backends have been set one by one
+        common = "highest"
+    try:
+        torch.set_float32_matmul_precision("highest")  # with fp32_precision, reading allow_tf32 is an error
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
             yield
     finally:
+        torch.set_float32_matmul_precision(common)
         for backend, precision in zip(backends, before, strict=True):
             backend.fp32_precision = precision

@@ -100,6 +100,23 @@ def test_a_temperature_that_follows_the_epoch_is_recorded_anew(tmp_path, recordi
     close(replayed, plain)
 
 
+class InEpoch(o.Objective):
+    """An objective of one's own, scaled by a number that follows the epoch."""
+
+    scale = 1.0
+
+    def set_epoch(self, epoch):
+        self.scale = 1.0 + epoch
+
+    def forward(self, z1, z2):
+        return self.scale * (z1 - z2).square().mean()
+
+
+def test_an_objective_that_follows_the_epoch_is_recorded_in_each(tmp_path, recordings):
+    fitted(tmp_path, cuda_graph=True, objective=InEpoch())
+    assert len(recordings) == 2  # the first epoch is all warm-up
+
+
 def test_a_run_of_it_continues_from_its_checkpoint(tmp_path, recordings):
     def run(folder, stop, **options):
         return fitted(folder, cuda_graph=True, stop=stop, **options)

@@ -20,11 +20,24 @@ def test_products_are_float32_and_settings_come_back(precision):
         outside = settings()
         with torch.autocast("cpu", dtype=torch.bfloat16), exact_float32(ROWS.device):
             assert settings() == ("ieee", "ieee")
+            assert not torch.backends.cuda.matmul.allow_tf32  # older code reads it
             torch.testing.assert_close((ROWS @ ROWS).double(), exact, atol=1e-4, rtol=0)
         assert settings() == outside
         with pytest.raises(KeyError), exact_float32(ROWS.device):
             raise KeyError
         assert settings() == outside
         assert torch.is_grad_enabled()
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_settings_of_one_backend_come_back():
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        with exact_float32(ROWS.device):
+            assert settings() == ("ieee", "ieee")
+        assert settings() == ("tf32", "ieee")
     finally:
         torch.set_float32_matmul_precision(before)
