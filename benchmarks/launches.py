@@ -1,9 +1,11 @@
 """Count kernel launches and host waits of a training step on CUDA, on a fake device that runs no kernel.
 
 The network is a ResNet-18 of width 4, and the batch has 64 images. The script requires gcc, a CUDA build of
-PyTorch and CUDA headers, but no GPU.
+PyTorch and CUDA headers, but no GPU. The columns of version 0.1 are those of results/launches_0_1.json, which
+was counted once on the same fake device.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from ssl_vision.errors import InputError
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.append(str(TESTS / "helpers"))
 import fake_device  # noqa: E402
+from provenance import RESULTS  # noqa: E402
 
 CASES = {
     "infonce": "InfoNCE",
@@ -25,7 +28,9 @@ CASES = {
     "compiled views": "compiled views",
     "compiled views and encoder": "compiled views and encoder",
     "graph, adam, bf16-mixed": "`cuda_graph`",
+    "graph, method moco_v2": "`cuda_graph`, MoCo v2",
 }
+PARTS = ("forward", "backward", "optimizer", "next views")
 
 
 def main() -> None:
@@ -37,9 +42,10 @@ def main() -> None:
         raise InputError(reason)
     args.cache.mkdir(parents=True, exist_ok=True)
     libraries = fake_device.build(args.cache.resolve())
-    results = fake_device.run(libraries, TESTS / "device" / "test_training.py", CASES)
-    print("| case | forward | backward | optimizer | next views | together | graphs | waits |")
-    print("|---|---|---|---|---|---|---|---|")
+    results = fake_device.run(libraries, TESTS / "device" / "test_training.py", CASES, seconds=1800)
+    first = json.loads((RESULTS / "launches_0_1.json").read_text())["rows"]
+    print(f"| case | {' | '.join(PARTS)} | together | graphs | waits | 0.1 | waits, 0.1 |")
+    print("|---" * 10 + "|")
     for case, title in CASES.items():
         result = results[case]
         if "error" in result:
@@ -51,7 +57,8 @@ def main() -> None:
         parts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
         whole = result["whole"]
         numbers = [*parts, ends[-1], whole["graph"], whole["wait"]]
-        print(f"| {title} | " + " | ".join(f"{number:,}" for number in numbers) + " |")
+        before = [f"{number:,}" for number in first[case].values()] if case in first else ["–", "–"]
+        print(f"| {title} | " + " | ".join([*(f"{number:,}" for number in numbers), *before]) + " |")
 
 
 if __name__ == "__main__":

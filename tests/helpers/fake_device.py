@@ -23,7 +23,7 @@ import torch
 SOURCES = Path(__file__).parents[1] / "device" / "fake"
 LIBRARIES = {"libfakecuda.so": ("runtime.c", "libraries.c"), "libcuda.so.1": ("driver.c",)}
 HEADER = "include/crt/host_defines.h"
-SECONDS = 280
+SECONDS = 280.0
 """Time limit of a program, below that of a test."""
 
 
@@ -88,7 +88,7 @@ def environment(libraries: Path) -> dict[str, str]:
     }
 
 
-def run(libraries: Path, program: Path, cases: Iterable[str]) -> dict[str, Any]:
+def run(libraries: Path, program: Path, cases: Iterable[str], *, seconds: float = SECONDS) -> dict[str, Any]:
     """Run cases of a program, which ends with ``device_program.main(function)``, on the fake device.
 
     Returns:
@@ -107,10 +107,10 @@ def run(libraries: Path, program: Path, cases: Iterable[str]) -> dict[str, Any]:
             text=True,
         )
         try:
-            output, _ = process.communicate(timeout=SECONDS)
+            output, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             process.kill()
-            output = f"{process.communicate()[0]}\nstopped after {SECONDS} s"
+            output = f"{process.communicate()[0]}\nstopped after {seconds:g} s"
         lines = results.read_text().splitlines() if results.exists() else []
     lost = {"error": f"the process ended with {process.returncode}: {output[-2000:]}"}
     return dict.fromkeys(cases, lost) | dict(json.loads(line) for line in lines)

@@ -178,7 +178,11 @@ def interpret(folder, *mode):
     pytest.importorskip("triton")
     path = folder / "results.pt"
     env = os.environ | PATHS | {"TRITON_INTERPRET": "1"}
-    subprocess.run([sys.executable, "-W", "ignore", __file__, str(path), *mode], env=env, check=True)
+    command = [sys.executable, "-W", "ignore", __file__, str(path), *mode]
+    process = subprocess.run(command, env=env, stderr=subprocess.PIPE, text=True)
+    if "only 0-dimensional arrays can be converted" in process.stderr:  # Triton 3.6, NumPy 2.4
+        pytest.skip("the interpreter of this version of Triton does not work with this version of NumPy")
+    assert process.returncode == 0, process.stderr
     return torch.load(path)
 
 
