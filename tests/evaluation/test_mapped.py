@@ -146,7 +146,7 @@ images = Images(
     torch.randint(256, (count, 3, 4, 4), dtype=torch.uint8), torch.arange(count) % 2, ("a", "b")
 )
 views = dataclasses.replace(Digits().views, size=4)
-splits = Splits({"train": images, "test": images.select(torch.arange(600))}, views, data="Random")
+splits = Splits({"train": images, "test": images.select(torch.arange(300))}, views, data="Random")
 extractor = FeatureExtractor(
     ModuleEncoder(Wide(), image_size=4), splits,
     description="", layers=("backbone",), cache=FeatureCache(Path(sys.argv[1])), seed=0,
@@ -172,6 +172,7 @@ print((peak - before) // 2**20)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_a_bank_of_300_000_rows_is_evaluated_in_less_memory_than_its_features_take(tmp_path):
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**20), "OMP_NUM_THREADS": "1"}
     size = 300_000 * 512 * 4 // 2**20  # 585 MiB
