@@ -22,6 +22,7 @@ from ssl_vision.encoders import (
     MOST_PARAMETERS,
     Encoder,
     ResNet,
+    Timm,
     as_encoder,
     build,
     floating_dtype,
@@ -353,8 +354,13 @@ class Method(pl.LightningModule, ABC):
                 memory = name.startswith("objective.") and len(own[name]) != len(stored)
                 raise InputError(
                     f"the checkpoint's {name} has shape {tuple(stored.shape)}, the model's "
-                    f"{tuple(own[name].shape)}"
-                    + (": its memory of the images needs as many as before" if memory else "")
+                    f"{tuple(own[name].shape)}: "
+                    + (
+                        "its memory of the images needs as many as before"
+                        if memory
+                        else "give the encoder and the sizes with which it was trained, as in "
+                        f"{type(self).__name__}.load_from_checkpoint(FILE, encoder=…)"
+                    )
                 )
 
     def on_train_start(self) -> None:
@@ -511,7 +517,9 @@ class Method(pl.LightningModule, ABC):
         try:
             measure_num_features(self.backbone, size)
         except ValueError as error:
-            raise InputError(f"data.views.size {size}: {error}") from error
+            fixed = isinstance(self.backbone, Timm) and "match model" in str(error)
+            advice = f"; add --model.encoder.img_size {size}" if fixed else ""
+            raise InputError(f"data.views.size {size}: {error}{advice}") from error
 
     def _check_graph(self) -> None:
         reads_indices = "indices" in self._contract.required_inputs

@@ -140,6 +140,8 @@ def test_a_checkpoint_written_from_python_rebuilds_the_network(tmp_path):
     again = SimCLR.load_from_checkpoint(tmp_path / "model.ckpt", encoder=SMALL["encoder"], objective=DCL())
     assert again.backbone.num_features == 32
     torch.testing.assert_close(again.eval()(VIEWS).projector, model.eval()(VIEWS).projector)
+    with pytest.raises(InputError, match=r"as in SimCLR\.load_from_checkpoint\(FILE, encoder="):
+        SimCLR.load_from_checkpoint(tmp_path / "model.ckpt")
 
 
 @pytest.mark.parametrize("bn", ["joint", "per_view"])
