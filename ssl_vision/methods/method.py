@@ -291,7 +291,7 @@ class Method(pl.LightningModule, ABC):
         """Run `loss`, or replay its CUDA graph."""
         if self._graphed is None:
             with equal_shares(self._equal_shares):
-                return self.loss(batch)
+                return self._checked_loss(self.loss(batch))
         loss = self._graphed(batch)
         self.after_backward()
         self.after_update()
@@ -407,6 +407,18 @@ class Method(pl.LightningModule, ABC):
             # On the host, because Lightning reads it for its progress bar at every following step.
             self.log("train/loss", loss.cpu(), batch_size=len(batch.images), prog_bar=True)
             self.log("train/lr", torch.as_tensor(self._lr, dtype=torch.float64))
+
+    def _checked_loss(self, loss: Tensor) -> Tensor:
+        """Check that a loss can be trained with.
+
+        Raises:
+            InputError: the loss is not a scalar, or does not depend on the weights.
+        """
+        if loss.numel() == 1 and loss.requires_grad:
+            return loss
+        problem = "has no gradient" if loss.numel() == 1 else f"has shape {tuple(loss.shape)}"
+        names = f"{type(self).__name__} with {type(self.objective).__name__}"
+        raise InputError(f"the loss of {names} {problem}: it must be a scalar that depends on the embeddings")
 
     @property
     def _contract(self) -> Objective:
