@@ -1,9 +1,11 @@
 """The command line: the table of commands, whose modules are imported when they are called."""
 
 import importlib
+import itertools
 import os
 import signal
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stderr
@@ -161,6 +163,8 @@ def _run(args: Sequence[str] | None) -> int:
         place = "the output" if error.filename is None else error.filename
         what = _shortened(f"{place}: {error.strerror}")
         return _complain(f"ssl-vision {name}: {what}", 1 if error.filename is None else 2, debug=debug)
+    except FloatingPointError as error:  # the loss of many steps in a row
+        return _complain(f"ssl-vision {name}: {_shortened(str(error))}", 1, debug=debug)
     except Exception as error:
         if _out_of_memory(error):
             advice = "out of memory: reduce the batch size or the network, or set --model.chunk_size"
@@ -183,7 +187,18 @@ def _first_line(error: Exception) -> str:
 
 def _complain_of_fault(name: str, error: Exception, *, debug: bool) -> int:
     what = f"{type(error).__name__}: {_first_line(error)}"
-    return _complain(f"ssl-vision {name}: fault: {what} (--debug shows where)", 1, debug=debug)
+    origin = _own_line(error) or "fault"
+    return _complain(f"ssl-vision {name}: {origin}: {what} (--debug shows where)", 1, debug=debug)
+
+
+def _own_line(error: Exception) -> str:
+    """Return the file and line of the user's code that this package called and that failed, or ""."""
+    package = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    libraries = (package, "<", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    called = itertools.dropwhile(lambda frame: not frame[0].startswith(package), frames)
+    own = [f"{file}, line {line}" for file, line in called if not file.startswith(libraries)]
+    return own[-1] if own else ""
 
 
 def _function(place: str) -> Callable[..., Any]:

@@ -54,12 +54,11 @@ def faulty(monkeypatch):
     """A command whose function fails."""
     monkeypatch.setitem(COMMANDS, "fit", COMMANDS["fit"]._replace(function="test_main_fault:run"))
 
-    def with_error(error):
-        def run(args):
-            assert "--debug" not in args
-            raise error
-
-        monkeypatch.setitem(sys.modules, "test_main_fault", SimpleNamespace(run=run))
+    def with_error(error, file=main.__code__.co_filename):
+        names = {"error": error}
+        source = "def run(args):\n    assert '--debug' not in args\n    raise error"
+        exec(compile(source, file, "exec"), names)
+        monkeypatch.setitem(sys.modules, "test_main_fault", SimpleNamespace(run=names["run"]))
 
     return with_error
 
@@ -74,6 +73,16 @@ def test_a_fault_is_one_line_and_exit_code_1(faulty, capsys):
     faulty(RuntimeError("\nfirst\nsecond"))
     assert main(["fit"]) == 1
     assert capsys.readouterr().err == "ssl-vision fit: fault: RuntimeError: first (--debug shows where)\n"
+
+
+def test_a_fault_in_a_file_of_the_user_names_the_line(faulty, capsys):
+    faulty(RuntimeError("shapes"), file="/home/me/my_loss.py")
+    assert main(["fit"]) == 1
+    said = "ssl-vision fit: /home/me/my_loss.py, line 3: RuntimeError: shapes (--debug shows where)\n"
+    assert capsys.readouterr().err == said
+    faulty(FloatingPointError("10 times in a row"))
+    assert main(["fit"]) == 1
+    assert capsys.readouterr().err == "ssl-vision fit: 10 times in a row\n"
 
 
 def test_wrong_input_is_one_line_whatever_is_in_it(faulty, capsys):

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import inspect
+import os
 import re
 import typing
 from argparse import Action
@@ -136,9 +137,12 @@ def one_line(message: str, *, options: Sequence[str] = ()) -> str:
         return f"{name}: {_unknown_option(match[1], owner, options, '.'.join(keys))}"
     if match := re.match(r"Expected a dot import path string: (\S+)", problem):
         listed = "; ssl-vision list objectives lists them" if keys[-1:] == ["objective"] else ""
-        problem = f"no class named {match[1]}{closest_match(match[1], _classes(keys)) or listed}"
-    if path == "data" and problem.startswith(("Import path", "no class named")):
-        problem += _data_set_hint(given)
+        hint = _class_hint(given, path) or closest_match(match[1], _classes(keys)) or listed
+        problem = f"no class named {match[1]}{hint}"
+    elif problem.startswith("Import path"):
+        problem += _class_hint(given, path)
+    if (match := re.match(r"[Tt]he following arguments are required: (.*)", problem)) and "model" in options:
+        return f"required: {', '.join(f'--{path}.{name}' for name in match[1].split(', '))}"
     if problem.startswith("Expected a ") and "Got value" not in problem and given:
         problem += f". Got value: {given}"
     problem = re.sub(r"Expected a <class '(\w+)'>\. Got value:", r"expected \1, got", problem)
@@ -146,13 +150,22 @@ def one_line(message: str, *, options: Sequence[str] = ()) -> str:
     return f"{path}: {problem}" if path else problem
 
 
-def _data_set_hint(name: str) -> str:
-    """Return how to name a data set that is not a data module."""
+def _class_hint(name: str, option: str) -> str:
+    """Return how to name a data set that is not a data module, or an encoder that is a model of timm."""
+    if option.rpartition(".")[2] == "encoder":
+        import timm
+
+        model = name.removeprefix("timm/")
+        return f"; use --{option} Timm --{option}.name {model}" if timm.is_model(model) else ""
+    if option != "data":
+        return ""
     from ssl_vision.data.datasets.torchvision_names import DATASETS  # imports torch
 
     module, _, last = name.rpartition(".")
     if last in DATASETS and module in ("", "torchvision", "torchvision.datasets"):
         return f"; use --data Torchvision --data.name {last}"
+    if os.path.isdir(name):
+        return f"; for a folder of images, use --data ImageFolder --data.root {name}"
     return f"; for a map-style data set, use --data Dataset --data.dataset {name}" if module else ""
 
 
@@ -180,8 +193,20 @@ def _unknown_option(name: str, owner: str, options: Sequence[str], prefix: str) 
         suggestion = f", did you mean --{nested}?"
     if not owner:
         return f"there is no option '{name}'{suggestion}"
+    if last in valid:  # an argument of a base class, which the class does not take
+        suggestion = _classes_with(last, prefix)
+    if owner.endswith(".Timm") and not suggestion.startswith(", did you mean"):
+        suggestion = f"; options of the timm model are given as --{prefix}.dict_kwargs.{name}"
     owner = owner.rsplit(".", 1)[-1] + (f"'s {group}" if group else "")
     return f"{owner} has no option '{last}'{suggestion}"
+
+
+def _classes_with(option: str, key: str) -> str:
+    """Return the end of an error message about an option that only other classes of a key have."""
+    accepted = choice(key.rpartition(".")[2])
+    classes = accepted.classes.items() if accepted else ()
+    names = [name for name, each in classes if option in (known.name for known in each.options)]
+    return f"; choose a class that has it, before it: --{key} {' or '.join(names)}" if names else ""
 
 
 def _options(owner: str, group: str) -> list[str]:

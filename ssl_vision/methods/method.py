@@ -22,6 +22,7 @@ from ssl_vision.encoders import (
     MOST_PARAMETERS,
     Encoder,
     ResNet,
+    Timm,
     as_encoder,
     build,
     floating_dtype,
@@ -296,7 +297,7 @@ class Method(pl.LightningModule, ABC):
         """Run `loss`, or replay its CUDA graph."""
         if self._graphed is None:
             with equal_shares(self._equal_shares):
-                return self.loss(batch)
+                return self._checked_loss(self.loss(batch))
         loss = self._graphed(batch)
         self.after_update()
         progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
@@ -358,8 +359,13 @@ class Method(pl.LightningModule, ABC):
                 memory = name.startswith("objective.") and len(own[name]) != len(stored)
                 raise InputError(
                     f"the checkpoint's {name} has shape {tuple(stored.shape)}, the model's "
-                    f"{tuple(own[name].shape)}"
-                    + (": its memory of the images needs as many as before" if memory else "")
+                    f"{tuple(own[name].shape)}: "
+                    + (
+                        "its memory of the images needs as many as before"
+                        if memory
+                        else "give the encoder and the sizes with which it was trained, as in "
+                        f"{type(self).__name__}.load_from_checkpoint(FILE, encoder=…)"
+                    )
                 )
 
     def on_train_start(self) -> None:
@@ -411,6 +417,18 @@ class Method(pl.LightningModule, ABC):
             # On the host, because Lightning reads it for its progress bar at every following step.
             self.log("train/loss", loss.cpu(), batch_size=len(batch.images), prog_bar=True)
             self.log("train/lr", torch.as_tensor(self._lr, dtype=torch.float64))
+
+    def _checked_loss(self, loss: Tensor) -> Tensor:
+        """Check that a loss can be trained with.
+
+        Raises:
+            InputError: the loss is not a scalar, or does not depend on the weights.
+        """
+        if loss.numel() == 1 and loss.requires_grad:
+            return loss
+        problem = "has no gradient" if loss.numel() == 1 else f"has shape {tuple(loss.shape)}"
+        names = f"{type(self).__name__} with {type(self.objective).__name__}"
+        raise InputError(f"the loss of {names} {problem}: it must be a scalar that depends on the embeddings")
 
     @property
     def _contract(self) -> Objective:
@@ -526,7 +544,9 @@ class Method(pl.LightningModule, ABC):
         try:
             measure_num_features(self.backbone, size, channels)
         except ValueError as error:
-            raise InputError(f"data.views.size {size}: {error}") from error
+            fixed = isinstance(self.backbone, Timm) and "match model" in str(error)
+            advice = f"; add --model.encoder.img_size {size}" if fixed else ""
+            raise InputError(f"data.views.size {size}: {error}{advice}") from error
 
     def _check_graph(self) -> None:
         reads_indices = "indices" in self._contract.required_inputs

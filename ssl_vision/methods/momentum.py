@@ -80,7 +80,7 @@ class MomentumMethod(Method):
         if isinstance(self.objective, Contrastive) and self.objective.pairs not in ("keys", "queue"):
             raise InputError(
                 f"{type(self).__name__} compares queries with keys, {type(self.objective).__name__} compares "
-                f"pairs '{self.objective.pairs}': set model.objective.pairs to {self.pairs}"
+                f"pairs '{self.objective.pairs}': add --model.objective.pairs {self.pairs}"
             )
         if not 0 <= momentum <= 1:
             raise InputError(f"momentum must be between 0 and 1, not {momentum}")

@@ -349,6 +349,13 @@ BAD = {
     "--data.batch_size=5000": "batch_size 5000",
     "--data.views.hflip=2": "views.hflip",
     "--model.optimizer.lr=-1": "optimizer.lr must lie in [0, 3.4e+38]",
+    "--model.encoder=convnext_atto": "use --model.encoder Timm --model.encoder.name convnext_atto",
+    "--model.encoder=timm/resnet18": "use --model.encoder Timm --model.encoder.name resnet18",
+    "--model.encoder=Timm": "required: --model.encoder.name",
+    "--model.encoder=Timm --model.encoder.name=resnet18 --model.encoder.drop_path_rate=1": (
+        "Timm has no option 'drop_path_rate'; options of the timm model are given as "
+        "--model.encoder.dict_kwargs.drop_path_rate"
+    ),
     "--config=absent.yaml": "absent.yaml",
     "--name=a/b": "--name a/b",
 }
@@ -357,6 +364,31 @@ BAD = {
 def test_a_wrong_data_class_is_named_with_the_nearest(capsys):
     assert main(["fit", "--data=Digit"]) == 2
     assert capsys.readouterr().err == "ssl-vision fit: data: no class named Digit, did you mean 'Digits'?\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        (
+            ["--data.root=images"],
+            "Digits has no option 'root'; choose a class that has it, before it: ",
+        ),
+        (
+            ["--data=HERE"],
+            "HERE; for a folder of images, use --data ImageFolder --data.root HERE",
+        ),
+        (["--data=ImageFolder"], "required: --data.root"),
+    ],
+)
+def test_a_folder_of_images_that_is_named_wrongly_is_answered_with_the_option(
+    options, advice, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "HERE").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["fit", *options]) == 2
+    error = capsys.readouterr().err
+    assert advice in error
+    assert ("ImageFolder" in error) != (options == ["--data=ImageFolder"])
 
 
 def test_options_before_their_class_are_an_error_and_not_lost(tmp_path, capsys):

@@ -185,9 +185,9 @@ def test_chunks_change_nothing_with_fixed_statistics(cls, symmetric):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: small(MoCo, objective=o.InfoNCE()), "InfoNCE .* 'both': set model.objective.pairs to queue"),
-        (lambda: small(MoCo, objective=o.DCL(pairs="keys")), "set model.objective.pairs to queue, or take"),
-        (lambda: small(SimMoCo, objective=o.DCL()), "DCL .* 'both': set model.objective.pairs to keys"),
+        (lambda: small(MoCo, objective=o.InfoNCE()), "InfoNCE .* 'both': add --model.objective.pairs queue"),
+        (lambda: small(MoCo, objective=o.DCL(pairs="keys")), "add --model.objective.pairs queue, or take"),
+        (lambda: small(SimMoCo, objective=o.DCL()), "DCL .* 'both': add --model.objective.pairs keys"),
         (lambda: small(MoCo, objective=o.BarlowTwins()), "BarlowTwins does not"),
         (lambda: small(SimMoCo, objective=o.InfoNCE(pairs="queue")), "which SimMoCo does not have"),
         (lambda: small(SimMoCo, objective=o.RECLAIM()), "needs .*, which SimMoCo does not have"),

@@ -140,6 +140,29 @@ def test_a_checkpoint_written_from_python_rebuilds_the_network(tmp_path):
     again = SimCLR.load_from_checkpoint(tmp_path / "model.ckpt", encoder=SMALL["encoder"], objective=DCL())
     assert again.backbone.num_features == 32
     torch.testing.assert_close(again.eval()(VIEWS).projector, model.eval()(VIEWS).projector)
+    with pytest.raises(InputError, match=r"as in SimCLR\.load_from_checkpoint\(FILE, encoder="):
+        SimCLR.load_from_checkpoint(tmp_path / "model.ckpt")
+
+
+class Rows(torch.nn.Module):
+    def forward(self, z1, z2):
+        return (z1 - z2).square().mean(dim=1)
+
+
+class Number(torch.nn.Module):
+    def forward(self, z1, z2):
+        return torch.tensor(0.5)
+
+
+@pytest.mark.parametrize(
+    ("objective", "problem"), [(Rows(), r"has shape \(\d+,\)"), (Number(), "has no gradient")]
+)
+def test_a_loss_that_cannot_be_trained_with_is_refused(objective, problem):
+    model = SimCLR(**SMALL, objective=objective, seed=0)
+    with pytest.raises(
+        InputError, match=f"the loss of SimCLR with {type(objective).__name__} {problem}: it must"
+    ):
+        model.training_step(BATCH._replace(views=VIEWS), 0)
 
 
 @pytest.mark.parametrize("bn", ["joint", "per_view"])
