@@ -1,5 +1,7 @@
 """Exceptions for wrong input and for interruptions; all other exceptions are faults of the program."""
 
+from pathlib import Path
+
 
 class InputError(ValueError):
     """Error for a wrong key, value, path or file, with a message of one line that says what to do.
@@ -14,6 +16,9 @@ class Interrupted(BaseException):
     Args:
         signal: number of the signal.
     """
+
+    config_file: Path | None = None
+    """Config of the run, with which ``fit`` continues it."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(signal)

@@ -3,6 +3,7 @@
 import importlib
 import itertools
 import os
+import shlex
 import signal
 import sys
 import sysconfig
@@ -149,7 +150,9 @@ def _run(args: Sequence[str] | None) -> int:
         print(f"ssl-vision {name}: interrupted{how}", file=sys.stderr)
         return 130
     except Interrupted as error:
-        print(f"ssl-vision {name}: saved; continue with --ckpt_path last", file=sys.stderr)
+        config = "" if error.config_file is None else f"--config {shlex.quote(str(error.config_file))} "
+        how = f"continue with ssl-vision fit {config}--ckpt_path last"
+        print(f"ssl-vision {name}: saved; {how}", file=sys.stderr)
         return 128 + error.signal
     except InputError as error:
         if int(os.environ.get("LOCAL_RANK", 0)) and not debug:

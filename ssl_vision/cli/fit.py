@@ -41,13 +41,13 @@ from ssl_vision.cli.run_options import add_run_options
 from ssl_vision.cli.start_observer import StartObserver
 from ssl_vision.cli.trainer_options import check_trainer
 from ssl_vision.data import ImageData
-from ssl_vision.errors import InputError
+from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.quiet import quiet
 from ssl_vision.runs.changed_images import check_images
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO
 from ssl_vision.runs.checkpointing import ResumeCheckpoint
-from ssl_vision.runs.folder import RunFolder, below_home, derived_name, differences, run_path
+from ssl_vision.runs.folder import RunFolder, below_home, derived_name, differences, listed, run_path
 from ssl_vision.runs.initial import start_from
 from ssl_vision.runs.log import RunLog
 from ssl_vision.runs.record import RunRecord
@@ -209,7 +209,9 @@ class RunCLI(LightningCLI):
             trained = ("model.init_args.objective", "model.init_args.optimizer")
             other = [key for key in other if key.startswith("model.") and not key.startswith(trained)]
         if other:
-            raise InputError(f"{checkpoint.path} was made with another config ({'; '.join(other)})")
+            stored = RunFolder(checkpoint.path.parent.parent).config_file
+            own = f"; its own is --config {stored}" if stored.exists() else ""
+            raise InputError(f"{checkpoint.path} was made with another config ({listed(other)}){own}")
 
     def instantiate_classes(self) -> None:
         """Build model, data and trainer; report values that a constructor refuses as errors in the input."""
@@ -227,6 +229,9 @@ class RunCLI(LightningCLI):
         """Run the trainer; report problems with an option or a checkpoint as errors in the input."""
         try:
             super()._run_subcommand(subcommand)
+        except Interrupted as error:
+            error.config_file = self.folder.config_file
+            raise
         except (InputError, MisconfigurationException, OSError):
             raise
         except Exception as error:
@@ -262,6 +267,12 @@ class RunCLI(LightningCLI):
         loggers += given if isinstance(given, list) else [given] if isinstance(given, Logger) else []
         fresh = config.ckpt_path is None
         tracking: list[pl.Callback] = []
+        every, epochs = config.trainer.check_val_every_n_epoch, config.trainer.max_epochs
+        if every and epochs and 0 < epochs < every:
+            rank_zero_info(
+                f"no validation: --trainer.check_val_every_n_epoch {every} exceeds "
+                f"--trainer.max_epochs {epochs}"
+            )
         if self.wandb_mode:
             wandb = mirror(self.folder, self.plain_config, mode=self.wandb_mode, fresh=fresh)
             loggers.append(wandb)
@@ -382,6 +393,8 @@ def executed(args: Sequence[str]) -> RunCLI:
         )
         warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")
         warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+        # Lightning's use of jsonargparse
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"pytorch_lightning\.cli")
         logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_about_the_run)
         logging.getLogger("lightning_fabric.utilities.seed").setLevel(logging.WARNING)
         try:
@@ -395,6 +408,9 @@ def executed(args: Sequence[str]) -> RunCLI:
 
 
 def _is_about_the_run(record: logging.LogRecord) -> bool:
-    noise = ("TPU available", "GPU available", "litlogger", "litmodels", "Loading `train_dataloader`")
+    noise = (
+        "TPU available", "GPU available", "litlogger", "litmodels", "Loading `train_dataloader`",
+        "Automatic Mixed Precision", "was configured so",
+    )  # fmt: skip
     said = ("Restoring states", "Restored all states", "`Trainer.fit` stopped")  # the run prints its own
     return not any(word in record.getMessage() for word in (*noise, *said))

@@ -64,9 +64,11 @@ TEXTS = {
     "ckpt_path": "Checkpoint to continue from, or last: the last one of the run.",
     "seed_everything": "Seed of the initial weights, the batches and the views.",
     "data": "Data set: {classes}, or your own.",
+    "data.val": "Validation images: auto, train (held-out), val or test.",
     "model": "Method: {classes}, or your own.",
     "model.encoder": "Encoder: {classes}, or your own module.",
     "model.objective": "Objective; ssl-vision list objectives lists all of them.",
+    "model.objective.pairs": "Negatives: both or cross (views of the batch), queue or keys.",
     "trainer.max_epochs": "Number of epochs.",
     "trainer.max_steps": "Number of updates after which the run ends; -1 for no limit.",
     "trainer.max_time": "Time after which the run ends, days:hours:minutes:seconds.",
@@ -104,14 +106,41 @@ def answer(args: Sequence[str]) -> str | None:
         return START
     if {"-h", "--help"} & set(args):
         return None if "all" in args else short_help()
+    return class_help(args)
+
+
+def class_help(args: Sequence[str]) -> str | None:
+    """Return the help of the class or the group of options that ``--OPTION.help`` asks for, or None.
+
+    Args:
+        args: arguments of a command.
+
+    Raises:
+        InputError: the class does not exist.
+    """
     for i, arg in enumerate(args):
         if match := re.fullmatch(r"--([\w.]+)\.help(?:=(.*))?", arg):
             option, name = match[1], match[2]
             if name is None and i + 1 < len(args) and not args[i + 1].startswith("-"):
                 name = args[i + 1]
             accepted = choice(option)
-            return _help_of(option, name or _chosen(option, args), accepted) if accepted else None
+            if accepted is None:
+                return "\n".join(_group_help(option, args)) or None
+            return _help_of(option, name or _chosen(option, args), accepted)
     return None
+
+
+def _group_help(group: str, args: Sequence[str]) -> Iterator[str]:
+    """Yield the options of a group such as ``trainer`` or ``data.views``, with the defaults of the class."""
+    owner = group.rpartition(".")[0]
+    accepted, name = choice(owner), _chosen(owner, args)
+    if name is None or accepted is None or name not in accepted.classes:
+        options: Iterable[Option] = known_options().values()
+    else:
+        options = (each._replace(name=f"{owner}.{each.name}") for each in accepted.classes[name].options)
+    for each in options:
+        if each.name.startswith(f"{group}."):
+            yield from _described(each)
 
 
 def short_help() -> str:
@@ -166,9 +195,15 @@ def _class_help(option: str, owner: Definition, note: str = "") -> Iterator[str]
     if owner.options:
         yield ""
     for each in owner.options:
-        name, text = f"{option}.{each.name}", capitalized(each.text)
-        default = defaults().get(name, each.default)
-        yield from _table([Option(name, default, "", f"{text} [{each.values}]" if each.values else text)])
+        name = f"{option}.{each.name}"
+        yield from _described(each._replace(name=name, default=defaults().get(name, each.default)))
+
+
+def _described(option: Option) -> Iterator[str]:
+    """Yield the lines of an option with its values."""
+    text = capitalized(option.text)
+    text = f"{text} [{option.values}]" if option.values else text
+    yield from _table([option._replace(text=text)])
 
 
 def _table(options: Iterable[Option]) -> Iterator[str]:

@@ -38,10 +38,13 @@ set_loader("yaml", _load_bounded, exceptions=(yaml.YAMLError, InputError))
 
 
 class _HelpFormatter(DefaultHelpFormatter):
-    """Help without the list of all imported modules for options that accept any ``nn.Module``."""
+    """Help without the lists of all imported modules, and without "required" for optional positions."""
 
     def _get_help_string(self, action: Action) -> str:
-        return re.sub(r", known subclasses: [^)]*\btorch\.nn\.[^)]*", "", super()._get_help_string(action))
+        text = super()._get_help_string(action)
+        if action.nargs == "*":
+            text = text.replace("(required, ", "(")
+        return re.sub(r", known subclasses: [^)]*\b(torch\.nn|pytorch_lightning)\.[^)]*", "", text)
 
 
 class ArgumentParser(jsonargparse.ArgumentParser):

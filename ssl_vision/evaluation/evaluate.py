@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ssl_vision.cli.classes import allowed_classes
+from ssl_vision.cli.fit_help import class_help
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.beside import beside
@@ -18,7 +19,7 @@ from ssl_vision.evaluation.heap import unmap_large_blocks
 from ssl_vision.evaluation.measure import Network, measured
 from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser, instantiated
 from ssl_vision.evaluation.processes import ALONE, Processes, process_group
-from ssl_vision.evaluation.results import Evaluation, written
+from ssl_vision.evaluation.results import Evaluation, check_output, written
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Layers
 from ssl_vision.pretrained.rebuild import ROOT_NEEDED, safe_data, trained_model, untrained_model
@@ -51,6 +52,9 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         InputError: the checkpoint, an option or ``evaluation.json`` is invalid, the data are missing, or no
             measurement of the trained network was possible.
     """
+    if (text := class_help(args)) is not None:
+        print(text)
+        return None
     if names_encoder(args):
         with process_group() as processes:
             evaluate_encoder(args, run.__doc__, processes)
@@ -105,6 +109,8 @@ def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> Evaluated
         raise InputError("--weights requires --encoder; --beside NAME=FILE evaluates weights beside a run")
     if options.data.init_args.get("root") == ROOT_NEEDED:
         raise InputError(f"{checkpoint.path}: belongs to another user: give the images with --data.root")
+    if options.output is not None:
+        check_output(options.output)
     built = instantiated(parser, options)
     data: ImageData = built.data
     data.check_evaluated()

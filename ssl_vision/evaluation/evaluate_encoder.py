@@ -21,7 +21,7 @@ from ssl_vision.evaluation.heap import unmap_large_blocks
 from ssl_vision.evaluation.measure import Network, measured
 from ssl_vision.evaluation.options import chosen_protocols, evaluation_parser, instantiated
 from ssl_vision.evaluation.processes import Processes
-from ssl_vision.evaluation.results import Evaluation, written
+from ssl_vision.evaluation.results import Evaluation, check_output, written
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.hub import local_file
 from ssl_vision.runs.weights import load_encoder_weights, read_weights
@@ -60,8 +60,16 @@ def evaluate_encoder(args: Sequence[str], description: str | None, processes: Pr
     options = parser.parse_args(args)
     if options.checkpoint is not None:
         raise InputError(f"give a checkpoint or {_OPTION}, not both")
+    explicit = parser.parse_args(args, defaults=False)
+    for name in ("cache", "report"):
+        if explicit.get(name):
+            raise InputError(f"--{name} true requires a run: {_OPTION} has no run directory to write to")
+    if options.weights == "":
+        raise InputError("--weights is empty: give a file, or hf://OWNER/NAME")
+    if options.output is not None:
+        check_output(options.output)
     trained, untrained = _networks(parser, options)
-    given = parser.parse_args(args, defaults=False).data.as_dict()
+    given = explicit.data.as_dict()
     settings = given.setdefault("init_args", {})
     if isinstance(trained, Timm):
         expected = {"size": trained.image_size, "mean": trained.mean, "std": trained.std}

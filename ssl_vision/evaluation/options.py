@@ -61,7 +61,8 @@ def evaluation_parser(
         "--protocol",
         action="append",
         type=str,
-        help=f"One of {', '.join(shipped())}, the path of your own .yaml file, or all; may be repeated.",
+        help=f"One of {', '.join(shipped())}, the path of your own .yaml file, or all; may be repeated. "
+        f"Default: {_DEFAULT}.",
     )
     parser.add_argument(
         "--k",
@@ -91,13 +92,21 @@ def evaluation_parser(
     )
     parser.add_argument("--cache", type=bool, default=True, help="Cache features in the run directory.")
     parser.add_argument("--report", type=bool, default=True, help="Write report.html.")
-    parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument(
+        "--device", type=Literal["auto", "cpu", "cuda"], default="auto", help="Device of the networks."
+    )
     parser.add_argument(
         "--output", type=str | None, default=None,
         help="JSON file for the rows. Default: they are added to evaluation.json in the run directory.",
     )  # fmt: skip
     add_allow_class(parser)
-    parser.add_subclass_arguments(pl.LightningDataModule, "data", required=data_required)
+    parser.add_subclass_arguments(
+        pl.LightningDataModule,
+        "data",
+        as_group=False,
+        required=data_required,
+        help="Evaluate on other images: CIFAR10, ImageFolder, …; --data.help lists them.",
+    )
     if data:
         parser.set_defaults({"data": data})
     return parser

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -110,6 +111,20 @@ def described_protocol(protocol: Protocol, count: int) -> str:
         for measurement in protocol.measurements
     ]
     return ". ".join(filter(None, map(str, shown))) + "."
+
+
+def check_output(output: str) -> None:
+    """Check that a file can be written, before anything is computed.
+
+    Raises:
+        InputError: the path is empty or a directory, or its directory cannot be made or written to.
+    """
+    path = Path(output)
+    if not output or path.is_dir():
+        raise InputError(f"--output {output or 'is empty'}: give a file")
+    parent = next(parent for parent in path.absolute().parents if parent.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise InputError(f"--output {output}: {parent} cannot be written to")
 
 
 def written(output: Path, rows: Sequence[Mapping[str, Any]]) -> InputError | None:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from ssl_vision.runs.lock import Lock
 from ssl_vision.runs.migration import original_settings
 
 _ROOT = "data.init_args.root"
+
+_LISTED = 6
+"""Number of differences that a message names."""
 
 # Settings that do not change the result, so that a continued run may change them. See `significant` for two
 # exceptions: the root of an ImageFolder, and the length of a run whose learning-rate schedule depends on it.
@@ -122,7 +125,7 @@ class RunFolder:
         changed = differences(recorded(), config, moved=moved)
         if changed:
             raise InputError(
-                f"{self.path} contains a run with a different config ({'; '.join(changed)}): "
+                f"{self.path} contains a run with a different config ({listed(changed)}): "
                 "choose another --name, or replace the run with --overwrite true"
             )
         if not resume:
@@ -239,6 +242,12 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], *, moved: boo
         for key in sorted(old | new)
         if old.get(key, missing) != new.get(key, missing)
     ]
+
+
+def listed(changed: Sequence[str]) -> str:
+    """Join the first `differences`, and count the others."""
+    more = len(changed) - _LISTED
+    return "; ".join(changed[:_LISTED]) + (f"; and {more} more" if more > 0 else "")
 
 
 def derived_name(config: Mapping[str, Any]) -> str:

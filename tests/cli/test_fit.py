@@ -5,6 +5,7 @@ import math
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -489,3 +490,34 @@ def test_a_warm_up_longer_than_the_run_is_refused(tmp_path, capsys):
     assert fit(tmp_path, *args) == 2
     assert "optimizer.warmup_epochs 5 is longer than the run, which has 8 steps" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_too_short_for_a_validation_says_so(tmp_path, capsys, caplog):
+    caplog.set_level("INFO")
+    note = "no validation: --trainer.check_val_every_n_epoch 2 exceeds --trainer.max_epochs 1"
+    assert fit(tmp_path, "--trainer.max_epochs=1", "--trainer.check_val_every_n_epoch=2") == 0
+    assert note in caplog.text + capsys.readouterr().err
+    caplog.clear()
+    longer = ["--trainer.max_epochs=2", "--trainer.check_val_every_n_epoch=2"]
+    assert fit(tmp_path, *longer, "--overwrite=true") == 0
+    assert "no validation" not in caplog.text + capsys.readouterr().err
+
+
+def test_another_config_is_named_with_few_differences_and_the_runs_own(tmp_path, capsys):
+    assert fit(tmp_path, "--trainer.max_epochs=1") == 0
+    capsys.readouterr()
+    views = ("hflip", "hue", "jitter", "grayscale", "blur", "solarize")
+    many = [f"--data.views.{name}=0.15" for name in views]
+    other = ["--model.optimizer.lr=0.7", "--seed_everything=1"]
+    assert fit(tmp_path, *many, *other, "--ckpt_path=last") == 2
+    error = capsys.readouterr().err
+    assert "; and 2 more)" in error
+    assert "seed_everything" not in error
+    assert error.endswith(f"; its own is --config {tmp_path / 'run' / 'config.yaml'}\n")
+
+
+def test_a_run_prints_no_warning_about_the_libraries_it_uses(tmp_path, monkeypatch, recwarn):
+    monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "all")
+    warnings.simplefilter("always")
+    assert fit(tmp_path, "--trainer.max_steps=1") == 0
+    assert not [str(each.message) for each in recwarn if each.filename.endswith("cli.py")]

@@ -650,12 +650,14 @@ CHECKPOINTS = [
     Case(
         "another architecture to continue",
         "fit --model.encoder.width=8 --ckpt_path={run}/checkpoints/last.ckpt",
-        r"{run}/checkpoints/last\.ckpt was made with another config \(.*width: 4 there, 8 here.*\)",
+        r"{run}/checkpoints/last\.ckpt was made with another config \(.*width: 4 there, 8 here.*\); "
+        r"its own is --config {run}/config\.yaml",
     ),
     Case(
         "another architecture to validate",
         "validate --model.encoder.width=8 --ckpt_path={run}/checkpoints/last.ckpt",
-        r"{run}/checkpoints/last\.ckpt was made with another config \(model.*width: 4 there, 8 here\)",
+        r"{run}/checkpoints/last\.ckpt was made with another config \(model.*width: 4 there, 8 here\); "
+        r"its own is --config {run}/config\.yaml",
     ),
     *(
         read_by(

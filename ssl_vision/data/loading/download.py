@@ -57,7 +57,7 @@ def absent(name: str, path: Path) -> InputError:
     """The error for a data set, or a file of it, that is not at `path` or is damaged there."""
     return InputError(
         f"{name} is missing or damaged at {path}; download it with --data.download true, "
-        "or start without a download with --data Digits"
+        "give its directory with --data.root, or start without a download with --data Digits"
     )
 
 
