@@ -1,8 +1,8 @@
-"""Draws docs/explorer.png: the section "What the temperature does here" of a run's report, 1,400 pixels wide.
+"""Draws docs/explorer.jpg: the section "What the temperature does here" of a run's report, 1,400 pixels wide.
 
-    ssl-vision fit --config configs/pretrain/digits.yaml --name digits
-    ssl-vision report runs/digits
-    python docs/explorer.py runs/digits/report.html
+    ssl-vision fit --config configs/pretrain/cifar10_narrow.yaml --model.objective InfoNCE --name cifar10
+    ssl-vision report runs/cifar10
+    python docs/explorer.py runs/cifar10/report.html
 
 It needs Chromium, chromedriver and selenium. The temperature is 0.1, and the anchor is the sixth image.
 """
@@ -41,8 +41,7 @@ def main(page: str) -> None:
     shot = browser.driver.execute_cdp_cmd("Page.captureScreenshot", options)
     browser.driver.quit()
     picture = Image.open(io.BytesIO(base64.b64decode(shot["data"]))).convert("RGB")
-    few = picture.quantize(colors=256, kmeans=1, dither=Image.Dither.NONE)
-    few.save(Path(__file__).with_suffix(".png"), optimize=True)
+    picture.save(Path(__file__).with_suffix(".jpg"), quality=80, optimize=True)
 
 
 if __name__ == "__main__":
