@@ -8,6 +8,8 @@ from settings import TINY
 
 from ssl_vision.main import main
 
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime sends usage data to its makers
+
 
 @pytest.fixture(autouse=True)
 def no_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,7 @@ def test_every_command_of_a_page_does_what_it_says(page, place, parsed, capsys):
 
 def test_commands_for_several_processes_are_read_by_their_parsers(place, parsed):
     found = [w for page in PAGES for w in commands(page) if w[0] in ("torchrun", "srun")]
-    assert len(found) == 5
+    assert len(found) == 7
     for words in found:
         command = next(word for word in words if word in ("fit", "evaluate", "embed"))
         parsed(words[words.index(command) :])

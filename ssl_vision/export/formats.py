@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -215,6 +216,7 @@ def _anonymise(model: Any) -> None:
 
 
 def _load_onnx(path: Path, given: Pretrained) -> Network:
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported
     runtime: Any = importlib.import_module("onnxruntime")
     session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
 

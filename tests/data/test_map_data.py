@@ -149,12 +149,12 @@ class Bands(torch.utils.data.Dataset):
 
 @pytest.mark.parametrize("encoder", ["ResNet", pytest.param("Timm", marks=pytest.mark.long)])
 def test_thirteen_bands_are_trained_evaluated_exported_and_loaded(encoder, tmp_path, monkeypatch, capsys):
-    (tmp_path / "bands.py").write_text(BANDS.replace("BANDS", "13"))
+    (tmp_path / "thirteen_bands.py").write_text(BANDS.replace("BANDS", "13"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     tiny = [each for each in TINY if encoder == "ResNet" or "encoder" not in each]
     options = [
-        "--data=Dataset", "--data.dataset=bands.Bands", "--data.pixel_range=[0,8000]",
+        "--data=Dataset", "--data.dataset=thirteen_bands.Bands", "--data.pixel_range=[0,8000]",
         f"--data.views.mean={[0.5] * 13}", f"--data.views.std={[0.25] * 13}", "--data.views.size=16",
         "--data.test_share=0.25", "--data.val_share=0.5", *tiny, "--data.batch_size=8", "--name=run",
     ]  # fmt: skip
@@ -176,7 +176,7 @@ def test_thirteen_bands_are_trained_evaluated_exported_and_loaded(encoder, tmp_p
     assert losses
     assert all(map(math.isfinite, losses))
 
-    allow = ["--allow_class=bands.Bands"]
+    allow = ["--allow_class=thirteen_bands.Bands"]
     assert main(["evaluate", "runs/run", *allow, "--probe.epochs=1", "--report=false"]) == 0
     assert "Dataset: test split (10 images) against the train split (30)" in capsys.readouterr().out
     rows = json.loads((tmp_path / "runs/run/evaluation.json").read_text())
@@ -185,7 +185,9 @@ def test_thirteen_bands_are_trained_evaluated_exported_and_loaded(encoder, tmp_p
     assert main(["export", "runs/run", "--format=safetensors", "--output=bands.safetensors", *allow]) == 0
     backbone = load_encoder("bands.safetensors")
     images = torch.rand(2, 13, 16, 16)
-    torch.testing.assert_close(backbone(images), load_encoder("runs/run", allowed=["bands.Bands"])(images))
+    torch.testing.assert_close(
+        backbone(images), load_encoder("runs/run", allowed=["thirteen_bands.Bands"])(images)
+    )
     Image.new("RGB", (16, 16)).save(tmp_path / "a.png")
     capsys.readouterr()
     assert main(["embed", str(tmp_path), "--backbone=bands.safetensors", "--output=features.npz"]) == 2

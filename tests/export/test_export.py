@@ -1,6 +1,7 @@
 """``ssl-vision export`` and ``load_encoder``: the same features elsewhere, and what is refused."""
 
 import json
+import os
 import pickle
 import re
 import shutil
@@ -84,6 +85,13 @@ def test_onnx_gives_the_same_features_for_any_batch(tiny_run, tmp_path, monkeypa
     for count in (1, 5):
         features = torch.from_numpy(names["backbone"](X[:count].numpy()))
         torch.testing.assert_close(features, expected[:count], atol=1e-5, rtol=0)
+
+
+def test_onnxruntime_sends_no_usage_data_during_an_export(tiny_run, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("onnxscript")
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
+    exported(tiny_run, "onnx", tmp_path, capsys)
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"
 
 
 def test_load_encoder_takes_a_run_a_checkpoint_and_an_export(tiny_run, tmp_path, monkeypatch, capsys):
