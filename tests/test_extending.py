@@ -1,5 +1,6 @@
 """Every file of the page on extending works as it stands there."""
 
+import copy
 import csv
 import importlib
 import re
@@ -17,7 +18,7 @@ from ssl_vision import load_encoder
 from ssl_vision.data import Batch
 from ssl_vision.encoders import ResNet
 from ssl_vision.main import main
-from ssl_vision.methods.cuda_graph import RecordedStep
+from ssl_vision.methods.cuda_graph import GraphedTraining
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run
 
@@ -171,12 +172,12 @@ def test_byol_runs_under_every_executor(options):
 
 
 def test_the_target_of_a_graphed_step_moves_too(monkeypatch):
-    def record(self):
-        self._output = torch.zeros(())
-        return lambda: self._output.copy_(self._step(*self._inputs))
+    def record(self, batch):
+        place, loss = copy.deepcopy(batch), torch.zeros(())
+        return place, lambda: loss.copy_(self._step(place)), loss
 
-    monkeypatch.setattr(RecordedStep, "_record", record)
-    monkeypatch.setattr(RecordedStep, "_beside", lambda self, inputs: self._step(*inputs))
+    monkeypatch.setattr(GraphedTraining, "_record", record)
+    monkeypatch.setattr(GraphedTraining, "_on_side_stream", GraphedTraining._step)
     monkeypatch.setattr("ssl_vision.methods.Method._check_graph", lambda self: None)
     for name, graph in (("eager", "false"), ("graph", "true")):
         fit(name, "--model=byol.BYOL", f"--model.cuda_graph={graph}", "--model.optimizer.name=sgd")

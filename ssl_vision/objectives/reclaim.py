@@ -275,12 +275,9 @@ class RECLAIM(Objective):
         if self._step is None:  # read once, because the host waits for the device
             self._step = int(self.steps)
         seed = (torch.initial_seed() * _ODD + self._step) % 2**63
-        images = len(self.labels)
-        rows = torch.randperm(images, generator=torch.Generator().manual_seed(seed))
-        rows = rows[: math.ceil(self.share * images)]
-        if self.labels.is_cuda:
-            rows = rows.pin_memory()
-        return rows.to(self.labels.device, non_blocking=True)
+        images, generator = len(self.labels), torch.Generator().manual_seed(seed)
+        rows = torch.randperm(images, generator=generator, pin_memory=self.labels.is_cuda)
+        return rows[: math.ceil(self.share * images)].to(self.labels.device, non_blocking=True)
 
     def _choose(
         self, bank: Bank, queries: Tensor, whole: Tensor, own: Tensor, numbers: Tensor, draw: Tensor | None

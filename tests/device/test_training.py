@@ -99,13 +99,15 @@ def train(
         **options,
     )
     watch, rows = Watch(warm), SimpleNamespace(log_metrics=lambda *args, **kwargs: None)
+    skips = SkipNonFiniteSteps()
+    skips.skipped = 1  # so that the number is logged
     with tempfile.TemporaryDirectory() as folder:
         trainer = pl.Trainer(
             max_epochs=1, limit_train_batches=warm + 2, limit_val_batches=0, log_every_n_steps=warm,
             accelerator="gpu", devices=1, precision=precision, deterministic=deterministic, logger=False,
             enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
             default_root_dir=folder,
-            callbacks=[watch, ObjectiveStatistics(), WeightHistogram(rows), SkipNonFiniteSteps()],
+            callbacks=[watch, ObjectiveStatistics(), WeightHistogram(rows), skips],
         )  # fmt: skip
         data = Digits(batch_size=BATCH, views=VIEWS if views is None else Views(**views))
         try:

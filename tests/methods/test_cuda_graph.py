@@ -1,5 +1,6 @@
 """A step that is replayed is the same training, launched otherwise; recording itself needs a CUDA device."""
 
+import copy
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from ssl_vision import objectives as o
 from ssl_vision.data import Digits
 from ssl_vision.errors import InputError
 from ssl_vision.methods import OptimizerRule, SimCLR
-from ssl_vision.methods.cuda_graph import RecordedStep
+from ssl_vision.methods.cuda_graph import GraphedTraining
 
 SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
 
@@ -21,17 +22,13 @@ def recordings(monkeypatch):
     """Recording on a CPU: a replay runs the step on the fixed inputs again. Counts the recordings."""
     made = []
 
-    def record(self):
+    def record(self, batch):
         made.append(self)
-        self._output = torch.zeros(())
+        place, loss = copy.deepcopy(batch), torch.zeros(())
+        return place, lambda: loss.copy_(self._step(place)), loss
 
-        def replay():
-            self._output.copy_(self._step(*self._inputs))
-
-        return replay
-
-    monkeypatch.setattr(RecordedStep, "_record", record)
-    monkeypatch.setattr(RecordedStep, "_beside", lambda self, inputs: self._step(*inputs))
+    monkeypatch.setattr(GraphedTraining, "_record", record)
+    monkeypatch.setattr(GraphedTraining, "_on_side_stream", GraphedTraining._step)
     monkeypatch.setattr(SimCLR, "_check_graph", lambda self: None)
     return made
 

@@ -9,9 +9,11 @@ from lightly.models.modules.heads import SimCLRProjectionHead
 from settings import resnet
 
 from ssl_vision.data import Batch, Digits
+from ssl_vision.data.loading.loader import Batches
 from ssl_vision.errors import InputError
 from ssl_vision.methods import Layers, OptimizerRule, SimCLR
 from ssl_vision.objectives import DCL, InfoNCE, Learnable, SupCon
+from ssl_vision.objectives.gather import _equal_shares
 
 SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8}
 VIEWS = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -266,6 +268,23 @@ def test_clipping_clips(tmp_path, precision):
 def test_the_loss_is_logged_at_the_trainers_steps(tmp_path):
     trainer = short_fit(SimCLR(**SMALL, seed=0), tmp_path, log_every_n_steps=12)
     assert torch.isfinite(trainer.callback_metrics["train/loss"])
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_numbers_of_rows_are_not_exchanged_if_the_loader_states_equal_shares(tmp_path, monkeypatch, equal):
+    seen = []
+
+    class Watched(SimCLR):
+        def loss(self, batch):
+            seen.append(_equal_shares.get())
+            return super().loss(batch)
+
+        def after_backward(self):
+            seen.append(_equal_shares.get())
+
+    monkeypatch.setattr(Batches, "equal_shares", equal)
+    short_fit(Watched(**SMALL), tmp_path, max_steps=2)
+    assert seen == [equal] * 4
 
 
 LINEAR, NORM = {"weight", "bias"}, {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}

@@ -31,10 +31,8 @@ class DeferredViews:
         """Set the epoch of the next views, without waiting for the device."""
         if epoch == self._epoch:
             return
-        keys = torch.tensor([fold(self._seed, Stream.VIEWS, epoch, view) for view in (0, 1)])
-        if self._keys.is_cuda:
-            keys = keys.pin_memory()
-        self._keys.copy_(keys, non_blocking=True)
+        keys = [fold(self._seed, Stream.VIEWS, epoch, view) for view in (0, 1)]
+        self._keys.copy_(torch.tensor(keys, pin_memory=self._keys.is_cuda), non_blocking=True)
         self._epoch = epoch
 
     def __call__(self, batch: Batch) -> Batch:
