@@ -301,6 +301,19 @@ def test_several_runs_beside_each_other(tiny_run, tmp_path):
     assert "DCL and InfoNCE are equal with each of 2 seeds" in page.text["comparison"]
 
 
+def test_runs_of_one_seed_are_compared_without_tests(evaluated_run, tmp_path):
+    for objective in ("InfoNCE", "DCL"):
+        run = shutil.copytree(evaluated_run, tmp_path / objective)
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        config["model"]["init_args"]["objective"]["class_path"] = f"ssl_vision.objectives.{objective}"
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+    text = page_of(tmp_path, "--embed=false", output=tmp_path / "page.html").text["comparison"]
+    assert "knn_top1 of the backbone" in text
+    assert "linear_top1 of the backbone" in text
+    assert text.count("chance") == 1
+    assert not any(word in text for word in ("Wilcoxon", "% interval", "d_z", "Mean", "Differences"))
+
+
 def test_runs_that_cannot_be_paired_say_why(tiny_run, tmp_path):
     for name in ("one", "other"):
         shutil.copytree(tiny_run, tmp_path / name)
