@@ -278,6 +278,27 @@ def test_images_without_labels_have_a_map_and_neighbours(tmp_path):
     assert "Not available" not in page.text["neighbours"] + page.text["spectrum"] + page.text["views"]
 
 
+def test_test_results_name_only_measured_baselines_and_explain_their_columns(evaluated_run, tmp_path, page):
+    text = page.text["protocols"]
+    assert "baselines" not in text
+    assert "measured by ssl-vision evaluate. The" in text
+    for term, meaning in (
+        ("same cos", "This is the mean cosine of two images of the same class."),
+        ("RankMe", "This estimates the number of directions in use; 1 means a collapse."),
+        ("projector", "Output of the projection head, to which the objective is applied."),
+    ):
+        assert f"{term}{meaning}" in text
+    run = shutil.copytree(evaluated_run, tmp_path / "run")
+    rows = json.loads((run / "evaluation.json").read_text())
+    row = next(row for row in rows if (row["metric"], row["layer"]) == ("linear_top1", "backbone"))
+    rows.append(row | {"features": "pixels", "layer": "raw"})
+    (run / "evaluation.json").write_text(json.dumps(rows))
+    other = page_of(run, "--embed=false", output=tmp_path / "page.html")
+    assert "evaluate, with raw pixels as baselines." in other.text["protocols"]
+    summary = re.sub(r"\s+", " ", other.text[""])
+    assert f"raw pixels –{100 * row['value']:.2f}" in summary.replace(" –", " –").replace("– ", "–")
+
+
 def test_several_runs_beside_each_other(tiny_run, tmp_path):
     for seed in (0, 1):
         for objective in ("InfoNCE", "DCL"):
