@@ -6,11 +6,14 @@ BIN := $(VENV)/bin
 DATA ?= data
 MINUTES ?= 9
 
-.PHONY: demo test notebooks notebook-outputs docs torture floors audit gpu lint install install-test clean
+.PHONY: demo help test notebooks notebook-outputs docs torture floors audit gpu lint install install-test clean
 
-demo: install  ## pretrain on the digits, and compare with baselines, with all and with few labels
+demo: install  ## pretrains on the digits, and compares with baselines, with all and with few labels
 	$(BIN)/ssl-vision fit --config configs/pretrain/digits.yaml --name demo --overwrite true
 	$(BIN)/ssl-vision evaluate runs/demo --protocol macl --protocol few_labels
+
+help:  ## lists the targets
+	@sed -n 's/^\([a-z-]*\):.*## */\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 test: install-test lint  ## the whole test suite, on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile

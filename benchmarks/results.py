@@ -237,8 +237,8 @@ def _markdown(lines: Sequence[Sequence[str]]) -> str:
 
 
 BASELINES = {
-    ("trained", "backbone"): "trained encoder",
-    ("untrained", "backbone"): "untrained encoder",
+    ("trained", "backbone"): "trained backbone",
+    ("untrained", "backbone"): "untrained backbone",
     ("pixels", "raw"): "raw pixels",
 }
 FEW_LABELS = {

@@ -77,7 +77,7 @@ def test_a_run_displays_where_it_is_and_its_last_validation(first, capsys):
     for form in (text, html):
         assert str(folder) in form
         assert "epoch 2" in form
-        assert f"{first.last('val/knn_top1'):.4g}" in form
+        assert f"{100 * first.last('val/knn_top1'):.2f}" in form
         assert "report.html" not in form
     for form in (repr(first), first._repr_html_()):
         assert str(folder / "report.html") in form

@@ -23,7 +23,7 @@ from ssl_vision.evaluation.protocol import read_protocol, shipped
 from ssl_vision.export.formats import FORMATS
 from ssl_vision.main import main
 from ssl_vision.metrics import Alignment, Uniformity
-from ssl_vision.pretrained.backbones import Description, Pretrained, load_encoder
+from ssl_vision.pretrained.backbones import Description, Pretrained, load_encoder, read_backbone
 from ssl_vision.pretrained.rebuild import trained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run
@@ -215,6 +215,9 @@ def test_the_backbones_of_the_page_make_the_features_of_their_run(place, images)
     with torch.inference_mode():
         expected = trained_model(checkpoint).eval()(plain).backbone
     torch.testing.assert_close(names["features"], expected)
+    backbone, about = read_backbone("runs/my_run/backbone.safetensors")
+    with torch.inference_mode():
+        torch.testing.assert_close(backbone(about.views.plain(images)), expected)
     assert all(parameter.requires_grad for parameter in names["backbone"].parameters())
 
 
@@ -252,6 +255,20 @@ def test_the_module_of_the_callbacks_page_is_measured(capsys):
     logged = names["trainer"].callback_metrics
     assert {"val/knn_top1", "val/alignment", "gradient/norm", "shadow/MACL/cosine"} <= logged.keys()
     assert "shadow/DCL/value" in capsys.readouterr().out
+
+
+def test_a_trainer_of_ones_own_trains_and_loads_as_the_methods_page_shows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("methods.md")
+    names = {}
+    exec(code.replace("max_epochs=2,", "max_epochs=1, limit_train_batches=1, logger=False,"), names)
+    assert names["trainer"].callback_metrics["val/knn_top1"] > 0.2
+    assert names["features"].shape == (360, 64)
+    trained, loaded = (
+        names["trainer"].lightning_module.backbone.state_dict(),
+        names["model"].backbone.state_dict(),
+    )
+    assert all(torch.equal(trained[name], loaded[name]) for name in loaded)
 
 
 def test_the_loop_of_the_backbones_page_trains_by_dcl(place, images):

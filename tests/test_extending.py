@@ -14,10 +14,12 @@ from lightly.loss import NegativeCosineSimilarity
 from settings import TINY
 from torch.nn import functional as F
 
+import ssl_vision
 from ssl_vision import load_encoder
 from ssl_vision.data import Batch
 from ssl_vision.encoders import ResNet
 from ssl_vision.main import main
+from ssl_vision.methods import SimCLR
 from ssl_vision.methods.cuda_graph import GraphedTraining
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run
@@ -50,8 +52,8 @@ def column(run, name):
 
 def test_the_page_has_a_file_for_each_kind_of_addition():
     assert list(FILES) == [
-        "my_objective.py", "my_encoder.py", "byol.py", "my_data.py", "my_measurement.py", "my_protocol.yaml",
-        "my_command.py",
+        "my_objective.py", "my_encoder.py", "byol.py", "my_callback.py", "my_data.py", "my_measurement.py",
+        "my_protocol.yaml", "my_command.py",
     ]  # fmt: skip
     assert len(FILES["byol.py"].splitlines()) <= 80
 
@@ -117,6 +119,19 @@ def test_byol_is_two_steps_of_a_plain_loop():
     for (name, one), other in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
         torch.testing.assert_close(one, other, msg=name)
     assert not any(parameter.requires_grad for parameter in ours.target.parameters())
+
+
+def test_the_callback_logs_the_norm_of_the_part():
+    option = {"class_path": "my_callback.WeightNorm", "init_args": {"part": "head"}}
+    options = dict(each.removeprefix("--").split("=") for each in TINY)
+    python = ssl_vision.fit(options | {"trainer.callbacks": [option]}, runs_dir="runs", name="python")
+    command = fit("norms", "--trainer.callbacks+=my_callback.WeightNorm", "--trainer.callbacks.part=head")
+    state = read_checkpoint(command.folder.last).state
+    names = [name for name, _ in SimCLR().head.named_parameters()]
+    head = torch.cat([state[f"head.{name}"].flatten() for name in names])
+    logged = column(command, "train/weight_norm")
+    assert float(logged[-1]) == pytest.approx(float(head.norm()), rel=1e-5)
+    assert column(python, "train/weight_norm") == logged
 
 
 def test_the_target_moves_once_an_update(monkeypatch):

@@ -70,5 +70,14 @@ def test_the_figures_in_the_text_are_those_of_the_records():
     assert f"takes {rows['ssl_vision']} here, {rows['lightly']} in lightly" in README
 
 
+def test_the_quick_start_takes_as_long_as_the_recorded_runs():
+    rows = json.loads((ROOT / "benchmarks" / "results" / "methods_cifar10_narrow.json").read_text())
+    own = [row for row in rows if (row["method"], row["objective"]) == ("SimCLR", "InfoNCE")]
+    assert {row["epochs"] for row in own} == {5}
+    minutes = sorted(row["seconds"] / 60 for row in own)
+    assert f"took {minutes[0]:.0f} to {minutes[-1]:.0f} minutes on one CPU core" in README
+    assert README.count("cifar10_narrow.yaml --trainer.max_epochs 5 ") == 2
+
+
 def test_every_preset_is_named():
     assert all(f"`{cls.__name__}`" in README for cls in (*PRESETS, SupCon))

@@ -140,11 +140,17 @@ def validations(run: Run) -> list[list[str]]:
     Args:
         run: the run.
     """
-    names = [metric.logged_name for metric in described("summary")]
-    curves = {name: curve for name in names if (curve := run.curve(name))}
+    curves = [(metric, curve) for metric in described("summary") if (curve := run.curve(metric.logged_name))]
     if not curves:
         return []
-    longest = max(curves.values(), key=len)
+    longest = max((curve for _, curve in curves), key=len)
     places = (0, -1) if len(longest) > 1 else (-1,)
     head = ["", *(f"epoch {longest[place][1] + 1}" for place in places)]
-    return [head, *([name, *(f"{curve[at][2]:.4g}" for at in places)] for name, curve in curves.items())]
+    lines = [
+        [
+            f"{metric.logged_name} {metric.unit}".rstrip(),
+            *(metric.shown(curve[at][2], ".4g") for at in places),
+        ]
+        for metric, curve in curves
+    ]
+    return [head, *lines]

@@ -109,7 +109,7 @@ class RunBar(ProgressBar):
         latest = {} if self._log is None else self._log.latest
         parts = ["COLLAPSED"] if latest.get("val/collapsed") else []
         parts += [
-            f"{metric.title} {latest[metric.logged_name]:.3f}"
+            f"{metric.title} {metric.text(latest[metric.logged_name])}"
             for metric in described("progress")
             if metric.logged_name in latest
         ]

@@ -34,8 +34,9 @@ def run(args: Sequence[str]) -> None:
 
     Runs are grouped by a key and paired by seed. All other settings that affect the result must be equal.
     Prints the mean of each group, and for each pair of groups the difference, its interval, its tests, the
-    smallest difference that this number of seeds resolves, and a summary. Accuracies are in percent, and
-    their differences in points. The values are those that ssl-vision evaluate wrote.
+    smallest difference that this number of seeds resolves, and a summary. With one seed, it prints the
+    values only. Accuracies are in percent, and their differences in points. The values are those that
+    ssl-vision evaluate wrote.
 
     Raises:
         InputError: The runs cannot be compared; the message says why and how to fix it.
@@ -98,8 +99,8 @@ def run(args: Sequence[str]) -> None:
         alpha=options.alpha,
     )
     print(title(comparison), end="\n\n")
-    print(aligned(group_table(comparison)), end="\n\n")
-    print(aligned(pair_table(comparison)), end="\n\n")
+    for table in filter(None, (group_table(comparison), pair_table(comparison))):
+        print(aligned(table), end="\n\n")
     print("\n".join((*summaries(comparison), *notes(comparison))))
     if table := accuracy_table(comparison):
         print(f"\n{ACCURACIES}\n\n{aligned(table)}")

@@ -42,7 +42,10 @@ def title(comparison: Comparison) -> str:
 
 
 def group_table(comparison: Comparison) -> Lines:
-    """A row for each group."""
+    """A row for each group; of one seed, only the value."""
+    if len(comparison.seeds) == 1:
+        single = [[group.name, _shown(comparison, group.mean)] for group in comparison.groups]
+        return [[comparison.by, comparison.selector.metric], *single]
     lines = [[comparison.by, "seeds", "mean", _level(comparison), "min", "max"]]
     for group in comparison.groups:
         values = (group.mean, comparison.interval(group), min(group.values), max(group.values))
@@ -76,7 +79,9 @@ def _accuracies(run: Run) -> list[str]:
 
 
 def pair_table(comparison: Comparison) -> Lines:
-    """A row for each pair: the first group minus the second."""
+    """A row for each pair: the first group minus the second; empty for one seed, which allows no test."""
+    if len(comparison.seeds) == 1:
+        return []
     corrected = len(comparison.pairs) > 1
     bootstrapped = any(pair.result.bootstrap for pair in comparison.pairs)
     heads = ["first - second", "difference", _level(comparison), *(["bootstrap"] if bootstrapped else [])]
@@ -92,7 +97,12 @@ def pair_table(comparison: Comparison) -> Lines:
 
 
 def summaries(comparison: Comparison) -> list[str]:
-    """A sentence for each pair."""
+    """A sentence for each pair, or one for all pairs if there is one seed."""
+    if len(comparison.seeds) == 1:
+        return [
+            "With one seed, a difference cannot be told from chance. For intervals and tests, train the same "
+            "settings with more seeds (--seed_everything)."
+        ]
     return [summary(comparison, pair) for pair in comparison.pairs]
 
 
@@ -155,7 +165,8 @@ def notes(comparison: Comparison) -> Iterator[str]:
 
 def as_markdown(comparison: Comparison) -> str:
     """Tables, summaries and notes as Markdown."""
-    parts = [f"**{title(comparison)}**", _piped(group_table(comparison)), _piped(pair_table(comparison))]
+    tables = filter(None, (group_table(comparison), pair_table(comparison)))
+    parts = [f"**{title(comparison)}**", *map(_piped, tables)]
     parts += ["\n".join(f"- {line}" for line in (*summaries(comparison), *notes(comparison)))]
     if table := accuracy_table(comparison):
         parts += [ACCURACIES, _piped(table)]

@@ -201,6 +201,6 @@ def options_text(rule: Any, *, without: Collection[str] = _COLUMNS) -> str:
     return ", ".join(f"{key} {value}" for key, value in options if key not in without)
 
 
-def labels_text(labels: Labels) -> str:
-    """The end of a description that states the share of labels that is used."""
+def labels_text(labels: str) -> str:
+    """The end of a description that states the share of labels, or the shares, that are used."""
     return "" if labels == "all" else f", with {labels} of the labels"

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -12,6 +13,7 @@ from typing import Any, Self
 from ssl_vision.display import html_table
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn import KNN
+from ssl_vision.evaluation.measurement import labels_text
 from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.evaluation.rows import Row, render, tables
 from ssl_vision.evaluation.splits import Splits
@@ -103,14 +105,25 @@ class Evaluation:
 
 
 def described_protocol(protocol: Protocol, count: int) -> str:
-    """Describe the measurements in words, with k limited to the number of training images."""
+    """Describe the measurements in words, with k limited to the number of training images.
+
+    Measurements that differ only in their share of the labels are described together.
+    """
     shown = [
         dataclasses.replace(measurement, k=min(measurement.k, count))
         if isinstance(measurement, KNN)
         else measurement
         for measurement in protocol.measurements
     ]
-    return ". ".join(filter(None, map(str, shown))) + "."
+    shares: dict[str, dict[str, None]] = {}
+    for text in filter(None, map(str, shown)):
+        match = re.fullmatch(r"(.+), with (\S+) of the labels", text)
+        same, share = match.groups() if match else (text, "all")
+        shares.setdefault(same, {})[share] = None
+    parts = []
+    for text, (*others, last) in shares.items():
+        parts.append(text + labels_text(" and ".join(filter(None, (", ".join(others), last)))))
+    return ". ".join(parts) + "."
 
 
 def check_output(output: str) -> None:

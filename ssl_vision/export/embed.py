@@ -69,7 +69,9 @@ def run(args: Sequence[str]) -> None:
         help="Layer of the features; exported files have only the backbone.",
     )
     parser.add_argument("--batch_size", type=int, default=256, help="Number of images per batch.")
-    parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument(
+        "--device", type=Literal["auto", "cpu", "cuda"], default="auto", help="Device of the encoder."
+    )
     parser.add_argument(
         "--strict", type=bool, default=False, help="Stop at the first file that cannot be decoded."
     )

@@ -67,7 +67,8 @@ def load_encoder(path: str | Path, *, allowed: Collection[str] = ()) -> Encoder:
     """Load a pretrained encoder from a file, a run directory or the Hugging Face Hub.
 
     The encoder maps images (N, 3, H, W), normalised as in training, to features
-    (N, ``encoder.num_features``). It is on the CPU and in evaluation mode. No code in the file is executed;
+    (N, ``encoder.num_features``); `read_backbone` also returns the normalisation. It is on the CPU and in
+    evaluation mode. No code in the file is executed;
     only tensors and plain values are read.
 
     Args:
@@ -82,10 +83,26 @@ def load_encoder(path: str | Path, *, allowed: Collection[str] = ()) -> Encoder:
     Example:
         >>> encoder = ssl_vision.load_encoder("hf://OWNER/NAME@v1.0")  # doctest: +SKIP
     """
+    return read_backbone(path, allowed=allowed).backbone
+
+
+def read_backbone(path: str | Path, *, allowed: Collection[str] = ()) -> Pretrained:
+    """Load a pretrained encoder as `load_encoder` does, with the size and normalisation of its images.
+
+    ``read_backbone("runs/first").description.views.plain(images)`` resizes and normalises uint8 images
+    (N, 3, H, W) as ``ssl-vision evaluate`` does.
+
+    Args:
+        path: path or address that `load_encoder` accepts.
+        allowed: classes outside this package, as ``module.Class``, that the file may name.
+
+    Raises:
+        InputError: The file or repository does not exist, cannot be downloaded, or is none of these.
+    """
     with local_file(path) as file:
         if file.suffix == SUFFIX:
-            return read_backbone(file, allowed=allowed).backbone
-        return pretrained(read_checkpoint(file), allowed=allowed)[1].backbone
+            return _read_file(file, allowed)
+        return pretrained(read_checkpoint(file), allowed=allowed)[1]
 
 
 def pretrained(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> tuple[Method, Pretrained]:
@@ -145,12 +162,8 @@ def has_description(path: Path) -> bool:
         return False
 
 
-def read_backbone(path: Path, *, allowed: Collection[str] = ()) -> Pretrained:
+def _read_file(path: Path, allowed: Collection[str]) -> Pretrained:
     """Read a file of `write_backbone`.
-
-    Args:
-        path: ``.safetensors`` file.
-        allowed: classes outside this package, as ``module.Class``, that the file may name.
 
     Raises:
         InputError: The file is missing or unreadable, has no description, or its weights do not fit it.

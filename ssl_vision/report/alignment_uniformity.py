@@ -37,7 +37,10 @@ def section(run: Run) -> Section:
             "hovertemplate": "epoch %{customdata}<br>uniformity %{x:.3f}<br>alignment %{y:.3f}",
         })  # fmt: skip
     if not traces:
-        raise Missing("this section requires two validations that measured alignment and uniformity")
+        raise Missing(
+            "this section requires two validations that measured alignment and uniformity. Train longer, or "
+            "validate more often (--trainer.check_val_every_n_epoch)"
+        )
     layout = {"xaxis": {"title": {"text": "uniformity"}}, "yaxis": {"title": {"text": "alignment"}}}
     about = "; ".join(
         f"{trace['name']} ends at uniformity {trace['x'][-1]}, alignment {trace['y'][-1]}" for trace in traces

@@ -46,18 +46,24 @@ def section(runs: Sequence[Run], by: str | None = None) -> Section:
         raise Missing(reasons[-1])
     lead = (
         "Runs with the same seed share initial weights, batches and views, so their difference is due to the "
-        "setting. An interval that excludes 0 indicates a difference."
+        "setting."
     )
-    parts = [
-        {
-            "title": title(comparison),
-            "chart": _chart(comparison),
-            "sentences": [*summaries(comparison), *notes(comparison)],
-            "groups": group_table(comparison),
-            "pairs": pair_table(comparison),
-        }
-        for comparison in comparisons
-    ]
+    if any(len(comparison.seeds) > 1 for comparison in comparisons):
+        lead += " An interval that excludes 0 indicates a difference."
+    parts: list[dict[str, Any]] = []
+    said: set[str] = set()
+    for comparison in comparisons:
+        sentences = [each for each in (*summaries(comparison), *notes(comparison)) if each not in said]
+        said.update(sentences)
+        parts.append(
+            {
+                "title": title(comparison),
+                "chart": _chart(comparison) if len(comparison.seeds) > 1 else "",
+                "sentences": sentences,
+                "groups": group_table(comparison),
+                "pairs": pair_table(comparison),
+            }
+        )
     content = render("comparison.html", comparisons=parts, unavailable=list(dict.fromkeys(reasons)))
     return Section("comparison", "Paired comparison", lead, content)
 

@@ -148,20 +148,25 @@ def _grid(charts: Sequence[Markup]) -> Markup:
 
 def _table(run: Run) -> Markup:
     """A table of all validations."""
-    logged = [metric.logged_name for metric in described("curves")]
-    names = [name for name in logged if name.startswith("val/") and run.curve(name)]
-    measured = [row for row in run.history if any(name in row for name in names)]
+    metrics = [
+        metric
+        for metric in described("curves")
+        if metric.logged_name.startswith("val/") and run.curve(metric.logged_name)
+    ]
+    measured = [row for row in run.history if any(metric.logged_name in row for metric in metrics)]
     if not measured:
         return Markup()
     lines = []
     for i in _spaced(len(measured), 100):
         row = measured[i]
-        cells = [f"{row[name]:.4g}" if name in row else "" for name in names]
+        cells = [
+            metric.shown(row[metric.logged_name], ".4g") if metric.logged_name in row else ""
+            for metric in metrics
+        ]
         lines.append([int(row.get("epoch", 0)) + 1, *cells])
-    head = ["epoch", *(name.removeprefix("val/") for name in names)]
-    return macros.details(
-        "Validation metrics as a table", macros.table(head, lines, caption="Backbone, accuracies from 0 to 1")
-    )
+    head = ["epoch", *(metric.heading for metric in metrics)]
+    table = macros.table(head, lines, caption="Validation metrics of the backbone")
+    return macros.details("Validation metrics as a table", table)
 
 
 def _spaced(count: int, most: int) -> list[int]:

@@ -1,5 +1,6 @@
 """The results of ssl-vision evaluate, by protocol."""
 
+from collections.abc import Sequence
 from dataclasses import fields
 
 from markupsafe import Markup
@@ -8,7 +9,15 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.rows import Row, tables
 from ssl_vision.report.markup import macros
 from ssl_vision.report.page import Missing, Section
+from ssl_vision.report.summary import BASELINES
 from ssl_vision.runs.registry import Run
+
+_LAYERS = {
+    "backbone": "Features of the encoder, which are used after training.",
+    "hidden": "Hidden layer of the projection head.",
+    "projector": "Output of the projection head, to which the objective is applied.",
+    "raw": "The images themselves, without a network.",
+}
 
 
 def section(run: Run) -> Section:
@@ -29,11 +38,25 @@ def section(run: Run) -> Section:
             parts += [macros.table(head, lines, caption=about) for head, *lines in tables(group)]
     except (TypeError, ValueError, KeyError) as error:
         raise InputError(f"{run.folder.evaluation_file} is not what ssl-vision evaluate writes") from error
+    baselines = [text for name, text in BASELINES.items() if any(row.features == name for row in results)]
+    beside = f", with {' and '.join(baselines)} as baselines" if baselines else ""
     lead = (
-        "These values were measured by ssl-vision evaluate, with the untrained network and raw pixels as "
-        "baselines. The curves above are measured on validation images."
+        f"These values were measured by ssl-vision evaluate{beside}. The curves above are measured on "
+        "validation images."
     )
-    return Section("protocols", "Test results by protocol", lead, Markup().join(parts))
+    return Section("protocols", "Test results by protocol", lead, Markup().join([*parts, _legend(results)]))
+
+
+def _legend(results: Sequence[Row]) -> Markup:
+    """Explain the rows and the columns of the tables."""
+    layers = {row.layer for row in results}
+    terms = {layer: text for layer, text in _LAYERS.items() if layer in layers}
+    metrics = {row.metric: row.description for row in results if "table" in row.description.sections}
+    terms |= {each.title: each.note for each in sorted(metrics.values(), key=lambda each: each.order)}
+    entries = [Markup("<dt>{}</dt><dd>{}</dd>").format(*term) for term in terms.items() if term[1]]
+    return macros.details(
+        "What the rows and columns mean", Markup("<dl>{}</dl>").format(Markup().join(entries))
+    )
 
 
 def _groups(results: list[Row]) -> list[list[Row]]:

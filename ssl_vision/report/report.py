@@ -69,7 +69,9 @@ def run(args: Sequence[str]) -> None:
     )
     parser.add_argument("--embed", type=bool, default=True, help="Compute features that are not cached.")
     parser.add_argument("--cache", type=bool, default=True, help="Keep features in the run directory.")
-    parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument(
+        "--device", type=Literal["auto", "cpu", "cuda"], default="auto", help="Device of the networks."
+    )
     parser.add_argument(
         "--data.root", type=str | None, default=None,
         help="Directory of the images, instead of the configured one; another user's run requires it.",

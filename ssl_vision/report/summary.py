@@ -22,7 +22,8 @@ _VALIDATED, _RANK, _LOSS = map(description_of, ("val/knn_top1", "val/rankme", "t
 _CONDITIONS = ("metric", "protocol", "data", "root", "folder", "settings", "split", "corruption", *VARIANTS)
 """Fields of a row of evaluation.json in which a baseline equals the trained network."""
 
-_BASELINES = {"untrained": "the untrained network", "pixels": "raw pixels"}
+BASELINES = {"untrained": "the untrained network", "pixels": "raw pixels"}
+"""Baselines in sentences, by their names in evaluation.json."""
 
 
 def of_one(context: ReportContext, sheet: SpriteSheet) -> Markup:
@@ -95,7 +96,7 @@ def _result(run: Run, metric: MetricDescription) -> dict[str, Any] | None:
         if other["features"] not in ("trained", "unknown") and other.get("layer") in ("backbone", "raw")
         and all(other.get(key) == row.get(key) for key in _CONDITIONS)
     ]  # fmt: skip
-    baselines = {_BASELINES.get(other["features"], other["features"]): other["value"] for other in rows}
+    baselines = {BASELINES.get(other["features"], other["features"]): other["value"] for other in rows}
     about = [f"protocol {row.get('protocol')}"]
     about += [f"k = {row['k']}"] if "k" in row else []
     about += [f"T = {row['temperature']:g}"] if "temperature" in row else []

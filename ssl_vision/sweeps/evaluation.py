@@ -105,7 +105,11 @@ class Evaluations:
             return f"evaluation failed: {self.failed[trial.name]}"
         values = Run(self.plan.folder / trial.name).test_metrics
         accuracies = {name: value for name, value in values.items() if description_of(name).percent}
-        return ", ".join(f"{name} {value:.4g}" for name, value in accuracies.items() if not layer_of(name)[1])
+        return ", ".join(
+            f"{name} {description_of(name).text(value)}"
+            for name, value in accuracies.items()
+            if not layer_of(name)[1]
+        )
 
     def left(self) -> bool:
         """Return True if trials remain to be evaluated by this or another process."""

@@ -19,7 +19,7 @@ from ssl_vision.report.page import Section, render
 from ssl_vision.report.weights import SHADES
 from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.registry import Run
-from ssl_vision.sweeps.results_table import columns, ranked, test_metrics
+from ssl_vision.sweeps.results_table import columns, ranked, test_metrics, titled
 from ssl_vision.sweeps.sweep_file import SweepMetric
 from ssl_vision.sweeps.sweep_plan import Record
 from ssl_vision.sweeps.trials import short_value
@@ -153,7 +153,7 @@ def _trials(folder: Path, records: Sequence[Record], results: SweepResults) -> S
         seconds = run.seconds if run.log_damage is None else None
         rows.append({
             **(varied or {"trial": trial.name}),
-            **{_titled(name): _shown(name, results.values[name].get(trial.name)) for name in names},
+            **{titled(name): _shown(name, results.values[name].get(trial.name)) for name in names},
             "state": record.state, "time": "" if seconds is None else duration(seconds), "note": record.note,
         })  # fmt: skip
     head = [name for name in rows[0] if any(row[name] for row in rows)]
@@ -179,7 +179,7 @@ def _against_axis(key: str, title: str, metrics: Sequence[Sequence[str]], result
     for names in metrics:
         known = {value for name in names for value in results.values[name].values() if value is not None}
         if len(known) < 2:
-            constants += [f"{_titled(names[0])} is {value:.4g} in every trial." for value in known]
+            constants += [f"{titled(names[0])} is {value:.4g} in every trial." for value in known]
             continue
         traces: list[dict[str, Any]] = []
         for (place, (setting, group)), name in itertools.product(enumerate(results.settings.items()), names):
@@ -195,7 +195,7 @@ def _against_axis(key: str, title: str, metrics: Sequence[Sequence[str]], result
         layout = {"xaxis": _axis(results), "yaxis": {}}
         about = "; ".join(f"{t['name']}: {t['y']} at {t['x']}" for t in traces if t["mode"] == "lines")
         note = "Solid: backbone. Dashed: hidden layer. Dotted: projector." if len(names) > 1 else ""
-        charts.append(macros.chart(_titled(names[0]), traces, layout, about=about, note=note, tall=True))
+        charts.append(macros.chart(titled(names[0]), traces, layout, about=about, note=note, tall=True))
     boxes = {}
     if len(settings) > 1:
         signs = list(_SYMBOLS.values())
@@ -286,7 +286,7 @@ def _over_epochs(folder: Path, results: SweepResults) -> Section:
         "yaxis": {},
     }
     about = "; ".join(f"{trace['name']} ends at {trace['y'][-1]}" for trace in traces if trace["y"])
-    content = macros.chart(_titled(name), traces, layout, about=about, tall=True)
+    content = macros.chart(titled(name), traces, layout, about=about, tall=True)
     boxes = macros.switches("Trials", lines) if len(lines) <= _MOST_BOXES else Markup()
     return Section("epochs", f"{name} during training", "Each line is a trial.", boxes + content)
 
@@ -323,7 +323,7 @@ def _heat_maps(results: SweepResults) -> Section:
             "xaxis": {"title": {"text": first}, "type": "category", "showgrid": False},
             "yaxis": {"title": {"text": second}, "type": "category", "showgrid": False},
         }
-        title = " ".join(filter(None, [_titled(name), setting]))
+        title = " ".join(filter(None, [titled(name), setting]))
         about = "; ".join(
             f"{second} {row}, {first} {column}: {mean}" for (row, column), mean in means.items()
         )
@@ -331,11 +331,6 @@ def _heat_maps(results: SweepResults) -> Section:
     grid = Markup('<div class="grid wide">{}</div>').format(Markup().join(charts)) if charts else Markup()
     lead = "Each cell is the mean over the finished trials with these two values."
     return Section("heat", f"Means by {first} and {second}", lead, grid)
-
-
-def _titled(name: str) -> str:
-    """The name of a metric with its unit."""
-    return f"{name}, %" if description_of(name).percent else name
 
 
 def _shown(name: str, value: float | None) -> str:

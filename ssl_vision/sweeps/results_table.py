@@ -1,7 +1,7 @@
 """The results of a sweep as printed, Markdown and CSV tables."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
@@ -51,16 +51,17 @@ def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -
         partial.write_text(as_csv(rows), encoding="utf-8")
     accuracies = [name for name in names if description_of(name).percent]
     shown = [
-        {key: _shown(value) for key, value in row.items() if key != "name" and key not in names}
+        _cells({key: value for key, value in row.items() if key != "name" and key not in names}, metric)
         for row in rows
     ]
     parts = [_table(shown)] if shown else ["no trials yet"]
     if accuracies:
         lines = [
-            {
-                key: _shown(row[key])
-                for key in (*columns(record.trial.varied, metric), metric.name, *accuracies)
-            }
+            _cells(
+                {key: row[key] for key in (*columns(record.trial.varied, metric), metric.name, *accuracies)},
+                metric,
+                accuracies,
+            )
             for record, row in zip(order, rows, strict=True)
             if measured[record.trial.name]
         ]
@@ -69,7 +70,8 @@ def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -
         parts.append("\n".join(["95 % intervals of the mean over seeds, by Student's t:", "", _table(means)]))
     if order and order[0].state == "finished":
         best = order[0].trial.name
-        parts.append(f"best: {best}, {metric.name} {order[0].value:.4g}")
+        value = description_of(metric.name).text(order[0].value or 0.0, ".4g")
+        parts.append(f"best: {best}, {metric.name} {value}")
         if metric.name.startswith("val/"):
             with suppress(InputError):  # other programs may write no config.yaml
                 parts.append(
@@ -129,14 +131,21 @@ def _over_seeds(
         yield {
             **{name: short_value(value) for name, value in settings[key].items()},
             "seeds": str(len(groups[key])),
-            **{name: _mean(own) for name, own in values[key].items()},
+            **{titled(name): _mean(name, own) for name, own in values[key].items()},
         }
 
 
-def _mean(values: Sequence[float | None]) -> str:
-    """Format mean and interval; empty unless every seed has a value."""
-    known = [value for value in values if value is not None]
-    return f"{fmean(known):.4g} ± {t_interval(known):.2g}" if len(known) == len(values) else ""
+def _mean(name: str, values: Sequence[float | None]) -> str:
+    """Format mean and interval of a metric; empty unless every seed has a value."""
+    known, about = [value for value in values if value is not None], description_of(name)
+    if len(known) < len(values):
+        return ""
+    return f"{about.shown(fmean(known), '.4g')} ± {about.shown(t_interval(known), '.2g')}"
+
+
+def titled(name: str) -> str:
+    """The name of a metric with its unit."""
+    return f"{name}, %" if description_of(name).percent else name
 
 
 def columns(varied: Mapping[str, Any], metric: SweepMetric) -> dict[str, Any]:
@@ -145,8 +154,15 @@ def columns(varied: Mapping[str, Any], metric: SweepMetric) -> dict[str, Any]:
     return {f"--{name}" if name in taken else name: value for name, value in varied.items()}
 
 
-def _shown(value: Any) -> str:
-    return "" if value is None else short_value(value) if not isinstance(value, str) else value
+def _cells(row: Mapping[str, Any], metric: SweepMetric, accuracies: Collection[str] = ()) -> dict[str, str]:
+    """Format a row for a table: metrics have their unit in the heading."""
+    cells = {}
+    for key, value in row.items():
+        if key in (metric.name, *accuracies):
+            cells[titled(key)] = "" if value is None else description_of(key).shown(value, ".4g")
+        else:
+            cells[key] = str(value or "") if value is None or isinstance(value, str) else short_value(value)
+    return cells
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> str:

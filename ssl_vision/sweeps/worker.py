@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from optuna.exceptions import StorageInternalError
 
 from ssl_vision.cli.parser import one_line
+from ssl_vision.descriptions import description_of
 from ssl_vision.errors import InputError
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.evaluation import EvaluationProcess, Evaluations
@@ -119,7 +120,8 @@ class Worker(Trials[SweepProcess | EvaluationProcess]):
 
     def _outcome(self, process: SweepProcess, state: str, value: float | None, note: str) -> str:
         run = Run(self.queue.plan.folder / process.claim.trial.name)
-        parts = [] if value is None else [f"{self.queue.file.metric.name} {value:.4g}"]
+        name = self.queue.file.metric.name
+        parts = [] if value is None else [f"{name} {description_of(name).text(value, '.4g')}"]
         parts += [note] if note else []
         if run.log_damage is None and run.seconds is not None:
             parts.append(f"{run.epoch} epochs, {run.seconds:.0f} s")

@@ -68,9 +68,9 @@ def test_the_note_is_of_the_numbers_that_were_logged():
     bar = RunBar(log)
     assert bar._metrics_text() == ""
     log.latest |= {"train/loss": 4.21234, "val/knn_top1": 0.931, "train/temperature": 0.1}
-    assert bar._metrics_text() == "loss 4.212, kNN 0.931"
+    assert bar._metrics_text() == "loss 4.212, kNN 93.10 %"
     log.latest |= {"train/skipped_steps": 2.0, "val/collapsed": 1.0}
-    assert bar._metrics_text() == "COLLAPSED, loss 4.212, kNN 0.931, 2 steps skipped"
+    assert bar._metrics_text() == "COLLAPSED, loss 4.212, kNN 93.10 %, 2 steps skipped"
 
 
 @pytest.fixture

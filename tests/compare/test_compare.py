@@ -192,6 +192,28 @@ def test_one_equal_seed_is_called_equal(tmp_path, monkeypatch):
     assert pair["summary"] == f"{pair['first']} and {pair['second']} are equal with the one seed."
 
 
+def test_one_seed_has_values_and_one_sentence_without_tests(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for place, temperature in enumerate((0.1, 0.2, 0.5)):
+        make(tmp_path / "runs" / f"t{place}", score=0.8 - place / 10, temperature=temperature)
+    assert len(compared("--by=temperature")["pairs"]) == 3
+    title, table, sentence, means = capsys.readouterr().out.split("\n\n", 3)
+    assert title.endswith("epoch 2, seed 0")
+    assert [line.split() for line in table.splitlines()] == [
+        ["model.objective.temperature", "knn_top1"],
+        ["0.1", "80.00"],
+        ["0.2", "70.00"],
+        ["0.5", "60.00"],
+    ]
+    assert sentence.splitlines()[0].startswith("With one seed, a difference cannot be told from chance.")
+    assert "chance" not in means
+    assert main(["compare", "runs", "--by=temperature", "--output=out.md"]) == 0
+    with open("out.md", encoding="utf-8") as file:
+        text = file.read()
+    assert text.count("chance") == 1
+    assert not any(column in text for column in ("Wilcoxon", "interval |", "d_z", "seeds |"))
+
+
 def test_a_worse_group_is_called_worse(runs):
     found = compared("runs/MACL-0", "runs/MACL-1", "runs/InfoNCE-0", "runs/InfoNCE-1", "--baseline=MACL")
     (pair,) = found["pairs"]

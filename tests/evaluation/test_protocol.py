@@ -20,6 +20,7 @@ from ssl_vision.evaluation.grid import Grid
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.probe import Linear
 from ssl_vision.evaluation.protocol import read_protocol, shipped
+from ssl_vision.evaluation.results import described_protocol
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.main import main
 from ssl_vision.metrics import KNNAccuracy, rank_correlation
@@ -32,6 +33,16 @@ FOLDER = Path(probe.__file__).parent / "protocols"
 @pytest.fixture(scope="module")
 def run(tiny_run, tmp_path_factory):
     return shutil.copytree(tiny_run, tmp_path_factory.mktemp("protocols") / "tiny")
+
+
+def test_a_description_names_each_kind_once_with_its_shares_of_the_labels():
+    assert described_protocol(read_protocol("few_labels"), 1437) == (
+        "logistic: L-BFGS on standardised features, C = 1, with 1% and 10% of the labels. "
+        "linear: 100 epochs of SGD 0.02 on frozen features, with 1% and 10% of the labels."
+    )
+    assert "with 1%, 5%, 10%, 20%, 30%, 50% and all of the labels." in described_protocol(
+        read_protocol("label_shares"), 1437
+    )
 
 
 @pytest.fixture

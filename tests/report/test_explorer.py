@@ -176,6 +176,10 @@ def test_two_runs_with_the_same_weights_have_no_differences_and_one_anchor(brows
     shown = "[...document.querySelectorAll('.differences button')].filter(b => !b.hidden).length"
     assert browser(shown) == 0
     browser(f"{frames}[1].explorer.change('InfoNCE', {{temperature: 0.01}})")
+    browser(f"{frames}[0].explorer.change('MACL')")  # with one slider more
+    first, second = browser(f"{frames}.map(e => e.querySelector('canvas').getBoundingClientRect().top)")
+    assert first == second
+    browser(f"{frames}[0].explorer.change('InfoNCE', {{temperature: 0.1}})")
     first, second = browser(f"{frames}.map(e => [...e.explorer.result.shares])")
     heavier = browser("document.querySelectorAll('.differences .weighed')[1].querySelector('button').value")
     assert int(heavier) == int(np.argmax(np.subtract(second, first)))

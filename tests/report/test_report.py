@@ -278,6 +278,27 @@ def test_images_without_labels_have_a_map_and_neighbours(tmp_path):
     assert "Not available" not in page.text["neighbours"] + page.text["spectrum"] + page.text["views"]
 
 
+def test_test_results_name_only_measured_baselines_and_explain_their_columns(evaluated_run, tmp_path, page):
+    text = page.text["protocols"]
+    assert "baselines" not in text
+    assert "measured by ssl-vision evaluate. The" in text
+    for term, meaning in (
+        ("same cos", "This is the mean cosine of two images of the same class."),
+        ("RankMe", "This estimates the number of directions in use; 1 means a collapse."),
+        ("projector", "Output of the projection head, to which the objective is applied."),
+    ):
+        assert f"{term}{meaning}" in text
+    run = shutil.copytree(evaluated_run, tmp_path / "run")
+    rows = json.loads((run / "evaluation.json").read_text())
+    row = next(row for row in rows if (row["metric"], row["layer"]) == ("linear_top1", "backbone"))
+    rows.append(row | {"features": "pixels", "layer": "raw"})
+    (run / "evaluation.json").write_text(json.dumps(rows))
+    other = page_of(run, "--embed=false", output=tmp_path / "page.html")
+    assert "evaluate, with raw pixels as baselines." in other.text["protocols"]
+    summary = re.sub(r"\s+", " ", other.text[""])
+    assert f"raw pixels –{100 * row['value']:.2f}" in summary.replace(" –", " –").replace("– ", "–")
+
+
 def test_several_runs_beside_each_other(tiny_run, tmp_path):
     for seed in (0, 1):
         for objective in ("InfoNCE", "DCL"):
@@ -299,6 +320,19 @@ def test_several_runs_beside_each_other(tiny_run, tmp_path):
     (figure,) = page.blocks["comparison"]["figure"]
     assert figure["traces"][1]["x"] == [pytest.approx(100 * last, rel=1e-4)] * 4
     assert "DCL and InfoNCE are equal with each of 2 seeds" in page.text["comparison"]
+
+
+def test_runs_of_one_seed_are_compared_without_tests(evaluated_run, tmp_path):
+    for objective in ("InfoNCE", "DCL"):
+        run = shutil.copytree(evaluated_run, tmp_path / objective)
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        config["model"]["init_args"]["objective"]["class_path"] = f"ssl_vision.objectives.{objective}"
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+    text = page_of(tmp_path, "--embed=false", output=tmp_path / "page.html").text["comparison"]
+    assert "knn_top1 of the backbone" in text
+    assert "linear_top1 of the backbone" in text
+    assert text.count("chance") == 1
+    assert not any(word in text for word in ("Wilcoxon", "% interval", "d_z", "Mean", "Differences"))
 
 
 def test_runs_that_cannot_be_paired_say_why(tiny_run, tmp_path):

@@ -88,7 +88,7 @@ def test_each_finished_trial_is_evaluated_once_and_shown_beside_the_metric(stubs
     args = stubs()
     assert sweep(*args) == 0
     out = capsys.readouterr().out
-    assert "2/2 x=1: test/knn_top1 0.5, test/linear_top1 0.5\n" in out
+    assert "2/2 x=1: test/knn_top1 50.00 %, test/linear_top1 50.00 %\n" in out
     assert "best: x=1, score 1" in out
     rows = table(tmp_path / "trial")
     assert [(row["x"], row["score"], row["test/knn_top1"]) for row in rows] == [
@@ -96,7 +96,7 @@ def test_each_finished_trial_is_evaluated_once_and_shown_beside_the_metric(stubs
         ("0", "0.0", "0.5"),
     ]
     assert rows[0]["test/linear_top1_hidden"] == "0.6"
-    assert "| x   | score | test/knn_top1 | test/knn_top1_hidden | test/linear_top1 |" in out
+    assert "| x   | score | test/knn_top1, % | test/knn_top1_hidden, % | test/linear_top1, % |" in out
     assert sweep(*args) == 0
     assert evaluations(tmp_path / "trial") == [["begin", "end"]] * 2
 

@@ -16,6 +16,7 @@ from ssl_vision.sweeps.sweep_plan import Record
 from ssl_vision.sweeps.trials import Trial
 
 BEST = SweepMetric("val/top1", "maximize", None)
+ACCURACY = SweepMetric("val/knn_top1", "maximize", None)
 LEAST = SweepMetric("loss", "minimize", None)
 
 
@@ -88,6 +89,17 @@ def test_seeds_become_a_mean_with_students_interval(tmp_path):
     assert len(table[: table.index("")]) == 4  # one value of c has no interval
 
 
+def test_accuracies_are_percentages_in_the_tables_and_fractions_in_the_csv_file(tmp_path):
+    records = [record("finished", value, x=1, seed_everything=i) for i, value in enumerate((0.5, 0.7))]
+    text = write_tables(tmp_path, [*records, record("failed", None, "why", x=1, seed_everything=2)], ACCURACY)
+    head, _, best, *_ = ([c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines())
+    assert dict(zip(head, best, strict=True))["val/knn_top1, %"] == "70.00"
+    assert f"60.00 ± {100 * stats.sem([0.5, 0.7]) * stats.t.ppf(0.975, 1):.2f}" in text
+    assert "val/knn_top1 70.00 %" in text
+    with (tmp_path / "sweep.csv").open(newline="") as file:
+        assert [row["val/knn_top1"] for row in csv.DictReader(file)] == ["0.7", "0.5", ""]
+
+
 def test_a_sweep_of_which_nothing_is_done_has_a_table(tmp_path):
     assert "waiting" in write_tables(tmp_path, [record("waiting", x=1)], BEST)
     assert write_plot(tmp_path, [record("waiting", x=1)], BEST) is None
@@ -128,19 +140,14 @@ def test_evaluations_stand_beside_the_metric_that_ranks(tmp_path):
     tables = [part for part in text.split("\n\n") if part.startswith("|")]
     heads = [[cell.strip() for cell in table.splitlines()[0].split("|")[1:-1]] for table in tables]
     assert heads[0] == ["t", "size", "seed_everything", "state", "val/top1", "epochs", "seconds"]
-    assert heads[1] == [
-        "t",
-        "size",
-        "seed_everything",
-        "val/top1",
-        "test/knn_top1",
-        "test/knn_top1_projector",
-    ]
-    assert heads[2] == ["t", "size", "seeds", "val/top1", "test/knn_top1", "test/knn_top1_projector"]
+    accuracies = ["test/knn_top1, %", "test/knn_top1_projector, %"]
+    assert heads[1] == ["t", "size", "seed_everything", "val/top1", *accuracies]
+    assert heads[2] == ["t", "size", "seeds", "val/top1", *accuracies]
     assert "best: t=0.5,size=128,seed_everything=1, val/top1 0.7" in text
     first = [cell.strip() for cell in tables[2].splitlines()[2].split("|")[1:-1]]
     half = stats.t.ppf(0.975, 1) * 0.05  # of 0.2 and 0.3: the standard error of the mean is 0.05
-    assert first == ["0.5", "128", "2", f"0.65 ± {half:.2g}", f"0.25 ± {half:.2g}", "0.3 ± 0"]
+    expected = [f"0.65 ± {half:.2g}", f"25.00 ± {100 * half:.2f}", "30.00 ± 0.00"]
+    assert first == ["0.5", "128", "2", *expected]
     with (tmp_path / "sweep.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert rows[0]["test/knn_top1"] == str(0.9 - 0.1 * 7)

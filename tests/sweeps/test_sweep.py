@@ -62,7 +62,7 @@ def test_a_killed_run_goes_on_to_the_bit_and_a_finished_one_is_left_as_it_is(fit
     assert difference_of_runs(trial, tmp_path / "before") == ""
     assert (trial / "times.csv").read_text() == (tmp_path / "before" / "times.csv").read_text()
     out = capsys.readouterr().out
-    assert re.search(r"1/1 temperature=0.2: val/knn_top1 0\.\d+; 5 epochs, \d+ s", out)
+    assert re.search(r"1/1 temperature=0.2: val/knn_top1 \d+\.\d\d %; 5 epochs, \d+ s", out)
 
 
 def test_a_dry_run_prints_the_commands_and_leaves_nothing(sweep, fit_file, tmp_path, capsys):

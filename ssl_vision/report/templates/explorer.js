@@ -353,8 +353,8 @@
       if (state.objective.rule !== "Constant") sliders.temperature.output.textContent += ` → ${short(tau)}`;
       const negatives = batch.count - 2, own = known && data.labels[i] >= 0;
       one(".sentence", frame).textContent =
-        `At τ = ${short(tau)}, half of the push on this image comes from ${needed.toLocaleString("en")} of its ${negatives.toLocaleString("en")} negatives` +
-        (own ? `, and ${percent(same)} of it from images of its own class.` : ".");
+        `At τ = ${short(tau)}, ${needed.toLocaleString("en")} of the ${negatives.toLocaleString("en")} negatives of this image exert half of the push on it.` +
+        (own ? ` Images of its own class exert ${percent(same)} of the whole push.` : "");
       picture(one(".chosen", frame), i);
       one(".who", frame).textContent = name(i);
       const W_i = sigmoid(weights.margins[i]);
@@ -425,6 +425,7 @@
       paint(result.shares);
       milliseconds = performance.now() - begin;
       if (traced) { path = []; trace(); }
+      align();
       compare();
     };
     // Two runs side by side: the images whose shares differ most, largest difference first.
@@ -439,6 +440,18 @@
       });
     };
     const partners = () => all(".explorer", frame.parentElement);
+    // Gives the parts above the drawings equal heights in two runs side by side.
+    const align = () => {
+      const both = partners();
+      if (both.length < 2) return;
+      const beside = both[0].offsetTop === both[1].offsetTop;
+      for (const part of [".sentence", ".knobs", ".details"]) {
+        const parts = both.map((each) => one(part, each));
+        for (const each of parts) each.style.minHeight = "";
+        const height = beside ? Math.max(...parts.map((each) => each.offsetHeight)) : 0;
+        for (const each of parts) each.style.minHeight = `${height}px`;
+      }
+    };
     const choose = (i) => {
       state.anchor = i;
       redraw();
