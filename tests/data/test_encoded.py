@@ -18,6 +18,7 @@ from PIL import Image, ImageOps
 from settings import TINY
 
 from ssl_vision.data import ImageFolder, Shards
+from ssl_vision.data.datasets.map_style import DatasetImages
 from ssl_vision.data.loading.decoding import open_image, square
 from ssl_vision.data.loading.fingerprint import digest_of_images
 from ssl_vision.data.loading.loader import Batches
@@ -418,6 +419,23 @@ def test_negative_workers_are_refused(tmp_path):
             kind(root=tmp_path, workers=-1)
 
 
+def dies(row):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def load_with_a_worker_that_dies(args):
+    labels = torch.zeros(4, dtype=torch.int64)
+    images = DatasetImages(dies, (3, 8, 8), labels, ("a",), torch.arange(4), workers=1)
+    list(Batches(images, batch_size=2, shuffle=False, drop_last=False, seed=0))
+
+
+def test_a_worker_that_dies_is_one_line(capsys):
+    assert main([f"{__name__}.load_with_a_worker_that_dies"]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "a worker process has ended, probably for lack of memory: reduce --data.workers" in error
+
+
 OPTIONS = [*TINY[:-1], "--report=false", f"--data.image_size={SIDE}", f"--data.views.size={SIDE}"]
 OPTIONS += ["--data.batch_size=8", "--trainer.limit_train_batches=8", "--trainer.limit_val_batches=0"]
 
@@ -445,3 +463,19 @@ def test_a_killed_run_continues_to_the_bit_with_another_number_of_workers(photos
         read_checkpoint(tmp_path / name / "checkpoints" / "last.ckpt").state for name in ("whole", "killed")
     )
     assert all(torch.equal(whole[key], continued[key]) for key in whole)
+
+
+@pytest.mark.long
+def test_a_signal_to_all_processes_of_a_run_saves_it(photos, tmp_path):
+    arguments = command(photos, tmp_path, "ended", "--data.workers=2", "--trainer.max_epochs=1000")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ssl_vision", *arguments],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    last = tmp_path / "ended" / "checkpoints" / "last.ckpt"
+    while process.poll() is None and not last.exists():
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM, error
+    assert "saved; continue with" in error
