@@ -1,19 +1,23 @@
-"""Measure listing, decoding and training on large folders of JPEG files beside torchvision and lightly.
+"""Measure listing, decoding, training and evaluation on large folders of JPEG files beside lightly.
 
-    python benchmarks/folders.py --folder /tmp/folders --steps 40       about half an hour on 2 cores
-    python benchmarks/folders.py --folder /tmp/folders --files 20000 --images 2560 --simulated 100000
+    python benchmarks/folders.py --folder /tmp/folders           about 10 minutes of CPU time, 3 GB of disk
+    python benchmarks/folders.py --folder /tmp/folders --files 70000 --images 5120 --simulated 100000
 
-Three parts, each step in a process of its own, with its time and its largest resident memory:
+Three parts. Steps of the first and the last run in a process of their own, with their time and the largest
+resident memory of the process with its workers, in which pages that are shared count once. Imports are not
+timed.
 
 - Listing: a tree of ``--files`` names in a thousand class folders (hard links to a few files), read for the
-  first time and again, and a stored listing of ``--simulated`` files that is made without any.
+  first time and again, and a stored listing of ``--simulated`` files, which do not exist.
 - Decoding: files of 500 × 375 pixels, decoded to squares by one worker process of this package, and by one
   of torchvision's ImageFolder with Resize, CenterCrop and ToTensor in a DataLoader. Speed is the number of
   images for each second of CPU time of all processes; rounds alternate, and values are medians.
-- Training: ``--images`` files of 256 × 192 pixels (copies of a thousand), listed, loaded, and trained on for
-  ``--steps`` batches of 256 with a narrow ResNet-18 at 64 pixels, with this package and with LightlyDataset
-  and lightly's SimCLRTransform. A run of this package is killed after half of the steps and continued; its
-  weights are compared with those of the same run without a break.
+- Chain: ``--images`` files of 128 × 96 pixels (hard links to a thousand), trained on at 32 pixels for
+  ``--steps`` batches of 256 with a narrow ResNet-18, evaluated by kNN on 2,000 more, embedded, and reported.
+  A run is killed after half of the steps and continued, and its weights are compared with those of a run
+  without a break. The same network is trained, evaluated and used for embedding with LightlyDataset and
+  lightly's SimCLRTransform, NTXentLoss and knn_predict, on ``--steps`` batches of images: compare the time
+  per image.
 
 The script writes benchmarks/results/folders.json.
 """
@@ -37,7 +41,8 @@ import numpy as np
 import torch
 from PIL import Image
 from provenance import provenance, save
-from torch.utils.data import DataLoader
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Subset
 from torchvision import datasets, transforms
 
 from ssl_vision.data import ImageFolder, Views
@@ -46,9 +51,11 @@ from ssl_vision.encoders import ResNet
 from ssl_vision.main import main as ssl_vision
 
 BATCH = 256
-SIDE = 64
+SIDE = 32
 SIDES = (96, 128, 224)
 WIDTH = 8
+DECODED = 1024
+TEST = 2000
 
 
 def jpeg(width: int, height: int, seed: int) -> bytes:
@@ -62,17 +69,18 @@ def jpeg(width: int, height: int, seed: int) -> bytes:
     return file.getvalue()
 
 
-def make_images(root: Path, count: int, size: tuple[int, int], *, distinct: int) -> None:
-    """Write copies of some images in up to a hundred class folders."""
-    if root.exists():
+def make_images(folder: Path, count: int, size: tuple[int, int], *, distinct: int) -> None:
+    """Write files in a hundred class folders, hard links to a number of distinct ones."""
+    if folder.exists():
         return
-    contents = [jpeg(*size, seed) for seed in range(distinct)]
     for number in range(count):
-        folder = root / "train" / f"c{number * 100 // count:02}"
-        if number * 100 % count < 100:
-            folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{number:07}.jpg").write_bytes(contents[number * 7919 % distinct])
-    time.sleep(3)  # folders that have just changed are read again
+        path = folder / f"c{number * 100 // count:02}" / f"{number:07}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if number < distinct:
+            path.write_bytes(jpeg(*size, number))
+        else:
+            source = number * 7919 % distinct
+            os.link(folder / f"c{source * 100 // count:02}" / f"{source:07}.jpg", path)
 
 
 def make_names(root: Path, count: int) -> None:
@@ -87,7 +95,6 @@ def make_names(root: Path, count: int) -> None:
         first.write_bytes(content)
         for number in range(1, count // 1000):
             os.link(first, folder / f"n{label:08}_{number}.JPEG")
-    time.sleep(3)
 
 
 def data(root: Path, side: int = SIDE, **options: Any) -> ImageFolder:
@@ -112,39 +119,33 @@ def lightly_listing(root: Path) -> None:
     print(len(LightlyDataset(str(root / "train"))), "files")
 
 
-def first_batch(root: Path) -> None:
-    """Load one batch."""
-    next(iter(data(root).train_dataloader()))
+def load(root: Path, side: int) -> None:
+    """Load all images."""
+    for _ in data(root, side, workers=1).train_dataloader():
+        pass
 
 
-def lightly_first_batch(root: Path) -> None:
-    """Load one batch with lightly."""
-    next(iter(_lightly_loader(root, _square(SIDE))))
-
-
-def load(root: Path, limit: int = 0, side: int = SIDE) -> None:
-    """Load some batches, or all."""
-    for i, _ in enumerate(data(root, side, workers=1).train_dataloader(), 1):
-        if i == limit:
-            break
-
-
-def lightly_load(root: Path, limit: int = 0) -> None:
-    """Load some batches with lightly, or all."""
-    for i, _ in enumerate(_lightly_loader(root, _square(SIDE), workers=1), 1):
-        if i == limit:
-            break
-
-
-def torchvision_load(root: Path, limit: int, side: int) -> None:
-    """Load batches with torchvision."""
+def torchvision_load(root: Path, side: int) -> None:
+    """Load all images with torchvision."""
     dataset = datasets.ImageFolder(str(root / "train"), _square(side))
     for _ in DataLoader(dataset, batch_size=BATCH, num_workers=1):
         pass
 
 
-def lightly_train(root: Path, limit: int) -> None:
-    """Train with lightly's data set, transform and loss."""
+def train(root: Path, steps: int, name: str, *options: str) -> None:
+    """Train with this package."""
+    command(
+        "fit", "--data=ImageFolder", f"--data.root={root}", "--data.stream=true", f"--data.image_size={SIDE}",
+        f"--data.views.size={SIDE}", f"--data.batch_size={BATCH}", f"--model.encoder.width={WIDTH}",
+        "--model.hidden_dim=64", "--model.output_dim=32", "--trainer.accelerator=cpu", "--seed_everything=0",
+        f"--runs_dir={root.parent / 'runs'}", f"--name={name}", "--trainer.max_epochs=1",
+        f"--trainer.limit_train_batches={steps}", "--trainer.limit_val_batches=0", "--save_every_n_steps=2",
+        "--trainer.enable_progress_bar=false", "--report=false", *options,
+    )  # fmt: skip
+
+
+def lightly_train(root: Path, steps: int) -> None:
+    """Train with lightly's data set, transform and loss, and save the encoder."""
     from lightly.loss import NTXentLoss
     from lightly.models.modules import SimCLRProjectionHead
     from lightly.transforms.simclr_transform import SimCLRTransform
@@ -153,26 +154,53 @@ def lightly_train(root: Path, limit: int) -> None:
     head = SimCLRProjectionHead(encoder.num_features, 64, 32)
     optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=1e-3)
     loss_function = NTXentLoss(temperature=0.1)
-    for i, ((first, second), _, _) in enumerate(_lightly_loader(root, SimCLRTransform(input_size=SIDE)), 1):
+    loader = _lightly_loader(root / "train", SimCLRTransform(input_size=SIDE), steps * BATCH)
+    for (first, second), _, _ in loader:
         z1, z2 = head(encoder(first)), head(encoder(second))
         loss = loss_function(z1, z2)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if i == limit:
-            break
+    torch.save(encoder.state_dict(), root.parent / "lightly.pt")
 
 
-def train(root: Path, limit: int, *options: str) -> None:
-    """Train with this package."""
-    arguments = [
-        "fit", "--data=ImageFolder", f"--data.root={root}", "--data.stream=true", f"--data.image_size={SIDE}",
-        f"--data.views.size={SIDE}", f"--data.batch_size={BATCH}", f"--model.encoder.width={WIDTH}",
-        "--model.hidden_dim=64", "--model.output_dim=32", "--trainer.accelerator=cpu", "--seed_everything=0",
-        f"--runs_dir={root.parent / 'runs'}", "--trainer.max_epochs=1",
-        f"--trainer.limit_train_batches={limit}",
-        "--trainer.limit_val_batches=0", "--trainer.enable_progress_bar=false", "--report=false", *options,
-    ]  # fmt: skip
+def evaluate(root: Path) -> None:
+    """Evaluate the run that was killed by kNN."""
+    run = root.parent / "runs" / "killed"
+    command("evaluate", str(run), "--protocol=lightly", "--baselines=false", "--report=false")
+
+
+def lightly_evaluate(root: Path, steps: int) -> None:
+    """Evaluate lightly's encoder by kNN."""
+    from lightly.utils.benchmarking import knn_predict
+
+    bank, labels = _lightly_features(root / "train", steps * BATCH)
+    queries, truth = _lightly_features(root / "test", TEST)
+    bank, queries = (nn.functional.normalize(each, dim=1) for each in (bank, queries))
+    k = min(200, len(bank))
+    nearest = [knn_predict(part, bank.T, labels, 100, knn_k=k) for part in queries.split(BATCH)]
+    print((torch.cat(nearest)[:, 0] == truth).float().mean())
+
+
+def embed(root: Path) -> None:
+    """Write the features of all files."""
+    run, output = root.parent / "runs" / "killed", root.parent / "features.npz"
+    command("embed", str(root / "train"), f"--backbone={run}", f"--output={output}")
+
+
+def lightly_embed(root: Path, steps: int) -> None:
+    """Write features with lightly."""
+    features, labels = _lightly_features(root / "train", steps * BATCH)
+    np.savez(root.parent / "lightly.npz", features=features.numpy(), labels=labels.numpy())
+
+
+def report(root: Path) -> None:
+    """Write the report of the run that was killed."""
+    command("report", str(root.parent / "runs" / "killed"))
+
+
+def command(*arguments: str) -> None:
+    """Run a command of this package."""
     if code := ssl_vision(arguments):
         sys.exit(code)
 
@@ -201,29 +229,42 @@ def _square(side: int) -> transforms.Compose:
     return transforms.Compose([transforms.Resize(side), transforms.CenterCrop(side), transforms.ToTensor()])
 
 
-def _lightly_loader(root: Path, transform: Any, workers: int | None = None) -> DataLoader[Any]:
+def _lightly_loader(folder: Path, transform: Any, limit: int) -> DataLoader[Any]:
     from lightly.data import LightlyDataset
 
-    cores = len(os.sched_getaffinity(0))
-    dataset = LightlyDataset(str(root / "train"), transform=transform)
-    return DataLoader(dataset, batch_size=BATCH, shuffle=True, drop_last=True, num_workers=workers or cores)
+    dataset: Any = LightlyDataset(str(folder), transform=transform)
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))[:limit]
+    workers = len(os.sched_getaffinity(0))
+    return DataLoader(Subset(dataset, order.tolist()), batch_size=BATCH, num_workers=workers)
+
+
+@torch.inference_mode()
+def _lightly_features(folder: Path, limit: int) -> tuple[Tensor, Tensor]:
+    encoder = ResNet(width=WIDTH).eval()
+    encoder.load_state_dict(torch.load(folder.parent.parent / "lightly.pt"))
+    made = [(encoder(images), labels) for images, labels, _ in _lightly_loader(folder, _square(SIDE), limit)]
+    features, labels = zip(*made, strict=True)
+    return torch.cat(features), torch.cat(labels)
 
 
 def measured(step: Callable[..., None], root: Path, *arguments: object) -> dict[str, Any]:
-    """Run a step in processes of its own; return its seconds, CPU seconds, and peak memory in MB."""
-    command = [sys.executable, __file__, "--step", step.__name__, "--folder", str(root)]
-    process = subprocess.Popen(
-        [*command, "--arguments", *map(str, arguments)], stdout=subprocess.PIPE, text=True
-    )
+    """Run a step in a process of its own; return its seconds, CPU seconds, and peak memory in MB."""
+    process = started(step, root, *arguments)
     memory = 0
     while process.poll() is None:
         memory = max(memory, _memory(process.pid))
-        time.sleep(0.2)
+        time.sleep(0.5)
     assert process.stdout is not None
     result: dict[str, Any] = json.loads(process.stdout.read().splitlines()[-1])
     result["mb"] = max(result["mb"], memory // 2**20)
     print(step.__name__, *arguments, result, flush=True)
     return result
+
+
+def started(step: Callable[..., None], root: Path, *arguments: object) -> "subprocess.Popen[str]":
+    """Start a step in a process of its own."""
+    line = [sys.executable, __file__, "--step", step.__name__, "--folder", str(root)]
+    return subprocess.Popen([*line, "--arguments", *map(str, arguments)], stdout=subprocess.PIPE, text=True)
 
 
 def _memory(process: int) -> int:
@@ -254,29 +295,24 @@ def _cpu_seconds() -> float:
 
 
 STEPS: tuple[Callable[..., None], ...] = (
-    listing, lightly_listing, first_batch, lightly_first_batch, load, lightly_load, torchvision_load, train,
-    lightly_train, simulate,
+    listing, lightly_listing, simulate, train, lightly_train, evaluate, lightly_evaluate, embed,
+    lightly_embed, report,
 )  # fmt: skip
 
 
-def killed_and_continued(root: Path, steps: int) -> bool:
-    """Kill a run in the middle of its epoch and continue it; return True if its weights are the same."""
-    runs = root.parent / "runs"
-    often = "--save_every_n_steps=2"
-    measured(train, root, steps, "--name=whole", often)
-    command = [sys.executable, __file__, "--step", "train", "--folder", str(root), "--arguments", str(steps)]
-    process = subprocess.Popen([*command, "--name=killed", often], stdout=subprocess.DEVNULL)
-    checkpoint = runs / "killed" / "checkpoints" / "last.ckpt"
+def kill(root: Path, steps: int) -> int:
+    """Start a run and kill it in the middle of its epoch; return the steps of its last checkpoint."""
+    process = started(train, root, steps, "killed")
+    checkpoint = root.parent / "runs" / "killed" / "checkpoints" / "last.ckpt"
     while process.poll() is None and not (checkpoint.exists() and _step(checkpoint) >= steps // 2):
         time.sleep(0.2)
     process.send_signal(signal.SIGKILL)
     process.wait()
     reached = _step(checkpoint)
     print("killed after step", reached, flush=True)
-    assert 0 < reached < steps
-    measured(train, root, steps, "--name=killed", often, "--ckpt_path=last")
-    whole, continued = (_state(runs / name / "checkpoints" / "last.ckpt") for name in ("whole", "killed"))
-    return all(torch.equal(whole[key], continued[key]) for key in whole)
+    if not 0 < reached < steps:
+        raise RuntimeError(f"the run was killed after step {reached} of {steps}; set more --steps")
+    return reached
 
 
 def _state(checkpoint: Path) -> dict[str, torch.Tensor]:
@@ -292,6 +328,7 @@ def listings(folder: Path, count: int, simulated: int) -> list[dict[str, Any]]:
     """Measure cold and warm listings."""
     names = folder / "names"
     make_names(names, count)
+    time.sleep(3)  # folders that have just changed are read again
     shutil.rmtree(names / ".ssl_vision_cache", ignore_errors=True)
     rows = [{"listing": f"{count:,} files, first start"} | measured(listing, names)]
     rows.append({"listing": f"{count:,} files, next start"} | measured(listing, names))
@@ -303,56 +340,78 @@ def listings(folder: Path, count: int, simulated: int) -> list[dict[str, Any]]:
 
 def decoding(folder: Path, rounds: int) -> list[dict[str, Any]]:
     """Measure images for each CPU second, at several working sizes."""
-    count = 16 * BATCH
     root = folder / "decoding"
-    make_images(root, count, (500, 375), distinct=64)
+    make_images(root / "train", DECODED, (500, 375), distinct=64)
     rows = []
     for side in SIDES:
         seconds: dict[str, list[float]] = {"torchvision": [], "ssl_vision": []}
         for _ in range(rounds):
             for name, step in (("torchvision", torchvision_load), ("ssl_vision", load)):
-                seconds[name].append(measured(step, root, 0, side)["cpu_seconds"])
-        speed = {name: round(count / statistics.median(times)) for name, times in seconds.items()}
-        rows.append({"side": side} | speed)
+                before = _cpu_seconds()
+                step(root, side)
+                seconds[name].append(_cpu_seconds() - before)
+        rows.append({"side": side} | {name: DECODED / statistics.median(s) for name, s in seconds.items()})
+        print(rows[-1], flush=True)
     return rows
 
 
-def training(folder: Path, count: int, steps: int) -> dict[str, Any]:
-    """Measure the steps of training on many files beside lightly."""
-    root = folder / "training"
-    make_images(root, count, (256, 192), distinct=min(count, 1000))
+def chain(folder: Path, count: int, steps: int) -> dict[str, Any]:
+    """Measure all steps from the first listing to the report beside lightly."""
+    root, few = folder / "chain", steps * BATCH
+    make_images(root / "train", count, (128, 96), distinct=min(count, 1000))
+    make_images(root / "test", TEST, (128, 96), distinct=TEST)
     for old in (root / ".ssl_vision_cache", folder / "runs"):
         shutil.rmtree(old, ignore_errors=True)
-    limit = steps
-    pairs: dict[str, tuple[Any, Any]] = {
-        "listing, first start": ((listing,), (lightly_listing,)),
-        "listing, next start": ((listing,), (lightly_listing,)),
-        "first batch": ((first_batch,), (lightly_first_batch,)),
-        f"loading {limit * BATCH:,} images, 1 worker": ((load, limit), (lightly_load, limit)),
-        f"training on {limit * BATCH:,} images": ((train, limit, "--name=timed"), (lightly_train, limit)),
-    }
-    rows = [
-        {"step": name} | {"ssl_vision": measured(ours, root, *own), "lightly": measured(theirs, root, *other)}
-        for name, ((ours, *own), (theirs, *other)) in pairs.items()
+    rows: list[dict[str, Any]] = []
+
+    def add(step: str, library: str, images: int, function: Callable[..., None], *arguments: object) -> None:
+        about = {"step": step, "library": library, "images": images}
+        rows.append(about | measured(function, root, *arguments))
+
+    time.sleep(3)
+    add("listing, first start", "ssl_vision", count, listing)
+    add("listing, next start", "ssl_vision", count, listing)
+    add("listing", "lightly", count, lightly_listing)
+    add("training", "ssl_vision", few, train, steps, "whole")
+    reached = kill(root, steps)
+    add(
+        "continued after a kill",
+        "ssl_vision",
+        few - reached * BATCH,
+        train,
+        steps,
+        "killed",
+        "--ckpt_path=last",
+    )
+    add("training", "lightly", few, lightly_train, steps)
+    add("evaluation, kNN", "ssl_vision", count + TEST, evaluate)
+    add("evaluation, kNN", "lightly", few + TEST, lightly_evaluate, steps)
+    add("features of the folder", "ssl_vision", count, embed)
+    add("features of the folder", "lightly", few, lightly_embed, steps)
+    add("report", "ssl_vision", TEST, report)
+    whole, continued = (
+        _state(folder / "runs" / name / "checkpoints/last.ckpt") for name in ("whole", "killed")
+    )
+    return {"rows": rows, "same_weights": all(torch.equal(whole[key], continued[key]) for key in whole)}
+
+
+def table(record: dict[str, Any]) -> str:
+    """Return the Markdown tables of all parts."""
+    lines = ["| listing | seconds | CPU seconds | MB |", "|---|---|---|---|"]
+    lines += [f"| {row['listing']} | {_cells(row)} |" for row in record["listing"]]
+    lines += [
+        "",
+        "| pixels of the square | torchvision, images/s | ssl_vision, images/s | ratio |",
+        "|---|---|---|---|",
     ]
-    return {"rows": rows, "same_weights": killed_and_continued(root, steps)}
-
-
-def table(record: dict[str, Any], part: str) -> str:
-    """Return a Markdown table of a part: listing, decoding or training."""
-    if part == "listing":
-        lines = ["| listing | seconds | CPU seconds | MB |", "|---|---|---|---|"]
-        lines += [f"| {row['listing']} | {_cells(row)} |" for row in record[part]]
-    elif part == "decoding":
-        lines = ["| side | torchvision, images/s | ssl_vision, images/s | ratio |", "|---|---|---|---|"]
-        for row in record[part]:
-            ratio = row["ssl_vision"] / row["torchvision"]
-            lines.append(f"| {row['side']} | {row['torchvision']:,} | {row['ssl_vision']:,} | {ratio:.2f} |")
-    else:
-        lines = ["| step | | seconds | CPU seconds | MB |", "|---|---|---|---|---|"]
-        for row in record[part]["rows"]:
-            for name in ("ssl_vision", "lightly"):
-                lines.append(f"| {row['step']} | {name} | {_cells(row[name])} |")
+    for row in record["decoding"]:
+        ours, theirs = row["ssl_vision"], row["torchvision"]
+        lines.append(f"| {row['side']} | {theirs:,.0f} | {ours:,.0f} | {ours / theirs:.2f} |")
+    lines += ["", "| step | library | images | seconds | CPU seconds | MB | CPU ms per image |"]
+    lines += ["|---|---|---|---|---|---|---|"]
+    for row in record["chain"]["rows"]:
+        each = f"{1000 * row['cpu_seconds'] / row['images']:.2f}"
+        lines.append(f"| {row['step']} | {row['library']} | {row['images']:,} | {_cells(row)} | {each} |")
     return "\n".join(lines)
 
 
@@ -367,7 +426,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=1_000_000)
     parser.add_argument("--simulated", type=int, default=10_000_000)
     parser.add_argument("--images", type=int, default=100_000)
-    parser.add_argument("--steps", type=int, default=0, help="steps of training; default: one epoch")
+    parser.add_argument("--steps", type=int, default=20, help="steps of training")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--step", help=argparse.SUPPRESS)
     parser.add_argument("--arguments", nargs=argparse.REMAINDER, default=[], help=argparse.SUPPRESS)
@@ -376,18 +435,12 @@ def main() -> None:
         run_step(options.step, options.folder, options.arguments)
         return
     options.folder.mkdir(parents=True, exist_ok=True)
-    sizes = {"files": options.files, "images": options.images}
-    record = (
-        sizes
-        | provenance("torchvision", "lightly", "pillow", "simplejpeg")
-        | {
-            "listing": listings(options.folder, options.files, options.simulated),
-            "decoding": decoding(options.folder, options.rounds),
-            "training": training(options.folder, options.images, options.steps or options.images // BATCH),
-        }
-    )
-    for part in ("listing", "decoding", "training"):
-        print(f"\n{table(record, part)}")
+    record = provenance("torchvision", "lightly", "pillow", "simplejpeg") | {
+        "listing": listings(options.folder, options.files, options.simulated),
+        "decoding": decoding(options.folder, options.rounds),
+        "chain": chain(options.folder, options.images, options.steps),
+    }
+    print(f"\n{table(record)}\nsame weights after the kill: {record['chain']['same_weights']}")
     save("folders", record)
 
 

@@ -172,6 +172,9 @@ def _run(args: Sequence[str] | None) -> int:
         if _out_of_memory(error):
             advice = "out of memory: reduce the batch size or the network, or set --model.chunk_size"
             return _complain(f"ssl-vision {name}: {advice} ({_first_line(error)})", 1, debug=debug)
+        if "DataLoader worker" in str(error):
+            advice = "a worker process has ended, probably for lack of memory: reduce --data.workers"
+            return _complain(f"ssl-vision {name}: {advice} ({_first_line(error)})", 1, debug=debug)
         return _complain_of_fault(name, error, debug=debug)
     return 0
 

@@ -27,6 +27,7 @@ class Images:
         rows: (N,) int64 or None.
         file: a `RowFile` or None.
         workers: number of processes in which a loader reads batches, for images that are decoded each time.
+        digest: digest of the store of such images, which is computed without decoding them; "" for others.
 
     Raises:
         InputError: a shape, dtype or label is invalid.
@@ -42,6 +43,7 @@ class Images:
     """
 
     workers: int = 0
+    digest: str = ""
 
     def __init__(
         self,

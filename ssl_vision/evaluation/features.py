@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from ssl_vision.data import Images, Views
 from ssl_vision.data.augment.corruptions import Corruption, corrupt
+from ssl_vision.data.loading.worker_processes import decoded_ahead
 from ssl_vision.encoders import device_of, evaluation_mode, floating_dtype
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.mapped import empty_rows
@@ -182,8 +183,14 @@ def _outputs(
     """Compute the output of the network for a share of the batches, by layer."""
     device = device_of(network)
     with evaluation_mode(network):
-        for batch in rows.split(batch_size)[share]:
-            images = prepare(data.at(batch).to(device), batch.to(device))
+        batches = rows.split(batch_size)[share]
+        pixels = (
+            (decoded.images for decoded in decoded_ahead(data, iter(batches), pin=False))
+            if data.workers
+            else map(data.at, batches)
+        )
+        for batch, squares in zip(batches, pixels, strict=True):
+            images = prepare(squares.to(device), batch.to(device))
             layers = by_layer(network(images.to(floating_dtype(network, images.dtype))))
             alone = share == slice(None)
             yield layers if alone else {name: layer.cpu() for name, layer in layers.items()}

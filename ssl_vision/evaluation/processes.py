@@ -90,7 +90,9 @@ class Processes:
         try:
             return _received(self.connections[owner])
         except (EOFError, OSError) as error:
-            raise RuntimeError(f"process {owner} of {self.size} has ended") from error
+            raise RuntimeError(
+                f"process {owner} of {self.size} has ended, probably for lack of memory"
+            ) from error
 
     @contextmanager
     def _until_first_ends(self) -> Iterator[None]:

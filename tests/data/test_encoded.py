@@ -2,12 +2,14 @@
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +18,14 @@ from PIL import Image, ImageOps
 from settings import TINY
 
 from ssl_vision.data import ImageFolder, Shards
+from ssl_vision.data.datasets.map_style import DatasetImages
 from ssl_vision.data.loading.decoding import open_image, square
+from ssl_vision.data.loading.fingerprint import digest_of_images
+from ssl_vision.data.loading.loader import Batches
 from ssl_vision.data.loading.reduced import reduced_square
+from ssl_vision.encoders import ResNet
 from ssl_vision.errors import InputError
+from ssl_vision.evaluation.features import embed
 from ssl_vision.main import main
 from ssl_vision.runs.checkpoint import read_checkpoint
 
@@ -198,6 +205,163 @@ def test_what_is_no_shard_is_refused(tmp_path, content, message):
         module(tmp_path, Shards).split("train")
 
 
+def tar_of(path, members):
+    """Write a tar file of members {name: content or TarInfo}."""
+    with tarfile.open(path, "w") as tar:
+        for name, content in members.items():
+            member = content if isinstance(content, tarfile.TarInfo) else tarfile.TarInfo(name)
+            data = b"" if content is member else content
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+
+
+def link(name, kind):
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, "0.jpg"
+    return member
+
+
+JPEG = encoded(picture(0))
+
+
+@pytest.mark.parametrize("damage", ["half", "header", "last bytes"])
+def test_a_damaged_tar_is_refused_and_not_shortened(tmp_path, damage):
+    path = tmp_path / "train.tar"
+    tar_of(path, {f"{number}.jpg": JPEG for number in range(4)})
+    content = bytearray(path.read_bytes())
+    with tarfile.open(path) as tar:
+        third, last = tar.getmembers()[2:]
+    if damage == "header":
+        content[third.offset + 20 : third.offset + 30] = b"x" * 10
+    else:
+        del content[third.offset + 100 if damage == "half" else last.offset_data + 100 :]
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"train\.tar cannot be read as an uncompressed tar file \(.+\)$"):
+        module(tmp_path, Shards).split("train")
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"1.jpg": link("1.jpg", tarfile.LNKTYPE)}, "1.jpg is a link"),
+        ({"1.jpg": link("1.jpg", tarfile.SYMTYPE)}, "1.jpg is a link"),
+        ({"0.cls": b"a\0b"}, "contains a zero byte"),
+        ({"0.cls": b"\xff"}, "can't decode"),
+        ({"0.json": b"{"}, "Expecting"),
+        ({"0.json": b'{"label": "\\ud800"}'}, "surrogates not allowed"),
+        ({"0.json": b"[" * 100_000}, "recursion"),
+    ],
+)
+def test_members_that_cannot_be_used_are_refused(tmp_path, members, message):
+    tar_of(tmp_path / "train.tar", {"0.jpg": JPEG} | members)
+    with pytest.raises(InputError, match=message):
+        module(tmp_path, Shards).split("train")
+
+
+def test_members_of_any_name_are_read_and_nothing_is_unpacked(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    names = ["../../up.jpg", "/absolute.jpg", "a\nb/0.jpg", "a\nb/\udcff.jpg", "./b/c/d.jpg", "e.jpg"]
+    tar_of(root / "train-0.tar", dict.fromkeys(names, JPEG) | {"e.json": b'{"label": null}'})
+    tar_of(root / "train-1.tar", {})
+    (root / "train-2.tar").symlink_to("train-0.tar")
+    images = module(root, Shards, workers=0).split("train")
+    assert images.classes == ("..", "a\nb", "b")
+    assert images.labels.tolist() == 2 * [0, -1, 1, 1, 2, -1]
+    assert (images.images == reduced_square(JPEG, SIDE)).all()
+    assert {path.name for path in tmp_path.rglob("*.jpg")} == set()
+
+
+@pytest.mark.parametrize("kind", ["empty", "gzip", "dangling", "folder"])
+def test_shards_that_are_no_tar_are_one_line(tmp_path, kind):
+    path = tmp_path / "train.tar"
+    if kind == "dangling":
+        path.symlink_to("nothing")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b"")
+        if kind == "gzip":
+            with tarfile.open(path, "w:gz") as tar:
+                tar.add(__file__)
+    with pytest.raises(InputError, match=r"train\.tar cannot be read") as error:
+        module(tmp_path, Shards).split("train")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_processes_share_the_batches_of_one(photos, monkeypatch, world_size):
+    def shares(size):
+        data, made = module(photos, batch_size=16 // size), []
+        for rank in range(size):
+            loader = Batches(
+                data.split("pretrain"), batch_size=16 // size, shuffle=True, drop_last=True, seed=3,
+                rank=rank, world_size=size,
+            )  # fmt: skip
+            made.append(list(loader))
+        return [
+            tuple(map(torch.cat, zip(*(each[:3] for each in parts), strict=True)))
+            for parts in zip(*made, strict=True)
+        ]
+
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0})
+    equal(shares(world_size), batches(module(photos, workers=0)))
+
+
+def test_names_with_line_breaks_and_other_encodings_are_read(tmp_path):
+    for name in ("a\nb/\n.jpg", "\udcff/\udcfe.jpg"):
+        path = tmp_path / "train" / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(JPEG)
+    data = module(tmp_path, workers=1, batch_size=2)
+    (batch,) = batches(data)
+    assert data.classes == ("a\nb", "\udcff")
+    assert (batch.images == reduced_square(JPEG, SIDE)).all()
+
+
+@pytest.mark.parametrize("change", ["removed", "folder", "fifo", "unreadable"])
+def test_a_file_that_changes_after_the_listing_is_replaced(tmp_path, change):
+    paths = [tmp_path / "train" / f"{number}.jpg" for number in range(2)]
+    paths[0].parent.mkdir()
+    for path in paths:
+        path.write_bytes(JPEG)
+    data = module(tmp_path, workers=0, batch_size=2)
+    data.split("train")
+    paths[0].unlink()
+    if change == "folder":
+        paths[0].mkdir()
+    elif change == "fifo":
+        os.mkfifo(paths[0])
+    elif change == "unreadable":
+        paths[0].symlink_to(paths[0])
+    with pytest.warns(UserWarning, match=r"0\.jpg cannot be decoded and is replaced by .*1\.jpg"):
+        (batch,) = batches(data)
+    assert (batch.images == reduced_square(JPEG, SIDE)).all()
+
+
+def test_streamed_images_are_identified_without_decoding_them(photos, tars, tmp_path):
+    root = Path(shutil.copytree(photos, tmp_path / "root"))
+
+    def digest(**options):
+        return digest_of_images(module(root, **options).split("train"))
+
+    first = digest()
+    assert digest(workers=0) == first
+    images = module(root).split("train")
+    others = {digest_of_images(images.select(torch.arange(5))), digest(image_size=SIDE + 1)}
+    os.utime(root / "train" / "a" / "000.jpg")
+    others.add(digest())
+    assert len(others - {first}) == 3
+    assert digest_of_images(module(tars["cls"], Shards).split("train")) not in others
+
+
+def test_features_are_those_of_one_process(photos):
+    data, network = module(photos, workers=2), ResNet(width=2)
+    few = module(photos, workers=0).split("train")
+    one, several = (embed(network, images, data.views)["backbone"] for images in (few, data.split("train")))
+    assert torch.equal(one, several)
+
+
 @pytest.fixture
 def damaged(tmp_path):
     for number in range(8):
@@ -255,6 +419,23 @@ def test_negative_workers_are_refused(tmp_path):
             kind(root=tmp_path, workers=-1)
 
 
+def dies(row):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def load_with_a_worker_that_dies(args):
+    labels = torch.zeros(4, dtype=torch.int64)
+    images = DatasetImages(dies, (3, 8, 8), labels, ("a",), torch.arange(4), workers=1)
+    list(Batches(images, batch_size=2, shuffle=False, drop_last=False, seed=0))
+
+
+def test_a_worker_that_dies_is_one_line(capsys):
+    assert main([f"{__name__}.load_with_a_worker_that_dies"]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "a worker process has ended, probably for lack of memory: reduce --data.workers" in error
+
+
 OPTIONS = [*TINY[:-1], "--report=false", f"--data.image_size={SIDE}", f"--data.views.size={SIDE}"]
 OPTIONS += ["--data.batch_size=8", "--trainer.limit_train_batches=8", "--trainer.limit_val_batches=0"]
 
@@ -282,3 +463,19 @@ def test_a_killed_run_continues_to_the_bit_with_another_number_of_workers(photos
         read_checkpoint(tmp_path / name / "checkpoints" / "last.ckpt").state for name in ("whole", "killed")
     )
     assert all(torch.equal(whole[key], continued[key]) for key in whole)
+
+
+@pytest.mark.long
+def test_a_signal_to_all_processes_of_a_run_saves_it(photos, tmp_path):
+    arguments = command(photos, tmp_path, "ended", "--data.workers=2", "--trainer.max_epochs=1000")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ssl_vision", *arguments],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    last = tmp_path / "ended" / "checkpoints" / "last.ckpt"
+    while process.poll() is None and not last.exists():
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM, error
+    assert "saved; continue with" in error

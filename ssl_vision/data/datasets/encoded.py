@@ -30,6 +30,10 @@ class Files(Protocol):
         """
         ...
 
+    def digest(self) -> str:
+        """Return a digest that changes whenever the files do."""
+        ...
+
 
 class ListedFiles:
     """Files of a listing."""
@@ -48,6 +52,10 @@ class ListedFiles:
             OSError: it cannot be read.
         """
         return read_content(Path(self.path(row)))
+
+    def digest(self) -> str:
+        """Return a digest of all names, sizes and modification times."""
+        return self.listing.digest()
 
 
 class Decoder:
@@ -123,13 +131,22 @@ def encoded_images(
     """
     decoder = Decoder(files, labels, side=side, pixel_range=pixel_range, strict=strict)
     return DatasetImages(
-        decoder, (3, side, side), labels, classes, torch.arange(len(labels)), workers=workers
-    )
+        decoder, (3, side, side), labels, classes, torch.arange(len(labels)), workers=workers,
+        digest=f"{files.digest()} {side} {pixel_range}",
+    )  # fmt: skip
 
 
-def worker_processes(chosen: int | None, devices: int) -> int:
-    """Return the number of processes that decode for one device: by default, its share of the cores."""
-    return max(1, len(os.sched_getaffinity(0)) // devices) if chosen is None else chosen
+def worker_processes(chosen: int | None, devices: int | None) -> int:
+    """Return the number of processes that decode for one device: by default, its share of the cores.
+
+    Args:
+        chosen: The number, or None for the default.
+        devices: Number of devices of this machine; None outside training, for the processes of torchrun.
+    """
+    if chosen is not None:
+        return chosen
+    devices = devices or int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return max(1, len(os.sched_getaffinity(0)) // devices)
 
 
 def check_workers(chosen: int | None) -> None:

@@ -152,7 +152,7 @@ class ImageFolder(DecodedData):
         return encoded_images(
             ListedFiles(listing), labels, classes,
             side=self.image_size, pixel_range=self.pixel_range, strict=self.strict,
-            workers=worker_processes(self.workers, self.trainer.num_devices if self.trainer else 1),
+            workers=worker_processes(self.workers, self.trainer.num_devices if self.trainer else None),
         )  # fmt: skip
 
     @cached_property
@@ -208,7 +208,7 @@ class ImageFolder(DecodedData):
         """
         splits = self._needed("validate")
         if self._streams:
-            digests = " ".join(self.listing(split).digest_of_sizes() for split in splits)
+            digests = " ".join(self.listing(split).digest(times=False) for split in splits)
             return Fingerprint(digest_of_content(digests.encode()), files={}, compared="paths or file sizes")
         known = known or {}
         states = {

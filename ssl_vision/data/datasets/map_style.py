@@ -71,6 +71,7 @@ class DatasetImages(Images):
         classes: names of the classes.
         rows: rows of the data set, (N,) int64.
         workers: number of processes in which a loader reads batches.
+        digest: digest of all images of the data set, if it is known without reading them.
     """
 
     def __init__(
@@ -82,10 +83,11 @@ class DatasetImages(Images):
         rows: Tensor,
         *,
         workers: int = 0,
+        digest: str = "",
     ) -> None:
         super().__init__(torch.empty(0, 3, 1, 1, dtype=torch.uint8), labels, classes, rows=rows)
         self._read, self._shape = read, shape
-        self.workers = workers
+        self.workers, self.digest = workers, digest
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -111,7 +113,9 @@ class DatasetImages(Images):
         return images.pin_memory() if pin else images
 
     def _with(self, labels: Tensor, rows: Tensor) -> "DatasetImages":
-        return DatasetImages(self._read, self._shape, labels, self.classes, rows, workers=self.workers)
+        return DatasetImages(
+            self._read, self._shape, labels, self.classes, rows, workers=self.workers, digest=self.digest
+        )
 
     @property
     def _rows(self) -> Tensor:

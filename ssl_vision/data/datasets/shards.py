@@ -137,7 +137,7 @@ class Shards(ImageData):
         return encoded_images(
             index, known[torch.from_numpy(index.labels)], classes,
             side=self.image_size, pixel_range=self.pixel_range, strict=self.strict,
-            workers=worker_processes(self.workers, self.trainer.num_devices if self.trainer else 1),
+            workers=worker_processes(self.workers, self.trainer.num_devices if self.trainer else None),
         )  # fmt: skip
 
     def fingerprint(self, known: Mapping[str, FileRecord] | None = None) -> Fingerprint:
@@ -149,7 +149,7 @@ class Shards(ImageData):
         Raises:
             InputError: there are no tar files or images.
         """
-        digests = " ".join(self.index(split).digest() for split in self._needed("validate"))
+        digests = " ".join(self.index(split).digest(times=False) for split in self._needed("validate"))
         return Fingerprint(digest_of_content(digests.encode()), files={}, compared="names, sizes or labels")
 
     def _paths(self, split: Split) -> list[Path]:

@@ -62,7 +62,10 @@ def digest_of_content(content: bytes) -> str:
 
 
 def digest_of_images(images: Images) -> str:
-    """Return the SHA-256 digest of the pixels of a split, in order."""
+    """Return the SHA-256 digest of the pixels of a split, in order, or of the files if they are streamed."""
+    if images.digest:
+        assert images.rows is not None
+        return hashlib.sha256(images.digest.encode() + images.rows.numpy().tobytes()).hexdigest()
     digest = hashlib.sha256(str((len(images), *images.store.shape[1:])).encode())
     for start in range(0, len(images), _ROWS):
         rows = torch.arange(start, min(start + _ROWS, len(images)))

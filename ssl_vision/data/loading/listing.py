@@ -4,23 +4,27 @@ import hashlib
 import os
 import time
 from array import array
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ssl_vision.data.loading.decoded_cache import FOLDER
+from ssl_vision.data.loading.stored_arrays import Arrays, load_arrays, store_arrays
 from ssl_vision.errors import InputError
 
 EXTENSIONS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 """Extensions of image files, matched case-insensitively."""
 
 _DIGITS = 16
+_FOLDER = -2
+"""Size of a folder, which distinguishes it from files."""
 _VERSION = 1
 _THREADS = 8
 _STORED = 2**16
@@ -130,17 +134,15 @@ class Listing:
         """Size and modification time of each file, as in `FileRecord`."""
         return zip(self.sizes.tolist(), self.modified.tolist(), strict=True)
 
-    def digest(self) -> str:
-        """Return 16 hexadecimal digits of all names, sizes and modification times, without reading files."""
-        digest = hashlib.sha256()
-        for name, (size, modified) in zip(self.names, self.states, strict=True):
-            digest.update(f"{name}\0{size} {modified}\n".encode(errors="surrogateescape"))
-        return digest.hexdigest()[:_DIGITS]
+    def digest(self, *, times: bool = True) -> str:
+        """Return 16 hexadecimal digits of all names, sizes and modification times, without reading files.
 
-    def digest_of_sizes(self) -> str:
-        """Return 16 hexadecimal digits of all names and sizes, which a copy of the folder shares."""
+        Args:
+            times: False leaves out the modification times, which a copy of the folder may not share.
+        """
         digest = hashlib.sha256(self.names.packed.data)
-        digest.update(np.ascontiguousarray(self.sizes).data)
+        for numbers in (self.sizes, *([self.modified] if times else [])):
+            digest.update(numbers.data)
         return digest.hexdigest()[:_DIGITS]
 
 
@@ -196,61 +198,61 @@ class _Walk:
     def files(self) -> Iterator[FilesOfFolder]:
         """Yield the image files in order."""
         with ThreadPoolExecutor(_THREADS) as self._pool:
-            yield from self._in_order(self._pool.submit(self._read, "", frozenset()))
-
-    def _in_order(self, folder: "Future[list[Any]]") -> Iterator[FilesOfFolder]:
-        parts = folder.result()
-        for i, part in enumerate(parts):
-            parts[i] = None  # each part is released once it is used
-            if isinstance(part, Future):
-                yield from self._in_order(part)
-            else:
-                yield part
+            parts: deque[Any] = deque([self._pool.submit(self._read, "", frozenset())])
+            while parts:  # each part is released once it is used
+                part = parts.popleft()
+                if isinstance(part, Future):
+                    parts.extendleft(reversed(part.result()))
+                else:
+                    yield part
 
     def _read(self, prefix: str, above: frozenset[tuple[int, int]]) -> list[Any]:
-        """Return the files of a folder, and futures of its subfolders, except those that contain it."""
+        """Return the files of a folder, and futures of its subfolders; nothing if it contains itself."""
         path = os.path.join(self._root, prefix)
         parts: list[Any] = []
         try:
             status = os.stat(path)
-            above |= {(status.st_dev, status.st_ino)}
+            identity = (status.st_dev, status.st_ino)
+            if identity in above or Path(path) in self._excluded:
+                return []
             recent = time.time_ns() - status.st_mtime_ns < _RECENT
             self.folders[prefix] = -1 if recent else status.st_mtime_ns
             with os.scandir(path) as entries:
-                found = sorted((entry.name, _state(entry)) for entry in entries if _wanted(entry))
-            for name, (size, modified) in found:
-                if size == _IS_FOLDER:
-                    below = os.path.join(path, name)
-                    status = os.stat(below)
-                    if Path(below) not in self._excluded and (status.st_dev, status.st_ino) not in above:
-                        parts.append(self._pool.submit(self._read, prefix + name + os.sep, above))
-                    continue
-                if not parts or isinstance(parts[-1], Future):
-                    parts.append(FilesOfFolder(prefix, [], [], []))
-                parts[-1].names.append(name)
-                parts[-1].sizes.append(size)
-                parts[-1].modified.append(modified)
+                found = sorted((entry.name, *_state(entry)) for entry in entries if _is_wanted(entry))
         except OSError as error:
             raise InputError(f"{error.filename} cannot be read ({error.strerror})") from error
+        for name, size, modified in found:
+            if size == _FOLDER:
+                parts.append(self._pool.submit(self._read, prefix + name + os.sep, above | {identity}))
+                continue
+            if not parts or isinstance(parts[-1], Future):
+                parts.append(FilesOfFolder(prefix, [], [], []))
+            parts[-1].names.append(name)
+            parts[-1].sizes.append(size)
+            parts[-1].modified.append(modified)
         return parts
 
 
-_IS_FOLDER = -2
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
-def _wanted(entry: "os.DirEntry[str]") -> bool:
-    if entry.is_dir():
+def _is_wanted(entry: "os.DirEntry[str]") -> bool:
+    if _is_folder(entry):
         return entry.name != FOLDER
     return os.path.splitext(entry.name)[1].lower() in EXTENSIONS
 
 
 def _state(entry: "os.DirEntry[str]") -> tuple[int, int]:
-    """Return the size and the modification time of a file."""
-    if entry.is_dir():
-        return _IS_FOLDER, 0
+    """Return the size and the modification time of a file, or `_FOLDER`."""
+    if _is_folder(entry):
+        return _FOLDER, 0
     try:
         status = entry.stat()
-    except OSError:
+    except OSError:  # a link without a target
         return -1, 0
     return status.st_size, status.st_mtime_ns
 
@@ -266,62 +268,42 @@ class StoredListing:
 
     def __init__(self, place: Path, folder: Path, but: Collection[Path]) -> None:
         self.folder = folder
-        key = repr([os.path.relpath(path, folder) for path in (place, *sorted(but))])
-        name = hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:8]
-        self.file = place / f"{folder.name}-{name}.listing"
+        key = [os.path.relpath(folder, place), *(os.path.relpath(path, folder) for path in sorted(but))]
+        name = hashlib.sha256(repr((_VERSION, key)).encode()).hexdigest()[:_DIGITS]
+        self.file = place / f"{name}.listing"
 
     def read(self) -> Listing | None:
         """Return the listing; None if there is none, or a folder has changed."""
-        try:
-            content = torch.load(self.file, mmap=True, weights_only=True)
-            if content["version"] != _VERSION:
-                return None
-            folders, modified = Names(content["folders"].numpy()), content["folders_modified"].tolist()
-            with ThreadPoolExecutor(_THREADS) as pool:
-                if list(pool.map(self._modified, folders)) != modified:
-                    return None
-            return Listing(
-                self.folder,
-                Names(content["names"].numpy()),
-                content["sizes"].numpy(),
-                content["modified"].numpy(),
-                content["labels"].numpy(),
-                tuple(Names(content["classes"].numpy())),
-            )
-        except (OSError, RuntimeError, KeyError, ValueError):  # missing or damaged
+        arrays = load_arrays(self.file)
+        if arrays is None:
             return None
+        try:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                modified = list(pool.map(self._modified, Names(arrays["folders"])))
+        except OSError:
+            return None
+        if modified != arrays["folders_modified"].tolist():
+            return None
+        names, classes = Names(arrays["names"]), tuple(Names(arrays["classes"]))
+        return Listing(self.folder, names, arrays["sizes"], arrays["modified"], arrays["labels"], classes)
 
     def write(self, listing: Listing, folders: dict[str, int]) -> None:
         """Write the listing unless the directory is not writable."""
-        try:
+        with suppress(OSError):
             before = self._modified("")
             self.file.parent.mkdir(parents=True, exist_ok=True)
             if folders[""] == before:  # the new directory may have changed it
                 folders[""] = self._modified("")
-            content = {
-                "version": _VERSION,
-                "names": torch.from_numpy(listing.names.packed),
-                "sizes": torch.from_numpy(listing.sizes),
-                "modified": torch.from_numpy(listing.modified),
-                "labels": torch.from_numpy(listing.labels),
-                "classes": torch.from_numpy(Names.of(listing.classes).packed),
-                "folders": torch.from_numpy(Names.of(folders).packed),
-                "folders_modified": torch.tensor(list(folders.values())),
-            }
-            store(self.file, content)
-        except OSError:
-            pass
+        arrays: Arrays = {
+            "names": listing.names.packed,
+            "sizes": listing.sizes,
+            "modified": listing.modified,
+            "labels": listing.labels,
+            "classes": Names.of(listing.classes).packed,
+            "folders": Names.of(folders).packed,
+            "folders_modified": np.array(list(folders.values())),
+        }
+        store_arrays(self.file, arrays)
 
     def _modified(self, folder: str) -> int:
-        return os.stat(self.folder / folder).st_mtime_ns
-
-
-def store(file: Path, content: dict[str, Any]) -> None:
-    """Write tensors to a file that `torch.load` can map, unless its directory is not writable."""
-    partial = file.with_suffix(f".{os.getpid()}.partial")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(content, partial)
-        os.replace(partial, file)
-    except (OSError, RuntimeError):  # which torch.save raises, too
-        partial.unlink(missing_ok=True)
+        return os.stat(os.path.join(self.folder, folder)).st_mtime_ns

@@ -5,16 +5,16 @@ import json
 import os
 import tarfile
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from ssl_vision.data.loading.listing import EXTENSIONS, Integers, Names, store
+from ssl_vision.data.loading.listing import EXTENSIONS, Integers, Names
+from ssl_vision.data.loading.stored_arrays import Arrays, load_arrays, store_arrays
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
 
@@ -41,6 +41,7 @@ class TarIndex:
         offsets: Position of the first byte of each image in its tar file.
         sizes: Size of each image in bytes.
         labels: Position of the class of each image; -1 for images without a label.
+        states: Size in bytes and modification time in nanoseconds of each tar file, (number of files, 2).
         classes: Names of the classes.
     """
 
@@ -50,11 +51,12 @@ class TarIndex:
     offsets: Integers
     sizes: Integers
     labels: Integers
+    states: Integers
     classes: tuple[str, ...]
 
     def path(self, row: int) -> str:
         """Return the tar file and the member of an image."""
-        return os.path.join(self.paths[int(self.shards[row])], self.names[row])
+        return f"{self.paths[int(self.shards[row])]}/{self.names[row]}"
 
     def content(self, row: int) -> bytes:
         """Read a compressed image.
@@ -72,12 +74,16 @@ class TarIndex:
             raise OSError("the tar file is too short")
         return content
 
-    def digest(self) -> str:
-        """Return 16 hexadecimal digits of the names, sizes and labels of all images."""
+    def digest(self, *, times: bool = True) -> str:
+        """Return 16 hexadecimal digits of the names, sizes and labels of all images.
+
+        Args:
+            times: Include the sizes and modification times of the tar files, which a copy may not share.
+        """
         digest = hashlib.sha256(self.names.packed.data)
-        for numbers in (self.sizes, self.labels):
-            digest.update(np.ascontiguousarray(numbers).data)
-        digest.update(repr(self.classes).encode(errors="surrogateescape"))
+        for numbers in (self.sizes, self.labels, *([self.states] if times else [])):
+            digest.update(numbers.data)
+        digest.update(repr(self.classes).encode())
         return digest.hexdigest()[:16]
 
 
@@ -94,29 +100,28 @@ def index_tars(paths: Sequence[Path], *, place: Path, label_key: str) -> TarInde
         label_key: Key of the label in `.json` members.
 
     Raises:
-        InputError: a file is not an uncompressed tar file, or there are no images.
+        InputError: a file is damaged or not an uncompressed tar file, it stores an image as a link, or there
+            are no images.
     """
-    states = [(status.st_size, status.st_mtime_ns) for status in map(os.stat, paths)]
-    key = f"{_VERSION} {label_key} {[str(path) for path in paths]} {states}"
-    digest = hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:16]
-    file = place / f"{paths[0].name}-{digest}.index"
     try:
-        stored = torch.load(file, mmap=True, weights_only=True)
-        arrays = {name: tensor.numpy() for name, tensor in stored.items()}
-    except (OSError, RuntimeError, ValueError):  # missing or damaged
-        arrays = _arrays(paths, label_key)
-        store(file, {name: torch.from_numpy(values) for name, values in arrays.items()})
-    names, classes = Names(arrays.pop("names")), tuple(Names(arrays.pop("classes")))
-    return TarIndex(paths=tuple(paths), names=names, classes=classes, **arrays)
+        states = np.array([(status.st_size, status.st_mtime_ns) for status in map(os.stat, paths)])
+    except OSError as error:
+        raise InputError(f"{error.filename} cannot be read ({error.strerror})") from error
+    key = repr((_VERSION, label_key, [os.path.relpath(path, place) for path in paths]))
+    file = place / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.index"
+    arrays = load_arrays(file)
+    if arrays is None or not np.array_equal(arrays["states"], states):
+        arrays = _arrays(paths, label_key) | {"states": states}
+        store_arrays(file, arrays)
+    packed = {name: Names(arrays.pop(name)) for name in ("names", "classes")}
+    return TarIndex(tuple(paths), names=packed["names"], classes=tuple(packed["classes"]), **arrays)
 
 
-def _arrays(
-    paths: Sequence[Path], label_key: str
-) -> dict[str, "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"]:
+def _arrays(paths: Sequence[Path], label_key: str) -> Arrays:
     columns = {name: array("q") for name in ("shards", "offsets", "sizes", "labels")}
     packed, positions = bytearray(), dict[str, int]()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        indexed = pool.map(lambda path: list(_samples(path, label_key)), paths)
+        indexed = pool.map(lambda path: _samples(path, label_key), paths)
         for shard, samples in enumerate(tracked(indexed, "indexing", total=len(paths), unit="shards")):
             for name, offset, size, label in samples:
                 packed += os.fsencode(name) + b"\0"
@@ -130,36 +135,51 @@ def _arrays(
     classes = list(map(str, range(largest + 1))) if integers else sorted(positions)
     final = {name: number for number, name in enumerate(classes)}
     order = np.array([*(final[str(int(label)) if integers else label] for label in positions), -1])
-    arrays = {name: np.frombuffer(column, dtype=np.int64) for name, column in columns.items()}
+    arrays: Arrays = {name: np.frombuffer(column, dtype=np.int64) for name, column in columns.items()}
     names = {"names": np.frombuffer(packed, dtype=np.uint8), "classes": Names.of(classes).packed}
     return arrays | {"labels": order[arrays["labels"]]} | names
 
 
-def _samples(path: Path, label_key: str) -> Iterator[_Sample]:
-    """Yield the first image of each sample of a tar file."""
-    images: dict[str, tarfile.TarInfo] = {}
+def _samples(path: Path, label_key: str) -> list[_Sample]:
+    """Return the first image of each sample of a tar file."""
+    images: dict[str, _Sample] = {}
     labels: dict[str, str] = {}
     try:
         with tarfile.open(path, "r:") as tar:
-            for member in tar:
-                if not member.isfile():
+            while (member := tar.next()) is not None:
+                tar.members = []  # type: ignore[attr-defined]  # which would keep every member in memory
+                name = member.name.removeprefix("./")
+                folder, file = os.path.split(name)
+                start, _, suffix = file.partition(".")
+                sample, is_image = os.path.join(folder, start), f".{suffix.lower()}" in EXTENSIONS
+                if member.isdir() or not (is_image or suffix in ("cls", "json")):
                     continue
-                folder, name = os.path.split(member.name.removeprefix("./"))
-                start, _, suffix = name.partition(".")
-                sample = os.path.join(folder, start)
-                if f".{suffix.lower()}" in EXTENSIONS:
-                    images.setdefault(sample, member)
-                elif suffix in ("cls", "json"):
-                    file = tar.extractfile(member)
-                    assert file is not None
-                    content = file.read()
-                    if suffix == "cls":
-                        labels[sample] = content.decode().strip()
-                    elif isinstance(entries := json.loads(content), dict) and label_key in entries:
-                        labels.setdefault(sample, str(entries[label_key]))
-    except (tarfile.TarError, OSError, ValueError) as error:
+                if not member.isfile() or member.issparse():
+                    raise ValueError(f"{name} is a link or a sparse file; store the file itself")
+                if is_image:
+                    label = name.partition("/")[0] if "/" in name else ""
+                    position = (member.offset_data, member.size)
+                    images.setdefault(sample, _Sample(_checked(name), *position, _checked(label)))
+                    continue
+                content = tar.extractfile(member).read().decode()  # type: ignore[union-attr]
+                if suffix == "cls":
+                    labels[sample] = _checked(content.strip())
+                else:
+                    entries = json.loads(content)
+                    value = entries.get(label_key) if isinstance(entries, dict) else None
+                    if value is not None:
+                        labels.setdefault(sample, _checked(str(value)))
+            assert tar.fileobj is not None
+            tar.fileobj.seek(tar.offset)
+            if tar.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):  # where tarfile stops without an error
+                raise ValueError(f"damaged at byte {tar.offset}")
+    except (tarfile.TarError, OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as an uncompressed tar file ({error})") from error
-    for sample, member in images.items():
-        name = member.name.removeprefix("./")
-        label = labels.get(sample, name.partition("/")[0] if "/" in name else "")
-        yield _Sample(name, member.offset_data, member.size, label)
+    return [image._replace(label=labels.get(sample, image.label)) for sample, image in images.items()]
+
+
+def _checked(text: str) -> str:
+    """Return a name that can be packed."""
+    if b"\0" in os.fsencode(text):
+        raise ValueError(f"{text!r} contains a zero byte")
+    return text

@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 from ssl_vision.data.images import Batch, Images
 from ssl_vision.errors import InputError
 
+_SECONDS_OF_A_STEP = 20
+
 
 class _Decoded(NamedTuple):
     batch: Batch | None
@@ -58,7 +60,7 @@ def decoded_ahead(data: Images, shares: Iterator[Tensor], *, pin: bool) -> Itera
         collate_fn=_unchanged,
         num_workers=data.workers,
         pin_memory=pin,
-        worker_init_fn=_reset_signals,
+        worker_init_fn=_defer_signals,
         generator=torch.Generator(),  # the global generator keeps its state
     )
     for decoded in loader:
@@ -73,7 +75,8 @@ def _unchanged(decoded: Any) -> Any:
     return decoded
 
 
-def _reset_signals(worker: int) -> None:
-    """Leave interruptions to the main process, whose handlers a fork inherits."""
+def _defer_signals(worker: int) -> None:
+    """Let the main process finish its step when a signal ends all processes of a job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_SECONDS_OF_A_STEP))
