@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from objectives import Meter
+from meter import Meter
 from provenance import provenance, save
 
 from ssl_vision.callbacks import GradientDiagnostics

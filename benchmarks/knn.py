@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from lightly.utils.benchmarking import knn_predict
-from objectives import Meter
+from meter import Meter
 from provenance import provenance, save
 from torch import Tensor
 from torch.nn.functional import normalize

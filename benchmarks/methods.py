@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from lightly.loss import NTXentLoss
 from lightly.models.utils import update_momentum
-from objectives import Meter
+from meter import Meter
 from provenance import provenance, save
 from torch import Tensor, nn
 

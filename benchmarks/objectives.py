@@ -1,30 +1,31 @@
 """Compare objectives with other libraries: time, peak memory and the error of the gradient in float32.
 
-    python benchmarks/objectives.py                    the tables in docs/speed.md (about 25 minutes on one
-    core) python benchmarks/objectives.py --device cuda      on a GPU, including 2N = 131,072 python
-    benchmarks/objectives.py --sizes 512 2048   only some batch sizes
+    python benchmarks/objectives.py                     the tables in docs/speed.md (25 minutes on one core)
+    python benchmarks/objectives.py --device cuda       on a GPU, including 2N = 131,072
+    python benchmarks/objectives.py --sizes 512 2048    only some batch sizes
 
 A call is a forward and backward pass at D = 128. All implementations of an objective alternate in one
 process; times are medians and ratios are those of medians. The error is ‖g − g₆₄‖ / ‖g₆₄‖, where g₆₄ is the
 gradient of the same embeddings in float64. The script prints Markdown tables and writes
-benchmarks/results/objectives.json. ``--parts`` measures only some parts of it again.
+benchmarks/results/objectives.json. ``--parts`` measures only some parts of it again. Rows of
+pytorch-metric-learning are left out if it is not installed.
 """
 
 import argparse
-import ctypes
-import gc
+import functools
+import importlib
+import importlib.util
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from lightly import loss as lightly
+from meter import Meter
 from provenance import RESULTS, provenance, save
-from pytorch_metric_learning import losses as pml
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
@@ -37,6 +38,9 @@ SECONDS = 10.0
 """Minimum seconds of measurement of an implementation at one size, unless a call takes longer."""
 LARGEST = 16384
 """Maximum 2N of other libraries, which store all similarities."""
+
+PML = "pytorch-metric-learning"
+MISSING = () if importlib.util.find_spec("pytorch_metric_learning") else (PML,)
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -71,10 +75,23 @@ def published(temperature: float, outer: float | None = None) -> Loss:
     return loss
 
 
+@functools.cache
+def pml_loss(name: str, temperature: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a loss of pytorch-metric-learning."""
+    loss: Callable[[Tensor, Tensor], Tensor] = getattr(
+        importlib.import_module("pytorch_metric_learning.losses"), name
+    )(temperature=temperature)
+    return loss
+
+
 def pml_ntxent(temperature: float) -> Loss:
     """Return pytorch-metric-learning's NTXentLoss, which compares every positive and negative pair."""
-    loss = pml.NTXentLoss(temperature=temperature)
-    return lambda z1, z2: loss(torch.cat([z1, z2]), torch.arange(len(z1), device=z1.device).repeat(2))
+
+    def loss(z1: Tensor, z2: Tensor) -> Tensor:
+        labels = torch.arange(len(z1), device=z1.device).repeat(2)
+        return pml_loss("NTXentLoss", temperature)(torch.cat([z1, z2]), labels)
+
+    return loss
 
 
 def with_classes(loss: Callable[..., Tensor]) -> Loss:
@@ -84,8 +101,7 @@ def with_classes(loss: Callable[..., Tensor]) -> Loss:
 
 def pml_supcon(z1: Tensor, z2: Tensor, labels: Tensor) -> Tensor:
     """Return pytorch-metric-learning's SupConLoss."""
-    loss: Tensor = pml.SupConLoss(temperature=0.2)(torch.cat([z1, z2]), labels.repeat(2))
-    return loss
+    return pml_loss("SupConLoss", 0.2)(torch.cat([z1, z2]), labels.repeat(2))
 
 
 SPEED: dict[str, dict[str, Loss]] = {
@@ -96,7 +112,7 @@ SPEED: dict[str, dict[str, Loss]] = {
     },
     "InfoNCE, its cubic peer": {
         "ssl_vision": o.InfoNCE(temperature=0.2),
-        "pytorch-metric-learning": pml_ntxent(0.2),
+        PML: pml_ntxent(0.2),
     },
     "InfoNCE, τ = 0.02": {
         "ssl_vision": o.InfoNCE(temperature=0.02),
@@ -114,7 +130,7 @@ SPEED: dict[str, dict[str, Loss]] = {
     },
     "SupCon, 10 classes": {
         "ssl_vision": with_classes(o.SupCon(temperature=0.2)),
-        "pytorch-metric-learning": with_classes(pml_supcon),
+        PML: with_classes(pml_supcon),
     },
 }
 LIMITS = {
@@ -134,7 +150,7 @@ EXACT: dict[str, Callable[[float], Loss]] = {
 }
 PEERS: dict[tuple[str, str], Callable[[float], Loss]] = {
     ("InfoNCE", "lightly"): lambda tau: lightly.NTXentLoss(temperature=tau),
-    ("InfoNCE", "pytorch-metric-learning"): pml_ntxent,
+    ("InfoNCE", PML): pml_ntxent,
     ("InfoNCE", "torch, one matmul"): one_matmul,
     ("DCL", "lightly"): lambda tau: lightly.DCLLoss(temperature=tau),
     ("MACL", "lightly"): lambda tau: lightly.MACLLoss(temperature=tau, alpha=0.0, A_0=0.0),
@@ -170,41 +186,6 @@ def step(loss: Loss, z1: Tensor, z2: Tensor) -> None:
     torch.autograd.grad(loss(z1, z2), (z1, z2))
 
 
-class Meter:
-    """Measures the seconds and the additionally allocated bytes of a call."""
-
-    def __init__(self, device: str) -> None:
-        self.cuda = device == "cuda"
-
-    def seconds(self, call: Callable[[], Any]) -> float:
-        """Measure the wall time until the device has finished."""
-        start = time.perf_counter()
-        call()
-        if self.cuda:
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
-
-    def peak(self, call: Callable[[], Any]) -> int:
-        """Measure the peak of the device memory, or of the resident memory of the process."""
-        gc.collect()
-        if self.cuda:
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            call()
-            return torch.cuda.max_memory_allocated() - before
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
-        before = self._status("VmRSS")
-        call()
-        return self._status("VmHWM") - before
-
-    @staticmethod
-    def _status(field: str) -> int:
-        with open("/proc/self/status") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith(field))
-
-
 def speed(sizes: list[int], device: str) -> list[dict[str, Any]]:
     """Measure each objective, implementation and size."""
     meter, rows = Meter(device), []
@@ -216,7 +197,7 @@ def speed(sizes: list[int], device: str) -> list[dict[str, Any]]:
             calls = {
                 name: partial(step, loss, z1, z2)
                 for name, loss in implementations.items()
-                if size <= LARGEST or name == "ssl_vision"
+                if name not in MISSING and (size <= LARGEST or name == "ssl_vision")
             }
             bytes_: dict[str, int] = {}
             times: dict[str, list[float]] = {name: [] for name in calls}
@@ -255,6 +236,7 @@ def precision(device: str) -> list[dict[str, Any]]:
             "error": error(make(tau), z1, z2, EXACT[objective](tau)),
         }
         for (objective, name), make in sorted(named.items(), key=lambda item: list(EXACT).index(item[0][0]))
+        if name not in MISSING
         for tau in TEMPERATURES
     ]
 
@@ -371,7 +353,7 @@ def main() -> None:
     file = "objectives" if chosen.device == "cpu" else f"objectives_{chosen.device}"
     record = json.loads((RESULTS / f"{file}.json").read_text()) if (RESULTS / f"{file}.json").exists() else {}
     for part in chosen.parts:
-        origin = provenance("lightly", "pytorch-metric-learning")
+        origin = provenance("lightly", PML)
         rows = speed(sizes, chosen.device) if part == "speed" else PARTS[part](chosen.device)
         record[part] = origin | {"rows": rows}
         save(file, record)

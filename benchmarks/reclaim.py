@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from objectives import Meter
+from meter import Meter
 from provenance import provenance, save
 from torch import Tensor
 

@@ -197,6 +197,17 @@ def test_the_scripts_of_the_jobs_have_their_options(gpu):
             assert f'"--{option}"' in source or f'("{option}", ' in source, (command, option)
 
 
+@pytest.mark.long
+def test_the_scripts_can_be_imported_without_optional_packages(gpu):
+    jobs = gpu.gpu_jobs(Path("data"), Path("output"))
+    names = {Path(command[1]).stem for each in jobs for command in each.commands} - {"-m"}
+    missing = ["faiss", "kornia", "optuna", "plotly", "pytorch_metric_learning", "wandb"]
+    code = f"import importlib, sys\nsys.modules.update(dict.fromkeys({missing}))\n"
+    code += f"for name in {sorted(names)}:\n    importlib.import_module(name)"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT)])}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
 def test_the_paper_job_is_one_column_of_its_table(gpu, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(ROOT)
     (paper,) = [each for each in gpu.gpu_jobs(tmp_path, tmp_path) if each.name == "paper"]

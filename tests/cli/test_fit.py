@@ -460,6 +460,7 @@ def test_a_progress_bar_of_the_users_own_takes_the_place_of_ours(own, tmp_path, 
 
 
 def test_what_a_run_keeps_does_not_say_whose_home_it_was_in(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("WANDB_API_KEY", "f" * 40)
     images = tmp_path / "images"
