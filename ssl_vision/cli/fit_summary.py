@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from ssl_vision.data import ImageData
-from ssl_vision.descriptions import described
+from ssl_vision.descriptions import described, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.progress import duration, number
 from ssl_vision.runs.csv_files import last_value, rows
@@ -140,17 +140,15 @@ def validations(run: Run) -> list[list[str]]:
     Args:
         run: the run.
     """
-    curves = [(metric, curve) for metric in described("summary") if (curve := run.curve(metric.logged_name))]
+    names = [metric.logged_name for metric in described("summary")]
+    curves = {name: curve for name in names if (curve := run.curve(name))}
     if not curves:
         return []
-    longest = max((curve for _, curve in curves), key=len)
+    longest = max(curves.values(), key=len)
     places = (0, -1) if len(longest) > 1 else (-1,)
     head = ["", *(f"epoch {longest[place][1] + 1}" for place in places)]
-    lines = [
-        [
-            f"{metric.logged_name} {metric.unit}".rstrip(),
-            *(metric.shown(curve[at][2], ".4g") for at in places),
-        ]
-        for metric, curve in curves
-    ]
-    return [head, *lines]
+    return [head, *([name, *(_value(name, curve[at][2]) for at in places)] for name, curve in curves.items())]
+
+
+def _value(name: str, value: float) -> str:
+    return description_of(name).text(value, ".4g")

@@ -60,9 +60,9 @@ def test_it_fits_on_a_screen_and_says_all(folder):
         "  skipped steps  2\n"
         "  collapsed      at 1 of 2 validations, not at the last one\n"
         "  validation on held-out train images\n"
-        "                     epoch 1     epoch 3\n"
-        "  val/knn_top1 %       25.00       75.00\n"
-        "  val/rankme            1.25        20.5\n"
+        "                   epoch 1     epoch 3\n"
+        "  val/knn_top1     25.00 %     75.00 %\n"
+        "  val/rankme          1.25        20.5\n"
         "next\n"
         f"  ssl-vision evaluate '{path}'   kNN and a linear probe on the test split\n"
         f"  ssl-vision report '{path}'     an HTML report with a map of the images"
@@ -117,7 +117,7 @@ def test_one_validation_is_one_column(folder):
     lines = summary(Run(path)).splitlines()
     assert [line.split() for line in lines if "epoch 1" in line or "val/knn" in line][-2:] == [
         ["epoch", "1"],
-        ["val/knn_top1", "%", "25.00"],
+        ["val/knn_top1", "25.00", "%"],
     ]
 
 

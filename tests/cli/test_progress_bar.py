@@ -100,7 +100,7 @@ def test_a_run_says_where_it_is(states, tmp_path, capsys):
     ]
     assert "loss" not in steps[0]
     assert "kNN" not in steps[3]
-    assert all(re.search(r"images/s, 0:\d\d left, loss \d+\.\d{3}, kNN 0\.\d{3}$", s) for s in steps[4:])
+    assert all(re.search(r"images/s, 0:\d\d left, loss \d+\.\d{3}, kNN \d+\.\d\d %$", s) for s in steps[4:])
     validations = [state for state in states if state.startswith("validation")]
     assert [state.split(":")[0] for state in validations] == [
         f"validation {batch}/4" for _ in range(2) for batch in range(1, 5)
