@@ -407,6 +407,7 @@ def test_every_protocol_is_on_the_page():
         ("reclaim", "reclaim", "objectives.md", "rows"),
         ("methods", "methods_cpu", "speed.md", None),
         ("startup", "startup", "speed.md", "rows"),
+        ("folders", "folders", "speed.md", None),
         ("roofline", "roofline", "speed.md", None),
     ],
 )

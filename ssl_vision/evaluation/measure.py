@@ -60,12 +60,12 @@ def measured(
             measure_num_features(made.encoder, made.splits.views.size, made.splits.views.channels)
         except ValueError as error:
             raise InputError(f"{name}: {error}; --data.views.size sets the size of the images") from error
-    if pixels and any(images.workers for images in splits.images.values()):
-        print("raw pixels are left out: the images are decoded each time that they are read", file=sys.stderr)
-        pixels = False
     rows: dict[str, list[Row]] = {}
     embedding = [network.made.network for network in networks]
     with sharing(processes, embedding, list(splits.images.values())):
+        if pixels and any(images.digest for images in splits.images.values()):
+            print("raw pixels are left out: the images are decoded for each batch", file=sys.stderr)
+            pixels = False
         for protocol in protocols:
             found = rows[protocol.name] = []
             for name, made, epoch in networks:

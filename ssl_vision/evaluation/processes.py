@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any, NamedTuple, TypeVar
 
@@ -63,7 +64,7 @@ class Processes:
             return
         for number in range(total):
             owner = number % self.size
-            result = self._received(owner) if owner else next(results)
+            result = self._exchange(owner, _received) if owner else next(results)
             if isinstance(result, Exception):
                 raise result
             yield result
@@ -73,8 +74,8 @@ class Processes:
         if self.rank:
             with self._until_first_ends():
                 return _received(self.connections[0])
-        for connection in self.connections.values():
-            _send(connection, value)
+        for owner in self.connections:
+            self._exchange(owner, partial(_send, value=value))
         return value
 
     @contextmanager
@@ -86,9 +87,9 @@ class Processes:
         if not self.rank:
             self.agreed()
 
-    def _received(self, owner: int) -> Any:
+    def _exchange(self, owner: int, function: Callable[[Connection], Any]) -> Any:
         try:
-            return _received(self.connections[owner])
+            return function(self.connections[owner])
         except (EOFError, OSError) as error:
             raise RuntimeError(
                 f"process {owner} of {self.size} has ended, probably for lack of memory"

@@ -28,6 +28,9 @@ from ssl_vision.runs.checkpoint import read_checkpoint
 
 LayerName = Literal["backbone", "hidden", "projector"]
 
+_NAMED = 20
+"""Largest number of skipped files that are named."""
+
 
 class Network(NamedTuple):
     """A layer of a network, with the description of its images."""
@@ -168,9 +171,11 @@ def embed_files(
         raise InputError(f"none of the {len(names)} images can be decoded, for example {folder / names[0]}")
     if processes.rank == 0 and len(done) < len(names):
         kept = set(done)
-        skipped = ", ".join(str(folder / name) for name in names if name not in kept)
+        skipped = [str(folder / name) for name in names if name not in kept]
+        more = ", ..." if len(skipped) > _NAMED else ""
         warnings.warn(
-            f"skipped {len(names) - len(done)} of {len(names)} images that cannot be decoded: {skipped}",
+            f"skipped {len(skipped)} of {len(names)} images that cannot be decoded: "
+            f"{', '.join(skipped[:_NAMED])}{more}",
             stacklevel=2,
         )
     return features[: len(done)].numpy(), done

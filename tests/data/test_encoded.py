@@ -17,7 +17,7 @@ import torch
 from PIL import Image, ImageOps
 from settings import TINY
 
-from ssl_vision.data import ImageFolder, Shards
+from ssl_vision.data import ImageFolder, Shards, Views
 from ssl_vision.data.datasets.map_style import DatasetImages
 from ssl_vision.data.loading.decoding import open_image, square
 from ssl_vision.data.loading.fingerprint import digest_of_images
@@ -25,7 +25,12 @@ from ssl_vision.data.loading.loader import Batches
 from ssl_vision.data.loading.reduced import reduced_square
 from ssl_vision.encoders import ResNet
 from ssl_vision.errors import InputError
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import embed
+from ssl_vision.evaluation.measure import Network, measured
+from ssl_vision.evaluation.processes import ALONE
+from ssl_vision.evaluation.protocol import read_protocol
+from ssl_vision.evaluation.splits import Splits
 from ssl_vision.main import main
 from ssl_vision.runs.checkpoint import read_checkpoint
 
@@ -360,6 +365,19 @@ def test_features_are_those_of_one_process(photos):
     few = module(photos, workers=0).split("train")
     one, several = (embed(network, images, data.views)["backbone"] for images in (few, data.split("train")))
     assert torch.equal(one, several)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_raw_pixels_are_left_out_if_they_would_be_decoded_again_and_again(photos, capsys, workers):
+    images = module(photos, workers=workers).split("train")
+    splits = Splits({"train": images, "test": images}, Views(size=SIDE), data="ImageFolder")
+    network = FeatureExtractor(
+        ResNet(width=2), splits, description=None, layers=("backbone",), cache=None, seed=0
+    )
+    networks = [Network("trained", network)]
+    rows = measured([read_protocol("solo")], networks, splits, seed=0, pixels=True, processes=ALONE)
+    assert {row.features for row in rows["solo"]} == {"trained"}
+    assert "raw pixels are left out" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -81,8 +81,9 @@ def test_other_processes_end_silently_when_the_first_one_has():
 def test_the_first_process_names_one_that_has_ended():
     first, other, _ = three()
     other.connections[0].close()
-    with pytest.raises(RuntimeError, match="process 1 of 3 has ended"):
-        list(first.gathered(iter([1]), 3))
+    for wait in (first.agreed, lambda: list(first.gathered(iter([1]), 3))):
+        with pytest.raises(RuntimeError, match="process 1 of 3 has ended"):
+            wait()
 
 
 ASKED = []
