@@ -215,10 +215,10 @@ def test_a_step_neither_waits_nor_launches_more_than_recorded(case, result, laun
 @pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.long) for case in GRAPHS])
 def test_a_recorded_step_is_one_graph(case, result):
     update, whole = result["update"], result["whole"]
-    momentum = "moco" in case  # the momentum network follows after the graph
-    assert (update["graph"], update["launch"]) == (1, int(momentum))
-    assert (whole["graph"], whole["refused"]) == (1, 0)
-    assert whole["launch"] <= 5
+    assert (update["graph"], whole["graph"], whole["refused"]) == (1, 1, 0)
+    # The momentum network follows after the graph, with one launch or, in torch 2.11, with two.
+    assert (update["launch"] > 0) == ("moco" in case)
+    assert whole["launch"] - update["launch"] <= 4
 
 
 @pytest.mark.long
