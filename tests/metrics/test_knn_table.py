@@ -52,7 +52,7 @@ def test_scores_of_all_k_are_those_of_each(temperature):
 def test_one_search_serves_all(monkeypatch):
     asked = []
     module = __import__("sys").modules[public.__module__]
-    monkeypatch.setattr(module, "nearest", lambda *args, k, **o: asked.append(k) or nearest(*args, k=k, **o))
+    monkeypatch.setattr(module, "nearest", lambda *args, **o: asked.append(o["k"]) or nearest(*args, **o))
     bank, labels = clusters(0, 90)
     knn_table(bank, labels, bank, labels, num_classes=CLASSES, ks=KS, temperatures=TEMPERATURES)
     assert asked == [50]
