@@ -201,7 +201,7 @@ def test_the_scripts_of_the_jobs_have_their_options(gpu):
 def test_the_scripts_can_be_imported_without_optional_packages(gpu):
     jobs = gpu.gpu_jobs(Path("data"), Path("output"))
     names = {Path(command[1]).stem for each in jobs for command in each.commands} - {"-m"}
-    missing = ["faiss", "kornia", "optuna", "plotly", "pytorch_metric_learning", "wandb"]
+    missing = ["faiss", "kornia", "optuna", "plotly", "pytorch_metric_learning", "simplejpeg", "wandb"]
     code = f"import importlib, sys\nsys.modules.update(dict.fromkeys({missing}))\n"
     code += f"for name in {sorted(names)}:\n    importlib.import_module(name)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT)])}

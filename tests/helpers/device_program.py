@@ -177,7 +177,7 @@ HOST_FORMS = {
 }
 """Operations that only a device has."""
 
-CUSOLVER = ("aten._linalg", "aten.linalg_eig", "aten.linalg_cholesky")
+CUSOLVER = ("aten._linalg", "aten.linalg_eig", "aten.linalg_cholesky", "aten.linalg_svd")
 """Beginnings of the names of operations for which the fake device has no library."""
 
 

@@ -1,7 +1,6 @@
 """Decoding of compressed images directly to squares of the working size."""
 
 import numpy as np
-import simplejpeg
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -42,6 +41,8 @@ def reduced_square(content: bytes, side: int, pixel_range: PixelRange | None = N
     """
     if not content.startswith(_START):
         return torch.from_numpy(square(open_image(content), side, pixel_range))
+    import simplejpeg  # which training on other files does not need
+
     if _EXIF not in content[:_HEADERS] or open_image(content).getexif().get(_ORIENTATION, 1) == 1:
         try:
             height, width, *_ = simplejpeg.decode_jpeg_header(content)
