@@ -83,9 +83,7 @@ def load_encoder(path: str | Path, *, allowed: Collection[str] = ()) -> Encoder:
         >>> encoder = ssl_vision.load_encoder("hf://OWNER/NAME@v1.0")  # doctest: +SKIP
     """
     with local_file(path) as file:
-        if file.suffix == SUFFIX:
-            return read_backbone(file, allowed=allowed).backbone
-        return pretrained(read_checkpoint(file), allowed=allowed)[1].backbone
+        return read_backbone(file, allowed=allowed).backbone
 
 
 def pretrained(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> tuple[Method, Pretrained]:
@@ -145,16 +143,19 @@ def has_description(path: Path) -> bool:
         return False
 
 
-def read_backbone(path: Path, *, allowed: Collection[str] = ()) -> Pretrained:
-    """Read a file of `write_backbone`.
+def read_backbone(path: str | Path, *, allowed: Collection[str] = ()) -> Pretrained:
+    """Read a backbone with its description, such as the normalisation of its images.
 
     Args:
-        path: ``.safetensors`` file.
+        path: ``.safetensors`` file of `write_backbone`, checkpoint, or run directory.
         allowed: classes outside this package, as ``module.Class``, that the file may name.
 
     Raises:
         InputError: The file is missing or unreadable, has no description, or its weights do not fit it.
     """
+    path = Path(path)
+    if path.suffix != SUFFIX:
+        return pretrained(read_checkpoint(path), allowed=allowed)[1]
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     try:
