@@ -27,6 +27,9 @@ def test_the_time_left_is_that_of_the_whole_run_with_its_validations():
             job.step(step, images=8)
         assert job.speed() == "4 images/s"
         assert job.seconds_left() == pytest.approx(90 * 2)
+        clock.now += 1.5  # of a step under way, which is not counted before its end
+        assert job.seconds_left() == pytest.approx(90 * 2)
+        clock.now -= 1.5
         job.begin_validation()
         clock.now += 5
         assert job.speed() == "4 images/s"
@@ -68,9 +71,9 @@ def test_the_note_is_of_the_numbers_that_were_logged():
     bar = RunBar(log)
     assert bar._metrics_text() == ""
     log.latest |= {"train/loss": 4.21234, "val/knn_top1": 0.931, "train/temperature": 0.1}
-    assert bar._metrics_text() == "loss 4.212, kNN 0.931"
+    assert bar._metrics_text() == "loss 4.212, kNN 93.10 %"
     log.latest |= {"train/skipped_steps": 2.0, "val/collapsed": 1.0}
-    assert bar._metrics_text() == "COLLAPSED, loss 4.212, kNN 0.931, 2 steps skipped"
+    assert bar._metrics_text() == "COLLAPSED, loss 4.212, kNN 93.10 %, 2 steps skipped"
 
 
 @pytest.fixture
@@ -100,7 +103,7 @@ def test_a_run_says_where_it_is(states, tmp_path, capsys):
     ]
     assert "loss" not in steps[0]
     assert "kNN" not in steps[3]
-    assert all(re.search(r"images/s, 0:\d\d left, loss \d+\.\d{3}, kNN 0\.\d{3}$", s) for s in steps[4:])
+    assert all(re.search(r"images/s, 0:\d\d left, loss \d+\.\d{3}, kNN \d+\.\d\d %$", s) for s in steps[4:])
     validations = [state for state in states if state.startswith("validation")]
     assert [state.split(":")[0] for state in validations] == [
         f"validation {batch}/4" for _ in range(2) for batch in range(1, 5)
