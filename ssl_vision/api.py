@@ -23,6 +23,7 @@ from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.evaluation import api
 from ssl_vision.evaluation.evaluate import evaluate_run
 from ssl_vision.evaluation.results import Evaluation
+from ssl_vision.progress import epochs_text
 from ssl_vision.report.report import write
 from ssl_vision.runs.registry import Run
 
@@ -52,8 +53,7 @@ class TrainedRun(Run):
 
     def _title(self) -> str:
         objective, data, seed = (self.setting(key) for key in ("objective", "data", "seed"))
-        epochs = "1 epoch" if self.epoch == 1 else f"{self.epoch} epochs"
-        return f"{self.name}: {objective} on {data}, seed {seed}, {epochs}"
+        return f"{self.name}: {objective} on {data}, seed {seed}, {epochs_text(self.epoch)}"
 
     def _facts(self) -> Iterator[tuple[str, str]]:
         yield "run directory", str(self.folder.path)

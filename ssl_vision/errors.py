@@ -17,8 +17,8 @@ class Interrupted(BaseException):
         signal: number of the signal.
     """
 
-    config_file: Path | None = None
-    """Config of the run, with which ``fit`` continues it."""
+    run: Path | None = None
+    """Run directory, with which ``fit`` continues."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(signal)

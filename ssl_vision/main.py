@@ -17,7 +17,7 @@ from ssl_vision._version import __version__
 from ssl_vision.cli.import_paths import dotted, local_modules
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.progress import Progress
-from ssl_vision.quiet import quiet, silenced
+from ssl_vision.quiet import one_line_warnings, quiet, silenced
 from ssl_vision.streams import BestEffort, abandon, prepare
 
 
@@ -140,7 +140,9 @@ def _run(args: Sequence[str] | None) -> int:
             raise InputError(f"unknown command '{name}'; available: {', '.join(COMMANDS)}")
         with silenced() if calm else nullcontext(), local_modules([name, *rest]):
             command = COMMANDS.get(name) or _own_command(name)
-            run = _function(command.function)([name, *rest] if command.passes_name else rest)
+            function = _function(command.function)
+            one_line_warnings()
+            run = function([name, *rest] if command.passes_name else rest)
             if run is not None:
                 report = _function(_PAGE)(**run)
                 if isinstance(report, Path) and not quiet():
@@ -150,9 +152,10 @@ def _run(args: Sequence[str] | None) -> int:
         print(f"ssl-vision {name}: interrupted{how}", file=sys.stderr)
         return 130
     except Interrupted as error:
-        config = "" if error.config_file is None else f"--config {shlex.quote(str(error.config_file))} "
-        how = f"continue with ssl-vision fit {config}--ckpt_path last"
-        print(f"ssl-vision {name}: saved; {how}", file=sys.stderr)
+        run_again = (
+            "--ckpt_path last" if error.run is None else f"ssl-vision fit {shlex.quote(str(error.run))}"
+        )
+        print(f"ssl-vision {name}: saved; continue with {run_again}", file=sys.stderr)
         return 128 + error.signal
     except InputError as error:
         if int(os.environ.get("LOCAL_RANK", 0)) and not debug:

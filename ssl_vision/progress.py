@@ -162,6 +162,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or float(value).is_integer() else f"{value:.3g}"
 
 
+def epochs_text(count: float) -> str:
+    """Format a number of epochs."""
+    return "1 epoch" if count == 1 else f"{count:.3g} epochs"
+
+
 def _terminal() -> bool:
     """Return True if stderr is a terminal on which a line can be redrawn."""
     return sys.stderr.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown")

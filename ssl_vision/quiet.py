@@ -1,4 +1,4 @@
-"""The option ``--quiet``, which prints only results and errors."""
+"""What is printed besides results and errors: nothing with ``--quiet``, and warnings in one line."""
 
 import logging
 import os
@@ -34,3 +34,8 @@ def silenced() -> Iterator[None]:
             del os.environ[_VARIABLE]
         else:
             os.environ[_VARIABLE] = before
+
+
+def one_line_warnings() -> None:
+    """Print warnings without their file and source line, from now on; Lightning sets a form of its own."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"

@@ -161,3 +161,21 @@ def test_help_of_the_commands_that_need_a_file_asks_for_none(command, option, ca
 def test_the_package_alone_imports_no_torch():
     code = "import sys, ssl_vision; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_a_warning_is_one_line(faulty, monkeypatch, capsys):
+    def warned(args):
+        warnings.warn("k is large", stacklevel=1)
+
+    monkeypatch.setitem(COMMANDS, "fit", COMMANDS["fit"]._replace(function="test_main_fault:run"))
+    monkeypatch.setitem(sys.modules, "test_main_fault", SimpleNamespace(run=warned))
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    monkeypatch.setattr(
+        warnings,
+        "showwarning",
+        lambda message, category, *place: sys.stderr.write(
+            warnings.formatwarning(message, category, *place[:2])
+        ),
+    )
+    assert main(["fit"]) == 0
+    assert capsys.readouterr().err == "warning: k is large\n"

@@ -89,6 +89,11 @@ class SkipNonFiniteSteps(pl.Callback):
         if self.skipped and logs:
             pl_module.log("train/skipped_steps", torch.tensor(float(self.skipped)), prog_bar=True)
 
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the count, which includes steps since the last logged one."""
+        if self.skipped:
+            pl_module.log("train/skipped_steps", torch.tensor(float(self.skipped)), prog_bar=True)
+
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check the counts, so that BatchNorm's statistics are finite during validation."""
         if not trainer.sanity_checking:

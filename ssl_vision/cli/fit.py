@@ -3,6 +3,7 @@
 import importlib
 import logging
 import os
+import shlex
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,7 +35,7 @@ from ssl_vision.callbacks import (
 )
 from ssl_vision.cli.classes import class_paths
 from ssl_vision.cli.default_data import with_data
-from ssl_vision.cli.fit_summary import nothing_left, summary
+from ssl_vision.cli.fit_summary import nothing_left, summary, validated
 from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.cli.progress_bar import RunBar
 from ssl_vision.cli.run_options import add_run_options
@@ -152,6 +153,8 @@ class RunCLI(LightningCLI):
             online = mirror_mode(config.wandb) == "online" and config.wandb_artifacts != "none"
             if place := _place_to_continue(self.folder, online=online):
                 config.ckpt_path, config.overwrite = place, False
+        if self.subcommand == "validate":
+            config.ckpt_path, config.verbose = config.ckpt_path or "last", False
         resume = config.ckpt_path is not None
         if config.ckpt_path == "last":
             config.ckpt_path = self._last()
@@ -198,7 +201,8 @@ class RunCLI(LightningCLI):
             rank_zero_info(f"continuing from {file}")
             return str(file)
         if self.subcommand != "fit" or any(self.folder.checkpoints.glob("*.ckpt")):
-            raise InputError(f"{self.folder.last}: no such checkpoint")
+            command = "ssl-vision validate RUN"
+            raise InputError(f"{self.folder.last}: no such checkpoint; give the run directory: {command}")
         rank_zero_info(f"no checkpoint in {self.folder.checkpoints}: starting from the beginning")
         return None
 
@@ -209,8 +213,9 @@ class RunCLI(LightningCLI):
             trained = ("model.init_args.objective", "model.init_args.optimizer")
             other = [key for key in other if key.startswith("model.") and not key.startswith(trained)]
         if other:
-            stored = RunFolder(checkpoint.path.parent.parent).config_file
-            own = f"; its own is --config {stored}" if stored.exists() else ""
+            run = RunFolder(checkpoint.path.parent.parent)
+            command = f"ssl-vision {self.subcommand} {shlex.quote(str(run.path))}"
+            own = f"; {command} uses its own" if run.config_file.exists() else ""
             raise InputError(f"{checkpoint.path} was made with another config ({listed(other)}){own}")
 
     def instantiate_classes(self) -> None:
@@ -230,7 +235,7 @@ class RunCLI(LightningCLI):
         try:
             super()._run_subcommand(subcommand)
         except Interrupted as error:
-            error.config_file = self.folder.config_file
+            error.run = self.folder.path
             raise
         except (InputError, MisconfigurationException, OSError):
             raise
@@ -269,10 +274,8 @@ class RunCLI(LightningCLI):
         tracking: list[pl.Callback] = []
         every, epochs = config.trainer.check_val_every_n_epoch, config.trainer.max_epochs
         if every and epochs and 0 < epochs < every:
-            rank_zero_info(
-                f"no validation: --trainer.check_val_every_n_epoch {every} exceeds "
-                f"--trainer.max_epochs {epochs}"
-            )
+            rank_zero_info(f"validating after epoch {epochs}, the last, instead of every {every} epochs")
+            kwargs["check_val_every_n_epoch"] = epochs
         if self.wandb_mode:
             wandb = mirror(self.folder, self.plain_config, mode=self.wandb_mode, fresh=fresh)
             loggers.append(wandb)
@@ -307,6 +310,12 @@ class RunCLI(LightningCLI):
             logger=loggers, plugins=plugins, default_root_dir=str(self.folder.path), **kwargs
         )
 
+    def after_validate(self) -> None:
+        """Set the message to the metrics of the checkpoint."""
+        if self.trainer.is_global_zero and self.checkpoint is not None:
+            values = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+            self.message = validated(self.checkpoint, values)
+
     def after_fit(self) -> None:
         """Set the message about the run (when quiet, its directory) and the arguments of its report."""
         if not self.trainer.is_global_zero:
@@ -322,7 +331,7 @@ class RunCLI(LightningCLI):
             self.message = nothing_left(self.plain_config, **done) + "\n"
         data = self.datamodule if isinstance(self.datamodule, ImageData) else None
         images = None if data is None else data.batch_size * self.trainer.world_size
-        self.message += summary(Run(self.folder.path), images=images, data=data)
+        self.message += summary(Run(self.folder.path), images=images, data=data, report=self.page is not None)
 
 
 def _knows_images(checkpoint: Checkpoint | None) -> bool:

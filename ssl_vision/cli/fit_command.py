@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from ssl_vision.cli.fit_help import answer
+from ssl_vision.errors import InputError
 from ssl_vision.progress import Progress
+from ssl_vision.quiet import one_line_warnings
 
 
 def run(args: Sequence[str]) -> dict[str, Any] | None:
@@ -20,9 +23,27 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
         if text is not None:
             print(text)
             return None
+    options = of_run(options)
     with Progress("loading", lines=False):
         fit = import_module("ssl_vision.cli.fit")
+    one_line_warnings()
     if {"-h", "--help"} & set(options):
         options = ["--help"]  # without the word all
     page: dict[str, Any] | None = fit.run([command, *options])
     return page
+
+
+def of_run(options: Sequence[str]) -> list[str]:
+    """Replace a run directory before the options by the options with which the run continues.
+
+    Raises:
+        InputError: the first argument is neither an option nor a run directory.
+    """
+    if not options or options[0].startswith("-"):
+        return list(options)
+    run, *others = options
+    folder = Path(run).absolute()
+    if not (folder / "config.yaml").is_file():
+        raise InputError(f"{run}: neither an option, which starts with --, nor a run directory")
+    place = [f"--runs_dir={Path(run).parent}", f"--name={folder.name}"]
+    return [f"--config={Path(run) / 'config.yaml'}", *place, "--ckpt_path=last", *others]

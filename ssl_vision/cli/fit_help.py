@@ -4,6 +4,7 @@ import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from ssl_vision.cli.choices import CHOICES, Choice, choice, default_class, defaults, known_options
 from ssl_vision.cli.import_paths import dotted
@@ -27,7 +28,7 @@ GROUPS = {
         "seed_everything",
     ),
     "data": (
-        "data", "data.batch_size", "data.eval_batch_size", "data.val", "data.val_share", "data.download",
+        "data", "data.batch_size", "data.val", "data.val_share", "data.download",
     ),
     "views": (
         "data.views.size", "data.views.scale", "data.views.degrees", "data.views.hflip",
@@ -50,7 +51,7 @@ GROUPS = {
         "trainer.max_epochs", "trainer.max_steps", "trainer.max_time", "trainer.accelerator",
         "trainer.devices", "trainer.precision", "trainer.accumulate_grad_batches",
         "trainer.gradient_clip_val", "trainer.sync_batchnorm", "trainer.check_val_every_n_epoch",
-        "trainer.limit_train_batches",
+        "trainer.limit_train_batches", "trainer.callbacks",
     ),
     "logging": (
         "trainer.log_every_n_steps", "trainer.enable_progress_bar", "metrics.k", "gradients", "online_probe",
@@ -80,6 +81,7 @@ TEXTS = {
     "trainer.sync_batchnorm": "Compute BatchNorm over the images of all processes.",
     "trainer.check_val_every_n_epoch": "Number of epochs between validations.",
     "trainer.limit_train_batches": "Batches per epoch: a number, or a share such as 0.5.",
+    "trainer.callbacks": "Callbacks of your own, as in --trainer.callbacks+=my_module.MyCallback.",
     "trainer.log_every_n_steps": "Number of steps between rows of metrics.csv.",
     "trainer.enable_progress_bar": "Show the progress bar; null shows it.",
 }
@@ -105,7 +107,11 @@ def answer(args: Sequence[str]) -> str | None:
     if not args:
         return START
     if {"-h", "--help"} & set(args):
-        return None if "all" in args else short_help()
+        words = [word for option, word in pairwise(args) if option in ("-h", "--help") and word[0] != "-"]
+        if words and words[0] != "all":
+            group = words[0] if choice(words[0]) else "data"
+            raise InputError(f"--help {words[0]}: give --help, --help all, or --{group}.help")
+        return None if words else short_help(args)
     return class_help(args)
 
 
@@ -143,11 +149,22 @@ def _group_help(group: str, args: Sequence[str]) -> Iterator[str]:
             yield from _described(each)
 
 
-def short_help() -> str:
-    """Return the most common options in groups, each with its default and one sentence."""
+def short_help(args: Sequence[str] = ()) -> str:
+    """Return the most common options in groups, each with its default and one sentence.
+
+    Args:
+        args: arguments of ``fit``, which choose the classes whose options are listed.
+    """
+    chosen = {
+        f"{key}.{option.name}": option
+        for key in ("data", "model", "model.encoder", "model.objective")
+        if (owner := CHOICES[key.rpartition(".")[2]].classes.get(_chosen(key, args) or ""))
+        for option in owner.options
+    }
     lines = ["usage: ssl-vision fit [--config FILE] [--OPTION VALUE ...] (with the defaults)"]
     for group, names in GROUPS.items():
-        lines += ["", f"{group}:", *_table(map(listed, names))]
+        names = (*names, "data.root") if group == "data" and "data.root" in chosen else names
+        lines += ["", f"{group}:", *_table(listed(name, chosen.get(name)) for name in names)]
     lines += [
         "",
         "A class comes before its options: --data CIFAR10 --data.root DIR. Options of a",
@@ -156,9 +173,10 @@ def short_help() -> str:
     return "\n".join(lines)
 
 
-def listed(name: str) -> Option:
-    """Return an option of the short help with its default and its description."""
-    known = known_options().get(name, Option(name, _OWN_DEFAULTS.get(name), "", ""))
+def listed(name: str, known: Option | None = None) -> Option:
+    """Return an option of the short help with its default and its description, which ``known`` replaces."""
+    known = known or known_options().get(name, Option(name, _OWN_DEFAULTS.get(name), "", ""))
+    known = known._replace(name=name)
     if name not in TEXTS:
         return known._replace(text=_brief(known.sentence))
     classes = CHOICES[name.rpartition(".")[2]].classes if "{classes}" in TEXTS[name] else ()
@@ -168,7 +186,7 @@ def listed(name: str) -> Option:
 def _chosen(option: str, args: Sequence[str]) -> str | None:
     """Return the class that the arguments choose for an option."""
     named = None
-    for arg, following in zip(args, [*args[1:], ""], strict=True):
+    for arg, following in pairwise([*args, ""]):
         key, equals, value = arg.partition("=")
         if key == f"--{option}":
             named = value if equals else following

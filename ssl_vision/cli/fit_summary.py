@@ -5,16 +5,20 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
+from ssl_vision.cli.classes import outside_classes
 from ssl_vision.data import ImageData
 from ssl_vision.descriptions import described, description_of
 from ssl_vision.errors import InputError
-from ssl_vision.progress import duration, number
+from ssl_vision.progress import duration, epochs_text, number
+from ssl_vision.runs.checkpoint import Checkpoint
 from ssl_vision.runs.csv_files import last_value, rows
 from ssl_vision.runs.folder import significant
 from ssl_vision.runs.registry import Run
 
 
-def summary(run: Run, *, images: int | None = None, data: ImageData | None = None) -> str:
+def summary(
+    run: Run, *, images: int | None = None, data: ImageData | None = None, report: bool = False
+) -> str:
     """Return the summary of a finished run, from the files in its run directory.
 
     Args:
@@ -22,8 +26,9 @@ def summary(run: Run, *, images: int | None = None, data: ImageData | None = Non
         images: number of images in a batch over all processes; None omits the speed.
         data: data of the run, which determines how it can be evaluated; None assumes labelled images with a
             test split.
+        report: leave out the command that writes the report, which is written anyway.
     """
-    return "\n".join(_lines(run, images, data))
+    return "\n".join(_lines(run, images, data, report))
 
 
 def nothing_left(config: Mapping[str, Any], *, epochs: int, steps: int) -> str:
@@ -43,7 +48,7 @@ def nothing_left(config: Mapping[str, Any], *, epochs: int, steps: int) -> str:
     return f"nothing was left to train: {done} of --trainer.{key} {trainer[key]} are done; {advice}"
 
 
-def _lines(run: Run, images: int | None, data: ImageData | None) -> Iterator[str]:
+def _lines(run: Run, images: int | None, data: ImageData | None, report: bool) -> Iterator[str]:
     seconds = "" if run.seconds is None else f" in {duration(run.seconds)}"
     settings = f"{run.setting('objective')} on {run.setting('data')}, seed {run.setting('seed')}"
     yield f"{run.name}: {_length(run)}{seconds} ({settings})"
@@ -53,11 +58,13 @@ def _lines(run: Run, images: int | None, data: ImageData | None) -> Iterator[str
         yield f"  {name:<{width}}  {value}"
     yield from validation_lines(run)
     folder = shlex.quote(str(run.folder.path))
-    yield "next"
+    own = outside_classes([run.config["model"], run.config["data"]])
+    folder += "".join(f" --allow_class {name}" for name in own)
     options, split = _evaluation(data)
     if split:
-        yield f"  ssl-vision evaluate {folder}{options}   kNN and a linear probe on {split}"
-    yield f"  ssl-vision report {folder}     an HTML report with a map of the images"
+        yield f"next: ssl-vision evaluate {folder}{options}   kNN and a linear probe on {split}"
+    if not report:
+        yield f"next: ssl-vision report {folder}     an HTML report with a map of the images"
 
 
 def _length(run: Run) -> str:
@@ -67,7 +74,7 @@ def _length(run: Run) -> str:
         return f"{number(run.steps)} of {number(steps)} steps"
     planned, epochs = run.setting("epochs"), run.epoch if run.epochs is None else run.epochs
     total = f" of {planned}" if isinstance(planned, int) and planned > epochs else ""
-    return f"{epochs:.3g}{total} epochs"
+    return f"{epochs:.3g}{total} epochs" if total else epochs_text(epochs)
 
 
 def _evaluation(data: ImageData | None) -> tuple[str, str]:
@@ -148,6 +155,18 @@ def validations(run: Run) -> list[list[str]]:
     places = (0, -1) if len(longest) > 1 else (-1,)
     head = ["", *(f"epoch {longest[place][1] + 1}" for place in places)]
     return [head, *([name, *(_value(name, curve[at][2]) for at in places)] for name, curve in curves.items())]
+
+
+def validated(checkpoint: Checkpoint, values: Mapping[str, float]) -> str:
+    """Return a checkpoint and its metrics of a validation, one in a line.
+
+    Args:
+        checkpoint: the checkpoint.
+        values: values by the names under which they are logged.
+    """
+    width = max(map(len, values), default=0)
+    lines = [f"  {name:<{width}}  {_value(name, values[name]):>10}" for name in sorted(values)]
+    return "\n".join([f"{checkpoint.path}, after {epochs_text(checkpoint.epoch)}", *lines])
 
 
 def _value(name: str, value: float) -> str:

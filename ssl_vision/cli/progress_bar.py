@@ -130,6 +130,7 @@ class TrainingProgress(Progress):
     def __init__(self, done: int, total: int | None, **options: Any) -> None:
         super().__init__("epoch", total, unit="steps", done=done, **options)
         self._first: float | None = None
+        self._trained = 0.0  # seconds from the first to the last batch, without validations
         self._timed = done
         self._images = 0
         self._validated, self._steps_validated = 0.0, 0.0
@@ -145,6 +146,7 @@ class TrainingProgress(Progress):
         if self._first is None:  # the first batch includes compilation and is left out of the speed
             self._first, self._timed = self.clock(), done
         else:
+            self._trained = self.clock() - self._first - self._validated
             self._images += images
         self.advance(done - self.done)
 
@@ -164,8 +166,7 @@ class TrainingProgress(Progress):
 
     def speed(self) -> str:
         """Return the speed in images/s, without validations."""
-        seconds = self._trained()
-        return f"{number(self._images / seconds)} images/s" if self._images and seconds else ""
+        return f"{number(self._images / self._trained)} images/s" if self._images and self._trained else ""
 
     def seconds_left(self) -> float | None:
         """Return the remaining seconds of the run, assuming validations as frequent as so far."""
@@ -173,11 +174,4 @@ class TrainingProgress(Progress):
         if not steps or self.total is None:
             return None
         validation = self._validated / self._steps_validated if self._steps_validated else 0.0
-        return (self.total - self.done) * (self._trained() / steps + validation)
-
-    def _trained(self) -> float:
-        """Return the seconds since the first batch, without validations."""
-        if self._first is None:
-            return 0.0
-        now = self.clock() if self._validating is None else self._validating
-        return now - self._first - self._validated
+        return (self.total - self.done) * (self._trained / steps + validation)

@@ -165,10 +165,10 @@ def _grouped(runs: Sequence[Run], by: str) -> dict[str, dict[int, Run]]:
         if seed in members:
             other = members[seed]
             keys = [shortened(key) for key in _unequal(_settings(other), _settings(run))]
-            more = f" and differ in {', '.join(keys)}" if keys else ""
+            more = f" and differ in {_some(keys)}" if keys else ""
             raise InputError(
                 f"{other.folder.path} and {run.folder.path}: "
-                f"both are {shown(run.setting(by))} with seed {seed}{more}: name only one of them"
+                f"both are {shown(run.setting(by))} with seed {seed}{more}: name only one of the two runs"
             )
         members[seed] = run
     if len(groups) < 2:
@@ -191,7 +191,7 @@ def _check_settings(
                 key = shortened(keys[0])
                 raise InputError(
                     f"{_difference(first, run, keys)}, and both are {name}: "
-                    f"compare --by {key}, or name only one of them"
+                    f"compare --by {key}, or name only one of the two runs"
                 )
     allowed += _below(runs, [by])
     for run in runs:
@@ -230,9 +230,13 @@ def _unequal(
 def _difference(first: Run, second: Run, keys: Sequence[str]) -> str:
     """State in which settings two runs differ: up to three keys, and the number of others."""
     ours, theirs = _settings(first), _settings(second)
-    named = [f"{shortened(key)} ({shown(ours.get(key))}, {shown(theirs.get(key))})" for key in keys[:3]]
-    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-    return f"{first.folder.path} and {second.folder.path} differ in {', '.join(named)}{more}"
+    named = [f"{shortened(key)} ({shown(ours.get(key))}, {shown(theirs.get(key))})" for key in keys]
+    return f"{first.folder.path} and {second.folder.path} differ in {_some(named)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    """Join the first three names, and count the others."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _check_finished(runs: Sequence[Run]) -> None:
@@ -243,11 +247,11 @@ def _check_finished(runs: Sequence[Run]) -> None:
                 f"{run.folder.path} is still being trained (epoch {run.epoch}): wait until it has finished"
             )
         if status != "finished":
-            config, epochs = shlex.quote(str(run.folder.config_file)), run.setting("epochs")
+            folder, epochs = shlex.quote(str(run.folder.path)), run.setting("epochs")
             of = f" of {epochs}" if isinstance(epochs, int) and epochs > 0 else ""
             raise InputError(
                 f"{run.folder.path} stopped after {run.epoch}{of} epochs: continue it "
-                f"with ssl-vision fit --config {config} --ckpt_path last"
+                f"with ssl-vision fit {folder}"
             )
 
 

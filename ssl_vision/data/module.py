@@ -297,7 +297,7 @@ class ImageData(pl.LightningDataModule):
         bank = train.select(train.labelled)
         labelled = len(bank) > 0
         if self.val_split == "train":
-            source, advice = f"val_share {self.val_share}", ""
+            source, advice = f"val_share {self.val_share}", "; set a larger --data.val_share, up to 0.5"
             candidates = bank if labelled else train
             held = self.heldout(len(candidates))
             queries, bank = candidates.select(held), candidates.select(~held)

@@ -106,12 +106,11 @@ def warn_of_large_k(k: int, labels: Tensor) -> None:
         k: number of neighbours that vote.
         labels: integer labels of the bank, shape (N,), N ≥ 1.
     """
-    classes, counts = labels.unique(return_counts=True)
-    smallest = int(counts.argmin())
-    if k > int(counts[smallest]):
+    smallest = int(labels.unique(return_counts=True)[1].min())
+    if k > smallest:
         warnings.warn(
-            f"kNN with k = {k}: class {int(classes[smallest])} has only {int(counts[smallest])} rows in the "
-            "bank, so neighbours of other classes always take part in its vote; choose a smaller k",
+            f"kNN with k = {k}, but the smallest class has {smallest} images, so other classes always take "
+            f"part in its vote: choose k = {smallest} or less (--metrics.k of fit, --k of evaluate)",
             stacklevel=3,
         )
 

@@ -49,7 +49,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     file = RunFolder(path).last if path.is_dir() else path
     if not file.is_file():
-        raise InputError(f"{file}: no such checkpoint")
+        raise InputError(f"{file}: no such checkpoint{_runs_within(path)}")
     try:
         check_bytes(file)
         with warnings.catch_warnings():
@@ -84,7 +84,15 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     except InputError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise InputError(f"{file}: was not written by ssl-vision fit") from error
+        own = isinstance(content, dict) and "pytorch-lightning_version" in content
+        advice = "; your module's load_from_checkpoint reads it" if own else ""
+        raise InputError(f"{file}: was not written by ssl-vision fit{advice}") from error
+
+
+def _runs_within(folder: Path) -> str:
+    """Return the end of a message about a directory of runs, such as a sweep."""
+    runs = sorted(str(file.parent.parent) for file in folder.glob("*/checkpoints/last.ckpt"))
+    return f"; give one of its {len(runs)} runs, such as {runs[0]}" if runs else ""
 
 
 def is_checkpoint(path: Path) -> bool:

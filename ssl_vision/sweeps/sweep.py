@@ -11,7 +11,9 @@ from pathlib import Path
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
+from ssl_vision.cli.choices import known_options
 from ssl_vision.cli.parser import ArgumentParser
+from ssl_vision.cli.suggestions import closest_option
 from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
 from ssl_vision.runs.folder import run_path
@@ -44,6 +46,7 @@ def run(args: Sequence[str]) -> None:
     own, passed = _split(parser, list(args))
     options = parser.parse_args(own)
     file = read_sweep_file(options.file)
+    _check_parameters(file)
     plan = Plan(
         folder=_folder(
             options.runs_dir, str(options.name or file.content.get("name") or Path(options.file).stem)
@@ -147,7 +150,7 @@ def _protocols(file: SweepFile, names: Sequence[str]) -> tuple[str, ...]:
     """
     if not names:
         return ()
-    if not is_fit([str(file.program if word == "${program}" else word) for word in file.command]):
+    if not _fits(file):
         raise InputError("--evaluate: the command of the sweep file is not ssl-vision fit")
     from ssl_vision.evaluation.protocol import read_protocol, shipped
 
@@ -156,6 +159,28 @@ def _protocols(file: SweepFile, names: Sequence[str]) -> tuple[str, ...]:
     if len({read_protocol(name).name for name in chosen}) < len(chosen):
         raise InputError(f"--evaluate: two of {', '.join(chosen)} have the same name")
     return chosen
+
+
+def _fits(file: SweepFile) -> bool:
+    """Return True if the command of a sweep file is ``ssl-vision fit``."""
+    return is_fit([str(file.program if word == "${program}" else word) for word in file.command])
+
+
+def _check_parameters(file: SweepFile) -> None:
+    """Check the parameters that do not depend on a class, before the first trial is trained.
+
+    Raises:
+        InputError: ``ssl-vision fit`` has no such option.
+    """
+    known = known_options().keys() | {"ckpt_path", "config", "seed_everything", "weights_only"}
+    groups = {option.partition(".")[0] for option in known}
+    for name in (".".join(path) for path in file.parameters) if _fits(file) else ():
+        group, *options = name.split(".")
+        complete = group in ("metrics", "trainer") and options
+        if group not in groups or (complete and f"{group}.{options[0]}" not in known):
+            meant = closest_option(name, list(known))
+            suggestion = f", did you mean --{meant}?" if meant else ""
+            raise InputError(f"parameters: there is no option --{name}{suggestion}")
 
 
 def _folder(runs_dir: str, name: str) -> Path:

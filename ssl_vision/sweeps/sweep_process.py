@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
+from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.runs.atomic_files import atomic_write, check_inside
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.macros import expanded, is_fit, variables
@@ -108,7 +109,9 @@ def _absent(metric: str, run: Run) -> str:
     names = sorted({name for row in run.history for name in row} - {"step", "epoch"})
     if not names:
         return f"no metric was written to {run.folder.metrics_file}"
-    return f"metrics.csv has no '{metric}'; it has {', '.join(names)}"
+    if metric.startswith("val/") and not any(name.startswith("val/") for name in names):
+        return "the trial ended before its first validation: shorten --trainer.check_val_every_n_epoch"
+    return f"metrics.csv has no '{metric}'{closest_match(metric, names)}"
 
 
 def ending(code: int) -> str:

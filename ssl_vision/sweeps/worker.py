@@ -7,6 +7,7 @@ from optuna.exceptions import StorageInternalError
 from ssl_vision.cli.parser import one_line
 from ssl_vision.descriptions import description_of
 from ssl_vision.errors import InputError
+from ssl_vision.progress import epochs_text
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.evaluation import EvaluationProcess, Evaluations
 from ssl_vision.sweeps.queue import Queue
@@ -124,7 +125,7 @@ class Worker(Trials[SweepProcess | EvaluationProcess]):
         parts = [] if value is None else [f"{name} {description_of(name).text(value, '.4g')}"]
         parts += [note] if note else []
         if run.log_damage is None and run.seconds is not None:
-            parts.append(f"{run.epoch} epochs, {run.seconds:.0f} s")
+            parts.append(f"{epochs_text(run.epoch)}, {run.seconds:.0f} s")
         prefix = f"{state}: " if state != "finished" else ""
         return f"{prefix}{'; '.join(parts)}"
 

@@ -83,7 +83,9 @@ def mirror(folder: RunFolder, config: Mapping[str, Any], *, mode: str, fresh: bo
     if fresh or _remembered(folder.mirror_file) is None:
         sweep = os.environ.get("WANDB_RUN_GROUP")
         _remember(folder, _new_identity(folder) | ({"group": sweep} if sweep else {}))
-    return WandbLogger(save_dir=folder.path, **_identity(folder, config, mode))
+    logger = WandbLogger(save_dir=folder.path, **_identity(folder, config, mode))
+    logger._wandb_init.pop("anonymous", None)  # which Lightning always sets, and W&B warns about
+    return logger
 
 
 def mirror_rows(

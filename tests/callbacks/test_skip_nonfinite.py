@@ -76,6 +76,13 @@ def test_a_spoiled_step_changes_nothing(tmp_path, spoil, value, optimizer):
     assert [row["train/skipped_steps"] for row in rows(tmp_path / "run")] == ["", "", "1", "1"]
 
 
+def test_a_step_after_the_last_logged_one_is_counted(tmp_path, spoil, capsys):
+    spoil({1})
+    with pytest.warns(UserWarning, match="the update is skipped"):
+        assert fit(tmp_path, "--trainer.max_epochs=1", "--trainer.log_every_n_steps=10") == 0
+    assert "skipped steps  1" in capsys.readouterr().out
+
+
 def test_steps_in_a_row_end_the_run_and_leave_the_good_checkpoint(tmp_path, spoil, capsys):
     spoil(range(4, 100))
     with pytest.warns(UserWarning, match="the update is skipped"):

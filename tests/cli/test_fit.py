@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -16,8 +17,10 @@ from pytorch_lightning.callbacks import ProgressBar
 from settings import CONFIGS, TINY
 
 from ssl_vision.cli.fit import knn_k
+from ssl_vision.errors import InputError
 from ssl_vision.main import main
 from ssl_vision.objectives import Contrastive, TwoViews
+from ssl_vision.pretrained.backbones import read_backbone
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.folder import derived_name
 
@@ -316,7 +319,7 @@ def test_validate_measures_a_checkpoint(tiny_run, capsys):
     printed = capsys.readouterr().out
     assert "val/knn_top1" in printed
     logged = [row["val/knn_top1"] for row in rows(tiny_run) if row["val/knn_top1"]][-1]
-    assert f"{float(logged):.4f}" in printed or logged[:8] in printed
+    assert f"{100 * float(logged):.2f} %" in printed
     assert before == {p: p.read_bytes() for p in tiny_run.rglob("*") if p.is_file()}
 
 
@@ -493,15 +496,49 @@ def test_a_warm_up_longer_than_the_run_is_refused(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_too_short_for_a_validation_says_so(tmp_path, capsys, caplog):
+def test_a_run_shorter_than_its_interval_of_validations_is_validated_at_its_end(tmp_path, capsys, caplog):
     caplog.set_level("INFO")
-    note = "no validation: --trainer.check_val_every_n_epoch 2 exceeds --trainer.max_epochs 1"
     assert fit(tmp_path, "--trainer.max_epochs=1", "--trainer.check_val_every_n_epoch=2") == 0
-    assert note in caplog.text + capsys.readouterr().err
-    caplog.clear()
-    longer = ["--trainer.max_epochs=2", "--trainer.check_val_every_n_epoch=2"]
-    assert fit(tmp_path, *longer, "--overwrite=true") == 0
-    assert "no validation" not in caplog.text + capsys.readouterr().err
+    printed = caplog.text + capsys.readouterr().err
+    assert "validating after epoch 1, the last, instead of every 2 epochs" in printed
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert config["trainer"]["check_val_every_n_epoch"] == 2
+    assert [row["epoch"] for row in rows(tmp_path / "run") if row["val/knn_top1"]] == ["0"]
+    assert main(["fit", str(tmp_path / "run"), "--trainer.max_epochs=4"]) == 0
+    assert [row["epoch"] for row in rows(tmp_path / "run") if row["val/knn_top1"]] == ["0", "1", "3"]
+
+
+def test_a_run_directory_before_the_options_names_its_config_and_checkpoint(tiny_run, tmp_path, capsys):
+    shutil.copytree(tiny_run, tmp_path / "moved")
+    assert main(["validate", str(tmp_path / "moved")]) == 0
+    printed = capsys.readouterr().out
+    logged = float([row["val/knn_top1"] for row in rows(tiny_run) if row["val/knn_top1"]][-1])
+    assert printed.splitlines()[0] == f"{tmp_path}/moved/checkpoints/last.ckpt, after 2 epochs"
+    assert re.findall(r"val/knn_top1 +(.*)", printed) == [f"{100 * logged:.2f} %"]
+    assert main(["fit", str(tmp_path / "moved"), "--trainer.max_epochs=3", "--report=false"]) == 0
+    assert read_checkpoint(tmp_path / "moved").epoch == 3
+    assert main(["fit", str(tmp_path)]) == 2
+    assert (
+        f"{tmp_path}: neither an option, which starts with --, nor a run directory" in capsys.readouterr().err
+    )
+
+
+def test_a_directory_of_runs_is_no_run_and_names_one(tiny_run):
+    with pytest.raises(
+        InputError, match=rf"no such checkpoint; give one of its 1 runs, such as .*/{tiny_run.name}$"
+    ):
+        read_checkpoint(tiny_run.parent)
+
+
+def test_a_backbone_of_a_run_has_the_normalisation_of_its_images(tiny_run):
+    views = yaml.safe_load((tiny_run / "config.yaml").read_text())["data"]["init_args"]["views"]
+    described = read_backbone(str(tiny_run)).description
+    assert (list(described.mean), list(described.std)) == (views["mean"], views["std"])
+
+
+def test_validate_never_measures_an_untrained_network(tiny_run, tmp_path, capsys):
+    assert main(["validate", f"--config={tiny_run}/config.yaml", f"--runs_dir={tmp_path}"]) == 2
+    assert "no such checkpoint; give the run directory: ssl-vision validate RUN" in capsys.readouterr().err
 
 
 def test_another_config_is_named_with_few_differences_and_the_runs_own(tmp_path, capsys):
@@ -514,7 +551,7 @@ def test_another_config_is_named_with_few_differences_and_the_runs_own(tmp_path,
     error = capsys.readouterr().err
     assert "; and 2 more)" in error
     assert "seed_everything" not in error
-    assert error.endswith(f"; its own is --config {tmp_path / 'run' / 'config.yaml'}\n")
+    assert error.endswith(f"; ssl-vision fit {tmp_path / 'run'} uses its own\n")
 
 
 def test_a_run_prints_no_warning_about_the_libraries_it_uses(tmp_path, monkeypatch, recwarn):

@@ -253,3 +253,17 @@ def test_sources_follow_names_that_a_package_imports():
     assert [each.name for each in source.ancestors] == ["MACLc", "MACL", "Contrastive", "Objective"]
     assert definition("ssl_vision.objectives.NoSuchClass") is None
     assert definition("no_such_module.Class") is None
+
+
+def test_the_short_help_lists_the_options_of_the_chosen_class():
+    cifar = short_help(["--data", "CIFAR10", "--help"])
+    assert re.search(r"--data\.views\.size 32 ", cifar)
+    assert re.search(r"--data\.root data ", cifar)
+    assert re.search(r"--data\.views\.size 16 ", short_help())
+    assert "--data.root " not in short_help().partition("A class comes before")[0]
+
+
+@pytest.mark.parametrize("word", ["data", "nonsense"])
+def test_help_of_an_unknown_word_says_what_help_there_is(word):
+    with pytest.raises(InputError, match=rf"--help {word}: give --help, --help all, or --data\.help"):
+        answer(["--help", word])

@@ -16,7 +16,10 @@ from ssl_vision.runs.registry import Run
 
 CONFIG = {
     "seed_everything": 3,
-    "model": {"class_path": "S", "init_args": {"objective": {"class_path": "ssl_vision.objectives.MACL"}}},
+    "model": {
+        "class_path": "ssl_vision.methods.SimCLR",
+        "init_args": {"objective": {"class_path": "ssl_vision.objectives.MACL"}},
+    },
     "data": {"class_path": "ssl_vision.data.Digits", "init_args": {"batch_size": 64}},
     "trainer": {"max_epochs": 3},
 }
@@ -63,10 +66,18 @@ def test_it_fits_on_a_screen_and_says_all(folder):
         "                   epoch 1     epoch 3\n"
         "  val/knn_top1     25.00 %     75.00 %\n"
         "  val/rankme          1.25        20.5\n"
-        "next\n"
-        f"  ssl-vision evaluate '{path}'   kNN and a linear probe on the test split\n"
-        f"  ssl-vision report '{path}'     an HTML report with a map of the images"
+        f"next: ssl-vision evaluate '{path}'   kNN and a linear probe on the test split\n"
+        f"next: ssl-vision report '{path}'     an HTML report with a map of the images"
     )
+
+
+def test_the_next_commands_allow_the_classes_of_the_user(folder):
+    path = folder()
+    text = (path / "config.yaml").read_text()
+    (path / "config.yaml").write_text(text.replace("ssl_vision.methods.SimCLR", "mine.Method"))
+    for line in summary(Run(path)).splitlines()[-2:]:
+        assert f"'{path}' --allow_class mine.Method " in line
+    assert "ssl-vision report" not in summary(Run(path), report=True)
 
 
 LAYOUTS = {
@@ -98,7 +109,9 @@ def test_the_advice_is_what_the_images_allow(folder, tmp_path, folders, options,
         Image.new("RGB", (4, 4)).save(tmp_path / "images" / name / "1.png")
     data = ImageFolder(root=tmp_path / "images", image_size=4, **options)
     lines = [line for line in summary(Run(path), data=data).splitlines() if "ssl-vision evaluate" in line]
-    assert lines == ([] if advice is None else [f"  ssl-vision evaluate {advice.format(repr(str(path)))}"])
+    assert lines == (
+        [] if advice is None else [f"next: ssl-vision evaluate {advice.format(repr(str(path)))}"]
+    )
 
 
 def test_a_run_that_ends_collapsed_or_early_says_so(folder):

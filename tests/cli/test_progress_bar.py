@@ -27,6 +27,9 @@ def test_the_time_left_is_that_of_the_whole_run_with_its_validations():
             job.step(step, images=8)
         assert job.speed() == "4 images/s"
         assert job.seconds_left() == pytest.approx(90 * 2)
+        clock.now += 1.5  # of a step under way, which is not counted before its end
+        assert job.seconds_left() == pytest.approx(90 * 2)
+        clock.now -= 1.5
         job.begin_validation()
         clock.now += 5
         assert job.speed() == "4 images/s"

@@ -308,17 +308,18 @@ def test_a_group_has_one_setting_and_one_run_a_seed(runs, capsys):
     make(runs / "other", "MACL", 9, temperature=0.5)
     assert refused(capsys) == (
         "runs/MACL-0 and runs/other differ in model.objective.temperature (0.1, 0.5), and both are MACL: "
-        "compare --by model.objective.temperature, or name only one of them"
+        "compare --by model.objective.temperature, or name only one of the two runs"
     )
     make(runs / "twice", "MACL", 0)
-    assert refused(capsys) == ("runs/MACL-0 and runs/twice: both are MACL with seed 0: name only one of them")
+    assert refused(capsys) == (
+        "runs/MACL-0 and runs/twice: both are MACL with seed 0: name only one of the two runs"
+    )
 
 
 def test_an_unfinished_run_is_refused_with_the_command_that_continues_it(runs, capsys):
     make(runs / "stopped", "FlatNCE", 0, epochs=1)
     assert refused(capsys) == (
-        "runs/stopped stopped after 1 of 2 epochs: continue it with "
-        "ssl-vision fit --config runs/stopped/config.yaml --ckpt_path last"
+        "runs/stopped stopped after 1 of 2 epochs: continue it with ssl-vision fit runs/stopped"
     )
 
 

@@ -190,7 +190,11 @@ def test_wrong_folders_are_refused_by_name(labelled, tmp_path):
     (labelled / "empty").mkdir()
     save(labelled / "other" / "dog" / "1.png")
     cases = [
-        (folder(tmp_path / "nowhere"), "train", "no folder .*nowhere$"),
+        (
+            folder(tmp_path / "nowhere"),
+            "train",
+            "no folder .*nowhere: give the directory of the images with --data.root$",
+        ),
         (folder(labelled, train="empty"), "train", "no images in .*empty: looked for .*png"),
         (folder(labelled, train="trian"), "train", "no folder .*trian for the train split"),
         (folder(labelled, test="tset"), "test", "no folder .*tset for the test split"),

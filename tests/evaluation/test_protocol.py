@@ -203,7 +203,7 @@ def test_k_is_the_data_sets_where_neither_file_nor_option_nor_run_says_it(run, t
 
 
 def test_a_k_that_exceeds_the_smallest_class_is_a_warning(run):
-    with pytest.warns(UserWarning, match="k = 142: class 8 has only 141 rows in the bank"):
+    with pytest.warns(UserWarning, match="k = 142, but the smallest class has 141 images"):
         rows_of(run, "--k=142", "--probe.epochs=1")
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="kNN")

@@ -127,7 +127,7 @@ def test_refuses(change, message):
 def test_a_k_above_the_smallest_class_is_a_warning():
     features, labels = torch.randn(30, 3), torch.tensor([0] * 20 + [1] * 10)
     options = {"num_classes": 2, "temperatures": (0.1,)}
-    with pytest.warns(UserWarning, match="k = 11: class 1 has only 10 rows in the bank"):
+    with pytest.warns(UserWarning, match="k = 11, but the smallest class has 10 images"):
         knn_table(features, labels, features, labels, ks=(5, 11), **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

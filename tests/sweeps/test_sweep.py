@@ -219,3 +219,20 @@ def test_a_database_that_cannot_be_written_is_one_line(sweep, sweep_path, tmp_pa
     monkeypatch.setattr("ssl_vision.sweeps.worker.Runner.run", full)
     assert sweep(sweep_path({"x": {"values": [1]}}), f"--runs_dir={tmp_path}") == 2
     assert "sweep: the sweep's database cannot be written (disk is full); repeat" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("temperature", "model.objective.temperature"), ("trainer.max_epoch", "trainer.max_epochs")],
+)
+def test_a_parameter_that_is_no_option_is_refused_before_the_first_trial(
+    sweep, tmp_path, capsys, name, meant
+):
+    file = tmp_path / "wrong.yaml"
+    file.write_text(
+        "program: ssl_vision\nmethod: grid\nmetric: {name: val/knn_top1, goal: maximize}\n"
+        f"parameters: {{{name}: {{values: [1, 2]}}}}\n"
+        'command: ["${env}", "${interpreter}", -m, "${program}", fit, "${args}"]\n'
+    )
+    assert sweep(file, "--dry_run", f"--runs_dir={tmp_path}") == 2
+    assert f"there is no option --{name}, did you mean --{meant}?" in capsys.readouterr().err

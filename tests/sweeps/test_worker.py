@@ -142,7 +142,7 @@ def test_a_trial_without_the_metric_failed_and_says_what_there_is(sweep, sweep_p
     file = sweep_path({"x": {"value": 1}}, metric={"name": "scoer", "goal": "maximize"})
     assert sweep(file, f"--runs_dir={tmp_path}") == 1
     (row,) = table(tmp_path / "trial")
-    assert (row["state"], row["note"]) == ("failed", "metrics.csv has no 'scoer'; it has score")
+    assert (row["state"], row["note"]) == ("failed", "metrics.csv has no 'scoer', did you mean 'score'?")
 
 
 def test_a_program_that_is_not_there_is_one_line(sweep, sweep_path, tmp_path, capsys):

@@ -83,7 +83,8 @@ def _stl10(folder: Path) -> Check:
 
 def _fetch(config: str, root: Path) -> str:
     option = "" if root == Path("data") else f" --data.root {root}"
-    return f"ssl-vision fit --config configs/pretrain/{config}.yaml --data.download true{option}"
+    command = f"ssl-vision fit --config configs/pretrain/{config}.yaml --data.download true{option}"
+    return f"name its directory with --root; or download and train: {command}"
 
 
 def wandb() -> Iterator[Check]:

@@ -34,7 +34,7 @@ class SplitFolders:
 
     def __init__(self, root: Path, chosen: dict[str, str]) -> None:
         if not root.is_dir():
-            raise InputError(f"no folder {root}")
+            raise InputError(f"no folder {root}: give the directory of the images with --data.root")
         self.root = root
         self.chosen = chosen
         try:

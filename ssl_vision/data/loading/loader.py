@@ -110,8 +110,10 @@ class Batches:
         global_size = batch_size * world_size
         starts = range(0, len(data) - (global_size if drop_last else world_size) + 1, global_size)
         if not starts:
+            of_each = f" on {world_size} processes" if world_size > 1 else ""
             raise InputError(
-                f"batch_size {batch_size} on {world_size} process(es) leaves no batch of {len(data)} images"
+                f"batch_size {batch_size}{of_each} is more than the {len(data)} images: "
+                f"set --data.batch_size {len(data) // world_size} or less"
             )
         self._bounds = [*starts, starts[-1] + global_size if drop_last else len(data)]
         self._device = data.store.device
