@@ -95,7 +95,7 @@ class Method(pl.LightningModule, ABC):
             processes, statistics are computed per process unless ``trainer.sync_batchnorm`` is set.
         chunk_size: number of images that pass through the network at a time; None disables chunks. It reduces
             the memory of a large batch. The objective uses the whole batch, and BatchNorm one chunk.
-        compile_mode: mode of ``torch.compile`` for the encoder, or None. ``"default"``,
+        compile_mode: mode of ``torch.compile`` for the encoder; None does not compile it. ``"default"``,
             ``"reduce-overhead"`` (CUDA graphs, for small batches) or ``"max-autotune"``. Compilation takes a
             minute at the start and does not help on a CPU. Validation is not compiled.
         cuda_graph: launch views, forward, loss, backward and update as one CUDA graph, for batches so small
