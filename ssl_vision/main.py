@@ -148,8 +148,7 @@ def _run(args: Sequence[str] | None) -> int:
                 if isinstance(report, Path) and not quiet():
                     print(f"report: {report}")
     except KeyboardInterrupt:
-        how = "; continue with --ckpt_path last" if name == "fit" else ""
-        print(f"ssl-vision {name}: interrupted{how}", file=sys.stderr)
+        print(f"ssl-vision {name}: interrupted", file=sys.stderr)
         return 130
     except Interrupted as error:
         run_again = (

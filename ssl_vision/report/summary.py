@@ -1,6 +1,6 @@
 """The opening of a page: what was trained, on which images, and how good it is."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,7 +19,18 @@ from ssl_vision.runs.registry import Run
 
 _VALIDATED, _RANK, _LOSS = map(description_of, ("val/knn_top1", "val/rankme", "train/loss"))
 
-_CONDITIONS = ("metric", "protocol", "data", "root", "folder", "settings", "split", "corruption", *VARIANTS)
+_CONDITIONS = (
+    "metric",
+    "protocol",
+    "data",
+    "root",
+    "folder",
+    "settings",
+    "split",
+    "corruption",
+    "options",
+    *VARIANTS,
+)
 """Fields of a row of evaluation.json in which a baseline equals the trained network."""
 
 BASELINES = {"untrained": "the untrained network", "pixels": "raw pixels"}
@@ -46,17 +57,29 @@ def of_several(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     """Summarise each run in a row of a table."""
     rows = []
     tested = described("headline")
+    found = {metric: [evaluated(run, metric.name) for run in runs] for metric in tested}
+    differ = {metric for metric in tested if len({_conditions(row) for row in found[metric] if row}) > 1}
     columns = ["run", "data", "objective", "seed", "epochs", f"validation {_VALIDATED.heading}"]
     columns += [*(f"test {metric.heading}" for metric in tested), "time"]
-    for run, name in zip(runs, names, strict=True):
+    for place, (run, name) in enumerate(zip(runs, names, strict=True)):
         values = [(_VALIDATED, run.last(_VALIDATED.logged_name))]
-        values += [(metric, (evaluated(run, metric.name) or {}).get("value")) for metric in tested]
-        cells = ["–" if value is None else metric.shown(value) for metric, value in values]
+        values += [(metric, (found[metric][place] or {}).get("value")) for metric in tested]
+        cells = [
+            "–" if value is None else f"{metric.shown(value)}{' *' if metric in differ else ''}"
+            for metric, value in values
+        ]
         about = [run.setting(key) for key in ("data", "objective", "seed")]
         time = "–" if run.seconds is None else clock(run.seconds)
         rows.append([name, *about, run.epoch, *cells, time])
-    caption = "Last validation, and test results of the backbone by ssl-vision evaluate"
+    caption = "Last validation, and test results of the backbone by ssl-vision evaluate."
+    if differ:
+        caption += " * Not comparable: the runs were evaluated with different options."
     return macros.table(columns, rows, caption=caption)
+
+
+def _conditions(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Conditions of a row that do not depend on where the images are."""
+    return tuple(row.get(key) for key in _CONDITIONS if key not in ("root", "folder"))
 
 
 def evaluated(run: Run, metric: str) -> dict[str, Any] | None:
@@ -100,6 +123,7 @@ def _result(run: Run, metric: MetricDescription) -> dict[str, Any] | None:
     about = [f"protocol {row.get('protocol')}"]
     about += [f"k = {row['k']}"] if "k" in row else []
     about += [f"T = {row['temperature']:g}"] if "temperature" in row else []
+    about += [row["options"]] if row.get("options") else []
     data = f"{row['data']} {row['split']}" if row.get("data") != run.setting("data") else row["split"]
     return {
         "title": metric.long_title,

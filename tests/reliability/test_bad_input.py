@@ -526,7 +526,8 @@ DATA = [
     Case(
         "absent CIFAR-10",
         "fit --data=CIFAR10 --data.root={here}",
-        r"CIFAR-10 is missing or damaged at {here}/cifar-10-batches-py; download it with .*",
+        r"CIFAR-10 is missing or damaged at {here}/cifar-10-batches-py; download it with .*, "
+        r"give the directory that contains cifar-10-batches-py with --data\.root, .*",
     ),
     Case(
         "absent CIFAR-100",

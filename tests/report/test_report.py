@@ -322,6 +322,23 @@ def test_several_runs_beside_each_other(tiny_run, tmp_path):
     assert "DCL and InfoNCE are equal with each of 2 seeds" in page.text["comparison"]
 
 
+def test_accuracies_under_different_options_are_marked_as_not_comparable(evaluated_run, tmp_path):
+    for name in ("first", "second"):
+        shutil.copytree(evaluated_run, tmp_path / name)
+    equal = page_of(tmp_path, "--embed=false", output=tmp_path / "equal.html")
+    assert "Not comparable" not in equal.text[""]
+    file = tmp_path / "second" / "evaluation.json"
+    rows = json.loads(file.read_text())
+    for row in rows:
+        if row["metric"] == "linear_top1":
+            row["options"] = "epochs 7"
+    file.write_text(json.dumps(rows))
+    other = page_of(tmp_path, "--embed=false", output=tmp_path / "other.html")
+    assert "* Not comparable: the runs were evaluated with different options." in other.text[""]
+    value = next(r["value"] for r in rows if (r["metric"], r["layer"]) == ("linear_top1", "backbone"))
+    assert other.text[""].count(f"{100 * value:.2f} *") == 2
+
+
 def test_runs_of_one_seed_are_compared_without_tests(evaluated_run, tmp_path):
     for objective in ("InfoNCE", "DCL"):
         run = shutil.copytree(evaluated_run, tmp_path / objective)

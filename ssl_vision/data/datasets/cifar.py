@@ -89,7 +89,7 @@ class CIFAR100(ImageData):
         try:
             coarse = pickle.loads(path.read_bytes(), encoding="latin1")["coarse_labels"]
         except OSError as error:
-            raise absent("CIFAR-100", path) from error
+            raise absent("CIFAR-100", path, folder=datasets.CIFAR100.base_folder) from error
         return torch.zeros(len(test.classes), dtype=torch.int64).scatter_(
             0, test.labels, torch.tensor(coarse)
         )
@@ -112,6 +112,6 @@ def _read(name: str, reader: Any, root: Path, split: Split) -> Images:
     try:
         data = reader(root, train=split == "train")
     except RuntimeError as error:
-        raise absent(name, root / reader.base_folder) from error
+        raise absent(name, root / reader.base_folder, folder=reader.base_folder) from error
     images = torch.from_numpy(data.data).permute(0, 3, 1, 2).contiguous()
     return Images(images, torch.tensor(data.targets), tuple(data.classes))

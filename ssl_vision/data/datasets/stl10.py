@@ -92,7 +92,7 @@ class STL10(ImageData):
     def _file(self, name: str) -> Path:
         path = self.folder / name
         if not path.is_file():
-            raise absent("STL-10", path)
+            raise absent("STL-10", path, folder=self.folder.name)
         return path
 
     def _labels(self, part: str, count: int) -> Tensor:

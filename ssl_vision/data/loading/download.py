@@ -53,11 +53,18 @@ def _md5(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def absent(name: str, path: Path) -> InputError:
-    """The error for a data set, or a file of it, that is not at `path` or is damaged there."""
+def absent(name: str, path: Path, *, folder: str | None = None) -> InputError:
+    """The error for a data set, or a file of it, that is not at `path` or is damaged there.
+
+    Args:
+        name: name of the data set.
+        path: where it was expected.
+        folder: name of its folder below ``--data.root``; None if it has none.
+    """
+    directory = "its directory" if folder is None else f"the directory that contains {folder}"
     return InputError(
         f"{name} is missing or damaged at {path}; download it with --data.download true, "
-        "give its directory with --data.root, or start without a download with --data Digits"
+        f"give {directory} with --data.root, or start without a download with --data Digits"
     )
 
 
