@@ -94,6 +94,9 @@ def _sentence(context: ReportContext) -> str:
     run = context.run
     epochs, planned = run.epoch, run.setting("epochs")
     length = f"{epochs} of {planned} epochs" if planned and planned != epochs else f"{epochs} epochs"
+    limit = run.setting("trainer.limit_train_batches")
+    if limit not in (None, 1.0):
+        length += f" of {limit:g} batches" if limit > 1 else f" of {100 * limit:g} % of the batches"
     method, objective = run.setting("model"), run.setting("objective")
     temperature = run.setting("model.objective.temperature")
     if temperature is not None:
@@ -104,8 +107,8 @@ def _sentence(context: ReportContext) -> str:
         count = f"{len(context.images().split('pretrain')):,} images of "
     encoder = " ".join(filter(None, ["the encoder", run.described("model.encoder")]))
     return (
-        f"{by} pretrained {encoder} on {count}{run.setting('data')} for {length}, in batches of "
-        f"{run.setting('batch_size')} and with seed {run.setting('seed')}."
+        f"{by} pretrained {encoder} on {count}{run.setting('data')} for {length}, with "
+        f"{run.setting('batch_size')} images per batch and seed {run.setting('seed')}."
     )
 
 

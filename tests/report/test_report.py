@@ -148,7 +148,8 @@ def test_the_opening_states_what_was_trained_and_how_good_it_is(evaluated_run, p
     accuracy = {row["metric"]: row for row in run.evaluation if row["layer"] == "backbone"}
     trained = (
         "SimCLR with MACL (temperature 0.1) pretrained the encoder ResNet (depth 18, width 4, stem small, "
-        "in_channels 3) on 1,437 images of Digits for 2 epochs, in batches of 64 and with seed 0."
+        "in_channels 3) on 1,437 images of Digits for 2 epochs of 4 batches, with 64 images per batch and "
+        "seed 0."
     )
     assert trained in opening
     assert "kNN top-1protocol macl, k = 5, T = 0.1" in opening
