@@ -110,7 +110,7 @@ def in_small(words):
     """A command of ssl-vision with options behind it that make it quick."""
     if words[0] == "fit":
         data = [] if any("data/folder.yaml" in word for word in words) else ["--data=Digits"]
-        begin = [] if "--ckpt_path" in words else ["--overwrite=true"]
+        begin = [] if "--ckpt_path" in words or not words[1].startswith("-") else ["--overwrite=true"]
         return [*words, *data, *FIT, *begin]
     if words[0] == "evaluate" and "--protocol" not in words:
         return [*words, "--probe.epochs=1", "--baselines=false"]

@@ -28,7 +28,7 @@ def test_the_demo_prints_results_and_no_warning_of_another(tmp_path):
     args = [option for option in TINY if "progress" not in option]
     fit = run("fit", *args, f"--runs_dir={tmp_path}", "--name=demo", "--trainer.max_epochs=1")
     assert [line for line in fit.stderr.splitlines() if not OURS.match(line)] == []
-    assert fit.stdout.startswith("demo: 1 epochs in ")
+    assert fit.stdout.startswith("demo: 1 epoch in ")
     evaluate = run("evaluate", str(tmp_path / "demo"), "--probe.epochs=2")
     assert [line for line in evaluate.stderr.splitlines() if not OURS.match(line)] == []
     assert evaluate.stdout.startswith("Digits: test split (360 images)")

@@ -216,5 +216,6 @@ def _same(name: str, other: str) -> bool:
 def _refusal(name: str, where: object) -> InputError:
     return InputError(
         f"{where}: names the class {name}, which is not part of ssl_vision; "
-        f"if you trust its code, add {_OPTION} {name}, or allowed=['{name}'] in Python"
+        f"if you trust its code, add {_OPTION} {name}; in Python, give allowed=['{name}'], "
+        f"or allow_class=['{name}'] to ssl_vision.evaluate"
     )

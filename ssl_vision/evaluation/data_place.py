@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ssl_vision.data import HuggingFace, ImageData, ImageFolder, Torchvision
+from ssl_vision.data import HuggingFace, ImageData, ImageFolder, Shards, Torchvision
 from ssl_vision.runs.evaluation_file import own_data
 from ssl_vision.runs.folder import below_home, significant
 
@@ -15,6 +15,8 @@ def same_data(own: Mapping[str, Any], data: ImageData) -> bool:
     options = own.get("init_args") or {}
     if isinstance(data, (HuggingFace, Torchvision)):
         return type(data).__name__ == name and data.title in (options.get("name"), options.get("path"))
+    if isinstance(data, Shards):
+        return type(data).__name__ == name and _at(options, data)
     if not isinstance(data, ImageFolder):
         return type(data).__name__ == name
     return type(data).__name__ == name and _at(options, data) and options.get("test", "test") == data.test
@@ -49,6 +51,8 @@ def data_place(
         place["root"] = str(mine["root"]) if _at(mine, data) else below_home(str(data.root.resolve()))
     if isinstance(data, ImageFolder):
         place["folder"] = data.test if data.eval_split == "test" else data.val_folder
+    if isinstance(data, Shards):
+        place["folder"] = data.patterns[data.eval_split]
     before, now = (significant({"data": each}) for each in (stored, given))
     names = {key: key.removeprefix("data.").removeprefix("init_args.") for key in now}
     changed = [key for key in now if before.get(key) != now[key] and names[key] not in _NO_SETTINGS]

@@ -93,7 +93,7 @@ def test_the_refusal_says_what_to_do_and_that_helps(tiny_run, marker):
     objective_is({"class_path": "evil_module.Loss"})(checkpoint.config)
     checkpoint.state.pop("objective.rule.alpha", None)
     with pytest.raises(
-        InputError, match=r"names the class evil_module\.Loss.*add --allow_class evil_module\.Loss$"
+        InputError, match=r"names the class evil_module\.Loss.*add --allow_class evil_module\.Loss;"
     ):
         trained_model(checkpoint)
     model = untrained_model(checkpoint.config, allowed=["evil_module.Loss"])

@@ -394,3 +394,16 @@ def test_a_value_out_of_range_is_refused_by_name(field, value):
 def test_a_view_of_one_pixel_cannot_be_blurred():
     with pytest.raises(InputError, match=r"views\.blur"):
         Views(size=1, blur=0.5)
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        torch.zeros(2, 3, 8, 8),
+        torch.zeros(2, 8, 8, 3, dtype=torch.uint8),
+        torch.zeros(3, 8, 8, dtype=torch.uint8),
+    ],
+)
+def test_only_uint8_images_with_the_channels_first_are_made_plain(images):
+    with pytest.raises(InputError, match=r"images must be uint8 \(N, 3, H, W\), not torch\."):
+        Views(size=8).plain(images)

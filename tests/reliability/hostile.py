@@ -207,8 +207,8 @@ def lines_of(error: str) -> list[str]:
 
 
 NOTES = re.compile(
-    r"^\S+:\d+: \w*Warning: |^  \S*warn\w*\(|: skipped: |is left out: |^`Trainer\(|^backbone (and|from) |"
-    r"^continuing from |^no checkpoint in |^Loaded model weights |not readable \(\w+\), made again$|"
+    r"^\S+:\d+: \w*Warning: |^warning: |^  \S*warn\w*\(|: skipped: |is left out: |^`Trainer\(|"
+    r"^backbone (and|from) |^continuing from |^no checkpoint in |^Loaded model weights |not readable \(\w+\), made again$|"
     r"^features not kept: "
 )
 

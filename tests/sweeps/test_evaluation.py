@@ -75,6 +75,7 @@ def stubs(tmp_path, monkeypatch):
             return CommandLine(words, words)
 
         monkeypatch.setattr(evaluation, "evaluation_line", line)
+        monkeypatch.setattr("ssl_vision.sweeps.sweep._check_parameters", lambda file: None)  # fit has no x
         return [str(tmp_path / "trial.yaml"), f"--runs_dir={tmp_path}", "--workers=1", "--evaluate=macl"]
 
     return make

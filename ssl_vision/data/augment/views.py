@@ -12,6 +12,7 @@ from ssl_vision.data.augment.options import ViewOptions
 from ssl_vision.data.augment.parameters import ViewParameters, sample_parameters
 from ssl_vision.data.augment.rendering import Normalization, plan_steps, render
 from ssl_vision.data.random import Stream, states
+from ssl_vision.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,17 @@ class Views(ViewOptions):
         """Resize (antialiased bilinear) and normalise whole images, for evaluation.
 
         Args:
-            images: (N, C, H, W) uint8.
+            images: (N, C, H, W) uint8. Images that are not square are distorted.
 
         Returns:
             (N, C, size, size) float32.
+
+        Raises:
+            InputError: `images` has another type or shape.
         """
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != self.channels:
+            expected = f"uint8 (N, {self.channels}, H, W)"
+            raise InputError(f"images must be {expected}, not {images.dtype} {tuple(images.shape)}")
         pixels = images.float().div_(255.0)
         if images.shape[-2:] != (self.size, self.size):
             pixels = F.interpolate(pixels, size=(self.size, self.size), mode="bilinear", antialias=True)
