@@ -148,7 +148,8 @@ def _run(args: Sequence[str] | None) -> int:
                 if isinstance(report, Path) and not quiet():
                     print(f"report: {report}")
     except KeyboardInterrupt:
-        print(f"ssl-vision {name}: interrupted", file=sys.stderr)
+        how = "; the same command with --ckpt_path last continues" if name == "fit" else ""
+        print(f"ssl-vision {name}: interrupted{how}", file=sys.stderr)
         return 130
     except Interrupted as error:
         run_again = (

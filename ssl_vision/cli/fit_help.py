@@ -1,10 +1,15 @@
 """Help of ``fit``: the most common options, and the options of one class, without importing torch."""
 
+import json
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from ssl_vision.cli.choices import CHOICES, Choice, choice, default_class, defaults, known_options
 from ssl_vision.cli.import_paths import dotted
@@ -153,24 +158,62 @@ def short_help(args: Sequence[str] = ()) -> str:
     """Return the most common options in groups, each with its default and one sentence.
 
     Args:
-        args: arguments of ``fit``, which choose the classes whose options are listed.
+        args: arguments of ``fit``. They and their config files choose the classes whose options are listed,
+            and replace defaults.
+
+    Raises:
+        InputError: a config file cannot be read.
     """
+    args = [*_of_configs(args), *args]
     chosen = {
         f"{key}.{option.name}": option
         for key in ("data", "model", "model.encoder", "model.objective")
         if (owner := CHOICES[key.rpartition(".")[2]].classes.get(_chosen(key, args) or ""))
         for option in owner.options
     }
-    lines = ["usage: ssl-vision fit [--config FILE] [--OPTION VALUE ...] (with the defaults)"]
+    whose = "the values of this command" if set(args) - {"-h", "--help"} else "the defaults"
+    lines = [f"usage: ssl-vision fit [--config FILE] [--OPTION VALUE ...] (with {whose})"]
     for group, names in GROUPS.items():
         names = (*names, "data.root") if group == "data" and "data.root" in chosen else names
-        lines += ["", f"{group}:", *_table(listed(name, chosen.get(name)) for name in names)]
+        options = (listed(name, chosen.get(name)) for name in names)
+        shown = (each._replace(default=_chosen(each.name, args) or each.default) for each in options)
+        lines += ["", f"{group}:", *_table(shown)]
     lines += [
         "",
         "A class comes before its options: --data CIFAR10 --data.root DIR. Options of a",
         "class: --data.help CIFAR10, --model.objective.help MACL. All: --help all.",
     ]
     return "\n".join(lines)
+
+
+def _of_configs(args: Sequence[str]) -> Iterator[str]:
+    """Yield the options of the config files that the arguments name, as arguments.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    for arg, following in pairwise([*args, ""]):
+        key, equals, file = arg.partition("=")
+        if key == "--config":
+            try:
+                content = yaml.safe_load(Path(file if equals else following).read_text(encoding="utf-8"))
+            except (OSError, ValueError, yaml.YAMLError) as error:
+                raise InputError(f"{file or following}: {' '.join(str(error).split())}") from error
+            if isinstance(content, Mapping):
+                yield from _options(content)
+
+
+def _options(config: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Yield the values of a config as arguments."""
+    for key, value in config.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping):
+            if "class_path" in value:
+                yield f"--{name}={str(value['class_path']).rpartition('.')[2]}"
+            inner = value.get("init_args") or {} if "class_path" in value else value
+            yield from _options(inner, f"{name}.")
+        else:
+            yield f"--{name}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def listed(name: str, known: Option | None = None) -> Option:

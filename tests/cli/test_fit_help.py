@@ -4,6 +4,7 @@ import inspect
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import jsonargparse
 import pytest
@@ -261,6 +262,22 @@ def test_the_short_help_lists_the_options_of_the_chosen_class():
     assert re.search(r"--data\.root data ", cifar)
     assert re.search(r"--data\.views\.size 16 ", short_help())
     assert "--data.root " not in short_help().partition("A class comes before")[0]
+
+
+def test_the_short_help_shows_the_values_of_a_config_file_and_of_options(parsed, monkeypatch):
+    file = str(Path(__file__).parents[2] / "configs" / "pretrain" / "cifar10_narrow.yaml")
+    args = ["--config", file, "--trainer.max_epochs=7"]
+    config = parsed(*args)
+    lines = short_help([*args, "--help"]).splitlines()
+    shown = {line.split()[0]: line.split()[1] for line in lines if line.startswith("  --")}
+    assert shown["--data"] == config["data"]["class_path"].rpartition(".")[2] == "CIFAR10"
+    assert shown["--data.batch_size"] == str(config["data"]["init_args"]["batch_size"]) == "256"
+    assert shown["--trainer.max_epochs"] == str(config["trainer"]["max_epochs"]) == "7"
+    assert shown["--trainer.precision"] == config["trainer"]["precision"] == "bf16-mixed"
+    assert shown["--model.optimizer.schedule"] == "cosine"
+    assert shown["--metrics.k"] == str(config["metrics"]["k"])
+    with pytest.raises(InputError, match=r"nowhere\.yaml"):
+        short_help(["--config=nowhere.yaml", "--help"])
 
 
 @pytest.mark.parametrize("word", ["data", "nonsense"])

@@ -221,7 +221,10 @@ def test_several_writers_leave_one_complete_file(tmp_path):
 
     with ThreadPoolExecutor(4) as pool:
         loaded = list(pool.map(write, range(24)))
-    assert all(len(set(arrays["numbers"])) == 1 for arrays in loaded)
+    last = load_arrays(file)
+    assert last is not None
+    complete = [arrays["numbers"] for arrays in [*loaded, last] if arrays is not None]
+    assert all(len(set(numbers)) == 1 for numbers in complete)
     assert list(file.parent.iterdir()) == [file]
 
 

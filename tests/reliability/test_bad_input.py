@@ -683,12 +683,12 @@ CHECKPOINTS = [
             (
                 "ssl_vision.methods.SimCLR",
                 "no.such.Class",
-                r".*names the class no\.such\.Class, .*--allow_class no\.such\.Class, or .*",
+                r".*names the class no\.such\.Class, .*--allow_class no\.such\.Class; .*",
             ),
             (
                 "ssl_vision.objectives.MACL",
                 "no.such.Class",
-                r".*names the class no\.such\.Class, .*--allow_class no\.such\.Class, or .*",
+                r".*names the class no\.such\.Class, .*--allow_class no\.such\.Class; .*",
             ),
         ]
     ),

@@ -17,7 +17,11 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def load_arrays(file: Path) -> Arrays | None:
-    """Map the arrays of a file into memory; return None if there is no such file or it is damaged."""
+    """Map the arrays of a file into memory.
+
+    Returns:
+        The arrays; None if there is no such file, it is damaged, or it is replaced while it is opened.
+    """
     try:
         stored = torch.load(file, mmap=True, weights_only=True)
         arrays = {name: values.numpy() for name, values in stored["arrays"].items()}
@@ -29,7 +33,7 @@ def load_arrays(file: Path) -> Arrays | None:
 def store_arrays(file: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays to a file, unless its directory is not writable.
 
-    The file is renamed when it is complete, and several processes may write it at once.
+    The file is renamed when it is complete. If several processes write it at once, at least one succeeds.
     """
     partial = file.with_name(f"{file.name}.{secrets.token_hex(4)}.partial")
     tensors = {name: torch.from_numpy(values) for name, values in arrays.items()}
@@ -41,7 +45,7 @@ def store_arrays(file: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
             os.fsync(stream.fileno())
         os.replace(partial, file)
     with suppress(OSError):
-        for unfinished in file.parent.glob(f"{file.name}.*.partial"):  # of this process or a killed one
+        for unfinished in file.parent.glob(f"{file.name}.*.partial"):  # killed writers leave theirs
             unfinished.unlink(missing_ok=True)
 
 
