@@ -252,6 +252,7 @@ def test_every_objective_takes_thirty_steps_on_cifar10(file, data_root, tmp_path
     assert not any(torch.equal(trained.state[name], begun[name]) for name in weights)
 
 
+@pytest.mark.long
 @pytest.mark.realdata
 @pytest.mark.parametrize("name", FIVE)
 def test_thirty_steps_on_cifar10_align_the_views(cifar_runs, name):

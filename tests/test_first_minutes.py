@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 from settings import TINY
 
 OURS = re.compile(
@@ -24,6 +25,7 @@ def run(*args):
     return result
 
 
+@pytest.mark.long
 def test_the_demo_prints_results_and_no_warning_of_another(tmp_path):
     args = [option for option in TINY if "progress" not in option]
     fit = run("fit", *args, f"--runs_dir={tmp_path}", "--name=demo", "--trainer.max_epochs=1")

@@ -437,6 +437,7 @@ def test_help_needs_no_torch():
 
 
 @FORKS
+@pytest.mark.long
 def test_in_earnest_on_the_digits(paper, capsys):
     """Two runs that are done, and one that fit refuses; then nothing is left to do."""
     args = ["reproduce", paper, "--budget=small", "--cells=InfoNCE", "--workers=1"]

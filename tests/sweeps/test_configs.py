@@ -58,7 +58,21 @@ def covering(trials):
         seen |= values
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+LIKE_ANOTHER = (
+    "choosing_cifar10",
+    "choosing_cifar100",
+    "reclaim_negatives",
+    "reclaim_weight",
+    "unified_gradient_margin",
+)
+"""Files with the options of another file."""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.long] if path.stem in LIKE_ANOTHER else []) for path in FILES],
+    ids=lambda path: path.stem,
+)
 def test_fit_takes_every_value(path, monkeypatch, tmp_path):
     def stop(self):
         raise Parsed
