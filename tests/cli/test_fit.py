@@ -181,6 +181,18 @@ def test_a_folder_that_holds_a_run_is_never_overwritten_unasked(tmp_path, capsys
     assert config["model"]["init_args"]["optimizer"]["lr"] == 0.5
 
 
+def test_the_directory_of_a_run_that_stopped_before_its_first_step_is_reused(tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise RuntimeError("before the first step")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Contrastive, "forward", stop)
+        assert fit(tmp_path, "--trainer.max_epochs=1") != 0
+    assert (tmp_path / "run" / "config.yaml").exists()
+    assert fit(tmp_path, "--trainer.max_epochs=1") == 0
+    assert len(rows(tmp_path / "run")) == 4
+
+
 def test_last_never_deletes_what_a_run_checkpointed(tmp_path, capsys):
     assert fit(tmp_path, "--trainer.max_epochs=1") == 0
     checkpoints = tmp_path / "run" / "checkpoints"
