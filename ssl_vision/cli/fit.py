@@ -272,20 +272,12 @@ class RunCLI(LightningCLI):
         loggers += given if isinstance(given, list) else [given] if isinstance(given, Logger) else []
         fresh = config.ckpt_path is None
         tracking: list[pl.Callback] = []
-        every, epochs = config.trainer.check_val_every_n_epoch, config.trainer.max_epochs
-        if every and epochs and 0 < epochs < every:
-            rank_zero_info(f"validating after epoch {epochs}, the last, instead of every {every} epochs")
-            kwargs["check_val_every_n_epoch"] = epochs
         if self.wandb_mode:
             wandb = mirror(self.folder, self.plain_config, mode=self.wandb_mode, fresh=fresh)
             loggers.append(wandb)
             tracking.append(WandbCallback(wandb, self.folder, artifacts=config.wandb_artifacts))
         record = RunRecord(self.folder, self.plain_config, fresh=fresh, check=self.check)
-        own: list[pl.Callback] = [
-            self.start,
-            Times(),
-            Memory(),
-        ]
+        own: list[pl.Callback] = [self.start, Times(), Memory()]
         has_objective = "objective" in dict(self.model.named_children())
         own += [ObjectiveStatistics(), WeightHistogram(log)] if has_objective else []
         own += [SkipNonFiniteSteps(config.patience, objective="objective" if has_objective else None)]
@@ -304,6 +296,10 @@ class RunCLI(LightningCLI):
         if shown and not any(isinstance(callback, ProgressBar) for callback in theirs):
             own.append(RunBar(log))
         self.trainer_defaults["callbacks"] = own
+        every, epochs = config.trainer.check_val_every_n_epoch, config.trainer.max_epochs
+        if every and epochs and 0 < epochs < every:
+            rank_zero_info(f"validating after epoch {epochs}, the last, instead of every {every} epochs")
+            kwargs["check_val_every_n_epoch"] = epochs
         plugins = config.trainer.plugins
         plugins = [*(plugins if isinstance(plugins, list) else [plugins] if plugins else []), files]
         return super().instantiate_trainer(
@@ -321,8 +317,8 @@ class RunCLI(LightningCLI):
         if not self.trainer.is_global_zero:
             return
         if self.config_init["fit"].report:
-            allowed = list(class_paths(self.plain_config))  # all named in the user's own command
-            self.page = {"path": self.folder.path, "data": self.datamodule, "allowed": allowed}
+            allow_class = list(class_paths(self.plain_config))  # all named in the user's own command
+            self.page = {"path": self.folder.path, "data": self.datamodule, "allow_class": allow_class}
         if quiet():
             self.message = str(self.folder.path)
             return

@@ -161,7 +161,7 @@ def _cells(row: Mapping[str, Any], metric: SweepMetric, accuracies: Collection[s
         if key in (metric.name, *accuracies):
             cells[titled(key)] = "" if value is None else description_of(key).shown(value, ".4g")
         else:
-            cells[key] = str(value or "") if value is None or isinstance(value, str) else short_value(value)
+            cells[key] = "" if value is None else value if isinstance(value, str) else short_value(value)
     return cells
 
 

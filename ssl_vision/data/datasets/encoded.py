@@ -12,7 +12,6 @@ from ssl_vision.data.datasets.map_style import DatasetImages
 from ssl_vision.data.loading.decoding import PixelRange, corrupt, read_content
 from ssl_vision.data.loading.listing import Listing
 from ssl_vision.data.loading.reduced import reduced_square
-from ssl_vision.errors import InputError
 
 
 class Files(Protocol):
@@ -134,26 +133,3 @@ def encoded_images(
         decoder, (3, side, side), labels, classes, torch.arange(len(labels)), workers=workers,
         digest=f"{files.digest()} {side} {pixel_range}",
     )  # fmt: skip
-
-
-def worker_processes(chosen: int | None, devices: int | None) -> int:
-    """Return the number of processes that decode for one device: by default, its share of the cores.
-
-    Args:
-        chosen: The number, or None for the default.
-        devices: Number of devices of this machine; None outside training, for the processes of torchrun.
-    """
-    if chosen is not None:
-        return chosen
-    devices = devices or int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    return max(1, len(os.sched_getaffinity(0)) // devices)
-
-
-def check_workers(chosen: int | None) -> None:
-    """Check the option `workers`.
-
-    Raises:
-        InputError: it is negative.
-    """
-    if chosen is not None and chosen < 0:
-        raise InputError(f"workers must be 0 or more, not {chosen}")

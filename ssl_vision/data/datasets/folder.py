@@ -11,7 +11,7 @@ import torch
 
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData
-from ssl_vision.data.datasets.encoded import ListedFiles, check_workers, encoded_images, worker_processes
+from ssl_vision.data.datasets.encoded import ListedFiles, encoded_images
 from ssl_vision.data.datasets.map_style import DatasetImages
 from ssl_vision.data.datasets.split_folders import SplitFolders
 from ssl_vision.data.images import Images
@@ -25,6 +25,7 @@ from ssl_vision.data.loading.fingerprint import (
 )
 from ssl_vision.data.loading.listing import Listing, list_images
 from ssl_vision.data.loading.prefetch import ahead
+from ssl_vision.data.loading.worker_processes import check_workers, worker_processes
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked

@@ -9,12 +9,13 @@ import torch
 
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS
-from ssl_vision.data.datasets.encoded import check_workers, encoded_images, worker_processes
+from ssl_vision.data.datasets.encoded import encoded_images
 from ssl_vision.data.images import Images
 from ssl_vision.data.loading.decoded_cache import cache_place
 from ssl_vision.data.loading.decoding import PixelRange
 from ssl_vision.data.loading.fingerprint import FileRecord, Fingerprint, digest_of_content
 from ssl_vision.data.loading.tar_index import TarIndex, index_tars
+from ssl_vision.data.loading.worker_processes import check_workers, worker_processes
 from ssl_vision.data.module import ImageData, Split
 from ssl_vision.errors import InputError
 

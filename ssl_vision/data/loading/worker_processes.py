@@ -1,5 +1,6 @@
 """Batches that are decoded in worker processes."""
 
+import os
 import signal
 import warnings
 from collections.abc import Iterator
@@ -38,6 +39,29 @@ class _BatchesOfRows(Dataset[_Decoded]):
             except InputError as error:
                 return _Decoded(None, [str(error)])
         return _Decoded(Batch(images, self.data.labels[rows], rows), [str(each.message) for each in caught])
+
+
+def worker_processes(chosen: int | None, devices: int | None) -> int:
+    """Return the number of processes that decode for one device: by default, its share of the cores.
+
+    Args:
+        chosen: The number, or None for the default.
+        devices: Number of devices of this machine; None outside training, for the processes of torchrun.
+    """
+    if chosen is not None:
+        return chosen
+    devices = devices or int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return max(1, len(os.sched_getaffinity(0)) // devices)
+
+
+def check_workers(chosen: int | None) -> None:
+    """Check the option `workers`.
+
+    Raises:
+        InputError: it is negative.
+    """
+    if chosen is not None and chosen < 0:
+        raise InputError(f"workers must be 0 or more, not {chosen}")
 
 
 def decoded_ahead(data: Images, shares: Iterator[Tensor], *, pin: bool) -> Iterator[Batch]:
