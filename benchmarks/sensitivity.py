@@ -65,7 +65,7 @@ def measured(run: Run, images: int, root: str | None) -> dict[Choice, float]:
     checkpoint = read_checkpoint(run.folder.path)
     if root is not None:
         checkpoint.config["data"]["init_args"]["root"] = root
-    data: ImageData = built(pl.LightningDataModule, "data", checkpoint.config, where=run.name, allowed=())
+    data: ImageData = built(pl.LightningDataModule, "data", checkpoint.config, where=run.name, allow_class=())
     model = trained_model(checkpoint)
     found: dict[Choice, float] = {}
     for name in ("train", "test"):

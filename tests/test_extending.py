@@ -79,8 +79,8 @@ def test_the_encoder_trains_with_its_feature_maps_and_is_exported(here):
     allow = "my_encoder.Stages"
     assert main(["export", "runs/stages", f"--allow_class={allow}"]) == 0
     card = (here / "runs" / "stages" / "backbone.safetensors.md").read_text()
-    assert 'load_encoder("backbone.safetensors", allowed=["my_encoder.Stages"])' in card
-    backbone = load_encoder(here / "runs" / "stages" / "backbone.safetensors", allowed=[allow])
+    assert 'load_encoder("backbone.safetensors", allow_class=["my_encoder.Stages"])' in card
+    backbone = load_encoder(here / "runs" / "stages" / "backbone.safetensors", allow_class=[allow])
     features, maps = backbone.forward_intermediates(torch.rand(2, 3, 32, 32))
     assert features.shape == (2, backbone.num_features) == (2, 32)
     assert [each.shape[2] for each in maps] == [16, 8, 4, 2]

@@ -54,13 +54,13 @@ def allowed_classes(args: Sequence[str]) -> list[str]:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument(_OPTION, action="append", default=[])
     try:
-        allowed: list[str] = parser.parse_known_args(list(args))[0].allow_class
+        allow_class: list[str] = parser.parse_known_args(list(args))[0].allow_class
     except argparse.ArgumentError as error:
         raise InputError(str(error)) from error
-    for name in allowed:
+    for name in allow_class:
         if not dotted(name):
             raise InputError(f"{_OPTION} {name}: expected module.Class")
-    return allowed
+    return allow_class
 
 
 def class_paths(config: Any) -> Iterator[str]:
@@ -79,7 +79,7 @@ def outside_classes(config: Any) -> list[str]:
 
 
 def resolved(
-    kind: type[Any], key: str, config: Mapping[str, Any], *, where: object, allowed: Collection[str]
+    kind: type[Any], key: str, config: Mapping[str, Any], *, where: object, allow_class: Collection[str]
 ) -> dict[str, Any]:
     """Return a section of a stored config with full class paths and all default values.
 
@@ -88,18 +88,20 @@ def resolved(
         key: name of the section.
         config: the stored config.
         where: its file, for error messages.
-        allowed: classes outside this package that the section may name.
+        allow_class: classes outside this package that the section may name.
 
     Raises:
         InputError: the section names a class that is not allowed, or is not valid.
     """
-    parser, parsed = _parse(kind, key, config, where, allowed)
+    parser, parsed = _parse(kind, key, config, where, allow_class)
     dumped = parser.dump(parsed, skip_unset=False, skip_validation=True)
     section: dict[str, Any] = yaml.safe_load(dumped)[key]
     return section
 
 
-def built(kind: Any, key: str, config: Mapping[str, Any], *, where: object, allowed: Collection[str]) -> Any:
+def built(
+    kind: Any, key: str, config: Mapping[str, Any], *, where: object, allow_class: Collection[str]
+) -> Any:
     """Build the object described by a section of a stored config.
 
     If the object has a ``seed`` that is null, the seed of the run is used. timm encoders are built without
@@ -110,12 +112,12 @@ def built(kind: Any, key: str, config: Mapping[str, Any], *, where: object, allo
         key: name of the section.
         config: the stored config.
         where: its file, for error messages.
-        allowed: classes outside this package that the section may name.
+        allow_class: classes outside this package that the section may name.
 
     Raises:
         InputError: the section names a class that is not allowed, or is not valid.
     """
-    parser, parsed = _parse(kind, key, config, where, allowed)
+    parser, parsed = _parse(kind, key, config, where, allow_class)
     try:
         options = parsed[key].init_args
         if "seed" in options and options.seed is None:
@@ -127,10 +129,10 @@ def built(kind: Any, key: str, config: Mapping[str, Any], *, where: object, allo
 
 
 def _parse(
-    kind: Any, key: str, config: Mapping[str, Any], where: object, allowed: Collection[str]
+    kind: Any, key: str, config: Mapping[str, Any], where: object, allow_class: Collection[str]
 ) -> tuple[jsonargparse.ArgumentParser, Namespace]:
     section = copy.deepcopy(config[key])
-    _check_names(_without_folders(section), where, allowed)
+    _check_names(_without_folders(section), where, allow_class)
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     # Unlike add_subclass_arguments, this does not accept the path of another config file as a value.
     parser.add_argument(f"--{key}", type=kind, required=True)
@@ -139,7 +141,7 @@ def _parse(
     except Exception as error:  # raised by any class in the config
         raise InputError(f"{where}: the run's config has no valid {key}: {one_line(str(error))}") from error
     for name in class_paths(parsed.as_dict()):  # short names are resolved and their modules imported by now
-        if not _registered(name) and not any(_same(name, other) for other in allowed):
+        if not _registered(name) and not any(_same(name, other) for other in allow_class):
             raise _refusal(name, where)
     return parser, parsed
 
@@ -154,36 +156,36 @@ def _disable_downloads(section: Any) -> None:
         _disable_downloads(value)
 
 
-def _check_names(section: Any, where: object, allowed: Collection[str]) -> None:
+def _check_names(section: Any, where: object, allow_class: Collection[str]) -> None:
     """Check all names that the parser may import, and that no value is the path of another config file."""
     for name in dotted_names(section):
-        if name not in allowed and not _registered(name):
+        if name not in allow_class and not _registered(name):
             raise _refusal(name, where)
-    for value in _string_values(section, allowed):
+    for value in _string_values(section, allow_class):
         path = os.path.expanduser(value)
         if os.path.exists(path) and not os.path.isdir(path):
             raise InputError(f"{where}: the value {value} of an option is the path of a file")
 
 
-def _string_values(section: Any, allowed: Collection[str]) -> Iterator[str]:
+def _string_values(section: Any, allow_class: Collection[str]) -> Iterator[str]:
     """Iterate over the strings in a section, except for options of allowed classes, which may be files."""
     if isinstance(section, str):
         yield section
         inner = yaml_texts(section)
         if isinstance(inner, (dict, list)):
-            yield from _string_values(inner, allowed)
+            yield from _string_values(inner, allow_class)
     elif isinstance(section, list):
         for value in section:
-            yield from _string_values(value, allowed)
+            yield from _string_values(value, allow_class)
     elif isinstance(section, dict):
-        trusted = section.get("class_path") in allowed
+        trusted = section.get("class_path") in allow_class
         for key, value in section.items():
             options = value if trusted and key == "init_args" and isinstance(value, dict) else None
             values = (
                 [option for option in options.values() if isinstance(option, dict)] if options else [value]
             )
             for checked in values:
-                yield from _string_values(checked, allowed)
+                yield from _string_values(checked, allow_class)
 
 
 def _without_folders(section: Any) -> Any:
@@ -216,6 +218,5 @@ def _same(name: str, other: str) -> bool:
 def _refusal(name: str, where: object) -> InputError:
     return InputError(
         f"{where}: names the class {name}, which is not part of ssl_vision; "
-        f"if you trust its code, add {_OPTION} {name}; in Python, give allowed=['{name}'], "
-        f"or allow_class=['{name}'] to ssl_vision.evaluate"
+        f"if you trust its code, add {_OPTION} {name}; in Python, give allow_class=['{name}']"
     )

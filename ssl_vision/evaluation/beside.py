@@ -33,7 +33,7 @@ def beside(
     device: torch.device,
     cache: FeatureCache | None,
     seed: int,
-    allowed: Collection[str],
+    allow_class: Collection[str],
 ) -> list[Network]:
     """Build the networks of ``--beside NAME=FILE``.
 
@@ -48,7 +48,7 @@ def beside(
         device: where the networks run.
         cache: where features are stored, or None.
         seed: seed of random views.
-        allowed: classes outside this package that the files may name.
+        allow_class: classes outside this package that the files may name.
 
     Raises:
         InputError: a name is invalid or occurs twice, or a file cannot be used.
@@ -63,7 +63,7 @@ def beside(
         if any(name == network.name for network in networks):
             raise InputError(f"--beside: two networks are named {name}")
         with local_file(file) as path:
-            encoder, description, seen, epoch = _read(path.expanduser(), splits, own, allowed)
+            encoder, description, seen, epoch = _read(path.expanduser(), splits, own, allow_class)
         made = FeatureExtractor(
             encoder.to(device), seen,
             description=description, layers=("backbone",), cache=cache, seed=seed,
@@ -73,14 +73,14 @@ def beside(
 
 
 def _read(
-    path: Path, splits: Splits, own: Callable[[], Encoder], allowed: Collection[str]
+    path: Path, splits: Splits, own: Callable[[], Encoder], allow_class: Collection[str]
 ) -> tuple[Encoder, Any, Splits, int]:
     """Return the encoder of a file, its description, the images as it expects them, and its epoch."""
     if path.is_dir() or is_checkpoint(path):
         checkpoint = read_checkpoint(path)
-        (encoder, about), epoch = pretrained(checkpoint, allowed=allowed)[1], checkpoint.epoch
+        (encoder, about), epoch = pretrained(checkpoint, allow_class=allow_class)[1], checkpoint.epoch
     elif has_description(path):
-        (encoder, about), epoch = read_backbone(path, allowed=allowed), 0
+        (encoder, about), epoch = read_backbone(path, allow_class=allow_class), 0
     else:
         encoder = own()
         options = "the encoder that is evaluated"

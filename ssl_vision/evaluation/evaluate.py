@@ -98,11 +98,11 @@ def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> Evaluated
     """
     remote = args[0].startswith(SCHEME)
     checkpoint = read_checkpoint(fetched_checkpoint(args[0]) if remote else args[0])
-    allowed = allowed_classes(args)
+    allow_class = allowed_classes(args)
     folder = _beside(checkpoint)
     folder.check_links()
     by_user = not remote and owned(folder.path, checkpoint.path)
-    stored = _data(checkpoint, args, allowed, own=by_user)
+    stored = _data(checkpoint, args, allow_class, own=by_user)
     parser = evaluation_parser(run.__doc__, stored)
     options = parser.parse_args(list(args))
     if options.weights is not None:
@@ -121,7 +121,7 @@ def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> Evaluated
     unmap_large_blocks()
     with processes.first_before_others():
         splits = Splits.labelled(data, place=data_place(checkpoint.config["data"], stored, given, data))
-    networks = _networks(checkpoint, options, splits, folder=folder, allowed=allowed)
+    networks = _networks(checkpoint, options, splits, folder=folder, allow_class=allow_class)
     trained = networks[0].made
     rows = measured(
         protocols, networks, splits, seed=trained.seed, pixels=options.baselines, processes=processes
@@ -141,18 +141,21 @@ def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> Evaluated
     if not options.report or options.output or not own or not folder.config_file.exists():
         return EvaluatedRun(result, unwritten, None)
     page = {
-        "path": folder.path, "data": data, "embedded": trained if trained.made else None, "allowed": allowed,
-    }  # fmt: skip
+        "path": folder.path,
+        "data": data,
+        "embedded": trained if trained.made else None,
+        "allow_class": allow_class,
+    }
     return EvaluatedRun(result, unwritten, page)
 
 
 def _data(
-    checkpoint: Checkpoint, args: Sequence[str], allowed: Sequence[str], *, own: bool
+    checkpoint: Checkpoint, args: Sequence[str], allow_class: Sequence[str], *, own: bool
 ) -> dict[str, Any]:
     """Return the data section that options of the command line modify."""
     path, config = checkpoint.path, checkpoint.config
     try:
-        return safe_data(config, where=path, owned=own, allowed=allowed)
+        return safe_data(config, where=path, owned=own, allow_class=allow_class)
     except InputError:
         if not any(arg == "--data" or arg.startswith("--data=") for arg in args):
             raise
@@ -169,7 +172,7 @@ def _beside(checkpoint: Checkpoint) -> RunFolder:
 
 
 def _networks(
-    checkpoint: Checkpoint, options: Any, splits: Splits, *, folder: RunFolder, allowed: Sequence[str]
+    checkpoint: Checkpoint, options: Any, splits: Splits, *, folder: RunFolder, allow_class: Sequence[str]
 ) -> list[Network]:
     """Return the trained network, those of ``--beside`` and, as a baseline, the untrained network."""
     device, config = chosen_device(options.device), checkpoint.config
@@ -179,9 +182,9 @@ def _networks(
         "cache": FeatureCache(folder.features) if options.cache else None,
         "seed": config["seed_everything"],
     }
-    untrained = partial(untrained_model, config, where=checkpoint.path, allowed=allowed)
+    untrained = partial(untrained_model, config, where=checkpoint.path, allow_class=allow_class)
     trained = FeatureExtractor(
-        trained_model(checkpoint, allowed=allowed).to(device), splits, **common,
+        trained_model(checkpoint, allow_class=allow_class).to(device), splits, **common,
         layers=Layers._fields, online=checkpoint.online if trained_on == splits.data else None,
     )  # fmt: skip
     networks = [
@@ -193,7 +196,7 @@ def _networks(
             device=device,
             cache=common["cache"],
             seed=common["seed"],
-            allowed=allowed,
+            allow_class=allow_class,
         ),
     ]
     if options.baselines:

@@ -53,7 +53,7 @@ def evaluate_encoder(args: Sequence[str], description: str | None, processes: Pr
         InputError: weights are missing or do not match the encoder, the data are missing or have no labels,
             or nothing could be measured.
     """
-    args, allowed = list(_with_classes(args)), allowed_classes(args)
+    args, allow_class = list(_with_classes(args)), allowed_classes(args)
     if not any(arg.partition("=")[0] == "--data" for arg in args) and not {"-h", "--help"} & set(args):
         raise InputError(f"{_OPTION} requires --data, the labelled images: CIFAR10, ImageFolder, …")
     parser = evaluation_parser(description)
@@ -97,7 +97,7 @@ def evaluate_encoder(args: Sequence[str], description: str | None, processes: Pr
         network("trained", trained),
         *beside(
             options.beside, splits, lambda: _built(built.encoder),
-            device=device, cache=None, seed=_SEED, allowed=allowed,
+            device=device, cache=None, seed=_SEED, allow_class=allow_class,
         ),
     ]  # fmt: skip
     if options.baselines and untrained is not None:

@@ -79,14 +79,14 @@ def run(args: Sequence[str]) -> None:
         "--strict", type=bool, default=False, help="Stop at the first file that cannot be decoded."
     )
     add_allow_class(parser)
-    allowed, options = allowed_classes(args), parser.parse_args(list(args))
+    allow_class, options = allowed_classes(args), parser.parse_args(list(args))
     if not 1 <= options.batch_size <= LARGEST_BATCH:
         raise InputError(f"--batch_size must lie in 1..{LARGEST_BATCH}, not {options.batch_size}")
     folder, output, device = Path(options.images), Path(options.output), chosen_device(options.device)
     write = writer(output)
     with process_group() as processes:
         names = processes.agreed(None if processes.rank else image_names(folder))
-        network = open_network(options.backbone, options.layer, allowed=allowed)
+        network = open_network(options.backbone, options.layer, allow_class=allow_class)
         network.module.to(device)
         embedded = partial(
             embed_files, network, folder, names,
@@ -101,24 +101,24 @@ def run(args: Sequence[str]) -> None:
     print(f"{len(features)} images, {features.shape[1]} features each, written to {output}")
 
 
-def open_network(path: str | Path, layer: LayerName, *, allowed: Collection[str] = ()) -> Network:
+def open_network(path: str | Path, layer: LayerName, *, allow_class: Collection[str] = ()) -> Network:
     """Load a network as `load_encoder` does, with its projection head if the layer belongs to it.
 
     Args:
         path: file, run directory, or address on the Hugging Face Hub.
         layer: layer of the features.
-        allowed: classes outside this package that a checkpoint may name.
+        allow_class: classes outside this package that a checkpoint may name.
 
     Raises:
         InputError: The path is none of these, or the network does not have the layer.
     """
     with local_file(path) as file:
         if file.suffix != SUFFIX:
-            whole, (_, description) = pretrained(read_checkpoint(file), allowed=allowed)
+            whole, (_, description) = pretrained(read_checkpoint(file), allow_class=allow_class)
             return Network(whole if layer != "backbone" else whole.backbone, layer, description)
         if layer != "backbone":
             raise InputError(f"{file} has the backbone only: --layer {layer} takes a run or a checkpoint")
-        backbone, description = read_backbone(file, allowed=allowed)
+        backbone, description = read_backbone(file, allow_class=allow_class)
     return Network(backbone.to(memory_format=torch.channels_last), layer, description)
 
 

@@ -65,14 +65,14 @@ def run(args: Sequence[str]) -> None:
         "--license", type=str | None, default=None, help="Licence in the card of --push, such as apache-2.0."
     )
     add_allow_class(parser)
-    allowed, options = allowed_classes(args), parser.parse_args(list(args))
+    allow_class, options = allowed_classes(args), parser.parse_args(list(args))
     _check_push(options)
     checkpoint = read_checkpoint(options.checkpoint)
     home, form = _home(checkpoint), FORMATS[options.format]
     file = Path(options.output) if options.output else home.path / _file_name(options.format)
     if file.suffix != form.suffix:
         raise InputError(f"--output {file} must end with {form.suffix}")
-    _, given = pretrained(checkpoint, allowed=allowed)
+    _, given = pretrained(checkpoint, allow_class=allow_class)
     rows = evaluation_rows(home.evaluation_file, checkpoint.config, epoch=checkpoint.epoch)
     with atomic_write(file) as partial:
         form.write(partial, given)

@@ -73,13 +73,13 @@ def _write_safetensors(path: Path, given: Pretrained) -> None:
 
 
 def _load_safetensors(path: Path, given: Pretrained) -> Network:
-    return read_backbone(path, allowed=outside_classes(given.description.encoder)).backbone
+    return read_backbone(path, allow_class=outside_classes(given.description.encoder)).backbone
 
 
 def _describe_safetensors(name: str, given: Pretrained) -> str:
     outside = outside_classes(given.description.encoder)
-    allowed = f", allowed={json.dumps(outside)}" if outside else ""
-    return f"from ssl_vision import load_encoder\n\nbackbone = load_encoder({json.dumps(name)}{allowed})"
+    allow_class = f", allow_class={json.dumps(outside)}" if outside else ""
+    return f"from ssl_vision import load_encoder\n\nbackbone = load_encoder({json.dumps(name)}{allow_class})"
 
 
 def _resnet(given: Pretrained, library: str) -> ResNet:

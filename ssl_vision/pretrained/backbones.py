@@ -63,7 +63,7 @@ class Pretrained(NamedTuple):
     description: Description
 
 
-def load_encoder(path: str | Path, *, allowed: Collection[str] = ()) -> Encoder:
+def load_encoder(path: str | Path, *, allow_class: Collection[str] = ()) -> Encoder:
     """Load a pretrained encoder from a file, a run directory or the Hugging Face Hub.
 
     The encoder maps images (N, 3, H, W), normalised as in training, to features
@@ -75,7 +75,7 @@ def load_encoder(path: str | Path, *, allowed: Collection[str] = ()) -> Encoder:
         path: ``.safetensors`` file of ``ssl-vision export``, run directory or checkpoint; or the address
             ``hf://OWNER/NAME`` of an encoder that ``ssl-vision export --push`` uploaded, optionally with
             ``@REVISION``. It is downloaded once into the cache of huggingface_hub.
-        allowed: classes outside this package, as ``module.Class``, that the file may name.
+        allow_class: classes outside this package, as ``module.Class``, that the file may name.
 
     Raises:
         InputError: The file or repository does not exist, cannot be downloaded, or is none of these.
@@ -83,10 +83,10 @@ def load_encoder(path: str | Path, *, allowed: Collection[str] = ()) -> Encoder:
     Example:
         >>> encoder = ssl_vision.load_encoder("hf://OWNER/NAME@v1.0")  # doctest: +SKIP
     """
-    return read_backbone(path, allowed=allowed).backbone
+    return read_backbone(path, allow_class=allow_class).backbone
 
 
-def read_backbone(path: str | Path, *, allowed: Collection[str] = ()) -> Pretrained:
+def read_backbone(path: str | Path, *, allow_class: Collection[str] = ()) -> Pretrained:
     """Load a pretrained encoder as `load_encoder` does, with the size and normalisation of its images.
 
     ``read_backbone("runs/first").description.views.plain(images)`` resizes and normalises uint8 images
@@ -94,29 +94,29 @@ def read_backbone(path: str | Path, *, allowed: Collection[str] = ()) -> Pretrai
 
     Args:
         path: path or address that `load_encoder` accepts.
-        allowed: classes outside this package, as ``module.Class``, that the file may name.
+        allow_class: classes outside this package, as ``module.Class``, that the file may name.
 
     Raises:
         InputError: The file or repository does not exist, cannot be downloaded, or is none of these.
     """
     with local_file(path) as file:
         if file.suffix == SUFFIX:
-            return _read_file(file, allowed)
-        return pretrained(read_checkpoint(file), allowed=allowed)[1]
+            return _read_file(file, allow_class)
+        return pretrained(read_checkpoint(file), allow_class=allow_class)[1]
 
 
-def pretrained(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> tuple[Method, Pretrained]:
+def pretrained(checkpoint: Checkpoint, *, allow_class: Collection[str] = ()) -> tuple[Method, Pretrained]:
     """Build the network of a checkpoint in evaluation mode, and a copy of its backbone with a description.
 
     Args:
         checkpoint: checkpoint of a run.
-        allowed: classes outside this package that its config may name.
+        allow_class: classes outside this package that its config may name.
 
     Raises:
         InputError: The weights do not fit the config, or the config lacks a setting of the backbone.
     """
     try:
-        network = trained_model(checkpoint, allowed=allowed).eval()
+        network = trained_model(checkpoint, allow_class=allow_class).eval()
         model, data = (checkpoint.config[part]["init_args"] for part in ("model", "data"))
         views = data["views"]
         description = Description(
@@ -162,7 +162,7 @@ def has_description(path: Path) -> bool:
         return False
 
 
-def _read_file(path: Path, allowed: Collection[str]) -> Pretrained:
+def _read_file(path: Path, allow_class: Collection[str]) -> Pretrained:
     """Read a file of `write_backbone`.
 
     Raises:
@@ -195,7 +195,7 @@ def _read_file(path: Path, allowed: Collection[str]) -> Pretrained:
         factory_type = Callable[[], Encoder] | Callable[[], nn.Module]
 
         def make() -> Encoder:
-            factory = built(factory_type, "encoder", spec, where=path, allowed=allowed)
+            factory = built(factory_type, "encoder", spec, where=path, allow_class=allow_class)
             return as_encoder(build(factory))
 
         backbone = with_weights(make, state)

@@ -21,33 +21,33 @@ ROOT_NEEDED = "--data.root"
 
 
 def untrained_model(
-    config: Mapping[str, Any], *, where: object = "config", allowed: Collection[str] = ()
+    config: Mapping[str, Any], *, where: object = "config", allow_class: Collection[str] = ()
 ) -> Method:
     """Build the model of a run with its initial weights, which depend on the seed.
 
     Args:
         config: config of the run.
         where: file of the config, for error messages.
-        allowed: classes outside this package that the config may name.
+        allow_class: classes outside this package that the config may name.
 
     Raises:
         InputError: the config names another class.
     """
-    model: Method = built(pl.LightningModule, "model", config, where=where, allowed=allowed)
+    model: Method = built(pl.LightningModule, "model", config, where=where, allow_class=allow_class)
     return model
 
 
-def trained_model(checkpoint: Checkpoint, *, allowed: Collection[str] = ()) -> Method:
+def trained_model(checkpoint: Checkpoint, *, allow_class: Collection[str] = ()) -> Method:
     """Build the model of a run with the weights of a checkpoint.
 
     Args:
         checkpoint: checkpoint of the run.
-        allowed: classes outside this package that its config may name.
+        allow_class: classes outside this package that its config may name.
 
     Raises:
         InputError: the config names another class, or the weights do not match its network.
     """
-    build = partial(untrained_model, checkpoint.config, where=checkpoint.path, allowed=allowed)
+    build = partial(untrained_model, checkpoint.config, where=checkpoint.path, allow_class=allow_class)
     try:
         model = with_weights(build, checkpoint.state)
     except RuntimeError as error:
@@ -81,7 +81,7 @@ def with_weights(build: Callable[[], Network], state: Mapping[str, torch.Tensor]
 
 
 def safe_data(
-    config: Mapping[str, Any], *, where: object, owned: bool, allowed: Collection[str] = ()
+    config: Mapping[str, Any], *, where: object, owned: bool, allow_class: Collection[str] = ()
 ) -> dict[str, Any]:
     """Return the data section of a run without downloads and, for another user's run, without its paths.
 
@@ -90,12 +90,12 @@ def safe_data(
         where: file of the config, for error messages.
         owned: True if the run belongs to the user. Otherwise ``root`` becomes `ROOT_NEEDED`, and ``cache``
             and ``cache_dir`` have their defaults.
-        allowed: classes outside this package that the config may name.
+        allow_class: classes outside this package that the config may name.
 
     Raises:
         InputError: the config names another class, or another user's run names a path outside its data root.
     """
-    section = resolved(pl.LightningDataModule, "data", config, where=where, allowed=allowed)
+    section = resolved(pl.LightningDataModule, "data", config, where=where, allow_class=allow_class)
     for options in (section["init_args"], section.get("dict_kwargs") or {}):
         if "download" in options:
             options["download"] = False

@@ -112,7 +112,7 @@ class ReportContext:
         device: device on which features are computed.
         cache: keep features in the run directory.
         root: directory of the images, instead of the one in the config.
-        allowed: classes outside this package that the run may name.
+        allow_class: classes outside this package that the run may name.
     """
 
     run: Run
@@ -122,7 +122,7 @@ class ReportContext:
     device: str = "auto"
     cache: bool = True
     root: str | None = None
-    allowed: Collection[str] = ()
+    allow_class: Collection[str] = ()
 
     @property
     def seed(self) -> int:
@@ -201,7 +201,7 @@ class ReportContext:
             images = {"train": _subset(data.split("pretrain"))}
         if not images["train"].labelled.any():
             images = {"train": _subset(images["train"])}
-        model = trained_model(checkpoint, allowed=self.allowed).to(chosen_device(self.device))
+        model = trained_model(checkpoint, allow_class=self.allow_class).to(chosen_device(self.device))
         cache = FeatureCache(self.run.folder.features) if self.cache else None
         return FeatureExtractor(
             model, Splits.of(data, images),
@@ -216,7 +216,7 @@ class ReportContext:
         """
         file, config = self.run.folder.config_file, self.run.config
         try:
-            section = safe_data(config, where=file, owned=self.run.folder.owned, allowed=self.allowed)
+            section = safe_data(config, where=file, owned=self.run.folder.owned, allow_class=self.allow_class)
             options = section["init_args"]
             if self.root is not None:
                 options["root"] = self.root
@@ -225,7 +225,7 @@ class ReportContext:
                     f"{file}: belongs to another user: pass the directory of the images with --data.root"
                 )
             config = {**config, "data": section}
-            data = built(pl.LightningDataModule, "data", config, where=file, allowed=self.allowed)
+            data = built(pl.LightningDataModule, "data", config, where=file, allow_class=self.allow_class)
         except InputError:
             raise
         except Exception as error:

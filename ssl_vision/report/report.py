@@ -77,7 +77,7 @@ def run(args: Sequence[str]) -> None:
         help="Directory of the images, instead of the configured one; another user's run requires it.",
     )  # fmt: skip
     add_allow_class(parser)
-    allowed, options = allowed_classes(args), parser.parse_args(list(args))
+    allow_class, options = allowed_classes(args), parser.parse_args(list(args))
     runs = find_runs(options.runs)
     if len(runs) > 1:
         runs = readable(runs, "report")
@@ -85,7 +85,7 @@ def run(args: Sequence[str]) -> None:
         raise InputError(f"--follow requires one run, and the paths contain {len(runs)}")
     given = {
         "embed": options.embed, "cache": options.cache, "device": options.device,
-        "root": options.data.root, "allowed": allowed,
+        "root": options.data.root, "allow_class": allow_class,
     }  # fmt: skip
     default = runs[0].folder.report_file if len(runs) == 1 else Path("report.html")
     output = Path(options.output) if options.output else default
@@ -111,7 +111,7 @@ def write(
     *,
     data: object = None,
     embedded: FeatureExtractor | None = None,
-    allowed: Collection[str] = (),
+    allow_class: Collection[str] = (),
 ) -> Path | None:
     """Write the report of a run into its directory at the end of ``fit`` or ``evaluate``.
 
@@ -122,14 +122,16 @@ def write(
         path: run directory.
         data: data module of the run.
         embedded: features of the run, if they were computed.
-        allowed: classes outside this package that the run may name.
+        allow_class: classes outside this package that the run may name.
 
     Returns:
         The file; None if it could not be written.
     """
     try:
         images = data if isinstance(data, ImageData) else None
-        context = ReportContext(Run(path), data=images, embedded=embedded, embed=False, allowed=allowed)
+        context = ReportContext(
+            Run(path), data=images, embedded=embedded, embed=False, allow_class=allow_class
+        )
         _write(context.run.folder.report_file, run_page(context))
         if context.run.config.get("wandb_media") and context.run.folder.owned:
             mirror_media(context)

@@ -96,7 +96,7 @@ def test_the_refusal_says_what_to_do_and_that_helps(tiny_run, marker):
         InputError, match=r"names the class evil_module\.Loss.*add --allow_class evil_module\.Loss;"
     ):
         trained_model(checkpoint)
-    model = untrained_model(checkpoint.config, allowed=["evil_module.Loss"])
+    model = untrained_model(checkpoint.config, allow_class=["evil_module.Loss"])
     assert type(model.objective).__module__ == "evil_module"
     assert marker.exists()
 

@@ -186,7 +186,7 @@ def test_thirteen_bands_are_trained_evaluated_exported_and_loaded(encoder, tmp_p
     backbone = load_encoder("bands.safetensors")
     images = torch.rand(2, 13, 16, 16)
     torch.testing.assert_close(
-        backbone(images), load_encoder("runs/run", allowed=["thirteen_bands.Bands"])(images)
+        backbone(images), load_encoder("runs/run", allow_class=["thirteen_bands.Bands"])(images)
     )
     Image.new("RGB", (16, 16)).save(tmp_path / "a.png")
     capsys.readouterr()

@@ -272,7 +272,7 @@ def test_an_outside_class_is_built_where_it_is_allowed(hub, exported):
     with pytest.raises(InputError, match="names the class torch"):
         ssl_vision.load_encoder(ADDRESS)
     with pytest.raises(InputError, match="Unexpected key"):  # built, but the weights are another network's
-        ssl_vision.load_encoder(ADDRESS, allowed=["torch.nn.Flatten"])
+        ssl_vision.load_encoder(ADDRESS, allow_class=["torch.nn.Flatten"])
 
 
 @pytest.mark.parametrize(
