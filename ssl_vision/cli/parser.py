@@ -183,19 +183,16 @@ def _unknown_option(name: str, owner: str, options: Sequence[str], prefix: str) 
     if (migrated := migrated_key(key)) != key:
         return f"is now --{migrated}"
     group, _, last = name.rpartition(".")
-    valid = _options(owner, group)
-    if not owner:
-        split = [option.rpartition(".") for option in options]
-        valid = list(dict.fromkeys(option for other, _, option in split if other == group))
-        if not valid:  # no such group of options
-            last, valid = name, list(options)
-        owner, group = ("Trainer", "") if group == "trainer" else ("", group)
+    of_group = [option for option in options if option.rpartition(".")[0] == key.rpartition(".")[0]]
+    if not owner and group != "trainer":
+        return f"there is no such option{closest_match(key, of_group or options)}"
+    valid = _options(owner, group) or [option.rpartition(".")[2] for option in of_group]
     suggestion = closest_match(last, valid)
-    nested = closest_option(key, list(known_options())) if owner and "model" in options else ""
+    if not owner:
+        owner, group = "Trainer", ""
+    nested = closest_option(key, list(known_options())) if "model" in options else ""
     if nested and nested.rpartition(".")[0] != key.rpartition(".")[0]:  # not of another class in this place
         suggestion = f", did you mean --{nested}?"
-    if not owner:
-        return f"there is no option '{name}'{suggestion}"
     if last in valid:  # an argument of a base class, which the class does not take
         suggestion = _classes_with(last, prefix)
     if owner.endswith(".Timm") and not suggestion.startswith(", did you mean"):

@@ -86,9 +86,13 @@ class MetricSelector:
         rows = [row for row in rows if row.get("epoch") == run.epoch] or rows[-1:]
         if len(rows) > 1:
             choices = _differing_fields(rows)
+            options = (
+                " or ".join(f"--row {shlex.quote(f'{key}={value}')}" for value in values)
+                for key, values in choices.items()
+            )
             raise InputError(
-                f"{run.folder.path} has {len(rows)} rows of {self.metric}: choose one with "
-                + " ".join(f"--row {key}={'|'.join(values)}" for key, values in choices.items())
+                f"{run.folder.path} has {len(rows)} rows of {self.metric}: "
+                f"choose one with {', and '.join(options)}"
             )
         if rows[0].get("epoch") != run.epoch:
             raise InputError(

@@ -329,7 +329,14 @@ def test_an_unfinished_run_is_refused_with_the_command_that_continues_it(runs, c
         ([], "runs/x is not evaluated under the protocol macl: ssl-vision evaluate runs/x --protocol macl"),
         ([row(1, protocol="solo")], "runs/x is not evaluated under the protocol macl: "),
         ([row(1, epoch=1)], "runs/x was evaluated at epoch 1 and has 2 now: ssl-vision evaluate runs/x"),
-        ([row(1, k=5), row(1, k=20)], "runs/x has 2 rows of knn_top1: choose one with --row k=5|20"),
+        (
+            [row(1, k=5), row(1, k=20)],
+            "runs/x has 2 rows of knn_top1: choose one with --row k=5 or --row k=20",
+        ),
+        (
+            [row(1, options="a 1, b 2"), row(1, options="a 2")],
+            "--row 'options=a 1, b 2' or --row 'options=a 2'",
+        ),
         ([row(1, k=5)], "were evaluated under different conditions: k is 200 and 5. Evaluate"),
         (
             [row(1, layer="hidden")],

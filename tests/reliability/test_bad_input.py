@@ -162,7 +162,7 @@ KEYS = [
     Case(
         "a wrong key of the metrics",
         "fit --metrics.kk=3",
-        r"metrics\.kk: there is no option 'metrics\.kk', did you mean 'k'\?",
+        r"metrics\.kk: there is no such option, did you mean 'metrics\.k'\?",
     ),
     Case(
         "a wrong key at the top",
@@ -190,11 +190,13 @@ KEYS = [
     Case(
         "a wrong key of the metrics in a file",
         "fit --config={here}/c.yaml",
-        r"metrics\.kk: .*did you mean 'k'\?",
+        r"metrics\.kk: .*did you mean 'metrics\.k'\?",
         written("c.yaml", b"metrics: {kk: 3}"),
     ),
     Case(
-        "a wrong key of a probe", "evaluate {run} --probe.epoch=3", r"probe\.epoch: .*did you mean 'epochs'\?"
+        "a wrong key of a probe",
+        "evaluate {run} --probe.epoch=3",
+        r"probe\.epoch: .*did you mean 'probe\.epochs'\?",
     ),
     Case(
         "a wrong key in a file",
