@@ -175,8 +175,10 @@ def _run(args: Sequence[str] | None) -> int:
         if _out_of_memory(error):
             advice = "out of memory: reduce the batch size or the network, or set --model.chunk_size"
             return _complain(f"ssl-vision {name}: {advice} ({_first_line(error)})", 1, debug=debug)
-        if "DataLoader worker" in str(error):
-            advice = "a worker process has ended, probably for lack of memory: reduce --data.workers"
+        if "DataLoader worker (pid" in str(error):
+            advice = (
+                "a worker process has ended, probably because it ran out of memory: reduce --data.workers"
+            )
             return _complain(f"ssl-vision {name}: {advice} ({_first_line(error)})", 1, debug=debug)
         return _complain_of_fault(name, error, debug=debug)
     return 0
@@ -196,6 +198,8 @@ def _first_line(error: Exception) -> str:
 
 def _complain_of_fault(name: str, error: Exception, *, debug: bool) -> int:
     what = f"{type(error).__name__}: {_first_line(error)}"
+    if " in DataLoader worker process " in what:  # with the traceback of the worker
+        what = _shortened(str(error).strip().splitlines()[-1])
     origin = _own_line(error) or "fault"
     return _complain(f"ssl-vision {name}: {origin}: {what} (--debug shows where)", 1, debug=debug)
 

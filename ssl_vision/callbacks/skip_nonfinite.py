@@ -91,6 +91,7 @@ class SkipNonFiniteSteps(pl.Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the count, which includes steps since the last logged one."""
+        self._look(trainer, pl_module)
         if self.skipped:
             pl_module.log("train/skipped_steps", torch.tensor(float(self.skipped)), prog_bar=True)
 

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ssl_vision.cli.default_data import DEFAULT_DATA
 from ssl_vision.cli.sources import Definition, Option, added_options, definition, public_classes, read_module
@@ -51,10 +51,15 @@ def choice(option: str) -> Choice | None:
 @cache
 def defaults() -> dict[str, str]:
     """Return the defaults that ``fit`` sets itself, by option; a class is given by its name."""
+    return {"data": DEFAULT_DATA, **dict(_flat(_literal("DEFAULTS")))}
+
+
+def _literal(name: str) -> Any:
+    """Return a constant of the module that defines the options of ``fit``."""
     module = read_module(_RUN_OPTIONS)
     if module is None:
         raise ValueError(f"no module {_RUN_OPTIONS}")
-    return {"data": DEFAULT_DATA, **dict(_flat(ast.literal_eval(module.constants["DEFAULTS"])))}
+    return ast.literal_eval(module.constants[name])
 
 
 def _flat(values: dict[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -96,7 +101,8 @@ def known_options() -> dict[str, Option]:
     metrics = definition("ssl_vision.callbacks.RepresentationMetrics")
     for prefix, owner in (("trainer", trainer), ("metrics", metrics)):
         for option in owner.options if owner else ():
-            options[f"{prefix}.{option.name}"] = option._replace(name=f"{prefix}.{option.name}")
+            if prefix == "trainer" or option.name not in _literal("NOT_OPTIONS"):
+                options[f"{prefix}.{option.name}"] = option._replace(name=f"{prefix}.{option.name}")
     options |= {option.name: option for option in added_options(f"{_RUN_OPTIONS}.add_run_options")}
     for name, default in defaults().items():
         known = options.get(name, Option(name, default, "", ""))

@@ -70,6 +70,7 @@ _RECORDED = (
     "patience",
     "runs_dir",
     "save_every_n_steps",
+    "spare_dir",
     "wandb_artifacts",
     "wandb_media",
     "wandb",
@@ -201,8 +202,9 @@ class RunCLI(LightningCLI):
             rank_zero_info(f"continuing from {file}")
             return str(file)
         if self.subcommand != "fit" or any(self.folder.checkpoints.glob("*.ckpt")):
-            command = "ssl-vision validate RUN"
-            raise InputError(f"{self.folder.last}: no such checkpoint; give the run directory: {command}")
+            run = f"ssl-vision {self.subcommand} RUN"
+            advice = "" if self.folder.config_file.exists() else f"; give the run directory: {run}"
+            raise InputError(f"{self.folder.last}: no such checkpoint{advice}")
         rank_zero_info(f"no checkpoint in {self.folder.checkpoints}: starting from the beginning")
         return None
 

@@ -1,11 +1,13 @@
 """The commands ``fit`` and ``validate``; help is printed without importing torch."""
 
+import os
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ssl_vision.cli.fit_help import answer
+from ssl_vision.cli.import_paths import local_modules
 from ssl_vision.errors import InputError
 from ssl_vision.progress import Progress
 from ssl_vision.quiet import one_line_warnings
@@ -17,19 +19,19 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     Returns:
         Arguments of the report of a run that was trained, on the first process.
     """
-    command, *options = args
+    command, options = args[0], of_run(args[1:])
     if command == "fit" or any(".help" in option for option in options):
         text = answer(options)
         if text is not None:
             print(text)
             return None
-    options = of_run(options)
     with Progress("loading", lines=False):
         fit = import_module("ssl_vision.cli.fit")
     one_line_warnings()
     if {"-h", "--help"} & set(options):
         options = ["--help"]  # without the word all
-    page: dict[str, Any] | None = fit.run([command, *options])
+    with local_modules(options):  # also those that the config of a run directory names
+        page: dict[str, Any] | None = fit.run([command, *options])
     return page
 
 
@@ -42,8 +44,10 @@ def of_run(options: Sequence[str]) -> list[str]:
     if not options or options[0].startswith("-"):
         return list(options)
     run, *others = options
-    folder = Path(run).absolute()
+    folder = Path(os.path.normpath(run))
+    if not folder.name or folder.name == "..":
+        folder = Path(os.path.abspath(run))
     if not (folder / "config.yaml").is_file():
         raise InputError(f"{run}: neither an option, which starts with --, nor a run directory")
-    place = [f"--runs_dir={Path(run).parent}", f"--name={folder.name}"]
-    return [f"--config={Path(run) / 'config.yaml'}", *place, "--ckpt_path=last", *others]
+    place = [f"--runs_dir={folder.parent}", f"--name={folder.name}"]
+    return [f"--config={folder / 'config.yaml'}", *place, "--ckpt_path=last", *others]

@@ -112,7 +112,7 @@ def answer(args: Sequence[str]) -> str | None:
     if not args:
         return START
     if {"-h", "--help"} & set(args):
-        words = [word for option, word in pairwise(args) if option in ("-h", "--help") and word[0] != "-"]
+        words = [word for option, word in pairwise(args) if option in ("-h", "--help") and word[:1] != "-"]
         if words and words[0] != "all":
             group = words[0] if choice(words[0]) else "data"
             raise InputError(f"--help {words[0]}: give --help, --help all, or --{group}.help")
@@ -174,8 +174,13 @@ def short_help(args: Sequence[str] = ()) -> str:
     whose = "the values of this command" if set(args) - {"-h", "--help"} else "the defaults"
     lines = [f"usage: ssl-vision fit [--config FILE] [--OPTION VALUE ...] (with {whose})"]
     for group, names in GROUPS.items():
-        names = (*names, "data.root") if group == "data" and "data.root" in chosen else names
-        options = (listed(name, chosen.get(name)) for name in names)
+        known = [name for name in names if name in chosen or not _chosen(_class_of(name), args)]
+        required = [
+            name
+            for name, each in chosen.items()
+            if _class_of(name) in names and (each.default is None or name == "data.root")
+        ]
+        options = (listed(name, chosen.get(name)) for name in dict.fromkeys([*known, *required]))
         shown = (each._replace(default=_chosen(each.name, args) or each.default) for each in options)
         lines += ["", f"{group}:", *_table(shown)]
     lines += [
@@ -234,6 +239,11 @@ def _chosen(option: str, args: Sequence[str]) -> str | None:
         if key == f"--{option}":
             named = value if equals else following
     return named
+
+
+def _class_of(option: str) -> str:
+    """Return the option that chooses the class which has an option, such as ``data`` for ``data.root``."""
+    return option.rpartition(".")[0]
 
 
 def _help_of(option: str, name: str | None, accepted: Choice) -> str | None:

@@ -23,6 +23,9 @@ DEFAULTS = {
 }
 """Defaults of ``fit`` by option. `choices` reads them, and the texts below, from this file as literals."""
 
+NOT_OPTIONS = ("encoder", "bank", "queries", "pairs")
+"""Arguments of RepresentationMetrics that are not options, because they are for other modules."""
+
 
 def add_run_options(parser: LightningArgumentParser) -> None:
     """Add the options of the run directory, of logging and of metrics, and the defaults of all options."""
@@ -80,7 +83,7 @@ def add_run_options(parser: LightningArgumentParser) -> None:
     parser.callback_keys.append("metrics")
     parser.add_class_arguments(
         RepresentationMetrics, "metrics", fail_untyped=False, sub_configs=True,
-        skip={"encoder", "bank", "queries", "pairs"},
+        skip=set(NOT_OPTIONS),
     )  # fmt: skip
     parser.add_argument(
         "--gradients", type=bool, default=False, help="Log diagnostics of the objective's gradient."

@@ -92,7 +92,7 @@ class Processes:
             return function(self.connections[owner])
         except (EOFError, OSError) as error:
             raise RuntimeError(
-                f"process {owner} of {self.size} has ended, probably for lack of memory"
+                f"process {owner} of {self.size} has ended, probably because it ran out of memory"
             ) from error
 
     @contextmanager

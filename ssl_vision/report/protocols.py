@@ -50,10 +50,10 @@ def section(run: Run) -> Section:
 def _legend(results: Sequence[Row]) -> Markup:
     """Explain the rows and the columns of the tables."""
     layers = {row.layer for row in results}
-    terms = {layer: text for layer, text in _LAYERS.items() if layer in layers}
+    terms = [(layer, text) for layer, text in _LAYERS.items() if layer in layers]
     metrics = {row.metric: row.description for row in results if "table" in row.description.sections}
-    terms |= {each.title: each.note for each in sorted(metrics.values(), key=lambda each: each.order)}
-    entries = [Markup("<dt>{}</dt><dd>{}</dd>").format(*term) for term in terms.items() if term[1]]
+    terms += [(each.title, each.note) for each in sorted(metrics.values(), key=lambda each: each.order)]
+    entries = [Markup("<dt>{}</dt><dd>{}</dd>").format(*term) for term in terms if term[1]]
     return macros.details(
         "What the rows and columns mean", Markup("<dl>{}</dl>").format(Markup().join(entries))
     )

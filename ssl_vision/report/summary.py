@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from ssl_vision.descriptions import MetricDescription, described, description_of
 from ssl_vision.errors import InputError
+from ssl_vision.progress import epochs_text
 from ssl_vision.report.context import ReportContext
 from ssl_vision.report.costs import clock
 from ssl_vision.report.gallery import queries, tile
@@ -73,7 +74,7 @@ def of_several(runs: Sequence[Run], names: Sequence[str]) -> Markup:
         rows.append([name, *about, run.epoch, *cells, time])
     caption = "Last validation, and test results of the backbone by ssl-vision evaluate."
     if differ:
-        caption += " * Not comparable: the runs were evaluated with different options."
+        caption += " * Not comparable: the runs were evaluated on different data or with different options."
     return macros.table(columns, rows, caption=caption)
 
 
@@ -93,10 +94,12 @@ def evaluated(run: Run, metric: str) -> dict[str, Any] | None:
 def _sentence(context: ReportContext) -> str:
     run = context.run
     epochs, planned = run.epoch, run.setting("epochs")
-    length = f"{epochs} of {planned} epochs" if planned and planned != epochs else f"{epochs} epochs"
+    length = f"{epochs} of {planned} epochs" if planned and planned != epochs else epochs_text(epochs)
     limit = run.setting("trainer.limit_train_batches")
-    if limit not in (None, 1.0):
-        length += f" of {limit:g} batches" if limit > 1 else f" of {100 * limit:g} % of the batches"
+    if isinstance(limit, int):
+        length += f" of {limit} batch{'es' * (limit != 1)}"
+    elif limit is not None and limit < 1:
+        length += f" of {100 * limit:g} % of the batches"
     method, objective = run.setting("model"), run.setting("objective")
     temperature = run.setting("model.objective.temperature")
     if temperature is not None:

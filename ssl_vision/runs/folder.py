@@ -28,6 +28,7 @@ _FREE = (
     "name",
     "runs_dir",
     "save_every_n_steps",
+    "spare_dir",
     "wandb",
     "wandb_artifacts",
     "wandb_media",

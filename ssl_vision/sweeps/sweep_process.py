@@ -14,6 +14,9 @@ from ssl_vision.sweeps.process import CommandLine, TrialProcess
 from ssl_vision.sweeps.sweep_plan import Claim, Plan
 from ssl_vision.sweeps.trials import Trial
 
+NOT_VALIDATED = "the trial ended before its first validation"
+"""Beginning of the reason why a trial without validation metrics failed."""
+
 
 def command_line(plan: Plan, trial: Trial) -> CommandLine:
     """Return the command of a trial.
@@ -110,7 +113,7 @@ def _absent(metric: str, run: Run) -> str:
     if not names:
         return f"no metric was written to {run.folder.metrics_file}"
     if metric.startswith("val/") and not any(name.startswith("val/") for name in names):
-        return "the trial ended before its first validation: shorten --trainer.check_val_every_n_epoch"
+        return f"{NOT_VALIDATED}, or validation is off: set --trainer.check_val_every_n_epoch 1"
     return f"metrics.csv has no '{metric}'{closest_match(metric, names)}"
 
 

@@ -12,9 +12,9 @@ from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.evaluation import EvaluationProcess, Evaluations
 from ssl_vision.sweeps.queue import Queue
 from ssl_vision.sweeps.runner import Runner, Trials
-from ssl_vision.sweeps.sweep_process import SweepProcess
+from ssl_vision.sweeps.sweep_process import NOT_VALIDATED, SweepProcess
 
-_BY_INPUT = ("exit code 2:", "metrics.csv has no ")
+_BY_INPUT = ("exit code 2:", "metrics.csv has no ", NOT_VALIDATED)
 """Beginnings of the reasons of failures that affect every trial."""
 
 _WRONG = 3

@@ -2,11 +2,13 @@
 
 import csv
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from settings import TINY
 
+from ssl_vision.callbacks import SkipNonFiniteSteps
 from ssl_vision.main import main
 from ssl_vision.methods import OptimizerRule, SimCLR
 from ssl_vision.methods.finite_gradients import not_finite
@@ -81,6 +83,16 @@ def test_a_step_after_the_last_logged_one_is_counted(tmp_path, spoil, capsys):
     with pytest.warns(UserWarning, match="the update is skipped"):
         assert fit(tmp_path, "--trainer.max_epochs=1", "--trainer.log_every_n_steps=10") == 0
     assert "skipped steps  1" in capsys.readouterr().out
+
+
+def test_the_end_of_an_epoch_counts_steps_that_no_logged_step_has_seen():
+    """As on a CUDA device, whose counts the host reads only at logged steps."""
+    skips, logged = SkipNonFiniteSteps(), []
+    module = SimpleNamespace(log=lambda name, value, **_: logged.append((name, float(value))))
+    skips._counts, skips._buffers, skips._kept = torch.ones(2), [], []
+    with pytest.warns(UserWarning, match="the update is skipped, 1 so far"):
+        skips.on_train_epoch_end(SimpleNamespace(global_step=4), module)
+    assert logged == [("train/skipped_steps", 1)]
 
 
 def test_steps_in_a_row_end_the_run_and_leave_the_good_checkpoint(tmp_path, spoil, capsys):

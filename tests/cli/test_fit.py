@@ -520,13 +520,18 @@ def test_a_run_shorter_than_its_interval_of_validations_is_validated_at_its_end(
     assert [row["epoch"] for row in rows(tmp_path / "run") if row["val/knn_top1"]] == ["0", "1", "3"]
 
 
-def test_a_run_directory_before_the_options_names_its_config_and_checkpoint(tiny_run, tmp_path, capsys):
+def test_a_run_directory_before_the_options_names_its_config_and_checkpoint(
+    tiny_run, tmp_path, monkeypatch, capsys
+):
     shutil.copytree(tiny_run, tmp_path / "moved")
     assert main(["validate", str(tmp_path / "moved")]) == 0
     printed = capsys.readouterr().out
     logged = float([row["val/knn_top1"] for row in rows(tiny_run) if row["val/knn_top1"]][-1])
     assert printed.splitlines()[0] == f"{tmp_path}/moved/checkpoints/last.ckpt, after 2 epochs"
     assert re.findall(r"val/knn_top1 +(.*)", printed) == [f"{100 * logged:.2f} %"]
+    monkeypatch.chdir(tmp_path / "moved")
+    assert main(["validate", "."]) == 0
+    assert capsys.readouterr().out == printed
     assert main(["fit", str(tmp_path / "moved"), "--trainer.max_epochs=3", "--report=false"]) == 0
     assert read_checkpoint(tmp_path / "moved").epoch == 3
     assert main(["fit", str(tmp_path)]) == 2
@@ -535,7 +540,17 @@ def test_a_run_directory_before_the_options_names_its_config_and_checkpoint(tiny
     )
 
 
-def test_a_directory_of_runs_is_no_run_and_names_one(tiny_run):
+def test_a_run_directory_may_name_a_class_of_the_current_directory(tmp_path, monkeypatch):
+    source = "from ssl_vision.objectives import InfoNCE\n\n\nclass Mine(InfoNCE):\n    pass\n"
+    (tmp_path / "objective_of_mine.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    assert fit(Path("runs"), "--model.objective=objective_of_mine.Mine", "--trainer.max_epochs=1") == 0
+    monkeypatch.delitem(sys.modules, "objective_of_mine")
+    assert main(["fit", "runs/run", "--trainer.max_epochs=2"]) == 0
+    assert read_checkpoint(Path("runs/run")).epoch == 2
+
+
+def test_a_directory_of_runs_is_refused_with_an_example_run(tiny_run):
     with pytest.raises(
         InputError, match=rf"no such checkpoint; give one of its 1 runs, such as .*/{tiny_run.name}$"
     ):

@@ -262,6 +262,14 @@ def test_the_short_help_lists_the_options_of_the_chosen_class():
     assert re.search(r"--data\.root data ", cifar)
     assert re.search(r"--data\.views\.size 16 ", short_help())
     assert "--data.root " not in short_help().partition("A class comes before")[0]
+    timm = short_help(["--model.encoder", "Timm"])
+    assert re.search(r"--model\.encoder\.name \(required\) ", timm)
+    assert "--model.encoder.width" not in timm
+
+
+def test_metrics_take_only_the_options_that_the_help_lists(parsed):
+    options = [name for name in known_options() if name.startswith("metrics.")]
+    assert {f"metrics.{name}" for name in parsed()["metrics"]} == set(options)
 
 
 def test_the_short_help_shows_the_values_of_a_config_file_and_of_options(parsed, monkeypatch):
@@ -280,7 +288,7 @@ def test_the_short_help_shows_the_values_of_a_config_file_and_of_options(parsed,
         short_help(["--config=nowhere.yaml", "--help"])
 
 
-@pytest.mark.parametrize("word", ["data", "nonsense"])
+@pytest.mark.parametrize("word", ["data", "nonsense", ""])
 def test_help_of_an_unknown_word_says_what_help_there_is(word):
     with pytest.raises(InputError, match=rf"--help {word}: give --help, --help all, or --data\.help"):
         answer(["--help", word])

@@ -441,17 +441,32 @@ def dies(row):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def load_with_a_worker_that_dies(args):
+def load_with_a_worker_that_dies(args, decode=dies):
     labels = torch.zeros(4, dtype=torch.int64)
-    images = DatasetImages(dies, (3, 8, 8), labels, ("a",), torch.arange(4), workers=1)
+    images = DatasetImages(decode, (3, 8, 8), labels, ("a",), torch.arange(4), workers=1)
     list(Batches(images, batch_size=2, shuffle=False, drop_last=False, seed=0))
 
 
-def test_a_worker_that_dies_is_one_line(capsys):
-    assert main([f"{__name__}.load_with_a_worker_that_dies"]) == 1
+def fails(row):
+    raise ValueError("bad pixel")
+
+
+def load_with_a_worker_that_fails(args):
+    load_with_a_worker_that_dies(args, fails)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("dies", "a worker process has ended, probably because it ran out of memory: reduce --data.workers"),
+        ("fails", "ValueError: bad pixel (--debug shows where)"),
+    ],
+)
+def test_an_error_in_a_worker_is_reported_in_one_line(how, message, capsys):
+    assert main([f"{__name__}.load_with_a_worker_that_{how}"]) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "a worker process has ended, probably for lack of memory: reduce --data.workers" in error
+    assert message in error
 
 
 OPTIONS = [*TINY[:-1], "--report=false", f"--data.image_size={SIDE}", f"--data.views.size={SIDE}"]

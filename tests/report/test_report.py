@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,8 +17,11 @@ from PIL import Image
 from settings import TINY
 
 from ssl_vision.callbacks.weights import names, shares
+from ssl_vision.descriptions import description_of
+from ssl_vision.evaluation.rows import Row
 from ssl_vision.main import main
-from ssl_vision.report import alignment_uniformity, curves, report, weights
+from ssl_vision.report import alignment_uniformity, curves, protocols, report, summary, weights
+from ssl_vision.report.context import ReportContext
 from ssl_vision.report.page import Missing
 from ssl_vision.runs.registry import Run
 
@@ -140,6 +144,23 @@ def test_metrics_that_do_not_vary_are_listed_and_not_drawn(tmp_path):
     assert " ".join(words).startswith(table)
     with pytest.raises(Missing, match="two validations"):
         alignment_uniformity.section(Run(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [("1", "1 epoch of 1 batch"), ("1.0", "1 epoch"), ("0.5", "1 epoch of 50 % of the batches")],
+)
+def test_the_opening_states_the_limit_of_an_epoch(limit, told, tmp_path):
+    (tmp_path / "config.yaml").write_text(f"trainer: {{max_epochs: 1, limit_train_batches: {limit}}}\n")
+    (tmp_path / "metrics.csv").write_text("step,epoch,train/loss\n0,0,2.5\n1,1,2.25\n")
+    assert f" for {told}, with" in summary._sentence(ReportContext(Run(tmp_path), embed=False))
+
+
+def test_each_metric_of_the_tables_is_explained():
+    row = partial(Row, "trained", "backbone", value=0.5, split="test")
+    names = ("knn_top1", "corrupted_knn_top1")
+    text = str(protocols._legend([row(metric=name) for name in names]))
+    assert all(description_of(name).note in text for name in names)
 
 
 def test_the_opening_states_what_was_trained_and_how_good_it_is(evaluated_run, page):

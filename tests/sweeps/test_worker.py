@@ -138,6 +138,13 @@ def test_a_mistake_in_every_trial_ends_the_sweep_after_three(sweep, sweep_path, 
     assert len(list((tmp_path / "trial").glob("x=*"))) == 3
 
 
+def test_trials_without_a_validation_end_the_sweep_after_three(sweep, sweep_path, tmp_path, capsys):
+    metric = {"name": "val/score", "goal": "maximize"}
+    assert sweep(sweep_path({"x": {"values": list(range(9))}}, metric=metric), f"--runs_dir={tmp_path}") == 2
+    assert "the trial ended before its first validation, or validation is off" in capsys.readouterr().err
+    assert len(list((tmp_path / "trial").glob("x=*"))) == 3
+
+
 def test_a_trial_without_the_metric_failed_and_says_what_there_is(sweep, sweep_path, tmp_path, capsys):
     file = sweep_path({"x": {"value": 1}}, metric={"name": "scoer", "goal": "maximize"})
     assert sweep(file, f"--runs_dir={tmp_path}") == 1
