@@ -58,8 +58,9 @@ def trust(metric: str, accuracy: str, data: str, rows: Sequence[Row]) -> Trust |
     if correlation is None:
         return None
     rho, (low, high) = correlation
-    top = max(accuracies)
-    numbers = rho, low, high, top - max(finite)[1], top - fmean(accuracies)
+    top, best = max(accuracies), max(values)
+    chosen = fmean(accuracy for value, accuracy in finite if value == best)
+    numbers = rho, low, high, top - chosen, top - fmean(accuracies)
     return Trust(data, metric, accuracy, len(finite), *(round(number, 6) for number in numbers))
 
 

@@ -70,7 +70,8 @@ def measured(run: Run, images: int, root: str | None) -> dict[Choice, float]:
     found: dict[Choice, float] = {}
     for name in ("train", "test"):
         split = data.split("train" if name == "train" else "test")
-        rows = torch.arange(len(split))[:: max(1, len(split) // images)][:images]
+        count = min(images, len(split))
+        rows = torch.arange(count) * len(split) // count
         part = split.select(rows)
         plain = embed(model, part, data.views)
         views = embed_views(model, part, data.views, seed=0)

@@ -61,6 +61,14 @@ def test_correlation_and_loss_are_those_of_the_rows(choosing, recorded):
     assert high.runs == 12
 
 
+def test_runs_that_tie_lose_their_mean(choosing):
+    rows = [
+        {"validation": {"knn_top1": min(number, 10)}, "test": {ACCURACY: number / 100}}
+        for number in range(12)
+    ]
+    assert choosing.trust("knn_top1", "linear_top1", "STL10", rows).regret == pytest.approx(0.005)
+
+
 def test_tables_have_a_line_for_each_metric_and_temperature(choosing, recorded):
     table = {line[0]: line[1:] for line in choosing.trust_table("linear_top1")}
     assert table["chosen by"] == ["CIFAR10: Spearman", "loss"]

@@ -10,6 +10,7 @@ from ssl_vision.compare.trust import Trust, read_trust
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.rows import aligned
+from ssl_vision.runs.folder import significant
 from ssl_vision.runs.registry import Run, find_runs, readable
 
 Metric = Literal["rankme", "effective_rank", "lidar", "uniformity", "alignment", "sensitivity"]
@@ -19,6 +20,9 @@ _EXTENDED = ("effective_rank", "lidar")
 
 _ON_VIEWS = ("lidar", "alignment")
 """Metrics of random views, which depend on the augmentation."""
+
+_OF_TRAINING = ("data", "views", "batch_size", "eval_batch_size", "seed", "changed")
+"""Options of data that do not determine which images there are."""
 
 _LISTED = 5
 
@@ -79,15 +83,26 @@ def _ranked(runs: Sequence[Run], metric: MetricDescription) -> list[Run]:
     if not measured:
         hint = ": train with --metrics.extended true" if metric.name in _EXTENDED else ""
         raise InputError(f"no finished run has {metric.logged_name} in its metrics.csv{hint}")
-    for name, settings in {
-        "data": {each.setting("data") for each in measured},
-        "encoder": {each.described("model.encoder") for each in measured},
-        "validation images": {each.validated_on for each in measured},
-    }.items():
+    differing: dict[str, set[str]] = {
+        "data": {_images(each) for each in measured},
+        "encoder": {str(each.described("model.encoder")) for each in measured},
+        "validation images": {str(each.validated_on) for each in measured},
+    }
+    for name, settings in differing.items():
         if len(settings) > 1:
-            shown = ", ".join(sorted(map(str, settings)))
+            shown = ", ".join(sorted(settings))
             raise InputError(f"the runs differ in their {name}, on which {metric.title} depends: {shown}")
     return sorted(measured, key=lambda each: -orientation(metric.name) * measured[each])
+
+
+def _images(run: Run) -> str:
+    """Return the data set of a run with the options that determine its images."""
+    section = {"data": run.config.get("data")}
+    names = {key.removeprefix("data.init_args."): value for key, value in significant(section).items()}
+    options = [
+        f"{name} {value}" for name, value in names.items() if name.partition(".")[0] not in _OF_TRAINING
+    ]
+    return " ".join([str(run.setting("data")), *([f"({', '.join(options)})"] if options else [])])
 
 
 def _advice(ranked: Sequence[Run], metric: MetricDescription, trust: Sequence[Trust]) -> Iterator[str]:

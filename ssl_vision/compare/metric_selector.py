@@ -11,9 +11,10 @@ from ssl_vision.descriptions import MetricDescription, description_of, layer_of
 from ssl_vision.errors import InputError
 from ssl_vision.runs.evaluation_file import preferred
 from ssl_vision.runs.evaluation_summary import TEST_PREFIXES
+from ssl_vision.runs.folder import DATA_OF_ROOT
 from ssl_vision.runs.registry import Run
 
-_RUN_FIELDS = ("value", "seed", "lr", "weight_decay", "weights", "title", "unit", "direction")
+_RUN_FIELDS = ("value", "recall", "seed", "lr", "weight_decay", "weights", "title", "unit", "direction")
 """Fields of a row of evaluation.json that may differ between runs; the learning rate is tuned for each."""
 
 
@@ -100,7 +101,7 @@ class MetricSelector:
                 f"ssl-vision evaluate {shlex.quote(str(run.folder.path))} --protocol {self.protocol}"
             )
         row = dict(rows[0])
-        if row.get("data") != "ImageFolder":  # the root of any other data set is a place, not a data set
+        if row.get("data") not in DATA_OF_ROOT:
             row.pop("root", None)
         return row
 

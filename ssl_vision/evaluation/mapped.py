@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ssl_vision.errors import InputError
 from ssl_vision.metrics.rows import CPU, Features, LazyRows
 
 IN_MEMORY = 2**30
@@ -29,15 +30,21 @@ def empty_rows(shape: tuple[int, int], *, device: torch.device = CPU, folder: Pa
             file has no name there, and its space is freed with the tensor.
 
     Raises:
-        OSError: the disk is full.
+        InputError: the file cannot be written, for example because the disk is full.
     """
     size = 4 * math.prod(shape)
     if size <= IN_MEMORY:
         return torch.empty(shape, device=device)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        if sys.platform == "linux":  # a full disk is an error here, and would be a signal later
-            os.posix_fallocate(file.fileno(), 0, size)
-        return torch.from_numpy(np.memmap(file, np.float32, "w+", shape=shape))
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if sys.platform == "linux":  # a full disk is an error here, and would be a signal later
+                os.posix_fallocate(file.fileno(), 0, size)
+            return torch.from_numpy(np.memmap(file, np.float32, "w+", shape=shape))
+    except OSError as error:
+        place = f"{tempfile.gettempdir()} (TMPDIR)" if folder is None else folder
+        raise InputError(
+            f"{place}: {size / 2**30:.1f} GiB of features cannot be written ({error.strerror})"
+        ) from error
 
 
 def is_large(features: Tensor) -> bool:

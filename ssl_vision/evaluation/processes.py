@@ -1,15 +1,17 @@
 """Embedding by all processes of torchrun: each embeds a share of the batches, and the first does all else."""
 
+import itertools
 import os
 import pickle
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Client, Connection, Listener
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
@@ -27,7 +29,7 @@ class Processes:
     Args:
         rank: number of this process, from 0.
         size: number of processes.
-        connections: connections by rank; the first process has one to each other, which have one to it.
+        connections: connections by rank: from the first process to all others, and from each of them to it.
 
     Example:
         >>> list(Processes().gathered(iter("ab"), 2))
@@ -68,6 +70,12 @@ class Processes:
             if isinstance(result, Exception):
                 raise result
             yield result
+
+    def discard(self, numbers: Iterable[int]) -> None:
+        """Receive results of the other processes, by their numbers, that the first one no longer needs."""
+        for number in numbers:
+            if owner := number % self.size:
+                self._exchange(owner, _received)
 
     def agreed(self, value: Any = None) -> Any:
         """Return the value of the first process in all of them."""
@@ -110,20 +118,29 @@ def process_group() -> Iterator[Processes]:
 
     The default process group of torch is not used, because metrics of torchmetrics would then wait for the
     same metric in the other processes.
+
+    Raises:
+        InputError: not all processes call this function.
     """
     if not dist.is_torchelastic_launched() or int(os.environ["WORLD_SIZE"]) == 1:
         yield ALONE
         return
     store, rank, size = next(rendezvous("env://"))
+    name = f"ssl_vision/{next(_CALLS)}"
+    store.set(f"{name}/{rank}", "")
+    try:
+        store.wait([f"{name}/{each}" for each in range(size)], _LONGEST_WAIT)
+    except RuntimeError as error:
+        raise InputError(f"torchrun started {size} processes, which must all run the same command") from error
     if rank:
-        port, key = store.get("ssl_vision").decode().split()
+        port, key = store.get(name).decode().split()
         own = Client((os.environ["MASTER_ADDR"], int(port)), authkey=bytes.fromhex(key))
         own.send(rank)
         connections = {0: own}
     else:
         key = secrets.token_hex()
         with Listener(("", 0), backlog=size, authkey=bytes.fromhex(key)) as listener:
-            store.set("ssl_vision", f"{listener.address[1]} {key}")
+            store.set(name, f"{listener.address[1]} {key}")
             accepted = [listener.accept() for _ in range(1, size)]
         connections = dict(sorted((connection.recv(), connection) for connection in accepted))
     with silenced() if rank else nullcontext():
@@ -142,23 +159,43 @@ ALONE = Processes()
 """One process, without torchrun."""
 
 
-class _Sharing(NamedTuple):
+class _InputErrorOfProcess(RuntimeError):
+    """An InputError, after which the processes cannot continue, whereas evaluation continues after others."""
+
+
+@dataclass
+class _Sharing:
     processes: Processes
     networks: Sequence[Any]
     data: Sequence[Any]
+    left: range = range(0)
+    """Results of the last request that its caller has not taken, because an error occurred there."""
 
+    def discard(self) -> None:
+        self.processes.discard(self.left)
+        self.left = range(0)
+
+
+_CALLS = itertools.count()
+"""Numbers of the calls of `process_group`, which are the same in all processes."""
+
+_LONGEST_WAIT = timedelta(minutes=5)
 
 _SHARING: ContextVar[_Sharing | None] = ContextVar("_SHARING", default=None)
 
 
 @contextmanager
 def sharing(processes: Processes, networks: Sequence[Any], data: Sequence[Any]) -> Iterator[None]:
-    """Let all processes compute `results_of_all`; the others do nothing else, and end with the body.
+    """Share `results_of_all` among all processes. All but the first do only this, and exit after the body.
 
     Args:
         processes: the processes.
         networks: networks, in the same order in all processes.
         data: image sets, likewise.
+
+    Raises:
+        InputError: an image cannot be decoded in one of several processes.
+        SystemExit: this is not the first process.
     """
     known = _Sharing(processes, networks, data)
     if processes.rank:
@@ -170,6 +207,9 @@ def sharing(processes: Processes, networks: Sequence[Any], data: Sequence[Any]) 
     token = _SHARING.set(known if processes.size > 1 else None)
     try:
         yield
+        known.discard()
+    except _InputErrorOfProcess as error:
+        raise InputError(str(error)) from error
     finally:
         _SHARING.reset(token)
     processes.agreed()
@@ -196,12 +236,19 @@ def results_of_all(
     if not known or not places or None in places:
         yield from function(network, data, *arguments, slice(None))
         return
+    known.discard()
     known.processes.agreed((function, *places, arguments, total))
     own = function(network, data, *arguments, known.processes.share)
-    try:
-        yield from known.processes.gathered(own, total)
-    except Exception as error:
-        raise RuntimeError(str(error)) from error
+    results = known.processes.gathered(own, total)
+    for number in range(total):
+        try:
+            result = next(results)
+        except InputError as error:
+            raise _InputErrorOfProcess(str(error)) from error
+        except Exception as error:
+            raise RuntimeError(str(error)) from error
+        known.left = range(number + 1, total)
+        yield result
 
 
 def _place(items: Sequence[Any], item: Any) -> int | None:

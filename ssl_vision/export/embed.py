@@ -186,6 +186,8 @@ def _embedded(
     network: Network, folder: Path, batches: list[list[str]], *, device: torch.device, strict: bool
 ) -> Iterator[tuple[list[str], Features]]:
     """Yield the decodable files of each batch and their features."""
+    if not batches:
+        return
     about, names = network.description, list(itertools.chain.from_iterable(batches))
     images = squares(folder, names, side=about.decoded_size, strict=strict, pixel_range=about.pixel_range)
     decoded = _until_none(images, strict=strict)

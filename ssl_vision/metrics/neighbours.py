@@ -85,7 +85,7 @@ def nearest(
             0.05 % and bfloat16 0.33 %; of the predictions, 0.02 % and 0.32 % (benchmarks/knn.py).
         index: "flat" is exact. "ivf" is FAISS's inverted file on the CPU, which is faster for banks of more
             than a million rows and misses some neighbours. √N clusters of the bank are computed, and a
-            sixteenth of them is searched for each query. At most 512 MiB of the bank are in memory.
+            sixteenth of them is searched for each query. About 512 MiB of the bank are in memory at a time.
 
     Raises:
         ValueError: shapes or devices do not match, k is out of range, a value is not finite, the backend,
@@ -220,7 +220,7 @@ def _search_ivf(queries: Features, bank: Features, k: int, *, metric: str) -> Ne
     inverted = faiss.IndexIVFFlat(coarse, bank.shape[1], clusters, kind)
     inverted.nprobe = max(1, round(_PROBED * clusters))
     inverted.cp.min_points_per_centroid = 1  # FAISS would print a warning for small banks
-    count = min(len(bank), _TRAINING_ROWS * clusters)
+    count = min(len(bank), _TRAINING_ROWS * clusters, max(1, _SHARD // bank.shape[1]))
     inverted.train(_array(bank[torch.arange(count, device=bank.device) * len(bank) // count]))
 
     best = Neighbours(

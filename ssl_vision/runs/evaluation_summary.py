@@ -6,6 +6,7 @@ from typing import Any
 
 from ssl_vision.descriptions import LAYERS, description_of
 from ssl_vision.runs.evaluation_file import own_data
+from ssl_vision.runs.folder import DATA_OF_ROOT
 
 DEFAULT_PROTOCOL = "macl"
 """The protocol whose name is left out."""
@@ -55,10 +56,10 @@ def rows_of_own_data(
 ) -> list[Mapping[str, Any]]:
     """Return the rows of the trained network at an epoch on the run's own data, unchanged.
 
-    The root of a data set is a place, except that of a folder of images.
+    The root of a data set is only its place, except in `DATA_OF_ROOT`.
     """
     own = own_data(config)
-    if own.get("data") != "ImageFolder":
+    if own.get("data") not in DATA_OF_ROOT:
         own.pop("root", None)
     return [
         row

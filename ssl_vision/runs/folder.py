@@ -18,11 +18,14 @@ from ssl_vision.runs.migration import original_settings
 
 _ROOT = "data.init_args.root"
 
+DATA_OF_ROOT = ("ImageFolder", "Shards")
+"""Data sets that are whatever their root contains. The root of others is only the place where they are."""
+
 _LISTED = 6
 """Number of differences that a message names."""
 
 # Settings that do not change the result, so that a continued run may change them. See `significant` for two
-# exceptions: the root of an ImageFolder, and the length of a run whose learning-rate schedule depends on it.
+# exceptions: the root of `DATA_OF_ROOT`, and the length of a run whose learning-rate schedule depends on it.
 _FREE = (
     "metrics.extended",
     "name",
@@ -232,7 +235,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], *, moved: boo
     Args:
         before: config of a run.
         now: another config.
-        moved: ignore the root of an `ImageFolder`, because its images are compared separately.
+        moved: ignore the root of data, because the images are compared separately.
     """
     old, new = significant(before), significant(now)
     for settings in (old, new) if moved else ():
@@ -284,7 +287,7 @@ def significant(config: Mapping[str, Any]) -> dict[str, Any]:
         if flat.get(key) == value:
             flat[key] = former
     free = set(_FREE)
-    if str(flat.get("data.class_path", "")).endswith("ImageFolder"):
+    if str(flat.get("data.class_path")).rpartition(".")[2] in DATA_OF_ROOT:
         free.discard(_ROOT)
     if flat.get("model.init_args.optimizer.schedule", "constant") != "constant":
         free -= {"trainer.max_epochs", "trainer.max_steps"}

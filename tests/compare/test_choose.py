@@ -31,12 +31,12 @@ def measured(monkeypatch, tmp_path):
     return lambda *rows: file.write_text(json.dumps([GOOD | row for row in rows]))
 
 
-def run(path, *values, metric="rankme", epochs=None, data="Digits", width=4, scale=0.1):
+def run(path, *values, metric="rankme", epochs=None, data="Digits", width=4, scale=0.1, options=None):
     """A run whose validations had some values of a metric; it is unfinished if ``epochs`` is higher."""
     config = {
         "seed_everything": 0,
         "model": {"init_args": {"encoder": {"class_path": "ResNet", "init_args": {"width": width}}}},
-        "data": {"class_path": data, "init_args": {"views": {"scale": [scale, 1]}}},
+        "data": {"class_path": data, "init_args": {"views": {"scale": [scale, 1]}, **(options or {})}},
         "trainer": {"max_epochs": epochs or len(values)},
     }
     path.mkdir(parents=True)
@@ -140,11 +140,16 @@ def test_a_different_augmentation_is_stated_where_it_matters(measured, tmp_path,
         ([], {"data": "CIFAR10"}, "the runs differ in their data, on which RankMe depends: CIFAR10, Digits"),
         (
             [],
+            {"options": {"val_share": 0.5}},
+            "the runs differ in their data, on which RankMe depends: Digits, Digits (val_share 0.5)",
+        ),
+        (
+            [],
             {"width": 8},
             "the runs differ in their encoder, on which RankMe depends: ResNet (width 4), ResNet (width 8)",
         ),
     ],
-    ids=["metric", "data", "encoder"],
+    ids=["metric", "data", "images", "encoder"],
 )  # fmt: skip
 def test_runs_that_cannot_be_compared_are_refused(measured, tmp_path, capsys, args, changes, message):
     measured({})

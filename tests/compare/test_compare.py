@@ -351,6 +351,13 @@ def test_an_evaluation_that_cannot_be_compared_is_refused(runs, capsys, rows, co
     assert complaint in refused(capsys)
 
 
+def test_runs_differ_in_the_recall_of_their_neighbours(runs, capsys):
+    for number, objective in enumerate(("A", "B")):
+        rows = [row(0.5 + number / 10, index="ivf", recall=0.98 - number / 1000)]
+        make(runs.parent / "ivf" / objective, objective, 0, rows=rows)
+    assert main(["compare", "ivf", "--by=objective"]) == 0
+
+
 def test_one_of_several_rows_is_chosen_by_a_field(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for seed in range(2):

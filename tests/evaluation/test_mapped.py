@@ -1,15 +1,18 @@
 """Features that are mapped from a file: the results of features in memory, in bounded memory."""
 
+import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 
 import pytest
 import torch
 
 import ssl_vision.evaluation.mapped as mapped
+from ssl_vision.errors import InputError
 from ssl_vision.evaluation.cache import digest_of_features
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.mapped import blocks, empty_rows, in_parts, is_finite, is_large
@@ -83,6 +86,19 @@ def test_an_unknown_index_is_one_line(run, capsys):
     error = capsys.readouterr().err
     assert "knn.index" in error
     assert error.count("\n") == 1
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(mapped, "IN_MEMORY", 0)
+    for folder, named in ((tmp_path, str(tmp_path)), (None, f"{tempfile.gettempdir()} (TMPDIR)")):
+        with pytest.raises(InputError) as error:
+            empty_rows((5, 3), folder=folder)
+        expected = f"{named}: 0.0 GiB of features cannot be written (No space left on device)"
+        assert str(error.value) == expected
 
 
 def test_only_large_rows_are_in_a_file_which_has_no_name(tmp_path, monkeypatch):

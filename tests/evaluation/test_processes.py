@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from multiprocessing import Pipe
 
@@ -114,13 +115,55 @@ def test_known_networks_and_images_are_shared_and_others_are_not():
     assert [future.exception().code for future in futures[1:]] == [0, 0]
 
 
-def torchrun(count, *args):
+def test_a_request_after_one_that_was_not_used_up_has_its_own_results():
+    data = [1, 2, 3, 4, 5]
+
+    def run(processes):
+        with sharing(processes, [10, 20], [data]):
+            for network in (10, 20):
+                for first in results_of_all(squares, network, data, 1, total=5):
+                    assert first == network
+                    break
+            return list(results_of_all(squares, 10, data, 2, total=5))
+
+    first, *others = three()
+    with ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(copy_context().run, run, each) for each in (first, *others)]
+    assert futures[0].result() == [10, 40, 90, 160, 250]
+    assert [future.exception().code for future in futures[1:]] == [0, 0]
+
+
+def cannot(network, data, share):
+    """Stands for batches of which none can be decoded."""
+    raise InputError("a.png cannot be decoded")
+    yield
+
+
+def test_an_input_error_of_one_of_several_processes_ends_the_evaluation():
+    data = []
+
+    def run(processes):
+        with sharing(processes, [1], [data]):
+            with suppress(ValueError):  # as for measurements that are not possible
+                list(results_of_all(cannot, 1, data, total=3))
+            pytest.fail("the evaluation went on")
+
+    first, *others = three()
+    with ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(copy_context().run, run, each) for each in (first, *others)]
+        with pytest.raises(InputError, match="cannot be decoded"):
+            futures[0].result()
+        for connection in first.connections.values():
+            connection.close()
+
+
+def torchrun(count, *args, module=("-m", "ssl_vision")):
     """Run a command in several processes, and return stdout and stderr of all."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={count}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
-        [*command, "-m", "ssl_vision", *map(str, args)],
-        capture_output=True, text=True, check=False, timeout=500, env=environment,
+        [*command, *module, *map(str, args)],
+        capture_output=True, text=True, check=False, timeout=240, env=environment,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 
@@ -178,3 +221,30 @@ def test_a_damaged_file_of_another_process_is_reported_once(images, tiny_run, tm
     assert sum(line.startswith("ssl-vision embed: ") for line in error.splitlines()) == 1
     assert "cannot be decoded" in error
     assert list(tmp_path.iterdir()) == []
+
+
+CALLS = """
+import os, sys
+from datetime import timedelta
+from ssl_vision.errors import InputError
+from ssl_vision.evaluation import processes
+
+for _ in range(2):
+    with processes.process_group() as group:
+        assert group.agreed(group.rank + 5) == 5
+processes._LONGEST_WAIT = timedelta(seconds=2)
+if group.rank == 0:
+    try:
+        with processes.process_group():
+            pass
+    except InputError as error:
+        print(error)
+"""
+
+
+@pytest.mark.long
+def test_processes_connect_again_and_do_not_wait_for_ever(tmp_path):
+    (tmp_path / "calls.py").write_text(CALLS)
+    code, out, error = torchrun(2, tmp_path / "calls.py", module=())
+    assert code == 0, error
+    assert out == "torchrun started 2 processes, which must all run the same command\n"

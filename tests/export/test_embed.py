@@ -9,7 +9,7 @@ from PIL import Image
 from ssl_vision.data import ImageFolder
 from ssl_vision.encoders import ResNet
 from ssl_vision.evaluation.features import embed
-from ssl_vision.export.embed import embed_files, open_network
+from ssl_vision.export.embed import _embedded, embed_files, open_network
 from ssl_vision.main import main
 from ssl_vision.pretrained.backbones import Description, pretrained, write_backbone
 from ssl_vision.runs.checkpoint import read_checkpoint
@@ -142,6 +142,11 @@ def test_what_cannot_be_embedded_is_one_line(images, tiny_run, capsys, args, wor
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_process_without_a_batch_embeds_nothing(tiny_run, tmp_path):
+    network = open_network(tiny_run, "backbone")
+    assert list(_embedded(network, tmp_path, [], device=torch.device("cpu"), strict=True)) == []
+
+
 def test_an_absent_device_is_one_line(images, tiny_run, capsys):
     args = [f"--backbone={tiny_run}", "--output=f.npz", "--device=cuda"]
     assert main(["embed", str(images), *args]) == 2

@@ -3,6 +3,7 @@
 import pytest
 
 from ssl_vision.runs.evaluation_summary import evaluation_summary
+from ssl_vision.runs.folder import DATA_OF_ROOT, differences
 
 OWN = {"data": {"class_path": "ssl_vision.data.CIFAR10", "init_args": {"root": "data"}}}
 BASE = {
@@ -58,6 +59,16 @@ def test_the_last_of_two_measurements_of_one_name_counts():
 
 def test_the_root_of_a_data_set_is_a_place():
     assert summary({"root": "~/elsewhere"}) == {"test/knn_top1": 0.5}
+
+
+@pytest.mark.parametrize("name", DATA_OF_ROOT)
+def test_the_root_of_files_is_the_data_set(name):
+    own = {"data": {"class_path": f"ssl_vision.data.{name}", "init_args": {"root": "a"}}}
+    rows = [BASE | {"data": name, "root": root, "value": value} for root, value in (("a", 0.9), ("b", 0.2))]
+    assert evaluation_summary(rows, own, epoch=3) == {"test/knn_top1": 0.9}
+    other = {"data": own["data"] | {"init_args": {"root": "b"}}}
+    assert len(differences(own, other)) == 1
+    assert not differences(own, other, moved=True)
 
 
 def test_a_row_with_an_invalid_description_is_in_no_table():
