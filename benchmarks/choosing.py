@@ -78,7 +78,7 @@ def trust_table(accuracy: str) -> list[list[str]]:
     """Return a table with a line for each metric, and two columns for each data set."""
     found = {(each.metric, each.data): each for each in measured(accuracy)}
     names = list(dict.fromkeys(data for _, data in found))
-    lines = [["chosen by", *(head for name in names for head in (f"{name}: Spearman", "loss"))]]
+    lines = [["chosen by", *(head for name in names for head in (f"{name}: Spearman", "regret"))]]
     for metric in METRICS:
         lines.append([_title(metric)])
         for name in names:
@@ -148,7 +148,7 @@ def _title(metric: str) -> str:
 def main() -> None:
     """Print the tables."""
     for accuracy in ACCURACIES:
-        print(f"\n{accuracy}, correlation and loss of accuracy in points:")
+        print(f"\n{accuracy}, correlation and regret in points:")
         for line in trust_table(accuracy):
             print(" | ".join(line))
         print(f"\nInfoNCE, {accuracy} in percent by temperature:")

@@ -3,9 +3,8 @@
     python benchmarks/folders.py --folder /tmp/folders           about 10 minutes of CPU time, 3 GB of disk
     python benchmarks/folders.py --folder /tmp/folders --files 70000 --images 5120 --simulated 100000
 
-Three parts. Steps of the first and the last run in a process of their own, with their time and the largest
-resident memory of the process with its workers, in which pages that are shared count once. Imports are not
-timed.
+There are three parts. Each step of the first and the last runs in its own process. Recorded are its time
+without imports, and the peak resident memory of the process and its workers, with shared pages counted once.
 
 - Listing: a tree of ``--files`` names in a thousand class folders (hard links to a few files), read for the
   first time and again, and a stored listing of ``--simulated`` files, which do not exist.
@@ -165,7 +164,7 @@ def lightly_train(root: Path, steps: int) -> None:
 
 
 def evaluate(root: Path) -> None:
-    """Evaluate the run that was killed by kNN."""
+    """Evaluate the killed run with kNN."""
     run = root.parent / "runs" / "killed"
     command("evaluate", str(run), "--protocol=lightly", "--baselines=false", "--report=false")
 

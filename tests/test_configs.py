@@ -90,6 +90,10 @@ def test_every_config_trains(file, request, tmp_path):
     args = [f"--config={file}", *TINY, *where, *short, f"--runs_dir={tmp_path / 'runs'}", "--name=run"]
     assert main(["fit", *args]) == 0
     assert (tmp_path / "runs" / "run" / "checkpoints" / "last.ckpt").exists()
+    with (tmp_path / "runs" / "run" / "metrics.csv").open(newline="") as log:
+        losses = [float(row["train/loss"]) for row in csv.DictReader(log)]
+    assert len(losses) == 2
+    assert all(map(math.isfinite, losses))
 
 
 @pytest.mark.parametrize(
@@ -226,8 +230,8 @@ def thirty_steps(data_root, runs, name, *args):
     assert main(["fit", *start, f"--runs_dir={runs}", f"--name={name}", *args, *short]) == 0
 
 
-# Of each kind of gradient one; the others, which take two steps above, are long.
-SAMPLE = ("macl", "dual_temperature", "reclaim", "unified_gradient", "vicreg")
+# The others, which take two steps above, are long.
+SAMPLE = ("reclaim", "vicreg")
 
 
 @pytest.mark.realdata

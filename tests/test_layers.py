@@ -1,6 +1,7 @@
 """Imports point down: from a room of the package only to those that stand before it."""
 
 import ast
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -29,9 +30,15 @@ ROOMS = [
 """The files of the first row are for all, and import only each other."""
 
 
+@cache
+def nodes(file):
+    """Nodes of the syntax tree of a file."""
+    return list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+
+
 def imported(file):
     """Rooms of the package that a file imports anything of, itself left out."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in nodes(file):
         names = []
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -56,7 +63,7 @@ def test_every_import_points_down():
 
 def modules_imported(file, modules):
     """Modules of the package that a file imports, for its types alone or not."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in nodes(file):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 name = f"{node.module}.{alias.name}"
@@ -110,6 +117,7 @@ ATTRIBUTES_BY_NAME = {
     "data/datasets/map_data.py": "length, items and classes of a user's data set",
     "data/datasets/torchvision_data.py": "a data set of torchvision by name; the names of its classes",
     "data/loading/memmap.py": "posix_fadvise, of some systems",
+    "data/loading/worker_processes.py": "sched_getaffinity, of some systems",
     "cli/doctor/hardware.py": "sched_getaffinity, of some systems",
     "cli/doctor/packages.py": "FAISS's version and GPUs, of some builds",
     "evaluation/heap.py": "mallopt, of some C libraries",
@@ -127,7 +135,7 @@ ATTRIBUTES_BY_NAME = {
 
 def test_nothing_else_asks_an_object_what_it_has():
     def asks(file):
-        calls = (node.func for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
+        calls = (node.func for node in nodes(file) if isinstance(node, ast.Call))
         return any(isinstance(call, ast.Name) and call.id in ("getattr", "hasattr") for call in calls)
 
     found = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if asks(file)}

@@ -123,7 +123,7 @@ def test_dissipation_is_the_loss_after_the_best_validation(results, tmp_path):
     assert results.dissipation()[1][3:6] == [f"8.00 ± {stdev([10, 6]):.2f}", "", ""]
 
 
-def test_curves_keep_their_ends(results, tiny_run, monkeypatch):
+def test_shortened_curves_keep_first_and_last_points(results, tiny_run, monkeypatch):
     run = Run(tiny_run)
     every = [(step, value) for step, _, value in run.curve("train/loss")]
     assert len(every) > 3

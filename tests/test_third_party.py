@@ -47,18 +47,12 @@ def logged(run):
 
 def test_an_objective_with_two_methods_is_used_by_every_command(here, capsys):
     theirs = "--model.objective=their_objective.AlignmentRepulsion"
-    for seed in range(2):
-        fit(f"--name=theirs-{seed}", theirs, "--trainer.max_epochs=2", f"--seed_everything={seed}")
-        fit(
-            f"--name=ours-{seed}",
-            "--model.objective=InfoNCE",
-            "--trainer.max_epochs=2",
-            f"--seed_everything={seed}",
-        )
+    for name, objective in (("theirs", theirs), ("ours", "--model.objective=InfoNCE")):
+        fit(f"--name={name}", objective, "--trainer.max_epochs=2")
     # resumed: the same rows and weights as in one go
     fit("--name=resumed", theirs, "--trainer.max_epochs=1")
     fit("--name=resumed", theirs, "--trainer.max_epochs=2", "--ckpt_path=last")
-    whole, resumed = here / "runs" / "theirs-0", here / "runs" / "resumed"
+    whole, resumed = here / "runs" / "theirs", here / "runs" / "resumed"
     assert logged(whole) == logged(resumed) != []
     states = [
         torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
@@ -67,13 +61,12 @@ def test_an_objective_with_two_methods_is_used_by_every_command(here, capsys):
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
     # compared
     capsys.readouterr()
-    runs = [str(here / "runs" / f"{name}-{seed}") for name in ("theirs", "ours") for seed in range(2)]
-    assert main(["compare", *runs, "--metric=val/knn_top1"]) == 0
+    assert main(["compare", str(whole), str(here / "runs" / "ours"), "--metric=val/knn_top1"]) == 0
     assert "AlignmentRepulsion" in capsys.readouterr().out
     # evaluated and reported, with permission, as the run names a class from outside
     allow = "--allow_class=their_objective.AlignmentRepulsion"
     assert main(["evaluate", str(whole), allow, "--probe.epochs=1", "--baselines=false"]) == 0
-    assert main(["report", str(whole), allow]) == 0
+    assert main(["report", str(whole), allow, "--embed=false"]) == 0
     assert "AlignmentRepulsion" in (whole / "report.html").read_text()
     # not drawn, with the reason
     capsys.readouterr()

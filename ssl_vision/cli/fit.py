@@ -217,7 +217,7 @@ class RunCLI(LightningCLI):
         if other:
             run = RunFolder(checkpoint.path.parent.parent)
             command = f"ssl-vision {self.subcommand} {shlex.quote(str(run.path))}"
-            own = f"; {command} uses its own" if run.config_file.exists() else ""
+            own = f"; use that config with {command}" if run.config_file.exists() else ""
             raise InputError(f"{checkpoint.path} was made with another config ({listed(other)}){own}")
 
     def instantiate_classes(self) -> None:

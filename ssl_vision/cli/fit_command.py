@@ -48,6 +48,6 @@ def of_run(options: Sequence[str]) -> list[str]:
     if not folder.name or folder.name == "..":
         folder = Path(os.path.abspath(run))
     if not (folder / "config.yaml").is_file():
-        raise InputError(f"{run}: neither an option, which starts with --, nor a run directory")
+        raise InputError(f"{run}: no run directory (no config.yaml); options start with --")
     place = [f"--runs_dir={folder.parent}", f"--name={folder.name}"]
     return [f"--config={folder / 'config.yaml'}", *place, "--ckpt_path=last", *others]

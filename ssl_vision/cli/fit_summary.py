@@ -26,7 +26,7 @@ def summary(
         images: number of images in a batch over all processes; None omits the speed.
         data: data of the run, which determines how it can be evaluated; None assumes labelled images with a
             test split.
-        report: leave out the command that writes the report, which is written anyway.
+        report: True if the report is written, so that its command is left out.
     """
     return "\n".join(_lines(run, images, data, report))
 

@@ -206,7 +206,7 @@ def _classes_with(option: str, key: str) -> str:
     accepted = choice(key.rpartition(".")[2])
     classes = accepted.classes.items() if accepted else ()
     names = [name for name, each in classes if option in (known.name for known in each.options)]
-    return f"; choose a class that has it, before it: --{key} {' or '.join(names)}" if names else ""
+    return f"; first choose a class with this option: --{key} {' or '.join(names)}" if names else ""
 
 
 def _options(owner: str, group: str) -> list[str]:

@@ -30,10 +30,11 @@ _LISTED = 5
 def run(args: Sequence[str]) -> None:
     """Recommend the finished run whose last validation has the best value of a metric, or say why not.
 
-    Metrics are those of the validation images, so the test images choose nothing. All but sensitivity need
+    Metrics use only the validation images; test images do not affect the choice. All but sensitivity need
     no labels. Prints how well the metric ranked the runs of docs/choosing.md by their test accuracy:
-    Spearman's correlation, and the accuracy that choosing by it loses. A run is recommended only if the
-    interval of the correlation is above 0, on the data set of the runs if it was measured, otherwise on all.
+    Spearman's correlation and the regret, the accuracy that this choice costs. A run is recommended only if
+    the interval of the correlation is above 0, on the data set of the runs or, if it was not measured, on all
+    measured ones.
 
     Raises:
         InputError: no finished run has the metric, or the runs differ in data or encoder.
@@ -115,7 +116,7 @@ def _advice(ranked: Sequence[Run], metric: MetricDescription, trust: Sequence[Tr
         yield (
             f"{each.data}, {each.runs} runs: Spearman's correlation of {metric.title} with {accuracy.title} "
             f"accuracy is {each.spearman:.2f} (95 % interval {each.low:.2f} to {each.high:.2f}). "
-            f"Choosing by it loses {100 * each.regret:.2f} points, at random {100 * each.random_regret:.2f}."
+            f"Regret: {100 * each.regret:.2f} points (at random, {100 * each.random_regret:.2f})."
         )
     if metric.name in _ON_VIEWS and len({str(each.setting("data.views")) for each in ranked}) > 1:
         yield f"The runs differ in their augmentation, and {metric.title} is measured on augmented images."

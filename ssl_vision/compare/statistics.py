@@ -98,7 +98,12 @@ def spearman(
 ) -> tuple[float, tuple[float, float]] | None:
     """Spearman's rank correlation, with the percentile interval of 10,000 bootstrap samples of the pairs.
 
-    Samples in which all values of a side are equal, which have no correlation, are left out.
+    Bootstrap samples in which one variable is constant are left out.
+
+    Args:
+        first: values of the first variable, (N,).
+        second: values of the second variable, (N,).
+        alpha: 1 minus the level of the interval.
 
     Returns:
         The correlation and its 1 − alpha interval; None for fewer than 10 pairs or if one side is constant.

@@ -24,7 +24,7 @@ class Trust:
     """Lower end of the 95 % bootstrap interval of ``spearman``."""
     high: float
     regret: float
-    """Accuracy of the best run minus that of the run with the best value of the metric, as a share of 1."""
+    """Accuracy of the best run minus that of the run with the best value of the metric, in [0, 1]."""
     random_regret: float
     """The same for a run picked at random, on average."""
 

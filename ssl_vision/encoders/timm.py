@@ -74,7 +74,7 @@ class Timm(ModuleEncoder):
         try:
             network: Any = timm.create_model(name, pretrained=pretrained, num_classes=0, **options)
         except Exception as error:  # of any class, from timm's code for an option that does not suit it
-            if img_size is not None and "img_size" in str(error):
+            if img_size is not None and "unexpected keyword argument 'img_size'" in str(error):
                 raise ValueError(
                     f"{name} has no option img_size, and accepts images of many sizes: leave the option out"
                 ) from error

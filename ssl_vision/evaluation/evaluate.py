@@ -91,7 +91,7 @@ def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> Evaluated
 
     Args:
         args: arguments of the command, the checkpoint first.
-        processes: processes that embed the images; all but the first end here.
+        processes: processes that embed the images; all but the first exit here.
 
     Raises:
         InputError: as `run`.

@@ -47,7 +47,7 @@ def evaluate_encoder(args: Sequence[str], description: str | None, processes: Pr
     Args:
         args: arguments of the command.
         description: text of ``--help``.
-        processes: processes that embed the images; all but the first end here.
+        processes: processes that embed the images; all but the first exit here.
 
     Raises:
         InputError: weights are missing or do not match the encoder, the data are missing or have no labels,

@@ -26,7 +26,7 @@ Features = dict[str, Tensor]
 """Float32 features by layer, shape (N, ·)."""
 
 Prepare = Callable[[Tensor, Tensor], Tensor]
-"""Function of images as bytes and their numbers that returns the input of a network."""
+"""Function of uint8 images (N, C, H, W) and their indices (N,) that returns network inputs."""
 
 VIEW_EPOCH = 0
 
@@ -125,7 +125,7 @@ def _plain(images: Tensor, indices: Tensor, *, views: Views) -> Tensor:
 
 
 def _two_views(images: Tensor, indices: Tensor, *, views: Views, seed: int, epoch: int) -> Tensor:
-    # (2n, …) with the views one after the other becomes (2n, …) with the views of an image together.
+    # Reorder (2n, …) so that the two views of an image are adjacent.
     made = views(images, indices, seed=seed, epoch=epoch)
     return torch.stack(made.chunk(2), dim=1).flatten(0, 1)
 

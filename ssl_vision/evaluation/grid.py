@@ -40,7 +40,7 @@ describe(
     direction="higher",
     sections=("table",),
     needs=("labels",),
-    note="This is the same share for the best of many learning rates, chosen on held-out train images.",
+    note="This is linear accuracy at the best of many learning rates, chosen on held-out train images.",
     order=40,
 )
 

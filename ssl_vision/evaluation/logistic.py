@@ -34,7 +34,7 @@ describe(
     direction="higher",
     sections=("table",),
     needs=("labels",),
-    note="This is the same share for logistic regression on standardised features, which has one optimum.",
+    note="This is the accuracy of logistic regression on standardised features, which has one optimum.",
     order=50,
 )
 

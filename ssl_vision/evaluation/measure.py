@@ -46,7 +46,7 @@ def measured(
         splits: the images whose pixels are measured.
         seed: seed of the order of rows in training, of held-out rows and of noise.
         pixels: True to measure raw pixels, too.
-        processes: processes that embed the images; all but the first end here.
+        processes: processes that embed the images; all but the first exit here.
 
     Returns:
         Rows by the name of the protocol.

@@ -134,7 +134,7 @@ def check_output(output: str) -> None:
     """
     path = Path(output)
     if not output or path.is_dir():
-        raise InputError(f"--output {output or 'is empty'}: give a file")
+        raise InputError(f"--output {f'{output} is a directory' if output else 'is empty'}: give a file")
     parent = next(parent for parent in path.absolute().parents if parent.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise InputError(f"--output {output}: {parent} cannot be written to")

@@ -18,7 +18,7 @@ class Row:
     """``backbone``, ``hidden``, ``projector`` or ``raw``."""
     metric: str
     value: float
-    """Accuracies as shares of 1."""
+    """Accuracies as fractions of 1."""
     split: str
     """Split on which it is measured; for kNN and linear, the split that is classified."""
     bank: str | None = None

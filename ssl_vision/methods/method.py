@@ -361,7 +361,7 @@ class Method(pl.LightningModule, ABC):
                     f"the checkpoint's {name} has shape {tuple(stored.shape)}, the model's "
                     f"{tuple(own[name].shape)}: "
                     + (
-                        "its memory of the images needs as many as before"
+                        "train on as many images as before"
                         if memory
                         else "give the encoder and the sizes with which it was trained, as in "
                         f"{type(self).__name__}.load_from_checkpoint(FILE, encoder=…)"
@@ -538,8 +538,8 @@ class Method(pl.LightningModule, ABC):
         size, channels = self._data.views.size, self._data.views.channels
         if channels != self.backbone.in_channels:
             raise InputError(
-                f"the images have {channels} channels, as views.mean, but the encoder has "
-                f"{self.backbone.in_channels}: set --model.encoder.in_channels {channels}"
+                f"views.mean has {channels} numbers, but the encoder has {self.backbone.in_channels} "
+                f"channels: set --model.encoder.in_channels {channels}"
             )
         try:
             measure_num_features(self.backbone, size, channels)

@@ -56,8 +56,8 @@ class MoCo(MomentumMethod):
         super().__init__(objective=objective, **options)
         if "negatives" not in self._contract.required_inputs:
             raise InputError(
-                f"MoCo compares with a queue, and {type(self.objective).__name__} does not: add "
-                "--model.objective.pairs queue, or take an objective of the InfoNCE family"
+                f"MoCo requires an objective that uses a queue, unlike {type(self.objective).__name__}: add "
+                "--model.objective.pairs queue, or use an objective of the InfoNCE family"
             )
         if not 1 <= queue_size <= 2**24:
             raise InputError(f"queue_size must be between 1 and {2**24}, not {queue_size}")

@@ -28,7 +28,7 @@ describe(
     direction="higher",
     sections=("table",),
     needs=("views", "labels", "superclasses"),
-    note="This is the same correlation, computed from concordant and discordant pairs.",
+    note="This is Kendall's correlation of the cosines with the hierarchy of classes.",
     order=190,
 )
 

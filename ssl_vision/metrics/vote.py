@@ -109,8 +109,8 @@ def warn_of_large_k(k: int, labels: Tensor) -> None:
     smallest = int(labels.unique(return_counts=True)[1].min())
     if k > smallest:
         warnings.warn(
-            f"kNN with k = {k}, but the smallest class has {smallest} images, so other classes always take "
-            f"part in its vote: choose k = {smallest} or less (--metrics.k of fit, --k of evaluate)",
+            f"kNN with k = {k}, but the smallest class has {smallest} images, so every vote includes other "
+            f"classes: choose k = {smallest} or less (--metrics.k of fit, --k of evaluate)",
             stacklevel=3,
         )
 

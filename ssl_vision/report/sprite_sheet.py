@@ -40,7 +40,7 @@ class SpriteSheet:
     def add(self, images: Tensor) -> range:
         """Add uint8 images, shape (N, C, H, W), the same size in all calls; returns their places.
 
-        Of images that are not RGB, the first three channels are shown, or the first one if there are fewer.
+        Other images than RGB show their first three channels, or the first one if they have fewer.
         """
         images = displayed(images)
         size = images.shape[-2:]

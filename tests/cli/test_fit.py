@@ -1,7 +1,6 @@
 """``ssl-vision fit`` and ``validate`` as a person uses them, in process and on the digits."""
 
 import csv
-import math
 import re
 import shutil
 import subprocess
@@ -80,14 +79,6 @@ def test_the_checkpoint_reads_with_weights_only_and_carries_the_config(tiny_run)
     checkpoint = read_checkpoint(tiny_run)
     assert checkpoint.epoch == 2
     assert checkpoint.config == yaml.safe_load((tiny_run / "config.yaml").read_text())
-
-
-@pytest.mark.parametrize("file", sorted(CONFIGS.glob("objective/*.yaml")), ids=lambda p: p.stem)
-def test_every_objective_config_trains_on_the_digits(file, tmp_path):
-    assert fit(tmp_path, f"--config={file}", "--trainer.max_epochs=1", "--trainer.limit_train_batches=2") == 0
-    losses = [float(row["train/loss"]) for row in rows(tmp_path / "run")]
-    assert len(losses) == 2
-    assert all(map(math.isfinite, losses))
 
 
 def test_every_preset_has_a_config():
@@ -287,6 +278,7 @@ def test_a_foreign_folder_is_left_alone(tmp_path, capsys):
 
 def test_unnamed_runs_get_names_that_tell_them_apart(tmp_path):
     short = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=2"]
+    short += ["--trainer.limit_val_batches=0"]
     for args in ([], ["--model.objective=DCL"], ["--model.objective.temperature=0.2"]):
         assert main(["fit", f"--runs_dir={tmp_path}", *TINY, *short, *args]) == 0
     names = sorted(p.name for p in tmp_path.iterdir())
@@ -387,7 +379,7 @@ def test_a_wrong_data_class_is_named_with_the_nearest(capsys):
     [
         (
             ["--data.root=images"],
-            "Digits has no option 'root'; choose a class that has it, before it: ",
+            "Digits has no option 'root'; first choose a class with this option: ",
         ),
         (
             ["--data=HERE"],
@@ -535,9 +527,7 @@ def test_a_run_directory_before_the_options_names_its_config_and_checkpoint(
     assert main(["fit", str(tmp_path / "moved"), "--trainer.max_epochs=3", "--report=false"]) == 0
     assert read_checkpoint(tmp_path / "moved").epoch == 3
     assert main(["fit", str(tmp_path)]) == 2
-    assert (
-        f"{tmp_path}: neither an option, which starts with --, nor a run directory" in capsys.readouterr().err
-    )
+    assert f"{tmp_path}: no run directory (no config.yaml); options start with --" in capsys.readouterr().err
 
 
 def test_a_run_directory_may_name_a_class_of_the_current_directory(tmp_path, monkeypatch):
@@ -568,7 +558,7 @@ def test_validate_never_measures_an_untrained_network(tiny_run, tmp_path, capsys
     assert "no such checkpoint; give the run directory: ssl-vision validate RUN" in capsys.readouterr().err
 
 
-def test_another_config_is_named_with_few_differences_and_the_runs_own(tmp_path, capsys):
+def test_a_changed_config_is_refused_with_few_differences_and_the_command(tmp_path, capsys):
     assert fit(tmp_path, "--trainer.max_epochs=1") == 0
     capsys.readouterr()
     views = ("hflip", "hue", "jitter", "grayscale", "blur", "solarize")
@@ -578,7 +568,7 @@ def test_another_config_is_named_with_few_differences_and_the_runs_own(tmp_path,
     error = capsys.readouterr().err
     assert "; and 2 more)" in error
     assert "seed_everything" not in error
-    assert error.endswith(f"; ssl-vision fit {tmp_path / 'run'} uses its own\n")
+    assert error.endswith(f"; use that config with ssl-vision fit {tmp_path / 'run'}\n")
 
 
 def test_a_run_prints_no_warning_about_the_libraries_it_uses(tmp_path, monkeypatch, recwarn):

@@ -60,7 +60,7 @@ def test_the_run_with_the_best_last_value_is_recommended_with_its_trust(measured
     ]
     assert lines[-2:] == [
         "Digits, 24 runs: Spearman's correlation of RankMe with linear accuracy is 0.80 (95 % interval 0.50 "
-        "to 0.90). Choosing by it loses 1.25 points, at random 6.00.",
+        "to 0.90). Regret: 1.25 points (at random, 6.00).",
         "Recommended: runs/b, epoch 2.",
     ]
 

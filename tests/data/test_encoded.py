@@ -1,5 +1,6 @@
 """Images that are decoded for each batch: pixels, order, damaged files, and continued runs."""
 
+import errno
 import io
 import os
 import shutil
@@ -18,6 +19,7 @@ from PIL import Image, ImageOps
 from settings import TINY
 
 from ssl_vision.data import ImageFolder, Shards, Views
+from ssl_vision.data.datasets.encoded import Decoder, ListedFiles
 from ssl_vision.data.datasets.map_style import DatasetImages
 from ssl_vision.data.loading.decoding import open_image, square
 from ssl_vision.data.loading.fingerprint import digest_of_images
@@ -117,11 +119,16 @@ def test_jpegs_of_other_modes_are_decoded_to_rgb(mode):
     assert (reduced_square(content, SIDE).int() - exact).abs().float().mean() < 4
 
 
+@pytest.mark.parametrize("place", ["first", "after other headers", "XMP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_jpeg_is_turned_upright(orientation):
+def test_a_jpeg_is_turned_upright(orientation, place):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    content = encoded(picture(2), exif=exif.tobytes(), quality=95)
+    xmp = f'<x:xmpmeta tiff:Orientation="{orientation}"/>'.encode()
+    where = {"xmp": xmp} if place == "XMP" else {"exif": exif.tobytes()}
+    content = encoded(picture(2), quality=95, **where)
+    if place == "after other headers":
+        content = content[:2] + 2 * (b"\xff\xef\xff\xff" + bytes(2**16 - 3)) + content[2:]
     upright = ImageOps.exif_transpose(open_image(content))
     expected = torch.from_numpy(square(upright, SIDE)).int()
     assert (reduced_square(content, SIDE).int() - expected).abs().float().mean() < 4
@@ -174,12 +181,14 @@ def test_shards_have_the_batches_of_files(photos, tars, kind):
     assert tar.fingerprint().digest == module(tars[kind], Shards).fingerprint().digest
 
 
-def test_an_index_of_tars_is_stored_until_they_change(tars, monkeypatch):
-    root, opened = tars["cls"], []
+def test_an_index_of_tars_is_stored_until_they_change(tars, tmp_path, monkeypatch):
+    root, opened = tmp_path / "shards", []
+    shutil.copytree(tars["cls"], root, ignore=shutil.ignore_patterns(".ssl_vision_cache"))
     original = tarfile.open
     monkeypatch.setattr(tarfile, "open", lambda *args: opened.append(args) or original(*args))
     module(root, Shards).split("train")
     first = len(opened)
+    assert first == 3
     module(root, Shards).split("train")
     assert len(opened) == first
     os.utime(root / "train-1.tar")
@@ -187,15 +196,15 @@ def test_an_index_of_tars_is_stored_until_they_change(tars, monkeypatch):
     assert len(opened) == first + 3
 
 
-def test_integers_are_positions_of_classes(tmp_path):
+def test_integers_are_class_indices_and_minus_one_means_no_label(tmp_path):
     with tarfile.open(tmp_path / "train.tar", "w") as tar:
-        for number, label in enumerate((10, 2, 10)):
+        for number, label in enumerate((10, 2, -1)):
             for suffix, content in (("jpg", encoded(picture(number))), ("cls", b"%d\n" % label)):
                 member = tarfile.TarInfo(f"{number}.{suffix}")
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
     images = module(tmp_path, Shards, workers=0).split("train")
-    assert images.labels.tolist() == [10, 2, 10]
+    assert images.labels.tolist() == [10, 2, -1]
     assert images.classes == tuple(map(str, range(11)))
 
 
@@ -203,7 +212,7 @@ def test_integers_are_positions_of_classes(tmp_path):
     ("content", "message"),
     [(b"no tar file", "cannot be read as an uncompressed tar"), (None, r"no files .*train\*\.tar")],
 )
-def test_what_is_no_shard_is_refused(tmp_path, content, message):
+def test_missing_and_invalid_tar_files_are_refused(tmp_path, content, message):
     if content:
         (tmp_path / "train.tar").write_bytes(content)
     with pytest.raises(InputError, match=message):
@@ -253,6 +262,7 @@ def test_a_damaged_tar_is_refused_and_not_shortened(tmp_path, damage):
         ({"0.cls": b"a\0b"}, "contains a zero byte"),
         ({"0.cls": b"\xff"}, "can't decode"),
         ({"0.json": b"{"}, "Expecting"),
+        ({"0.json": b'{"label": -2}'}, "label -2 is below -1"),
         ({"0.json": b'{"label": "\\ud800"}'}, "surrogates not allowed"),
         ({"0.json": b"[" * 100_000}, "recursion"),
     ],
@@ -261,6 +271,28 @@ def test_members_that_cannot_be_used_are_refused(tmp_path, members, message):
     tar_of(tmp_path / "train.tar", {"0.jpg": JPEG} | members)
     with pytest.raises(InputError, match=message):
         module(tmp_path, Shards).split("train")
+
+
+def test_images_with_a_second_dot_are_left_out_with_a_warning(tmp_path):
+    tar_of(
+        tmp_path / "train.tar", dict.fromkeys(["a/0.jpg", "a/1.v2.jpg", "a/2.10.30.png", "a/3.v2.txt"], JPEG)
+    )
+    with pytest.warns(UserWarning, match=r"2 images are left out .*, such as .*train\.tar/a/1\.v2\.jpg;"):
+        assert len(module(tmp_path, Shards).split("train")) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train": "/train-*.tar"}, "--data.train '/train-[*].tar' is not a pattern relative to"),
+        ({"train": ""}, "--data.train '' is not a pattern"),
+        ({"image_size": 0}, "image_size must be 1 or more"),
+        ({"pixel_range": (10, 0)}, "pixel_range must be"),
+    ],
+)
+def test_invalid_options_of_shards_are_refused(tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        module(tmp_path, Shards, **options).split("train")
 
 
 def test_members_of_any_name_are_read_and_nothing_is_unpacked(tmp_path):
@@ -278,7 +310,7 @@ def test_members_of_any_name_are_read_and_nothing_is_unpacked(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["empty", "gzip", "dangling", "folder"])
-def test_shards_that_are_no_tar_are_one_line(tmp_path, kind):
+def test_files_other_than_tar_are_refused_in_one_line(tmp_path, kind):
     path = tmp_path / "train.tar"
     if kind == "dangling":
         path.symlink_to("nothing")
@@ -295,7 +327,7 @@ def test_shards_that_are_no_tar_are_one_line(tmp_path, kind):
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_processes_share_the_batches_of_one(photos, monkeypatch, world_size):
+def test_several_processes_together_have_the_batches_of_one(photos, monkeypatch, world_size):
     def shares(size):
         data, made = module(photos, batch_size=16 // size), []
         for rank in range(size):
@@ -342,6 +374,34 @@ def test_a_file_that_changes_after_the_listing_is_replaced(tmp_path, change):
     with pytest.warns(UserWarning, match=r"0\.jpg cannot be decoded and is replaced by .*1\.jpg"):
         (batch,) = batches(data)
     assert (batch.images == reduced_square(JPEG, SIDE)).all()
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), MemoryError()])
+def test_a_file_that_cannot_be_read_now_is_an_error_and_not_replaced(photos, monkeypatch, error):
+    def fails(self, row):
+        raise error
+
+    data = module(photos, workers=0)
+    data.split("train")
+    monkeypatch.setattr(ListedFiles, "content", fails)
+    with pytest.raises(InputError, match=r"jpg cannot be decoded"):
+        batches(data)
+
+
+def test_only_some_replacements_of_a_damaged_file_are_tried(tmp_path, monkeypatch):
+    tried = []
+
+    class Damaged:
+        path, digest = str, str
+
+        def content(self, row):
+            tried.append(row)
+            return b"no image"
+
+    decoder = Decoder(Damaged(), torch.zeros(5000), side=8, pixel_range=None, strict=False)
+    with pytest.raises(InputError, match="cannot be decoded"):
+        decoder(3)
+    assert tried == list(range(3, 1004))
 
 
 def test_streamed_images_are_identified_without_decoding_them(photos, tars, tmp_path):
@@ -417,8 +477,8 @@ def test_large_sets_are_streamed_by_default(photos, monkeypatch):
     size = 70 * 3 * SIDE**2
     for limit, streams in ((size, False), (size - 1, True)):
         monkeypatch.setattr("ssl_vision.data.datasets.folder._ON_DISK", limit)
-        assert (module(photos, stream=None).split("train").workers > 0) == streams
-        assert module(photos, stream=None, cache="never").split("train").workers == 0
+        for cache in ("auto", "never"):  # which does not change the pixels, and may differ in a continued run
+            assert (module(photos, stream=None, cache=cache).split("train").workers > 0) == streams
 
 
 def test_a_change_of_names_or_sizes_changes_the_fingerprint(damaged, tmp_path_factory):

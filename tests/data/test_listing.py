@@ -85,7 +85,7 @@ def test_a_link_to_itself_has_no_size(tree):
     assert len(listing.names) == len(NAMES) + 1
 
 
-def test_links_between_folders_end(tree):
+def test_circular_links_are_not_followed_for_ever(tree):
     (tree / "a" / "to_b").symlink_to(tree / "b")
     (tree / "b" / "to_a").symlink_to(tree / "a")
     names = list(list_images(tree).names)
@@ -166,8 +166,9 @@ def test_a_stored_listing_is_replaced_when_a_folder_changes(tree, tmp_path, read
     assert listed == list(list_images(tree).names) != before
 
 
-def test_a_folder_that_has_just_changed_is_read_again(tree, tmp_path, reads):
+def test_a_folder_that_has_just_changed_is_read_again(tree, tmp_path, reads, monkeypatch):
     place = tmp_path / "place"
+    monkeypatch.setattr(module, "_RECENT", 10**15)
     os.utime(tree / "z")
     list_images(tree, place=place)
     first = len(reads)
@@ -193,7 +194,24 @@ def test_a_damaged_listing_is_made_again(tree, tmp_path, reads, content):
     first = list_images(tree, place=place)
     (file,) = place.iterdir()
     file.write_bytes(file.read_bytes()[:1000] if content is None else content)
+    before = len(reads)
     assert list(list_images(tree, place=place).names) == list(first.names)
+    made = len(reads)
+    assert made > before
+    list_images(tree, place=place)
+    assert len(reads) == made
+
+
+def test_a_stored_listing_is_used_only_where_images_are_streamed(tree, reads):
+    (tree / "z" / "9.jpg").write_bytes(b"before")
+    age(tree)
+    for _ in range(2):
+        listings = {
+            stream: ImageFolder(root=tree, stream=stream).listing("train") for stream in (True, False)
+        }
+        sizes = {stream: each.sizes[list(each.names).index("z/9.jpg")] for stream, each in listings.items()}
+        (tree / "z" / "9.jpg").write_bytes(b"overwritten in place")
+    assert sizes == {True: len(b"before"), False: len(b"overwritten in place")}
 
 
 def test_a_listing_with_another_byte_anywhere_gives_the_same_files(tree, tmp_path, reads):
@@ -228,7 +246,7 @@ def test_several_writers_leave_one_complete_file(tmp_path):
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_an_unwritable_place_is_not_needed(tree, tmp_path, reads):
+def test_images_are_listed_without_a_writable_cache(tree, tmp_path, reads):
     (tmp_path / "place").write_text("no folder")
     assert len(list_images(tree, place=tmp_path / "place").names) == len(NAMES)
 

@@ -168,7 +168,7 @@ def test_thirteen_bands_are_trained_evaluated_exported_and_loaded(encoder, tmp_p
     refused = capsys.readouterr().err
     assert "saturation and views.hue and views.grayscale must be 0 for images with 13 channels" in refused
     assert main(["fit", *options, *plain, *network]) == 2
-    assert capsys.readouterr().err.strip().endswith("has 3: set --model.encoder.in_channels 13")
+    assert capsys.readouterr().err.strip().endswith("has 3 channels: set --model.encoder.in_channels 13")
     assert main(["fit", *options, *plain, *network, "--model.encoder.in_channels=13"]) == 0
     capsys.readouterr()
     with open("runs/run/metrics.csv", newline="") as file:

@@ -249,7 +249,10 @@ def test_test_share_divides_the_labelled_train_images_equally_for_every_seed(cap
     assert (data.eval_split, data.val_split) == ("test", "train")
     queries, bank = data.val_dataloader()
     assert not {*queries.data.rows.tolist(), *bank.data.rows.tolist()} & {*test.rows.tolist()}
-    assert "6 of 30 labelled train images are held out as test split" in caplog.text
+    validated = NoTest(test_share=0.2, val="test")
+    validated.setup("fit")
+    assert validated.val_dataloader()[0].data.rows.tolist() == test.rows.tolist()
+    assert "6 of 30 labelled train images are held out as the test split" in caplog.text
 
 
 def test_test_share_is_refused_where_it_is_out_of_range_or_of_no_use():
@@ -257,7 +260,7 @@ def test_test_share_is_refused_where_it_is_out_of_range_or_of_no_use():
         NoTest(test_share=0.6)
     with pytest.raises(InputError, match="Toy has a test split; leave out test_share"):
         Toy(test_share=0.1).split("train")
-    with pytest.raises(InputError, match=r"test_share 0\.1 of 0 labelled train images is none"):
+    with pytest.raises(InputError, match=r"test_share 0\.1 selects none of 0 labelled train images"):
         NoTest(labels=torch.full((40,), -1), test_share=0.1).split("test")
 
 

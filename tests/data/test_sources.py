@@ -75,7 +75,8 @@ def streamed(folder):
             path = folder / "photos" / split / ("cat", "dog")[row % 2] / f"{row}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(jpeg(row))
-    return ["--data=ImageFolder", "--data.root=photos", "--data.stream=true", "--data.image_size=12"], []
+    options = ["--data.stream=true", "--data.workers=1", "--data.image_size=12"]
+    return ["--data=ImageFolder", "--data.root=photos", *options], []
 
 
 def shards(folder):
@@ -90,7 +91,9 @@ def shards(folder):
     return ["--data=Shards", "--data.root=shards", "--data.image_size=12", "--data.workers=1"], []
 
 
-@pytest.mark.parametrize("source", [torchvision, own, hugging_face, streamed, shards])
+@pytest.mark.parametrize(
+    "source", [torchvision, own, hugging_face, pytest.param(streamed, marks=pytest.mark.long), shards]
+)
 def test_a_run_is_trained_resumed_evaluated_and_embedded(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))

@@ -138,13 +138,14 @@ def test_an_objective_of_feature_maps_needs_an_encoder_that_has_them():
             ],
             ["safetensors", "timm"],
         ),
-        (
+        pytest.param(
             [
                 "--model.encoder=Timm", "--model.encoder.name=convnext_atto",
                 "--model.encoder.dict_kwargs.depths=[1,1,1,1]",
                 "--model.encoder.dict_kwargs.dims=[8,16,24,32]",
             ],
             ["safetensors", "timm"],
+            marks=pytest.mark.long,
         ),
         (["--model.encoder=own_network.MyNet", "--model.encoder.channels=6"], ["safetensors"]),
     ],

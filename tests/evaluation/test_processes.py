@@ -66,7 +66,7 @@ def test_an_error_of_any_process_is_raised_in_the_first(rank, error, raised):
     together(run, three())
 
 
-def test_the_value_of_the_first_process_is_everyones():
+def test_agreed_returns_the_value_of_the_first_process():
     assert together(lambda processes: processes.agreed(processes.rank + 5), three()) == [5, 5, 5]
 
 

@@ -33,7 +33,7 @@ def refusal(method, objective):
         return {
             "reclaim": "RECLAIM needs features, indices, labels, which MoCo does not have",
             "supcon": "pairs must be 'both' or 'cross', got 'queue'",
-        }.get(objective, "add --model.objective.pairs queue, or take an objective of the InfoNCE family")
+        }.get(objective, "add --model.objective.pairs queue, or use an objective of the InfoNCE family")
     return NO_KEYS.get(objective) if method in ("moco_v3", "simmoco") else None
 
 

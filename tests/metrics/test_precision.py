@@ -31,7 +31,7 @@ def test_products_are_float32_and_settings_come_back(precision):
         torch.set_float32_matmul_precision(before)
 
 
-def test_settings_of_one_backend_come_back():
+def test_settings_of_one_backend_are_restored():
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("highest")

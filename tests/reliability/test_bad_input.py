@@ -654,13 +654,13 @@ CHECKPOINTS = [
         "another architecture to continue",
         "fit --model.encoder.width=8 --ckpt_path={run}/checkpoints/last.ckpt",
         r"{run}/checkpoints/last\.ckpt was made with another config \(.*width: 4 there, 8 here.*\); "
-        r"ssl-vision fit {run} uses its own",
+        r"use that config with ssl-vision fit {run}",
     ),
     Case(
         "another architecture to validate",
         "validate --model.encoder.width=8 --ckpt_path={run}/checkpoints/last.ckpt",
         r"{run}/checkpoints/last\.ckpt was made with another config \(model.*width: 4 there, 8 here\); "
-        r"ssl-vision validate {run} uses its own",
+        r"use that config with ssl-vision validate {run}",
     ),
     *(
         read_by(

@@ -170,7 +170,7 @@ def limits():
 
 
 @settings(
-    max_examples=EXAMPLES or 40, deadline=None, derandomize=not EXAMPLES, database=None,
+    max_examples=EXAMPLES or 20, deadline=None, derandomize=not EXAMPLES, database=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 @pytest.mark.timeout(0)

@@ -61,12 +61,16 @@ MOMENTS = [
     ("validation_step", 60),  # in the second epoch's
     ("on_train_epoch_start", 2),
 ]
+TWICE = (MOMENTS[1], MOMENTS[5])
 
 
 @pytest.mark.parametrize(
     ("hook", "count", "number"),
-    [(*moment, signal.SIGTERM) for moment in MOMENTS]
-    + [(*moment, signal.SIGINT) for moment in (MOMENTS[1], MOMENTS[5])],
+    [
+        pytest.param(*moment, signal.SIGTERM, marks=[pytest.mark.long] if moment in TWICE else [])
+        for moment in MOMENTS
+    ]
+    + [(*moment, signal.SIGINT) for moment in TWICE],
 )
 def test_a_signal_saves_and_ends_and_the_run_continues(
     tmp_path, whole, stopped_at, capfd, monkeypatch, hook, count, number
@@ -89,7 +93,10 @@ def test_signals_do_again_what_they_did_before(tmp_path, whole):
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-@pytest.mark.parametrize("steps", [1, 3, 4, 5, 10])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize("steps", [1, pytest.param(3, marks=LONG), 4, pytest.param(5, marks=LONG), 10])
 def test_a_run_cut_by_max_steps_continues(tmp_path, whole, steps):
     assert fit(tmp_path, f"--trainer.max_steps={steps}") == 0
     assert everything(tmp_path / "run")["global_step"] == steps
@@ -109,7 +116,7 @@ def test_accumulated_gradients_are_never_cut(tmp_path, monkeypatch, stopped_at, 
     assert not difference_of_runs(tmp_path / "run", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("batch", [2, 3, 6, 11])
+@pytest.mark.parametrize("batch", [2, pytest.param(3, marks=LONG), pytest.param(6, marks=LONG), 11])
 def test_a_process_that_dies_continues_from_the_nth_step(tmp_path, whole, monkeypatch, batch):
     """Nothing is said to the run; what it had saved by then is what there is."""
 

@@ -356,7 +356,10 @@ def test_accuracies_under_different_options_are_marked_as_not_comparable(evaluat
             row["options"] = "epochs 7"
     file.write_text(json.dumps(rows))
     other = page_of(tmp_path, "--embed=false", output=tmp_path / "other.html")
-    assert "* Not comparable: the runs were evaluated with different options." in other.text[""]
+    assert (
+        "* Not comparable: the runs were evaluated on different data or with different options."
+        in other.text[""]
+    )
     value = next(r["value"] for r in rows if (r["metric"], r["layer"]) == ("linear_top1", "backbone"))
     assert other.text[""].count(f"{100 * value:.2f} *") == 2
 

@@ -197,7 +197,7 @@ def test_a_memory_of_the_images_is_not_continued_on_another_number_of_them(here,
         assert fit(here, "--trainer.max_epochs=2", "--ckpt_path=last", *options) == 2
     assert re.search(
         r"^ssl-vision fit: the checkpoint's objective\.\S+ has shape \(24.*\), the model's \(23.*\): "
-        r"its memory of the images needs as many as before$",
+        r"train on as many images as before$",
         capfd.readouterr().err,
         re.MULTILINE,
     )

@@ -36,12 +36,15 @@ def test_a_folder_in_use_is_not_taken_and_says_by_whom(tmp_path, other):
         Lock(tmp_path / "run" / ".lock").take()
 
 
-def test_a_child_that_outlives_the_process_has_no_claim(tmp_path):
+def test_a_forked_child_does_not_keep_the_lock(tmp_path):
     lock = Lock(tmp_path / "run" / ".lock")
     lock.take()
     child = os.fork()
     if not child:
-        signal.pause()
+        try:
+            signal.pause()
+        finally:
+            os._exit(0)
     try:
         lock.release()  # as at the end of this process
         deadline = time.monotonic() + 20

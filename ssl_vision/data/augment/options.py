@@ -90,8 +90,8 @@ class ViewOptions:
         colour = [name for name in ("saturation", "hue", "grayscale") if getattr(self, name) > 0]
         if self.channels != 3 and colour:
             raise InputError(
-                f"views.{' and views.'.join(colour)} must be 0 for images with {self.channels} channels, as "
-                "views.mean has, because only red, green and blue have colours"
+                f"views.{' and views.'.join(colour)} must be 0 for images with {self.channels} channels "
+                "(see views.mean), because colour is defined for RGB only"
             )
         if self.compile not in (True, False, "auto"):
             raise InputError(f"views.compile must be true, false or auto, not {self.compile}")

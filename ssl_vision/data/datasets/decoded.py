@@ -25,6 +25,20 @@ IMAGENET_VIEWS = Views(size=96, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0
 """Views of images of any kind, normalised as ImageNet."""
 
 
+def check_decoding(image_size: int | None, pixel_range: PixelRange | None) -> None:
+    """Check the options of decoding.
+
+    Raises:
+        InputError: image_size is not in 1..4096, or pixel_range is empty.
+    """
+    if image_size is not None and image_size < 1:
+        raise InputError(f"image_size must be 1 or more, not {image_size}")
+    if image_size is not None and image_size > LARGEST_SIDE:
+        raise InputError(f"image_size must be {LARGEST_SIDE} or less, not {image_size}")
+    if pixel_range is not None and not -math.inf < pixel_range[0] < pixel_range[1] < math.inf:
+        raise InputError(f"pixel_range must be (low, high) with low < high, not {pixel_range}")
+
+
 class Stored(NamedTuple):
     """Decoded images of a split.
 
@@ -76,14 +90,9 @@ class DecodedData(ImageData):
         **options: Any,
     ) -> None:
         super().__init__(root=root, views=views, **options)
-        if image_size is not None and image_size < 1:
-            raise InputError(f"image_size must be 1 or more, not {image_size}")
-        if image_size is not None and image_size > LARGEST_SIDE:
-            raise InputError(f"image_size must be {LARGEST_SIDE} or less, not {image_size}")
+        check_decoding(image_size, pixel_range)
         if cache not in ("auto", "always", "never"):
             raise InputError(f"cache must be auto, always or never, not {cache}")
-        if pixel_range is not None and not -math.inf < pixel_range[0] < pixel_range[1] < math.inf:
-            raise InputError(f"pixel_range must be (low, high) with low < high, not {pixel_range}")
         self.pixel_range = pixel_range
         self.strict = strict
         self.cache = cache

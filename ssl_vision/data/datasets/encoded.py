@@ -1,5 +1,6 @@
 """Decoding of images that stay compressed on disk, whenever a batch needs them."""
 
+import errno
 import os
 import warnings
 from pathlib import Path
@@ -12,6 +13,10 @@ from ssl_vision.data.datasets.map_style import DatasetImages
 from ssl_vision.data.loading.decoding import PixelRange, corrupt, read_content
 from ssl_vision.data.loading.listing import Listing
 from ssl_vision.data.loading.reduced import reduced_square
+
+_TRIED = 1000
+_OF_FILES = (None, errno.ENOENT, errno.EACCES, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
+"""Errors of files that are damaged, removed or unreadable. Pillow's errors have no number."""
 
 
 class Files(Protocol):
@@ -58,9 +63,10 @@ class ListedFiles:
 
 
 class Decoder:
-    """Decodes the images of rows; an image is a function of the files alone.
+    """Decodes images by row; an image depends only on the files.
 
-    An image that cannot be decoded is replaced, with a warning, by the next one of the same label that can.
+    An image that cannot be decoded is replaced, with a warning, by the next one of the same label that can,
+    among at most 1,000. If a file exists but cannot be read now, that is an error.
 
     Args:
         files: Compressed images.
@@ -80,20 +86,23 @@ class Decoder:
         """Return the image of a row, (3, side, side) uint8.
 
         Raises:
-            InputError: no image of its label can be decoded, or `strict` is set and this one cannot.
+            InputError: no image of its label can be decoded, `strict` is set and this one cannot, or a file
+                cannot be read now, for example because of a fault of the disk.
         """
         try:
             return self._decoded(row)
         except Exception as error:  # Pillow may raise nearly anything for damaged files
             failure = corrupt(self.files.path(row), error)
-            if self.strict:
+            if self.strict or _passes(error):
                 raise failure from error
         same = (self.labels == self.labels[row]).nonzero().flatten()
         after = same.roll(-int((same <= row).sum()))[:-1]
-        for other in after.tolist():
+        for other in after[:_TRIED].tolist():
             try:
                 image = self._decoded(other)
-            except Exception:
+            except Exception as error:
+                if _passes(error):
+                    raise corrupt(self.files.path(other), error) from error
                 continue
             warnings.warn(
                 f"{self.files.path(row)} cannot be decoded and is replaced by {self.files.path(other)}; "
@@ -105,6 +114,11 @@ class Decoder:
 
     def _decoded(self, row: int) -> Tensor:
         return reduced_square(self.files.content(row), self.side, self.pixel_range)
+
+
+def _passes(error: Exception) -> bool:
+    """Return True for an error that is not the file's, after which another image would not be the same."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno not in _OF_FILES)
 
 
 def encoded_images(

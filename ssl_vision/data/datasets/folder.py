@@ -59,7 +59,7 @@ class ImageFolder(DecodedData):
         image_size: Side of the stored images in pixels.
         views: Random views of the images.
         stream: Decode images again for each batch, in worker processes, and store no squares. By default,
-            this is done if the squares of the train split take more than 64 GiB and cache is "auto".
+            this is done if the squares of the train split take more than 64 GiB.
         workers: Number of worker processes for each device, 0 for none. Default: the number of cores, divided
             by the devices.
         **options: Options of `DecodedData` and `ImageData`.
@@ -159,8 +159,8 @@ class ImageFolder(DecodedData):
     @cached_property
     def _streams(self) -> bool:
         """True if images are decoded for each batch."""
-        if self.stream is not None or self.cache != "auto":
-            return bool(self.stream)
+        if self.stream is not None:
+            return self.stream
         return len(self.listing("train").names) * 3 * self.image_size**2 > _ON_DISK
 
     def has(self, split: Split) -> bool:
@@ -253,12 +253,14 @@ class ImageFolder(DecodedData):
         return SplitFolders(self.root, {"train": self.train, "val": self.val_folder, "test": self.test})
 
     def listing(self, split: Split) -> Listing:
-        """Return the listing of a split, which is made only once."""
+        """Return the listing of a split, which is made only once, and stored only for streaming."""
         name: Split = "train" if split == "pretrain" else split
         if name not in self._listings:
             folder = self.folder_of(name)
             others = self._folders.others(folder) if name == "train" else set()
             self._listings[name] = list_images(folder, but=others, place=self._cache_place())
+            if self._listings[name].stored and not self._streams:
+                self._listings[name] = list_images(folder, but=others)
         return self._listings[name]
 
     def _prefix(self, listing: Listing) -> str:

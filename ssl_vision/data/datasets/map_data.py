@@ -93,7 +93,7 @@ class MapData(DecodedData):
         """Return an image of one or three channels as a PIL image, and of another number as `Bands`.
 
         Raises:
-            InputError: it is not an image of the number of channels of the views, or of none of the types.
+            InputError: it is of no accepted type, or has another number of channels than the views.
         """
         if not isinstance(image, (Tensor, np.ndarray)) or image.ndim != 3:
             return _image(image, where)

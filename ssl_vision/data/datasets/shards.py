@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ssl_vision.data.augment.views import Views
-from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS
+from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, check_decoding
 from ssl_vision.data.datasets.encoded import encoded_images
 from ssl_vision.data.images import Images
 from ssl_vision.data.loading.decoded_cache import cache_place
@@ -25,7 +25,7 @@ class Shards(ImageData):
 
     The members of a sample have the same path up to the first dot of the file name. The label of a sample is
     its member `.cls`, or else the entry `label_key` of its member `.json`, or else the first folder of its
-    path.
+    path; -1 means no label.
 
     The tar files are indexed once, and images are then read at their positions. Order, views and continued
     runs therefore have the same guarantees as with image files, but the tar files must be on a disk that
@@ -48,7 +48,7 @@ class Shards(ImageData):
         **options: Options of `ImageData`.
 
     Raises:
-        InputError: workers is negative.
+        InputError: image_size is not in 1..4096, pixel_range is empty, or workers is negative.
 
     Example:
         >>> data = Shards(root="shards", train="train-*.tar")
@@ -74,6 +74,7 @@ class Shards(ImageData):
     ) -> None:
         super().__init__(root=root, views=views, **options)
         check_workers(workers)
+        check_decoding(image_size, pixel_range)
         self.patterns = {"train": train, "val": val_files, "test": test}
         self.label_key = label_key
         self.image_size = image_size
@@ -154,4 +155,11 @@ class Shards(ImageData):
         return Fingerprint(digest_of_content(digests.encode()), files={}, compared="names, sizes or labels")
 
     def _paths(self, split: Split) -> list[Path]:
-        return sorted(self.root.glob(self.patterns["train" if split == "pretrain" else split]))
+        name = "train" if split == "pretrain" else split
+        try:
+            return sorted(self.root.glob(self.patterns[name]))
+        except (ValueError, NotImplementedError) as error:
+            option = "val_files" if name == "val" else name
+            raise InputError(
+                f"--data.{option} '{self.patterns[name]}' is not a pattern relative to {self.root} ({error})"
+            ) from error

@@ -95,8 +95,9 @@ class Listing:
         names: Paths of the files relative to it.
         sizes: Size of each file in bytes; -1 if the file does not exist.
         modified: Modification time of each file in nanoseconds since 1970.
-        labels: Positions of the classes, int32; -1 for files without a class.
+        labels: Class index of each file, (N,) int32; -1 for files without a class.
         classes: Sorted names of the folders directly below the folder.
+        stored: True if sizes and modification times are from an earlier listing.
     """
 
     folder: Path
@@ -105,6 +106,7 @@ class Listing:
     modified: Integers
     labels: NDArray[np.int32]
     classes: tuple[str, ...]
+    stored: bool = False
 
     @classmethod
     def of(cls, folder: Path, files: Iterable[FilesOfFolder]) -> "Listing":
@@ -285,10 +287,11 @@ class StoredListing:
         if modified != arrays["folders_modified"].tolist():
             return None
         names, classes = Names(arrays["names"]), tuple(Names(arrays["classes"]))
-        return Listing(self.folder, names, arrays["sizes"], arrays["modified"], arrays["labels"], classes)
+        numbers = {name: arrays[name] for name in ("sizes", "modified", "labels")}
+        return Listing(self.folder, names, classes=classes, stored=True, **numbers)
 
     def write(self, listing: Listing, folders: dict[str, int]) -> None:
-        """Write the listing unless the directory is not writable."""
+        """Write the listing if the directory is writable."""
         with suppress(OSError):
             before = self._modified("")
             self.file.parent.mkdir(parents=True, exist_ok=True)

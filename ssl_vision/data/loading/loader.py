@@ -111,10 +111,9 @@ class Batches:
         starts = range(0, len(data) - (global_size if drop_last else world_size) + 1, global_size)
         if not starts:
             of_each = f" on {world_size} processes" if world_size > 1 else ""
-            raise InputError(
-                f"batch_size {batch_size}{of_each} is more than the {len(data)} images: "
-                f"set --data.batch_size {len(data) // world_size} or less"
-            )
+            largest = len(data) // world_size
+            advice = f": set --data.batch_size {largest} or less" if drop_last and largest else ""
+            raise InputError(f"batch_size {batch_size}{of_each} is more than the {len(data)} images{advice}")
         self._bounds = [*starts, starts[-1] + global_size if drop_last else len(data)]
         self._device = data.store.device
         self._pin = device is not None and device.type == "cuda" and self._device.type == "cpu"

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from ssl_vision.data.loading.decoding import PixelRange, open_image, square
 
 _START = b"\xff\xd8\xff"
-_EXIF = b"Exif\0\0"
-_HEADERS = 2**16
+_TURNED = (b"Exif\0\0", b"tiff:Orientation")
+"""Signs of an orientation in Exif or XMP metadata."""
 _ORIENTATION = 0x0112
 _LARGEST = 2**27
 """Largest number of pixels of a file that is not left to Pillow, which refuses decompression bombs."""
@@ -18,8 +18,8 @@ _LARGEST = 2**27
 def reduced_square(content: bytes, side: int, pixel_range: PixelRange | None = None) -> Tensor:
     """Decode an image file to RGB (3, side, side).
 
-    JPEG files are decoded at the smallest of the scales 1/8, 2/8, …, 1 that is not smaller than the square,
-    which saves most of the inverse cosine transform and of the resizing. The centre is then cropped at whole
+    JPEG files are decoded at the smallest scale (1/8, 2/8, …, 1) at which they still cover the square, which
+    saves most of the inverse cosine transform and of the resizing. The centre is then cropped at whole
     pixels and resized (antialiased bilinear). Pixels therefore differ slightly from those of `square`, which
     decodes all other files, JPEG files with another orientation or with four channels, and damaged ones.
 
@@ -43,7 +43,8 @@ def reduced_square(content: bytes, side: int, pixel_range: PixelRange | None = N
         return torch.from_numpy(square(open_image(content), side, pixel_range))
     import simplejpeg  # which training on other files does not need
 
-    if _EXIF not in content[:_HEADERS] or open_image(content).getexif().get(_ORIENTATION, 1) == 1:
+    turned = any(sign in content for sign in _TURNED)
+    if not turned or open_image(content).getexif().get(_ORIENTATION, 1) == 1:
         try:
             height, width, *_ = simplejpeg.decode_jpeg_header(content)
             if height * width <= _LARGEST:

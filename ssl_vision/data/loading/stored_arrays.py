@@ -31,7 +31,7 @@ def load_arrays(file: Path) -> Arrays | None:
 
 
 def store_arrays(file: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays to a file, unless its directory is not writable.
+    """Write arrays to a file if its directory is writable.
 
     The file is renamed when it is complete. If several processes write it at once, at least one succeeds.
     """

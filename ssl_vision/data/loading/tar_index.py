@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import tarfile
+import warnings
 from array import array
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from ssl_vision.data.loading.stored_arrays import Arrays, load_arrays, store_arr
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
 
-_VERSION = 1
+_VERSION = 2
 _DIGITS = 6
 """Largest number of digits of a label that is the position of a class and not its name."""
 
@@ -36,11 +37,11 @@ class TarIndex:
 
     Args:
         paths: Paths of the tar files.
-        shards: Tar file of each image, its position in `paths`.
+        shards: Index in `paths` of the tar file of each image, (N,).
         names: Path of each image within its tar file.
         offsets: Position of the first byte of each image in its tar file.
         sizes: Size of each image in bytes.
-        labels: Position of the class of each image; -1 for images without a label.
+        labels: Class index of each image, (N,); -1 for images without a label.
         states: Size in bytes and modification time in nanoseconds of each tar file, (number of files, 2).
         classes: Names of the classes.
     """
@@ -92,7 +93,8 @@ def index_tars(paths: Sequence[Path], *, place: Path, label_key: str) -> TarInde
 
     The members of a sample have the same path up to the first dot of their file name, as in WebDataset. The
     label of a sample is its member `.cls`, or else the entry `label_key` of its member `.json`, or else the
-    first folder of its path. Labels that are all integers are used as they are; others are sorted.
+    first folder of its path; the label -1 means none. If all labels are integers, they are class indices;
+    others are sorted. Images whose file names have a second dot are left out, with a warning.
 
     Args:
         paths: The tar files, uncompressed.
@@ -100,8 +102,8 @@ def index_tars(paths: Sequence[Path], *, place: Path, label_key: str) -> TarInde
         label_key: Key of the label in `.json` members.
 
     Raises:
-        InputError: a file is damaged or not an uncompressed tar file, it stores an image as a link, or there
-            are no images.
+        InputError: a file is damaged or not an uncompressed tar file, it stores an image as a link, a label
+            is below -1, or there are no images.
     """
     try:
         states = np.array([(status.st_size, status.st_mtime_ns) for status in map(os.stat, paths)])
@@ -119,9 +121,9 @@ def index_tars(paths: Sequence[Path], *, place: Path, label_key: str) -> TarInde
 
 def _arrays(paths: Sequence[Path], label_key: str) -> Arrays:
     columns = {name: array("q") for name in ("shards", "offsets", "sizes", "labels")}
-    packed, positions = bytearray(), dict[str, int]()
+    packed, positions, left_out = bytearray(), dict[str, int](), list[str]()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        indexed = pool.map(lambda path: _samples(path, label_key), paths)
+        indexed = pool.map(lambda path: _samples(path, label_key, left_out), paths)
         for shard, samples in enumerate(tracked(indexed, "indexing", total=len(paths), unit="shards")):
             for name, offset, size, label in samples:
                 packed += os.fsencode(name) + b"\0"
@@ -130,6 +132,12 @@ def _arrays(paths: Sequence[Path], label_key: str) -> Arrays:
                     column.append(number)
     if not packed:
         raise InputError(f"no images in {paths[0]} and {len(paths) - 1} more tar files")
+    if left_out:
+        warnings.warn(
+            f"{len(left_out)} images are left out because their file names have a second dot, such as "
+            f"{min(left_out)}; write the tar files without it",
+            stacklevel=4,
+        )
     integers = all(label.isdecimal() and len(label) <= _DIGITS for label in positions)
     largest = max(map(int, positions), default=-1) if integers else -1
     classes = list(map(str, range(largest + 1))) if integers else sorted(positions)
@@ -140,8 +148,8 @@ def _arrays(paths: Sequence[Path], label_key: str) -> Arrays:
     return arrays | {"labels": order[arrays["labels"]]} | names
 
 
-def _samples(path: Path, label_key: str) -> list[_Sample]:
-    """Return the first image of each sample of a tar file."""
+def _samples(path: Path, label_key: str, left_out: list[str]) -> list[_Sample]:
+    """Return the first image of each sample of a tar file, and add images with a second dot to `left_out`."""
     images: dict[str, _Sample] = {}
     labels: dict[str, str] = {}
     try:
@@ -153,6 +161,8 @@ def _samples(path: Path, label_key: str) -> list[_Sample]:
                 start, _, suffix = file.partition(".")
                 sample, is_image = os.path.join(folder, start), f".{suffix.lower()}" in EXTENSIONS
                 if member.isdir() or not (is_image or suffix in ("cls", "json")):
+                    if member.isfile() and os.path.splitext(file)[1].lower() in EXTENSIONS:
+                        left_out.append(f"{path}/{name}")
                     continue
                 if not member.isfile() or member.issparse():
                     raise ValueError(f"{name} is a link or a sparse file; store the file itself")
@@ -163,12 +173,12 @@ def _samples(path: Path, label_key: str) -> list[_Sample]:
                     continue
                 content = tar.extractfile(member).read().decode()  # type: ignore[union-attr]
                 if suffix == "cls":
-                    labels[sample] = _checked(content.strip())
+                    labels[sample] = _label(content.strip())
                 else:
                     entries = json.loads(content)
                     value = entries.get(label_key) if isinstance(entries, dict) else None
                     if value is not None:
-                        labels.setdefault(sample, _checked(str(value)))
+                        labels.setdefault(sample, _label(str(value)))
             assert tar.fileobj is not None
             tar.fileobj.seek(tar.offset)
             if tar.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):  # where tarfile stops without an error
@@ -176,6 +186,13 @@ def _samples(path: Path, label_key: str) -> list[_Sample]:
     except (tarfile.TarError, OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as an uncompressed tar file ({error})") from error
     return [image._replace(label=labels.get(sample, image.label)) for sample, image in images.items()]
+
+
+def _label(text: str) -> str:
+    """Return the label that a member states, which is empty for -1."""
+    if text.startswith("-") and text[1:].isdecimal() and text != "-1":
+        raise ValueError(f"label {text} is below -1, which means no label")
+    return "" if text == "-1" else _checked(text)
 
 
 def _checked(text: str) -> str:

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 from ssl_vision.data.images import Batch, Images
 from ssl_vision.errors import InputError
 
-_SECONDS_OF_A_STEP = 20
+_SECONDS_OF_A_STEP = 120
+"""Time that workers give the main process to finish its step, which may compile, and to save."""
 
 
 class _Decoded(NamedTuple):
@@ -51,7 +52,8 @@ def worker_processes(chosen: int | None, devices: int | None) -> int:
     if chosen is not None:
         return chosen
     devices = devices or int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    return max(1, len(os.sched_getaffinity(0)) // devices)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // devices)
 
 
 def check_workers(chosen: int | None) -> None:
