@@ -12,6 +12,7 @@ from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 
 from ssl_vision.data.augment.deferred import DeferredViews
+from ssl_vision.data.augment.progressive import check_sizes, size_at
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.images import Batch, Images
 from ssl_vision.data.loading.device_cache import Resident
@@ -44,6 +45,9 @@ class ImageData(pl.LightningDataModule):
     Args:
         root: Directory of the data sets; ~ is the home directory.
         views: Random views of the images.
+        progressive_resizing: Smaller views in the first epochs of training, which take less time: {10: 16,
+            20: 24} makes views of 16 pixels for 10 epochs, of 24 pixels until epoch 20 and of `views.size`
+            from then on, as FFCV-SSL does (Bordes et al. 2023). Validation and evaluation use `views.size`.
         batch_size: Batch size per process for training.
         eval_batch_size: Batch size per process for validation.
         val: Split of the validation queries. "train": a share of the labelled train images is held out, and
@@ -86,6 +90,7 @@ class ImageData(pl.LightningDataModule):
         *,
         root: str | Path,
         views: Views,
+        progressive_resizing: dict[int, int] | None = None,
         batch_size: int = 256,
         eval_batch_size: int = 512,
         val: Literal["auto", "train", "val", "test"] = "auto",
@@ -102,6 +107,7 @@ class ImageData(pl.LightningDataModule):
                 raise InputError(f"{name} must be 1 or more, not {size}")
             if size > LARGEST_BATCH:
                 raise InputError(f"{name} must be {LARGEST_BATCH} or less, not {size}")
+        check_sizes(progressive_resizing or {})
         if val not in ("auto", "train", "val", "test"):
             raise InputError(f"val must be auto, train, val or test, not {val}")
         if not 0 < val_share <= 0.5:
@@ -114,6 +120,7 @@ class ImageData(pl.LightningDataModule):
             raise InputError(f"resident must lie in [0, 1], not {resident}")
         self.root = Path(os.path.expanduser(root))
         self.views = views
+        self.progressive_resizing = progressive_resizing or {}
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.val = val
@@ -329,7 +336,7 @@ class ImageData(pl.LightningDataModule):
             if self._deferred is not None:
                 self._deferred.set_epoch(self.trainer.current_epoch)
                 return batch
-            views = self.views(
+            views = self.training_views(self.trainer.current_epoch)(
                 batch.images,
                 batch.indices,
                 seed=self.seed,
@@ -345,6 +352,11 @@ class ImageData(pl.LightningDataModule):
             query_views = eager(batch.images, batch.indices, seed=seed, epoch=0)
         return batch._replace(images=self.views.plain(batch.images), views=query_views)
 
+    def training_views(self, epoch: int) -> Views:
+        """Return the views of an epoch of training, of a size that depends on `progressive_resizing`."""
+        size = size_at(self.progressive_resizing, epoch, final=self.views.size)
+        return self.views if size == self.views.size else dataclasses.replace(self.views, size=size)
+
     def defer_views(self, device: torch.device) -> DeferredViews:
         """Leave the views of the training batches to the caller, until `setup` is called again.
 
@@ -354,7 +366,9 @@ class ImageData(pl.LightningDataModule):
         Returns:
             A function that makes the views of a batch.
         """
-        self._deferred = DeferredViews(self.views, seed=self.seed, dtype=self._views_dtype, device=device)
+        self._deferred = DeferredViews(
+            self.training_views, seed=self.seed, dtype=self._views_dtype, device=device
+        )
         return self._deferred
 
     @property

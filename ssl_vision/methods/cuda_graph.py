@@ -64,9 +64,15 @@ class GraphedTraining:
         replay()
         return loss
 
-    def forget(self) -> None:
-        """Discard the recording; the next call records the step with its current Python values."""
+    def forget(self, *, shapes: bool = False) -> None:
+        """Discard the recording; the step is recorded again with its current Python values.
+
+        Args:
+            shapes: batches will have other shapes, so that the next steps run eagerly before the recording.
+        """
         self._recorded = None
+        if shapes:
+            self._eager_steps = EAGER_STEPS
 
     def _step(self, batch: Batch) -> Tensor:
         """Clear gradients, compute the loss and the gradients, and update the weights."""

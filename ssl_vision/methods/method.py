@@ -381,7 +381,11 @@ class Method(pl.LightningModule, ABC):
             )
 
     def on_train_epoch_start(self) -> None:
-        """Set the epoch of the objective, and record the CUDA graph again if it may change the loss."""
+        """Set the epoch of the objective, and record the CUDA graph again if it may change the step."""
+        if self._graphed is not None and self._data is not None:
+            epoch = self.current_epoch
+            if self._data.training_views(epoch).size != self._data.training_views(epoch - 1).size:
+                self._graphed.forget(shapes=True)
         own = type(self._contract).set_epoch not in (Objective.set_epoch, Contrastive.set_epoch)
         if self._graphed is None or own or not isinstance(self.objective, Contrastive):
             self._contract.set_epoch(self.current_epoch)
@@ -547,6 +551,11 @@ class Method(pl.LightningModule, ABC):
             fixed = isinstance(self.backbone, Timm) and "match model" in str(error)
             advice = f"; add --model.encoder.img_size {size}" if fixed else ""
             raise InputError(f"data.views.size {size}: {error}{advice}") from error
+        for smaller in self._data.progressive_resizing.values():
+            try:
+                measure_num_features(self.backbone, smaller, channels)
+            except ValueError as error:
+                raise InputError(f"data.progressive_resizing to {smaller}: {error}") from error
 
     def _check_graph(self) -> None:
         reads_indices = "indices" in self._contract.required_inputs

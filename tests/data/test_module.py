@@ -1,3 +1,4 @@
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -79,6 +80,26 @@ def test_training_gets_two_views_of_every_pretraining_image(fitted):
         assert len(order.unique()) == len(order) == 48  # of 50, in full batches
     first, second = (torch.cat([b.indices for at, b in seen["train"] if at == epoch]) for epoch in (0, 1))
     assert not torch.equal(first, second)
+
+
+def test_progressive_resizing_makes_smaller_views_in_the_first_epochs_of_training_alone(tmp_path):
+    data, module = Toy(progressive_resizing={1: 6}), Recorder()
+    pl.Trainer(
+        accelerator="cpu", max_epochs=2, default_root_dir=tmp_path, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    ).fit(module, datamodule=data)  # fmt: skip
+    for epoch, batch in module.seen["train"]:
+        views = dataclasses.replace(VIEWS, size=6) if epoch == 0 else VIEWS
+        assert torch.equal(batch.views, views(batch.images, batch.indices, seed=3, epoch=epoch))
+    assert {batch.images.shape[-1] for _, batch in module.seen["queries"]} == {VIEWS.size}
+
+
+@pytest.mark.parametrize("sizes", [{0: 8}, {3: 0}, {3: 5000}])
+def test_invalid_sizes_of_progressive_resizing_are_refused(sizes):
+    with pytest.raises(
+        InputError, match="progressive_resizing must map numbers of epochs to sides"
+    ):
+        Toy(progressive_resizing=sizes)
 
 
 def test_views_are_left_to_a_method_that_makes_them_until_the_next_setup(tmp_path):

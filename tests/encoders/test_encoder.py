@@ -178,6 +178,10 @@ def test_views_of_a_size_that_the_encoder_refuses_are_one_line(tmp_path, capsys)
     message = capsys.readouterr().err.strip().splitlines()[-1]
     assert "data.views.size 16: Timm cannot encode images (1, 3, 16, 16), Input height (16)" in message
     assert message.endswith("; add --model.encoder.img_size 16")
+    resizing = ["--data.views.size=32", "--data.progressive_resizing={1: 16}"]
+    args = ["fit", "--data=Digits", f"--runs_dir={tmp_path}", "--model.encoder=Timm", *options, *OTHERS]
+    assert main([*args, *resizing]) == 2
+    assert "data.progressive_resizing to 16: " in capsys.readouterr().err
 
 
 def test_weights_of_timm_are_taken_as_initial_weights(tmp_path):

@@ -42,7 +42,7 @@ class StopAfter(pl.Callback):
             trainer.should_stop = True
 
 
-def fitted(tmp_path, *, cuda_graph, optimizer="sgd", objective=None, stop=None, ckpt_path=None):
+def fitted(tmp_path, *, cuda_graph, optimizer="sgd", objective=None, stop=None, ckpt_path=None, sizes=None):
     model = SimCLR(
         **SMALL,
         objective=objective or o.MACL(),
@@ -61,7 +61,8 @@ def fitted(tmp_path, *, cuda_graph, optimizer="sgd", objective=None, stop=None, 
         enable_model_summary=False,
         default_root_dir=tmp_path,
     )
-    trainer.fit(model, Digits(batch_size=32, seed=0), ckpt_path=ckpt_path, weights_only=True)
+    data = Digits(batch_size=32, seed=0, progressive_resizing=sizes)
+    trainer.fit(model, data, ckpt_path=ckpt_path, weights_only=True)
     return model, trainer
 
 
@@ -82,6 +83,12 @@ def test_a_replayed_run_is_the_plain_run(tmp_path, recordings, optimizer):
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     rates = [float(trainer.optimizers[0].param_groups[0]["lr"]) for trainer in (one, other)]
     assert rates[1] == pytest.approx(rates[0], rel=1e-6)
+
+
+def test_views_of_another_size_are_recorded_anew(tmp_path, recordings):
+    (plain, _), (replayed, _) = (fitted(tmp_path, cuda_graph=graph, sizes={1: 8}) for graph in (False, True))
+    assert len(recordings) == 1  # the first two epochs are all warm-up
+    close(replayed, plain)
 
 
 def test_a_temperature_that_follows_the_epoch_is_recorded_anew(tmp_path, recordings):

@@ -87,6 +87,14 @@ def test_a_signal_saves_and_ends_and_the_run_continues(
     assert not difference_of_runs(tmp_path / "run", whole)
 
 
+def test_progressive_resizing_continues(tmp_path):
+    args = ["--data.progressive_resizing={1: 8}", "--trainer.max_epochs=2"]
+    assert fit(tmp_path, *args, name="whole") == 0
+    assert fit(tmp_path, *args, "--trainer.max_steps=3") == 0
+    assert fit(tmp_path, *args, "--ckpt_path=last") == 0
+    assert not difference_of_runs(tmp_path / "run", tmp_path / "whole")
+
+
 def test_signals_do_again_what_they_did_before(tmp_path, whole):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert fit(tmp_path, "--trainer.max_epochs=1") == 0

@@ -1,5 +1,7 @@
 """Views that are made within a CUDA graph."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -14,14 +16,16 @@ class DeferredViews:
     The views are those that `Views` makes. What changes from epoch to epoch is a tensor at a fixed place.
 
     Args:
-        views: Random views of the images.
+        views: Function that returns the random views of an epoch.
         seed: Seed of the views.
         dtype: Dtype of the views.
         device: Device of the batches.
     """
 
-    def __init__(self, views: Views, *, seed: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._views = views
+    def __init__(
+        self, views: Callable[[int], Views], *, seed: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._views_of, self._views = views, views(0)
         self._seed = seed
         self._dtype = dtype
         self._keys = torch.zeros(2, dtype=torch.int64, device=device)
@@ -33,7 +37,7 @@ class DeferredViews:
             return
         keys = [fold(self._seed, Stream.VIEWS, epoch, view) for view in (0, 1)]
         self._keys.copy_(torch.tensor(keys, pin_memory=self._keys.is_cuda), non_blocking=True)
-        self._epoch = epoch
+        self._epoch, self._views = epoch, self._views_of(epoch)
 
     def __call__(self, batch: Batch) -> Batch:
         """Return the batch with its views (2N, 3, S, S), in channels_last."""
