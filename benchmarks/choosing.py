@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 from ssl_vision.compare.choose import orientation
 from ssl_vision.compare.statistics import spearman
-from ssl_vision.compare.trust import FILE, Trust
+from ssl_vision.compare.trust import FILE, Augmentation, Trust
 from ssl_vision.descriptions import description_of
 
 RESULTS = Path(__file__).parent / "results"
@@ -32,16 +32,19 @@ PROTOCOL = "choosing"
 Row = dict[str, Any]
 
 
-def rows_by_data() -> dict[str, list[Row]]:
-    """Return the rows of all runs by data set."""
+def rows_by_data(augmentation: Augmentation = "different") -> dict[str, list[Row]]:
+    """Return the rows by data set: of all runs, or only of those with colour jitter."""
     groups: dict[str, list[Row]] = defaultdict(list)
     for file in sorted(RESULTS.glob("choosing_*.json")):
         for row in json.loads(file.read_text()):
-            groups[row["data"]].append(row)
+            if augmentation == "different" or row["jitter"] > 0:
+                groups[row["data"]].append(row)
     return groups
 
 
-def trust(metric: str, accuracy: str, data: str, rows: Sequence[Row]) -> Trust | None:
+def trust(
+    metric: str, accuracy: str, data: str, rows: Sequence[Row], augmentation: Augmentation = "different"
+) -> Trust | None:
     """Return how well a metric ranks the runs of a data set; None for too few runs or equal values.
 
     Args:
@@ -49,6 +52,7 @@ def trust(metric: str, accuracy: str, data: str, rows: Sequence[Row]) -> Trust |
         accuracy: metric of the test images at the encoder.
         data: class of the data set.
         rows: its runs; those without one of the two values are left out.
+        augmentation: of these runs, the same or different.
     """
     pairs = [(row["validation"].get(metric), row["test"].get(f"test/{PROTOCOL}/{accuracy}")) for row in rows]
     known = [(orientation(metric) * first, second) for first, second in pairs if None not in (first, second)]
@@ -61,22 +65,23 @@ def trust(metric: str, accuracy: str, data: str, rows: Sequence[Row]) -> Trust |
     top, best = max(accuracies), max(values)
     chosen = fmean(accuracy for value, accuracy in finite if value == best)
     numbers = rho, low, high, top - chosen, top - fmean(accuracies)
-    return Trust(data, metric, accuracy, len(finite), *(round(number, 6) for number in numbers))
+    rounded = (round(number, 6) for number in numbers)
+    return Trust(data, augmentation, metric, accuracy, len(finite), *rounded)
 
 
-def measured(accuracy: str) -> list[Trust]:
+def measured(accuracy: str, augmentation: Augmentation = "different") -> list[Trust]:
     """Return the measurements of all metrics on all data sets."""
     return [
         found
-        for data, rows in rows_by_data().items()
+        for data, rows in rows_by_data(augmentation).items()
         for metric in METRICS
-        if (found := trust(metric, accuracy, data, rows)) is not None
+        if (found := trust(metric, accuracy, data, rows, augmentation)) is not None
     ]
 
 
-def trust_table(accuracy: str) -> list[list[str]]:
+def trust_table(accuracy: str, augmentation: Augmentation = "different") -> list[list[str]]:
     """Return a table with a line for each metric, and two columns for each data set."""
-    found = {(each.metric, each.data): each for each in measured(accuracy)}
+    found = {(each.metric, each.data): each for each in measured(accuracy, augmentation)}
     names = list(dict.fromkeys(data for _, data in found))
     lines = [["chosen by", *(head for name in names for head in (f"{name}: Spearman", "regret"))]]
     for metric in METRICS:
@@ -135,7 +140,8 @@ def sensitivity_table() -> list[list[str]]:
 
 def save() -> None:
     """Write the measurements for ``ssl-vision choose``."""
-    rows = [asdict(each) for each in measured(ACCURACIES[0]) if each.metric != "knn_top1"]
+    every = [each for kind in get_args(Augmentation) for each in measured(ACCURACIES[0], kind)]
+    rows = [asdict(each) for each in every if each.metric != "knn_top1"]
     FILE.write_text(json.dumps(rows, indent=1) + "\n")
 
 
@@ -148,9 +154,10 @@ def _title(metric: str) -> str:
 def main() -> None:
     """Print the tables."""
     for accuracy in ACCURACIES:
-        print(f"\n{accuracy}, correlation and regret in points:")
-        for line in trust_table(accuracy):
-            print(" | ".join(line))
+        for kind in get_args(Augmentation):
+            print(f"\n{accuracy}, {kind} augmentation, correlation and regret in points:")
+            for line in trust_table(accuracy, kind):
+                print(" | ".join(line))
         print(f"\nInfoNCE, {accuracy} in percent by temperature:")
         for line in temperature_table("InfoNCE", accuracy):
             print(" | ".join(line))

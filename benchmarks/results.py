@@ -265,6 +265,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "geometry of methods": lambda: means(NARROW, GEOMETRY),
     "choosing by linear accuracy": lambda: _markdown(choosing.trust_table("linear_top1")),
     "choosing by kNN accuracy": lambda: _markdown(choosing.trust_table("knn_top1")),
+    "choosing with colour jitter by linear accuracy": lambda: _markdown(
+        choosing.trust_table("linear_top1", "same")
+    ),
+    "choosing with colour jitter by kNN accuracy": lambda: _markdown(
+        choosing.trust_table("knn_top1", "same")
+    ),
     "linear accuracy by temperature": lambda: _markdown(choosing.temperature_table("InfoNCE", "linear_top1")),
     "kNN accuracy by temperature": lambda: _markdown(choosing.temperature_table("InfoNCE", "knn_top1")),
     "RECLAIM": lambda: _markdown(reclaim(ACCURACIES)),

@@ -36,6 +36,7 @@ def recorded(choosing, monkeypatch, tmp_path):
             "data": "CIFAR10",
             "objective": "InfoNCE" if number % 2 else "DCL",
             "temperature": 0.1 if number < 6 else 0.5,
+            "jitter": 0.0 if number == 11 else 0.8,
             "validation": {"rankme": 10 + number, "alignment": number, "lidar": None, "knn_top1": 1.0},
             "test": {ACCURACY: accuracy, "test/choosing/knn_top1": accuracy},
         }
@@ -59,6 +60,8 @@ def test_correlation_and_loss_are_those_of_the_rows(choosing, recorded):
     assert high.random_regret == pytest.approx(0.48 - sum(recorded) / 12, abs=1e-6)
     assert low.spearman == pytest.approx(-high.spearman)
     assert high.runs == 12
+    found = {each.metric: each for each in choosing.measured("linear_top1", "same")}
+    assert (found["rankme"].runs, found["rankme"].spearman, found["rankme"].regret) == (11, 1, 0)
 
 
 def test_runs_that_tie_lose_their_mean(choosing):

@@ -21,6 +21,8 @@ _EXTENDED = ("effective_rank", "lidar")
 _ON_VIEWS = ("lidar", "alignment")
 """Metrics of random views, which depend on the augmentation."""
 
+_NAMES = {"same": "the same", "different": "different"}
+
 _OF_TRAINING = ("data", "views", "batch_size", "eval_batch_size", "seed", "changed")
 """Options of data that do not determine which images there are."""
 
@@ -31,7 +33,8 @@ def run(args: Sequence[str]) -> None:
     """Recommend the finished run whose last validation has the best value of a metric, or say why not.
 
     Metrics use only the validation images; test images do not affect the choice. All but sensitivity need
-    no labels. Prints how well the metric ranked the runs of docs/choosing.md by their test accuracy:
+    no labels. Prints how well the metric ranked the runs of docs/choosing.md by their test accuracy, all of
+    them or, if the runs to choose from have the same augmentation, those that do:
     Spearman's correlation and the regret, the accuracy that this choice costs. A run is recommended only if
     the interval of the correlation is above 0, on the data set of the runs or, if it was not measured, on all
     measured ones.
@@ -53,7 +56,9 @@ def run(args: Sequence[str]) -> None:
         lines.append([str(each.folder.path), str(epoch + 1), metric.shown(value)])
     more = f"and {len(ranked) - _LISTED} more\n" if len(ranked) > _LISTED else ""
     print(f"{aligned(lines)}\n{more}")
-    print("\n".join(_advice(ranked, metric, read_trust(metric.name, ranked[0].setting("data")))))
+    same = len({str(each.setting("data.views")) for each in ranked}) == 1
+    trust = read_trust(metric.name, ranked[0].setting("data"), "same" if same else "different")
+    print("\n".join(_advice(ranked, metric, trust)))
 
 
 def orientation(metric: str) -> int:
@@ -114,8 +119,8 @@ def _advice(ranked: Sequence[Run], metric: MetricDescription, trust: Sequence[Tr
     for each in trust:
         accuracy = description_of(each.accuracy)
         yield (
-            f"{each.data}, {each.runs} runs: Spearman's correlation of {metric.title} with {accuracy.title} "
-            f"accuracy is {each.spearman:.2f} (95 % interval {each.low:.2f} to {each.high:.2f}). "
+            f"{each.data}, {each.runs} runs with {_NAMES[each.augmentation]} augmentation: "
+            f"Spearman's correlation of {metric.title} with {accuracy.title} accuracy is {each.spearman:.2f} (95 % interval {each.low:.2f} to {each.high:.2f}). "
             f"Regret: {100 * each.regret:.2f} points (at random, {100 * each.random_regret:.2f})."
         )
     if metric.name in _ON_VIEWS and len({str(each.setting("data.views")) for each in ranked}) > 1:

@@ -3,9 +3,13 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 FILE = Path(__file__).with_suffix(".json")
 """The measurements, which ``python benchmarks/choosing.py`` writes."""
+
+
+Augmentation = Literal["same", "different"]
 
 
 @dataclass(frozen=True)
@@ -14,6 +18,8 @@ class Trust:
 
     data: str
     """Class of the data set."""
+    augmentation: Augmentation
+    """Whether the runs have the same augmentation."""
     metric: str
     accuracy: str
     """Metric of ``ssl-vision evaluate``, such as ``linear_top1``."""
@@ -29,7 +35,14 @@ class Trust:
     """The same for a run picked at random, on average."""
 
 
-def read_trust(metric: str, data: str) -> list[Trust]:
-    """Return the measurement of a metric on a data set, or if there is none, those on all others."""
-    every = [Trust(**row) for row in json.loads(FILE.read_text(encoding="utf-8")) if row["metric"] == metric]
+def read_trust(metric: str, data: str, augmentation: Augmentation) -> list[Trust]:
+    """Return the measurement of a metric on a data set, or if there is none, those on all others.
+
+    Args:
+        metric: metric of the validation images.
+        data: class of the data set.
+        augmentation: whether the runs have the same augmentation.
+    """
+    rows = [Trust(**row) for row in json.loads(FILE.read_text(encoding="utf-8"))]
+    every = [each for each in rows if (each.metric, each.augmentation) == (metric, augmentation)]
     return [trust for trust in every if trust.data == data] or every

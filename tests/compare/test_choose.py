@@ -11,6 +11,7 @@ from ssl_vision.main import main
 
 GOOD = {
     "data": "Digits",
+    "augmentation": "same",
     "metric": "rankme",
     "accuracy": "linear_top1",
     "runs": 24,
@@ -59,8 +60,8 @@ def test_the_run_with_the_best_last_value_is_recommended_with_its_trust(measured
         [f"runs/{name}", "2", f"{value}.000"] for name, value in (("b", 7), ("c", 6), ("a", 5))
     ]
     assert lines[-2:] == [
-        "Digits, 24 runs: Spearman's correlation of RankMe with linear accuracy is 0.80 (95 % interval 0.50 "
-        "to 0.90). Regret: 1.25 points (at random, 6.00).",
+        "Digits, 24 runs with the same augmentation: Spearman's correlation of RankMe with linear accuracy is "
+        "0.80 (95 % interval 0.50 to 0.90). Regret: 1.25 points (at random, 6.00).",
         "Recommended: runs/b, epoch 2.",
     ]
 
@@ -123,10 +124,12 @@ def test_one_run_is_no_choice_and_unfinished_runs_are_left_out(measured, tmp_pat
 
 
 def test_a_different_augmentation_is_stated_where_it_matters(measured, tmp_path, capsys):
-    measured({"metric": "alignment"}, {})
+    measured({"metric": "alignment"}, {"metric": "alignment", "augmentation": "different", "runs": 48})
     for name, scale in (("a", 0.1), ("b", 0.5)):
         run(tmp_path / "runs" / name, 1, metric="alignment", scale=scale)
-    assert "The runs differ in their augmentation" in chosen(capsys, "--by=alignment")[-2]
+    correlation, note, _ = chosen(capsys, "--by=alignment")[-3:]
+    assert correlation.startswith("Digits, 48 runs with different augmentation: Spearman's")
+    assert note.startswith("The runs differ in their augmentation")
 
 
 @pytest.mark.parametrize(

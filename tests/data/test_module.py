@@ -96,9 +96,7 @@ def test_progressive_resizing_makes_smaller_views_in_the_first_epochs_of_trainin
 
 @pytest.mark.parametrize("sizes", [{0: 8}, {3: 0}, {3: 5000}])
 def test_invalid_sizes_of_progressive_resizing_are_refused(sizes):
-    with pytest.raises(
-        InputError, match="progressive_resizing must map numbers of epochs to sides"
-    ):
+    with pytest.raises(InputError, match="progressive_resizing must map numbers of epochs to sides"):
         Toy(progressive_resizing=sizes)
 
 
