@@ -120,7 +120,8 @@ def _advice(ranked: Sequence[Run], metric: MetricDescription, trust: Sequence[Tr
         accuracy = description_of(each.accuracy)
         yield (
             f"{each.data}, {each.runs} runs with {_NAMES[each.augmentation]} augmentation: "
-            f"Spearman's correlation of {metric.title} with {accuracy.title} accuracy is {each.spearman:.2f} (95 % interval {each.low:.2f} to {each.high:.2f}). "
+            f"Spearman's correlation of {metric.title} with {accuracy.title} accuracy is "
+            f"{each.spearman:.2f} (95 % interval {each.low:.2f} to {each.high:.2f}). "
             f"Regret: {100 * each.regret:.2f} points (at random, {100 * each.random_regret:.2f})."
         )
     if metric.name in _ON_VIEWS and len({str(each.setting("data.views")) for each in ranked}) > 1:

@@ -60,8 +60,8 @@ def test_the_run_with_the_best_last_value_is_recommended_with_its_trust(measured
         [f"runs/{name}", "2", f"{value}.000"] for name, value in (("b", 7), ("c", 6), ("a", 5))
     ]
     assert lines[-2:] == [
-        "Digits, 24 runs with the same augmentation: Spearman's correlation of RankMe with linear accuracy is "
-        "0.80 (95 % interval 0.50 to 0.90). Regret: 1.25 points (at random, 6.00).",
+        "Digits, 24 runs with the same augmentation: Spearman's correlation of RankMe with linear accuracy "
+        "is 0.80 (95 % interval 0.50 to 0.90). Regret: 1.25 points (at random, 6.00).",
         "Recommended: runs/b, epoch 2.",
     ]
 
