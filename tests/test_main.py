@@ -163,7 +163,7 @@ def test_the_package_alone_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
-def test_a_warning_is_one_line(faulty, monkeypatch, capsys):
+def test_a_warning_is_one_line(monkeypatch, capsys):
     def warned(args):
         warnings.warn("k is large", stacklevel=1)
 

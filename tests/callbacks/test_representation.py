@@ -71,7 +71,7 @@ def test_effective_rank_and_lidar_are_logged_if_asked_for():
     assert extended["val/lidar"] == pytest.approx(float(lidar(views.transpose(0, 1))), rel=1e-3)
 
 
-def test_a_run_continues_with_or_without_the_extended_metrics():
+def test_the_extended_metrics_are_no_part_of_what_a_run_is():
     plain = {"metrics": {"k": 5}}
     assert differences(plain, {"metrics": {"k": 5, "extended": True}}) == []
     assert len(differences(plain, {"metrics": {"k": 6, "extended": False}})) == 1

@@ -194,3 +194,4 @@ def test_thirteen_bands_are_trained_evaluated_exported_and_loaded(encoder, tmp_p
     assert "the network takes images with 13 channels, but image files have 3" in capsys.readouterr().err
     if encoder == "ResNet":
         assert main(["export", "runs/run", "--format=torchvision", *allow]) == 2
+        assert "the torchvision format is for images with 3 channels, not 13" in capsys.readouterr().err

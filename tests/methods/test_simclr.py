@@ -271,7 +271,7 @@ def test_the_loss_is_logged_at_the_trainers_steps(tmp_path):
 
 
 @pytest.mark.parametrize("equal", [True, False])
-def test_numbers_of_rows_are_not_exchanged_if_the_loader_states_equal_shares(tmp_path, monkeypatch, equal):
+def test_equal_shares_stated_by_the_loader_reach_the_loss_and_the_backward(tmp_path, monkeypatch, equal):
     seen = []
 
     class Watched(SimCLR):
