@@ -86,7 +86,7 @@ def _resnet(given: Pretrained, library: str) -> ResNet:
     """The encoder, if torchvision and timm have the same ResNet.
 
     Raises:
-        InputError: The encoder is not a ResNet or has a different width.
+        InputError: The encoder is not a ResNet, or has another number of channels or another width.
     """
     backbone = given.backbone
     if not isinstance(backbone, ResNet):
@@ -94,15 +94,15 @@ def _resnet(given: Pretrained, library: str) -> ResNet:
             f"the {library} format is for ResNet, not for {type(backbone).__name__}: "
             "export it as safetensors or onnx"
         )
-    if backbone.width != 64:
-        raise InputError(
-            f"torchvision and timm only have ResNets of width 64, but this one has width {backbone.width}: "
-            "export it as onnx or safetensors"
-        )
     if backbone.in_channels != 3:
         raise InputError(
             f"the {library} format is for images with 3 channels, not {backbone.in_channels}: export it as "
             "safetensors or onnx"
+        )
+    if backbone.width != 64:
+        raise InputError(
+            f"torchvision and timm only have ResNets of width 64, but this one has width {backbone.width}: "
+            "export it as onnx or safetensors"
         )
     return backbone
 
