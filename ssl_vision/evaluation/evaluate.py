@@ -111,6 +111,8 @@ def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> Evaluated
         raise InputError(f"{checkpoint.path}: belongs to another user: give the images with --data.root")
     if options.output is not None:
         check_output(options.output)
+    if "seed" in options.data.init_args and options.data.init_args.seed is None:  # of the views in the report
+        options.data.init_args.seed = checkpoint.config.get("seed_everything")
     built = instantiated(parser, options)
     data: ImageData = built.data
     data.check_evaluated()

@@ -51,9 +51,8 @@ def section(context: ReportContext) -> Section:
 
 def training_views(data: ImageData, indices: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
     """Both views, uint8 (N, 3, S, S), of images of the pretraining split in an epoch from 0."""
-    images = data.split("pretrain").at(indices)
-    views = data.views(images, indices, seed=data.seed, epoch=epoch)
-    first, second = pixels(views, data.views).chunk(2)
+    images, views = data.split("pretrain").at(indices), data.training_views(epoch)
+    first, second = pixels(views(images, indices, seed=data.seed, epoch=epoch), views).chunk(2)
     return first, second
 
 

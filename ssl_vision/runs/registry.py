@@ -34,6 +34,9 @@ _LAST_KEY = "wandb"
 _NO_RUNS = {"wandb", "checkpoints", "features"}
 """Directories in which runs are not searched."""
 
+_WITHOUT_VALIDATION = ("CIFAR10", "CIFAR100", "Digits", "STL10")
+"""Data sets without a validation split."""
+
 
 class Run:
     """A run, read from its run directory; each file is read on first access.
@@ -240,9 +243,9 @@ class Run:
     def validated_on(self) -> str:
         """Description of the images on which the accuracies in metrics.csv are measured."""
         descriptions = {"test": "test images", "val": "validation images"}
-        own_splits = self.setting("data.val") == "auto" and self.setting("data") == "ImageFolder"
+        unknown = self.setting("data.val") == "auto" and self.setting("data") not in _WITHOUT_VALIDATION
         return descriptions.get(
-            self.setting("data.val"), "held-out images" if own_splits else "held-out train images"
+            self.setting("data.val"), "held-out images" if unknown else "held-out train images"
         )
 
 

@@ -107,6 +107,9 @@ def test_the_images_of_knn_are_those_of_validation(runs, capsys):
     rows = listed(capsys, runs)
     assert [row["knn_split"] for row in rows] == ["held-out train images", "test images", None]
     assert names(listed(capsys, runs, "--where=knn_split=test images")) == ["b"]
+    config["data"] = {"class_path": "ssl_vision.data.Shards", "init_args": {"val": "auto"}}  # may have one
+    file.write_text(yaml.safe_dump(config))
+    assert listed(capsys, runs)[1]["knn_split"] == "held-out images"
 
 
 @pytest.mark.parametrize(

@@ -268,8 +268,8 @@ def test_views_are_those_that_training_made(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ImageData, "on_after_batch_transfer", recording)
     args = ["fit", f"--runs_dir={tmp_path}", "--name=run", "--seed_everything=3", "--report=false", *TINY]
-    assert main(args) == 0
-    data = Digits(seed=3)
+    assert main([*args, "--data.progressive_resizing={1: 8}"]) == 0
+    data = Digits(seed=3, progressive_resizing={1: 8})
     for epoch in (0, 1):
         indices, normalised = seen[epoch]
         shown = torch.cat(views.training_views(data, indices, epoch)).float()

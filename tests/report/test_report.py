@@ -17,6 +17,8 @@ from PIL import Image
 from settings import TINY
 
 from ssl_vision.callbacks.weights import names, shares
+from ssl_vision.data import Digits
+from ssl_vision.data.loading.loader import Order
 from ssl_vision.descriptions import description_of
 from ssl_vision.evaluation.rows import Row
 from ssl_vision.main import main
@@ -44,6 +46,12 @@ def test_evaluate_writes_a_page_with_every_section(page):
     assert headings[0] == 1
     assert headings.count(1) == 1
     assert all(after - before <= 1 for before, after in itertools.pairwise(headings))
+
+
+def test_evaluate_shows_views_of_the_images_of_the_first_batch(evaluated_run):
+    html = (evaluated_run / "report.html").read_text(encoding="utf-8")
+    order = Order(len(Digits().split("pretrain")), shuffle=True, seed=0).rows()
+    assert all(f"image {index} without augmentation" in html for index in order[:12].tolist())
 
 
 def test_the_page_asks_for_nothing(evaluated_run, page):
