@@ -26,14 +26,12 @@ class Option(NamedTuple):
         default: default value as it is written on the command line; None if a value is required.
         values: annotation of the argument.
         text: description of the argument, or "".
-        chosen: class that the default names, if there is one.
     """
 
     name: str
     default: str | None
     values: str
     text: str
-    chosen: "Definition | None" = None
 
     @property
     def sentence(self) -> str:
@@ -203,7 +201,7 @@ class Definition:
     def _option(self, argument: "_Argument") -> Option:
         values = _values(argument.annotation, argument.owner.module) if argument.annotation else ""
         text = next((each.texts[argument.name] for each in self.ancestors if argument.name in each.texts), "")
-        return Option(argument.name, argument.shown_default, values, text, argument.default_class)
+        return Option(argument.name, argument.shown_default, values, text)
 
 
 class _Argument(NamedTuple):
@@ -224,11 +222,6 @@ class _Argument(NamedTuple):
     def shown_default(self) -> str | None:
         """Default on the command line."""
         return None if self.default is None else written(self._value, self.owner.module)
-
-    @property
-    def default_class(self) -> Definition | None:
-        """Class that is the default."""
-        return self.owner.module.find(self._value.id) if isinstance(self._value, ast.Name) else None
 
     @property
     def keywords(self) -> dict[str, str]:

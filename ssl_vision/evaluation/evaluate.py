@@ -23,7 +23,7 @@ from ssl_vision.evaluation.results import Evaluation, check_output, written
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Layers
 from ssl_vision.pretrained.rebuild import ROOT_NEEDED, safe_data, trained_model, untrained_model
-from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
+from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint, run_beside
 from ssl_vision.runs.evaluation_file import merged, read_rows
 from ssl_vision.runs.evaluation_summary import evaluation_summary
 from ssl_vision.runs.folder import RunFolder, owned
@@ -99,7 +99,7 @@ def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> Evaluated
     remote = args[0].startswith(SCHEME)
     checkpoint = read_checkpoint(fetched_checkpoint(args[0]) if remote else args[0])
     allow_class = allowed_classes(args)
-    folder = _beside(checkpoint)
+    folder = run_beside(checkpoint)
     folder.check_links()
     by_user = not remote and owned(folder.path, checkpoint.path)
     stored = _data(checkpoint, args, allow_class, own=by_user)
@@ -165,12 +165,6 @@ def _data(
         views = {"views": config["data"]["init_args"]["views"]}
         other = {"class_path": "ssl_vision.data.CIFAR10", "init_args": views}
         return safe_data({**config, "data": other}, where=path, owned=own)
-
-
-def _beside(checkpoint: Checkpoint) -> RunFolder:
-    """Return the run directory, or the directory of a checkpoint outside a run."""
-    run = RunFolder(checkpoint.path.parent.parent)
-    return run if run.config_file.exists() else RunFolder(checkpoint.path.parent)
 
 
 def _networks(

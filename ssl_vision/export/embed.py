@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from ssl_vision.cli.classes import add_allow_class, allowed_classes
 from ssl_vision.cli.parser import ArgumentParser
-from ssl_vision.data.datasets.folder import image_names
 from ssl_vision.data.loading.decoding import Decoded, squares
+from ssl_vision.data.loading.listing import list_images
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.features import by_layer, chosen_device
@@ -85,7 +85,7 @@ def run(args: Sequence[str]) -> None:
     folder, output, device = Path(options.images), Path(options.output), chosen_device(options.device)
     write = writer(output)
     with process_group() as processes:
-        names = processes.agreed(None if processes.rank else image_names(folder))
+        names = processes.agreed(None if processes.rank else list(list_images(folder).names))
         network = open_network(options.backbone, options.layer, allow_class=allow_class)
         network.module.to(device)
         embedded = partial(

@@ -19,8 +19,8 @@ from ssl_vision.hub import SCHEME, check_upload, upload
 from ssl_vision.optional import installed
 from ssl_vision.pretrained.backbones import Pretrained, pretrained
 from ssl_vision.runs.atomic_files import atomic_write
-from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
-from ssl_vision.runs.folder import RunFolder, owned
+from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint, run_beside
+from ssl_vision.runs.folder import owned
 from ssl_vision.tracking.artifacts import log_encoder
 from ssl_vision.tracking.wandb import opened_mirror
 
@@ -68,7 +68,7 @@ def run(args: Sequence[str]) -> None:
     allow_class, options = allowed_classes(args), parser.parse_args(list(args))
     _check_push(options)
     checkpoint = read_checkpoint(options.checkpoint)
-    home, form = _home(checkpoint), FORMATS[options.format]
+    home, form = run_beside(checkpoint), FORMATS[options.format]
     file = Path(options.output) if options.output else home.path / _file_name(options.format)
     if file.suffix != form.suffix:
         raise InputError(f"--output {file} must end with {form.suffix}")
@@ -130,12 +130,6 @@ def _push(
         )  # fmt: skip
         message = f"Upload {type(given.backbone).__name__} of epoch {checkpoint.epoch}"
         return upload(Path(folder), options.push, private=options.private, message=message)
-
-
-def _home(checkpoint: Checkpoint) -> RunFolder:
-    """Return the run directory of a checkpoint, or the checkpoint's own directory outside a run."""
-    run = RunFolder(checkpoint.path.parent.parent)
-    return run if run.config_file.exists() else RunFolder(checkpoint.path.parent)
 
 
 def _file_name(name: str) -> str:

@@ -131,6 +131,12 @@ def _is_config(config: Any) -> bool:
     )
 
 
+def run_beside(checkpoint: Checkpoint) -> RunFolder:
+    """Return the run directory of a checkpoint, or the checkpoint's own directory outside a run."""
+    run = RunFolder(checkpoint.path.parent.parent)
+    return run if run.config_file.exists() else RunFolder(checkpoint.path.parent)
+
+
 def check_bytes(file: Path) -> None:
     """Verify the CRC-32 checksums of a zip archive, which torch does not.
 

@@ -286,19 +286,6 @@ class ImageFolder(DecodedData):
         )
 
 
-def image_names(folder: Path, *, but: Collection[Path] = ()) -> list[str]:
-    """List the image files at any depth below a folder, as paths relative to it, sorted by name.
-
-    Args:
-        folder: The folder.
-        but: Excluded folders.
-
-    Raises:
-        InputError: the folder does not exist, contains no images, or cannot be read.
-    """
-    return list(list_images(folder, but=but).names)
-
-
 def class_of(name: str) -> str:
     """Return the first folder of a relative path; empty for a file directly in the folder."""
     first, _, rest = name.partition(os.sep)
