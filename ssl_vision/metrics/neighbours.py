@@ -30,6 +30,8 @@ They take 256 MiB in float32, and up to twice as much in FAISS's growing lists.
 """
 _TRAINING_ROWS = 64
 """Number of rows of the bank for each cluster that its centre is computed from."""
+_SAMPLE = 2**26
+"""Maximum number of values of these rows."""
 _PROBED = 1 / 16
 """Share of the clusters that are searched for each query."""
 
@@ -220,7 +222,7 @@ def _search_ivf(queries: Features, bank: Features, k: int, *, metric: str) -> Ne
     inverted = faiss.IndexIVFFlat(coarse, bank.shape[1], clusters, kind)
     inverted.nprobe = max(1, round(_PROBED * clusters))
     inverted.cp.min_points_per_centroid = 1  # FAISS would print a warning for small banks
-    count = min(len(bank), _TRAINING_ROWS * clusters, max(1, _SHARD // bank.shape[1]))
+    count = min(len(bank), _TRAINING_ROWS * clusters, max(1, _SAMPLE // bank.shape[1]))
     inverted.train(_array(bank[torch.arange(count, device=bank.device) * len(bank) // count]))
 
     best = Neighbours(
