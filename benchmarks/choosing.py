@@ -52,7 +52,7 @@ def trust(
         accuracy: metric of the test images at the encoder.
         data: class of the data set.
         rows: its runs; those without one of the two values are left out.
-        augmentation: of these runs, the same or different.
+        augmentation: ``same`` if these rows are only those of runs with colour jitter.
     """
     pairs = [(row["validation"].get(metric), row["test"].get(f"test/{PROTOCOL}/{accuracy}")) for row in rows]
     known = [(orientation(metric) * first, second) for first, second in pairs if None not in (first, second)]

@@ -23,7 +23,9 @@ _ON_VIEWS = ("lidar", "alignment")
 
 _NAMES = {"same": "the same", "different": "different"}
 
-_OF_TRAINING = ("data", "views", "batch_size", "eval_batch_size", "seed", "changed")
+_OF_TRAINING = (
+    "data", "views", "progressive_resizing", "batch_size", "eval_batch_size", "seed", "changed",
+)  # fmt: skip
 """Options of data that do not determine which images there are."""
 
 _LISTED = 5

@@ -19,7 +19,7 @@ class Trust:
     data: str
     """Class of the data set."""
     augmentation: Augmentation
-    """Whether the runs have the same augmentation."""
+    """``same`` if all runs have the same augmentation, otherwise ``different``."""
     metric: str
     accuracy: str
     """Metric of ``ssl-vision evaluate``, such as ``linear_top1``."""

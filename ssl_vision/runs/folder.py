@@ -303,4 +303,4 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
         if isinstance(item, Mapping):
             yield from _flat(item, f"{prefix}{key}.")
         else:
-            yield prefix + key, list(item) if isinstance(item, tuple) else item
+            yield f"{prefix}{key}", list(item) if isinstance(item, tuple) else item

@@ -113,6 +113,13 @@ def test_other_data_sets_are_enough_if_all_agree(measured, tmp_path, capsys):
     assert last == "Recommended: runs/a, epoch 1."
 
 
+def test_runs_on_the_same_images_may_differ_in_how_they_are_trained(measured, tmp_path, capsys):
+    measured({})
+    run(tmp_path / "runs" / "a", 1, options={"progressive_resizing": {1: 8}})
+    run(tmp_path / "runs" / "b", 2, options={"batch_size": 8})
+    assert chosen(capsys)[-1] == "Recommended: runs/b, epoch 1."
+
+
 def test_one_run_is_no_choice_and_unfinished_runs_are_left_out(measured, tmp_path, capsys):
     measured({})
     run(tmp_path / "runs" / "a", 1, 2)
