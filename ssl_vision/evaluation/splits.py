@@ -82,7 +82,7 @@ class Splits:
     def train_labels(self, share: Labels = "all") -> Tensor:
         """Labels of the training split, shape (N,); -1 outside the share that is used."""
         if share not in self._labels:
-            self._labels[share] = label_subset(self.images["train"].labels, share, self.data)
+            self._labels[share] = label_subset(self.images["train"].labels, share)
         return self._labels[share]
 
     def labelled_train(self, share: Labels) -> Images:
