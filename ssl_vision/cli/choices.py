@@ -1,12 +1,12 @@
 """Options of ``fit`` that name a class, and the options of those classes, without importing them."""
 
 import ast
-from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
 from ssl_vision.cli.default_data import DEFAULT_DATA
 from ssl_vision.cli.sources import Definition, Option, added_options, definition, public_classes, read_module
+from ssl_vision.runs.settings import named_settings
 
 _RUN_OPTIONS = "ssl_vision.cli.run_options"
 
@@ -51,7 +51,11 @@ def choice(option: str) -> Choice | None:
 @cache
 def defaults() -> dict[str, str]:
     """Return the defaults that ``fit`` sets itself, by option; a class is given by its name."""
-    return {"data": DEFAULT_DATA, **dict(_flat(_literal("DEFAULTS")))}
+    own = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in named_settings(_literal("DEFAULTS"))
+    }
+    return {"data": DEFAULT_DATA, **own}
 
 
 def _literal(name: str) -> Any:
@@ -60,20 +64,6 @@ def _literal(name: str) -> Any:
     if module is None:
         raise ValueError(f"no module {_RUN_OPTIONS}")
     return ast.literal_eval(module.constants[name])
-
-
-def _flat(values: dict[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in values.items():
-        match value:
-            case {"class_path": str(path), **options}:
-                yield prefix + key, path.rpartition(".")[2]
-                nested = options.get("init_args", {})
-                assert isinstance(nested, dict)
-                yield from _flat(nested, f"{prefix}{key}.")
-            case bool():
-                yield prefix + key, str(value).lower()
-            case _:
-                yield prefix + key, str(value)
 
 
 def default_class(option: str) -> Definition | None:

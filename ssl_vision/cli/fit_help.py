@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -16,6 +15,7 @@ from ssl_vision.cli.import_paths import dotted
 from ssl_vision.cli.sources import Definition, Option, capitalized, definition
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.errors import InputError
+from ssl_vision.runs.settings import named_settings
 
 START = """\
 ssl-vision fit pretrains an encoder. Give at least one option:
@@ -205,20 +205,8 @@ def _of_configs(args: Sequence[str]) -> Iterator[str]:
             except (OSError, ValueError, yaml.YAMLError) as error:
                 raise InputError(f"{file or following}: {' '.join(str(error).split())}") from error
             if isinstance(content, Mapping):
-                yield from _options(content)
-
-
-def _options(config: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Yield the values of a config as arguments."""
-    for key, value in config.items():
-        name = f"{above}{key}"
-        if isinstance(value, Mapping):
-            if "class_path" in value:
-                yield f"--{name}={str(value['class_path']).rpartition('.')[2]}"
-            inner = value.get("init_args") or {} if "class_path" in value else value
-            yield from _options(inner, f"{name}.")
-        else:
-            yield f"--{name}={value if isinstance(value, str) else json.dumps(value)}"
+                for name, value in named_settings(content):
+                    yield f"--{name}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def listed(name: str, known: Option | None = None) -> Option:

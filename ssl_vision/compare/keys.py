@@ -1,6 +1,6 @@
 """Keys by which runs are listed and compared: settings, and metrics of training and evaluation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -9,6 +9,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.runs.csv_files import names
 from ssl_vision.runs.evaluation_summary import TEST_PREFIXES
 from ssl_vision.runs.registry import SHORT, Run
+from ssl_vision.runs.settings import named_settings
 
 
 def is_metric(key: str) -> bool:
@@ -34,7 +35,7 @@ def check_known(key: str, runs: Sequence[Run], *, others: Sequence[str] = ()) ->
         valid = key in known
     else:
         file = "config.yaml"
-        candidates = [*others, *SHORT, *dict.fromkeys(name for run in runs for name in _keys(run.config))]
+        candidates = [*others, *SHORT, *_settings(runs)]
         valid = key == "name" or key in SHORT or any(run.whole_key(key) for run in runs)
     if not valid:
         raise InputError(f"no run has '{key}' in its {file}{closest_match(key, candidates)}")
@@ -55,13 +56,16 @@ def full_key(key: str, runs: Sequence[Run]) -> str:
     """
     if is_metric(key) or key == "name" or key in SHORT or any(run.whole_key(key) for run in runs):
         return key
-    known = dict.fromkeys(name for run in runs for name in _keys(run.config))
-    matches = [name for name in known if name.endswith(f".{key}")]
+    matches = [name for name in _settings(runs) if name.endswith(f".{key}")]
     varying = [name for name in matches if len({str(run.setting(name)) for run in runs}) > 1]
     candidates = varying or matches
     if len(candidates) > 1:
         raise InputError(f"'{key}' is ambiguous: choose one of {', '.join(sorted(candidates))}")
     return candidates[0] if candidates else key
+
+
+def _settings(runs: Sequence[Run]) -> dict[str, None]:
+    return dict.fromkeys(name for run in runs for name, _ in named_settings(run.config))
 
 
 def _metrics(run: Run) -> Iterator[str]:
@@ -90,14 +94,3 @@ def shortened(key: str) -> str:
 def shown(value: Any) -> str:
     """The value of a setting as in config.yaml."""
     return "null" if value is None else str(value)
-
-
-def _keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            if "class_path" in value:
-                yield prefix + key
-                value = value.get("init_args") or {}
-            yield from _keys(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key

@@ -28,6 +28,7 @@ from ssl_vision.runs.evaluation_file import merged, read_rows
 from ssl_vision.runs.evaluation_summary import evaluation_summary
 from ssl_vision.runs.folder import RunFolder, owned
 from ssl_vision.runs.registry import Run
+from ssl_vision.runs.settings import class_name
 from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint
 from ssl_vision.tracking.wandb import mirror_rows
 
@@ -172,7 +173,7 @@ def _networks(
 ) -> list[Network]:
     """Return the trained network, those of ``--beside`` and, as a baseline, the untrained network."""
     device, config = chosen_device(options.device), checkpoint.config
-    trained_on = str(config["data"]["class_path"]).rpartition(".")[2]
+    trained_on = class_name(config["data"])
     common: dict[str, Any] = {
         "description": config["model"],
         "cache": FeatureCache(folder.features) if options.cache else None,

@@ -8,6 +8,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.pretrained.backbones import Pretrained
 from ssl_vision.runs.checkpoint import Checkpoint
 from ssl_vision.runs.evaluation_file import preferred, read_rows
+from ssl_vision.runs.settings import class_name
 
 # Options of the data that affect only location and speed.
 _OMITTED = {
@@ -37,7 +38,7 @@ def card(
     """
     config, about = checkpoint.config, given.description
     model, data = config["model"]["init_args"], config["data"]
-    objective, dataset = _name(model.get("objective")), _name(data)
+    objective, dataset = class_name(model.get("objective"), "InfoNCE"), class_name(data)
     data_options = {key: value for key, value in data["init_args"].items() if key not in (*_OMITTED, "views")}
     views = {k: v for k, v in data["init_args"]["views"].items() if k not in (*_OMITTED, "mean", "std")}
     total = (
@@ -66,7 +67,7 @@ def card(
     }
     return "\n".join(
         [
-            f"# {_name(about.encoder)} pretrained on {dataset} with {objective}, {labels}",
+            f"# {class_name(about.encoder)} pretrained on {dataset} with {objective}, {labels}",
             "",
             "| | |",
             "|---|---|",
@@ -134,10 +135,6 @@ def _evaluation(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _name(spec: Any) -> str:
-    return str(spec["class_path"]).rsplit(".", 1)[-1] if isinstance(spec, Mapping) else "InfoNCE"
-
-
 def _plain(value: Any) -> str:
     """Format a config value on one line, with classes as names and options, and without null values.
 
@@ -145,7 +142,7 @@ def _plain(value: Any) -> str:
     """
     if isinstance(value, Mapping) and "class_path" in value:
         options = _plain(value.get("init_args") or {})
-        return f"{_name(value)} ({options})" if options else _name(value)
+        return f"{class_name(value)} ({options})" if options else class_name(value)
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_plain(item)}" for key, item in value.items() if item is not None)
     if isinstance(value, (list, tuple)):

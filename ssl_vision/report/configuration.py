@@ -1,6 +1,6 @@
 """The configuration of a run, and the differences between those of several runs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -9,6 +9,7 @@ from ssl_vision.report.markup import macros
 from ssl_vision.report.page import Section
 from ssl_vision.runs.folder import as_yaml
 from ssl_vision.runs.registry import Run
+from ssl_vision.runs.settings import named_settings
 
 _PLACES = {"name", "runs_dir"}
 """Keys that differ between all runs."""
@@ -38,19 +39,9 @@ def differing(runs: Sequence[Run], names: Sequence[str]) -> Section:
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, str]:
-    """Flatten a config to dotted keys without ``init_args``, with class names and without null values."""
-    return dict(_flat(config, ""))
-
-
-def _flat(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        inside = {**value}
-        if "class_path" in inside:
-            yield key, str(inside.pop("class_path")).rpartition(".")[2]
-            inside |= inside.pop("init_args", None) or {}
-        for name, item in inside.items():
-            yield from _flat(item, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list):
-        yield key, ", ".join(map(str, value))
-    elif value is not None:
-        yield key, str(value)
+    """Return the settings that are not null, as text."""
+    return {
+        name: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for name, value in named_settings(config)
+        if value is not None
+    }

@@ -1,7 +1,7 @@
 """Runs of the cells of a paper: state, remaining commands, time and results."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,6 +12,7 @@ from ssl_vision.runs.evaluation_file import preferred
 from ssl_vision.runs.folder import differences
 from ssl_vision.runs.reading import parse_yaml, read_yaml
 from ssl_vision.runs.registry import Run
+from ssl_vision.runs.settings import class_name, last_part, named_settings
 from ssl_vision.sweeps.evaluate_arguments import evaluate_arguments
 
 _SETTLED = ("name", "runs_dir", "seed_everything", "ckpt_path", "overwrite", "config", "c")
@@ -84,7 +85,7 @@ class PaperRun:
     def expected(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a run's config, updated with the current paper file, config file and options."""
         file = Path(self.cell.options["config"])
-        wanted = dict(_settings(read_yaml(file)))
+        wanted = dict(named_settings(read_yaml(file)))
         wanted |= {key: value for key, value in self.cell.options.items() if key != "config"}
         now: dict[str, Any] = copy.deepcopy(dict(config))
         for key in sorted(wanted):
@@ -150,19 +151,6 @@ def _found(run: Run, metric: TableMetric) -> float | None:
     return float(rows[0]["value"]) if rows else None
 
 
-def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Iterate over the settings of a config file by dotted names, classes before arguments."""
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and "class_path" in value:
-            yield name, value["class_path"]
-            yield from _settings(value.get("init_args") or {}, f"{name}.")
-        elif isinstance(value, Mapping):
-            yield from _settings(value, f"{name}.")
-        else:
-            yield name, value
-
-
 def _set(config: Any, path: Sequence[str], value: Any) -> None:
     """Change a setting of a run's config if its value differs."""
     if not isinstance(config, dict):  # another class, or none: its name differs already
@@ -178,7 +166,7 @@ def _set(config: Any, path: Sequence[str], value: Any) -> None:
 
 def _same(there: Any, value: Any) -> bool:
     if isinstance(there, dict) and "class_path" in there:
-        return str(there["class_path"]).rpartition(".")[2] == str(value).rpartition(".")[2]
+        return class_name(there) == last_part(value)
     return bool(_plain(there) == _plain(value))
 
 

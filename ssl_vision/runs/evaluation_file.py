@@ -6,6 +6,7 @@ from typing import Any
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.reading import read_json
+from ssl_vision.runs.settings import class_name
 
 Rows = list[dict[str, Any]]
 
@@ -51,7 +52,7 @@ def own_data(config: Mapping[str, Any]) -> dict[str, str]:
         return {}
     options = data.get("init_args") or {}
     paths = {"root": options.get("root"), "folder": options.get("test")}
-    return {"data": str(data["class_path"]).rpartition(".")[2]} | {k: v for k, v in paths.items() if v}
+    return {"data": class_name(data)} | {k: v for k, v in paths.items() if v}
 
 
 def merged(before: Iterable[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> Rows:

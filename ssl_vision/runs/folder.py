@@ -15,6 +15,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.runs.atomic_files import atomic_write, check_inside
 from ssl_vision.runs.lock import Lock
 from ssl_vision.runs.migration import original_settings
+from ssl_vision.runs.settings import class_name, last_part
 
 _ROOT = "data.init_args.root"
 
@@ -275,11 +276,6 @@ def _named(config: Mapping[str, Any], middle: str, settings: Mapping[str, Any]) 
     return f"{data}-{objective}-{middle}-{digest}".lower()
 
 
-def class_name(spec: Any) -> str:
-    """Return the name of the class in a section of a config."""
-    return str(spec["class_path"]).rsplit(".", 1)[-1] if isinstance(spec, Mapping) else "default"
-
-
 def significant(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that change the result, by their dotted keys, without those that are null."""
     flat = dict(_flat(config))
@@ -287,7 +283,7 @@ def significant(config: Mapping[str, Any]) -> dict[str, Any]:
         if flat.get(key) == value:
             flat[key] = former
     free = set(_FREE)
-    if str(flat.get("data.class_path")).rpartition(".")[2] in DATA_OF_ROOT:
+    if last_part(flat.get("data.class_path")) in DATA_OF_ROOT:
         free.discard(_ROOT)
     if flat.get("model.init_args.optimizer.schedule", "constant") != "constant":
         free -= {"trainer.max_epochs", "trainer.max_steps"}

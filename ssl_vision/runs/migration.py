@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ssl_vision.runs.settings import last_part
+
 _ENCODER_OPTIONS = ("depth", "width", "stem")
 """Options of the model in version 0.1 that are now options of its encoder."""
 
@@ -48,7 +50,7 @@ def migrated_config(config: Any) -> Any:
     model = config.get("model") if isinstance(config, Mapping) else None
     if not isinstance(model, Mapping) or not isinstance(model.get("init_args"), Mapping):
         return config
-    if str(model.get("class_path", "SimCLR")).rpartition(".")[2] != "SimCLR":
+    if last_part(model.get("class_path", "SimCLR")) != "SimCLR":
         return config
     options = dict(model["init_args"])
     old = {name: options.pop(name) for name in _ENCODER_OPTIONS if name in options}

@@ -16,6 +16,7 @@ from ssl_vision.runs.evaluation_summary import TEST_PREFIXES, evaluation_summary
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.migration import migrated_config, migrated_key
 from ssl_vision.runs.reading import read_yaml
+from ssl_vision.runs.settings import class_name
 
 SHORT = {
     "objective": "model.init_args.objective",
@@ -97,7 +98,7 @@ class Run:
         if value is None and key == "objective":  # a method with a fixed objective
             value = self.config.get("model")
         if isinstance(value, dict) and "class_path" in value:
-            return str(value["class_path"]).rpartition(".")[2]
+            return class_name(value)
         return value
 
     def described(self, key: str) -> str | None:
@@ -111,7 +112,7 @@ class Run:
             return str(value) if value else None
         options = {**(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}
         words = [f"{name} {option}" for name, option in options.items() if option not in (None, False)]
-        name = str(value["class_path"]).rpartition(".")[2]
+        name = class_name(value)
         return f"{name} ({', '.join(words)})" if words else name
 
     def whole_key(self, key: str) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ssl_vision.runs.settings import class_name
 from ssl_vision.sweeps.parameters import Choice
 from ssl_vision.sweeps.sweep_file import SweepFile
 
@@ -86,7 +87,7 @@ def short_value(value: Any) -> str:
     if isinstance(value, float):
         return repr(value) if len(repr(value)) <= 6 else f"{value:.4g}"
     if isinstance(value, Mapping) and "class_path" in value:
-        return str(value["class_path"]).rpartition(".")[2]
+        return class_name(value)
     if isinstance(value, str) and _CLASS.fullmatch(value):
         return value.rpartition(".")[2]
     return str(value)

@@ -16,8 +16,9 @@ from pytorch_lightning.utilities import rank_zero_only
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.quiet import quiet
 from ssl_vision.runs.atomic_files import atomic_write
-from ssl_vision.runs.folder import RunFolder, class_name, derived_group
+from ssl_vision.runs.folder import RunFolder, derived_group
 from ssl_vision.runs.reading import read_json
+from ssl_vision.runs.settings import class_name
 
 PROJECT = "ssl_vision"
 _IDENTITY = {"id", "project", "group"}
