@@ -31,6 +31,8 @@ COUNTS = {
     "objective_temperature_batch": 32,
     "objectives_cifar10_narrow": 12,
     "objectives_digits": 15,
+    "objectives_stl10": 12,
+    "objectives_temperature_cifar10_narrow": 16,
     "reclaim_k": 12,
     "reclaim_negatives": 6,
     "reclaim_weight": 12,
