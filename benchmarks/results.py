@@ -112,7 +112,7 @@ def means(names: Sequence[str], metrics: Sequence[str]) -> str:
         names: files of rows.
         metrics: metrics on the test split at the encoder, which are the columns.
     """
-    lines = [["method", "objective", *(description_of(metric).heading for metric in metrics), "seeds"]]
+    lines = [["method", "objective", *map(_heading, metrics), "seeds"]]
     for (method, objective), group in settings(names).items():
         values = [[row["test"].get(f"test/{metric}") for row in group.values()] for metric in metrics]
         cells = [_mean(each, metric) for each, metric in zip(values, metrics, strict=True)]
@@ -178,8 +178,7 @@ def reclaim(metrics: Sequence[str]) -> list[list[str]]:
     for row in _rows("reclaim_*"):
         kind = f"{row['nearest']} nearest" if row["negatives"] == "nearest" else row["negatives"]
         groups["none" if row["weight"] == 0 else kind, row["negatives"], row["weight"]].append(row)
-    heads = [LABEL_SHARES.get(metric, description_of(metric).heading) for metric in metrics]
-    lines = [["negatives of RECLAIM", "λ", *heads, "seeds"]]
+    lines = [["negatives of RECLAIM", "λ", *map(_heading, metrics), "seeds"]]
     for (kind, _, weight), rows in sorted(groups.items(), key=lambda item: (item[0][2], item[0])):
         values = [[row["test"].get(f"test/{metric}") for row in rows] for metric in metrics]
         cells = [_mean(each, metric) for each, metric in zip(values, metrics, strict=True)]
@@ -220,6 +219,10 @@ def settings(names: Sequence[str]) -> dict[Setting, dict[int, Row]]:
     return dict(sorted(groups.items()))
 
 
+def _heading(metric: str) -> str:
+    return HEADINGS.get(metric) or description_of(metric).heading
+
+
 def _mean(found: Sequence[float | None], metric: str) -> str:
     values = [value for value in found if value is not None]
     if not values:
@@ -251,6 +254,7 @@ LABEL_SHARES = {
     f"label_shares/{share}% labels/logistic_top1": f"{share} % of the labels"
     for share in (1, 5, 10, 20, 30, 50)
 } | {"label_shares/logistic_top1": "all labels"}
+HEADINGS = LABEL_SHARES | {"knn20/knn_top1": "kNN with k = 20, %"}
 NARROW = ("methods_cifar10_narrow", "lightly_cifar10_narrow")
 DUAL, INFO = "DualTemperature", "InfoNCE"
 NARROW_PAIRS = [
@@ -259,10 +263,25 @@ NARROW_PAIRS = [
     (("SimCo", DUAL), ("MoCo", DUAL)),
     (("SimCo", INFO), ("MoCo", INFO)),
 ]
+OBJECTIVES = "objectives_cifar10_narrow"
+OBJECTIVE_PAIRS = [
+    (("SimCLR", first), ("SimCLR", second))
+    for first, second in ((DUAL, INFO), ("DCL", INFO), ("MACL", INFO), ("MACL", "DCL"))
+]
 TABLES: dict[str, Callable[[], str]] = {
     "few labels": few_labels,
     "accuracy of methods": lambda: means(NARROW, ACCURACIES),
     "geometry of methods": lambda: means(NARROW, GEOMETRY),
+    "accuracy of objectives": lambda: means([OBJECTIVES], ("knn_top1", "knn20/knn_top1", "linear_top1")),
+    "geometry of objectives": lambda: means([OBJECTIVES], GEOMETRY),
+    "differences of objectives by kNN accuracy": lambda: differences(OBJECTIVES, OBJECTIVE_PAIRS, "knn_top1"),
+    "differences of objectives by linear accuracy": lambda: differences(
+        OBJECTIVES, OBJECTIVE_PAIRS, "linear_top1"
+    ),
+    "accuracy of objectives on STL-10": lambda: means(["objectives_stl10"], ACCURACIES),
+    "differences of objectives on STL-10": lambda: differences(
+        "objectives_stl10", OBJECTIVE_PAIRS, "linear_top1"
+    ),
     "choosing by linear accuracy": lambda: _markdown(choosing.trust_table("linear_top1")),
     "choosing by kNN accuracy": lambda: _markdown(choosing.trust_table("knn_top1")),
     "choosing with colour jitter by linear accuracy": lambda: _markdown(

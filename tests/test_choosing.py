@@ -106,7 +106,7 @@ def test_the_committed_correlations_are_those_of_the_committed_rows(choosing, mo
 
 def test_rows_state_their_command_and_commit(choosing):
     for rows in choosing.rows_by_data().values():
-        assert len(rows) >= 15
+        assert len(rows) == 24
         assert all(row["command"] and len(row["commit"]) >= 7 for row in rows)
 
 
