@@ -69,12 +69,6 @@ def votes(
         raise ValueError(
             f"labels: {len(labels)}, but the bank has at least {int(neighbours.index.max()) + 1} rows"
         )
-    return _votes(neighbours, labels, num_classes, ks, temperature)
-
-
-def _votes(
-    neighbours: Neighbours, labels: Tensor, num_classes: int, ks: Sequence[int], temperature: float | None
-) -> Iterator[Tensor]:
     similarity, index = neighbours
     scores = similarity.new_zeros(len(similarity), num_classes)
     start = 0
