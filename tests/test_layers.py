@@ -99,7 +99,6 @@ ATTRIBUTES_BY_NAME = {
     "data/augment/options.py": "options",
     "descriptions.py": "fields",
     "evaluation/options.py": "options",
-    "evaluation/geometry.py": "options",
     "evaluation/ranges.py": "options",
     "evaluation/robustness.py": "options",
     "evaluation/rows.py": "fields of a row",
