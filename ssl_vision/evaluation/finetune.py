@@ -3,9 +3,8 @@
 import copy
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -164,7 +163,7 @@ def finetuned_top1(
             order = labelled[torch.randperm(len(labelled), generator=generator)]
             for rows in order.tensor_split(per_epoch):
                 images = _seen(train, rows, views, rule.augmentation, device, seed, epoch)
-                with _autocast(device):
+                with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                     scores = network(images)
                 loss = F.cross_entropy(scores.float(), train.labels[rows].to(device))
                 for group in optimizer.param_groups:
@@ -205,7 +204,3 @@ def _top1(network: nn.Module, test: Images, queries: Tensor, views: Views, devic
         images = views.plain(test.at(rows).to(device)).to(memory_format=torch.channels_last)
         right += int((network(images).argmax(dim=1) == test.labels[rows].to(device)).sum())
     return right / len(queries)
-
-
-def _autocast(device: torch.device) -> AbstractContextManager[Any]:
-    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
