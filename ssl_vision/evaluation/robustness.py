@@ -13,9 +13,9 @@ from ssl_vision.evaluation.measurement import (
     Measurement,
     Source,
     Value,
+    about_training,
     classification,
     measurement,
-    options_text,
 )
 from ssl_vision.evaluation.probe import Linear, ProbeRule, labelled_rows, linear_probe, top1
 from ssl_vision.evaluation.splits import Splits
@@ -87,8 +87,7 @@ class Corruptions(Measurement):
         labels, truth, classes = (options[key] for key in ("train_labels", "test_labels", "num_classes"))
         rule, knn = self.linear, self.knn
         probe = linear_probe(**options, rule=rule, seed=seed)
-        about = {"bank": "train", "lr": rule.lr, "weight_decay": rule.weight_decay}
-        about["options"] = options_text(rule)
+        about = about_training(rule, labels="all") | {"lr": rule.lr, "weight_decay": rule.weight_decay}
         for corruption, severity in [(None, 0), *product(self.corruptions, self.severities)]:
             queries = source.queries
             if corruption is not None:
