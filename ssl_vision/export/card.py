@@ -62,7 +62,7 @@ def card(
         "optimizer": f"{optimizer.pop('name', 'unknown')} ({_plain(optimizer)})",
         "epochs": f"{checkpoint.epoch}{total}",
         "seed": str(config.get("seed_everything")),
-        "initial weights": f"from {_without_folders(start)}" if start else "random",
+        "initial weights": f"from {_plain(start)}" if start else "random",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
     return "\n".join(
@@ -87,11 +87,6 @@ def card(
             "",
         ]
     )
-
-
-def _without_folders(path: str) -> str:
-    """Return a relative path as it is, and only the name of an absolute one."""
-    return Path(path).name if Path(path).is_absolute() or path.startswith("~") else path
 
 
 def evaluation_rows(file: Path, config: Mapping[str, Any], *, epoch: int) -> list[dict[str, Any]]:
