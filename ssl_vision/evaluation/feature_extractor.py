@@ -30,7 +30,7 @@ from ssl_vision.evaluation.features import (
 from ssl_vision.evaluation.mapped import in_parts, is_finite, is_large
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Method
-from ssl_vision.metrics.lidar import ViewScatter, joined, view_scatter
+from ssl_vision.metrics.lidar import ViewScatter, joined_scatters, view_scatter
 from ssl_vision.metrics.rows import LazyRows
 
 _IMAGES_OF_MANY_VIEWS = 128
@@ -192,7 +192,7 @@ class FeatureExtractor:
                 block = torch.arange(start, min(start + _IMAGES_OF_MANY_VIEWS, count))
                 for name, features in self._many_views(some, block, layers, views).items():
                     scatters[name].append(view_scatter(features))
-            parts = {name: joined(each)._asdict() for name, each in scatters.items()}
+            parts = {name: joined_scatters(each)._asdict() for name, each in scatters.items()}
             return {name: parts[layer][part] for name, (layer, part) in names.items()}
 
         what = ("scatter", digest_of_views(made_by, plain=False), str(seed), str(count), str(views))

@@ -8,6 +8,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ssl_vision.descriptions import describe
+from ssl_vision.metrics.rows import joined
 
 EPSILON = 1e-7
 
@@ -55,7 +56,7 @@ def view_scatter(views: Tensor) -> ViewScatter:
     return ViewScatter(torch.cat(means), within / (len(views) * views.shape[1]))
 
 
-def joined(scatters: Sequence[ViewScatter]) -> ViewScatter:
+def joined_scatters(scatters: Sequence[ViewScatter]) -> ViewScatter:
     """Combine the statistics of parts, which must have equal numbers of views per image.
 
     This way, the views of all images need not be in memory at once.
@@ -91,11 +92,10 @@ def lidar(views: Tensor | ViewScatter, *, delta: float = 1e-4) -> Tensor:
         >>> round(float(lidar(views)), 2)
         3.0
     """
-    if not isinstance(views, ViewScatter):
-        _check_views(views)
     if not delta > 0:
         raise ValueError(f"delta: expected more than 0, got {delta}")
     if not isinstance(views, ViewScatter):
+        _check_views(views)
         if len(views) == 0:
             return views.new_full((), torch.nan, dtype=torch.float64)
         views = view_scatter(views)
@@ -164,10 +164,7 @@ class LiDAR(Metric):
         Raises:
             ValueError: there are no images.
         """
-        batches = [self.views] if isinstance(self.views, Tensor) else self.views
-        if sum(map(len, batches)) == 0:
-            raise ValueError("LiDAR: no images to measure")
-        return lidar(torch.cat(list(batches)), delta=self.delta)
+        return lidar(joined(self.views, "LiDAR: no images to measure"), delta=self.delta)
 
 
 def _check_views(views: Tensor) -> None:
