@@ -5,21 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from ssl_vision.data import HuggingFace, ImageData, ImageFolder, Shards, Torchvision
-from ssl_vision.runs.evaluation_file import own_data
 from ssl_vision.runs.folder import below_home, significant
+from ssl_vision.runs.settings import class_name
 
 
 def same_data(own: Mapping[str, Any], data: ImageData) -> bool:
     """Return True if the data are of the run's data set; image folders are compared by their paths."""
-    name = own_data({"data": own})["data"]
+    if type(data).__name__ != class_name(own):
+        return False
     options = own.get("init_args") or {}
     if isinstance(data, (HuggingFace, Torchvision)):
-        return type(data).__name__ == name and data.title in (options.get("name"), options.get("path"))
-    if isinstance(data, Shards):
-        return type(data).__name__ == name and _at(options, data)
-    if not isinstance(data, ImageFolder):
-        return type(data).__name__ == name
-    return type(data).__name__ == name and _at(options, data) and options.get("test", "test") == data.test
+        return data.title in (options.get("name"), options.get("path"))
+    if isinstance(data, ImageFolder):
+        return _at(options, data) and options.get("test", "test") == data.test
+    return not isinstance(data, Shards) or _at(options, data)
 
 
 def _at(options: Mapping[str, Any], data: ImageData) -> bool:
