@@ -23,7 +23,7 @@ from ssl_vision.evaluation.probe import labelled_rows
 from ssl_vision.evaluation.ranges import check
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.evaluation.subset import SHARES, Labels
-from ssl_vision.metrics.rows import Features, LazyRows, parts
+from ssl_vision.metrics.rows import Features, map_rows, parts
 from ssl_vision.progress import Progress
 
 describe(
@@ -112,7 +112,11 @@ def logistic_top1(
     mean, inverse = _moments(x)
     if not inverse.any():
         raise ValueError("train_features: all rows are equal")
-    scaled, test_scaled = (_standardised(rows, mean, inverse) for rows in (x, test_x))
+
+    def standardised(rows: Tensor) -> Tensor:
+        return rows.cpu().double().sub_(mean).mul_(inverse)
+
+    scaled, test_scaled = map_rows(x, standardised), map_rows(test_x, standardised)
     weight, bias = _fitted(scaled, target, len(classes), c=c, max_iter=max_iter)
     right = [
         classes[_scores(test_scaled[part], weight, bias).argmax(dim=1)] == test_y[part].cpu()
@@ -132,13 +136,6 @@ def _moments(x: Features) -> tuple[Tensor, Tensor]:
         squares += (x[part].cpu().double() - mean).square_().sum(dim=0)
     std = (squares / len(x)).sqrt()
     return mean, std.reciprocal().where(std > 1e-7 * mean.abs(), 0.0)
-
-
-def _standardised(x: Features, mean: Tensor, inverse: Tensor) -> Features:
-    def scaled(rows: Tensor) -> Tensor:
-        return rows.cpu().double().sub_(mean).mul_(inverse)
-
-    return x.map(scaled) if isinstance(x, LazyRows) else scaled(x)
 
 
 def _fitted(x: Features, y: Tensor, classes: int, *, c: float, max_iter: int) -> tuple[Tensor, Tensor]:

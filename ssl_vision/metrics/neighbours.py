@@ -3,7 +3,6 @@
 import functools
 import importlib
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.metrics.precision import exact_float32
-from ssl_vision.metrics.rows import Features, LazyRows, check_features, parts, unit_rows
+from ssl_vision.metrics.rows import Features, LazyRows, check_features, map_rows, parts, unit_rows
 from ssl_vision.progress import Progress
 
 QUERY_TILE = 512
@@ -135,7 +134,7 @@ def nearest(
         if metric == "euclidean":
             left, right = _lifted(queries, bank)
         else:
-            left, right = (_mapped(rows, lambda part: unit_rows(part).to(dtype)) for rows in (queries, bank))
+            left, right = (map_rows(rows, lambda part: unit_rows(part).to(dtype)) for rows in (queries, bank))
         if index == "ivf":
             neighbours = _search_ivf(left, right, k, metric=metric)
         elif isinstance(left, Tensor) and isinstance(right, Tensor) and use_faiss and len(left) > 0:
@@ -214,7 +213,7 @@ def _search_ivf(queries: Features, bank: Features, k: int, *, metric: str) -> Ne
     exact = queries, bank
     if metric == "euclidean":  # clusters are of the rows themselves, without the column that orders them
         width = bank.shape[1] - 1
-        queries, bank = (_mapped(rows, lambda part: part[:, :-1], width=width) for rows in exact)
+        queries, bank = (map_rows(rows, lambda part: part[:, :-1], width=width) for rows in exact)
     clusters = max(1, round(math.sqrt(len(bank))))
     by_product = metric == "cosine"
     kind = faiss.METRIC_INNER_PRODUCT if by_product else faiss.METRIC_L2
@@ -252,12 +251,6 @@ def _array(rows: Tensor) -> Any:
     return rows.float().cpu().contiguous().numpy()
 
 
-def _mapped(
-    features: Features, function: Callable[[Tensor], Tensor], *, width: int | None = None
-) -> Features:
-    return features.map(function, width=width) if isinstance(features, LazyRows) else function(features)
-
-
 def _lifted(queries: Features, bank: Features) -> tuple[Features, Features]:
     """Return centred and scaled rows (q, 1) and (b, −‖b‖²/2), whose product orders them by −‖q − b‖."""
     largest = [
@@ -275,7 +268,7 @@ def _lifted(queries: Features, bank: Features) -> tuple[Features, Features]:
         return torch.cat((rows, -0.5 * rows.square().sum(dim=1, keepdim=True)), dim=1).float()
 
     width = bank.shape[1] + 1
-    return _mapped(queries, lifted_query, width=width), _mapped(bank, lifted_bank, width=width)
+    return map_rows(queries, lifted_query, width=width), map_rows(bank, lifted_bank, width=width)
 
 
 def _wide(rows: Tensor) -> Tensor:

@@ -82,6 +82,13 @@ def select(features: Features, mask: Tensor) -> Features:
     return features.select(mask) if isinstance(features, LazyRows) else features[mask]
 
 
+def map_rows(
+    features: Features, function: Callable[[Tensor], Tensor], *, width: int | None = None
+) -> Features:
+    """Apply a function to the rows, now or as `LazyRows.map` does."""
+    return features.map(function, width=width) if isinstance(features, LazyRows) else function(features)
+
+
 def parts(features: Features, *, most: int | None = None, times: int = 1) -> Iterator[slice]:
     """Iterate over slices that cover all rows, each small enough to be computed at once.
 
