@@ -4,7 +4,6 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ from ssl_vision.evaluation.measurement import (
     labels_text,
     measurement,
 )
-from ssl_vision.evaluation.probe import Schedule, scale_at
+from ssl_vision.evaluation.probe import Augmentation, Schedule, scale_at
 from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.evaluation.subset import SHARES, Labels
@@ -42,8 +41,6 @@ describe(
     note="This is the share of images that the network classifies correctly after end-to-end training.",
     order=60,
 )
-
-Augmentation = Literal["none", "crop", "pretraining"]
 
 
 @dataclass(frozen=True)

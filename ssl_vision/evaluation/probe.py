@@ -36,6 +36,7 @@ from ssl_vision.progress import tracked
 
 Schedule = Literal["constant", "cosine"]
 Optimizer = Literal["sgd", "nesterov", "adam"]
+Augmentation = Literal["none", "crop", "pretraining"]
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 """Usual coefficients of Adam."""
@@ -94,7 +95,7 @@ class Linear(ProbeRule, Measurement):
 
     labels: Labels = "all"
     """Share of the training images that keep their labels."""
-    augmentation: Literal["none", "crop", "pretraining"] = "none"
+    augmentation: Augmentation = "none"
     """Augmentation in training: the views of the run, or only their crop and flip."""
     views: int = 10
     """Number of random views of each image with augmentation, which the epochs use in turn."""
