@@ -46,15 +46,7 @@ class Evaluation:
         *,
         output: Path | None = None,
     ) -> Self:
-        """Return the result of an evaluation.
-
-        Args:
-            protocols: the protocols.
-            rows: rows by the name of the protocol.
-            splits: the images.
-            about: description of the network.
-            output: file that the rows are written to.
-        """
+        """Return the result of an evaluation from its rows by protocol and a description of the network."""
         train, test = splits.images["train"], splits.images["test"]
         split = "test split" if splits.evaluated == "test" else "validation split, as there is no test split"
         return cls(
