@@ -14,7 +14,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.measure import run_protocol
 from ssl_vision.evaluation.measurement import Source
-from ssl_vision.evaluation.protocol import read_protocol, shipped
+from ssl_vision.evaluation.protocol import read_protocols
 from ssl_vision.evaluation.results import Evaluation
 from ssl_vision.evaluation.rows import Row
 from ssl_vision.evaluation.splits import Pixels, Splits
@@ -65,9 +65,8 @@ def evaluate(
         >>> result.value("knn_top1", k=20) > 0.3
         True
     """
-    names = [protocol] if isinstance(protocol, str) else list(protocol)
-    names = [each for name in names for each in (shipped() if name == "all" else [name])]
-    protocols = [read_protocol(name, k=ImageData.knn_k) for name in dict.fromkeys(names)]
+    names = [protocol] if isinstance(protocol, str) else protocol
+    protocols = read_protocols(names, k=ImageData.knn_k)
     splits = _splits(train, test, views)
     if baselines and views is None:
         raise InputError("baselines=True requires data sets of PIL images or uint8 tensors, and views")

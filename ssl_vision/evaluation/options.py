@@ -1,7 +1,7 @@
 """Options of ``ssl-vision evaluate``, and the protocols that they choose."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytorch_lightning as pl
@@ -14,7 +14,7 @@ from ssl_vision.encoders import Encoder
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.probe import Linear, ProbeRule
-from ssl_vision.evaluation.protocol import Protocol, read_protocol, shipped
+from ssl_vision.evaluation.protocol import Protocol, read_protocols, shipped
 from ssl_vision.metrics.neighbours import Index
 
 _DEFAULT = "macl"
@@ -134,7 +134,7 @@ def chosen_protocols(options: Any, metrics: dict[str, Any], data: ImageData, *, 
             not requested.
     """
     names = options.protocol or [_DEFAULT]
-    protocols = [read_protocol(name, k=data.knn_k) for name in dict.fromkeys(_expanded(names))]
+    protocols = read_protocols(names, k=data.knn_k)
     if len({protocol.name for protocol in protocols}) < len(protocols):
         raise InputError(f"--protocol: two of {', '.join(names)} have one name")
     if options.knn.index is not None:
@@ -153,11 +153,6 @@ def chosen_protocols(options: Any, metrics: dict[str, Any], data: ImageData, *, 
         return [_changed(p, change, options.probe) if p.name == _DEFAULT else p for p in protocols]
     except ValueError as error:
         raise InputError(f"--{error}") from error
-
-
-def _expanded(names: Sequence[str]) -> Iterator[str]:
-    for name in names:
-        yield from shipped() if name == "all" else [name]
 
 
 def _changed(protocol: Protocol, change: dict[str, Any], probe: ProbeRule | None = None) -> Protocol:

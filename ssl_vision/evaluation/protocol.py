@@ -1,7 +1,7 @@
 """Protocols, lists of measurements in files of the package or of the user."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,12 @@ def shipped() -> list[str]:
     return sorted(
         file.name.removesuffix(".yaml") for file in _SHIPPED.iterdir() if file.name.endswith(".yaml")
     )
+
+
+def read_protocols(names: Iterable[str], *, k: int) -> list[Protocol]:
+    """Read protocols by `read_protocol`, each name once; ``all`` stands for those of the package."""
+    every = [each for name in names for each in (shipped() if name == "all" else [name])]
+    return [read_protocol(name, k=k) for name in dict.fromkeys(every)]
 
 
 def read_protocol(name: str, *, k: int = KNN.k) -> Protocol:
