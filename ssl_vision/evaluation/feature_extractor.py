@@ -118,13 +118,7 @@ class FeatureExtractor:
     def corrupted(
         self, layers: tuple[str, ...], corruption: Corruption, severity: int
     ) -> dict[str, Tensor | LazyRows]:
-        """Return the features of corrupted test images by layer, shape (N, F).
-
-        Args:
-            layers: layers to return.
-            corruption: name of the corruption, as in `corrupt`.
-            severity: severity of the corruption, as in `corrupt`.
-        """
+        """Return the features of test images corrupted by `corrupt`, by layer, shape (N, F)."""
         images, views, seed = self.splits.images["test"], self.splits.views, self.seed
         title = f"test-{corruption}-{severity}"
 

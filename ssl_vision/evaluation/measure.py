@@ -87,13 +87,7 @@ def run_protocol(protocol: Protocol, source: Source, splits: Splits, *, seed: in
     """Measure one representation under a protocol and yield the rows.
 
     A measurement that is not possible, for example because training diverges, is omitted and reported on
-    stderr with the reason.
-
-    Args:
-        protocol: the measurements.
-        source: the representation.
-        splits: the images and their labels.
-        seed: seed of the order of rows in training, of held-out rows and of noise.
+    stderr with the reason. The arguments are those of `Measurement.measure`.
     """
     grouped: dict[type[Measurement], list[Measurement]] = {}
     for measurement in protocol.measurements:
