@@ -2,7 +2,7 @@
 
 import ast
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from ssl_vision.cli.default_data import DEFAULT_DATA
 from ssl_vision.cli.sources import Definition, Option, added_options, definition, public_classes, read_module
@@ -11,41 +11,27 @@ from ssl_vision.runs.settings import named_settings
 _RUN_OPTIONS = "ssl_vision.cli.run_options"
 
 
-class Choice(NamedTuple):
-    """The classes of this package that an option accepts.
-
-    Args:
-        package: import path of the package with the classes.
-        bases: names of their base classes in the package.
-    """
-
-    package: str
-    bases: tuple[str, ...]
-
-    @property
-    def classes(self) -> dict[str, Definition]:
-        """The classes by name, without abstract ones."""
-        families = [public_classes(self.package, base) for base in self.bases]
-        return {name: each for family in families for name, each in family.items()}
-
-
 CHOICES = {
-    "data": Choice("ssl_vision.data", ("ImageData",)),
-    "model": Choice("ssl_vision.methods", ("Method",)),
-    "encoder": Choice("ssl_vision.encoders", ("Encoder",)),
-    "network": Choice("ssl_vision.encoders", ("Encoder",)),
-    "objective": Choice("ssl_vision.objectives", ("Objective",)),
-    "temperature": Choice("ssl_vision.objectives", ("TemperatureRule",)),
-    "weight": Choice("ssl_vision.objectives", ("MarginLoss", "NegativeWeight")),
-    "gate": Choice("ssl_vision.objectives", ("Gate",)),
-    "ratio": Choice("ssl_vision.objectives", ("Ratio",)),
+    "data": ("ssl_vision.data", "ImageData"),
+    "model": ("ssl_vision.methods", "Method"),
+    "encoder": ("ssl_vision.encoders", "Encoder"),
+    "network": ("ssl_vision.encoders", "Encoder"),
+    "objective": ("ssl_vision.objectives", "Objective"),
+    "temperature": ("ssl_vision.objectives", "TemperatureRule"),
+    "weight": ("ssl_vision.objectives", "MarginLoss", "NegativeWeight"),
+    "gate": ("ssl_vision.objectives", "Gate"),
+    "ratio": ("ssl_vision.objectives", "Ratio"),
 }
-"""Choices by the last part of an option's name."""
+"""Package and base classes of the classes that an option accepts, by the last part of the option's name."""
 
 
-def choice(option: str) -> Choice | None:
-    """Return the choice of an option such as ``model.objective``."""
-    return CHOICES.get(option.rpartition(".")[2])
+def classes_of(option: str) -> dict[str, Definition]:
+    """Return the classes that an option such as ``model.objective`` accepts, by name, without abstract ones.
+
+    The result is empty for an option that does not name a class of this package.
+    """
+    package, *bases = CHOICES.get(option.rpartition(".")[2], ("",))
+    return {name: each for base in bases for name, each in public_classes(package, base).items()}
 
 
 @cache
@@ -68,8 +54,7 @@ def _literal(name: str) -> Any:
 
 def default_class(option: str) -> Definition | None:
     """Return the class that an option names by default."""
-    options = choice(option)
-    return options.classes.get(defaults().get(option, "")) if options else None
+    return classes_of(option).get(defaults().get(option, ""))
 
 
 @cache
@@ -80,9 +65,8 @@ def known_options() -> dict[str, Option]:
     """
     options: dict[str, Option] = {}
     for prefix in ("data", "model", "model.encoder", "model.objective"):
-        names = CHOICES[prefix.rpartition(".")[2]].classes
         first = default_class(prefix)
-        for each in (first, *names.values()):
+        for each in (first, *classes_of(prefix).values()):
             for option in each.options if each else ():
                 name = f"{prefix}.{option.name}"
                 given = option if each is first else option._replace(default=None)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from ssl_vision.cli.choices import CHOICES, Choice, choice, default_class, defaults, known_options
+from ssl_vision.cli.choices import classes_of, default_class, defaults, known_options
 from ssl_vision.cli.import_paths import dotted
 from ssl_vision.cli.sources import Definition, Option, capitalized, definition
 from ssl_vision.cli.suggestions import closest_match
@@ -114,7 +114,7 @@ def answer(args: Sequence[str]) -> str | None:
     if {"-h", "--help"} & set(args):
         words = [word for option, word in pairwise(args) if option in ("-h", "--help") and word[:1] != "-"]
         if words and words[0] != "all":
-            group = words[0] if choice(words[0]) else "data"
+            group = words[0] if classes_of(words[0]) else "data"
             raise InputError(f"--help {words[0]}: give --help, --help all, or --{group}.help")
         return None if words else short_help(args)
     return class_help(args)
@@ -134,21 +134,20 @@ def class_help(args: Sequence[str]) -> str | None:
             option, name = match[1], match[2]
             if name is None and i + 1 < len(args) and not args[i + 1].startswith("-"):
                 name = args[i + 1]
-            accepted = choice(option)
-            if accepted is None:
+            if not classes_of(option):
                 return "\n".join(_group_help(option, args)) or None
-            return _help_of(option, name or _chosen(option, args), accepted)
+            return _help_of(option, name or _chosen(option, args))
     return None
 
 
 def _group_help(group: str, args: Sequence[str]) -> Iterator[str]:
     """Yield the options of a group such as ``trainer`` or ``data.views``, with the defaults of the class."""
     owner = group.rpartition(".")[0]
-    accepted, name = choice(owner), _chosen(owner, args)
-    if name is None or accepted is None or name not in accepted.classes:
+    chosen = classes_of(owner).get(_chosen(owner, args) or "")
+    if chosen is None:
         options: Iterable[Option] = known_options().values()
     else:
-        options = (each._replace(name=f"{owner}.{each.name}") for each in accepted.classes[name].options)
+        options = (each._replace(name=f"{owner}.{each.name}") for each in chosen.options)
     for each in options:
         if each.name.startswith(f"{group}."):
             yield from _described(each)
@@ -168,7 +167,7 @@ def short_help(args: Sequence[str] = ()) -> str:
     chosen = {
         f"{key}.{option.name}": option
         for key in ("data", "model", "model.encoder", "model.objective")
-        if (owner := CHOICES[key.rpartition(".")[2]].classes.get(_chosen(key, args) or ""))
+        if (owner := classes_of(key).get(_chosen(key, args) or ""))
         for option in owner.options
     }
     whose = "the values of this command" if set(args) - {"-h", "--help"} else "the defaults"
@@ -215,7 +214,7 @@ def listed(name: str, known: Option | None = None) -> Option:
     known = known._replace(name=name)
     if name not in TEXTS:
         return known._replace(text=_brief(known.sentence))
-    classes = CHOICES[name.rpartition(".")[2]].classes if "{classes}" in TEXTS[name] else ()
+    classes = classes_of(name) if "{classes}" in TEXTS[name] else ()
     return known._replace(text=TEXTS[name].format(classes=", ".join(classes)))
 
 
@@ -234,9 +233,9 @@ def _class_of(option: str) -> str:
     return option.rpartition(".")[0]
 
 
-def _help_of(option: str, name: str | None, accepted: Choice) -> str | None:
+def _help_of(option: str, name: str | None) -> str | None:
     """Return the help of a class, or of the default class together with the names of the others."""
-    classes = accepted.classes
+    classes = classes_of(option)
     if name is None:
         width = max(map(len, classes))
         lines = [f"--{option} takes one of these classes, or one of yours:", ""]

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ssl_vision.cli.choices import CHOICES
+from ssl_vision.cli.choices import classes_of
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.cli.sources import first_sentence, read_module
 from ssl_vision.cli.suggestions import closest_match
@@ -45,7 +45,7 @@ def sentences(kind: str) -> Mapping[str, str]:
         return {each.name: first_sentence(f"{each.long_title}: {each.note}") for each in described()}
     if kind == "protocols":
         return {file.stem: _comment(file) for file in sorted(_PROTOCOLS.glob("*.yaml"))}
-    return {name: each.sentence for name, each in CHOICES[_CLASSES[kind]].classes.items()}
+    return {name: each.sentence for name, each in classes_of(_CLASSES[kind]).items()}
 
 
 def torchvision_names() -> list[str]:

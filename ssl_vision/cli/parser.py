@@ -15,7 +15,7 @@ import jsonargparse
 import yaml
 from jsonargparse import ActionSubCommands, DefaultHelpFormatter, Namespace, get_loader, set_loader
 
-from ssl_vision.cli.choices import choice, known_options
+from ssl_vision.cli.choices import classes_of, known_options
 from ssl_vision.cli.suggestions import closest_match, closest_option
 from ssl_vision.errors import InputError
 from ssl_vision.runs.migration import migrated_config, migrated_key
@@ -140,7 +140,7 @@ def one_line(message: str, *, options: Sequence[str] = ()) -> str:
         return f"{name}: {_unknown_option(match[1], owner, options, '.'.join(keys))}"
     if match := re.match(r"Expected a dot import path string: (\S+)", problem):
         listed = "; ssl-vision list objectives lists them" if keys[-1:] == ["objective"] else ""
-        hint = _class_hint(given, path) or closest_match(match[1], _classes(keys)) or listed
+        hint = _class_hint(given, path) or closest_match(match[1], list(classes_of(path))) or listed
         problem = f"no class named {match[1]}{hint}"
     elif problem.startswith("Import path"):
         problem += _class_hint(given, path)
@@ -203,8 +203,7 @@ def _unknown_option(name: str, owner: str, options: Sequence[str], prefix: str) 
 
 def _classes_with(option: str, key: str) -> str:
     """Return the end of an error message about an option that only other classes of a key have."""
-    accepted = choice(key.rpartition(".")[2])
-    classes = accepted.classes.items() if accepted else ()
+    classes = classes_of(key).items()
     names = [name for name, each in classes if option in (known.name for known in each.options)]
     return f"; first choose a class with this option: --{key} {' or '.join(names)}" if names else ""
 
@@ -227,9 +226,3 @@ def _options(owner: str, group: str) -> list[str]:
         if all(p.kind is not p.VAR_KEYWORD for p in parameters):
             break
     return list(dict.fromkeys(names))
-
-
-def _classes(keys: Sequence[str]) -> list[str]:
-    """Return the names of the package's classes that are valid values of a key."""
-    accepted = choice(keys[-1]) if keys else None
-    return list(accepted.classes) if accepted else []

@@ -15,7 +15,7 @@ import ssl_vision.encoders
 import ssl_vision.methods
 import ssl_vision.objectives
 from ssl_vision.cli import fit
-from ssl_vision.cli.choices import CHOICES, known_options
+from ssl_vision.cli.choices import CHOICES, classes_of, known_options
 from ssl_vision.cli.fit_help import GROUPS, START, TEXTS, answer, listed, short_help
 from ssl_vision.cli.listing import KINDS, sentences
 from ssl_vision.cli.sources import definition
@@ -99,8 +99,8 @@ def test_help_all_lists_every_option_of_the_parser(capsys):
 @pytest.mark.parametrize("choice", ["data", "model", "encoder", "objective", "temperature", "gate", "ratio"])
 def test_the_options_of_a_class_are_those_of_its_signature(choice):
     """jsonargparse resolves constructors of its own, from the imported classes."""
-    for name, source in CHOICES[choice].classes.items():
-        cls = getattr(sys.modules[CHOICES[choice].package], name)
+    for name, source in classes_of(choice).items():
+        cls = getattr(sys.modules[CHOICES[choice][0]], name)
         parser = jsonargparse.ArgumentParser(exit_on_error=False)
         parser.add_class_arguments(cls, "x", fail_untyped=False)
         actions = {action.dest: action for action in parser._actions if action.dest.startswith("x.")}
