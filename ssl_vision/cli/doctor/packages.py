@@ -50,9 +50,8 @@ def _needed(required: list[Requirement]) -> Iterator[Check]:
 
 def _problem(req: Requirement) -> str | None:
     """Return how a requirement is not met; None if it is met."""
-    try:
-        version = metadata.version(req.name)
-    except metadata.PackageNotFoundError:
+    version = _version(req.name)
+    if version is None:
         return "not installed"
     return None if req.specifier.contains(version, prereleases=True) else f"{version}, not {req.specifier}"
 
