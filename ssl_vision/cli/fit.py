@@ -352,7 +352,7 @@ def _place_to_continue(folder: RunFolder, *, online: bool) -> str | None:
         folder: run directory.
         online: allow a run that ``wandb agent`` has rescheduled to download its checkpoint from W&B.
     """
-    if _requeued():
+    if int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0:  # restarted with the command of the first start
         return "last"
     if int(os.environ.get("LOCAL_RANK") or 0) and _CONTINUED in os.environ:
         return os.environ[_CONTINUED] or None
@@ -362,11 +362,6 @@ def _place_to_continue(folder: RunFolder, *, online: bool) -> str | None:
     if os.environ.get("WANDB_SWEEP_ID"):
         os.environ[_CONTINUED] = place or ""
     return place
-
-
-def _requeued() -> bool:
-    """Return True if SLURM has restarted this job, with the command of the first start."""
-    return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
 
 
 def run(args: Sequence[str]) -> dict[str, Any] | None:

@@ -33,7 +33,8 @@ class Interruption:
         if threading.current_thread() is not threading.main_thread():
             return
         environment: Any = getattr(trainer.strategy, "cluster_environment", None)
-        requeue = getattr(environment, "requeue_signal", None) if _requeues(environment) else None
+        auto_requeue = getattr(environment, "auto_requeue", False)
+        requeue = getattr(environment, "requeue_signal", None) if auto_requeue else None
         if requeue is not None and callable(signal.getsignal(requeue)):
             self._requeue[requeue] = signal.getsignal(requeue)  # type: ignore[assignment]
         for number in (*_ENDS, *self._requeue):
@@ -76,7 +77,3 @@ class Interruption:
             self._asked = True
             name = signal.Signals(number).name
             os.write(2, f"\n{name}: saving a checkpoint and stopping after this step\n".encode())
-
-
-def _requeues(environment: Any) -> bool:
-    return bool(getattr(environment, "auto_requeue", False))

@@ -40,7 +40,9 @@ def mirror_mode(flag: bool | str) -> str | None:
 
     mode = "offline" if flag == "offline" else os.environ.get("WANDB_MODE", "online")
     if wandb.run is not None:  # Lightning's logger would overwrite its config
-        raise InputError(f"--wandb {_text(flag)}: the W&B run {wandb.run.id} is open: wandb.finish() ends it")
+        raise InputError(
+            f"--wandb {str(flag).lower()}: the W&B run {wandb.run.id} is open: wandb.finish() ends it"
+        )
     if mode == "online" and not _has_key():
         raise InputError(
             "--wandb true: no W&B API key is configured; "
@@ -261,7 +263,3 @@ def _identity(folder: RunFolder, config: Mapping[str, Any], mode: str) -> dict[s
             silent=quiet(),
         ),
     }
-
-
-def _text(flag: bool | str) -> str:
-    return str(flag).lower()
