@@ -61,8 +61,8 @@ def submitted(job: SlurmJob, options: Submitit) -> list[Any]:
     return jobs
 
 
-def ended(jobs: Sequence[Any], *, every: float = 2.0) -> list[str]:
+def ended(jobs: Sequence[Any]) -> list[str]:
     """Wait for the jobs and return a message for each failed one."""
     while not all(job.done() for job in jobs):
-        time.sleep(every)
+        time.sleep(2)
     return [f"job {job.job_id} failed: see {job.paths.stderr}" for job in jobs if job.exception() is not None]
