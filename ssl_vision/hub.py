@@ -14,6 +14,7 @@ WEIGHTS = "model.safetensors"
 """Name of the weights in a repository, which timm and other libraries also use."""
 
 _NAME = re.compile(r"(?!.*(?:--|\.\.))\w[\w.-]{0,95}/\w[\w.-]{0,95}", re.ASCII)
+"""Names of repositories that the Hub admits."""
 
 _LOG_IN = "log in with 'hf auth login', or set HF_TOKEN"
 
@@ -41,24 +42,9 @@ def split_address(address: str) -> tuple[str, str | None]:
     name, marked, revision = address.removeprefix(SCHEME).partition("@")
     if marked and {"", ".", ".."} & set(revision.split("/")):  # the revision names a file in the cache
         raise InputError(f"{address}: expected a branch, a tag or a commit after @")
-    check_name(name, given=address, expected=f"{SCHEME}OWNER/NAME or {SCHEME}OWNER/NAME@REVISION")
-    return name, revision or None
-
-
-def check_name(name: str, *, given: str, expected: str) -> None:
-    """Check that the Hub admits the name of a repository.
-
-    Args:
-        name: owner and name, separated by a slash.
-        given: what the user wrote, for the message.
-        expected: the form it must have, for the message.
-
-    Raises:
-        InputError: the owner is missing, or the name has other characters than letters, digits, ``-``, ``_``
-            and ``.``.
-    """
     if not _NAME.fullmatch(name):
-        raise InputError(f"{given}: expected {expected}")
+        raise InputError(f"{address}: expected {SCHEME}OWNER/NAME or {SCHEME}OWNER/NAME@REVISION")
+    return name, revision or None
 
 
 @contextmanager
@@ -147,7 +133,8 @@ def check_upload(name: str) -> None:
     """
     from huggingface_hub import constants, get_token
 
-    check_name(name, given=f"--push {name}", expected="OWNER/NAME, where OWNER is a user or an organization")
+    if not _NAME.fullmatch(name):
+        raise InputError(f"--push {name}: expected OWNER/NAME, where OWNER is a user or an organization")
     if constants.HF_HUB_OFFLINE:
         raise InputError("--push needs the Hugging Face Hub: unset HF_HUB_OFFLINE")
     if get_token() is None:
