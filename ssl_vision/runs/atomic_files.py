@@ -85,6 +85,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
         raise InputError(f"{path} cannot be written ({error.strerror or error})") from error
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file as UTF-8, with `atomic_write`."""
+    with atomic_write(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
 def check_inside(folder: Path, *names: str) -> None:
     """Check that no path inside a directory is a symbolic link that leads out of it.
 

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from ssl_vision.errors import InputError
-from ssl_vision.runs.atomic_files import atomic_write, check_inside
+from ssl_vision.runs.atomic_files import check_inside
 from ssl_vision.runs.lock import Lock
 from ssl_vision.runs.migration import original_settings
 from ssl_vision.runs.settings import class_name, last_part
@@ -171,11 +171,6 @@ class RunFolder:
         """Delete the checkpoints of SLURM requeues, which Lightning would prefer to any other."""
         for file in self.path.glob("hpc_ckpt_*.ckpt"):
             file.unlink()
-
-    def write_config(self, config: Mapping[str, Any]) -> None:
-        """Write config.yaml."""
-        with atomic_write(self.config_file) as partial:
-            partial.write_text(as_yaml(config), encoding="utf-8")
 
 
 def owned(*paths: Path) -> bool:

@@ -9,7 +9,7 @@ from pytorch_lightning.loggers import WandbLogger
 from ssl_vision._version import __version__
 from ssl_vision.data import ImageData
 from ssl_vision.data.loading.fingerprint import Fingerprint
-from ssl_vision.runs.atomic_files import atomic_write
+from ssl_vision.runs.atomic_files import atomic_write, write_text
 from ssl_vision.runs.folder import RunFolder, as_yaml
 from ssl_vision.runs.images_file import write_images
 from ssl_vision.runs.log import RunLog
@@ -54,7 +54,7 @@ class RunRecord(pl.Callback):
         self.check()
         if self.fresh:
             self.folder.clear()
-        self.folder.write_config(self.config)
+        write_text(self.folder.config_file, as_yaml(self.config))
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         if isinstance(data, ImageData):
             self._images = data.fingerprint()

@@ -17,7 +17,7 @@ from ssl_vision.report.curves import marks, style
 from ssl_vision.report.markup import COLOURS, DASHES, macros, number, numbers
 from ssl_vision.report.page import Section, render
 from ssl_vision.report.weights import SHADES
-from ssl_vision.runs.atomic_files import atomic_write
+from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.results_table import columns, ranked, test_metrics, titled
 from ssl_vision.sweeps.sweep_file import SweepMetric
@@ -116,8 +116,7 @@ def write_plot(folder: Path, records: Sequence[Record], metric: SweepMetric) -> 
     ]
     page = render(folder.name, _summary(folder, records, results), [each for each in sections if each.html])
     path = folder / "sweep.html"
-    with atomic_write(path) as partial:
-        partial.write_text(page, encoding="utf-8")
+    write_text(path, page)
     return path
 
 

@@ -19,7 +19,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ssl_vision.errors import InputError
-from ssl_vision.runs.atomic_files import appended, atomic_write
+from ssl_vision.runs.atomic_files import appended, write_text
 from ssl_vision.sweeps.parameters import from_optuna, optuna_distribution
 from ssl_vision.sweeps.sweep_file import changed_keys, read_sweep_file
 from ssl_vision.sweeps.sweep_plan import Claim, Plan, Record, check_folder
@@ -179,8 +179,7 @@ class Queue:
         )
         study.set_user_attr("options", list(plan.options))
         study.set_user_attr("seed", plan.seed)
-        with atomic_write(copy) as partial:
-            partial.write_text(plan.text, encoding="utf-8")
+        write_text(copy, plan.text)
         return study
 
     def _changed(self, copy: Path) -> list[str]:

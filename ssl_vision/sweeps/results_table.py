@@ -10,7 +10,7 @@ from typing import Any
 from ssl_vision.compare.statistics import t_interval
 from ssl_vision.descriptions import description_of
 from ssl_vision.errors import InputError
-from ssl_vision.runs.atomic_files import atomic_write
+from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.sweep_file import SweepMetric
 from ssl_vision.sweeps.sweep_plan import Record
@@ -47,8 +47,7 @@ def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -
         _row(folder, record, metric) | {name: measured[record.trial.name].get(name) for name in names}
         for record in order
     ]
-    with atomic_write(folder / "sweep.csv") as partial:
-        partial.write_text(as_csv(rows), encoding="utf-8")
+    write_text(folder / "sweep.csv", as_csv(rows))
     accuracies = [name for name in names if description_of(name).percent]
     shown = [
         _cells({key: value for key, value in row.items() if key != "name" and key not in names}, metric)
@@ -78,8 +77,7 @@ def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -
                     f"{metric.name} was measured in validation, on {Run(folder / best).validated_on}."
                 )
     text = "\n\n".join(parts)
-    with atomic_write(folder / "sweep.md") as partial:
-        partial.write_text(f"{text}\n", encoding="utf-8")
+    write_text(folder / "sweep.md", f"{text}\n")
     return text
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ssl_vision.cli.suggestions import closest_match
-from ssl_vision.runs.atomic_files import atomic_write, check_inside
+from ssl_vision.runs.atomic_files import check_inside, write_text
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.macros import expanded, is_fit, variables
 from ssl_vision.sweeps.process import CommandLine, TrialProcess
@@ -68,8 +68,7 @@ class SweepProcess(TrialProcess):
         log = plan.folder / "logs" / f"{claim.trial.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         if "${args_json_file}" in plan.file.command:
-            with atomic_write(_json_file(plan, claim.trial)) as partial:
-                partial.write_text(json.dumps(dict(claim.trial.parameters)), encoding="utf-8")
+            write_text(_json_file(plan, claim.trial), json.dumps(dict(claim.trial.parameters)))
         folders = dict.fromkeys(("SSL_VISION_TRIAL", "SSL_VISION_CELL"), str(self._run))  # the second: 0.1
         own = {"WANDB_RUN_GROUP": plan.name, **folders, **environment}
         masked = variables(plan.file.command)

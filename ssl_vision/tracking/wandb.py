@@ -15,7 +15,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.quiet import quiet
-from ssl_vision.runs.atomic_files import atomic_write
+from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.folder import RunFolder, derived_group
 from ssl_vision.runs.reading import read_json
 from ssl_vision.runs.settings import class_name
@@ -233,8 +233,7 @@ def _remembered(file: Path) -> dict[str, str] | None:
 @rank_zero_only
 def _remember(folder: RunFolder, identity: Mapping[str, str]) -> None:
     """Store the identity of the W&B run for continuations and evaluations."""
-    with atomic_write(folder.mirror_file) as partial:
-        partial.write_text(json.dumps(identity), encoding="utf-8")
+    write_text(folder.mirror_file, json.dumps(identity))
 
 
 def _identity(folder: RunFolder, config: Mapping[str, Any], mode: str) -> dict[str, Any]:
