@@ -6,15 +6,13 @@ from pathlib import Path
 
 from ssl_vision.descriptions import description_of, layer_of
 from ssl_vision.errors import InputError
-from ssl_vision.runs.atomic_files import check_inside
 from ssl_vision.runs.evaluation_summary import rows_of_own_data
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.evaluate_arguments import evaluate_arguments
-from ssl_vision.sweeps.macros import variables
-from ssl_vision.sweeps.process import CommandLine, TrialProcess
+from ssl_vision.sweeps.process import CommandLine
 from ssl_vision.sweeps.queue import Queue
-from ssl_vision.sweeps.sweep_plan import Claim, Plan
-from ssl_vision.sweeps.sweep_process import command_line, ending
+from ssl_vision.sweeps.sweep_plan import Plan
+from ssl_vision.sweeps.sweep_process import ClaimedProcess, command_line, ending
 from ssl_vision.sweeps.trials import Trial
 
 
@@ -29,30 +27,8 @@ def evaluation_line(plan: Plan, trial: Trial, protocols: Sequence[str]) -> Comma
     )
 
 
-class EvaluationProcess(TrialProcess):
-    """The process that evaluates a finished trial.
-
-    Args:
-        plan: plan of the sweep.
-        claim: claim on the trial, whose lock the process inherits.
-        protocols: protocols to measure.
-        environment: environment variables in addition to those of this process.
-
-    Raises:
-        InputError: the command cannot be started.
-    """
-
-    def __init__(
-        self, plan: Plan, claim: Claim, protocols: Sequence[str], environment: Mapping[str, str]
-    ) -> None:
-        self.claim = claim
-        line = evaluation_line(plan, claim.trial, protocols)
-        check_inside(plan.folder, claim.trial.name)
-        log = plan.folder / "logs" / f"{claim.trial.name}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        own = {"WANDB_RUN_GROUP": plan.name, **environment}
-        masked = variables(plan.file.command)
-        super().__init__(line, log, own, inherited=[claim.lock.fileno()], masked=masked)
+class EvaluationProcess(ClaimedProcess):
+    """The process that evaluates a finished trial."""
 
 
 class Evaluations:
@@ -84,7 +60,8 @@ class Evaluations:
         if claim is None:
             return None
         try:
-            return EvaluationProcess(self.plan, claim, self.missing(claim.trial), environment)
+            line = evaluation_line(self.plan, claim.trial, self.missing(claim.trial))
+            return EvaluationProcess(self.plan, claim, line, environment)
         except BaseException:
             claim.release()
             raise

@@ -45,34 +45,42 @@ def command_line(plan: Plan, trial: Trial) -> CommandLine:
     return CommandLine([*words, *options], [*shown, *options])
 
 
-class SweepProcess(TrialProcess):
-    """The process of a claimed trial.
+class ClaimedProcess(TrialProcess):
+    """A process that works on a claimed trial.
 
     Args:
         plan: plan of the sweep.
         claim: claim on the trial, whose lock the process inherits.
+        line: command of the process.
         environment: environment variables in addition to those of this process.
 
     Raises:
         InputError: the command cannot be started.
     """
 
-    def __init__(self, plan: Plan, claim: Claim, environment: Mapping[str, str]) -> None:
+    def __init__(self, plan: Plan, claim: Claim, line: CommandLine, environment: Mapping[str, str]) -> None:
         self.claim = claim
+        check_inside(plan.folder, claim.trial.name)
+        log = plan.folder / "logs" / f"{claim.trial.name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        own = {"WANDB_RUN_GROUP": plan.name, **environment}
+        masked = variables(plan.file.command)
+        super().__init__(line, log, own, inherited=[claim.lock.fileno()], masked=masked)
+
+
+class SweepProcess(ClaimedProcess):
+    """The process that trains a claimed trial; see `ClaimedProcess` for its arguments."""
+
+    def __init__(self, plan: Plan, claim: Claim, environment: Mapping[str, str]) -> None:
         self.pruned: tuple[int, float] | None = None
         """Bracket of early termination, and the value there."""
         self._metric, self._run = plan.file.metric.name, plan.folder / claim.trial.name
         self._metrics_size = -1
         line = command_line(plan, claim.trial)
-        check_inside(plan.folder, claim.trial.name)
-        log = plan.folder / "logs" / f"{claim.trial.name}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
         if "${args_json_file}" in plan.file.command:
             write_text(_json_file(plan, claim.trial), json.dumps(dict(claim.trial.parameters)))
         folders = dict.fromkeys(("SSL_VISION_TRIAL", "SSL_VISION_CELL"), str(self._run))  # the second: 0.1
-        own = {"WANDB_RUN_GROUP": plan.name, **folders, **environment}
-        masked = variables(plan.file.command)
-        super().__init__(line, log, own, inherited=[claim.lock.fileno()], masked=masked)
+        super().__init__(plan, claim, line, {**folders, **environment})
 
     def new_values(self) -> list[float] | None:
         """Read all values of the metric so far; None if metrics.csv has not grown since the last call."""
