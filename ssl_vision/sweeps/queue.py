@@ -25,7 +25,6 @@ from ssl_vision.sweeps.sweep_file import changed_keys, read_sweep_file
 from ssl_vision.sweeps.sweep_plan import Claim, Plan, Record, check_folder
 from ssl_vision.sweeps.trials import Trial, named_trial, trials_of
 
-_ATTRIBUTES = ("cell", "parameters", "varied", "attempt")
 _REPEATS = 100
 _STATES = {
     TrialState.WAITING: "waiting",
@@ -274,9 +273,8 @@ class Queue:
             if lock is None:
                 self._storage.set_trial_state_values(entry._trial_id, TrialState.FAIL)
                 continue
-            attributes = _attributes(trial, 1)
-            for key in reversed(_ATTRIBUTES):  # the name is last, because it makes the entry a trial
-                self._storage.set_trial_user_attr(entry._trial_id, key, attributes[key])
+            for key, value in _attributes(trial, 1).items():
+                self._storage.set_trial_user_attr(entry._trial_id, key, value)
             return Claim(trial, entry._trial_id, 1, lock)
         self._study.set_user_attr("exhausted", True)
         return None
@@ -307,8 +305,9 @@ class Queue:
 
 
 def _attributes(trial: Trial, attempt: int) -> dict[str, Any]:
-    values = (trial.name, dict(trial.parameters), dict(trial.varied), attempt)
-    return dict(zip(_ATTRIBUTES, values, strict=True))
+    """Return the attributes of an entry; the name is last, because it makes the entry a trial."""
+    values = {"attempt": attempt, "varied": dict(trial.varied), "parameters": dict(trial.parameters)}
+    return {**values, "cell": trial.name}
 
 
 def _trial(entry: FrozenTrial) -> Trial:
