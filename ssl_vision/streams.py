@@ -26,11 +26,7 @@ def prepare() -> None:
 
 
 class BestEffort:
-    """A stream that discards text which cannot be written, for example because its reader is gone.
-
-    Args:
-        stream: the underlying stream.
-    """
+    """A stream that discards text which cannot be written, for example because its reader is gone."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

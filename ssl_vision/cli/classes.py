@@ -105,17 +105,7 @@ def built(
     """Build the object described by a section of a stored config.
 
     If the object has a ``seed`` that is null, the seed of the run is used. timm encoders are built without
-    pretrained weights, so that nothing is downloaded.
-
-    Args:
-        kind: base class of the object.
-        key: name of the section.
-        config: the stored config.
-        where: its file, for error messages.
-        allow_class: classes outside this package that the section may name.
-
-    Raises:
-        InputError: the section names a class that is not allowed, or is not valid.
+    pretrained weights, so that nothing is downloaded. Arguments and errors are those of `resolved`.
     """
     parser, parsed = _parse(kind, key, config, where, allow_class)
     try:

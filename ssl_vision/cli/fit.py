@@ -377,10 +377,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
 
 
 def executed(args: Sequence[str]) -> RunCLI:
-    """Run ``fit`` or ``validate`` without printing the summary.
-
-    Args:
-        args: the command and its options.
+    """Run ``fit`` or ``validate``, the first of ``args``, without printing the summary.
 
     Raises:
         InputError: an option, a config file, the data or the checkpoint is not usable.

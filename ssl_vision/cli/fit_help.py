@@ -103,9 +103,6 @@ def answer(args: Sequence[str]) -> str | None:
 
     ``--help all`` and the help of a class without known sources are left to the parser.
 
-    Args:
-        args: arguments after the name of the command.
-
     Raises:
         InputError: help is asked of a class that does not exist.
     """
@@ -122,9 +119,6 @@ def answer(args: Sequence[str]) -> str | None:
 
 def class_help(args: Sequence[str]) -> str | None:
     """Return the help of the class or the group of options that ``--OPTION.help`` asks for, or None.
-
-    Args:
-        args: arguments of a command.
 
     Raises:
         InputError: the class does not exist.

@@ -32,13 +32,7 @@ def summary(
 
 
 def nothing_left(config: Mapping[str, Any], *, epochs: int, steps: int) -> str:
-    """Return a message for a continued run that has already finished.
-
-    Args:
-        config: current config of the run.
-        epochs: number of epochs done before.
-        steps: number of optimizer steps done before.
-    """
+    """Return a message for a continued run whose epochs or optimizer steps were all done before."""
     trainer = config["trainer"]
     ended = 0 < (trainer["max_steps"] or -1) <= steps
     key, done = ("max_steps", steps) if ended else ("max_epochs", epochs)
@@ -142,11 +136,7 @@ def validation_lines(run: Run) -> Iterator[str]:
 
 
 def validations(run: Run) -> list[list[str]]:
-    """Return the first and the last validation as a table of cells, the headings first; empty without any.
-
-    Args:
-        run: the run.
-    """
+    """Return the first and the last validation as a table of cells, the headings first; empty without any."""
     names = [metric.logged_name for metric in described("summary")]
     curves = {name: curve for name in names if (curve := run.curve(name))}
     if not curves:

@@ -45,11 +45,7 @@ def dotted_names(value: Any, *, keys: bool = False) -> Iterator[str]:
 
 
 def names_in_command(args: Sequence[str]) -> Iterator[str]:
-    """Iterate over the strings in a command, and in its config files, that may be import paths.
-
-    Args:
-        args: arguments of the command.
-    """
+    """Iterate over the strings in a command, and in its config files, that may be import paths."""
     for previous, arg in zip(("", *args), args, strict=False):
         name, equals, value = arg.partition("=")
         value = value if equals and name.startswith("-") else arg
@@ -64,9 +60,6 @@ def local_modules(args: Sequence[str]) -> Iterator[None]:
     """Make modules of the current directory importable if the command names a class of one of them.
 
     The directory is searched last, so that its modules do not shadow installed ones.
-
-    Args:
-        args: arguments of the command.
     """
     added = [str(Path.cwd())] if any(map(_is_local, names_in_command(args))) else []
     sys.path += added

@@ -105,10 +105,6 @@ def one_line(message: str, *, options: Sequence[str] = ()) -> str:
 
     The parser reports a tree of all union members and classes that it tried. The result contains the path of
     keys, the innermost error and, for an unknown name, the closest valid one.
-
-    Args:
-        message: message of the error.
-        options: options of the parser.
     """
     lines = [_FACTORY.sub("", line.strip().removeprefix("- ").strip()) for line in message.splitlines()]
     keys: list[str] = []

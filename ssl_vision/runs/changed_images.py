@@ -17,10 +17,6 @@ def check_images(data: ImageData, checkpoint: Checkpoint) -> None:
     files changed; files whose size and modification time match it are not read again. Checkpoints of earlier
     versions, which have no digest, are accepted.
 
-    Args:
-        data: current images.
-        checkpoint: checkpoint that the run continues from.
-
     Raises:
         InputError: the images have changed, or cannot be read.
     """

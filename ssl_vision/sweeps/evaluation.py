@@ -36,9 +36,6 @@ class Evaluations:
 
     Missing measurements are determined from evaluation.json, so a trial is evaluated once, even if
     ``ssl-vision evaluate`` was called manually. A failed evaluation is repeated at the next start.
-
-    Args:
-        queue: queue of the sweep.
     """
 
     def __init__(self, queue: Queue) -> None:

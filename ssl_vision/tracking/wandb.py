@@ -99,13 +99,10 @@ def mirror_rows(
     name: str,
     summary: Mapping[str, float],
 ) -> None:
-    """Add an evaluation to the W&B run of a run, if there is one.
+    """Add an evaluation to the W&B run of a run, if there is one, as `opened_mirror` does.
 
     The rows are logged as a table. The values of the trained network are added to the summary of the W&B run,
     so that runs can be sorted, filtered and plotted by them.
-
-    Offline, W&B makes a further directory of the same run. If W&B does not accept the data, a message is
-    printed to stderr; the rows are in the run directory in any case.
 
     Args:
         folder: run directory.
