@@ -129,9 +129,7 @@ def describe(
     """
     description = MetricDescription(name, title, unit, direction, sections, needs, note, long_title, order)
     known = _registered().setdefault(name, description)
-    if (
-        known != description
-    ):  # an equal one is the same declaration: its module is imported, or imported again
+    if known != description:  # an equal one comes from the import of its own module
         raise ValueError(f"metric {name!r} is described twice: {known} and {description}")
     return description
 
