@@ -89,7 +89,6 @@ class Worker(Trials[SweepProcess | EvaluationProcess]):
 
     def end(self, process: SweepProcess | EvaluationProcess, code: int, *, stopping: bool) -> int:
         """Record and print the result of a process; trials that a signal ended remain for the next start."""
-        state: str
         if isinstance(process, EvaluationProcess):
             if code and stopping:
                 process.claim.release()
