@@ -19,11 +19,6 @@ from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 
-# Importing the classes makes their short names known to the command line.
-import ssl_vision.data
-import ssl_vision.encoders
-import ssl_vision.methods
-import ssl_vision.objectives
 from ssl_vision.callbacks import (
     GradientDiagnostics,
     Memory,
@@ -33,7 +28,7 @@ from ssl_vision.callbacks import (
     Times,
     WeightHistogram,
 )
-from ssl_vision.cli.classes import class_paths
+from ssl_vision.cli.classes import class_paths  # its imports make the short names of classes known
 from ssl_vision.cli.default_data import with_data
 from ssl_vision.cli.fit_summary import nothing_left, summary, validated
 from ssl_vision.cli.parser import ArgumentParser, one_line
@@ -340,7 +335,7 @@ def knn_k(class_path: str) -> int:
     """Return the default number of neighbours of a data set."""
     module, _, name = class_path.rpartition(".")
     data = getattr(importlib.import_module(module), name)
-    return int(data.knn_k) if issubclass(data, ssl_vision.data.ImageData) else ssl_vision.data.ImageData.knn_k
+    return int(data.knn_k) if issubclass(data, ImageData) else ImageData.knn_k
 
 
 def _place_to_continue(folder: RunFolder, *, online: bool) -> str | None:
