@@ -61,11 +61,8 @@ def column(path: Path, *names: str) -> list[float]:
     places = [columns.index(name) for name in names if name in columns]
     split = (line.split(b",") for line in lines)
     table = [cells for cells in split if len(cells) == len(columns) and cells[0].isdigit()]
-    try:
-        return [float(cells[place]) for place in places for cells in table if cells[place].strip()]
-    except ValueError:
-        values = [_parse_float(cells[place]) for place in places for cells in table]
-        return [value for value in values if value is not None]
+    filled = (cells[place] for place in places for cells in table if cells[place].strip())
+    return [value for cell in filled if (value := _parse_float(cell)) is not None]
 
 
 def last_value(path: Path, name: str) -> float | None:
