@@ -29,7 +29,7 @@ from ssl_vision.encoders import Timm
 from ssl_vision.errors import InputError
 
 _OPTION = "--allow_class"
-_PACKAGES = ("ssl_vision.data", "ssl_vision.encoders", "ssl_vision.methods", "ssl_vision.objectives")
+_PACKAGES = ("ssl_vision.data.", "ssl_vision.encoders.", "ssl_vision.methods.", "ssl_vision.objectives.")
 _FOLDERS = ("cache_dir", "path", "root", "test", "train")
 """Data options whose values are paths, which may look like import paths: ``data.v1``."""
 
@@ -191,12 +191,12 @@ def _without_folders(section: Any) -> Any:
 def _registered(name: str) -> bool:
     """Return True for the public modules and data modules of this package."""
     module, _, attribute = name.rpartition(".")
-    if not any(f"{module}.".startswith(f"{package}.") for package in _PACKAGES) or attribute.startswith("_"):
+    if not f"{module}.".startswith(_PACKAGES) or attribute.startswith("_"):
         return False
     cls = getattr(sys.modules.get(module), attribute, None)
     if not inspect.isclass(cls) or not issubclass(cls, (nn.Module, pl.LightningDataModule)):
         return False
-    return any(f"{cls.__module__}.".startswith(f"{package}.") for package in _PACKAGES)
+    return f"{cls.__module__}.".startswith(_PACKAGES)
 
 
 def _same(name: str, other: str) -> bool:
