@@ -78,11 +78,10 @@ class Evaluations:
         if trial.name in self.failed:
             return f"evaluation failed: {self.failed[trial.name]}"
         values = Run(self.plan.folder / trial.name).test_metrics
-        accuracies = {name: value for name, value in values.items() if description_of(name).percent}
         return ", ".join(
             f"{name} {description_of(name).text(value)}"
-            for name, value in accuracies.items()
-            if not layer_of(name)[1]
+            for name, value in values.items()
+            if description_of(name).percent and not layer_of(name)[1]
         )
 
     def left(self) -> bool:
