@@ -1,8 +1,5 @@
 """The logit margin of each anchor, of which every objective of the InfoNCE family is a function."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 
@@ -17,11 +14,9 @@ DENSE = 128
 _DEAD = 1e-12
 
 
-@contextmanager
-def autocast_disabled(device: torch.device) -> Iterator[None]:
+def autocast_disabled(device: torch.device) -> torch.autocast:
     """Disable autocast, so that similarities are accumulated in float32."""
-    with torch.autocast(device_type=device.type, enabled=False):
-        yield
+    return torch.autocast(device_type=device.type, enabled=False)
 
 
 def normalize(z: Tensor) -> Tensor:
