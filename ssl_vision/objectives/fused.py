@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssl_vision.objectives.tiled import Pairs, refuse_second_derivative
+
 try:
     import triton  # type: ignore[import-untyped,import-not-found]
     import triton.language as tl  # type: ignore[import-untyped,import-not-found]
@@ -43,38 +45,22 @@ def available(u: Tensor) -> bool:
     return int(torch.cuda.get_device_properties(u.device).shared_memory_per_block_optin) >= SHARED
 
 
-def fused_both(u: Tensor, positive: Tensor, tau: Tensor) -> Tensor:
-    """Compute log Σ_{j ∉ {i, partner of i}} exp((u_i · u_j − p_i) / τ_i) for each row i.
+def fused_logit_margin(u: Tensor, positive: Tensor, tau: Tensor, *, pairs: Pairs) -> Tensor:
+    """Compute log Σ_j exp((u_i · u_j − p_i) / τ_i) over the rows j of other images, for each row i.
 
     The result is differentiable once in all arguments.
 
     Args:
-        u: rows of norm 1 or 0, those of view 1 first, shape (2N, D). The partner of row i is row i ± N.
+        u: rows of norm 1 or 0, those of view 1 first, shape (2N, D).
         positive: positive similarities p, shape (2N,).
         tau: temperatures τ > 0, shape (2N,).
+        pairs: ``"both"`` for j in both views, or ``"cross"`` for j in the other view.
 
     Returns:
         The log-sum-exps, shape (2N,).
     """
-    d: Tensor = _Fused.apply(u, None, positive, tau)
-    return d
-
-
-def fused_cross(u1: Tensor, u2: Tensor, positive: Tensor, tau: Tensor) -> Tensor:
-    """Compute log Σ_{j ≠ i} exp((a_i · k_j − p_i) / τ_i) for a in one view and k in the other.
-
-    The result is differentiable once in all arguments.
-
-    Args:
-        u1: rows of view 1 of norm 1 or 0, shape (N, D).
-        u2: rows of view 2 of norm 1 or 0, shape (N, D).
-        positive: positive similarities p for both directions, shape (N,).
-        tau: temperatures τ, shape (2N,).
-
-    Returns:
-        The log-sum-exps for a in view 1, then for a in view 2, shape (2N,).
-    """
-    d: Tensor = _Fused.apply(u1, u2, positive.repeat(2), tau)
+    sides = (u, None) if pairs == "both" else u.chunk(2)
+    d: Tensor = _Fused.apply(*sides, positive, tau)
     return d
 
 
@@ -103,8 +89,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        if torch.is_grad_enabled():
-            raise RuntimeError("create_graph=True: the tiled logit margin has a first derivative only")
+        refuse_second_derivative()
         tau, rate, largest, total, mean_gap, *sides = ctx.saved_tensors
         scaled = gradient / tau
         rows = torch.stack([rate, largest, scaled / total]).chunk(len(sides), dim=1)

@@ -134,10 +134,7 @@ def unit_logit_margin(
         if is_dense(u):
             return dense(u, positive, tau, exclude, pairs=pairs)
         if fused.available(u):
-            if pairs == "both":
-                return fused.fused_both(u, positive, tau)
-            u1, u2 = u.chunk(2)
-            return fused.fused_cross(u1, u2, positive[: len(u1)], tau)
+            return fused.fused_logit_margin(u, positive, tau, pairs=pairs)
         if _is_one_warm_number(temperature):
             return tiled_warm(u, positive, float(temperature), exclude, pairs=pairs)
         return tiled(u, positive, tau, exclude, pairs=pairs)

@@ -137,7 +137,7 @@ class _Cold(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        _refuse_second_derivative()
+        refuse_second_derivative()
         u, shift, tau, d = ctx.saved_tensors
         inverse = 1 / tau
         scaled = gradient * inverse
@@ -183,7 +183,7 @@ class _Warm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        _refuse_second_derivative()
+        refuse_second_derivative()
         u, total = ctx.saved_tensors
         scaled = gradient / ctx.tau
         weight = scaled / total
@@ -198,7 +198,8 @@ class _Warm(torch.autograd.Function):
         return to_u, -scaled, None, None, None
 
 
-def _refuse_second_derivative() -> None:
+def refuse_second_derivative() -> None:
+    """Raise a RuntimeError in a backward pass that is itself to be differentiated."""
     if torch.is_grad_enabled():
         raise RuntimeError("create_graph=True: the tiled logit margin has a first derivative only")
 

@@ -101,9 +101,7 @@ def dense(u1, u2, positive, tau, pairs):
 
 
 def kernels(u1, u2, positive, tau, pairs):
-    if pairs == "both":
-        return fused.fused_both(torch.cat([u1, u2]), positive.repeat(2), tau)
-    return fused.fused_cross(u1, u2, positive, tau)
+    return fused.fused_logit_margin(torch.cat([u1, u2]), positive.repeat(2), tau, pairs=pairs)
 
 
 def outcome(case, margin, dtype=torch.float32, device="cpu"):
