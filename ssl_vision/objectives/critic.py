@@ -14,7 +14,6 @@ PAIRS = 2**17
 """Maximum number of pairs evaluated at once. More are evaluated in parts, again in the backward pass."""
 
 _SLOPE = 0.2
-_LAYERS = ("u", "v", "first", "second", "third")
 
 
 class Critic(nn.Module):
@@ -54,7 +53,7 @@ class Critic(nn.Module):
 
     def weights(self, like: Tensor) -> "Weights":
         """Return the constrained weights in the dtype of ``like``, after one power iteration."""
-        layers = [getattr(self, name) for name in _LAYERS]
+        layers = [getattr(self, name) for name in Weights._fields]
         return Weights(*((layer.weight.to(like.dtype), layer.bias.to(like.dtype)) for layer in layers))
 
 
