@@ -121,7 +121,7 @@ class RECLAIM(Objective):
         if isinstance(self.objective, RECLAIM):
             raise ValueError("objective must not be RECLAIM itself")
         own = {"indices", "labels", *_FROM[pair]} - {"embeddings"}
-        self.required_inputs = tuple(sorted(own.union(self._inside.required_inputs)))
+        self.required_inputs = tuple(sorted(own.union(self.embedding_objective.required_inputs)))
         self.weight, self.pair, self.k, self.rho = weight, pair, k, rho
         self.gamma = float(k) if gamma is None else gamma
         self.negatives, self.share, self.search = negatives, share, search
@@ -135,16 +135,12 @@ class RECLAIM(Objective):
     @property
     def embedding_objective(self) -> Objective:
         """The objective of embeddings that RECLAIM extends."""
-        return self._inside
-
-    @property
-    def _inside(self) -> Objective:
         return as_objective(self.objective)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the current epoch, counted from 0, also of the inner objective."""
         self.epoch = epoch
-        self._inside.set_epoch(epoch)
+        self.embedding_objective.set_epoch(epoch)
 
     def prepare(self, *, images: int | None, **dims: int | None) -> None:
         """Create critic and banks, before the optimizer is created and the module is moved to a device.
@@ -227,8 +223,8 @@ class RECLAIM(Objective):
         for name in _FROM[self.pair]:
             if inputs[name] is None:
                 raise ValueError(f"{name} of both views is required for pair {self.pair!r}")
-        inside = {name: inputs[name] for name in self._inside.required_inputs}
-        loss: Tensor = self._inside(z1, z2, **inside)
+        inside = {name: inputs[name] for name in self.embedding_objective.required_inputs}
+        loss: Tensor = self.embedding_objective(z1, z2, **inside)
         u, v = (normalize(inputs[name][view]) for view, name in enumerate(_FROM[self.pair]))
         with autocast_disabled(z1.device):
             return loss + self.weight * self._contrast(u, v, indices, labels)
@@ -308,7 +304,8 @@ class RECLAIM(Objective):
             labelled = counts & (labels[:, None] >= 0) & (theirs >= 0)
             known += labelled.sum()
             same += (labelled & (theirs == labels[:, None])).sum()
-        return {**self._inside.statistics(), **self._stats, "same_class_share": same / known.clamp(min=1)}
+        share = same / known.clamp(min=1)
+        return {**self.embedding_objective.statistics(), **self._stats, "same_class_share": share}
 
 
 def _prepare_for(module: RECLAIM, state: Mapping[str, Tensor], prefix: str, *_: Any) -> None:
