@@ -121,12 +121,9 @@ class OptimizerRule:
                 exclude_bias_and_norm=self.exclude_bias_and_norm,
                 layer_decay=self.layer_decay,
             )
-        if self.name == "adam":
-            return torch.optim.Adam(
-                groups, lr=self.lr, weight_decay=self.weight_decay, fused=fused, capturable=capturable
-            )
-        if self.name == "adamw":
-            return torch.optim.AdamW(
+        if self.name in ("adam", "adamw"):
+            adam = torch.optim.Adam if self.name == "adam" else torch.optim.AdamW
+            return adam(
                 groups, lr=self.lr, weight_decay=self.weight_decay, fused=fused, capturable=capturable
             )
         if self.name == "sgd":
