@@ -88,17 +88,13 @@ class RepresentationMetrics(pl.Callback):
         self._alignment: dict[str, Alignment] = {}
         self._lidar: LiDAR | None = None
 
-    @staticmethod
-    def _labelled(trainer: pl.Trainer) -> bool:
-        return len(trainer.val_dataloaders or ()) > BANK
-
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Create empty metrics."""
         if self.encoder is not None:
             return
         device = pl_module.device
         data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
-        if self._labelled(trainer):
+        if len(trainer.val_dataloaders or ()) > BANK:  # the images have labels
             k = data.knn_k if self.k is None else self.k
             knn = KNNAccuracy(num_classes=data.num_classes, k=k, temperature=self.temperature)
             self._knn = knn.to(device)
@@ -146,9 +142,7 @@ class RepresentationMetrics(pl.Callback):
             pl_module.log("val/knn_top1", top1, prog_bar=True, sync_dist=True)
         ranks: dict[str, float] = {}
         if self._ranking is not None:
-            for key, value in self._ranking.compute().items():
-                if not torch.isnan(value):
-                    pl_module.log(f"val/{key}", value.float(), sync_dist=True)
+            _log(pl_module, self._ranking.compute())
         for name in Layers._fields:
             values: dict[str, Tensor] = self._representation[name].compute()
             values["alignment"] = self._alignment[name].compute()
@@ -157,9 +151,7 @@ class RepresentationMetrics(pl.Callback):
                 with self._representation[name].sync_context():
                     values["effective_rank"] = effective_rank(self._representation[name].rows()[0])
                 values["lidar"] = self._lidar.compute()
-            for key, value in values.items():
-                if not torch.isnan(value):
-                    pl_module.log(f"val/{key}{LAYERS[name]}", value.float(), sync_dist=True)
+            _log(pl_module, values, LAYERS[name])
         self._warn_of_collapse(pl_module, {name: ranks[name] for name in ("backbone", "projector")})
         self._knn, self._ranking, self._representation, self._alignment = None, None, {}, {}
         self._lidar = None
@@ -198,10 +190,7 @@ class RepresentationMetrics(pl.Callback):
             if self.extended:
                 values["lidar"] = lidar(torch.stack(views, dim=1))
         values = trainer.strategy.broadcast(values)  # BatchNorm statistics may differ between processes
-        for key, value in values.items():
-            if not torch.isnan(value):
-                value = value.float().to(pl_module.device)
-                pl_module.log(f"val/{key}", value, prog_bar=key == "knn_top1", sync_dist=True)
+        _log(pl_module, values)
         self._warn_of_collapse(pl_module, {self.encoder: float(values["rankme"])})
 
     def _warn_of_collapse(self, pl_module: pl.LightningModule, ranks: dict[str, float]) -> None:
@@ -210,6 +199,14 @@ class RepresentationMetrics(pl.Callback):
             found = ", ".join(f"{rank:.2f} of the {name}" for name, rank in low.items())
             rank_zero_warn(f"collapsed: RankMe is {found}, below {self.rank_floor:g}")
             pl_module.log("val/collapsed", 1.0, prog_bar=True, sync_dist=True)
+
+
+def _log(pl_module: pl.LightningModule, values: dict[str, Tensor], suffix: str = "") -> None:
+    """Log the values that are not NaN."""
+    for key, value in values.items():
+        if not torch.isnan(value):
+            value = value.float().to(pl_module.device)
+            pl_module.log(f"val/{key}{suffix}", value, prog_bar=key == "knn_top1", sync_dist=True)
 
 
 def _accuracy(knn: KNNAccuracy) -> Tensor | None:
