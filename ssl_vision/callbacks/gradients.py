@@ -1,25 +1,14 @@
 """Diagnostics of the objective's gradient on the embeddings."""
 
-from typing import Any
-
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from ssl_vision.callbacks.objective_eval import (
-    ObjectiveInputs,
-    check_every,
-    detached_copy,
-    embedding_objective_at,
-    is_due,
-    log,
-    loss_of,
-)
+from ssl_vision.callbacks.objective_eval import ObjectiveEvaluation, loss_of
 from ssl_vision.metrics import gradient_statistics
 from ssl_vision.objectives import Anchors, Contrastive, Objective
 
 
-class GradientDiagnostics(pl.Callback):
+class GradientDiagnostics(ObjectiveEvaluation):
     """Logs ``gradient/gate`` and `metrics.GradientStatistics` of the training step's embeddings.
 
     ``gradient/gate`` is a mean. For a contrastive objective, it is the derivative of an anchor's loss with
@@ -47,35 +36,20 @@ class GradientDiagnostics(pl.Callback):
     """
 
     def __init__(self, every: int = 50, images: int = 256, *, objective: str = "objective") -> None:
-        check_every(every)
+        super().__init__(every, objective)
         if images < 2:
             raise ValueError(f"images must be 2 or more, got {images}")
-        self.every, self.images, self.path = every, images, objective
-        self._inputs: ObjectiveInputs | None = None
+        self.images = images
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start to record the inputs of the training objective."""
-        embedding_objective_at(pl_module, self.path)
-        self._inputs = ObjectiveInputs(pl_module, self.path)
-
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Remove the hook."""
-        if self._inputs is not None:
-            self._inputs.remove()
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Measure the embeddings of the batch's training step."""
-        if self._inputs is None or not is_due(trainer, self.every, batch_idx):
-            return
-        objective = detached_copy(embedding_objective_at(pl_module, self.path))
-        z1, z2 = (z[: self.images] for z in self._inputs.embeddings())
-        labels = self._inputs.labels(batch)
+    def measure(
+        self, objective: Objective, z1: Tensor, z2: Tensor, labels: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Return the statistics of the gradient of the first images."""
+        z1, z2 = z1[: self.images], z2[: self.images]
         labels = None if labels is None else labels[: self.images]
         found = gradient_statistics(loss_of(objective, labels), z1, z2)._asdict()
         found["gate"] = _gate(objective, z1, z2, labels)
-        log(trainer, pl_module, {f"gradient/{key}": value for key, value in found.items()})
+        return {f"gradient/{key}": value for key, value in found.items()}
 
 
 def _gate(objective: Objective, z1: Tensor, z2: Tensor, labels: Tensor | None) -> Tensor:

@@ -14,16 +14,6 @@ from ssl_vision.errors import InputError
 from ssl_vision.objectives import Objective, as_objective
 
 
-def check_every(every: int) -> None:
-    """Check a number of steps.
-
-    Raises:
-        ValueError: it is below 1.
-    """
-    if every < 1:
-        raise ValueError(f"every must be 1 or more, got {every}")
-
-
 def objective_at(pl_module: pl.LightningModule, path: str) -> Objective:
     """Return the objective at a submodule path.
 
@@ -133,6 +123,52 @@ class ObjectiveInputs:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A copy of the objective keeps the hook, which ignores it."""
         return self
+
+
+class ObjectiveEvaluation(pl.Callback):
+    """Base class of callbacks that evaluate objectives on the embeddings of a training step.
+
+    Args:
+        every: steps between measurements, which are made only at steps that the trainer logs.
+        objective: submodule path of the training objective.
+
+    Raises:
+        ValueError: every is below 1.
+        InputError: in training, the module has no such submodule, or the objective needs more than embeddings
+            and labels and has no inner objective.
+    """
+
+    def __init__(self, every: int, objective: str) -> None:
+        if every < 1:
+            raise ValueError(f"every must be 1 or more, got {every}")
+        self.every, self.path = every, objective
+        self._inputs: ObjectiveInputs | None = None
+
+    def measure(
+        self, objective: Objective, z1: Tensor, z2: Tensor, labels: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Return the values to log, given a copy of the training objective and the inputs of its step."""
+        raise NotImplementedError
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start to record the inputs of the training objective."""
+        embedding_objective_at(pl_module, self.path)
+        self._inputs = ObjectiveInputs(pl_module, self.path)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Remove the hook."""
+        if self._inputs is not None:
+            self._inputs.remove()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Measure the embeddings of the batch's training step."""
+        if self._inputs is None or not is_due(trainer, self.every, batch_idx):
+            return
+        objective = detached_copy(embedding_objective_at(pl_module, self.path))
+        values = self.measure(objective, *self._inputs.embeddings(), self._inputs.labels(batch))
+        log(trainer, pl_module, values)
 
 
 def log(trainer: pl.Trainer, pl_module: pl.LightningModule, values: dict[str, Tensor]) -> None:

@@ -1,26 +1,21 @@
 """Values and gradients of other objectives on the embeddings of a training step."""
 
 from collections import Counter
-from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
 from ssl_vision.callbacks.objective_eval import (
-    ObjectiveInputs,
+    ObjectiveEvaluation,
     check_embedding_objective,
-    check_every,
     detached_copy,
-    embedding_objective_at,
-    is_due,
-    log,
     loss_of,
 )
 from ssl_vision.objectives import Objective, as_objective
 
 
-class ShadowObjectives(pl.Callback):
+class ShadowObjectives(ObjectiveEvaluation):
     """Evaluates other objectives on the embeddings of the training step, without changing the run.
 
     For each objective, the callback logs ``shadow/NAME/value``; ``shadow/NAME/gradient_norm``, the norm of
@@ -48,12 +43,10 @@ class ShadowObjectives(pl.Callback):
     """
 
     def __init__(self, objectives: list[nn.Module], every: int = 50, *, objective: str = "objective") -> None:
-        check_every(every)
+        super().__init__(every, objective)
         if not objectives:
             raise ValueError("objectives: expected at least one")
-        self.every, self.path = every, objective
         self.objectives: dict[str, Objective] = {}
-        self._inputs: ObjectiveInputs | None = None
         count: Counter[str] = Counter()
         for each in objectives:
             shadow = as_objective(each)
@@ -62,38 +55,25 @@ class ShadowObjectives(pl.Callback):
             count[name] += 1
             self.objectives[name if count[name] == 1 else f"{name}_{count[name]}"] = detached_copy(shadow)
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start to record the inputs of the training objective."""
-        embedding_objective_at(pl_module, self.path)
-        self._inputs = ObjectiveInputs(pl_module, self.path)
-
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Remove the hook."""
-        if self._inputs is not None:
-            self._inputs.remove()
-
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Set the epoch of the objectives, and move them to the device."""
         for objective in self.objectives.values():
             objective.to(pl_module.device)
             objective.set_epoch(trainer.current_epoch)
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Evaluate the objectives on the embeddings of the batch."""
-        if self._inputs is None or not is_due(trainer, self.every, batch_idx):
-            return
-        z, labels = torch.cat(self._inputs.embeddings()), self._inputs.labels(batch)
-        training = detached_copy(embedding_objective_at(pl_module, self.path))
-        _, direction = _value_and_gradient(training, z, labels)
+    def measure(
+        self, objective: Objective, z1: Tensor, z2: Tensor, labels: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Return the values and gradients of the objectives beside the training gradient."""
+        z = torch.cat([z1, z2])
+        _, direction = _value_and_gradient(objective, z, labels)
         values = {"training/gradient_norm": direction.norm()}
-        for name, objective in self.objectives.items():
-            value, gradient = _value_and_gradient(objective, z, labels)
+        for name, shadow in self.objectives.items():
+            value, gradient = _value_and_gradient(shadow, z, labels)
             norm = gradient.norm()
             cosine = direction @ gradient / direction.norm() / norm
             values |= {f"{name}/value": value, f"{name}/gradient_norm": norm, f"{name}/cosine": cosine}
-        log(trainer, pl_module, {f"shadow/{key}": value for key, value in values.items()})
+        return {f"shadow/{key}": value for key, value in values.items()}
 
 
 def _value_and_gradient(objective: Objective, z: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:

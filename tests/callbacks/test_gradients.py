@@ -222,7 +222,7 @@ def test_an_objective_of_more_than_embeddings_is_refused():
 def test_of_accumulated_batches_it_is_the_one_that_ends_the_step(monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "ssl_vision.callbacks.gradients.log", lambda trainer, *_: seen.append(trainer.global_step)
+        "ssl_vision.callbacks.objective_eval.log", lambda trainer, *_: seen.append(trainer.global_step)
     )
     train(InfoNCE(), GradientDiagnostics(every=2, images=5), accumulate_grad_batches=3)
     assert seen == [2, 4]
