@@ -17,7 +17,7 @@ from ssl_vision.objectives.distance import DistanceName, angle, distance
 from ssl_vision.objectives.logit_margin import autocast_disabled, normalize, positives
 from ssl_vision.objectives.presets import InfoNCE
 from ssl_vision.objectives.temperature import TemperatureRule
-from ssl_vision.objectives.tiled import PAIRS, Pairs, hardest, own_image
+from ssl_vision.objectives.tiled import PAIRS, Pairs, hardest
 from ssl_vision.objectives.two_views import TwoViews
 
 
@@ -61,7 +61,7 @@ class HardestTriplet(TwoViews):
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
         """Compute the mean hinge loss."""
         u = normalize(torch.cat([z1, z2]))
-        nearest = hardest(u, own_image(len(u) // 2), pairs=self.pairs)
+        nearest = hardest(u, pairs=self.pairs)
         to_positive = self.distance.between(*u.chunk(2)).repeat(2)
         losses = F.relu(to_positive - self.distance.between(u, u[nearest]) + self.margin)
         self.record(alignment=positives(u).mean(), active_share=(losses > 0).to(u.dtype).mean())

@@ -61,12 +61,11 @@ def itself(tile: Tensor, rows: slice, columns: slice) -> None:
 
 
 @torch.no_grad()
-def hardest(u: Tensor, exclude: Exclude, *, pairs: Pairs) -> Tensor:
-    """Find the most similar row of each row among the pairs that are not excluded.
+def hardest(u: Tensor, *, pairs: Pairs) -> Tensor:
+    """Find the most similar row of another image for each row.
 
     Args:
         u: unit rows, those of view 1 first, shape (2N, D).
-        exclude: function that marks excluded pairs.
         pairs: selection of the pairs, as in ``tiled``.
 
     Returns:
@@ -80,7 +79,7 @@ def hardest(u: Tensor, exclude: Exclude, *, pairs: Pairs) -> Tensor:
         best[anchors] = torch.where(higher, largest, best[anchors])
         index[anchors] = torch.where(higher, where + keys.start, index[anchors])
 
-    for rows, columns, tile in _similarities(u, u, exclude, pairs):
+    for rows, columns, tile in _similarities(u, u, own_image(len(u) // 2), pairs):
         absorb(tile, rows, columns, 1)
         if rows != columns:
             absorb(tile, columns, rows, 0)

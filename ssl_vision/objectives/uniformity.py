@@ -16,7 +16,7 @@ from ssl_vision.objectives.logit_margin import (
     positives,
     unit_logit_margin,
 )
-from ssl_vision.objectives.tiled import hardest, itself, own_image, tiled
+from ssl_vision.objectives.tiled import hardest, itself, tiled
 from ssl_vision.objectives.two_views import TwoViews
 
 Spread = Literal["within", "both", "cross"]
@@ -168,7 +168,7 @@ class MHS(TwoViews):
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
         """Compute alignment minus separation."""
         u = normalize(torch.cat([z1, z2]))
-        nearest = u.detach()[hardest(u, own_image(len(u) // 2), pairs="cross")]
+        nearest = u.detach()[hardest(u, pairs="cross")]
         separation = chord(u, nearest).mean()
         self.record(alignment=positives(u).mean(), separation=separation)
         return chord(*u.chunk(2)).square().mean() - 2 * self.weight * separation

@@ -109,7 +109,7 @@ def test_hardest_is_the_most_similar_row_of_each(n, pairs):
     if pairs == "cross":
         excluded |= (number[:, None] < n) == (number < n)
     want = similarity.masked_fill(excluded, -2).argmax(1)
-    assert torch.equal(tiled.hardest(u, own_image(n), pairs=pairs), want)
+    assert torch.equal(tiled.hardest(u, pairs=pairs), want)
 
 
 def test_large_batches_are_tiled_and_give_the_same_bits_twice():
