@@ -91,10 +91,8 @@ class SupCon(Contrastive):
             attraction = over(_positives_of(twice), tau)
 
             def logit_margin_at(temperature: Tensor | float) -> Tensor:
-                same = temperature is tau
-                return over(_negatives_of(twice), temperature) - (
-                    attraction if same else over(_positives_of(twice), temperature)
-                )
+                same = attraction if temperature is tau else over(_positives_of(twice), temperature)
+                return over(_negatives_of(twice), temperature) - same
 
             spread = torch.where(number > 1, attraction - surplus / per_anchor(tau, u), 0.0)
             return (self._losses(logit_margin_at, mean, tau) + spread).mean()
