@@ -19,10 +19,11 @@ from PIL import Image, ImageOps
 from settings import TINY
 
 from ssl_vision.data import ImageFolder, Shards, Views
-from ssl_vision.data.datasets.encoded import Decoder, ListedFiles
+from ssl_vision.data.datasets.encoded import Decoder
 from ssl_vision.data.datasets.map_style import DatasetImages
 from ssl_vision.data.loading.decoding import open_image, square
 from ssl_vision.data.loading.fingerprint import digest_of_images
+from ssl_vision.data.loading.listing import Listing
 from ssl_vision.data.loading.loader import Batches
 from ssl_vision.data.loading.reduced import reduced_square
 from ssl_vision.encoders import ResNet
@@ -383,7 +384,7 @@ def test_a_file_that_cannot_be_read_now_is_an_error_and_not_replaced(photos, mon
 
     data = module(photos, workers=0)
     data.split("train")
-    monkeypatch.setattr(ListedFiles, "content", fails)
+    monkeypatch.setattr(Listing, "content", fails)
     with pytest.raises(InputError, match=r"jpg cannot be decoded"):
         batches(data)
 

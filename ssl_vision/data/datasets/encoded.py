@@ -1,65 +1,23 @@
 """Decoding of images that stay compressed on disk, whenever a batch needs them."""
 
 import errno
-import os
 import warnings
-from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ssl_vision.data.datasets.map_style import DatasetImages
-from ssl_vision.data.loading.decoding import PixelRange, corrupt, read_content
+from ssl_vision.data.loading.decoding import PixelRange, corrupt
 from ssl_vision.data.loading.listing import Listing
 from ssl_vision.data.loading.reduced import reduced_square
+from ssl_vision.data.loading.tar_index import TarIndex
 
 _TRIED = 1000
 _OF_FILES = (None, errno.ENOENT, errno.EACCES, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
 """Errors of files that are damaged, removed or unreadable. Pillow's errors have no number."""
 
-
-class Files(Protocol):
-    """Compressed images by row."""
-
-    def path(self, row: int) -> str:
-        """Return the path of an image for messages."""
-        ...
-
-    def content(self, row: int) -> bytes:
-        """Read the compressed image of a row.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        ...
-
-    def digest(self) -> str:
-        """Return a digest that changes whenever the files do."""
-        ...
-
-
-class ListedFiles:
-    """Files of a listing."""
-
-    def __init__(self, listing: Listing) -> None:
-        self.listing = listing
-
-    def path(self, row: int) -> str:
-        """Return the path of a file."""
-        return os.path.join(self.listing.folder, self.listing.names[row])
-
-    def content(self, row: int) -> bytes:
-        """Read a file.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        return read_content(Path(self.path(row)))
-
-    def digest(self) -> str:
-        """Return a digest of all names, sizes and modification times."""
-        return self.listing.digest()
+Files = Listing | TarIndex
+"""Compressed images by row."""
 
 
 class Decoder:

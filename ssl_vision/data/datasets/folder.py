@@ -11,7 +11,7 @@ import torch
 
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData
-from ssl_vision.data.datasets.encoded import ListedFiles, encoded_images
+from ssl_vision.data.datasets.encoded import encoded_images
 from ssl_vision.data.datasets.map_style import DatasetImages
 from ssl_vision.data.datasets.split_folders import SplitFolders
 from ssl_vision.data.images import Images
@@ -151,7 +151,7 @@ class ImageFolder(DecodedData):
         known = torch.tensor([*(positions.get(name, -1) for name in listing.classes), -1])
         labels = known[torch.from_numpy(listing.labels).long()]
         return encoded_images(
-            ListedFiles(listing), labels, classes,
+            listing, labels, classes,
             side=self.image_size, pixel_range=self.pixel_range, strict=self.strict,
             workers=worker_processes(self.workers, self.trainer.num_devices if self.trainer else None),
         )  # fmt: skip

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssl_vision.data.loading.decoded_cache import FOLDER
+from ssl_vision.data.loading.decoding import read_content
 from ssl_vision.data.loading.stored_arrays import Arrays, load_arrays, store_arrays
 from ssl_vision.errors import InputError
 
@@ -135,6 +136,18 @@ class Listing:
     def states(self) -> Iterator[tuple[int, int]]:
         """Size and modification time of each file, as in `FileRecord`."""
         return zip(self.sizes.tolist(), self.modified.tolist(), strict=True)
+
+    def path(self, row: int) -> str:
+        """Return the path of a file."""
+        return os.path.join(self.folder, self.names[row])
+
+    def content(self, row: int) -> bytes:
+        """Read a file.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return read_content(Path(self.path(row)))
 
     def digest(self, *, times: bool = True) -> str:
         """Return 16 hexadecimal digits of all names, sizes and modification times, without reading files.
