@@ -81,7 +81,6 @@ def _passes(error: Exception) -> bool:
 
 def encoded_images(
     files: Files,
-    labels: Tensor,
     classes: tuple[str, ...],
     *,
     side: int,
@@ -92,14 +91,16 @@ def encoded_images(
     """Return images that a loader decodes in worker processes.
 
     Args:
-        files: Compressed images.
-        labels: Labels of all images, (N,) int64, -1 for images without a label.
-        classes: Names of the classes.
+        files: Compressed images, with labels that are positions in their own classes.
+        classes: Names of the classes of the train split; an image of another class has no label.
         side: Side of the squares in pixels.
         pixel_range: Values of grey images of more than 8 bits that become black and white.
         strict: Raise an error for an image that cannot be decoded.
         workers: Number of processes.
     """
+    positions = {name: position for position, name in enumerate(classes)}
+    known = torch.tensor([*(positions.get(name, -1) for name in files.classes), -1])
+    labels = known[torch.from_numpy(files.labels).long()]
     decoder = Decoder(files, labels, side=side, pixel_range=pixel_range, strict=strict)
     return DatasetImages(
         decoder, (3, side, side), labels, classes, torch.arange(len(labels)), workers=workers,

@@ -12,7 +12,6 @@ import torch
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData
 from ssl_vision.data.datasets.encoded import encoded_images
-from ssl_vision.data.datasets.map_style import DatasetImages
 from ssl_vision.data.datasets.split_folders import SplitFolders
 from ssl_vision.data.images import Images
 from ssl_vision.data.loading.decoded_cache import Undecoded
@@ -130,7 +129,11 @@ class ImageFolder(DecodedData):
         self.check(split)
         listing = self.listing(split)
         if self._streams:
-            return self._encoded(split)
+            return encoded_images(
+                listing, listing.classes if split == "train" else self.classes,
+                side=self.image_size, pixel_range=self.pixel_range, strict=self.strict,
+                workers=worker_processes(self.workers, self.trainer.num_devices if self.trainer else None),
+            )  # fmt: skip
         prefix = self._prefix(listing)
         images, file, contents = self._stored(
             self._undecoded(split), self.image_size, where=listing.folder, prefix=prefix
@@ -142,19 +145,6 @@ class ImageFolder(DecodedData):
             _refuse_other_classes(listing.folder, names, classes)
         positions = {name: position for position, name in enumerate(classes)}
         return Images(images, torch.tensor([positions.get(name, -1) for name in names]), classes, file=file)
-
-    def _encoded(self, split: Split) -> DatasetImages:
-        """Return the images of a split, which are decoded for each batch."""
-        listing = self.listing(split)
-        classes = listing.classes if split == "train" else self.classes
-        positions = {name: position for position, name in enumerate(classes)}
-        known = torch.tensor([*(positions.get(name, -1) for name in listing.classes), -1])
-        labels = known[torch.from_numpy(listing.labels).long()]
-        return encoded_images(
-            listing, labels, classes,
-            side=self.image_size, pixel_range=self.pixel_range, strict=self.strict,
-            workers=worker_processes(self.workers, self.trainer.num_devices if self.trainer else None),
-        )  # fmt: skip
 
     @cached_property
     def _streams(self) -> bool:

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, check_decoding
 from ssl_vision.data.datasets.encoded import encoded_images
@@ -132,12 +130,8 @@ class Shards(ImageData):
         if split == "pretrain":
             return self.split("train")
         self.check(split)
-        index = self.index(split)
-        classes = self.index("train").classes
-        positions = {name: position for position, name in enumerate(classes)}
-        known = torch.tensor([*(positions[name] for name in index.classes), -1])
         return encoded_images(
-            index, known[torch.from_numpy(index.labels)], classes,
+            self.index(split), self.index("train").classes,
             side=self.image_size, pixel_range=self.pixel_range, strict=self.strict,
             workers=worker_processes(self.workers, self.trainer.num_devices if self.trainer else None),
         )  # fmt: skip
