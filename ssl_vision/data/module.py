@@ -195,7 +195,11 @@ class ImageData(pl.LightningDataModule):
         """
         for split in splits:
             if not self.has(split):
-                raise InputError(f"{type(self).__name__} has no {split} split")
+                raise InputError(self._missing_split(split))
+
+    def _missing_split(self, split: Split) -> str:
+        """Return the message for a split that the data set does not have."""
+        return f"{type(self).__name__} has no {split} split"
 
     def check_evaluated(self) -> None:
         """Check the splits that an evaluation uses, without decoding images.

@@ -92,19 +92,12 @@ class HuggingFace(MapData):
         """Return True if the data set has the split."""
         return split == "pretrain" or self._split_name(split) is not None
 
-    def check(self, *splits: Split) -> None:
-        """Check that the data set has the splits.
-
-        Raises:
-            InputError: it has not.
-        """
-        for split in splits:
-            if not self.has(split):
-                option = "validation" if split == "val" else split
-                raise InputError(
-                    f"{self.path} has no {option} split, only {', '.join(self._splits_by_name)}; "
-                    f"choose one with --data.{option}_split"
-                )
+    def _missing_split(self, split: Split) -> str:
+        option = "validation" if split == "val" else split
+        return (
+            f"{self.path} has no {option} split, only {', '.join(self._splits_by_name)}; "
+            f"choose one with --data.{option}_split"
+        )
 
     def open(self, split: Split) -> MapDataset:
         """Return the rows of a split, with images as they are stored."""

@@ -279,15 +279,8 @@ class Dataset(MapData):
         """Return True if a data set was given for the split."""
         return split == "pretrain" or self._factories[split] is not None
 
-    def check(self, *splits: Split) -> None:
-        """Check that a data set was given for each split.
-
-        Raises:
-            InputError: one was not.
-        """
-        for split in splits:
-            if not self.has(split):
-                raise InputError(f"there is no {split} split; set its data set with --data.{split}_dataset")
+    def _missing_split(self, split: Split) -> str:
+        return f"there is no {split} split; set its data set with --data.{split}_dataset"
 
     def open(self, split: Split) -> MapDataset:
         """Make the data set of a split."""

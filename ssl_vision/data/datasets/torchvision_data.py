@@ -85,16 +85,9 @@ class Torchvision(MapData):
         """Return True if torchvision has the split."""
         return split == "pretrain" or split in DATASETS[self.name]
 
-    def check(self, *splits: Split) -> None:
-        """Check that torchvision has the splits.
-
-        Raises:
-            InputError: it has not.
-        """
-        for split in splits:
-            if not self.has(split):
-                present = " and ".join(DATASETS[self.name])
-                raise InputError(f"torchvision's {self.name} has no {split} split, only {present}")
+    def _missing_split(self, split: Split) -> str:
+        present = " and ".join(DATASETS[self.name])
+        return f"torchvision's {self.name} has no {split} split, only {present}"
 
     def prepare_data(self) -> None:
         """Download missing files if `download` is set, and write the caches that are used."""
