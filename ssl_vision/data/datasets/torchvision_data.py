@@ -59,7 +59,8 @@ class Torchvision(MapData):
         if name in EXCLUDED:
             raise InputError(f"torchvision's {name} {EXCLUDED[name]}")
         if name not in DATASETS or not hasattr(datasets, name):
-            raise InputError(f"torchvision has no classification data set {name}; there are {_names()}")
+            names = ", ".join(DATASETS)
+            raise InputError(f"torchvision has no classification data set {name}; there are {names}")
         self.name = name
         self.arguments = dict(arguments or {})
         if name == "FakeData":  # draws each image from torch's generator, which threads share
@@ -161,7 +162,3 @@ class Torchvision(MapData):
         if self.name == "INaturalist":
             dataset.index.sort()
         return cast(MapDataset, dataset)
-
-
-def _names() -> str:
-    return ", ".join(DATASETS)
