@@ -74,6 +74,8 @@ class DatasetImages(Images):
         digest: digest of all images of the data set, if it is known without reading them.
     """
 
+    rows: Tensor
+
     def __init__(
         self,
         read: Callable[[int], Tensor],
@@ -101,27 +103,21 @@ class DatasetImages(Images):
 
     def select(self, indices: Tensor) -> "DatasetImages":
         """Return the rows at ``indices``, (M,) int64 or an (N,) bool mask, in that order."""
-        return self._with(self.labels[indices], self._rows[indices])
+        return self._with(self.labels[indices], self.rows[indices])
 
     def relabelled(self, labels: Tensor) -> "DatasetImages":
         """Return the same images with other labels (N,) of the same classes."""
-        return self._with(labels, self._rows)
+        return self._with(labels, self.rows)
 
     def at(self, indices: Tensor, *, pin: bool = False) -> Tensor:
         """Read the images at ``indices``, (M,) int64."""
-        images = torch.stack([self._read(row) for row in self._rows[indices].tolist()])
+        images = torch.stack([self._read(row) for row in self.rows[indices].tolist()])
         return images.pin_memory() if pin else images
 
     def _with(self, labels: Tensor, rows: Tensor) -> "DatasetImages":
         return DatasetImages(
             self._read, self._shape, labels, self.classes, rows, workers=self.workers, digest=self.digest
         )
-
-    @property
-    def _rows(self) -> Tensor:
-        rows = self.rows
-        assert rows is not None
-        return rows
 
 
 def read_dataset(dataset: MapDataset, *, size: int | None = None) -> Images:
