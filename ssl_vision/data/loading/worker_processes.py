@@ -83,7 +83,6 @@ def decoded_ahead(data: Images, shares: Iterator[Tensor], *, pin: bool) -> Itera
         _BatchesOfRows(data),
         sampler=(rows.numpy() for rows in shares),  # type: ignore[arg-type]
         batch_size=None,
-        collate_fn=_unchanged,
         num_workers=data.workers,
         pin_memory=pin,
         worker_init_fn=_defer_signals,
@@ -95,10 +94,6 @@ def decoded_ahead(data: Images, shares: Iterator[Tensor], *, pin: bool) -> Itera
         for message in decoded.messages:
             warnings.warn(message, stacklevel=2)
         yield decoded.batch
-
-
-def _unchanged(decoded: Any) -> Any:
-    return decoded
 
 
 def _defer_signals(worker: int) -> None:
