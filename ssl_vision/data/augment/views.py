@@ -99,7 +99,10 @@ class Views(ViewOptions):
         pixels = images.float().div_(255.0)
         if images.shape[-2:] != (self.size, self.size):
             pixels = F.interpolate(pixels, size=(self.size, self.size), mode="bilinear", antialias=True)
-        return self._normalize(pixels)
+        for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
+            # Python numbers, because uploading a tensor would synchronise the device.
+            pixels[:, channel].sub_(mean).div_(std)
+        return pixels
 
     def parameters(
         self,
@@ -158,12 +161,6 @@ class Views(ViewOptions):
         look = Normalization(self.mean, self.std, self.threshold)
         compiled = self.compile is True and images.device.type == "cpu"
         return render(images, steps, look, dtype=dtype, memory_format=memory_format, compiled=compiled)
-
-    def _normalize(self, pixels: Tensor) -> Tensor:
-        """Normalise in place, with Python numbers: uploading a tensor would synchronise the device."""
-        for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
-            pixels[:, channel].sub_(mean).div_(std)
-        return pixels
 
 
 @functools.cache
