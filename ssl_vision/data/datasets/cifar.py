@@ -3,7 +3,7 @@
 import pickle
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,37 @@ _VIEWS10 = Views()
 _VIEWS100 = Views(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762))
 
 
-class CIFAR10(ImageData):
+class _CIFAR(ImageData):
+    """Data set of torchvision's reader of the CIFAR files."""
+
+    _title: ClassVar[str]
+    _reader: ClassVar[Any]
+
+    def prepare_data(self) -> None:
+        """Download the archive (170 MB) if `download` is set and files are missing or damaged."""
+        if self.download:
+            try:
+                self._reader(self.root)
+            except RuntimeError:
+                fetch(self._title, self._reader, self.root)
+
+    def folder_of(self, split: Split) -> Path:
+        """Return the directory of the official files."""
+        return self.root / str(self._reader.base_folder)
+
+    def read(self, split: Split) -> Images:
+        """Read a split; "pretrain" is the same as "train"."""
+        if split == "pretrain":
+            return self.split("train")
+        try:
+            data = self._reader(self.root, train=split == "train")
+        except RuntimeError as error:
+            raise absent(self._title, self.folder_of(split), folder=self._reader.base_folder) from error
+        images = torch.from_numpy(data.data).permute(0, 3, 1, 2).contiguous()
+        return Images(images, torch.tensor(data.targets), tuple(data.classes))
+
+
+class CIFAR10(_CIFAR):
     """60,000 images of 32x32 pixels in 10 classes (Krizhevsky, 2009): 50,000 train, 10,000 test.
 
     Args:
@@ -32,26 +62,14 @@ class CIFAR10(ImageData):
         ('data', 512)
     """
 
+    _title = "CIFAR-10"
+    _reader = datasets.CIFAR10
+
     def __init__(self, *, root: str | Path = "data", views: Views = _VIEWS10, **options: Any) -> None:
         super().__init__(root=root, views=views, **options)
 
-    def prepare_data(self) -> None:
-        """Download the archive (170 MB) if `download` is set and files are missing or damaged."""
-        if self.download:
-            _fetch("CIFAR-10", datasets.CIFAR10, self.root)
 
-    def folder_of(self, split: Split) -> Path:
-        """Return the directory of the official files."""
-        return self.root / "cifar-10-batches-py"
-
-    def read(self, split: Split) -> Images:
-        """Read a split; "pretrain" is the same as "train"."""
-        if split == "pretrain":
-            return self.split("train")
-        return _read("CIFAR-10", datasets.CIFAR10, self.root, split)
-
-
-class CIFAR100(ImageData):
+class CIFAR100(_CIFAR):
     """60,000 images of 32x32 pixels in 100 fine classes (Krizhevsky, 2009): 50,000 train, 10,000 test.
 
     Args:
@@ -65,17 +83,11 @@ class CIFAR100(ImageData):
         ('data', 512)
     """
 
+    _title = "CIFAR-100"
+    _reader = datasets.CIFAR100
+
     def __init__(self, *, root: str | Path = "data", views: Views = _VIEWS100, **options: Any) -> None:
         super().__init__(root=root, views=views, **options)
-
-    def prepare_data(self) -> None:
-        """Download the archive (169 MB) if `download` is set and files are missing or damaged."""
-        if self.download:
-            _fetch("CIFAR-100", datasets.CIFAR100, self.root)
-
-    def folder_of(self, split: Split) -> Path:
-        """Return the directory of the official files."""
-        return self.root / "cifar-100-python"
 
     @cached_property
     def superclasses(self) -> Tensor:
@@ -85,33 +97,11 @@ class CIFAR100(ImageData):
             InputError: the files are missing or damaged.
         """
         test = self.split("test")  # also checks the file that is read here
-        path = self.root / datasets.CIFAR100.base_folder / "test"
+        path = self.folder_of("test") / "test"
         try:
             coarse = pickle.loads(path.read_bytes(), encoding="latin1")["coarse_labels"]
         except OSError as error:
-            raise absent("CIFAR-100", path, folder=datasets.CIFAR100.base_folder) from error
+            raise absent(self._title, path, folder=path.parent.name) from error
         return torch.zeros(len(test.classes), dtype=torch.int64).scatter_(
             0, test.labels, torch.tensor(coarse)
         )
-
-    def read(self, split: Split) -> Images:
-        """Read a split; "pretrain" is the same as "train"."""
-        if split == "pretrain":
-            return self.split("train")
-        return _read("CIFAR-100", datasets.CIFAR100, self.root, split)
-
-
-def _fetch(name: str, reader: Any, root: Path) -> None:
-    try:
-        reader(root)
-    except RuntimeError:
-        fetch(name, reader, root)
-
-
-def _read(name: str, reader: Any, root: Path, split: Split) -> Images:
-    try:
-        data = reader(root, train=split == "train")
-    except RuntimeError as error:
-        raise absent(name, root / reader.base_folder, folder=reader.base_folder) from error
-    images = torch.from_numpy(data.data).permute(0, 3, 1, 2).contiguous()
-    return Images(images, torch.tensor(data.targets), tuple(data.classes))
