@@ -67,7 +67,7 @@ class ImageData(pl.LightningDataModule):
 
     Attributes:
         knn_k: Default number of neighbours for kNN; smaller for data sets with small classes.
-        skipped: Paths relative to root of undecodable files in the splits read so far.
+        skipped: Names of undecodable images in the splits read so far.
 
     Raises:
         InputError: a value is out of range.

@@ -69,9 +69,6 @@ class DecodedData(ImageData):
             root is not writable.
         **options: Options of `ImageData`.
 
-    Attributes:
-        skipped: Names of undecodable images in the splits read so far.
-
     Raises:
         InputError: image_size is not in 1..4096, cache is not one of its three values, or pixel_range is
             empty.
@@ -97,7 +94,6 @@ class DecodedData(ImageData):
         self.strict = strict
         self.cache = cache
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
-        self.skipped = ()
 
     def _cache_place(self) -> Path:
         """Return the directory of the cache files."""
