@@ -49,14 +49,13 @@ def trained_model(checkpoint: Checkpoint, *, allow_class: Collection[str] = ()) 
     """
     build = partial(untrained_model, checkpoint.config, where=checkpoint.path, allow_class=allow_class)
     try:
-        model = with_weights(build, checkpoint.state)
+        return with_weights(build, checkpoint.state)
     except RuntimeError as error:
         _, *found = str(error).splitlines()
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         raise InputError(
             f"{checkpoint.path}: its weights do not fit its config ({' '.join(found[0].split())}{more})"
         ) from error
-    return model
 
 
 def with_weights(build: Callable[[], Network], state: Mapping[str, torch.Tensor]) -> Network:
