@@ -98,7 +98,7 @@ class FineTune(FineTuneRule, Measurement):
     def __str__(self) -> str:
         views = {"none": "plain images", "crop": "crops", "pretraining": "the run's views"}[self.augmentation]
         return (
-            f"fine-tuned: {self.epochs} epochs of Nesterov's SGD {self.lr:g}, cosine, on {views}"
+            f"fine-tuned: {self.epochs} epochs of Nesterov's SGD {self.lr:g}, {self.schedule}, on {views}"
             f"{labels_text(self.labels)}"
         )
 

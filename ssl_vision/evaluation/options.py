@@ -135,8 +135,6 @@ def chosen_protocols(options: Any, metrics: dict[str, Any], data: ImageData, *, 
     """
     names = options.protocol or [_DEFAULT]
     protocols = read_protocols(names, k=data.knn_k)
-    if len({protocol.name for protocol in protocols}) < len(protocols):
-        raise InputError(f"--protocol: two of {', '.join(names)} have one name")
     if options.knn.index is not None:
         protocols = [_changed(protocol, {"index": options.knn.index}) for protocol in protocols]
     change = {name: getattr(options, name) for name in ("k", "temperature")}

@@ -33,9 +33,16 @@ def shipped() -> list[str]:
 
 
 def read_protocols(names: Iterable[str], *, k: int) -> list[Protocol]:
-    """Read protocols by `read_protocol`, each name once; ``all`` stands for those of the package."""
-    every = [each for name in names for each in (shipped() if name == "all" else [name])]
-    return [read_protocol(name, k=k) for name in dict.fromkeys(every)]
+    """Read protocols by `read_protocol`, each name once; ``all`` stands for those of the package.
+
+    Raises:
+        InputError: a protocol is not valid, or two files have one name.
+    """
+    every = dict.fromkeys(each for name in names for each in (shipped() if name == "all" else [name]))
+    protocols = [read_protocol(name, k=k) for name in every]
+    if len({protocol.name for protocol in protocols}) < len(protocols):
+        raise InputError(f"protocol: two of {', '.join(every)} have one name")
+    return protocols
 
 
 def read_protocol(name: str, *, k: int = KNN.k) -> Protocol:

@@ -13,8 +13,9 @@ from typing import Any, Self
 from ssl_vision.display import html_table
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn import KNN
-from ssl_vision.evaluation.measurement import labels_text
+from ssl_vision.evaluation.measurement import Measurement, labels_text
 from ssl_vision.evaluation.protocol import Protocol
+from ssl_vision.evaluation.robustness import Corruptions
 from ssl_vision.evaluation.rows import Row, render, tables
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.runs.atomic_files import atomic_write
@@ -101,14 +102,8 @@ def described_protocol(protocol: Protocol, count: int) -> str:
 
     Measurements that differ only in their share of the labels are described together.
     """
-    shown = [
-        dataclasses.replace(measurement, k=min(measurement.k, count))
-        if isinstance(measurement, KNN)
-        else measurement
-        for measurement in protocol.measurements
-    ]
     shares: dict[str, dict[str, None]] = {}
-    for text in filter(None, map(str, shown)):
+    for text in filter(None, (str(_limited(each, count)) for each in protocol.measurements)):
         match = re.fullmatch(r"(.+), with (\S+) of the labels", text)
         same, share = match.groups() if match else (text, "all")
         shares.setdefault(same, {})[share] = None
@@ -116,6 +111,16 @@ def described_protocol(protocol: Protocol, count: int) -> str:
     for text, (*others, last) in shares.items():
         parts.append(text + labels_text(" and ".join(filter(None, (", ".join(others), last)))))
     return ". ".join(parts) + "."
+
+
+def _limited(measurement: Measurement, count: int) -> Measurement:
+    """Return a measurement with k at most ``count``."""
+    match measurement:
+        case KNN(k=k):
+            return dataclasses.replace(measurement, k=min(k, count))
+        case Corruptions(knn=knn):
+            return dataclasses.replace(measurement, knn=dataclasses.replace(knn, k=min(knn.k, count)))
+    return measurement
 
 
 def check_output(output: str) -> None:

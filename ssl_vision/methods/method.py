@@ -111,8 +111,8 @@ class Method(pl.LightningModule, ABC):
         features: (N, F) encoder features of each view in the last training step, without a gradient.
 
     Raises:
-        InputError: a size is below 1 or makes more than 2³⁰ parameters, head_batch_norm is unknown, the
-            encoder does not have the feature maps that the objective requires, or the objective does not
+        InputError: a size is below 1 or makes more than 2³⁰ parameters, head_batch_norm or bn is unknown,
+            the encoder does not have the feature maps that the objective requires, or the objective does not
             accept two embeddings; in training, an option or the objective does not support cuda_graph or
             compile_mode, or the objective cannot be prepared.
 
@@ -158,6 +158,8 @@ class Method(pl.LightningModule, ABC):
                 raise InputError(f"{name} must be {_LARGEST} or less, not {size}")
         if head_batch_norm not in get_args(HeadBatchNorm):
             raise InputError(f"head_batch_norm must be none, hidden or all, not {head_batch_norm}")
+        if bn not in ("joint", "per_view"):
+            raise InputError(f"bn must be joint or per_view, not {bn}")
         self.save_hyperparameters(ignore=["encoder", "objective", "optimizer"])
         self.hidden_dim = hidden_dim
         self.output_dim = output_dim

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ssl_vision.errors import InputError
 from ssl_vision.methods.lars import LARS
 from ssl_vision.methods.parameter_groups import parameter_groups
+from ssl_vision.objectives.arguments import check_choice
 
 _LARGEST = torch.finfo(torch.float32).max
 
@@ -46,8 +47,8 @@ class OptimizerRule:
         reference_batch_size: N for which the learning rate is ``lr``.
 
     Raises:
-        ValueError: for a negative number, a warm-up without the cosine schedule, or a layer_decay that is not
-            in (0, 1] or with LARS.
+        ValueError: for an unknown name, schedule or scaling, a negative number, a warm-up without the cosine
+            schedule, or a layer_decay that is not in (0, 1] or with LARS.
 
     Example:
         >>> rule = OptimizerRule(name="sgd", lr=0.5, schedule="cosine", warmup_epochs=10)
@@ -69,6 +70,9 @@ class OptimizerRule:
 
     def __post_init__(self) -> None:
         """Check the options."""
+        check_choice("optimizer.name", self.name, ("adam", "adamw", "sgd", "lars"))
+        check_choice("optimizer.schedule", self.schedule, ("constant", "cosine"))
+        check_choice("optimizer.lr_scaling", self.lr_scaling, ("none", "linear", "sqrt"))
         for field in ("lr", "weight_decay", "momentum", "warmup_epochs"):
             if not 0 <= getattr(self, field) <= _LARGEST:
                 raise ValueError(

@@ -142,18 +142,21 @@ class RECLAIM(Objective):
         self.epoch = epoch
         self.embedding_objective.set_epoch(epoch)
 
-    def prepare(self, *, images: int | None, **dims: int | None) -> None:
+    def prepare(self, *, images: int | None, embeddings: int, features: int, shallow: int | None) -> None:
         """Create critic and banks, before the optimizer is created and the module is moved to a device.
 
-        The critic's weights depend only on torch's initial seed. A second call changes nothing.
+        The inner objective is prepared, too. The critic's weights depend only on torch's initial seed. A second
+        call changes nothing.
 
         Args:
             images: number of training images, an upper bound of ``indices``.
-            **dims: dimensions of ``embeddings``, ``features`` and ``shallow``, as far as ``pair`` uses them.
+            embeddings: width of the embeddings.
+            features: width of the encoder's output.
+            shallow: width of its third stage, if ``pair`` or the inner objective uses it.
 
         Raises:
-            ValueError: ``images`` is None or not above K, the sizes differ from those of an earlier call, or
-                the search is approximate and FAISS is not installed.
+            ValueError: ``images`` is None or not above K, the sizes differ from those of an earlier call,
+                the search is approximate and FAISS is not installed, or the inner objective raises it.
         """
         if images is None:
             raise ValueError(
@@ -161,9 +164,13 @@ class RECLAIM(Objective):
             )
         if self.negatives == "nearest" and self.k >= images:
             raise ValueError(f"k {self.k} must be below the number of training images, {images}")
-        u_dim, v_dim = (dims[name] for name in _FROM[self.pair])
+        widths = {"embeddings": embeddings, "features": features, "shallow": shallow}
+        u_dim, v_dim = (widths[name] for name in _FROM[self.pair])
         if u_dim is None or v_dim is None:
             raise ValueError(f"pair {self.pair!r} requires an encoder with a third stage")
+        self.embedding_objective.prepare(
+            images=images, embeddings=embeddings, features=features, shallow=shallow
+        )
         if "critic" not in self._modules:
             self._make(images, u_dim, v_dim)
         there = (len(self.labels), self.u_bank.rows.shape[1], self.v_bank.rows.shape[1])
@@ -286,6 +293,10 @@ class RECLAIM(Objective):
             return whole[None], numbers[None], numbers[None] != own[:, None]
         counts = bank.written[draw] & (draw != own[:, None])
         return bank.rows[draw][None].to(queries.dtype), draw[None], counts
+
+    def anchor_weights(self) -> Tensor:
+        """Return the gradient weights of the inner objective."""
+        return self.embedding_objective.anchor_weights()
 
     def statistics(self) -> dict[str, Tensor]:
         """Return statistics of the last call as detached scalars on its device, without a synchronisation.

@@ -39,8 +39,8 @@ def slots(*, workers: int | None, per_gpu: int | None) -> list[dict[str, str]]:
     if per_gpu is not None and not visible:
         raise InputError("--per_gpu: nvidia-smi found no GPU; use --workers")
     count = workers if workers is not None else len(visible) * (per_gpu or 1) or 1
-    cores = max(1, len(os.sched_getaffinity(0)) // count) if hasattr(os, "sched_getaffinity") else 1
-    threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(cores)}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, cores // count))}
     shared = bool(visible) and (workers is None or workers > 1)
     return [
         {**threads, **({"CUDA_VISIBLE_DEVICES": visible[i % len(visible)]} if shared else {})}

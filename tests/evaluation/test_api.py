@@ -164,6 +164,15 @@ def test_what_cannot_be_evaluated_is_one_line(given, message):
     assert "\n" not in str(caught.value)
 
 
+def test_two_protocols_of_one_name_are_refused(tmp_path):
+    paths = [tmp_path / name / "own.yaml" for name in ("a", "b")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text("measurements: [{knn: {k: 1}}]")
+    with pytest.raises(InputError, match=r"protocol: two of .* have one name"):
+        ssl_vision.evaluate(nn.Flatten(), train=FLOATS, test=FLOATS, protocol=[str(path) for path in paths])
+
+
 def test_a_value_is_that_of_one_row():
     result = ssl_vision.evaluate(nn.Flatten(), train=FLOATS, test=FLOATS, protocol=["solo", "dkobak"])
     assert result.value("knn_top1", protocol="solo") == result.value(

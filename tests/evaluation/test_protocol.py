@@ -45,6 +45,16 @@ def test_a_description_names_each_kind_once_with_its_shares_of_the_labels():
     )
 
 
+def test_k_in_a_description_is_at_most_the_number_of_training_images():
+    assert "k = 50" in described_protocol(read_protocol("macl", k=200), 50)
+    assert "k = 50" in described_protocol(read_protocol("robustness", k=200), 50)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_the_schedule_of_fine_tuning_is_described(schedule):
+    assert f"SGD 0.05, {schedule}, on crops" in str(FineTune(schedule=schedule))
+
+
 @pytest.fixture
 def brief(monkeypatch):
     """One epoch, whatever a protocol says."""

@@ -29,6 +29,12 @@ def test_a_reference_of_no_images_is_refused():
         OptimizerRule(reference_batch_size=0)
 
 
+@pytest.mark.parametrize("option", ["name", "schedule", "lr_scaling"])
+def test_an_unknown_choice_is_refused(option):
+    with pytest.raises(ValueError, match=f"optimizer.{option} must be .*, got 'other'"):
+        OptimizerRule(**{option: "other"})
+
+
 def rates(run):
     with (run / "metrics.csv").open(newline="") as file:
         return [float(row["train/lr"]) for row in csv.DictReader(file) if row["train/lr"]]

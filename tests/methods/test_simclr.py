@@ -324,6 +324,11 @@ def test_an_unknown_place_of_batchnorm_is_refused():
         SimCLR(**SMALL, head_batch_norm="output")
 
 
+def test_an_unknown_batchnorm_of_views_is_refused():
+    with pytest.raises(InputError, match="bn must be joint or per_view, not none"):
+        SimCLR(**SMALL, bn="none")
+
+
 @pytest.mark.parametrize("name", ["hidden_dim", "output_dim"])
 def test_a_head_of_no_width_is_refused(name):
     with pytest.raises(InputError, match=f"{name} must be 1 or more, not 0"):

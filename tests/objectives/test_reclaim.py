@@ -314,6 +314,26 @@ def test_the_objective_inside_gets_what_it_wants():
     torch.testing.assert_close(objective(*z, **given), o.SupCon()(*z, LABELS))
 
 
+def test_the_objective_inside_is_prepared():
+    calls = []
+
+    class Inside(o.Objective):
+        def prepare(self, **sizes):
+            calls.append(sizes)
+
+    o.RECLAIM(objective=Inside(), k=4).prepare(images=IMAGES, **DIMS)
+    assert calls == [{"images": IMAGES, **DIMS}]
+
+
+def test_anchor_weights_are_those_of_the_objective_inside():
+    objective, inside = prepared(), o.InfoNCE()
+    z, given = batch(objective)
+    objective(*z, **given)
+    inside(*z)
+    assert len(inside.anchor_weights()) == 2 * N
+    assert torch.equal(objective.anchor_weights(), inside.anchor_weights())
+
+
 def test_a_state_prepares_what_loads_it_and_preparing_again_changes_nothing():
     torch.manual_seed(5)
     saved = o.RECLAIM(k=4)

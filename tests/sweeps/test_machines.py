@@ -44,6 +44,13 @@ def test_without_a_gpu_there_is_one_slot_or_as_many_as_asked(visible):
         slots(workers=None, per_gpu=2)
 
 
+def test_all_cores_are_used_on_systems_without_affinity(visible, monkeypatch):
+    visible("")
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert slots(workers=2, per_gpu=None) == [{"OMP_NUM_THREADS": "4"}] * 2
+
+
 def test_the_users_threads_are_left_alone(visible, monkeypatch):
     visible("")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
