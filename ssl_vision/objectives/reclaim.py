@@ -145,8 +145,8 @@ class RECLAIM(Objective):
     def prepare(self, *, images: int | None, embeddings: int, features: int, shallow: int | None) -> None:
         """Create critic and banks, before the optimizer is created and the module is moved to a device.
 
-        The inner objective is prepared, too. The critic's weights depend only on torch's initial seed. A second
-        call changes nothing.
+        The inner objective is prepared, too. The critic's weights depend only on torch's initial seed. A
+        second call changes nothing.
 
         Args:
             images: number of training images, an upper bound of ``indices``.
