@@ -54,12 +54,9 @@ def measured(width: int, batch: int, rounds: int, device: str) -> dict[str, floa
     calls = {"step": step, "diagnostics": diagnose}
     for call in calls.values():
         call()
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            times[name].append(1e3 * meter.seconds(call))
     return {"width": width, "batch": batch} | {
-        name: round(statistics.median(values), 3) for name, values in times.items()
+        name: round(1e3 * statistics.median(values), 3)
+        for name, values in meter.rounds(calls, rounds).items()
     }
 
 

@@ -1,7 +1,7 @@
 """Compare time and memory of kNN with lightly's knn_predict, and measure the effect of half precision.
 
-    python benchmarks/knn.py                       the tables in docs/evaluation.md (about 5 minutes on one
-    core) python benchmarks/knn.py --device cuda         on a GPU
+    python benchmarks/knn.py                       the tables in docs/evaluation.md (5 minutes on one core)
+    python benchmarks/knn.py --device cuda         on a GPU
 
 There are 50,000 features of 512 dimensions, 10,000 queries and 10 classes, with k = 200 and T = 0.1. Each
 implementation maps features of any length to classes. All alternate in one process; times are medians and
@@ -173,14 +173,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    packages = ["lightly"]
     if faiss_kind() != "none":
         import faiss
 
         faiss.omp_set_num_threads(chosen.threads)
     bank, labels = features(1, BANK, chosen.device)
     queries, truth = features(2, QUERIES, chosen.device)
-    record = provenance(*packages) | {"faiss": faiss_kind()}
+    record = provenance("lightly") | {"faiss": faiss_kind()}
     calls = implementations(queries, bank, labels)
     record["speed"] = speed(calls, truth, chosen.rounds, chosen.device)
     record["every_k"] = every_k(queries, truth, bank, labels, chosen.device)

@@ -3,7 +3,7 @@
 import ctypes
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -22,6 +22,14 @@ class Meter:
         if self.cuda:
             torch.cuda.synchronize()
         return time.perf_counter() - start
+
+    def rounds(self, calls: Mapping[str, Callable[[], Any]], count: int) -> dict[str, list[float]]:
+        """Measure the seconds of each call in a number of rounds, in which the calls alternate."""
+        times: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(count):
+            for name, call in calls.items():
+                times[name].append(self.seconds(call))
+        return times
 
     def peak(self, call: Callable[[], Any]) -> int:
         """Measure the peak of the device memory, or of the resident memory of the process."""

@@ -106,13 +106,8 @@ def steps(chosen: argparse.Namespace) -> list[dict[str, Any]]:
         if name in PEERS:
             other = SimCLR(encoder=encoder, seed=0).to(device)
             calls["lightly"] = lightly_step(other, views, name, chosen.queue)
-        times: dict[str, list[float]] = {implementation: [] for implementation in calls}
-        for round_ in range(chosen.rounds + 2):
-            for implementation, call in calls.items():
-                seconds = meter.seconds(call)
-                if round_ >= 2:
-                    times[implementation].append(seconds)
-        medians = {each: round(1e3 * statistics.median(values), 2) for each, values in times.items()}
+        times = meter.rounds(calls, chosen.rounds + 2)
+        medians = {each: round(1e3 * statistics.median(values[2:]), 2) for each, values in times.items()}
         rows.append({"method": name, "milliseconds": medians})
     return rows
 
@@ -131,20 +126,16 @@ def queue(chosen: argparse.Namespace) -> list[dict[str, Any]]:
         ours.enqueue(keys)
 
     calls: dict[str, Step] = {"ssl_vision": our_call, "lightly": lambda: theirs(anchors, keys).backward()}
-    times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
     peaks = {name: meter.peak(call) for name, call in calls.items()}
-    for _ in range(chosen.rounds):
-        for name, call in calls.items():
-            times[name].append(meter.seconds(call))
     return [
         {
             "implementation": name,
             "milliseconds": round(1e3 * statistics.median(values), 1),
             "megabytes": round(peaks[name] / 1e6, 1),
         }
-        for name, values in times.items()
+        for name, values in meter.rounds(calls, chosen.rounds).items()
     ]
 
 

@@ -199,24 +199,18 @@ def speed(sizes: list[int], device: str) -> list[dict[str, Any]]:
                 for name, loss in implementations.items()
                 if name not in MISSING and (size <= LARGEST or name == "ssl_vision")
             }
-            bytes_: dict[str, int] = {}
-            times: dict[str, list[float]] = {name: [] for name in calls}
-            first = {name: meter.seconds(call) for name, call in calls.items()}
-            for name, call in calls.items():
-                bytes_[name] = meter.peak(call)
-            rounds = int(min(50, max(2, SECONDS / max(first.values()))))
-            if size > LARGEST:
-                times, rounds = {name: [value] for name, value in first.items()}, 0
-            for _ in range(rounds):
-                for name, call in calls.items():
-                    times[name].append(meter.seconds(call))
+            first = meter.rounds(calls, 1)
+            peaks = {name: meter.peak(call) for name, call in calls.items()}
+            slowest = max(seconds for (seconds,) in first.values())
+            rounds = int(min(50, max(2, SECONDS / slowest))) if size <= LARGEST else 0
+            times = meter.rounds(calls, rounds) if rounds else first
             for name in calls:
                 row = {
                     "objective": objective,
                     "implementation": name,
                     "size": size,
                     "milliseconds": round(1e3 * statistics.median(times[name]), 3),
-                    "megabytes": round(bytes_[name] / 1e6, 1),
+                    "megabytes": round(peaks[name] / 1e6, 1),
                     "rounds": rounds,
                 }
                 print(row, file=sys.stderr, flush=True)

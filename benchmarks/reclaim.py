@@ -78,14 +78,10 @@ def measured(
         name: partial(step, objective, model, views, None if network else given, own)
         for name, objective in objectives.items()
     }
-    times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
     peaks = {name: meter.peak(call) for name, call in calls.items()}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            times[name].append(meter.seconds(call))
-    seconds = {name: statistics.median(values) for name, values in times.items()}
+    seconds = {name: statistics.median(values) for name, values in meter.rounds(calls, rounds).items()}
     rows = [
         {
             "objective": name,

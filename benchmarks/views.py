@@ -14,7 +14,6 @@ import argparse
 import importlib.util
 import os
 import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 import torch._inductor.config
 from lightly.transforms.simclr_transform import SimCLRTransform
+from meter import Meter
 from PIL import Image
 from provenance import provenance, save
 from torch import Tensor
@@ -127,23 +127,12 @@ def kornia(images: Tensor, size: int, mode: str, *, compiled: bool = False) -> C
     return make
 
 
-def timed(make: Callable[[], Tensor], device: torch.device) -> float:
-    """Measure the seconds of a call, including the work of the device."""
-    start = time.perf_counter()
-    make()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
 def measure(size: int, batch: int, rounds: int, device: torch.device) -> list[dict[str, Any]]:
     """Measure each variant: microseconds per image for both views, and the speed-up over lightly."""
-    made = variants(make_images(batch, size), size, device)
-    first = {name: timed(make, device) for name, make in made.items()}
-    times: dict[str, list[float]] = {name: [] for name in made}
-    for _ in range(rounds):
-        for name, make in made.items():
-            times[name].append(timed(make, device) / batch * 1e6)
+    meter, made = Meter(device.type), variants(make_images(batch, size), size, device)
+    first = meter.rounds(made, 1)
+    seconds = meter.rounds(made, rounds)
+    times = {name: [value / batch * 1e6 for value in values] for name, values in seconds.items()}
     rows = []
     for name, values in times.items():
         low, median, high = statistics.quantiles(values, n=4)
@@ -161,7 +150,7 @@ def measure(size: int, batch: int, rounds: int, device: torch.device) -> list[di
                     "median": round(statistics.median(times[BASE]) / median, 2),
                     "minimum": round(min(times[BASE]) / min(values), 2),
                 },
-                "first_call_seconds": round(first[name], 1),
+                "first_call_seconds": round(first[name][0], 1),
             }
         )
     return rows
