@@ -40,16 +40,16 @@ def measured(width: int, batch: int, rounds: int, device: str) -> dict[str, floa
         accumulate_grad_batches=1,
         strategy=SimpleNamespace(reduce=lambda values, reduce_op: values),
     )
-    seen: Any = SimpleNamespace(objective=model.objective, embeddings=None, log=logged.__setitem__)
+    model.log = logged.__setitem__  # type: ignore[method-assign, assignment]
+    callback.on_train_start(trainer, model)
 
     def step() -> None:
         z1, z2 = model(views).projector.chunk(2)
-        seen.embeddings = (z1.detach(), z2.detach())
         model.objective(z1, z2).backward()
         model.zero_grad(set_to_none=True)
 
     def diagnose() -> None:
-        callback.on_train_batch_end(trainer, seen, None, SimpleNamespace(labels=labels), 0)
+        callback.on_train_batch_end(trainer, model, None, SimpleNamespace(labels=labels), 0)
 
     calls = {"step": step, "diagnostics": diagnose}
     for call in calls.values():
