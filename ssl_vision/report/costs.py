@@ -40,15 +40,16 @@ def section(run: Run) -> Section:
     if len(timed) < 2:
         return Section("costs", "Time and memory", "", content)
     lead = "The first epoch often takes longer, because libraries are loaded and kernels are selected."
-    content = macros.switches("Bars", _marks(timed)) + _chart(timed) + content
-    return Section("costs", "Time and memory", lead, content)
+    return Section("costs", "Time and memory", lead, _chart(timed) + content)
 
 
 def _chart(timed: list[dict[str, float]]) -> Markup:
+    marks: dict[str, tuple[str, str]] = {}
     traces: list[dict[str, Any]] = []
     for place, (key, name) in enumerate(_PARTS.items()):
         epochs = [row for row in timed if key in row]
         if epochs:
+            marks[name] = ("■", COLOURS[place])
             traces.append({
                 "type": "bar", "name": name, "meta": name,
                 "x": [int(row.get("epoch", 0)) + 1 for row in epochs],
@@ -61,16 +62,8 @@ def _chart(timed: list[dict[str, float]]) -> Markup:
     }  # fmt: skip
     longest = number(max(row.get("time/train_seconds", 0) for row in timed), 3)
     about = f"Seconds of each epoch; training took at most {longest} in an epoch"
-    return macros.chart("Seconds of each epoch", traces, layout, about=about)
-
-
-def _marks(timed: list[dict[str, float]]) -> dict[str, tuple[str, str]]:
-    """Symbol and colour of each kind of bar, by its name."""
-    return {
-        name: ("■", COLOURS[place])
-        for place, (key, name) in enumerate(_PARTS.items())
-        if any(key in row for row in timed)
-    }
+    chart = macros.chart("Seconds of each epoch", traces, layout, about=about)
+    return macros.switches("Bars", marks) + chart
 
 
 def clock(seconds: float) -> str:
