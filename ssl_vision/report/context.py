@@ -93,7 +93,7 @@ class FeatureView:
     @cached_property
     def shown(self) -> Tensor:
         """Rows that the map shows: all, or `SHOWN` evenly spaced ones."""
-        return _evenly_spaced(len(self.images))
+        return evenly_spaced(len(self.images), SHOWN)
 
     def name(self, label: int) -> str:
         """Name of a class; -1 is "no label"."""
@@ -190,9 +190,8 @@ class ReportContext:
     @cached_property
     def extractor(self) -> FeatureExtractor:
         """The run's network with its images; raises as `read_checkpoint`, `images` and `trained_model` do."""
-        return self.embedded or self._extractor()
-
-    def _extractor(self) -> FeatureExtractor:
+        if self.embedded is not None:
+            return self.embedded
         checkpoint = read_checkpoint(self.run.folder.last)
         data = self.images()
         try:
@@ -236,11 +235,12 @@ class ReportContext:
 
 
 def _subset(images: Images) -> Images:
-    return images.select(_evenly_spaced(len(images)))
+    return images.select(evenly_spaced(len(images), SHOWN))
 
 
-def _evenly_spaced(size: int) -> Tensor:
-    count = min(size, SHOWN)
+def evenly_spaced(size: int, most: int) -> Tensor:
+    """Return the evenly spaced indices of at most so many of ``size`` items, including the first."""
+    count = min(size, most)
     return torch.arange(count) * size // count
 
 

@@ -20,7 +20,7 @@ from ssl_vision.objectives import (
     presets,
     temperature,
 )
-from ssl_vision.report.context import ReportContext
+from ssl_vision.report.context import FeatureView, ReportContext, evenly_spaced
 from ssl_vision.report.markup import render
 from ssl_vision.report.page import Missing, Section
 from ssl_vision.report.sprite_sheet import SpriteSheet
@@ -78,8 +78,7 @@ def section(context: ReportContext) -> Section:
     Raises:
         Missing: There are no features, or fewer than three images.
     """
-    view = context.feature_view()
-    places = _evenly_spaced(len(view.shown))
+    places = _places(context.feature_view())
     lead = (
         "An objective pushes an image away from all other images of the batch, its negatives, and the "
         "temperature τ decides how unequally. Choose an image and move τ: the area of an image is its share "
@@ -101,7 +100,7 @@ def comparison(runs: Sequence[Run], names: Sequence[str], **options: Any) -> Sec
     """
     contexts = [ReportContext(run, **options) for run in runs]
     first, second = (context.feature_view() for context in contexts)
-    places = _evenly_spaced(len(first.shown))
+    places = _places(first)
     rows = first.shown[places]
     if len(first.images) != len(second.images) or not first.images.at(rows).equal(second.images.at(rows)):
         raise Missing("the two runs have different images")
@@ -125,11 +124,10 @@ def _section(key: str, title: str, lead: str, content: Markup) -> Section:
     return Section(key, title, lead, content, style=style, script=script)
 
 
-def _evenly_spaced(size: int) -> Tensor:
-    if size < 3:
-        raise Missing(f"this section requires at least 3 images, not {size}")
-    count = min(IMAGES, size)
-    return torch.arange(count) * size // count
+def _places(view: FeatureView) -> Tensor:
+    if len(view.shown) < 3:
+        raise Missing(f"this section requires at least 3 images, not {len(view.shown)}")
+    return evenly_spaced(len(view.shown), IMAGES)
 
 
 def _frame(context: ReportContext, places: Tensor, run: str = "") -> Markup:
@@ -140,7 +138,7 @@ def _frame(context: ReportContext, places: Tensor, run: str = "") -> Markup:
     labels = view.images.labels[rows]
     objective = getattr(context.extractor.network, "objective", None)
     own = described(objective) if isinstance(objective, Objective) else None
-    sample = min(count, SAMPLE)
+    sample = evenly_spaced(count, SAMPLE)
     payload = {
         "embeddings": base64.b64encode(stored.rows.numpy().astype("<i2").tobytes()).decode(),
         "width": stored.rows.shape[1],
@@ -150,12 +148,12 @@ def _frame(context: ReportContext, places: Tensor, run: str = "") -> Markup:
         "names": {label: view.name(label) for label in torch.unique(labels).tolist()},
         "objectives": offered(own),
         "chosen": own["name"] if own else "InfoNCE",
-        "sample": (torch.arange(sample) * count // sample).tolist(),
+        "sample": sample.tolist(),
     }
     return render(
         "explorer.html", data=payload, run=run, takeaways=takeaways(stored.rows, labels), count=count,
         error=stored.error, labelled=bool((labels >= 0).any()), training=_training(context, count),
-        sample=sample,
+        sample=len(sample),
         images=f"{count:,} of {view.split}, evenly spaced" if count < len(view.images) else view.split,
     )  # fmt: skip
 
