@@ -37,7 +37,7 @@ def section(context: ReportContext) -> Section:
             sheet.tile(place[i], f"view {1 + number % 2} of image {index} in epoch {shown[number // 2] + 1}")
             for number, place in enumerate(places)
         ]
-        original = originals.tile(i, f"image {index} without augmentation", classes="large")
+        original = originals.tile(i, f"image {index} without augmentation")
         content.append({"original": original, "images": tiles, "caption": []})
     rows = " and ".join(f"epoch {epoch + 1}" for epoch in shown)
     each = ", one row for each epoch" if len(shown) > 1 else ""
