@@ -20,7 +20,6 @@ family_continued.json with --start; on a GPU, the names end with _cuda.
 """
 
 import argparse
-import csv
 import json
 import subprocess
 import sys
@@ -39,6 +38,7 @@ from ssl_vision.evaluation.features import embed_views
 from ssl_vision.metrics import rank_correlation
 from ssl_vision.pretrained.rebuild import trained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
+from ssl_vision.runs.registry import Run
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 PROGRAM = [sys.executable, "-m", "ssl_vision", "--quiet"]
@@ -90,11 +90,9 @@ def measured(run: Path, chosen: argparse.Namespace) -> dict[str, float]:
 
 def logged(run: Path) -> dict[str, float]:
     """Compute means over the last quarter of each diagnostic that the objective has."""
-    with (run / "metrics.csv").open(newline="") as metrics:
-        rows = [row for row in csv.DictReader(metrics) if row.get("gradient/zero_share")]
     means = {}
     for key in LOGGED:
-        values = [float(row[f"gradient/{key}"]) for row in rows if row.get(f"gradient/{key}")]
+        values = [value for _, _, value in Run(run).curve(f"gradient/{key}")]
         last = values[-max(1, len(values) // 4) :]
         if last:
             means[key] = sum(last) / len(last)
