@@ -134,7 +134,7 @@ def compare(
         alpha=alpha,
         seeds=tuple(seeds),
         left_out={name: out for name, own in groups.items() if (out := tuple(sorted(set(own) - set(seeds))))},
-        differing=_differing(groups, by),
+        differing=_differing(groups, _below(runs, [by])),
         groups=tuple(ordered),
         pairs=tuple(_pairs(ordered, baseline, alpha)),
     )
@@ -255,13 +255,10 @@ def _check_finished(runs: Sequence[Run]) -> None:
             )
 
 
-def _differing(groups: Mapping[str, Mapping[int, Run]], by: str) -> dict[str, dict[str, Any]]:
-    """Settings other than the compared one that at least two groups have and in which they differ."""
+def _differing(groups: Mapping[str, Mapping[int, Run]], compared: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Settings other than the compared ones that at least two groups have and in which they differ."""
     settings = {name: _settings(next(iter(members.values()))) for name, members in groups.items()}
-    named = {
-        whole for run in (m for own in groups.values() for m in own.values()) if (whole := run.whole_key(by))
-    }
-    own_keys = named | {f"{key}.class_path" for key in named}
+    own_keys = {*compared, *(f"{key}.class_path" for key in compared)}
     differing = {}
     for key in sorted({key for flat in settings.values() for key in flat} - own_keys):
         values = {name: flat[key] for name, flat in settings.items() if key in flat}

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from ssl_vision.cli.parser import ArgumentParser
-from ssl_vision.compare.keys import check_known, full_key, is_metric, key_value
+from ssl_vision.compare.keys import check_known, full_key, is_metric, key_value, shown
 from ssl_vision.descriptions import description_of
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.rows import aligned
@@ -155,7 +155,7 @@ def _matches(value: Any, text: str) -> bool:
             return value == float(text)
         except ValueError:
             return False
-    return ("null" if value is None else str(value)).lower() == text.lower()
+    return shown(value).lower() == text.lower()
 
 
 def _order(value: Any) -> tuple[bool, Any]:
