@@ -171,10 +171,10 @@ def _lines(results: Sequence[Result], table: Table, columns: Sequence[Column]) -
                 "difference",
                 "within 95 %",
             )
-            shown, name = 2, metric
+            name = metric
             for number, title in enumerate(titles):
                 texts = [each[number] for each in four]
-                if number < shown or any(texts):
+                if number < 2 or any(texts):
                     yield [first, name, title, *texts]
                     first = name = ""
 
