@@ -344,7 +344,7 @@
       let needed = 0, sum = 0;
       while (sum < 0.5 && needed < order.length) sum += order[needed++][0];
       const same = anchor.shares.reduce((total, share, j) => total + (labels[j] >= 0 && labels[j] === labels[state.anchor] ? share : 0), 0);
-      result = { weights, anchor, shares, order, needed, same, here, after: step(state.objective, state.p) };
+      result = { weights, anchor, shares, needed, same, here, after: step(state.objective, state.p) };
     };
 
     const tell = () => {
@@ -417,13 +417,10 @@
       pending = setTimeout(one, 250);
     };
 
-    let milliseconds = 0;
     const redraw = (traced = false) => {
-      const begin = performance.now();
       calculate();
       tell();
       paint(result.shares);
-      milliseconds = performance.now() - begin;
       if (traced) { path = []; trace(); }
       align();
       compare();
@@ -483,7 +480,7 @@
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
     new MutationObserver(recolour).observe(document.documentElement, { attributeFilter: ["data-theme"] });
 
-    Object.defineProperties(frame, { explorer: { value: { batch, sample, state, data, change, choose, get result() { return result; }, get milliseconds() { return milliseconds; } } } });
+    Object.defineProperties(frame, { explorer: { value: { batch, sample, state, data, change, choose, get result() { return result; } } } });
     one(".waiting", frame).remove();
     frame.classList.add("ready");
     change(data.chosen, state.objective.parameters, partners().find((each) => each !== frame && each.explorer)?.explorer.state.anchor ?? 0);
