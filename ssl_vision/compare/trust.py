@@ -8,7 +8,6 @@ from typing import Literal
 FILE = Path(__file__).with_suffix(".json")
 """The measurements, which ``python benchmarks/choosing.py`` writes."""
 
-
 Augmentation = Literal["same", "different"]
 
 
@@ -36,13 +35,7 @@ class Trust:
 
 
 def read_trust(metric: str, data: str, augmentation: Augmentation) -> list[Trust]:
-    """Return the measurement of a metric on a data set, or if there is none, those on all others.
-
-    Args:
-        metric: metric of the validation images.
-        data: class of the data set.
-        augmentation: whether the runs have the same augmentation.
-    """
+    """Return the measurement of a metric on a data set, or if there is none, those on all others."""
     rows = [Trust(**row) for row in json.loads(FILE.read_text(encoding="utf-8"))]
     every = [each for each in rows if (each.metric, each.augmentation) == (metric, augmentation)]
     return [trust for trust in every if trust.data == data] or every

@@ -72,9 +72,6 @@ def section(context: ReportContext) -> Section:
 
     The images are those of the map, or 1,000 of them; the page draws them from the map's sprite sheet.
 
-    Args:
-        context: data of the run.
-
     Raises:
         Missing: There are no features, or fewer than three images.
     """

@@ -20,10 +20,6 @@ _TILE = 2048
 def neighbours(context: ReportContext, sheet: SpriteSheet) -> Section:
     """Show images of up to ten classes and images that kNN misclassifies, with their nearest neighbours.
 
-    Args:
-        context: data of the run.
-        sheet: sprite sheet to which the images are added.
-
     Raises:
         Missing: There are no features, or there is only one image.
     """
@@ -45,10 +41,6 @@ def neighbours(context: ReportContext, sheet: SpriteSheet) -> Section:
 
 def negatives(context: ReportContext, sheet: SpriteSheet) -> Section:
     """Show the most similar pairs of images of different classes.
-
-    Args:
-        context: data of the run.
-        sheet: sprite sheet to which the images are added.
 
     Raises:
         Missing: There are no features, or fewer than two classes.

@@ -39,12 +39,7 @@ BASELINES = {"untrained": "the untrained network", "pixels": "raw pixels"}
 
 
 def of_one(context: ReportContext, sheet: SpriteSheet) -> Markup:
-    """State what was trained and on which images, and show its accuracies beside the baselines.
-
-    Args:
-        context: data of the run.
-        sheet: sprite sheet to which the example images are added.
-    """
+    """State what was trained and on which images, and show its accuracies beside the baselines."""
     run = context.run
     results = [result for metric in described("headline") if (result := _result(run, metric))]
     return render(

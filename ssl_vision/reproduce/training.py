@@ -27,10 +27,6 @@ class PaperTrials(Trials[Process]):
     """The runs of a paper, whose directories show whether training or evaluation is missing.
 
     There is no other queue, so runs that other commands trained are also used.
-
-    Args:
-        runs: requested runs.
-        launch: function that starts a command.
     """
 
     def __init__(self, runs: Sequence[PaperRun], launch: Launch) -> None:
