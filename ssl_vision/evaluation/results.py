@@ -18,7 +18,7 @@ from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.evaluation.robustness import Corruptions
 from ssl_vision.evaluation.rows import Row, render, tables
 from ssl_vision.evaluation.splits import Splits
-from ssl_vision.runs.atomic_files import atomic_write
+from ssl_vision.runs.atomic_files import write_text
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,8 +140,7 @@ def check_output(output: str) -> None:
 def written(output: Path, rows: Sequence[Mapping[str, Any]]) -> InputError | None:
     """Write rows to a file; an error is returned, so that the results can be printed before it is raised."""
     try:
-        with atomic_write(output) as partial:
-            partial.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        write_text(output, json.dumps(rows, indent=1))
     except InputError as error:
         return error
     return None

@@ -18,7 +18,7 @@ from ssl_vision.export.repository import loading_code, write_repository
 from ssl_vision.hub import SCHEME, check_upload, upload
 from ssl_vision.optional import installed
 from ssl_vision.pretrained.backbones import Pretrained, pretrained
-from ssl_vision.runs.atomic_files import atomic_write
+from ssl_vision.runs.atomic_files import atomic_write, write_text
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint, run_beside
 from ssl_vision.runs.folder import owned
 from ssl_vision.tracking.artifacts import log_encoder
@@ -79,9 +79,7 @@ def run(args: Sequence[str]) -> None:
         checked = _checked(partial, form, given)
     about: dict[str, Any] = {"checked": checked, "versions": _versions(form)}
     page = file.with_name(file.name + ".md")
-    with atomic_write(page) as partial:
-        text = card(checkpoint, given, rows, snippet=form.snippet(file.name, given), **about)
-        partial.write_text(text, encoding="utf-8")
+    write_text(page, card(checkpoint, given, rows, snippet=form.snippet(file.name, given), **about))
     if checkpoint.config.get("wandb_artifacts", "none") != "none" and owned(home.path, checkpoint.path):
         with opened_mirror(home, checkpoint.config, command="export") as mirror:
             if mirror is not None:

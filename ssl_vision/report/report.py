@@ -32,7 +32,7 @@ from ssl_vision.report.follow import follow
 from ssl_vision.report.page import Missing, Section, render
 from ssl_vision.report.sprite_sheet import SpriteSheet
 from ssl_vision.report.wandb_media import mirror_media
-from ssl_vision.runs.atomic_files import atomic_write
+from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.registry import Run, find_runs, readable
 
 _RELOAD = 10.0
@@ -219,5 +219,4 @@ def _distinct_names(runs: Sequence[Run]) -> list[str]:
 
 
 def _write(output: Path, page: str) -> None:
-    with atomic_write(output) as partial:
-        partial.write_text(page, encoding="utf-8")
+    write_text(output, page)

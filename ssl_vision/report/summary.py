@@ -91,8 +91,8 @@ def _sentence(context: ReportContext) -> str:
     epochs, planned = run.epoch, run.setting("epochs")
     length = f"{epochs} of {planned} epochs" if planned and planned != epochs else epochs_text(epochs)
     limit = run.setting("trainer.limit_train_batches")
-    if isinstance(limit, int):
-        length += f" of {limit} batch{'es' * (limit != 1)}"
+    if isinstance(limit, int) or (limit is not None and limit > 1):  # the command line may read 4 as 4.0
+        length += f" of {limit:g} batch{'es' * (limit != 1)}"
     elif limit is not None and limit < 1:
         length += f" of {100 * limit:g} % of the batches"
     method, objective = run.setting("model"), run.setting("objective")

@@ -18,7 +18,7 @@ from ssl_vision.reproduce.paper_run import PaperRun, options_of, seconds_left
 from ssl_vision.reproduce.rendering import Result, as_json, as_latex, as_markdown, as_rows
 from ssl_vision.reproduce.smoke_test import smoke_test_markdown, smoke_test_rows
 from ssl_vision.reproduce.training import Launch, PaperTrials, spawned, time_text
-from ssl_vision.runs.atomic_files import atomic_write
+from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.sweeps.machines import slots
 from ssl_vision.sweeps.process import ForkedProcess
 from ssl_vision.sweeps.runner import Runner
@@ -215,5 +215,4 @@ def _write(paper: Paper, table: Table, results: Sequence[Result], place: Path) -
         name, rows = f"table{table.name}", as_rows(paper, table, results)
         texts = {"md": as_markdown(paper, table, results), "tex": as_latex(paper, table, results)}
     for suffix, text in (texts | {"csv": as_csv(rows), "json": as_json(rows)}).items():
-        with atomic_write(place / f"{name}.{suffix}") as partial:
-            partial.write_text(text, encoding="utf-8")
+        write_text(place / f"{name}.{suffix}", text)

@@ -156,7 +156,12 @@ def test_metrics_that_do_not_vary_are_listed_and_not_drawn(tmp_path):
 
 @pytest.mark.parametrize(
     ("limit", "told"),
-    [("1", "1 epoch of 1 batch"), ("1.0", "1 epoch"), ("0.5", "1 epoch of 50 % of the batches")],
+    [
+        ("1", "1 epoch of 1 batch"),
+        ("1.0", "1 epoch"),
+        ("0.5", "1 epoch of 50 % of the batches"),
+        ("4.0", "1 epoch of 4 batches"),
+    ],
 )
 def test_the_opening_states_the_limit_of_an_epoch(limit, told, tmp_path):
     (tmp_path / "config.yaml").write_text(f"trainer: {{max_epochs: 1, limit_train_batches: {limit}}}\n")
