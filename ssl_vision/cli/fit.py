@@ -31,6 +31,7 @@ from ssl_vision.callbacks import (
 from ssl_vision.cli.classes import class_paths  # its imports make the short names of classes known
 from ssl_vision.cli.default_data import with_data
 from ssl_vision.cli.fit_summary import nothing_left, summary, validated
+from ssl_vision.cli.import_paths import local_modules
 from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.cli.progress_bar import RunBar
 from ssl_vision.cli.run_options import add_run_options
@@ -327,6 +328,19 @@ class RunCLI(LightningCLI):
         self.message += summary(Run(self.folder.path), images=images, data=data, report=self.page is not None)
 
 
+class _OptionsOnly(RunCLI):
+    """Parses the options, and neither builds nor runs anything."""
+
+    def before_instantiate_classes(self) -> None:
+        """Leave the run directory alone."""
+
+    def instantiate_classes(self) -> None:
+        """Build nothing."""
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run nothing."""
+
+
 def _knows_images(checkpoint: Checkpoint | None) -> bool:
     return checkpoint is not None and checkpoint.images is not None
 
@@ -371,7 +385,17 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     return cli.page
 
 
-def executed(args: Sequence[str]) -> RunCLI:
+def check_options(args: Sequence[str]) -> None:
+    """Check the names and types of the options of ``fit``, the first of ``args``, and its config files.
+
+    Raises:
+        InputError: an option or a config file is not usable.
+    """
+    with local_modules(args):
+        executed(args, _OptionsOnly)
+
+
+def executed(args: Sequence[str], cli: type[RunCLI] = RunCLI) -> RunCLI:
     """Run ``fit`` or ``validate``, the first of ``args``, without printing the summary.
 
     Raises:
@@ -392,7 +416,7 @@ def executed(args: Sequence[str]) -> RunCLI:
         logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_about_the_run)
         logging.getLogger("lightning_fabric.utilities.seed").setLevel(logging.WARNING)
         try:
-            return RunCLI(with_data(args))
+            return cli(with_data(args))
         except MisconfigurationException as error:
             raise InputError(one_line(str(error))) from error
         except SystemExit as error:

@@ -124,14 +124,26 @@ def _work(plan: Plan, options: Namespace) -> None:
 
 
 def _show(plan: Plan) -> None:
-    """Print the trials and their commands."""
+    """Print the trials and their commands, and check the options of those that are ``ssl-vision fit``.
+
+    Raises:
+        InputError: ``fit`` does not accept the options of a trial.
+    """
+    from ssl_vision.cli.fit import check_options
     from ssl_vision.sweeps.evaluation import evaluation_line
     from ssl_vision.sweeps.sweep_process import command_line
     from ssl_vision.sweeps.trials import trials_of
 
     trials = trials_of(plan.file, cap=plan.cap, seed=plan.seed)
+    refused: list[str] = []
     for trial in trials:
         lines = [command_line(plan, trial)]
+        words = lines[0].words
+        if is_fit(words) and sys.executable in words:  # in the environment of this process
+            try:
+                check_options(words[words.index("fit") :])
+            except InputError as error:
+                refused.append(f"{trial.name}: {error}")
         if plan.evaluate:
             lines.append(evaluation_line(plan, trial, plan.evaluate))
         print("\n  ".join([trial.name, *(shlex.join(line.shown) for line in lines)]))
@@ -140,6 +152,9 @@ def _show(plan: Plan) -> None:
         if plan.file.method != "bayes"
         else f"{plan.cap} trials, each chosen from the results of earlier ones"
     )
+    if refused:
+        count = f"; {len(refused)} trials are refused" if refused[1:] else ""
+        raise InputError(f"{refused[0]}{count}")
 
 
 def _protocols(file: SweepFile, names: Sequence[str]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import yaml
@@ -84,6 +85,16 @@ def test_a_dry_run_prints_the_commands_and_leaves_nothing(sweep, fit_file, tmp_p
     ]
     assert out.endswith("2 trials\n")
     assert [file.name for file in tmp_path.iterdir()] == ["digits.yaml"]
+
+
+def test_a_dry_run_names_a_trial_whose_class_lacks_an_option(sweep, fit_file, capsys):
+    file = Path(fit_file)
+    file.write_text(file.read_text().replace("objective.temperature", "objective.outer_temperature"))
+    assert sweep(file, "--dry_run") == 2
+    captured = capsys.readouterr()
+    assert captured.out.endswith("2 trials\n")
+    refusal = r"outer_temperature=0\.2: model\.objective: \w+ has no option 'outer_temperature'"
+    assert re.search(rf"{refusal}.*; 2 trials are refused\n$", captured.err)
 
 
 def test_options_after_the_file_come_last_and_are_those_of_the_sweep(sweep, sweep_path, tmp_path, capsys):
