@@ -263,7 +263,7 @@ NARROW_PAIRS = [
     (("SimCo", DUAL), ("MoCo", DUAL)),
     (("SimCo", INFO), ("MoCo", INFO)),
 ]
-OBJECTIVES = "objectives_cifar10_narrow"
+OBJECTIVES, STL10 = "objectives_cifar10_narrow", "objectives_stl10"
 OBJECTIVE_PAIRS = [
     (("SimCLR", first), ("SimCLR", second))
     for first, second in ((DUAL, INFO), ("DCL", INFO), ("MACL", INFO), ("MACL", "DCL"))
@@ -278,10 +278,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "differences of objectives by linear accuracy": lambda: differences(
         OBJECTIVES, OBJECTIVE_PAIRS, "linear_top1"
     ),
-    "accuracy of objectives on STL-10": lambda: means(["objectives_stl10"], ACCURACIES),
-    "differences of objectives on STL-10": lambda: differences(
-        "objectives_stl10", OBJECTIVE_PAIRS, "linear_top1"
-    ),
+    "accuracy of objectives on STL-10": lambda: means([STL10], ACCURACIES),
+    "differences of objectives on STL-10": lambda: differences(STL10, OBJECTIVE_PAIRS, "linear_top1"),
     "choosing by linear accuracy": lambda: _markdown(choosing.trust_table("linear_top1")),
     "choosing by kNN accuracy": lambda: _markdown(choosing.trust_table("knn_top1")),
     "choosing with colour jitter by linear accuracy": lambda: _markdown(

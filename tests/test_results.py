@@ -162,7 +162,7 @@ def test_pages_have_the_tables_of_the_committed_rows(script):
 
 
 def test_every_setting_has_three_seeds_and_every_row_a_commit_and_a_command(script):
-    for name in script.NARROW:
+    for name in (*script.NARROW, script.STL10):
         for setting, seeds in script.settings([name]).items():
             assert len(seeds) >= 3, setting
             for row in seeds.values():
