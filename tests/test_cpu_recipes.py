@@ -1,0 +1,37 @@
+"""The recipes of benchmarks/cpu_recipes.py take the same time, and fit accepts them."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from ssl_vision.cli.fit import check_options
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("cpu_recipes")
+
+
+def test_a_schedule_takes_the_given_time(script):
+    steps, recipe = {16: 0.1, 24: 0.2, 32: 0.4}, script.RECIPES["smaller"]
+    sizes, epochs = script.schedule(recipe, 10_000.0, steps)
+    (first, second), per_epoch = sizes, 50_000 // 256
+    assert sizes == {first: 16, second: 24}
+    taken = [first * steps[16], (second - first) * steps[24], (epochs - second) * steps[32]]
+    assert [each * per_epoch for each in taken] == pytest.approx([4_000, 3_000, 3_000], abs=0.4 * per_epoch)
+
+
+def test_one_size_needs_no_resizing(script):
+    assert script.schedule(script.RECIPES["start"], 1200.0, {32: 0.5}) == ({}, 12)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sizes", [{}, {3: 16, 5: 24}])
+def test_fit_accepts_every_recipe(script, sizes, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for recipe in script.RECIPES.values():
+        check_options(["fit", *script.options_of(recipe, sizes, 7)])
