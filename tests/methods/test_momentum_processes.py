@@ -1,12 +1,10 @@
-"""Methods with a momentum network on 1, 2 and 4 processes. Run as a script, this file is one of them."""
+"""Methods with a momentum network on 1, 2 and 4 processes."""
 
-import sys
 from unittest import mock
 
 import pytest
 import torch
-import torch.distributed as dist
-from ranks import assert_ranks_succeed, leave_group
+from ranks import assert_ranks_succeed
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -72,8 +70,7 @@ def trained(name, mine, wrap):
     return torch.stack(losses), method.state_dict()
 
 
-def process(rank, world, rendezvous):
-    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=world)
+def process(rank, world):
     mine = slice(rank * N // world, (rank + 1) * N // world)
     for name in METHODS:
         losses, state = trained(name, mine, DistributedDataParallel)
@@ -82,14 +79,8 @@ def process(rank, world, rendezvous):
         torch.testing.assert_close(losses, expected_losses, rtol=1e-9, atol=1e-12, msg=name)
         for key, value in expected.items():
             torch.testing.assert_close(state[key], value, rtol=1e-8, atol=1e-10, msg=f"{name} {key}")
-    leave_group()
 
 
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_processes_train_as_one(world, tmp_path):
-    assert_ranks_succeed(__file__, world, tmp_path)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    process(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    assert_ranks_succeed(process, world, tmp_path)

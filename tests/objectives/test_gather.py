@@ -1,16 +1,12 @@
-"""Gradients on 2 and 4 processes against one process with the whole batch, for every objective.
+"""Gradients on 2 and 4 processes against one process with the whole batch, for every objective."""
 
-Run as a script, this file is one of the processes.
-"""
-
-import sys
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import assert_ranks_succeed, leave_group
+from ranks import assert_ranks_succeed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -84,8 +80,7 @@ def one_process(name):
     return loss.detach(), [p.grad for p in net.parameters()]
 
 
-def process(rank, world, rendezvous):
-    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=world)
+def process(rank, world):
     start = sum(SHARES[world][:rank])
     mine = slice(start, start + SHARES[world][rank])
     for name in OBJECTIVES:
@@ -113,7 +108,6 @@ def process(rank, world, rendezvous):
         dist.all_gather(everywhere, loss.detach())
         assert all(torch.equal(other, loss.detach()) for other in everywhere), name
     check_equal_shares(rank, world)
-    leave_group()
 
 
 def check_equal_shares(rank, world):
@@ -147,9 +141,4 @@ def one_process_alone(name):
     "world", [pytest.param(world, marks=[pytest.mark.long] if world > 2 else []) for world in SHARES]
 )
 def test_averaged_gradients_are_those_of_one_process(world, tmp_path):
-    assert_ranks_succeed(__file__, world, tmp_path)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    process(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    assert_ranks_succeed(process, world, tmp_path)

@@ -1,7 +1,4 @@
-"""RECLAIM against loops in float64, its critic against singular values, its banks against brute force.
-
-Run as a script, this file is one of two processes.
-"""
+"""RECLAIM against loops in float64, its critic against singular values, its banks against brute force."""
 
 import importlib
 import math
@@ -11,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import assert_ranks_succeed, leave_group
+from ranks import assert_ranks_succeed
 from torch.nn.functional import leaky_relu, normalize
 from torch.nn.parallel import DistributedDataParallel
 
@@ -424,8 +421,7 @@ def wrapped(parts):
     return DistributedDataParallel(Step(parts), broadcast_buffers=False)
 
 
-def process(rank, world, rendezvous):
-    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=world)
+def process(rank, world):
     mine = slice(sum(SHARES[:rank]), sum(SHARES[: rank + 1]))
     for negatives in ("nearest", "random", "batch"):
         losses, state = trained(mine, wrapped, negatives)
@@ -438,13 +434,7 @@ def process(rank, world, rendezvous):
             tensors = [torch.empty_like(state[key]) for _ in range(2)]
             dist.all_gather(tensors, state[key])
             assert torch.equal(*tensors), key
-    leave_group()
 
 
 def test_two_processes_train_as_one_and_have_the_same_banks(tmp_path):
-    assert_ranks_succeed(__file__, 2, tmp_path)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    process(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    assert_ranks_succeed(process, 2, tmp_path)
