@@ -127,10 +127,11 @@ def differences(name: str, pairs: Sequence[tuple[Setting, Setting]], metric: str
 
     Args:
         name: file of rows.
-        pairs: settings that are compared, first − second.
+        pairs: settings that are compared, first − second; those without rows are left out.
         metric: metric on the test split at the encoder.
     """
     groups, description = settings([name]), description_of(metric)
+    pairs = [pair for pair in pairs if groups.keys() >= set(pair)]
     compared = []
     for first, second in pairs:
         seeds = sorted(groups[first].keys() & groups[second].keys())

@@ -90,6 +90,10 @@ def test_differences_are_paired_by_seed(results, rows):
         f"| SimCLR, DCL | SimCLR, MACL | +2.00 | −{-low:.2f} to +{high:.2f} | {2 * test.pvalue:.2g} |"
     )
     assert second.startswith("| SimCLR, MACL | SimCLR, DCL | −2.00 |")
+    with_another = [*pairs, (("SimCLR", "MACL"), ("SimCLR", "InfoNCE"))]
+    assert results.differences("rows", with_another, "knn_top1") == results.differences(
+        "rows", pairs, "knn_top1"
+    )
 
 
 def test_reclaims_runs_are_grouped_by_negatives_and_weight(results, tmp_path):
@@ -162,7 +166,7 @@ def test_pages_have_the_tables_of_the_committed_rows(script):
 
 
 def test_every_setting_has_three_seeds_and_every_row_a_commit_and_a_command(script):
-    for name in (*script.NARROW, script.STL10):
+    for name in (*script.NARROW, script.OBJECTIVES, script.STL10):
         for setting, seeds in script.settings([name]).items():
             assert len(seeds) >= 3, setting
             for row in seeds.values():
