@@ -98,21 +98,13 @@ def trust_table(accuracy: str, augmentation: Augmentation = "different") -> list
 
 
 def temperature_table(objective: str, accuracy: str) -> list[list[str]]:
-    """Return the mean accuracy at each temperature by data set, with the highest in bold.
-
-    An augmentation is left out on a data set on which it does not have a run at every temperature.
-    """
+    """Return the mean accuracy at each temperature by data set, with the highest in bold."""
     groups: dict[tuple[str, float], list[float]] = defaultdict(list)
     for name, rows in rows_by_data().items():
-        found: dict[float, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
         for row in rows:
             value = row["test"].get(f"test/{PROTOCOL}/{accuracy}")
             if row["objective"] == objective and value is not None:
-                found[row["jitter"]][row["temperature"]].append(100 * value)
-        for values in found.values():
-            if len(values) == max(map(len, found.values())):
-                for temperature, accuracies in values.items():
-                    groups[name, temperature] += accuracies
+                groups[name, row["temperature"]].append(100 * value)
     names = list(dict.fromkeys(name for name, _ in groups))
     best = {
         name: max(fmean(values) for (other, _), values in groups.items() if other == name) for name in names

@@ -63,7 +63,7 @@ def test_the_linter_finds_nothing():
 
 @both
 def test_every_variable_is_declared_before_it_is_used(kind):
-    first, stage = set(), None  # what stands before the first FROM is known to each FROM alone
+    first, stage = set(), None  # an ARG before the first FROM is visible only in FROM lines
     for name, rest in instructions(kind):
         used = set(re.findall(r"\$\{?(\w+)", rest))
         assert used <= (first if stage is None or name == "FROM" else stage), (name, rest)
