@@ -59,6 +59,8 @@ RECIPES = {
         )
     ),
     "LARS": Recipe(("--model.optimizer.name=lars", "--model.optimizer.lr=1.0")),
+    "Muon": Recipe(("--model.optimizer.name=muon",)),
+    "Muon, learning rate 3e-3": Recipe(("--model.optimizer.name=muon", "--model.optimizer.lr=3e-3")),
     "averaged weights": Recipe(
         (
             "--trainer.callbacks+=pytorch_lightning.callbacks.EMAWeightAveraging",

@@ -23,9 +23,9 @@ class SkipNonFiniteSteps(pl.Callback):
     first one on.
 
     On a CUDA device, the optimizer skips the update itself, and the host checks only at the steps that the
-    trainer logs, before a validation and before a checkpoint, so that no other step synchronises. BatchNorm's
-    statistics are then restored to those of the last check. In float16, the gradient scaler skips updates,
-    and this callback does nothing.
+    trainer logs, before a validation and before a checkpoint, so that no other step synchronises, except with
+    Muon. BatchNorm's statistics are then restored to those of the last check. In float16, the gradient scaler
+    skips updates, and this callback does nothing.
 
     Args:
         patience: steps in a row that may be skipped before the run ends.

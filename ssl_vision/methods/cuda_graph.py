@@ -118,6 +118,7 @@ def check_graph(
     chunk_size: int | None,
     compile_mode: str | None,
     objective: str | None = None,
+    optimizer: str = "adam",
 ) -> None:
     """Check that training can be recorded as a CUDA graph.
 
@@ -126,6 +127,7 @@ def check_graph(
         chunk_size: option of the method.
         compile_mode: option of the method.
         objective: name of an objective that reads the indices of the images, which is not supported.
+        optimizer: name of the optimizer.
 
     Raises:
         InputError: an option is not supported; the message names it.
@@ -139,6 +141,7 @@ def check_graph(
         (chunk_size is not None, "model.chunk_size"),
         (compile_mode not in (None, "default"), f"model.compile_mode {compile_mode}"),
         (objective is not None, f"model.objective {objective}"),
+        (optimizer == "muon", "optimizer.name muon"),
     ):
         if wrong:
             raise InputError(f"model.cuda_graph does not support {option}")

@@ -566,6 +566,7 @@ class Method(pl.LightningModule, ABC):
             chunk_size=self.chunk_size,
             compile_mode=self.compile_mode,
             objective=type(self.objective).__name__ if reads_indices else None,
+            optimizer=self.optimizer_rule.name,
         )
 
 

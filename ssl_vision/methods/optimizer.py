@@ -26,18 +26,20 @@ class OptimizerRule:
     on every parameter.
 
     Args:
-        name: optimizer: ``"adam"``, ``"adamw"``, ``"sgd"`` or ``"lars"``. LARS adapts the step of each weight
-            to its norm, with or without weight decay; biases, BatchNorm and scalars take plain SGD steps
-            without weight decay (Chen et al. 2020).
+        name: optimizer: ``"adam"``, ``"adamw"``, ``"sgd"``, ``"lars"`` or ``"muon"``. LARS adapts the step of
+            each weight to its norm, with or without weight decay; biases, BatchNorm and scalars take plain
+            SGD steps without weight decay (Chen et al. 2020). Muon is timm's: it orthogonalises the momentum
+            of matrices and convolutions, with steps as long as those of AdamW (Jordan et al. 2024; Liu et al.
+            2025), and updates all other parameters by NAdamW.
         lr: peak learning rate; with ``lr_scaling``, that at ``reference_batch_size`` images per step.
-        weight_decay: L2 penalty (for ``"adamw"``: decoupled decay).
+        weight_decay: L2 penalty (for ``"adamw"`` and ``"muon"``: decoupled decay).
         exclude_bias_and_norm: no weight decay for biases and normalisation layers. Other parameters of one
             dimension, and the position embeddings and tokens of timm's vision transformers, have none either.
         layer_decay: factor of the learning rate from each layer of the encoder to the previous one (Clark et
             al. 2020; BEiT); 1 gives all layers the same rate.
         freeze: names of modules or parameters that are not trained, such as ``backbone.network.patch_embed``
             (Chen et al. 2021, MoCo v3). Running statistics of BatchNorm in them are still updated.
-        momentum: momentum of ``"sgd"`` and ``"lars"``.
+        momentum: momentum of ``"sgd"``, ``"lars"`` and ``"muon"``.
         schedule: schedule of the learning rate: ``"constant"``, or ``"cosine"`` to 0.001 ``lr`` over the run.
         warmup_epochs: epochs of linear rise from 0, with the cosine schedule.
         lr_scaling: scaling of the learning rate with the batch size: ``"none"``, ``"linear"`` or ``"sqrt"``.
@@ -56,7 +58,7 @@ class OptimizerRule:
         (0.9, 1e-06)
     """
 
-    name: Literal["adam", "adamw", "sgd", "lars"] = "adam"
+    name: Literal["adam", "adamw", "sgd", "lars", "muon"] = "adam"
     lr: float = 1e-3
     weight_decay: float = 1e-6
     exclude_bias_and_norm: bool = False
@@ -70,7 +72,7 @@ class OptimizerRule:
 
     def __post_init__(self) -> None:
         """Check the options."""
-        check_choice("optimizer.name", self.name, ("adam", "adamw", "sgd", "lars"))
+        check_choice("optimizer.name", self.name, ("adam", "adamw", "sgd", "lars", "muon"))
         check_choice("optimizer.schedule", self.schedule, ("constant", "cosine"))
         check_choice("optimizer.lr_scaling", self.lr_scaling, ("none", "linear", "sqrt"))
         for field in ("lr", "weight_decay", "momentum", "warmup_epochs"):
@@ -129,6 +131,17 @@ class OptimizerRule:
             adam = torch.optim.Adam if self.name == "adam" else torch.optim.AdamW
             return adam(
                 groups, lr=self.lr, weight_decay=self.weight_decay, fused=fused, capturable=capturable
+            )
+        if self.name == "muon":
+            from timm.optim.muon import Muon  # takes seconds
+
+            return Muon(
+                groups,
+                lr=self.lr,
+                momentum=self.momentum,
+                weight_decay=self.weight_decay,
+                nesterov=True,
+                adjust_lr_fn="match_rms_adamw",
             )
         if self.name == "sgd":
             sgd = torch.optim.SGD(

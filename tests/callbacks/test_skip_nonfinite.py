@@ -62,7 +62,7 @@ def test_a_network_without_buffers_is_trained(tmp_path, spoil, monkeypatch):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("optimizer", ["adam", "lars"])
+@pytest.mark.parametrize("optimizer", ["adam", "lars", "muon"])
 def test_a_spoiled_step_changes_nothing(tmp_path, spoil, value, optimizer):
     states = []
     spoil({2}, value, states)

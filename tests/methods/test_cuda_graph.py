@@ -143,6 +143,7 @@ def test_a_run_of_it_continues_from_its_checkpoint(tmp_path, recordings):
         ({"world_size": 2}, {}, "2 processes"),
         ({}, {"chunk_size": 8}, "model.chunk_size"),
         ({}, {"compile_mode": "reduce-overhead"}, "model.compile_mode reduce-overhead"),
+        ({}, {"optimizer": OptimizerRule(name="muon")}, "optimizer.name muon"),
     ],
 )
 def test_what_it_does_not_go_with_is_refused(trainer, model, what):

@@ -83,7 +83,7 @@ def test_the_default_optimizer_is_the_papers():
     assert (group["lr"], group["weight_decay"]) == (1e-3, 1e-6)
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "lars"])
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "lars", "muon"])
 def test_every_optimizer_moves_every_parameter(name):
     model = SimCLR(**SMALL, optimizer=OptimizerRule(name=name, lr=0.1))
     optimizer = model.configure_optimizers()
@@ -100,6 +100,20 @@ def test_lars_keeps_biases_and_batchnorm_out_of_weight_decay():
     assert plain["weight_decay"] == 0
     assert all(p.ndim > 1 for p in decayed["params"])
     assert {id(p) for p in plain["params"]} >= {id(model.backbone.bn1.weight), id(model.head.layers[3].bias)}
+
+
+def test_muon_orthogonalises_steps_of_weights_and_takes_nadamw_steps_of_the_rest():
+    model = SimCLR(**SMALL, optimizer=OptimizerRule(name="muon", lr=0.01, weight_decay=0.0))
+    optimizer = model.configure_optimizers()
+    before = {key: value.detach().clone() for key, value in model.named_parameters()}
+    model.objective(*model(VIEWS).projector.chunk(2)).backward()
+    optimizer.step()
+    steps = {key: (value - before[key]).detach() for key, value in model.named_parameters()}
+    for key in ("backbone.layer1.0.conv1.weight", "head.layers.0.weight"):
+        step = steps[key].flatten(1)
+        values = torch.linalg.svdvals(step) / (0.01 * 0.2 * max(step.shape) ** 0.5)
+        assert values[: len(values) // 2] == pytest.approx(1.0, abs=0.35)  # the gradient has a low rank
+    assert steps["backbone.bn1.bias"].abs() == pytest.approx(0.019, rel=1e-3)  # NAdamW: lr (β1 + 1)
 
 
 def test_cosine_schedule_warms_up_and_ends_near_zero(tmp_path):

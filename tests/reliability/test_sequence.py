@@ -36,7 +36,9 @@ OPTIONS = {
         "max_time": [f"--trainer.max_time={{seconds: {SECONDS:.0f}}}"],
         "max_steps": ["--trainer.max_steps=3"],
     },
-    "optimizer": {name: [f"--model.optimizer.name={name}"] for name in ("adam", "adamw", "sgd", "lars")},
+    "optimizer": {
+        name: [f"--model.optimizer.name={name}"] for name in ("adam", "adamw", "sgd", "lars", "muon")
+    },
     "objective": {
         "InfoNCE": ["--model.objective=InfoNCE", "--model.objective.temperature=Learnable"],
         "MACL": ["--model.objective=MACL"],
