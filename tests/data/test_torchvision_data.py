@@ -242,6 +242,13 @@ def test_cached_squares_are_those_in_memory_and_follow_the_files(tmp_path, monke
     assert len(list((tmp_path / ".ssl_vision_cache").glob("*.uint8"))) == 1
 
 
+def test_the_cache_of_the_working_directory_is_in_it(tmp_path, monkeypatch):
+    food(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    Torchvision(name="Food101", root=".", image_size=8, cache="always").split("train")
+    assert list(tmp_path.glob(".ssl_vision_cache/*.uint8"))
+
+
 def test_damaged_images_are_skipped_with_their_labels(tmp_path, monkeypatch):
     food(tmp_path, monkeypatch)
     (tmp_path / "food-101" / "images" / "apple_pie" / "1train.jpg").write_bytes(b"no image")

@@ -42,7 +42,8 @@ class MapData(DecodedData):
     (H, W, 3) or (H, W). Labels are integers; -1 and None mark images without a label.
 
     Args:
-        root: Directory of the data set.
+        root: Directory of the data set, or "" for a data set without one, whose cache is in the user's cache
+            directory.
         image_size: Side of the stored squares in pixels. By default, squares of one size up to 96 pixels keep
             it, and other images become squares of 96 pixels.
         views: Random views of the images.
@@ -62,6 +63,7 @@ class MapData(DecodedData):
     ) -> None:
         super().__init__(root=root, views=views, image_size=image_size, **options)
         self.image_size = image_size
+        self._has_root = root != ""
         self._open: dict[Split, MapDataset] = {}
 
     @property
@@ -148,7 +150,7 @@ class MapData(DecodedData):
 
     def folder_of(self, split: Split) -> Path | None:
         """Return the root, or None for data without a directory."""
-        return self.root if self.root != Path() else None
+        return self.root if self._has_root else None
 
     def _dataset(self, split: Split) -> MapDataset:
         dataset = self._opened(split)
@@ -167,7 +169,7 @@ class MapData(DecodedData):
         return Path(self.title, split)
 
     def _cache_place(self) -> Path:
-        if self.cache_dir is None and self.root == Path():
+        if self.cache_dir is None and not self._has_root:
             return user_cache() / type(self).__name__
         return super()._cache_place()
 
