@@ -45,10 +45,16 @@ SETTINGS = {
     "negatives": "model.objective.negatives",
     "nearest": "model.objective.k",
     "weight": "model.objective.weight",
+    "margin": "model.objective.gate.margin",
+    "negatives_temperature": "model.objective.weight.temperature",
+    "ratio": "model.objective.ratio",
     "precision": "trainer.precision",
     "k": "metrics.k",
 }
-CURVES = ("val/knn_top1", "gradient/alignment_norm", "gradient/uniformity_norm")
+NORMS = ("gradient/alignment_norm", "gradient/uniformity_norm")
+CONJECTURES = ("gradient/angle_gap", "gradient/hardest_share", "gradient/lemma_share")
+"""Measurements for Conjectures 1 to 3 of the paper on the unified gradient."""
+CURVES = ("val/knn_top1", *NORMS, *CONJECTURES)
 _POINTS = 10
 ACCURACIES = ("knn_top1", "linear_top1")
 RANKS = ("effective_rank", "lidar")
@@ -201,10 +207,30 @@ def dissipation() -> list[list[str]]:
             " to ".join(f"{fmean(row['curves'][metric][end][1] for row in rows):.3f}" for end in (0, -1))
             if all(metric in row["curves"] for row in rows)
             else ""
-            for metric in CURVES[1:]
+            for metric in NORMS
         ]
         cells = [_mean(each, "knn_top1") for each in (*ends, lost)]
         lines.append([objective, *cells, *norms, str(len(rows))])
+    return lines if groups else []
+
+
+def unified_gradient(term: str) -> list[list[str]]:
+    """Return accuracies and the last values of `CONJECTURES` for each value of a term, means over seeds.
+
+    Args:
+        term: ``"margin"``, ``"negatives_temperature"`` or ``"ratio"``; the other two have their default.
+    """
+    groups: dict[float, list[Row]] = defaultdict(list)
+    for row in _rows("unified_gradient_*"):
+        if all(row[other] == value for other, value in UNIFIED_GRADIENT.items() if other != term):
+            groups[row[term]].append(row)
+    lines = [[term.replace("_", " "), *map(_heading, ACCURACIES), *CONJECTURE_HEADINGS, "seeds"]]
+    for value, rows in sorted(groups.items()):
+        accuracies = [
+            _mean([row["test"].get(f"test/{metric}") for row in rows], metric) for metric in ACCURACIES
+        ]
+        measured = [f"{fmean(row['curves'][metric][-1][1] for row in rows):.3f}" for metric in CONJECTURES]
+        lines.append([f"{value:g}", *accuracies, *measured, str(len(rows))])
     return lines if groups else []
 
 
@@ -256,6 +282,8 @@ LABEL_SHARES = {
     for share in (1, 5, 10, 20, 30, 50)
 } | {"label_shares/logistic_top1": "all labels"}
 HEADINGS = LABEL_SHARES | {"knn20/knn_top1": "kNN with k = 20, %"}
+UNIFIED_GRADIENT = {"margin": 0.3, "negatives_temperature": 0.05, "ratio": 1.0}
+CONJECTURE_HEADINGS = ("angle gap", "hardest share", "lemma share")
 NARROW = ("methods_cifar10_narrow", "lightly_cifar10_narrow")
 DUAL, INFO = "DualTemperature", "InfoNCE"
 NARROW_PAIRS = [
@@ -294,6 +322,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "RECLAIM": lambda: _markdown(reclaim(ACCURACIES)),
     "RECLAIM with few labels": lambda: _markdown(reclaim(list(LABEL_SHARES))),
     "gradient dissipation": lambda: _markdown(dissipation()),
+    "margin of the unified gradient": lambda: _markdown(unified_gradient("margin")),
+    "temperature of the unified gradient": lambda: _markdown(unified_gradient("negatives_temperature")),
+    "ratio of the unified gradient": lambda: _markdown(unified_gradient("ratio")),
     "sensitivity over temperature": lambda: _markdown(choosing.sensitivity_table()),
     "differences of methods": lambda: differences("methods_cifar10_narrow", NARROW_PAIRS, "knn_top1"),
 }

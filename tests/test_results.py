@@ -127,6 +127,23 @@ def test_dissipation_is_the_loss_after_the_best_validation(results, tmp_path):
     assert results.dissipation()[1][3:6] == [f"8.00 ± {stdev([10, 6]):.2f}", "", ""]
 
 
+def test_the_terms_of_the_unified_gradient_are_varied_one_at_a_time(results, tmp_path):
+    def row(accuracy, measured, **terms):
+        curves = {metric: [[1, 0.0], [2, measured]] for metric in results.CONJECTURES}
+        return {**results.UNIFIED_GRADIENT, **terms, "test": {"test/knn_top1": accuracy}, "curves": curves}
+
+    rows = [row(0.4, 0.1), row(0.5, 0.2), row(0.3, 0.5, margin=2.0)]
+    (tmp_path / "unified_gradient_margin.json").write_text(json.dumps(rows))
+    (tmp_path / "unified_gradient_ratio.json").write_text(json.dumps([row(0.6, 1.0, ratio=4.0)]))
+    head, *lines = results.unified_gradient("ratio")
+    assert head == ["ratio", "kNN %", "linear %", "angle gap", "hardest share", "lemma share", "seeds"]
+    assert lines == [
+        ["1", "45.00 ± 7.07", "", "0.150", "0.150", "0.150", "2"],
+        ["4", "60.00", "", "1.000", "1.000", "1.000", "1"],
+    ]
+    assert [line[0] for line in results.unified_gradient("margin")] == ["margin", "0.3", "2"]
+
+
 def test_shortened_curves_keep_first_and_last_points(results, tiny_run, monkeypatch):
     run = Run(tiny_run)
     every = [(step, value) for step, _, value in run.curve("train/loss")]

@@ -41,8 +41,8 @@ COUNTS = {
     "temperature_batch_size_digits": 9,
     "temperature_digits": 5,
     "unified_gradient_margin": 18,
-    "unified_gradient_ratio": 18,
-    "unified_gradient_temperature": 18,
+    "unified_gradient_ratio": 15,
+    "unified_gradient_temperature": 15,
 }
 
 
