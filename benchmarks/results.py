@@ -234,6 +234,26 @@ def unified_gradient(term: str) -> list[list[str]]:
     return lines if groups else []
 
 
+def recipes(core_seconds: float) -> list[list[str]]:
+    """Return the recipes of cpu_recipes.py that were trained for a time, the most accurate first.
+
+    Args:
+        core_seconds: the time of each.
+    """
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in _rows("cpu_recipes"):
+        if row["core_seconds"] == core_seconds:
+            groups[row["recipe"]].append(row)
+    means = {name: fmean(row["knn_top1"] for row in rows) for name, rows in groups.items()}
+    lines = [["recipe", "epochs", "kNN with k = 10, %", "difference from start", "seeds"]]
+    for name, accuracy in sorted(means.items(), key=lambda item: -item[1]):
+        values = [row["knn_top1"] for row in groups[name]]
+        difference = f"{100 * (accuracy - means['start']):+.2f}".replace("-", "−") if name != "start" else ""
+        epochs = str(groups[name][0]["epochs"])
+        lines.append([name, epochs, _mean(values, "knn_top1"), difference, str(len(values))])
+    return lines if groups else []
+
+
 def _rows(pattern: str) -> list[Row]:
     return [row for file in sorted(RESULTS.glob(f"{pattern}.json")) for row in json.loads(file.read_text())]
 
@@ -321,6 +341,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "kNN accuracy by temperature": lambda: _markdown(choosing.temperature_table("InfoNCE", "knn_top1")),
     "RECLAIM": lambda: _markdown(reclaim(ACCURACIES)),
     "RECLAIM with few labels": lambda: _markdown(reclaim(list(LABEL_SHARES))),
+    "recipes for a CPU": lambda: _markdown(recipes(1200)),
     "gradient dissipation": lambda: _markdown(dissipation()),
     "margin of the unified gradient": lambda: _markdown(unified_gradient("margin")),
     "temperature of the unified gradient": lambda: _markdown(unified_gradient("negatives_temperature")),

@@ -144,6 +144,21 @@ def test_the_terms_of_the_unified_gradient_are_varied_one_at_a_time(results, tmp
     assert [line[0] for line in results.unified_gradient("margin")] == ["margin", "0.3", "2"]
 
 
+def test_recipes_are_ordered_by_accuracy_beside_the_start(results, tmp_path):
+    rows = [
+        {"recipe": recipe, "core_seconds": seconds, "epochs": epochs, "knn_top1": accuracy}
+        for recipe, seconds, epochs, accuracy in (
+            ("start", 60, 3, 0.5), ("LARS", 60, 3, 0.45), ("smaller", 60, 6, 0.52), ("LARS", 600, 30, 0.9),
+        )
+    ]  # fmt: skip
+    (tmp_path / "cpu_recipes.json").write_text(json.dumps(rows))
+    assert results.recipes(60)[1:] == [
+        ["smaller", "6", "52.00", "+2.00", "1"],
+        ["start", "3", "50.00", "", "1"],
+        ["LARS", "3", "45.00", "−5.00", "1"],
+    ]
+
+
 def test_shortened_curves_keep_first_and_last_points(results, tiny_run, monkeypatch):
     run = Run(tiny_run)
     every = [(step, value) for step, _, value in run.curve("train/loss")]
