@@ -1,12 +1,13 @@
 """SimCLR on CIFAR-10 as a plain loop of lightly's building blocks, evaluated like the runs of this package.
 
     python benchmarks/lightly_loop.py --data data --epochs 5 --seeds 0 1 2
+    python benchmarks/lightly_loop.py --data data --epochs 15 --name lightly_objectives_cifar10
 
 Transform, loss and kNN are lightly's, the transform with the options of lightly's CIFAR-10 benchmark. The
 network, its initial weights, optimizer, schedule, batch size, temperature and bfloat16 are those of
 configs/pretrain/cifar10_narrow.yaml. Images are decoded before the first epoch, and views are made in the
-training process, so that one core does all the work. Adds a row for each seed to
-benchmarks/results/lightly_cifar10_narrow.json as soon as it is finished; a seed that has a row is left out.
+training process, so that one core does all the work. Adds a row for each seed to benchmarks/results/NAME.json
+as soon as it is finished; a seed that has a row is left out.
 """
 
 import argparse
@@ -32,13 +33,14 @@ from ssl_vision.data import Views
 from ssl_vision.encoders import ResNet
 from ssl_vision.methods import SimCLR
 
-FILE = RESULTS / "lightly_cifar10_narrow.json"
 TRANSFORM = SimCLRTransform(input_size=32, cj_strength=0.5, gaussian_blur=0.0)
 VIEWS = Views(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 """Size and normalisation of lightly's transform."""
 
 TEMPERATURE, LEARNING_RATE, WEIGHT_DECAY = 0.1, 1e-3, 1e-6
 METRICS = ("knn_top1", "linear_top1", "alignment", "uniformity", "tolerance", "sensitivity", "rankme")
+KNN = {name: Path(__file__).with_name(f"{name}.yaml") for name in ("knn10", "knn20")}
+"""Protocols with fewer neighbours than the 200 of "macl"."""
 
 
 def train(chosen: argparse.Namespace, seed: int) -> tuple[SimCLR, float]:
@@ -98,7 +100,8 @@ def row(chosen: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Train and evaluate one seed; return its row."""
     model, seconds = train(chosen, seed)
     bank, test = (CIFAR10(chosen.data, train=split) for split in (True, False))
-    result = ssl_vision.evaluate(model, train=bank, test=test, protocol="macl", views=VIEWS)
+    protocols = ["macl", *map(str, KNN.values())]
+    result = ssl_vision.evaluate(model, train=bank, test=test, protocol=protocols, views=VIEWS)
     return {
         "run": f"seed {seed}",
         "method": "SimCLR, lightly's loop",
@@ -112,7 +115,8 @@ def row(chosen: argparse.Namespace, seed: int) -> dict[str, Any]:
         "precision": "bf16-mixed",
         "k": 200,
         "cpu_seconds": round(seconds, 1),
-        "test": {f"test/{name}": result.value(name, layer="backbone") for name in METRICS}
+        "test": {f"test/{name}": result.value(name, layer="backbone", protocol="macl") for name in METRICS}
+        | {f"test/{name}/knn_top1": result.value("knn_top1", layer="backbone", protocol=name) for name in KNN}
         | {"test/lightly_knn_top1": lightly_knn(model, bank, test)},
         **provenance("torchvision", "lightly"),
     }
@@ -123,16 +127,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="directory of CIFAR-10")
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--name", default="lightly_cifar10_narrow", help="file of the rows")
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     chosen = parser.parse_args()
+    file = RESULTS / f"{chosen.name}.json"
     for seed in chosen.seeds:
-        rows = json.loads(FILE.read_text()) if FILE.exists() else []
-        if any((each["seed"], each["epochs"]) == (seed, chosen.epochs) for each in rows):
-            continue
-        rows.append(row(chosen, seed))
-        FILE.write_text(json.dumps(rows, indent=1) + "\n")
+        rows = json.loads(file.read_text()) if file.exists() else []
+        if all(each["seed"] != seed for each in rows):
+            rows.append(row(chosen, seed))
+            file.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":
