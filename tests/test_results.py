@@ -204,3 +204,9 @@ def test_every_setting_has_three_seeds_and_every_row_a_commit_and_a_command(scri
             for row in seeds.values():
                 assert row["command"], row["run"]
                 assert re.fullmatch("[0-9a-f]{7,}", row["commit"]), row["run"]
+
+
+def test_every_value_of_a_recorded_term_has_three_seeds(script):
+    lines = script.unified_gradient("margin")[1:]
+    assert [line[0] for line in lines] == ["0.1", "0.2", "0.3", "0.5", "1", "2"]
+    assert {line[-1] for line in lines} == {"3"}
