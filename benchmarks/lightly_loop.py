@@ -135,6 +135,8 @@ def main() -> None:
     file = RESULTS / f"{chosen.name}.json"
     for seed in chosen.seeds:
         rows = json.loads(file.read_text()) if file.exists() else []
+        if any(each["epochs"] != chosen.epochs for each in rows):
+            parser.error(f"{file.name} has runs of another length: give another --name")
         if all(each["seed"] != seed for each in rows):
             rows.append(row(chosen, seed))
             file.write_text(json.dumps(rows, indent=1) + "\n")

@@ -36,9 +36,7 @@ OPTIONS = {
         "max_time": [f"--trainer.max_time={{seconds: {SECONDS:.0f}}}"],
         "max_steps": ["--trainer.max_steps=3"],
     },
-    "optimizer": {
-        name: [f"--model.optimizer.name={name}"] for name in ("adam", "adamw", "sgd", "lars", "muon")
-    },
+    "optimizer": {name: [f"--model.optimizer.name={name}"] for name in ("adam", "adamw", "sgd", "lars")},
     "objective": {
         "InfoNCE": ["--model.objective=InfoNCE", "--model.objective.temperature=Learnable"],
         "MACL": ["--model.objective=MACL"],

@@ -117,7 +117,8 @@ def test_a_finished_sweep_is_evaluated_later_and_under_what_is_missing(stubs, sw
 def test_an_evaluation_that_dies_with_its_sweep_is_done_by_the_next(number, stubs, sweep, tmp_path):
     args = stubs(seconds=1.0)
     process = started(*args, log=tmp_path / "log")
-    until((tmp_path / "trial/x=0/evaluations").exists)
+    first = tmp_path / "trial/x=0/evaluations"
+    until(lambda: first.exists() and first.stat().st_size > 0)  # it exists before it is written
     os.kill(process.pid, number)
     process.join(60)
     assert process.exitcode == (128 + number if number == signal.SIGTERM else -number)
