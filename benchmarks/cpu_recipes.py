@@ -4,9 +4,10 @@
     python benchmarks/cpu_recipes.py --data data --recipes start smaller --seeds 0 1 2
 
 The recipe ``start`` is configs/pretrain/cifar10_narrow.yaml with another number of epochs, and each of the
-others changes one ingredient. A recipe is trained by ``ssl-vision fit`` for as many epochs as take the given
-number of core-seconds, by the measured time of a step at each size of the views. Its accuracy is that of kNN
-(k = 10) on held-out training images. Adds a row for each recipe and seed to
+others changes one or more ingredients. A recipe is trained by ``ssl-vision fit`` for as many epochs as take
+the given number of core-seconds, by the time of a step at each size of the views. That time is measured once
+for each width and batch size, so that recipes with equal steps have equal numbers of epochs. The accuracy is
+that of kNN (k = 10) on held-out training images. Adds a row for each recipe and seed to
 benchmarks/results/cpu_recipes.json as soon as it is finished, and leaves out those that have a row. A stopped
 recipe continues.
 """
@@ -16,7 +17,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,20 +45,21 @@ class Recipe(NamedTuple):
     batch: int = 256
 
 
+SMALLER = ((0.4, 16), (0.3, 24), (0.3, 32))
+SGD = (
+    "--model.optimizer.name=sgd",
+    "--model.optimizer.lr=0.1",
+    "--model.optimizer.weight_decay=5e-4",
+)
+LARGER = "--data.views.scale=[0.2, 1.0]"
 RECIPES = {
     "start": Recipe(),
-    "smaller": Recipe(sizes=((0.4, 16), (0.3, 24), (0.3, 32))),
-    "larger crops": Recipe(("--data.views.scale=[0.2, 1.0]",)),
+    "smaller": Recipe(sizes=SMALLER),
+    "larger crops": Recipe((LARGER,)),
     "temperature 0.2": Recipe(("--model.objective.temperature=0.2",)),
     "learning rate 3e-3": Recipe(("--model.optimizer.lr=3e-3",)),
     "AdamW": Recipe(("--model.optimizer.name=adamw", "--model.optimizer.weight_decay=0.05")),
-    "SGD": Recipe(
-        (
-            "--model.optimizer.name=sgd",
-            "--model.optimizer.lr=0.1",
-            "--model.optimizer.weight_decay=5e-4",
-        )
-    ),
+    "SGD": Recipe(SGD),
     "LARS": Recipe(("--model.optimizer.name=lars", "--model.optimizer.lr=1.0")),
     "Muon": Recipe(("--model.optimizer.name=muon",)),
     "Muon, learning rate 3e-3": Recipe(("--model.optimizer.name=muon", "--model.optimizer.lr=3e-3")),
@@ -71,7 +73,12 @@ RECIPES = {
     "BatchNorm in the whole head": Recipe(("--model.head_batch_norm=all",)),
     "batch size 128": Recipe(batch=128),
     "width 32": Recipe(width=32),
-    "width 32, smaller": Recipe(sizes=((0.4, 16), (0.3, 24), (0.3, 32)), width=32),
+    "width 32, smaller": Recipe(sizes=SMALLER, width=32),
+    "SGD, smaller": Recipe(SGD, SMALLER),
+    "SGD, smaller, larger crops": Recipe((*SGD, LARGER), SMALLER),
+    "SGD, smaller, batch size 128": Recipe(SGD, SMALLER, batch=128),
+    "SGD, smaller, width 24": Recipe(SGD, SMALLER, width=24),
+    "SGD, smaller, width 32": Recipe(SGD, SMALLER, width=32),
 }
 
 
@@ -94,6 +101,16 @@ def step_seconds(recipe: Recipe, size: int) -> float:
         optimizer.zero_grad()
         seconds.append(time.process_time() - start)
     return min(seconds[1:])
+
+
+def steps_of(recipe: Recipe, rows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    """Return the seconds of a step at each size of the views: those of the first row that has them."""
+    known: dict[int, float] = {}
+    for row in rows:
+        if RECIPES[row["recipe"]][2:] == recipe[2:]:
+            for size, seconds in row["step_seconds"].items():
+                known.setdefault(int(size), seconds)
+    return {size: known.get(size) or round(step_seconds(recipe, size), 4) for _, size in recipe.sizes}
 
 
 def schedule(recipe: Recipe, seconds: float, steps: Mapping[int, float]) -> tuple[dict[int, int], int]:
@@ -124,10 +141,12 @@ def options_of(recipe: Recipe, sizes: Mapping[int, int], epochs: int) -> list[st
     ]  # fmt: skip
 
 
-def trained(name: str, chosen: argparse.Namespace, seed: int) -> dict[str, Any]:
+def trained(
+    name: str, chosen: argparse.Namespace, seed: int, rows: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """Train a recipe, or continue it, and return its row."""
     recipe = RECIPES[name]
-    steps = {size: step_seconds(recipe, size) for _, size in recipe.sizes}
+    steps = steps_of(recipe, rows)
     place = f"{name.replace(' ', '_')}-{chosen.seconds:g}-{seed}"
     run = Run(chosen.runs_dir / place)
     if run.folder.config_file.exists():
@@ -144,7 +163,7 @@ def trained(name: str, chosen: argparse.Namespace, seed: int) -> dict[str, Any]:
         "recipe": name,
         "seed": seed,
         "core_seconds": chosen.seconds,
-        "step_seconds": {str(size): round(each, 4) for size, each in steps.items()},
+        "step_seconds": {str(size): each for size, each in steps.items()},
         "epochs": epochs,
         "sizes": sizes,
         "knn_top1": run.last("val/knn_top1"),
@@ -168,7 +187,7 @@ def main() -> None:
             rows = json.loads(FILE.read_text()) if FILE.exists() else []
             key = (name, seed, chosen.seconds)
             if all((each["recipe"], each["seed"], each["core_seconds"]) != key for each in rows):
-                rows.append(trained(name, chosen, seed))
+                rows.append(trained(name, chosen, seed, rows))
                 FILE.write_text(json.dumps(rows, indent=1) + "\n")
 
 
