@@ -29,6 +29,17 @@ def test_one_size_needs_no_resizing(script):
     assert script.schedule(script.RECIPES["start"], 1200.0, {32: 0.5}) == ({}, 12)
 
 
+def test_equal_steps_are_measured_once(script, monkeypatch):
+    monkeypatch.setattr(script, "step_seconds", lambda recipe, size: 9.0)
+    rows = [
+        {"recipe": "width 32", "step_seconds": {"32": 1.6}},
+        {"recipe": "start", "step_seconds": {"32": 0.5}},
+        {"recipe": "smaller", "step_seconds": {"16": 0.1, "24": 0.2, "32": 0.7}},
+    ]
+    assert script.steps_of(script.RECIPES["SGD, smaller"], rows) == {16: 0.1, 24: 0.2, 32: 0.5}
+    assert script.steps_of(script.RECIPES["width 32, smaller"], rows) == {16: 9.0, 24: 9.0, 32: 1.6}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("sizes", [{}, {3: 16, 5: 24}])
 def test_fit_accepts_every_recipe(script, sizes, monkeypatch):
