@@ -87,8 +87,9 @@ def test_a_signal_saves_and_ends_and_the_run_continues(
     assert not difference_of_runs(tmp_path / "run", whole)
 
 
-def test_progressive_resizing_continues(tmp_path):
-    args = ["--data.progressive_resizing={1: 8}", "--trainer.max_epochs=2"]
+@pytest.mark.parametrize("option", ["--data.progressive_resizing={1: 8}", "--model.optimizer.name=muon"])
+def test_a_run_cut_within_an_epoch_continues(tmp_path, option):
+    args = [option, "--trainer.max_epochs=2"]
     assert fit(tmp_path, *args, name="whole") == 0
     assert fit(tmp_path, *args, "--trainer.max_steps=3") == 0
     assert fit(tmp_path, *args, "--ckpt_path=last") == 0
