@@ -7,7 +7,7 @@ Transform, loss and kNN are lightly's, the transform with the options of lightly
 network, its initial weights, optimizer, schedule, batch size, temperature and bfloat16 are those of
 configs/pretrain/cifar10_narrow.yaml. Images are decoded before the first epoch, and views are made in the
 training process, so that one core does all the work. Adds a row for each seed to benchmarks/results/NAME.json
-as soon as it is finished; a seed that has a row is left out.
+as soon as it is finished; a seed that has a row is left out. A stopped seed continues from its last epoch.
 """
 
 import argparse
@@ -63,8 +63,17 @@ def train(chosen: argparse.Namespace, seed: int) -> tuple[SimCLR, float]:
     optimizer = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     steps = chosen.epochs * len(loader)
     scheduler = CosineWarmupScheduler(optimizer, warmup_epochs=0, max_epochs=steps)
-    start = time.process_time()
-    for epoch in range(chosen.epochs):
+    stateful = {"network": network, "optimizer": optimizer, "scheduler": scheduler}
+    seconds, finished = 0.0, 0
+    checkpoint = chosen.runs_dir / f"{chosen.name}-{chosen.epochs}-{seed}.pt"
+    if checkpoint.exists():
+        states = torch.load(checkpoint)
+        for name, each in stateful.items():
+            each.load_state_dict(states[name])
+        torch.set_rng_state(states["random"])
+        seconds, finished = states["seconds"], states["epochs"]
+    for epoch in range(finished, chosen.epochs):
+        start = time.process_time()
         for (first, second), _ in loader:
             with torch.autocast("cpu", torch.bfloat16):
                 loss = criterion(network(first), network(second))
@@ -72,8 +81,14 @@ def train(chosen: argparse.Namespace, seed: int) -> tuple[SimCLR, float]:
             loss.backward()
             optimizer.step()
             scheduler.step()
+        seconds += time.process_time() - start
+        states = {name: each.state_dict() for name, each in stateful.items()}
+        states |= {"random": torch.get_rng_state(), "seconds": seconds, "epochs": epoch + 1}
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(states, checkpoint.with_suffix(".new"))
+        checkpoint.with_suffix(".new").replace(checkpoint)
         print(f"seed {seed}, epoch {epoch + 1}: loss {loss.item():.3f}", flush=True)
-    return model.eval(), time.process_time() - start
+    return model.eval(), seconds
 
 
 def lightly_knn(model: SimCLR, train: CIFAR10, test: CIFAR10) -> float:
@@ -128,6 +143,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="directory of CIFAR-10")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--name", default="lightly_cifar10_narrow", help="file of the rows")
+    parser.add_argument("--runs_dir", type=Path, default=Path("runs/lightly_loop"), help="checkpoints")
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
