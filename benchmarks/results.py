@@ -234,6 +234,26 @@ def unified_gradient(term: str) -> list[list[str]]:
     return lines if groups else []
 
 
+def temperatures(name: str) -> list[list[str]]:
+    """Return the kNN accuracy on held-out training images at each temperature, with the best in bold.
+
+    Args:
+        name: file of rows, one for each objective and temperature.
+    """
+    accuracies = {
+        (row["objective"], row["temperature"]): row["validation"]["knn_top1"] for row in _rows(name)
+    }
+    columns = sorted({temperature for _, temperature in accuracies})
+    lines = [["kNN %", *(f"τ = {temperature:g}" for temperature in columns)]]
+    for objective in sorted({objective for objective, _ in accuracies}):
+        values = [accuracies.get((objective, temperature)) for temperature in columns]
+        best = max(value for value in values if value is not None)
+        cells = [_mean([value], "knn_top1") for value in values]
+        marked = [f"**{cell}**" if value == best else cell for cell, value in zip(cells, values, strict=True)]
+        lines.append([objective, *marked])
+    return lines if accuracies else []
+
+
 def recipes(core_seconds: float) -> list[list[str]]:
     """Return the recipes of cpu_recipes.py that were trained for a time, the most accurate first.
 
@@ -339,6 +359,7 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "linear accuracy by temperature": lambda: _markdown(choosing.temperature_table("InfoNCE", "linear_top1")),
     "kNN accuracy by temperature": lambda: _markdown(choosing.temperature_table("InfoNCE", "knn_top1")),
+    "temperatures of objectives": lambda: _markdown(temperatures("objectives_temperature_cifar10_narrow")),
     "RECLAIM": lambda: _markdown(reclaim(ACCURACIES)),
     "RECLAIM with few labels": lambda: _markdown(reclaim(list(LABEL_SHARES))),
     "recipes for a CPU": lambda: _markdown(recipes(1200)),

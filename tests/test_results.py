@@ -159,6 +159,20 @@ def test_recipes_are_ordered_by_accuracy_beside_the_start(results, tmp_path):
     ]
 
 
+def test_the_best_temperature_of_each_objective_is_in_bold(results, tmp_path):
+    accuracies = [("MACL", 0.1, 0.5), ("MACL", 0.05, 0.6), ("DCL", 0.1, 0.4)]
+    rows = [
+        {"objective": objective, "temperature": temperature, "validation": {"knn_top1": accuracy}}
+        for objective, temperature, accuracy in accuracies
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    assert results.temperatures("rows") == [
+        ["kNN %", "τ = 0.05", "τ = 0.1"],
+        ["DCL", "", "**40.00**"],
+        ["MACL", "**60.00**", "50.00"],
+    ]
+
+
 def test_shortened_curves_keep_first_and_last_points(results, tiny_run, monkeypatch):
     run = Run(tiny_run)
     every = [(step, value) for step, _, value in run.curve("train/loss")]
