@@ -42,7 +42,9 @@ def available(u: Tensor) -> bool:
     """Return True for float32 rows of at most ``MAX_DIM`` dimensions on a device with enough memory."""
     if triton is None or not u.is_cuda or u.dtype != torch.float32 or u.shape[1] > MAX_DIM:
         return False
-    return int(torch.cuda.get_device_properties(u.device).shared_memory_per_block_optin) >= SHARED
+    # an attribute of NVIDIA's GPUs that PyTorch annotates since 2.15
+    shared: int = getattr(torch.cuda.get_device_properties(u.device), "shared_memory_per_block_optin", 0)
+    return shared >= SHARED
 
 
 def fused_logit_margin(u: Tensor, positive: Tensor, tau: Tensor, *, pairs: Pairs) -> Tensor:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from itertools import product
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -262,6 +263,21 @@ assert not fused.available(torch.zeros(4, 2))
 
 def test_rows_on_the_cpu_are_left_to_the_tiles():
     assert not fused.available(torch.zeros(4, 2))
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({}, False),
+        ({"shared_memory_per_block_optin": fused.SHARED - 1}, False),
+        ({"shared_memory_per_block_optin": fused.SHARED}, True),
+    ],
+)
+def test_the_kernels_need_a_device_that_states_enough_shared_memory(monkeypatch, properties, expected):
+    rows = SimpleNamespace(is_cuda=True, dtype=torch.float32, shape=(4, 2), device="cuda")
+    monkeypatch.setattr(fused, "triton", object())
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(**properties))
+    assert fused.available(rows) is expected
 
 
 @pytest.mark.gpu
