@@ -274,6 +274,24 @@ def recipes(core_seconds: float) -> list[list[str]]:
     return lines if groups else []
 
 
+def hour(names: Sequence[str]) -> list[list[str]]:
+    """Return epochs, minutes of one core, and test accuracies of the recipe for an hour and lightly's loop.
+
+    Args:
+        names: files of rows.
+    """
+    lines = [["recipe", "epochs", "minutes", *map(_heading, HOUR_METRICS), "seeds"]]
+    for (method, objective), group in settings(names).items():
+        rows = list(group.values())
+        minutes = fmean(row.get("cpu_seconds") or row["seconds"] for row in rows) / 60
+        accuracies = [
+            _mean([row["test"].get(f"test/{metric}") for row in rows], metric) for metric in HOUR_METRICS
+        ]
+        recipe = f"{method}, {objective}"
+        lines.append([recipe, str(rows[0]["epochs"]), f"{minutes:.0f}", *accuracies, str(len(rows))])
+    return lines
+
+
 def _rows(pattern: str) -> list[Row]:
     return [row for file in sorted(RESULTS.glob(f"{pattern}.json")) for row in json.loads(file.read_text())]
 
@@ -321,7 +339,8 @@ LABEL_SHARES = {
     f"label_shares/{share}% labels/logistic_top1": f"{share} % of the labels"
     for share in (1, 5, 10, 20, 30, 50)
 } | {"label_shares/logistic_top1": "all labels"}
-HEADINGS = LABEL_SHARES | {"knn20/knn_top1": "kNN with k = 20, %"}
+HEADINGS = LABEL_SHARES | {f"knn{k}/knn_top1": f"kNN with k = {k}, %" for k in (10, 20)}
+HOUR, HOUR_METRICS = ("cifar10_cpu", "lightly_cifar10_cpu"), ("knn10/knn_top1", *ACCURACIES)
 UNIFIED_GRADIENT = {"margin": 0.3, "negatives_temperature": 0.05, "ratio": 1.0}
 CONJECTURE_HEADINGS = ("angle gap", "hardest share", "lemma share")
 NARROW = ("methods_cifar10_narrow", "lightly_cifar10_narrow")
@@ -363,6 +382,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "RECLAIM": lambda: _markdown(reclaim(ACCURACIES)),
     "RECLAIM with few labels": lambda: _markdown(reclaim(list(LABEL_SHARES))),
     "recipes for a CPU": lambda: _markdown(recipes(1200)),
+    "an hour on two cores": lambda: _markdown(hour(HOUR)),
     "gradient dissipation": lambda: _markdown(dissipation()),
     "margin of the unified gradient": lambda: _markdown(unified_gradient("margin")),
     "temperature of the unified gradient": lambda: _markdown(unified_gradient("negatives_temperature")),

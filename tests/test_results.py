@@ -159,6 +159,22 @@ def test_recipes_are_ordered_by_accuracy_beside_the_start(results, tmp_path):
     ]
 
 
+def test_the_hour_is_shown_in_minutes_of_one_core(results, tmp_path):
+    def row(method, seed, accuracy, **time):
+        test = {"test/knn10/knn_top1": accuracy, "test/knn_top1": 0.5}
+        return {"method": method, "objective": "InfoNCE", "seed": seed, "epochs": 9, "test": test} | time
+
+    rows = [row("SimCLR", 0, 0.7, seconds=60.0), row("SimCLR", 1, 0.8, seconds=180.0)]
+    (tmp_path / "ours.json").write_text(json.dumps(rows))
+    (tmp_path / "lightly.json").write_text(json.dumps([row("lightly", 0, 0.6, cpu_seconds=240.0)]))
+    head, *lines = results.hour(["ours", "lightly"])
+    assert head == ["recipe", "epochs", "minutes", "kNN with k = 10, %", "kNN %", "linear %", "seeds"]
+    assert lines == [
+        ["SimCLR, InfoNCE", "9", "2", "75.00 ± 7.07", "50.00 ± 0.00", "", "2"],
+        ["lightly, InfoNCE", "9", "4", "60.00", "50.00", "", "1"],
+    ]
+
+
 def test_the_best_temperature_of_each_objective_is_in_bold(results, tmp_path):
     accuracies = [("MACL", 0.1, 0.5), ("MACL", 0.05, 0.6), ("DCL", 0.1, 0.4)]
     rows = [
