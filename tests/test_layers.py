@@ -119,6 +119,7 @@ ATTRIBUTES_BY_NAME = {
     "data/loading/worker_processes.py": "sched_getaffinity, of some systems",
     "cli/doctor/hardware.py": "sched_getaffinity, of some systems",
     "cli/doctor/packages.py": "FAISS's version and GPUs, of some builds",
+    "objectives/fused.py": "the shared memory of a block, of some GPUs",
     "evaluation/heap.py": "mallopt, of some C libraries",
     "sweeps/machines.py": "sched_getaffinity, of some systems",
     "metrics/neighbours.py": "FAISS's index and GPU resources, of some builds",

@@ -21,7 +21,8 @@ HOSTILE = {
     "merge keys": (MERGES, "contains itself, or more than 10000 values"),
     "itself": ("a: &a {b: *a}", "contains itself, or more than 10000 values"),
     "many values": (f"[{'1,' * 20_000}1]", "contains itself, or more than 10000 values"),
-    "brackets": ("[" * 100_000, "nested more than 50 deep"),
+    # PyYAML 6.0.4 refuses it while it looks ahead for a key
+    "brackets": ("[" * 100_000, "(nested more than 50 deep|line 1: exceeded maximum nesting depth)"),
     "braces": ("{a: " * 100_000, "nested more than 50 deep"),
     "indentation": ("".join(f"{' ' * n}a:\n" for n in range(1000)), "nested more than 50 deep"),
     "aliases of aliases": (CHAIN, "nested more than 50 deep"),
