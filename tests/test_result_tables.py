@@ -1,0 +1,193 @@
+"""Tables of results have means over seeds, and the committed rows have three seeds each."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from statistics import fmean, stdev
+
+import pytest
+from scipy import stats
+
+FILE = Path(__file__).parent.parent / "benchmarks" / "tables.py"
+
+
+@pytest.fixture
+def committed(monkeypatch):
+    """The module with the committed rows."""
+    monkeypatch.syspath_prepend(FILE.parent)
+    spec = importlib.util.spec_from_file_location("tables", FILE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def tables(committed, monkeypatch, tmp_path):
+    """The module with the rows that a test writes."""
+    monkeypatch.setattr(committed, "RESULTS", tmp_path)
+    return committed
+
+
+@pytest.fixture
+def rows(tables, tmp_path):
+    def write(**accuracies):
+        every = [
+            {"method": "SimCLR", "objective": objective, "seed": seed, "test": {"test/knn_top1": value}}
+            for objective, values in accuracies.items()
+            for seed, value in enumerate(values)
+        ]
+        (tmp_path / "rows.json").write_text(json.dumps(every))
+
+    return write
+
+
+def test_means_are_over_seeds(tables, rows):
+    macl = [0.5, 0.52, 0.57]
+    rows(MACL=macl, DCL=[0.4])
+    mean, deviation = 100 * fmean(macl), 100 * stdev(macl)
+    assert tables.means(["rows"], ["knn_top1", "rankme"]).splitlines() == [
+        "| method | objective | kNN % | RankMe | seeds |",
+        "|---|---|---|---|---|",
+        "| SimCLR | DCL | 40.00 |  | 1 |",
+        f"| SimCLR | MACL | {mean:.2f} ± {deviation:.2f} |  | 3 |",
+    ]
+
+
+def test_differences_are_paired_by_seed(tables, rows):
+    dcl, macl = [0.40, 0.44, 0.41, 0.30], [0.39, 0.42, 0.38]
+    rows(MACL=macl, DCL=dcl)
+    test = stats.ttest_rel([100 * value for value in dcl[:3]], [100 * value for value in macl])
+    low, high = test.confidence_interval()
+    pairs = [(("SimCLR", "DCL"), ("SimCLR", "MACL")), (("SimCLR", "MACL"), ("SimCLR", "DCL"))]
+    *_, first, second = tables.differences("rows", pairs, "knn_top1").splitlines()
+    assert first.startswith(
+        f"| SimCLR, DCL | SimCLR, MACL | +2.00 | −{-low:.2f} to +{high:.2f} | {2 * test.pvalue:.2g} |"
+    )
+    assert second.startswith("| SimCLR, MACL | SimCLR, DCL | −2.00 |")
+    with_another = [*pairs, (("SimCLR", "MACL"), ("SimCLR", "InfoNCE"))]
+    assert tables.differences("rows", with_another, "knn_top1") == tables.differences(
+        "rows", pairs, "knn_top1"
+    )
+
+
+def test_reclaims_runs_are_grouped_by_negatives_and_weight(tables, tmp_path):
+    def row(negatives, nearest, weight, *values):
+        test = {"test/knn_top1": values[0], "test/label_shares/1% labels/logistic_top1": values[-1]}
+        return {"negatives": negatives, "nearest": nearest, "weight": weight, "test": test}
+
+    rows = [row("nearest", 100, 0.1, 0.5), row("nearest", 100, 0.1, 0.6), row("nearest", 10, 0.1, 0.4)]
+    (tmp_path / "reclaim_k.json").write_text(json.dumps(rows))
+    rows = [row("random", 100, 0.1, 0.3), row("nearest", 100, 0.0, 0.2, 0.1)]
+    (tmp_path / "reclaim_weight.json").write_text(json.dumps(rows))
+    assert tables.reclaim(["knn_top1", next(iter(tables.LABEL_SHARES))]) == [
+        ["negatives of RECLAIM", "λ", "kNN %", "1 % of the labels", "seeds"],
+        ["none", "0", "20.00", "10.00", "1"],
+        ["10 nearest", "0.1", "40.00", "40.00", "1"],
+        ["100 nearest", "0.1", "55.00 ± 7.07", "55.00 ± 7.07", "2"],
+        ["random", "0.1", "30.00", "30.00", "1"],
+    ]
+
+
+def test_dissipation_is_the_loss_after_the_best_validation(tables, tmp_path):
+    rows = [
+        {"objective": "DCL", "curves": {"val/knn_top1": [[1, 0.3], [2, best], [3, 0.4]]}}
+        for best in (0.5, 0.46)
+    ]
+    rows[0]["curves"]["gradient/alignment_norm"] = [[1, 1.0], [2, 3.0], [3, 2.0]]
+    (tmp_path / "gradient_dissipation.json").write_text(json.dumps(rows[:1]))
+    (_, line) = tables.dissipation()
+    assert line == ["DCL", "50.00", "40.00", "10.00", "1.000 to 2.000", "", "1"]
+    (tmp_path / "gradient_dissipation.json").write_text(json.dumps(rows))
+    assert tables.dissipation()[1][3:6] == [f"8.00 ± {stdev([10, 6]):.2f}", "", ""]
+
+
+def test_the_terms_of_the_unified_gradient_are_varied_one_at_a_time(tables, tmp_path):
+    def row(accuracy, measured, **terms):
+        curves = {metric: [[1, 0.0], [2, measured]] for metric in tables.CONJECTURES}
+        return {**tables.UNIFIED_GRADIENT, **terms, "test": {"test/knn_top1": accuracy}, "curves": curves}
+
+    rows = [row(0.4, 0.1), row(0.5, 0.2), row(0.3, 0.5, margin=2.0)]
+    (tmp_path / "unified_gradient_margin.json").write_text(json.dumps(rows))
+    (tmp_path / "unified_gradient_ratio.json").write_text(json.dumps([row(0.6, 1.0, ratio=4.0)]))
+    head, *lines = tables.unified_gradient("ratio")
+    assert head == ["ratio", "kNN %", "linear %", "angle gap", "hardest share", "lemma share", "seeds"]
+    assert lines == [
+        ["1", "45.00 ± 7.07", "", "0.150", "0.150", "0.150", "2"],
+        ["4", "60.00", "", "1.000", "1.000", "1.000", "1"],
+    ]
+    assert [line[0] for line in tables.unified_gradient("margin")] == ["margin", "0.3", "2"]
+
+
+def test_recipes_are_ordered_by_accuracy_beside_the_start(tables, tmp_path):
+    rows = [
+        {"recipe": recipe, "core_seconds": seconds, "epochs": epochs, "knn_top1": accuracy}
+        for recipe, seconds, epochs, accuracy in (
+            ("start", 60, 3, 0.5), ("LARS", 60, 3, 0.45), ("smaller", 60, 6, 0.52), ("LARS", 600, 30, 0.9),
+        )
+    ]  # fmt: skip
+    (tmp_path / "cpu_recipes.json").write_text(json.dumps(rows))
+    assert tables.recipes(60)[1:] == [
+        ["smaller", "6", "52.00", "+2.00", "1"],
+        ["start", "3", "50.00", "", "1"],
+        ["LARS", "3", "45.00", "−5.00", "1"],
+    ]
+
+
+def test_the_hour_is_shown_in_minutes_of_one_core(tables, tmp_path):
+    def row(method, seed, accuracy, **time):
+        test = {"test/knn10/knn_top1": accuracy, "test/knn_top1": 0.5}
+        return {"method": method, "objective": "InfoNCE", "seed": seed, "epochs": 9, "test": test} | time
+
+    rows = [row("SimCLR", 0, 0.7, seconds=60.0), row("SimCLR", 1, 0.8, seconds=180.0)]
+    (tmp_path / "ours.json").write_text(json.dumps(rows))
+    (tmp_path / "lightly.json").write_text(json.dumps([row("lightly", 0, 0.6, cpu_seconds=240.0)]))
+    head, *lines = tables.hour(["ours", "lightly"])
+    assert head == ["recipe", "epochs", "minutes", "kNN with k = 10, %", "kNN %", "linear %", "seeds"]
+    assert lines == [
+        ["SimCLR, InfoNCE", "9", "2", "75.00 ± 7.07", "50.00 ± 0.00", "", "2"],
+        ["lightly, InfoNCE", "9", "4", "60.00", "50.00", "", "1"],
+    ]
+
+
+def test_the_best_temperature_of_each_objective_is_in_bold(tables, tmp_path):
+    accuracies = [("MACL", 0.1, 0.5), ("MACL", 0.05, 0.6), ("DCL", 0.1, 0.4)]
+    rows = [
+        {"objective": objective, "temperature": temperature, "validation": {"knn_top1": accuracy}}
+        for objective, temperature, accuracy in accuracies
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    assert tables.temperatures("rows") == [
+        ["kNN %", "τ = 0.05", "τ = 0.1"],
+        ["DCL", "", "**40.00**"],
+        ["MACL", "**60.00**", "50.00"],
+    ]
+
+
+def test_few_labels_are_those_of_the_demo(committed):
+    record = json.loads((committed.RESULTS / "demo.json").read_text())
+    values = [
+        row["value"]
+        for run in record["runs"]
+        for row in run["rows"]
+        if (row["features"], row["metric"], row.get("labels")) == ("pixels", "linear_top1", "1%")
+    ]
+    assert len(values) == 3
+    mean, deviation = 100 * fmean(values), 100 * stdev(values)
+    pixels = committed.few_labels().splitlines()[-1]
+    assert pixels.startswith(f"| raw pixels | {mean:.2f} ± {deviation:.2f} |")
+
+
+def test_every_setting_has_three_seeds_and_every_row_a_commit_and_a_command(committed):
+    for name in (*committed.NARROW, committed.OBJECTIVES, committed.STL10):
+        for setting, seeds in committed.settings([name]).items():
+            assert len(seeds) >= 3, setting
+            for row in seeds.values():
+                assert row["command"], row["run"]
+                assert re.fullmatch("[0-9a-f]{7,}", row["commit"]), row["run"]
+
+
+def test_every_value_of_a_recorded_term_has_three_seeds(committed):
+    lines = committed.unified_gradient("margin")[1:]
+    assert [line[0] for line in lines] == ["0.1", "0.2", "0.3", "0.5", "1", "2"]
+    assert {line[-1] for line in lines} == {"3"}
