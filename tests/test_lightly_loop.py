@@ -1,0 +1,61 @@
+"""lightly's loop continues a stopped seed with the same result."""
+
+import importlib.util
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.testing import assert_close
+
+FILE = Path(__file__).parent.parent / "benchmarks" / "lightly_loop.py"
+
+
+class Images:
+    """Eight images of noise, in place of CIFAR-10."""
+
+    def __init__(self, root, train, transform):
+        self.transform = transform
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        pixels = np.random.default_rng(index).integers(0, 256, (32, 32, 3), np.uint8)
+        return self.transform(Image.fromarray(pixels)), 0
+
+
+@pytest.fixture
+def lightly_loop(monkeypatch):
+    monkeypatch.syspath_prepend(FILE.parent)
+    spec = importlib.util.spec_from_file_location("lightly_loop", FILE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "CIFAR10", Images)
+    return module
+
+
+def test_a_stopped_seed_ends_with_the_same_weights(lightly_loop, monkeypatch, tmp_path):
+    def options(folder):
+        return Namespace(data=tmp_path, batch=4, width=4, epochs=2, runs_dir=tmp_path / folder, name="rows")
+
+    epochs = []
+
+    def stop(line, flush):
+        epochs.append(line.partition(":")[0])
+        if len(epochs) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(lightly_loop, "print", stop, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        lightly_loop.train(options("stopped"), seed=3)
+    continued, seconds = lightly_loop.train(options("stopped"), seed=3)
+    assert epochs == ["seed 3, epoch 1", "seed 3, epoch 2"]
+    stopped_at = torch.load(tmp_path / "stopped" / "rows-2-3.pt")
+    assert stopped_at["epochs"] == 2
+    assert stopped_at["seconds"] == seconds
+    whole, _ = lightly_loop.train(options("whole"), seed=3)
+    assert len(epochs) == 4
+    assert_close(continued.state_dict(), whole.state_dict(), rtol=0, atol=0)
