@@ -45,7 +45,7 @@ SETTINGS = {
     "precision": "trainer.precision",
     "k": "metrics.k",
 }
-CURVES = ("val/knn_top1", *NORMS, *CONJECTURES)
+CURVES = ("val/knn_top1", "train/alignment", *NORMS, *CONJECTURES)
 _POINTS = 10
 RANKS = ("effective_rank", "lidar")
 """Metrics that validation measures with ``--metrics.extended true``."""

@@ -137,7 +137,7 @@ def unified_gradient(term: str) -> list[list[str]]:
     for row in _rows("unified_gradient_*"):
         if all(row[other] == value for other, value in UNIFIED_GRADIENT.items() if other != term):
             groups[row[term]].append(row)
-    lines = [[term.replace("_", " "), *map(_heading, ACCURACIES), *CONJECTURE_HEADINGS, "seeds"]]
+    lines = [[term.removeprefix("negatives_"), *map(_heading, ACCURACIES), *CONJECTURE_HEADINGS, "seeds"]]
     for value, rows in sorted(groups.items()):
         accuracies = [
             _mean([row["test"].get(f"test/{metric}") for row in rows], metric) for metric in ACCURACIES
@@ -265,6 +265,7 @@ NARROW_PAIRS = [
     (("SimCo", INFO), ("MoCo", INFO)),
 ]
 OBJECTIVES, STL10 = "objectives_cifar10_narrow", "objectives_stl10"
+OBJECTIVES_AND_LIGHTLY = (OBJECTIVES, "lightly_objectives_cifar10")
 OBJECTIVE_PAIRS = [
     (("SimCLR", first), ("SimCLR", second))
     for first, second in ((DUAL, INFO), ("DCL", INFO), ("MACL", INFO), ("MACL", "DCL"))
@@ -273,8 +274,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "few labels": few_labels,
     "accuracy of methods": lambda: means(NARROW, ACCURACIES),
     "geometry of methods": lambda: means(NARROW, GEOMETRY),
-    "accuracy of objectives": lambda: means([OBJECTIVES], ("knn_top1", "knn20/knn_top1", "linear_top1")),
-    "geometry of objectives": lambda: means([OBJECTIVES], GEOMETRY),
+    "accuracy of objectives": lambda: means(
+        OBJECTIVES_AND_LIGHTLY, ("knn_top1", "knn20/knn_top1", "linear_top1")
+    ),
+    "geometry of objectives": lambda: means(OBJECTIVES_AND_LIGHTLY, GEOMETRY),
     "differences of objectives by kNN accuracy": lambda: differences(OBJECTIVES, OBJECTIVE_PAIRS, "knn_top1"),
     "differences of objectives by linear accuracy": lambda: differences(
         OBJECTIVES, OBJECTIVE_PAIRS, "linear_top1"

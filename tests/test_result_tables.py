@@ -179,7 +179,7 @@ def test_few_labels_are_those_of_the_demo(committed):
 
 
 def test_every_setting_has_three_seeds_and_every_row_a_commit_and_a_command(committed):
-    for name in (*committed.NARROW, committed.OBJECTIVES, committed.STL10):
+    for name in (*committed.NARROW, *committed.OBJECTIVES_AND_LIGHTLY, committed.STL10):
         for setting, seeds in committed.settings([name]).items():
             assert len(seeds) >= 3, setting
             for row in seeds.values():
@@ -187,7 +187,15 @@ def test_every_setting_has_three_seeds_and_every_row_a_commit_and_a_command(comm
                 assert re.fullmatch("[0-9a-f]{7,}", row["commit"]), row["run"]
 
 
-def test_every_value_of_a_recorded_term_has_three_seeds(committed):
-    lines = committed.unified_gradient("margin")[1:]
-    assert [line[0] for line in lines] == ["0.1", "0.2", "0.3", "0.5", "1", "2"]
+@pytest.mark.parametrize(
+    ("term", "values"),
+    [
+        ("margin", ["0.1", "0.2", "0.3", "0.5", "1", "2"]),
+        ("negatives_temperature", ["0.01", "0.03", "0.05", "0.1", "0.3", "1"]),
+        ("ratio", ["0.25", "0.5", "1", "1.5", "2", "4"]),
+    ],
+)
+def test_every_value_of_a_recorded_term_has_three_seeds(committed, term, values):
+    lines = committed.unified_gradient(term)[1:]
+    assert [line[0] for line in lines] == values
     assert {line[-1] for line in lines} == {"3"}
