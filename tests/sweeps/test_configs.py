@@ -30,6 +30,7 @@ COUNTS = {
     "moco_objectives": 36,
     "moco_objectives_digits": 16,
     "objective_temperature_batch": 32,
+    "objectives_best_temperature_cifar10_narrow": 12,
     "objectives_cifar10_narrow": 12,
     "objectives_digits": 15,
     "objectives_stl10": 12,
