@@ -1,6 +1,5 @@
 """Base class of the methods: encoder, projection head, objective, optimizer and the steps of training."""
 
-import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -18,31 +17,27 @@ from ssl_vision.data.images import Batch
 from ssl_vision.data.loading.loader import Batches
 from ssl_vision.data.module import ImageData
 from ssl_vision.descriptions import describe
-from ssl_vision.encoders import (
-    MOST_PARAMETERS,
-    Encoder,
-    ResNet,
-    Timm,
-    as_encoder,
-    build,
-    floating_dtype,
-    measure_num_features,
-)
+from ssl_vision.encoders import Encoder, ResNet, as_encoder, build, floating_dtype
 from ssl_vision.errors import InputError
+from ssl_vision.methods.checks import (
+    check_images,
+    check_shapes,
+    check_sizes,
+    checked_encoder,
+    checked_loss,
+    checked_objective,
+)
 from ssl_vision.methods.cuda_graph import GraphedTraining, check_graph
 from ssl_vision.methods.optimizer import OptimizerRule
 from ssl_vision.methods.outputs import Layers, View
 from ssl_vision.methods.parameter_groups import freeze
 from ssl_vision.methods.projection import HeadBatchNorm, projection_head
-from ssl_vision.objectives import Contrastive, InfoNCE, Objective, as_objective, in_chunks
+from ssl_vision.objectives import Contrastive, InfoNCE, Objective, in_chunks
 from ssl_vision.objectives.gather import equal_shares
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
 
 _ADAM = OptimizerRule()
-
-_LARGEST = 2**20
-"""Maximum width of a layer of the projection head, and maximum number of images in a chunk."""
 
 describe(
     "train/loss",
@@ -150,12 +145,7 @@ class Method(pl.LightningModule, ABC):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        sizes = {"hidden_dim": hidden_dim, "output_dim": output_dim, "chunk_size": chunk_size}
-        for name, size in sizes.items():
-            if size is not None and size < 1:
-                raise InputError(f"{name} must be 1 or more, not {size}")
-            if size is not None and size > _LARGEST:
-                raise InputError(f"{name} must be {_LARGEST} or less, not {size}")
+        check_sizes(hidden_dim=hidden_dim, output_dim=output_dim, chunk_size=chunk_size)
         if head_batch_norm not in get_args(HeadBatchNorm):
             raise InputError(f"head_batch_norm must be none, hidden or all, not {head_batch_norm}")
         if bn not in ("joint", "per_view"):
@@ -175,9 +165,12 @@ class Method(pl.LightningModule, ABC):
         self._equal_shares = False
         self._lr: float | Tensor = 0.0
         self.objective = InfoNCE() if objective is None else objective
-        self._contracts = (self._checked_objective(self.objective),)  # a tuple, so that it is no submodule
+        contract = checked_objective(
+            self.objective, method=type(self).__name__, available=self.available_inputs
+        )
+        self._contracts = (contract,)  # a tuple, so that it is no submodule
         with self.seeded():
-            self.backbone = _checked_encoder(as_encoder(build(encoder)))
+            self.backbone = checked_encoder(as_encoder(build(encoder)))
             self.head = projection_head(self.backbone.num_features, hidden_dim, output_dim, head_batch_norm)
         self._shallow_features = self._measured_shallow() if self._needs_shallow else 0
         self._hidden_layers = 2 if head_batch_norm == "none" else 3  # first ones of the head, up to the ReLU
@@ -299,7 +292,9 @@ class Method(pl.LightningModule, ABC):
         """Run `loss`, or replay its CUDA graph."""
         if self._graphed is None:
             with equal_shares(self._equal_shares):
-                return self._checked_loss(self.loss(batch))
+                return checked_loss(
+                    self.loss(batch), method=type(self).__name__, objective=type(self.objective).__name__
+                )
         loss = self._graphed(batch)
         self.after_update()
         progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
@@ -339,7 +334,8 @@ class Method(pl.LightningModule, ABC):
             return
         freeze(self, self.optimizer_rule.freeze)
         self._prepare_objective()
-        self._check_image_size()
+        if self._data is not None:
+            check_images(self.backbone, self._data)
         if self.cuda_graph:
             self._check_graph()
         if self.compile_mode is not None:
@@ -355,20 +351,7 @@ class Method(pl.LightningModule, ABC):
         Raises:
             InputError: a shape differs, such as that of a memory bank if the number of images has changed.
         """
-        own = self.state_dict()
-        for name, stored in checkpoint["state_dict"].items():
-            if name in own and own[name].shape != stored.shape:
-                memory = name.startswith("objective.") and len(own[name]) != len(stored)
-                raise InputError(
-                    f"the checkpoint's {name} has shape {tuple(stored.shape)}, the model's "
-                    f"{tuple(own[name].shape)}: "
-                    + (
-                        "train on as many images as before"
-                        if memory
-                        else "give the encoder and the sizes with which it was trained, as in "
-                        f"{type(self).__name__}.load_from_checkpoint(FILE, encoder=…)"
-                    )
-                )
+        check_shapes(checkpoint["state_dict"], self.state_dict(), method=type(self).__name__)
 
     def on_train_start(self) -> None:
         """Prepare the CUDA graph, and the objective of a run that continues within an epoch."""
@@ -424,18 +407,6 @@ class Method(pl.LightningModule, ABC):
             self.log("train/loss", loss.cpu(), batch_size=len(batch.images), prog_bar=True)
             self.log("train/lr", torch.as_tensor(self._lr, dtype=torch.float64))
 
-    def _checked_loss(self, loss: Tensor) -> Tensor:
-        """Check that a loss can be trained with.
-
-        Raises:
-            InputError: the loss is not a scalar, or does not depend on the weights.
-        """
-        if loss.numel() == 1 and loss.requires_grad:
-            return loss
-        problem = "has no gradient" if loss.numel() == 1 else f"has shape {tuple(loss.shape)}"
-        names = f"{type(self).__name__} with {type(self.objective).__name__}"
-        raise InputError(f"the loss of {names} {problem}: it must be a scalar that depends on the embeddings")
-
     @property
     def _contract(self) -> Objective:
         return self._contracts[0]
@@ -489,25 +460,6 @@ class Method(pl.LightningModule, ABC):
         first, second = (self.embed(half, self.backbone, self.head).tensors() for half in views.chunk(2))
         return tuple(half for pair in zip(first, second, strict=True) for half in pair)
 
-    def _checked_objective(self, module: nn.Module) -> Objective:
-        """Check the objective, and return it as an `Objective`.
-
-        Raises:
-            InputError: the module does not accept two embeddings, or requires inputs that the method does not
-                have.
-        """
-        objective, name = as_objective(module), type(module).__name__
-        if missing := set(objective.required_inputs) - self.available_inputs:
-            needed = ", ".join(sorted(missing))
-            raise InputError(f"{name} needs {needed}, which {type(self).__name__} does not have")
-        try:
-            inspect.signature(module.forward).bind(0, 0, **dict.fromkeys(objective.required_inputs))
-        except TypeError as error:
-            raise InputError(
-                f"{name} is not an objective: its forward does not accept the embeddings of two views"
-            ) from error
-        return objective
-
     def _prepare_objective(self) -> None:
         data = self._data
         try:
@@ -533,32 +485,6 @@ class Method(pl.LightningModule, ABC):
                 f"model.objective {type(self.objective).__name__} needs the encoder's feature maps: {error}"
             ) from error
 
-    def _check_image_size(self) -> None:
-        """Check that the encoder accepts images of the size and the number of channels of the views.
-
-        Raises:
-            InputError: the encoder does not accept them.
-        """
-        if self._data is None:
-            return
-        size, channels = self._data.views.size, self._data.views.channels
-        if channels != self.backbone.in_channels:
-            raise InputError(
-                f"views.mean has {channels} numbers, but the encoder has {self.backbone.in_channels} "
-                f"channels: set --model.encoder.in_channels {channels}"
-            )
-        try:
-            measure_num_features(self.backbone, size, channels)
-        except ValueError as error:
-            fixed = isinstance(self.backbone, Timm) and "match model" in str(error)
-            advice = f"; add --model.encoder.img_size {size}" if fixed else ""
-            raise InputError(f"data.views.size {size}: {error}{advice}") from error
-        for smaller in self._data.progressive_resizing.values():
-            try:
-                measure_num_features(self.backbone, smaller, channels)
-            except ValueError as error:
-                raise InputError(f"data.progressive_resizing to {smaller}: {error}") from error
-
     def _check_graph(self) -> None:
         reads_indices = "indices" in self._contract.required_inputs
         check_graph(
@@ -568,14 +494,3 @@ class Method(pl.LightningModule, ABC):
             objective=type(self.objective).__name__ if reads_indices else None,
             optimizer=self.optimizer_rule.name,
         )
-
-
-def _checked_encoder(encoder: Encoder) -> Encoder:
-    """Check the number of parameters of the encoder, and return it.
-
-    Raises:
-        InputError: the encoder has more than 2³⁰ parameters.
-    """
-    if (count := sum(parameter.numel() for parameter in encoder.parameters())) > MOST_PARAMETERS:
-        raise InputError(f"the encoder has {count:.1e} parameters, over {MOST_PARAMETERS:.1e}")
-    return encoder
