@@ -83,7 +83,7 @@ def trust_table(accuracy: str, augmentation: Augmentation = "different") -> list
     """Return a table with a line for each metric, and two columns for each data set."""
     found = {(each.metric, each.data): each for each in measured(accuracy, augmentation)}
     names = list(dict.fromkeys(data for _, data in found))
-    lines = [["chosen by", *(head for name in names for head in (f"{name}: Spearman", "regret"))]]
+    lines = [["chosen by", *(head for name in names for head in (f"{name}: Spearman", f"{name}: regret"))]]
     for metric in METRICS:
         lines.append([_title(metric)])
         for name in names:
@@ -127,9 +127,8 @@ def sensitivity_table() -> list[list[str]]:
     file = RESULTS / "sensitivity.json"
     rows = json.loads(file.read_text())["rows"] if file.exists() else []
     temperatures = list(rows[0]["values"]) if rows else []
-    lines = [
-        ["layer", "images", "pairs", *(f"τ = {each}" for each in temperatures), "Spearman", "same order"]
-    ]
+    compared = ["Spearman with the paper", "same order as the paper"]
+    lines = [["layer", "images", "pairs", *(f"τ = {each}" for each in temperatures), *compared]]
     for row in sorted(rows, key=lambda row: -2.0 if row["spearman"] is None else -row["spearman"]):
         rho = row["spearman"]
         end = ["", ""] if rho is None else [f"{rho:.2f}".replace("-", "−"), "yes" if rho > 0.999 else "no"]

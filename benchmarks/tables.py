@@ -157,7 +157,7 @@ def temperatures(name: str) -> list[list[str]]:
         (row["objective"], row["temperature"]): row["validation"]["knn_top1"] for row in _rows(name)
     }
     columns = sorted({temperature for _, temperature in accuracies})
-    lines = [["kNN %", *(f"τ = {temperature:g}" for temperature in columns)]]
+    lines = [["objective", *(f"τ = {temperature:g}" for temperature in columns)]]
     for objective in sorted({objective for objective, _ in accuracies}):
         values = [accuracies.get((objective, temperature)) for temperature in columns]
         best = max(value for value in values if value is not None)
@@ -178,7 +178,7 @@ def recipes(core_seconds: float) -> list[list[str]]:
         if row["core_seconds"] == core_seconds:
             groups[row["recipe"]].append(row)
     means = {name: fmean(row["knn_top1"] for row in rows) for name, rows in groups.items()}
-    lines = [["recipe", "epochs", "kNN with k = 10, %", "difference from start", "seeds"]]
+    lines = [["recipe", "epochs", "kNN (k = 10) %", "difference from start", "seeds"]]
     for name, accuracy in sorted(means.items(), key=lambda item: -item[1]):
         values = [row["knn_top1"] for row in groups[name]]
         difference = f"{100 * (accuracy - means['start']):+.2f}".replace("-", "−") if name != "start" else ""
@@ -252,7 +252,7 @@ LABEL_SHARES = {
     f"label_shares/{share}% labels/logistic_top1": f"{share} % of the labels"
     for share in (1, 5, 10, 20, 30, 50)
 } | {"label_shares/logistic_top1": "all labels"}
-HEADINGS = LABEL_SHARES | {f"knn{k}/knn_top1": f"kNN with k = {k}, %" for k in (10, 20)}
+HEADINGS = LABEL_SHARES | {f"knn{k}/knn_top1": f"kNN (k = {k}) %" for k in (10, 20)}
 HOUR, HOUR_METRICS = ("cifar10_cpu", "lightly_cifar10_cpu"), ("knn10/knn_top1", *ACCURACIES)
 UNIFIED_GRADIENT = {"margin": 0.3, "negatives_temperature": 0.05, "ratio": 1.0}
 CONJECTURE_HEADINGS = ("angle gap", "hardest share", "lemma share")

@@ -74,12 +74,12 @@ def test_runs_that_tie_lose_their_mean(choosing):
 
 def test_tables_have_a_line_for_each_metric_and_temperature(choosing, recorded):
     table = {line[0]: line[1:] for line in choosing.trust_table("linear_top1")}
-    assert table["chosen by"] == ["CIFAR10: Spearman", "regret"]
+    assert table["chosen by"] == ["CIFAR10: Spearman", "CIFAR10: regret"]
     assert table["RankMe"][1] == "4.00"
     assert table["LiDAR"] == ["", ""]
     assert table["chance"][1] == f"{100 * (0.48 - math.fsum(recorded) / 12):.2f}"
     other = {line[0]: line[1:] for line in choosing.trust_table("knn_top1")}
-    assert other["chosen by"] == ["CIFAR10: Spearman", "regret", "STL10: Spearman", "regret"]
+    assert other["chosen by"] == ["CIFAR10: Spearman", "CIFAR10: regret", "STL10: Spearman", "STL10: regret"]
     assert (other["RankMe"][1], other["RankMe"][3]) == ("4.00", "2.00")
     assert float(other["chance"][1]) == pytest.approx(2 * float(other["chance"][3]), abs=0.02)
     first, second = (100 * sum(recorded[start : start + 6 : 2]) / 3 for start in (1, 7))

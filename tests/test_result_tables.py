@@ -143,7 +143,7 @@ def test_the_hour_is_shown_in_minutes_of_one_core(tables, tmp_path):
     (tmp_path / "ours.json").write_text(json.dumps(rows))
     (tmp_path / "lightly.json").write_text(json.dumps([row("lightly", 0, 0.6, cpu_seconds=240.0)]))
     head, *lines = tables.hour(["ours", "lightly"])
-    assert head == ["recipe", "epochs", "minutes", "kNN with k = 10, %", "kNN %", "linear %", "seeds"]
+    assert head == ["recipe", "epochs", "minutes", "kNN (k = 10) %", "kNN %", "linear %", "seeds"]
     assert lines == [
         ["SimCLR, InfoNCE", "9", "2", "75.00 ± 7.07", "50.00 ± 0.00", "", "2"],
         ["lightly, InfoNCE", "9", "4", "60.00", "50.00", "", "1"],
@@ -158,7 +158,7 @@ def test_the_best_temperature_of_each_objective_is_in_bold(tables, tmp_path):
     ]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     assert tables.temperatures("rows") == [
-        ["kNN %", "τ = 0.05", "τ = 0.1"],
+        ["objective", "τ = 0.05", "τ = 0.1"],
         ["DCL", "", "**40.00**"],
         ["MACL", "**60.00**", "50.00"],
     ]
