@@ -16,6 +16,8 @@ from ssl_vision.descriptions import description_of
 NORMS = ("gradient/alignment_norm", "gradient/uniformity_norm")
 CONJECTURES = ("gradient/angle_gap", "gradient/hardest_share", "gradient/lemma_share")
 """Measurements for Conjectures 1 to 3 of the paper on the unified gradient."""
+CRITIC = ("train/critic_gap", "train/same_class_share")
+"""Measurements of RECLAIM's critic and negatives."""
 ACCURACIES = ("knn_top1", "linear_top1")
 GEOMETRY = ("alignment", "uniformity", "tolerance", "sensitivity", "rankme")
 
@@ -88,20 +90,22 @@ def few_labels() -> str:
     return _markdown(lines)
 
 
-def reclaim(metrics: Sequence[str]) -> list[list[str]]:
+def reclaim(metrics: Sequence[str], curves: Sequence[str] = ()) -> list[list[str]]:
     """Return means over seeds for each kind and number of negatives and weight λ of RECLAIM.
 
     Args:
         metrics: names below ``test/``, which are the columns.
+        curves: logged metrics whose last values are further columns.
     """
     groups: dict[tuple[str, str, float], list[Row]] = defaultdict(list)
     for row in _rows("reclaim_*"):
         kind = f"{row['nearest']} nearest" if row["negatives"] == "nearest" else row["negatives"]
         groups["none" if row["weight"] == 0 else kind, row["negatives"], row["weight"]].append(row)
-    lines = [["negatives of RECLAIM", "λ", *map(_heading, metrics), "seeds"]]
+    lines = [["negatives of RECLAIM", "λ", *map(_heading, (*metrics, *curves)), "seeds"]]
     for (kind, _, weight), rows in sorted(groups.items(), key=lambda item: (item[0][2], item[0])):
         values = [[row["test"].get(f"test/{metric}") for row in rows] for metric in metrics]
         cells = [_mean(each, metric) for each, metric in zip(values, metrics, strict=True)]
+        cells += [f"{fmean(row['curves'][metric][-1][1] for row in rows):.3f}" for metric in curves]
         lines.append([kind, f"{weight:g}", *cells, str(len(rows))])
     return lines if groups else []
 
@@ -252,7 +256,10 @@ LABEL_SHARES = {
     f"label_shares/{share}% labels/logistic_top1": f"{share} % of the labels"
     for share in (1, 5, 10, 20, 30, 50)
 } | {"label_shares/logistic_top1": "all labels"}
-HEADINGS = LABEL_SHARES | {f"knn{k}/knn_top1": f"kNN (k = {k}) %" for k in (10, 20)}
+HEADINGS = LABEL_SHARES | {
+    **{f"knn{k}/knn_top1": f"kNN (k = {k}) %" for k in (10, 20)},
+    **dict(zip(CRITIC, ("critic gap", "same class"), strict=True)),
+}
 HOUR, HOUR_METRICS = ("cifar10_cpu", "lightly_cifar10_cpu"), ("knn10/knn_top1", *ACCURACIES)
 UNIFIED_GRADIENT = {"margin": 0.3, "negatives_temperature": 0.05, "ratio": 1.0}
 CONJECTURE_HEADINGS = ("angle gap", "hardest share", "lemma share")
@@ -295,7 +302,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "linear accuracy by temperature": lambda: _markdown(choosing.temperature_table("InfoNCE", "linear_top1")),
     "kNN accuracy by temperature": lambda: _markdown(choosing.temperature_table("InfoNCE", "knn_top1")),
     "temperatures of objectives": lambda: _markdown(temperatures("objectives_temperature_cifar10_narrow")),
-    "RECLAIM": lambda: _markdown(reclaim(ACCURACIES)),
+    "RECLAIM": lambda: _markdown(reclaim(ACCURACIES, CRITIC)),
     "RECLAIM with few labels": lambda: _markdown(reclaim(list(LABEL_SHARES))),
     "recipes for a CPU": lambda: _markdown(recipes(1200)),
     "an hour on two cores": lambda: _markdown(hour(HOUR)),

@@ -74,7 +74,9 @@ def test_differences_are_paired_by_seed(tables, rows):
 def test_reclaims_runs_are_grouped_by_negatives_and_weight(tables, tmp_path):
     def row(negatives, nearest, weight, *values):
         test = {"test/knn_top1": values[0], "test/label_shares/1% labels/logistic_top1": values[-1]}
-        return {"negatives": negatives, "nearest": nearest, "weight": weight, "test": test}
+        curves = {metric: [[1, 0.0], [2, values[0] / 2]] for metric in tables.CRITIC}
+        row = {"negatives": negatives, "nearest": nearest, "weight": weight}
+        return row | {"test": test, "curves": curves}
 
     rows = [row("nearest", 100, 0.1, 0.5), row("nearest", 100, 0.1, 0.6), row("nearest", 10, 0.1, 0.4)]
     (tmp_path / "reclaim_k.json").write_text(json.dumps(rows))
@@ -87,6 +89,9 @@ def test_reclaims_runs_are_grouped_by_negatives_and_weight(tables, tmp_path):
         ["100 nearest", "0.1", "55.00 ± 7.07", "55.00 ± 7.07", "2"],
         ["random", "0.1", "30.00", "30.00", "1"],
     ]
+    head, _, _, nearest, _ = tables.reclaim(["knn_top1"], tables.CRITIC)
+    assert head == ["negatives of RECLAIM", "λ", "kNN %", "critic gap", "same class", "seeds"]
+    assert nearest == ["100 nearest", "0.1", "55.00 ± 7.07", "0.275", "0.275", "2"]
 
 
 def test_dissipation_is_the_loss_after_the_best_validation(tables, tmp_path):
