@@ -7,7 +7,7 @@ Rows are kept in benchmarks/results/NAME.json, where NAME is the directory of th
 settings, the last validation, the values of the last epoch on the test split, the command, and the commit of
 the checkout in which the runs are. A run that is collected again replaces its row. Rendering replaces the
 text between ``<!-- results: TABLE -->`` and ``<!-- end of results -->`` in the pages by a table of tables.py,
-and updates the measurements that ``ssl-vision choose`` reads.
+draws the figures of figures.py, and updates the measurements that ``ssl-vision choose`` reads.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import choosing
+import figures
 from provenance import RESULTS
 from tables import CONJECTURES, CRITIC, GEOMETRY, NORMS, TABLES, Row
 
@@ -118,6 +119,7 @@ def main() -> None:
     choosing.save()
     for page in PAGES:
         page.write_text(rendered(page.read_text()))
+    figures.main()
 
 
 if __name__ == "__main__":

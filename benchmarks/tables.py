@@ -98,7 +98,7 @@ def reclaim(metrics: Sequence[str], curves: Sequence[str] = ()) -> list[list[str
         curves: logged metrics whose last values are further columns.
     """
     groups: dict[tuple[str, str, float], list[Row]] = defaultdict(list)
-    for row in _rows("reclaim_*"):
+    for row in rows_of("reclaim_*"):
         kind = f"{row['nearest']} nearest" if row["negatives"] == "nearest" else row["negatives"]
         groups["none" if row["weight"] == 0 else kind, row["negatives"], row["weight"]].append(row)
     lines = [["negatives of RECLAIM", "λ", *map(_heading, (*metrics, *curves)), "seeds"]]
@@ -113,7 +113,7 @@ def reclaim(metrics: Sequence[str], curves: Sequence[str] = ()) -> list[list[str
 def dissipation() -> list[list[str]]:
     """Return the course of validation accuracy and of both parts of the gradient, means over seeds."""
     groups: dict[str, list[Row]] = defaultdict(list)
-    for row in _rows("gradient_dissipation"):
+    for row in rows_of("gradient_dissipation"):
         groups[row["objective"]].append(row)
     lines = [["objective", "best kNN %", "last kNN %", "best − last", "alignment", "uniformity", "seeds"]]
     for objective, rows in sorted(groups.items()):
@@ -137,18 +137,28 @@ def unified_gradient(term: str) -> list[list[str]]:
     Args:
         term: ``"margin"``, ``"negatives_temperature"`` or ``"ratio"``; the other two have their default.
     """
-    groups: dict[float, list[Row]] = defaultdict(list)
-    for row in _rows("unified_gradient_*"):
-        if all(row[other] == value for other, value in UNIFIED_GRADIENT.items() if other != term):
-            groups[row[term]].append(row)
+    groups = varied(term)
     lines = [[term.removeprefix("negatives_"), *map(_heading, ACCURACIES), *CONJECTURE_HEADINGS, "seeds"]]
-    for value, rows in sorted(groups.items()):
+    for value, rows in groups.items():
         accuracies = [
             _mean([row["test"].get(f"test/{metric}") for row in rows], metric) for metric in ACCURACIES
         ]
         measured = [f"{fmean(row['curves'][metric][-1][1] for row in rows):.3f}" for metric in CONJECTURES]
         lines.append([f"{value:g}", *accuracies, *measured, str(len(rows))])
     return lines if groups else []
+
+
+def varied(term: str) -> dict[float, list[Row]]:
+    """Return the rows of the unified gradient for each value of a term, in ascending order.
+
+    Args:
+        term: ``"margin"``, ``"negatives_temperature"`` or ``"ratio"``; the other two have their default.
+    """
+    groups: dict[float, list[Row]] = defaultdict(list)
+    for row in rows_of("unified_gradient_*"):
+        if all(row[other] == value for other, value in UNIFIED_GRADIENT.items() if other != term):
+            groups[row[term]].append(row)
+    return dict(sorted(groups.items()))
 
 
 def temperatures(name: str) -> list[list[str]]:
@@ -158,7 +168,7 @@ def temperatures(name: str) -> list[list[str]]:
         name: file of rows, one for each objective and temperature.
     """
     accuracies = {
-        (row["objective"], row["temperature"]): row["validation"]["knn_top1"] for row in _rows(name)
+        (row["objective"], row["temperature"]): row["validation"]["knn_top1"] for row in rows_of(name)
     }
     columns = sorted({temperature for _, temperature in accuracies})
     lines = [["objective", *(f"τ = {temperature:g}" for temperature in columns)]]
@@ -178,7 +188,7 @@ def recipes(core_seconds: float) -> list[list[str]]:
         core_seconds: the time of each.
     """
     groups: dict[str, list[Row]] = defaultdict(list)
-    for row in _rows("cpu_recipes"):
+    for row in rows_of("cpu_recipes"):
         if row["core_seconds"] == core_seconds:
             groups[row["recipe"]].append(row)
     means = {name: fmean(row["knn_top1"] for row in rows) for name, rows in groups.items()}
@@ -209,7 +219,8 @@ def hour(names: Sequence[str]) -> list[list[str]]:
     return lines
 
 
-def _rows(pattern: str) -> list[Row]:
+def rows_of(pattern: str) -> list[Row]:
+    """Return the rows of all files whose name has a pattern."""
     return [row for file in sorted(RESULTS.glob(f"{pattern}.json")) for row in json.loads(file.read_text())]
 
 

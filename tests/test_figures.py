@@ -1,0 +1,44 @@
+"""Figures of results show the values of the committed rows."""
+
+import importlib.util
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+FILE = Path(__file__).parent.parent / "benchmarks" / "figures.py"
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    monkeypatch.syspath_prepend(FILE.parent)
+    spec = importlib.util.spec_from_file_location("figures", FILE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_curves_have_the_values_of_all_seeds(figures):
+    rows = [
+        {"objective": "DCL", "curves": {"val/knn_top1": [[10, 0.5], [20, 0.25]]}},
+        {"objective": "DCL", "curves": {"val/knn_top1": [[10, 0.75]]}},
+        {"objective": "MPT", "curves": {}},
+    ]
+    assert figures.curves(rows, "val/knn_top1", 100) == {"DCL": {10: [50, 75], 20: [25]}}
+
+
+def test_terms_have_the_values_of_the_table(figures):
+    head, *lines = importlib.import_module("tables").unified_gradient("ratio")
+    for line in lines:
+        mean = dict(zip(head, line, strict=True))["kNN %"].split()[0]
+        values = figures.terms("ratio")[figures.ACCURACY][float(line[0])]
+        assert f"{sum(values) / len(values):.2f}" == mean
+
+
+@pytest.mark.parametrize("name", ["gradient_dissipation", "unified_gradient"])
+def test_a_figure_was_drawn_from_the_committed_rows(figures, name):
+    root = ElementTree.parse(figures.DOCS / f"{name}.svg").getroot()
+    texts = {element.text for element in root.iter() if element.text}
+    assert figures.digest(name) in texts
+    panels = figures.panels_of(name)
+    assert texts >= panels.keys() | {line for lines in panels.values() for line in lines}
