@@ -20,7 +20,7 @@ from pathlib import Path
 import choosing
 import figures
 from provenance import RESULTS
-from tables import CONJECTURES, CRITIC, GEOMETRY, NORMS, TABLES, Row
+from tables import CONJECTURES, CRITIC, DISSIPATION, GEOMETRY, TABLES, Row
 
 from ssl_vision.runs.evaluation_summary import evaluation_summary
 from ssl_vision.runs.registry import Run, find_runs
@@ -46,7 +46,7 @@ SETTINGS = {
     "precision": "trainer.precision",
     "k": "metrics.k",
 }
-CURVES = ("val/knn_top1", "train/alignment", *NORMS, *CONJECTURES, *CRITIC)
+CURVES = ("val/knn_top1", "train/alignment", *DISSIPATION, *CONJECTURES, *CRITIC)
 _POINTS = 10
 RANKS = ("effective_rank", "lidar")
 """Metrics that validation measures with ``--metrics.extended true``."""

@@ -14,6 +14,8 @@ from ssl_vision.compare.statistics import holm, paired
 from ssl_vision.descriptions import description_of
 
 NORMS = ("gradient/alignment_norm", "gradient/uniformity_norm")
+DISSIPATION = ("gradient/gate", *NORMS)
+"""Measurements of the paper on gradient dissipation."""
 CONJECTURES = ("gradient/angle_gap", "gradient/hardest_share", "gradient/lemma_share")
 """Measurements for Conjectures 1 to 3 of the paper on the unified gradient."""
 CRITIC = ("train/critic_gap", "train/same_class_share")
@@ -23,7 +25,10 @@ GEOMETRY = ("alignment", "uniformity", "tolerance", "sensitivity", "rankme")
 
 Row = dict[str, Any]
 Setting = tuple[str, str]
-"""A method and an objective."""
+"""What distinguishes runs: a method and an objective, or negatives and weight of RECLAIM."""
+
+Groups = dict[Setting, dict[int, Row]]
+"""Rows by setting and seed."""
 
 
 def means(names: Sequence[str], metrics: Sequence[str]) -> str:
@@ -41,17 +46,17 @@ def means(names: Sequence[str], metrics: Sequence[str]) -> str:
     return _markdown(lines)
 
 
-def differences(name: str, pairs: Sequence[tuple[Setting, Setting]], metric: str) -> str:
+def differences(groups: Groups, pairs: Sequence[tuple[Setting, Setting]], metric: str) -> str:
     """Return a table of the differences within each seed between pairs of settings.
 
     The p values are those of paired t tests, corrected for the number of pairs in the table (Holm 1979).
 
     Args:
-        name: file of rows.
+        groups: rows by setting and seed.
         pairs: settings that are compared, first − second; those without rows are left out.
         metric: metric on the test split at the encoder.
     """
-    groups, description = settings([name]), description_of(metric)
+    description = description_of(metric)
     pairs = [pair for pair in pairs if groups.keys() >= set(pair)]
     compared = []
     for first, second in pairs:
@@ -97,25 +102,36 @@ def reclaim(metrics: Sequence[str], curves: Sequence[str] = ()) -> list[list[str
         metrics: names below ``test/``, which are the columns.
         curves: logged metrics whose last values are further columns.
     """
-    groups: dict[tuple[str, str, float], list[Row]] = defaultdict(list)
-    for row in rows_of("reclaim_*"):
-        kind = f"{row['nearest']} nearest" if row["negatives"] == "nearest" else row["negatives"]
-        groups["none" if row["weight"] == 0 else kind, row["negatives"], row["weight"]].append(row)
+    groups = reclaim_groups()
     lines = [["negatives of RECLAIM", "λ", *map(_heading, (*metrics, *curves)), "seeds"]]
-    for (kind, _, weight), rows in sorted(groups.items(), key=lambda item: (item[0][2], item[0])):
+    for (kind, weight), group in groups.items():
+        rows = list(group.values())
         values = [[row["test"].get(f"test/{metric}") for row in rows] for metric in metrics]
         cells = [_mean(each, metric) for each, metric in zip(values, metrics, strict=True)]
-        cells += [f"{fmean(row['curves'][metric][-1][1] for row in rows):.3f}" for metric in curves]
-        lines.append([kind, f"{weight:g}", *cells, str(len(rows))])
+        cells += [f"{fmean(row['curves'][metric][-1][1] for row in rows):z.3f}" for metric in curves]
+        lines.append([kind, weight.removeprefix("λ = "), *cells, str(len(rows))])
     return lines if groups else []
 
 
+def reclaim_groups() -> Groups:
+    """Return the rows of RECLAIM by kind and number of negatives and weight, in ascending order of both."""
+    groups: dict[tuple[float, str, int], dict[int, Row]] = defaultdict(dict)
+    for row in rows_of("reclaim_*"):
+        kind, number = row["negatives"], row["nearest"] if row["negatives"] == "nearest" else 0
+        key = (row["weight"], kind, number) if row["weight"] else (0, "none", 0)
+        groups[key][row["seed"]] = row
+    return {
+        (f"{number} {kind}" if number else kind, f"λ = {weight:g}"): group
+        for (weight, kind, number), group in sorted(groups.items())
+    }
+
+
 def dissipation() -> list[list[str]]:
-    """Return the course of validation accuracy and of both parts of the gradient, means over seeds."""
+    """Return best and last validation accuracy, and the first and last gate and norms, means over seeds."""
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in rows_of("gradient_dissipation"):
         groups[row["objective"]].append(row)
-    lines = [["objective", "best kNN %", "last kNN %", "best − last", "alignment", "uniformity", "seeds"]]
+    lines = [["objective", "best kNN %", "last kNN %", "best − last", *PARTS, "seeds"]]
     for objective, rows in sorted(groups.items()):
         accuracies = [[value for _, value in row["curves"]["val/knn_top1"]] for row in rows]
         ends = [max(each) for each in accuracies], [each[-1] for each in accuracies]
@@ -124,7 +140,7 @@ def dissipation() -> list[list[str]]:
             " to ".join(f"{fmean(row['curves'][metric][end][1] for row in rows):.3f}" for end in (0, -1))
             if all(metric in row["curves"] for row in rows)
             else ""
-            for metric in NORMS
+            for metric in DISSIPATION
         ]
         cells = [_mean(each, "knn_top1") for each in (*ends, lost)]
         lines.append([objective, *cells, *norms, str(len(rows))])
@@ -224,9 +240,9 @@ def rows_of(pattern: str) -> list[Row]:
     return [row for file in sorted(RESULTS.glob(f"{pattern}.json")) for row in json.loads(file.read_text())]
 
 
-def settings(names: Sequence[str]) -> dict[Setting, dict[int, Row]]:
+def settings(names: Sequence[str]) -> Groups:
     """Return the rows by method and objective, and by seed."""
-    groups: dict[Setting, dict[int, Row]] = defaultdict(dict)
+    groups: Groups = defaultdict(dict)
     for row in (row for name in names for row in json.loads((RESULTS / f"{name}.json").read_text())):
         groups[row["method"], row["objective"]][row["seed"]] = row
     return dict(sorted(groups.items()))
@@ -273,6 +289,7 @@ HEADINGS = LABEL_SHARES | {
 }
 HOUR, HOUR_METRICS = ("cifar10_cpu", "lightly_cifar10_cpu"), ("knn10/knn_top1", *ACCURACIES)
 UNIFIED_GRADIENT = {"margin": 0.3, "negatives_temperature": 0.05, "ratio": 1.0}
+PARTS = ("gate", "alignment part", "uniformity part")
 CONJECTURE_HEADINGS = ("angle gap", "hardest share", "lemma share")
 NARROW = ("methods_cifar10_narrow", "lightly_cifar10_narrow")
 DUAL, INFO = "DualTemperature", "InfoNCE"
@@ -288,6 +305,7 @@ OBJECTIVE_PAIRS = [
     (("SimCLR", first), ("SimCLR", second))
     for first, second in ((DUAL, INFO), ("DCL", INFO), ("MACL", INFO), ("MACL", "DCL"))
 ]
+RECLAIM_PAIRS = [((f"{k} nearest", "λ = 0.1"), ("none", "λ = 0")) for k in (1, 10, 100, 300)]
 TABLES: dict[str, Callable[[], str]] = {
     "few labels": few_labels,
     "accuracy of methods": lambda: means(NARROW, ACCURACIES),
@@ -296,12 +314,16 @@ TABLES: dict[str, Callable[[], str]] = {
         OBJECTIVES_AND_LIGHTLY, ("knn_top1", "knn20/knn_top1", "linear_top1")
     ),
     "geometry of objectives": lambda: means(OBJECTIVES_AND_LIGHTLY, GEOMETRY),
-    "differences of objectives by kNN accuracy": lambda: differences(OBJECTIVES, OBJECTIVE_PAIRS, "knn_top1"),
+    "differences of objectives by kNN accuracy": lambda: differences(
+        settings([OBJECTIVES]), OBJECTIVE_PAIRS, "knn_top1"
+    ),
     "differences of objectives by linear accuracy": lambda: differences(
-        OBJECTIVES, OBJECTIVE_PAIRS, "linear_top1"
+        settings([OBJECTIVES]), OBJECTIVE_PAIRS, "linear_top1"
     ),
     "accuracy of objectives on STL-10": lambda: means([STL10], ACCURACIES),
-    "differences of objectives on STL-10": lambda: differences(STL10, OBJECTIVE_PAIRS, "linear_top1"),
+    "differences of objectives on STL-10": lambda: differences(
+        settings([STL10]), OBJECTIVE_PAIRS, "linear_top1"
+    ),
     "choosing by linear accuracy": lambda: _markdown(choosing.trust_table("linear_top1")),
     "choosing by kNN accuracy": lambda: _markdown(choosing.trust_table("knn_top1")),
     "choosing with colour jitter by linear accuracy": lambda: _markdown(
@@ -315,6 +337,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "temperatures of objectives": lambda: _markdown(temperatures("objectives_temperature_cifar10_narrow")),
     "RECLAIM": lambda: _markdown(reclaim(ACCURACIES, CRITIC)),
     "RECLAIM with few labels": lambda: _markdown(reclaim(list(LABEL_SHARES))),
+    "differences of RECLAIM": lambda: differences(reclaim_groups(), RECLAIM_PAIRS, "linear_top1"),
     "recipes for a CPU": lambda: _markdown(recipes(1200)),
     "an hour on two cores": lambda: _markdown(hour(HOUR)),
     "gradient dissipation": lambda: _markdown(dissipation()),
@@ -322,6 +345,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "temperature of the unified gradient": lambda: _markdown(unified_gradient("negatives_temperature")),
     "ratio of the unified gradient": lambda: _markdown(unified_gradient("ratio")),
     "sensitivity over temperature": lambda: _markdown(choosing.sensitivity_table()),
-    "differences of methods": lambda: differences("methods_cifar10_narrow", NARROW_PAIRS, "knn_top1"),
+    "differences of methods": lambda: differences(
+        settings(["methods_cifar10_narrow"]), NARROW_PAIRS, "knn_top1"
+    ),
 }
 """Tables by the name that a page gives."""

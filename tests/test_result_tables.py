@@ -1,6 +1,7 @@
 """Tables of results have means over seeds, and the committed rows have three seeds each."""
 
 import importlib.util
+import itertools
 import json
 import re
 from pathlib import Path
@@ -60,22 +61,24 @@ def test_differences_are_paired_by_seed(tables, rows):
     test = stats.ttest_rel([100 * value for value in dcl[:3]], [100 * value for value in macl])
     low, high = test.confidence_interval()
     pairs = [(("SimCLR", "DCL"), ("SimCLR", "MACL")), (("SimCLR", "MACL"), ("SimCLR", "DCL"))]
-    *_, first, second = tables.differences("rows", pairs, "knn_top1").splitlines()
+    *_, first, second = tables.differences(tables.settings(["rows"]), pairs, "knn_top1").splitlines()
     assert first.startswith(
         f"| SimCLR, DCL | SimCLR, MACL | +2.00 | −{-low:.2f} to +{high:.2f} | {2 * test.pvalue:.2g} |"
     )
     assert second.startswith("| SimCLR, MACL | SimCLR, DCL | −2.00 |")
     with_another = [*pairs, (("SimCLR", "MACL"), ("SimCLR", "InfoNCE"))]
-    assert tables.differences("rows", with_another, "knn_top1") == tables.differences(
-        "rows", pairs, "knn_top1"
+    assert tables.differences(tables.settings(["rows"]), with_another, "knn_top1") == tables.differences(
+        tables.settings(["rows"]), pairs, "knn_top1"
     )
 
 
 def test_reclaims_runs_are_grouped_by_negatives_and_weight(tables, tmp_path):
+    seeds = itertools.count()
+
     def row(negatives, nearest, weight, *values):
         test = {"test/knn_top1": values[0], "test/label_shares/1% labels/logistic_top1": values[-1]}
         curves = {metric: [[1, 0.0], [2, values[0] / 2]] for metric in tables.CRITIC}
-        row = {"negatives": negatives, "nearest": nearest, "weight": weight}
+        row = {"negatives": negatives, "nearest": nearest, "weight": weight, "seed": next(seeds)}
         return row | {"test": test, "curves": curves}
 
     rows = [row("nearest", 100, 0.1, 0.5), row("nearest", 100, 0.1, 0.6), row("nearest", 10, 0.1, 0.4)]
@@ -102,9 +105,9 @@ def test_dissipation_is_the_loss_after_the_best_validation(tables, tmp_path):
     rows[0]["curves"]["gradient/alignment_norm"] = [[1, 1.0], [2, 3.0], [3, 2.0]]
     (tmp_path / "gradient_dissipation.json").write_text(json.dumps(rows[:1]))
     (_, line) = tables.dissipation()
-    assert line == ["DCL", "50.00", "40.00", "10.00", "1.000 to 2.000", "", "1"]
+    assert line == ["DCL", "50.00", "40.00", "10.00", "", "1.000 to 2.000", "", "1"]
     (tmp_path / "gradient_dissipation.json").write_text(json.dumps(rows))
-    assert tables.dissipation()[1][3:6] == [f"8.00 ± {stdev([10, 6]):.2f}", "", ""]
+    assert tables.dissipation()[1][3:7] == [f"8.00 ± {stdev([10, 6]):.2f}", "", "", ""]
 
 
 def test_the_terms_of_the_unified_gradient_are_varied_one_at_a_time(tables, tmp_path):
