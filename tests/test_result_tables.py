@@ -187,8 +187,9 @@ def test_few_labels_are_those_of_the_demo(committed):
 
 
 def test_every_setting_has_three_seeds_and_every_row_a_commit_and_a_command(committed):
-    for name in (*committed.NARROW, *committed.OBJECTIVES_AND_LIGHTLY, committed.STL10):
-        for setting, seeds in committed.settings([name]).items():
+    names = (*committed.NARROW, *committed.OBJECTIVES_AND_LIGHTLY, committed.STL10, "gradient_dissipation")
+    for groups in (*(committed.settings([name]) for name in names), committed.reclaim_groups()):
+        for setting, seeds in groups.items():
             assert len(seeds) >= 3, setting
             for row in seeds.values():
                 assert row["command"], row["run"]
