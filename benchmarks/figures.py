@@ -8,13 +8,15 @@ point is one seed.
 
 import hashlib
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from tables import NORMS, Row, rows_of, varied
+from paper_tables import NORMS, varied
+from rows import Row, rows_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +32,7 @@ Points = dict[float, list[float]]
 
 
 def curves(rows: Iterable[Row], metric: str, scale: float = 1) -> dict[str, Points]:
-    """Return the logged values of a metric by objective and step.
+    """Return the logged values of a metric by objective and step, at the steps that all its rows have.
 
     Args:
         rows: rows with curves.
@@ -38,10 +40,15 @@ def curves(rows: Iterable[Row], metric: str, scale: float = 1) -> dict[str, Poin
         scale: factor of the values.
     """
     found: dict[str, Points] = defaultdict(lambda: defaultdict(list))
+    seeds: Counter[str] = Counter()
     for row in rows:
+        seeds[row["objective"]] += 1
         for step, value in row["curves"].get(metric, ()):
             found[row["objective"]][step].append(scale * value)
-    return dict(sorted(found.items()))
+    return {
+        objective: {step: values for step, values in points.items() if len(values) == seeds[objective]}
+        for objective, points in sorted(found.items())
+    }
 
 
 def terms(term: str) -> dict[str, Points]:
@@ -57,7 +64,7 @@ def terms(term: str) -> dict[str, Points]:
 
 def plot(axes: "Axes", lines: dict[str, Points]) -> None:
     """Draw lines through the means, and the points of all seeds."""
-    for colour, (name, points) in zip(COLOURS, lines.items(), strict=False):
+    for colour, (name, points) in zip(cycle(COLOURS), lines.items(), strict=False):
         places = sorted(points)
         axes.plot(places, [fmean(points[place]) for place in places], color=colour, label=name, linewidth=1.8)
         across = [place for place in places for _ in points[place]]

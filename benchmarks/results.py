@@ -19,8 +19,10 @@ from pathlib import Path
 
 import choosing
 import figures
+from paper_tables import CONJECTURES, DISSIPATION
 from provenance import RESULTS
-from tables import CONJECTURES, CRITIC, DISSIPATION, GEOMETRY, TABLES, Row
+from rows import CRITIC, Row
+from tables import GEOMETRY, TABLES
 
 from ssl_vision.runs.evaluation_summary import evaluation_summary
 from ssl_vision.runs.registry import Run, find_runs

@@ -26,8 +26,13 @@ def committed(monkeypatch):
 @pytest.fixture
 def tables(committed, monkeypatch, tmp_path):
     """The module with the rows that a test writes."""
-    monkeypatch.setattr(committed, "RESULTS", tmp_path)
+    monkeypatch.setattr(importlib.import_module("rows"), "RESULTS", tmp_path)
     return committed
+
+
+def paper_tables():
+    """The module with the tables of three papers, which is importable where `committed` is used."""
+    return importlib.import_module("paper_tables")
 
 
 @pytest.fixture
@@ -61,14 +66,14 @@ def test_differences_are_paired_by_seed(tables, rows):
     test = stats.ttest_rel([100 * value for value in dcl[:3]], [100 * value for value in macl])
     low, high = test.confidence_interval()
     pairs = [(("SimCLR", "DCL"), ("SimCLR", "MACL")), (("SimCLR", "MACL"), ("SimCLR", "DCL"))]
-    *_, first, second = tables.differences(tables.settings(["rows"]), pairs, "knn_top1").splitlines()
+    *_, first, second = tables.differences("rows", pairs, "knn_top1").splitlines()
     assert first.startswith(
         f"| SimCLR, DCL | SimCLR, MACL | +2.00 | −{-low:.2f} to +{high:.2f} | {2 * test.pvalue:.2g} |"
     )
     assert second.startswith("| SimCLR, MACL | SimCLR, DCL | −2.00 |")
     with_another = [*pairs, (("SimCLR", "MACL"), ("SimCLR", "InfoNCE"))]
-    assert tables.differences(tables.settings(["rows"]), with_another, "knn_top1") == tables.differences(
-        tables.settings(["rows"]), pairs, "knn_top1"
+    assert tables.differences("rows", with_another, "knn_top1") == tables.differences(
+        "rows", pairs, "knn_top1"
     )
 
 
@@ -97,6 +102,25 @@ def test_reclaims_runs_are_grouped_by_negatives_and_weight(tables, tmp_path):
     assert nearest == ["100 nearest", "0.1", "55.00 ± 7.07", "0.275", "0.275", "2"]
 
 
+def test_reclaim_is_compared_with_no_second_term_within_each_seed(tables, tmp_path):
+    def row(weight, seed, value):
+        return {"negatives": "nearest", "nearest": 10, "weight": weight, "seed": seed} | {
+            "test": {"test/knn_top1": value}
+        }
+
+    ours, none = [0.5, 0.53, 0.51], [0.48, 0.52, 0.5]
+    rows = [row(0.1, seed, value) for seed, value in enumerate(ours)]
+    rows += [row(0.0, seed, value) for seed, value in reversed(list(enumerate(none)))]
+    (tmp_path / "reclaim_k.json").write_text(json.dumps(rows))
+    low, high = stats.ttest_rel(
+        [100 * value for value in ours], [100 * value for value in none]
+    ).confidence_interval()
+    assert tables.reclaim_differences(["knn_top1"]) == [
+        ["difference from InfoNCE", "10 nearest"],
+        ["kNN", f"+1.33 (−{-low:.2f} to +{high:.2f})"],
+    ]
+
+
 def test_dissipation_is_the_loss_after_the_best_validation(tables, tmp_path):
     rows = [
         {"objective": "DCL", "curves": {"val/knn_top1": [[1, 0.3], [2, best], [3, 0.4]]}}
@@ -112,8 +136,13 @@ def test_dissipation_is_the_loss_after_the_best_validation(tables, tmp_path):
 
 def test_the_terms_of_the_unified_gradient_are_varied_one_at_a_time(tables, tmp_path):
     def row(accuracy, measured, **terms):
-        curves = {metric: [[1, 0.0], [2, measured]] for metric in tables.CONJECTURES}
-        return {**tables.UNIFIED_GRADIENT, **terms, "test": {"test/knn_top1": accuracy}, "curves": curves}
+        curves = {metric: [[1, 0.0], [2, measured]] for metric in paper_tables().CONJECTURES}
+        return {
+            **paper_tables().UNIFIED_GRADIENT,
+            **terms,
+            "test": {"test/knn_top1": accuracy},
+            "curves": curves,
+        }
 
     rows = [row(0.4, 0.1), row(0.5, 0.2), row(0.3, 0.5, margin=2.0)]
     (tmp_path / "unified_gradient_margin.json").write_text(json.dumps(rows))
@@ -188,7 +217,10 @@ def test_few_labels_are_those_of_the_demo(committed):
 
 def test_every_setting_has_three_seeds_and_every_row_a_commit_and_a_command(committed):
     names = (*committed.NARROW, *committed.OBJECTIVES_AND_LIGHTLY, committed.STL10, "gradient_dissipation")
-    for groups in (*(committed.settings([name]) for name in names), committed.reclaim_groups()):
+    for groups in (
+        *(committed.settings([name]) for name in names),
+        paper_tables().reclaim_groups(),
+    ):
         for setting, seeds in groups.items():
             assert len(seeds) >= 3, setting
             for row in seeds.values():
@@ -208,3 +240,14 @@ def test_every_value_of_a_recorded_term_has_three_seeds(committed, term, values)
     lines = committed.unified_gradient(term)[1:]
     assert [line[0] for line in lines] == values
     assert {line[-1] for line in lines} == {"3"}
+
+
+def test_macl_lies_between_dcl_at_its_temperature_and_at_twice_it(committed):
+    rows = {
+        (row["objective"], row["temperature"]): row["validation"]
+        for row in committed.rows_of("objectives_temperature_cifar10_narrow")
+    }
+    for temperature in (0.05, 0.1, 0.2):
+        for metric in ("knn_top1", *committed.GEOMETRY):
+            ends = rows["DCL", temperature][metric], rows["DCL", 2 * temperature][metric]
+            assert min(ends) < rows["MACL", temperature][metric] < max(ends), (temperature, metric)
