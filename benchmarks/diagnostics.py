@@ -33,14 +33,15 @@ def measured(width: int, batch: int, rounds: int, device: str) -> dict[str, floa
     views = torch.randn(2 * batch, 3, 32, 32, generator=torch.Generator().manual_seed(0)).to(device)
     labels = torch.zeros(batch, dtype=torch.int64, device=device)
     callback = GradientDiagnostics(every=EVERY)
-    logged: dict[str, float] = {}
     trainer: Any = SimpleNamespace(
         global_step=0,
         log_every_n_steps=1,
         accumulate_grad_batches=1,
         strategy=SimpleNamespace(reduce=lambda values, reduce_op: values),
+        fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(_batches_that_stepped=0)),
+        callback_metrics={},
+        loggers=[],
     )
-    model.log = logged.__setitem__  # type: ignore[method-assign, assignment]
     callback.on_train_start(trainer, model)
 
     def step() -> None:

@@ -167,17 +167,22 @@ class ObjectiveEvaluation(pl.Callback):
         if self._inputs is None or not is_due(trainer, self.every, batch_idx):
             return
         objective = detached_copy(embedding_objective_at(pl_module, self.path))
-        values = self.measure(objective, *self._inputs.embeddings(), self._inputs.labels(batch))
-        log(trainer, pl_module, values)
+        log(trainer, self.measure(objective, *self._inputs.embeddings(), self._inputs.labels(batch)))
 
 
-def log(trainer: pl.Trainer, pl_module: pl.LightningModule, values: dict[str, Tensor]) -> None:
-    """Log scalars as means over the processes; omit those that are NaN in any process."""
+def log(trainer: pl.Trainer, values: dict[str, Tensor]) -> None:
+    """Log scalars of the step as means over the processes; omit those that are NaN in any process.
+
+    They are passed to the loggers directly, as Lightning's own callbacks do: ``LightningModule.log`` would
+    repeat them at every later logged step of the epoch.
+    """
     together = torch.stack([value.float() for value in values.values()])
     means: Any = trainer.strategy.reduce(together, reduce_op="mean")
-    for key, value in zip(values, means.tolist(), strict=True):
-        if not math.isnan(value):
-            pl_module.log(key, value)
+    found = {key: mean for key, mean in zip(values, means.tolist(), strict=True) if not math.isnan(mean)}
+    trainer.callback_metrics.update({key: torch.tensor(mean) for key, mean in found.items()})
+    step = trainer.fit_loop.epoch_loop._batches_that_stepped  # that of the row which Lightning writes next
+    for logger in trainer.loggers:
+        logger.log_metrics(found | {"epoch": trainer.current_epoch}, step=step)
 
 
 def submodule_at(pl_module: pl.LightningModule, path: str) -> nn.Module:

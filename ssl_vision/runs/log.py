@@ -1,6 +1,7 @@
 """Logger that writes metrics.csv, times.csv and weights.csv, one row per step."""
 
 import csv
+import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -106,6 +107,7 @@ class _Table:
         self._path = path
         self._columns: list[str] = ["step", "epoch"]
         self._rows: list[Row] = []
+        self._last = 0  # byte at which the last row begins
         self._outdated = self._unsynced = False
 
     def add(self, row: Row) -> None:
@@ -117,11 +119,10 @@ class _Table:
         else:
             self._rows.append(row)
         try:
-            if same_step or new_columns or self._outdated or not self._path.exists():
+            if new_columns or self._outdated or not self._path.exists():
                 self._rewrite()
             else:
-                with open(self._path, "a", newline="", encoding="utf-8", opener=no_follow) as file:
-                    csv.DictWriter(file, self._columns).writerow(row)
+                self._write_last(replace=same_step)
             self._unsynced = True
         except OSError as error:
             self._warn(error)
@@ -148,11 +149,19 @@ class _Table:
             self._rows = [{name: _format(value) for name, value in row.items()} for row in kept]
             self._rewrite()
 
+    def _write_last(self, *, replace: bool) -> None:
+        with open(self._path, "r+", newline="", encoding="utf-8", opener=no_follow) as file:
+            self._last = file.seek(self._last) if replace else file.seek(0, os.SEEK_END)
+            csv.DictWriter(file, self._columns).writerow(self._rows[-1])
+            file.truncate()
+
     def _rewrite(self) -> None:
         with replaced(self._path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self._columns)
             writer.writeheader()
-            writer.writerows(self._rows)
+            writer.writerows(self._rows[:-1])
+            self._last = file.tell()
+            writer.writerows(self._rows[-1:])
         self._outdated = False
 
 

@@ -57,7 +57,7 @@ def train(model, callbacks, folder):
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
     )  # fmt: skip
     trainer.fit(model, DataLoader(views, batch_size=8))
-    return trainer.logged_metrics
+    return trainer.callback_metrics
 
 
 def test_a_tutorials_module_with_the_loss_of_another_library(tmp_path):

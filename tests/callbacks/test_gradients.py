@@ -32,7 +32,10 @@ from ssl_vision.objectives import (
     logit_margin,
     positive_similarity,
 )
+from ssl_vision.runs.csv_files import rows
+from ssl_vision.runs.log import RunLog
 
+MEASURED = {"gradient", "shadow"}
 SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
 
 
@@ -61,9 +64,9 @@ def train(objective, *callbacks, steps=4, **options):
     """Four steps; every second one is logged."""
     model, seen = SimCLR(objective=objective, **SMALL), Seen()
     trainer = pl.Trainer(
-        accelerator="cpu", max_steps=steps, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=2,
-        limit_val_batches=0, callbacks=[*callbacks, seen], **options,
+        accelerator="cpu", max_steps=steps, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, log_every_n_steps=2, limit_val_batches=0, callbacks=[*callbacks, seen],
+        **{"logger": False} | options,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -76,21 +79,24 @@ def step(objective, callback, *, images=24, noise=0.3):
     g = torch.Generator().manual_seed(0)
     z1 = torch.randn(images, 8, generator=g)
     z2 = z1 + noise * torch.randn(images, 8, generator=g)
-    labels, logged = torch.arange(images) % 3, {}
+    labels = torch.arange(images) % 3
     trainer = SimpleNamespace(
         global_step=100,
         log_every_n_steps=10,
         accumulate_grad_batches=1,
         strategy=SimpleNamespace(reduce=lambda value, reduce_op: value),
+        fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(_batches_that_stepped=99)),
+        callback_metrics={},
+        loggers=[],
     )
     module = nn.Module()
-    module.objective, module.log = objective, logged.__setitem__
+    module.objective = objective
     callback.on_train_start(trainer, module)
     inputs = {"labels": labels} if isinstance(objective, SupCon) else {}
     objective(z1.clone().requires_grad_(), z2, **inputs)
     callback.on_train_batch_end(trainer, module, None, None, 0)
     callback.on_train_end(trainer, module)
-    return z1, z2, labels, logged
+    return z1, z2, labels, trainer.callback_metrics
 
 
 @pytest.mark.parametrize("objective", [InfoNCE(), MPT(), BarlowTwins(), SupCon()])
@@ -112,6 +118,14 @@ def test_in_training_it_is_the_steps_that_the_trainer_logs_too():
     z, _, logged = steps[-1]
     for key, value in gradient_statistics(InfoNCE(), *z)._asdict().items():
         assert logged[f"gradient/{key}"] == pytest.approx(float(value), rel=1e-4)
+
+
+def test_only_the_rows_of_measured_steps_have_them(tmp_path):
+    log = RunLog(tmp_path / "metrics.csv")
+    train(InfoNCE(), GradientDiagnostics(every=4), ShadowObjectives([DCL()], every=4), steps=10, logger=log)
+    steps = {row["step"]: {key.split("/")[0] for key in row} for row in rows(tmp_path / "metrics.csv")}
+    logged = {"step", "epoch", "train"}
+    assert steps == {1: logged, 3: logged | MEASURED, 5: logged, 7: logged | MEASURED, 9: logged}
 
 
 def gate_by_hand(objective, z1, z2):

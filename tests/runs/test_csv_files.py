@@ -1,5 +1,7 @@
 """Rows of a log that grows or was cut off: the readers take whole lines, and the writer goes on from them."""
 
+import random
+
 from ssl_vision.runs.csv_files import column, last_value, names, rows
 from ssl_vision.runs.log import RunLog
 
@@ -35,3 +37,21 @@ def test_a_continued_log_drops_a_row_that_was_cut_off(tmp_path):
         RunLog(tmp_path / "metrics.csv").keep_until(len(LOGGED))
         assert (tmp_path / "metrics.csv").read_bytes() == b"".join(content.splitlines(keepends=True)[:-1])
         assert written(tmp_path, first=len(LOGGED) - 1).read_bytes() == content
+
+
+def test_values_logged_at_one_step_share_a_row(tmp_path):
+    """The row is replaced in the file; rows before it are not written again."""
+    path, logged = tmp_path / "metrics.csv", {}
+    log = RunLog(path)
+    generator = random.Random(0)
+    for step in range(40):
+        inode, content = (path.stat().st_ino, path.read_bytes()) if step else (None, b"")
+        for _ in range(generator.randint(1, 4)):  # also shorter values than before
+            values = {name: generator.choice([0.5, 12.0, 1e-9, -0.123456789]) for name in "abc"}
+            del values[generator.choice("abc")]
+            logged.setdefault(step, {}).update(values)
+            log.log_metrics(values, step)
+        if step > 3:  # every column is known
+            assert path.stat().st_ino == inode
+            assert path.read_bytes().startswith(content)
+    assert rows(path) == [{"step": step} | values for step, values in logged.items()]
