@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Literal
 
 from rows import ACCURACIES, Groups, Row, heading, mean_cell, rows_of
 
@@ -37,25 +38,30 @@ def reclaim(metrics: Sequence[str], curves: Sequence[str] = ()) -> list[list[str
     return lines if groups else []
 
 
-def reclaim_differences(metrics: Sequence[str]) -> list[list[str]]:
+def reclaim_differences(metrics: Sequence[str], varied: Literal["negatives", "weight"]) -> list[list[str]]:
     """Return the differences from λ = 0 within each seed in points, with 95 % intervals (Student's t).
 
     Args:
         metrics: names below ``test/`` of accuracies, a line each.
+        varied: the columns: all kinds of negatives at λ = 0.1, or all λ with the 100 nearest negatives.
     """
     groups = reclaim_groups()
     start = groups.pop(("none", "λ = 0"), {})
-    lines = [["difference from InfoNCE", *(kind for kind, _ in groups)]]
+    if varied == "negatives":
+        columns = {kind: group for (kind, weight), group in groups.items() if weight == "λ = 0.1"}
+    else:
+        columns = {weight: group for (kind, weight), group in groups.items() if kind == "100 nearest"}
+    lines = [["difference from InfoNCE", *columns]]
     for metric in metrics:
         lines.append([heading(metric).removesuffix(" %")])
-        for group in groups.values():
+        for group in columns.values():
             seeds = sorted(group.keys() & start.keys())
             result = paired(
                 *([100 * rows[seed]["test"][f"test/{metric}"] for seed in seeds] for rows in (group, start))
             )
             low, high = result.interval or (math.nan, math.nan)
             lines[-1].append(f"{result.mean:+.2f} ({low:+.2f} to {high:+.2f})".replace("-", "−"))
-    return lines if groups and start else []
+    return lines if columns and start else []
 
 
 def reclaim_groups() -> Groups:

@@ -186,6 +186,7 @@ OBJECTIVE_PAIRS = [
         ("DCL", "MACL"),
     )
 ]
+RECLAIM = (*ACCURACIES, *LABEL_SHARES)
 TABLES: dict[str, Callable[[], str]] = {
     "few labels": few_labels,
     "accuracy of methods": lambda: means(NARROW, ACCURACIES),
@@ -211,7 +212,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "temperatures of objectives": lambda: markdown(temperatures("objectives_temperature_cifar10_narrow")),
     "RECLAIM": lambda: markdown(reclaim(ACCURACIES, CRITIC)),
     "RECLAIM with few labels": lambda: markdown(reclaim(list(LABEL_SHARES))),
-    "differences of RECLAIM": lambda: markdown(reclaim_differences((*ACCURACIES, *LABEL_SHARES))),
+    "differences of RECLAIM by negatives": lambda: markdown(reclaim_differences(RECLAIM, "negatives")),
+    "differences of RECLAIM by weight": lambda: markdown(reclaim_differences(RECLAIM, "weight")),
     "recipes for a CPU": lambda: markdown(recipes(1200)),
     "an hour on two cores": lambda: markdown(hour(HOUR)),
     "gradient dissipation": lambda: markdown(dissipation()),

@@ -103,21 +103,29 @@ def test_reclaims_runs_are_grouped_by_negatives_and_weight(tables, tmp_path):
 
 
 def test_reclaim_is_compared_with_no_second_term_within_each_seed(tables, tmp_path):
-    def row(weight, seed, value):
-        return {"negatives": "nearest", "nearest": 10, "weight": weight, "seed": seed} | {
+    def row(nearest, weight, seed, value):
+        return {"negatives": "nearest", "nearest": nearest, "weight": weight, "seed": seed} | {
             "test": {"test/knn_top1": value}
         }
 
-    ours, none = [0.5, 0.53, 0.51], [0.48, 0.52, 0.5]
-    rows = [row(0.1, seed, value) for seed, value in enumerate(ours)]
-    rows += [row(0.0, seed, value) for seed, value in reversed(list(enumerate(none)))]
+    none = [0.48, 0.52, 0.5]
+    found = {(10, 0.1): [0.5, 0.53, 0.51], (100, 0.1): [0.4, 0.42, 0.43], (100, 0.5): [0.3, 0.38, 0.33]}
+    rows = [row(*setting, seed, value) for setting in found for seed, value in enumerate(found[setting])]
+    rows += [row(100, 0.0, seed, value) for seed, value in reversed(list(enumerate(none)))]
     (tmp_path / "reclaim_k.json").write_text(json.dumps(rows))
-    low, high = stats.ttest_rel(
-        [100 * value for value in ours], [100 * value for value in none]
-    ).confidence_interval()
-    assert tables.reclaim_differences(["knn_top1"]) == [
-        ["difference from InfoNCE", "10 nearest"],
-        ["kNN", f"+1.33 (−{-low:.2f} to +{high:.2f})"],
+
+    def cell(*setting):
+        points = [[100 * value for value in values] for values in (found[setting], none)]
+        low, high = stats.ttest_rel(*points).confidence_interval()
+        return f"{fmean(points[0]) - 50:+.2f} ({low:+.2f} to {high:+.2f})".replace("-", "−")
+
+    assert tables.reclaim_differences(["knn_top1"], "negatives") == [
+        ["difference from InfoNCE", "10 nearest", "100 nearest"],
+        ["kNN", cell(10, 0.1), cell(100, 0.1)],
+    ]
+    assert tables.reclaim_differences(["knn_top1"], "weight") == [
+        ["difference from InfoNCE", "λ = 0.1", "λ = 0.5"],
+        ["kNN", cell(100, 0.1), cell(100, 0.5)],
     ]
 
 
