@@ -1,4 +1,4 @@
-"""Fixtures that several rooms share."""
+"""Fixtures that several test directories share."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime sends usage data to its
 
 @pytest.fixture(autouse=True)
 def no_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test waits for the page of a run but those of pages."""
+    """Disable the report of a run, except in the tests of reports."""
     if "report" not in request.path.parts:
         monkeypatch.setattr("ssl_vision.main._PAGE", "builtins:dict")
 
@@ -28,7 +28,7 @@ def data_root() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of MACL on the digits, through the command line: not to be changed."""
+    """A finished run of MACL on Digits, trained through the command line; tests must not change it."""
     runs = tmp_path_factory.mktemp("runs")
     args = ["--model.objective=MACL", "--model.objective.alpha=3", f"--runs_dir={runs}", "--name=tiny"]
     assert main(["fit", *args, *TINY]) == 0

@@ -1,4 +1,4 @@
-"""Training and evaluation from Python: equal to the command line, without a trace in the process."""
+"""Tests of the Python API: results equal those of the command line, and process state is restored."""
 
 import json
 import os
@@ -25,7 +25,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def process_state():
-    """What training might leave behind in a process."""
+    """Global state of the process that training might change."""
     generators = [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]
     handlers = [signal.getsignal(number) for number in SIGNALS]
     kernels = [torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark]
@@ -33,9 +33,9 @@ def process_state():
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory):
+def trained_run(tmp_path_factory):
     """A run of two epochs, trained from Python."""
-    fit = ssl_vision.fit  # imports what it needs, which may draw random numbers
+    fit = ssl_vision.fit  # importing its dependencies may draw random numbers
     torch.rand(7)
     before = process_state()
     run = fit(OPTIONS, name="first", runs_dir=tmp_path_factory.mktemp("runs"))
@@ -43,7 +43,7 @@ def first(tmp_path_factory):
     return run
 
 
-def test_two_calls_in_one_process_equal_the_command_to_the_bit(first, tmp_path):
+def test_repeated_fit_in_one_process_is_bitwise_equal_to_command(trained_run, tmp_path):
     again = ssl_vision.fit(
         OPTIONS | {"trainer.deterministic": True}, name="first", runs_dir=str(tmp_path / "2")
     )
@@ -51,12 +51,12 @@ def test_two_calls_in_one_process_equal_the_command_to_the_bit(first, tmp_path):
     options = [*TINY, "--name=first", f"--runs_dir={tmp_path / '3'}"]
     command = [sys.executable, "-m", "ssl_vision", "fit", *options]
     subprocess.run(command, check=True, capture_output=True)
-    assert difference_of_runs(first.folder.path, tmp_path / "3" / "first") == ""
+    assert difference_of_runs(trained_run.folder.path, tmp_path / "3" / "first") == ""
     assert difference_of_runs(again.folder.path, tmp_path / "3" / "first") == ""
 
 
 @pytest.mark.parametrize("form", ["paths", "dicts"])
-def test_forms_of_a_config_are_recorded_as_by_the_command(form, tmp_path):
+def test_fit_records_config_paths_and_dicts_like_command(form, tmp_path):
     names = ("pretrain/digits.yaml", "objective/macl_b.yaml", "method/moco_v2.yaml")
     files = [CONFIGS / name for name in names]
     args = [f"--config={file}" for file in files]
@@ -69,24 +69,24 @@ def test_forms_of_a_config_are_recorded_as_by_the_command(form, tmp_path):
     assert run.setting("model") == "MoCo"
 
 
-def test_a_run_displays_where_it_is_and_its_last_validation(first, capsys):
-    folder = first.folder.path
-    text, html = repr(first), first._repr_html_()
+def test_run_repr_shows_folder_last_validation_and_report(trained_run, capsys):
+    folder = trained_run.folder.path
+    text, html = repr(trained_run), trained_run._repr_html_()
     assert text.splitlines()[0] == "first: InfoNCE on Digits, seed 0, 2 epochs"
     (folder / "report.html").touch()
     for form in (text, html):
         assert str(folder) in form
         assert "epoch 2" in form
-        assert f"{100 * first.last('val/knn_top1'):.2f}" in form
+        assert f"{100 * trained_run.last('val/knn_top1'):.2f}" in form
         assert "report.html" not in form
-    for form in (repr(first), first._repr_html_()):
+    for form in (repr(trained_run), trained_run._repr_html_()):
         assert str(folder / "report.html") in form
     (folder / "report.html").unlink()
     assert capsys.readouterr().out == ""
-    assert ssl_vision.load_encoder(first).num_features == 32
+    assert ssl_vision.load_encoder(trained_run).num_features == 32
 
 
-def test_the_report_is_written(monkeypatch, tmp_path):
+def test_fit_writes_report_on_request(monkeypatch, tmp_path):
     pages = []
     monkeypatch.setattr("ssl_vision.api.write", lambda **page: pages.append(page["path"]))
     run = ssl_vision.fit(ONE_STEP, name="run", runs_dir=tmp_path, report=True)
@@ -107,7 +107,7 @@ def test_the_report_is_written(monkeypatch, tmp_path):
     ],
     ids=str,
 )
-def test_errors_are_those_of_the_command(options, tmp_path, monkeypatch, capsys):
+def test_fit_errors_match_command_line_errors(options, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     before = process_state()
     with pytest.raises(InputError) as caught:
@@ -118,14 +118,14 @@ def test_errors_are_those_of_the_command(options, tmp_path, monkeypatch, capsys)
     assert capsys.readouterr().err == f"ssl-vision fit: {caught.value}\n"
 
 
-def test_an_object_is_not_a_value():
+def test_fit_rejects_object_as_option_value():
     with pytest.raises(
         InputError, match=r"model\.objective: expected numbers, strings, lists and dicts, not Identity"
     ):
         ssl_vision.fit({}, **{"model.objective": nn.Identity()})
 
 
-def test_an_interrupted_run_is_continued(first, tmp_path):
+def test_fit_resumes_interrupted_run(trained_run, tmp_path):
     marker = {
         "class_path": "interrupt_once.InterruptOnce",
         "init_args": {"marker": str(tmp_path / "m"), "batch": 6},
@@ -136,20 +136,22 @@ def test_an_interrupted_run_is_continued(first, tmp_path):
         ssl_vision.fit(options)
     assert signal.getsignal(signal.SIGTERM) == before
     run = ssl_vision.fit(options, ckpt_path="last")
-    assert run.steps == first.steps
-    assert torch.equal(*(ssl_vision.load_encoder(each).state_dict()["conv1.weight"] for each in (run, first)))
+    assert run.steps == trained_run.steps
+    assert torch.equal(
+        *(ssl_vision.load_encoder(each).state_dict()["conv1.weight"] for each in (run, trained_run))
+    )
 
 
-def test_a_run_is_evaluated_beside_its_baselines(first, tmp_path, monkeypatch):
+def test_evaluate_returns_rows_of_run_and_baselines(trained_run, tmp_path, monkeypatch):
     pages = []
     monkeypatch.setattr("ssl_vision.api.write", lambda **page: pages.append(page["path"]))
-    result = ssl_vision.evaluate(first, protocol=["solo", "few_labels"])
-    assert pages == [first.folder.path]
-    rows = json.loads((first.folder.path / "evaluation.json").read_text())
+    result = ssl_vision.evaluate(trained_run, protocol=["solo", "few_labels"])
+    assert pages == [trained_run.folder.path]
+    rows = json.loads((trained_run.folder.path / "evaluation.json").read_text())
     assert [row.as_dict() for row in result.rows] == rows
-    assert result.output == first.folder.evaluation_file
-    wanted = {"metric": "knn_top1", "k": 20, "features": "trained", "layer": "backbone"}
-    (expected,) = [row["value"] for row in rows if wanted.items() <= row.items()]
+    assert result.output == trained_run.folder.evaluation_file
+    criteria = {"metric": "knn_top1", "k": 20, "features": "trained", "layer": "backbone"}
+    (expected,) = [row["value"] for row in rows if criteria.items() <= row.items()]
     assert result.value("knn_top1", k=20) == expected
     pixels = result.value("linear_top1", features="pixels", layer="raw", labels="1%")
     html = result._repr_html_()
@@ -159,6 +161,6 @@ def test_a_run_is_evaluated_beside_its_baselines(first, tmp_path, monkeypatch):
         assert "untrained backbone" in form
     assert html.count("<table>") == 2
     with pytest.raises(InputError, match="--k, --temperature and --probe change"):
-        ssl_vision.evaluate(first, protocol="solo", k=5)
+        ssl_vision.evaluate(trained_run, protocol="solo", k=5)
     with pytest.raises(InputError, match="no such"):
         ssl_vision.evaluate(tmp_path / "nothing")

@@ -1,4 +1,4 @@
-"""The benchmarks of docs/choosing.md: correlations, losses of accuracy, temperatures and sensitivity."""
+"""Tests of the benchmarks of docs/choosing.md: correlations, regret, temperatures and sensitivity."""
 
 import importlib
 import json
@@ -17,7 +17,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
 @pytest.fixture(autouse=True)
-def on_path(monkeypatch):
+def benchmarks_on_path(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
 
 
@@ -28,7 +28,7 @@ def choosing():
 
 @pytest.fixture
 def recorded(choosing, monkeypatch, tmp_path):
-    """Twelve runs on one data set, whose accuracy rises with RankMe except for the run with the highest."""
+    """Accuracies of twelve runs; they rise with RankMe, except for the run with the highest RankMe."""
     monkeypatch.setattr(choosing, "RESULTS", tmp_path)
     accuracies = [0.30, 0.31, 0.33, 0.34, 0.36, 0.37, 0.39, 0.42, 0.43, 0.45, 0.48, 0.44]
     rows = [
@@ -50,21 +50,22 @@ def recorded(choosing, monkeypatch, tmp_path):
     return accuracies
 
 
-def test_correlation_and_loss_are_those_of_the_rows(choosing, recorded):
-    found = {each.metric: each for each in choosing.measured("linear_top1")}
-    assert set(found) == {"rankme", "alignment"}  # the others are missing or equal in all runs
-    high, low = found["rankme"], found["alignment"]
+def test_correlation_and_regret_match_recorded_rows(choosing, recorded):
+    by_metric = {each.metric: each for each in choosing.measured("linear_top1")}
+    assert set(by_metric) == {"rankme", "alignment"}  # the others are missing or equal in all runs
+    high, low = by_metric["rankme"], by_metric["alignment"]
     assert high.spearman == pytest.approx(stats.spearmanr(range(12), recorded).statistic, abs=1e-6)
     assert high.low < high.spearman < high.high <= 1
-    assert (high.regret, low.regret) == pytest.approx((0.04, 0.18))  # the last run, and the first one
+    # RankMe chooses the last run, and alignment the first one.
+    assert (high.regret, low.regret) == pytest.approx((0.04, 0.18))
     assert high.random_regret == pytest.approx(0.48 - sum(recorded) / 12, abs=1e-6)
     assert low.spearman == pytest.approx(-high.spearman)
     assert high.runs == 12
-    found = {each.metric: each for each in choosing.measured("linear_top1", "same")}
-    assert (found["rankme"].runs, found["rankme"].spearman, found["rankme"].regret) == (11, 1, 0)
+    by_metric = {each.metric: each for each in choosing.measured("linear_top1", "same")}
+    assert (by_metric["rankme"].runs, by_metric["rankme"].spearman, by_metric["rankme"].regret) == (11, 1, 0)
 
 
-def test_runs_that_tie_lose_their_mean(choosing):
+def test_regret_of_tied_runs_is_their_mean(choosing):
     rows = [
         {"validation": {"knn_top1": min(number, 10)}, "test": {ACCURACY: number / 100}}
         for number in range(12)
@@ -88,13 +89,13 @@ def test_tables_have_a_line_for_each_metric_and_temperature(choosing, recorded):
     ]  # fmt: skip
 
 
-def test_without_rows_there_are_no_tables(choosing, monkeypatch, tmp_path):
+def test_tables_are_empty_without_rows(choosing, monkeypatch, tmp_path):
     monkeypatch.setattr(choosing, "RESULTS", tmp_path)
     assert choosing.trust_table("knn_top1") == choosing.temperature_table("InfoNCE", "knn_top1") == []
     assert choosing.sensitivity_table() == []
 
 
-def test_the_committed_correlations_are_those_of_the_committed_rows(choosing, monkeypatch, tmp_path):
+def test_committed_correlations_match_committed_rows(choosing, monkeypatch, tmp_path):
     committed = trust.FILE.read_text()
     monkeypatch.setattr(choosing, "FILE", tmp_path / "trust.json")
     choosing.save()
@@ -112,21 +113,21 @@ def test_sensitivity_is_the_mean_over_the_named_pairs():
     g = torch.Generator().manual_seed(0)
     f, other = torch.randn(2, 12, 5, generator=g)
     labels = torch.arange(12) % 3
-    found = script.sensitivities(f, other, labels)
+    values = script.sensitivities(f, other, labels)
 
     def term(x, y):
         cosine = torch.nn.functional.cosine_similarity(f[x], other[y], dim=0)
         return math.exp(-(((1 if labels[x] == labels[y] else -1) - float(cosine)) ** 2))
 
     pairs = [(x, y) for x in range(12) for y in range(12)]
-    mean = [term(x, y) for x, y in pairs if x != y]
+    distinct = [term(x, y) for x, y in pairs if x != y]
     same, different = (
         [term(x, y) for x, y in pairs if x != y and (labels[x] == labels[y]) == equal]
         for equal in (True, False)
     )
-    assert found == pytest.approx(
+    assert values == pytest.approx(
         {
-            "x ≠ y": sum(mean) / 132,
+            "x ≠ y": sum(distinct) / 132,
             "with x = y": sum(term(x, y) for x, y in pairs) / 144,
             "classes balanced": (sum(same) / len(same) + sum(different) / len(different)) / 2,
         },
@@ -136,7 +137,7 @@ def test_sensitivity_is_the_mean_over_the_named_pairs():
     assert plain == pytest.approx(float(pair_statistics(f, labels).sensitivity), rel=1e-5)
 
 
-def test_the_order_over_the_temperature_is_compared_with_the_papers():
+def test_agreement_compares_temperature_order_with_paper():
     script = importlib.import_module("sensitivity")
     assert script.paper_order() == {0.07: 0.274, 0.1: 0.297, 0.15: 0.316, 0.2: 0.320, 0.3: 0.316, 0.5: 0.308}
     assert script.agreement({0.02: 9.0, 0.07: 1.0, 0.1: 2.0, 0.5: 3.0, 0.2: 4.0}) == pytest.approx(1)

@@ -1,6 +1,6 @@
-"""Every command of README and the pages below docs/ is run, in the order of its page, on tiny data.
+"""Tests that run every command of README.md and docs/*.md on tiny data, in the order of its page.
 
-What cannot be run is read by the parser that would read it, for a reason that stands in a table here.
+A command that cannot be run here is only parsed; ``NOT_RUN`` gives the reason.
 """
 
 import configparser
@@ -43,7 +43,7 @@ FIT += ["--data.batch_size=16", "--model.optimizer.warmup_epochs=0"]
 
 
 def commands(page):
-    """The command lines in a page's fenced blocks that are no Python or YAML."""
+    """Yield the words of each command line in a page's shell blocks."""
     text = page.read_text(encoding="utf-8")
     for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
         if language not in ("", "sh", "bash", "console"):
@@ -56,18 +56,18 @@ def commands(page):
 
 
 def reason(words):
-    """Why a command is not run; None where it is."""
+    """Reason for not running a command, or None if it is run."""
     line = shlex.join(words)
     return next((why for pattern, why in NOT_RUN.items() if re.search(pattern, line)), None)
 
 
 class Parsed(BaseException):
-    """Ends a command once its options are accepted."""
+    """Raised to stop a command once its options are accepted."""
 
 
 @pytest.fixture
-def parsed(monkeypatch):
-    """Reads a command of ssl-vision with its own parser, and goes no further."""
+def parse_only(monkeypatch):
+    """Return a function that parses an ssl-vision command with its own parser, without running it."""
     parse = ArgumentParser.parse_args
 
     def parse_and_stop(self, *args, **kwargs):
@@ -89,13 +89,13 @@ def parsed(monkeypatch):
 
 
 @pytest.fixture
-def place(tmp_path, tiny_run, monkeypatch):
-    """Where a reader would be: with configs, images, and the run that the page on evaluation has."""
+def working_directory(tmp_path, tiny_run, monkeypatch):
+    """Working directory with the configs, images, modules and the run that the pages assume."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     shutil.copytree(tiny_run, tmp_path / "runs" / "cifar10")
     for number in range(40):
-        part = "train" if number < 30 else "test"
-        file = tmp_path / "my_images" / part / "ab"[number % 2] / f"{number}.png"
+        split = "train" if number < 30 else "test"
+        file = tmp_path / "my_images" / split / "ab"[number % 2] / f"{number}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (12, 12), (6 * number, 255 - 6 * number, 128)).save(file)
     (tmp_path / "labelled").symlink_to("my_images")
@@ -106,12 +106,12 @@ def place(tmp_path, tiny_run, monkeypatch):
     return tmp_path
 
 
-def in_small(words):
-    """A command of ssl-vision with options behind it that make it quick."""
+def shortened(words):
+    """An ssl-vision command with appended options that make it fast."""
     if words[0] == "fit":
         data = [] if any("data/folder.yaml" in word for word in words) else ["--data=Digits"]
-        begin = [] if "--ckpt_path" in words or not words[1].startswith("-") else ["--overwrite=true"]
-        return [*words, *data, *FIT, *begin]
+        overwrite = [] if "--ckpt_path" in words or not words[1].startswith("-") else ["--overwrite=true"]
+        return [*words, *data, *FIT, *overwrite]
     if words[0] == "evaluate" and "--protocol" not in words:
         return [*words, "--probe.epochs=1", "--baselines=false"]
     if words[0] == "evaluate":
@@ -120,36 +120,36 @@ def in_small(words):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_command_of_a_page_does_what_it_says(page, place, parsed, capsys):
-    found = [words[1:] for words in commands(page) if words[0] == "ssl-vision"]
-    for words in found:
+def test_every_ssl_vision_command_of_page_runs_or_parses(page, working_directory, parse_only, capsys):
+    page_commands = [words[1:] for words in commands(page) if words[0] == "ssl-vision"]
+    for words in page_commands:
         if reason(["ssl-vision", *words]):
-            parsed(words)
+            parse_only(words)
         elif words[0] != "--help":
-            assert main(in_small(words)) == 0, (shlex.join(words), capsys.readouterr().err)
+            assert main(shortened(words)) == 0, (shlex.join(words), capsys.readouterr().err)
 
 
-def test_commands_for_several_processes_are_read_by_their_parsers(place, parsed):
-    found = [w for page in PAGES for w in commands(page) if w[0] in ("torchrun", "srun")]
-    assert len(found) == 7
-    for words in found:
+def test_multi_process_commands_are_parsed(working_directory, parse_only):
+    launches = [w for page in PAGES for w in commands(page) if w[0] in ("torchrun", "srun")]
+    assert len(launches) == 7
+    for words in launches:
         command = next(word for word in words if word in ("fit", "evaluate", "embed"))
-        parsed(words[words.index(command) :])
+        parse_only(words[words.index(command) :])
 
 
-def test_every_reason_is_needed():
+def test_every_reason_for_not_running_matches_a_command():
     lines = [shlex.join(words) for page in PAGES for words in commands(page)]
     unused = {pattern for pattern in NOT_RUN if not any(re.search(pattern, line) for line in lines)}
     assert unused <= {r"^ssl-vision report\b"}
 
 
-def test_the_scripts_and_their_options_are_there():
+def test_python_commands_use_existing_scripts_and_options():
     inline = re.findall(
         r"`(python (?:benchmarks|docs|tests)/[^`]+)`",
         "".join(page.read_text() for page in PAGES).replace("\n", " "),
     )
-    found = [words for page in PAGES for words in commands(page) if words[0] == "python"]
-    for words in [*found, *map(shlex.split, inline)]:
+    in_blocks = [words for page in PAGES for words in commands(page) if words[0] == "python"]
+    for words in [*in_blocks, *map(shlex.split, inline)]:
         if words[1] == "-m":
             assert words[2:] == ["pytest"]
             continue
@@ -159,7 +159,7 @@ def test_the_scripts_and_their_options_are_there():
             assert option in script or re.search(rf"\b{name}\b", script), (words, option)
 
 
-def test_the_extras_and_the_targets_are_there():
+def test_make_and_pip_commands_use_existing_targets_and_extras():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))

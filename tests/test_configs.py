@@ -1,4 +1,4 @@
-"""Every file of configs/ through the real command line, on real images where they are at hand."""
+"""Tests that train every file of configs/ through the command line, on real images where available."""
 
 import csv
 import dataclasses
@@ -19,25 +19,25 @@ from ssl_vision.pretrained.rebuild import untrained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 FILES = sorted(file for file in CONFIGS.rglob("*.yaml") if file.parent.name not in ("paper", "sweep"))
-# These are trained by a test of their own.
+# A separate test trains these configs.
 IMAGENET = ("tiny_imagenet", "imagenet100", "imagenet", "imagenet_moco_v2")
-# The folder, below the root, that each official data set is read from.
+# Folder of each official data set, below the data root.
 NEEDS = {"CIFAR10": "cifar-10-batches-py", "CIFAR100": "cifar-100-python", "STL10": "stl10_binary"}
 
 
-def stl10_with_unlabeled(data_root: Path, place: Path) -> Path:
-    """The official files that a split needs, the unlabeled ones being the first of the train images."""
-    folder = place / "stl10_binary"
+def stl10_with_unlabeled(data_root: Path, root: Path) -> Path:
+    """Link the official STL-10 files, and use the first 100 train images as the unlabeled ones."""
+    folder = root / "stl10_binary"
     folder.mkdir(parents=True)
     for file in (data_root / "stl10_binary").iterdir():
         (folder / file.name).symlink_to(file)
     train = (folder / "train_X.bin").read_bytes()
     (folder / "unlabeled_X.bin").write_bytes(train[: 100 * 3 * 96 * 96])
-    return place
+    return root
 
 
 def options_for(data: str, request, tmp_path) -> list[str]:
-    """Where the images are, and how few of them a test needs."""
+    """Options that name the images and limit their number and size."""
     if data == "Digits":
         return []
     if data == "ImageFolder":
@@ -86,8 +86,8 @@ def test_every_config_trains(file, request, tmp_path):
         short += ["--model.optimizer.warmup_epochs=0"]
     if file.stem == "cifar10_speedrun":  # meant for a GPU
         short += ["--trainer.precision=32-true", "--model.compile_mode=null"]
-    where = options_for(data, request, tmp_path)
-    args = [f"--config={file}", *TINY, *where, *short, f"--runs_dir={tmp_path / 'runs'}", "--name=run"]
+    data_options = options_for(data, request, tmp_path)
+    args = [f"--config={file}", *TINY, *data_options, *short, f"--runs_dir={tmp_path / 'runs'}", "--name=run"]
     assert main(["fit", *args]) == 0
     assert (tmp_path / "runs" / "run" / "checkpoints" / "last.ckpt").exists()
     with (tmp_path / "runs" / "run" / "metrics.csv").open(newline="") as log:
@@ -99,19 +99,21 @@ def test_every_config_trains(file, request, tmp_path):
 @pytest.mark.parametrize(
     "file", [f for f in FILES if data_of(f) != "Digits"], ids=lambda f: str(f.relative_to(CONFIGS))
 )
-def test_views_are_those_of_the_data_set(file, capsys):
+def test_config_views_extend_defaults_of_data_set(file, capsys):
     with pytest.raises(SystemExit):
         main(["fit", f"--config={file}", "--print_config"])
     data = yaml.safe_load(capsys.readouterr().out)["data"]
     cls = getattr(ssl_vision.data, data["class_path"].rsplit(".", 1)[-1])
     options = {"root": "x"} if cls is ssl_vision.data.ImageFolder else {}
-    own = dataclasses.asdict(cls(**options).views)
-    own |= options_of(file, "data").get("views", {})
-    assert data["init_args"]["views"] == {k: list(v) if isinstance(v, tuple) else v for k, v in own.items()}
+    expected = dataclasses.asdict(cls(**options).views)
+    expected |= options_of(file, "data").get("views", {})
+    assert data["init_args"]["views"] == {
+        k: list(v) if isinstance(v, tuple) else v for k, v in expected.items()
+    }
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "stl10"])
-def test_the_pretraining_configs_are_the_papers_as_far_as_it_goes(name, capsys):
+def test_pretraining_configs_follow_macl_paper(name, capsys):
     with pytest.raises(SystemExit):
         main(["fit", f"--config={CONFIGS / 'pretrain' / name}.yaml", "--print_config"])
     config = yaml.safe_load(capsys.readouterr().out)
@@ -198,7 +200,7 @@ def test_imagenet100_names_a_hundred_classes_of_wordnet():
     assert digest == "d61d354b64beb3ce2c2c9cf04a874298362dc9fcd589e15ee34c5e4592145746"
 
 
-FIVE = {
+OBJECTIVES = {
     "infonce": ["--model.objective=InfoNCE"],
     "dcl": ["--model.objective=DCL"],
     "dual": ["--model.objective=DualTemperature"],
@@ -209,9 +211,9 @@ FIVE = {
 
 @pytest.fixture(scope="module")
 def cifar_runs(data_root, tmp_path_factory):
-    """30 steps on real CIFAR-10 at batch 32 with a narrow ResNet-18, one run for each objective."""
+    """Runs of 30 steps on real CIFAR-10 at batch size 32 with a narrow ResNet-18, one for each objective."""
     runs = tmp_path_factory.mktemp("cifar")
-    for name, objective in FIVE.items():
+    for name, objective in OBJECTIVES.items():
         thirty_steps(data_root, runs, name, *objective, "--model.encoder.width=4", "--data.batch_size=32")
     return runs
 
@@ -230,7 +232,7 @@ def thirty_steps(data_root, runs, name, *args):
     assert main(["fit", *start, f"--runs_dir={runs}", f"--name={name}", *args, *short]) == 0
 
 
-# The others, which take two steps above, are long.
+# The other objectives are marked long; test_every_config_trains trains them for two steps.
 SAMPLE = ("reclaim", "vicreg")
 
 
@@ -250,15 +252,15 @@ def test_every_objective_takes_thirty_steps_on_cifar10(file, data_root, tmp_path
     assert len(losses) == 30
     assert all(map(math.isfinite, losses))
     trained = read_checkpoint(tmp_path / "run")
-    begun = untrained_model(trained.config).state_dict()
-    weights = [name for name in begun if name.endswith(("conv1.weight", "conv2.weight"))]
+    initial = untrained_model(trained.config).state_dict()
+    weights = [name for name in initial if name.endswith(("conv1.weight", "conv2.weight"))]
     assert all(trained.state[name].isfinite().all() for name in weights)
-    assert not any(torch.equal(trained.state[name], begun[name]) for name in weights)
+    assert not any(torch.equal(trained.state[name], initial[name]) for name in weights)
 
 
 @pytest.mark.long
 @pytest.mark.realdata
-@pytest.mark.parametrize("name", FIVE)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_thirty_steps_on_cifar10_align_the_views(cifar_runs, name):
     with (cifar_runs / name / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -274,7 +276,7 @@ def test_thirty_steps_on_cifar10_align_the_views(cifar_runs, name):
 
 @pytest.mark.long
 @pytest.mark.realdata
-def test_evaluate_on_cifar10_from_the_checkpoint_alone(cifar_runs, tmp_path, capsys):
+def test_evaluate_needs_only_checkpoint_on_cifar10(cifar_runs, tmp_path, capsys):
     args = ["--baselines=false", "--probe.epochs=1", f"--output={tmp_path / 'evaluation.json'}"]
     assert main(["evaluate", str(cifar_runs / "macl"), *args]) == 0
     printed = capsys.readouterr().out
@@ -284,7 +286,7 @@ def test_evaluate_on_cifar10_from_the_checkpoint_alone(cifar_runs, tmp_path, cap
 
 
 @pytest.mark.parametrize("data", NEEDS)
-def test_absent_data_is_one_line_that_says_where_and_what_to_do(data, tmp_path, capsys):
+def test_fit_reports_missing_data_in_one_line_with_path_and_remedy(data, tmp_path, capsys):
     args = [f"--data={data}", f"--data.root={tmp_path}", f"--runs_dir={tmp_path / 'runs'}", "--name=run"]
     assert main(["fit", *args]) == 2
     error = capsys.readouterr().err
@@ -296,7 +298,7 @@ def test_absent_data_is_one_line_that_says_where_and_what_to_do(data, tmp_path, 
 
 
 @pytest.mark.realdata
-def test_unlabelled_stl10_rows_never_reach_an_accuracy(data_root, tmp_path):
+def test_unlabelled_stl10_images_are_excluded_from_validation(data_root, tmp_path):
     root = stl10_with_unlabeled(data_root, tmp_path)
     data = STL10(root=root, seed=0)
     pretrain = data.split("pretrain")

@@ -1,4 +1,4 @@
-"""The recipes of benchmarks/cpu_recipes.py take the same time, and fit accepts them."""
+"""Tests of benchmarks/cpu_recipes.py: recipes take equal time, and fit accepts their options."""
 
 import importlib
 from pathlib import Path
@@ -16,20 +16,20 @@ def script(monkeypatch):
     return importlib.import_module("cpu_recipes")
 
 
-def test_a_schedule_takes_the_given_time(script):
+def test_schedule_divides_time_among_view_sizes(script):
     steps, recipe = {16: 0.1, 24: 0.2, 32: 0.4}, script.RECIPES["smaller"]
     sizes, epochs = script.schedule(recipe, 10_000.0, steps)
     (first, second), per_epoch = sizes, 50_000 // 256
     assert sizes == {first: 16, second: 24}
-    taken = [first * steps[16], (second - first) * steps[24], (epochs - second) * steps[32]]
-    assert [each * per_epoch for each in taken] == pytest.approx([4_000, 3_000, 3_000], abs=0.4 * per_epoch)
+    seconds = [first * steps[16], (second - first) * steps[24], (epochs - second) * steps[32]]
+    assert [each * per_epoch for each in seconds] == pytest.approx([4_000, 3_000, 3_000], abs=0.4 * per_epoch)
 
 
-def test_one_size_needs_no_resizing(script):
+def test_schedule_of_single_size_has_no_resizing(script):
     assert script.schedule(script.RECIPES["start"], 1200.0, {32: 0.5}) == ({}, 12)
 
 
-def test_equal_steps_are_measured_once(script, monkeypatch):
+def test_step_times_of_recipes_with_equal_steps_are_reused(script, monkeypatch):
     monkeypatch.setattr(script, "step_seconds", lambda recipe, size: 9.0)
     rows = [
         {"recipe": "width 32", "step_seconds": {"32": 1.6}},

@@ -1,4 +1,4 @@
-"""Metric descriptions: declared once, readable without torch, and the same in the documentation."""
+"""Tests of the metric descriptions: declared once, readable without torch, and equal in the docs."""
 
 import importlib
 import re
@@ -46,8 +46,8 @@ def test_sections_have_their_metrics_in_order():
     assert names("progress") == ["train/loss", "knn_top1"]
 
 
-def test_an_import_registers_what_the_source_declares():
-    """A module whose call has other arguments than its source would describe its metric a second time."""
+def test_imported_modules_register_metrics_declared_in_source():
+    """A call whose arguments differ from those read from the source would describe its metric twice."""
     package = Path(ssl_vision.__file__).parent
     calls = {file: file.read_text().count("\ndescribe(") for file in package.rglob("*.py")}
     for file in (file for file, count in calls.items() if count):
@@ -55,7 +55,7 @@ def test_an_import_registers_what_the_source_declares():
     assert sum(calls.values()) == len(_declared()) == len({each.order for each in _declared().values()})
 
 
-def test_every_value_of_a_representation_is_described():
+def test_every_representation_metric_is_described():
     representation = Representation(extended=True)
     representation.update(torch.randn(20, 4), torch.arange(20) % 2)
     assert representation.compute().keys() <= _declared().keys()
@@ -73,7 +73,7 @@ def test_every_value_of_a_representation_is_described():
         (Uniformity, "uniformity"),
     ],
 )
-def test_the_direction_is_that_of_the_class(metric, name):
+def test_described_direction_matches_metric_class(metric, name):
     directions = {True: "higher", False: "lower", None: "none"}
     assert description_of(name).direction == directions[metric.higher_is_better]
 
@@ -89,17 +89,17 @@ def test_the_direction_is_that_of_the_class(metric, name):
         ("val/alignment", "alignment"),
     ],
 )
-def test_logged_names_lead_to_their_description(logged, name):
+def test_logged_names_resolve_to_their_description(logged, name):
     assert description_of(logged).name == name
 
 
-def test_layers_are_those_of_the_network():
+def test_described_layers_match_network_layers():
     assert tuple(LAYERS) == Layers._fields
 
 
-def test_a_metric_is_described_once(tmp_path):
-    same = {"title": "kept", "unit": "%"}
-    assert describe("test_described_once", **same) == describe("test_described_once", **same)
+def test_conflicting_or_computed_descriptions_raise_value_error(tmp_path):
+    description = {"title": "kept", "unit": "%"}
+    assert describe("test_described_once", **description) == describe("test_described_once", **description)
     with pytest.raises(ValueError, match="'test_described_once' is described twice"):
         describe("test_described_once", title="another")
     with pytest.raises(ValueError, match="'uniformity' is described twice"):
@@ -117,7 +117,7 @@ def test_a_metric_is_described_once(tmp_path):
         ({"title": "x", "sections": ("cellar",)}, "sections: expected some of"),
     ],
 )
-def test_invalid_descriptions_are_refused(options, words):
+def test_invalid_descriptions_raise_value_error(options, words):
     with pytest.raises(ValueError, match=words):
         describe("test_invalid", **options)
 
@@ -125,11 +125,11 @@ def test_invalid_descriptions_are_refused(options, words):
 def test_descriptions_are_read_without_torch():
     code = "import sys; from ssl_vision.descriptions import description_of as d; print(d('val/rankme').title)"
     code += "; assert 'torch' not in sys.modules and 'ssl_vision.metrics' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "RankMe\n"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "RankMe\n"
 
 
-def test_the_documented_table_is_that_of_the_descriptions():
+def test_documented_metric_table_matches_descriptions():
     page = (DOCS / "evaluation.md").read_text()
     table = re.search(r"\| metric \| title .*?\n\n", page, flags=re.DOTALL).group().strip().splitlines()
     better = {"higher": "higher", "lower": "lower", "none": ""}

@@ -1,4 +1,7 @@
-"""What docker/ builds and runs exists, and is what the command line takes. No engine is needed."""
+"""Tests of the files of docker/: what they name exists, and the command line accepts their commands.
+
+No container engine is needed.
+"""
 
 import configparser
 import re
@@ -22,77 +25,77 @@ SETUP.read(ROOT / "setup.cfg")
 EXTRAS = SETUP["options.extras_require"]
 WORKPLACE = "/workspace"
 
-both = pytest.mark.parametrize("kind", ["gpu", "cpu"])
+for_both_kinds = pytest.mark.parametrize("kind", ["gpu", "cpu"])
 
 
 def instructions(kind):
-    """(NAME, rest) of each instruction for a device, comments left out and continued lines joined."""
+    """Yield (NAME, rest) of each instruction for a device, without comments and with lines joined."""
     lines = [line for line in FILE.read_text().splitlines() if not line.startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
-    taken = True
+    included = True
     for name, rest in (line.split(maxsplit=1) for line in joined.splitlines() if line):
         if name == "FROM":
-            taken = rest in (f"${{BASE}} AS {kind}", "${DEVICE}")
-        if taken:
+            included = rest in (f"${{BASE}} AS {kind}", "${DEVICE}")
+        if included:
             yield name, rest
 
 
-def the(name, kind):
-    """What the only instruction of a name says."""
-    (rest,) = [rest for found, rest in instructions(kind) if found == name]
+def only_instruction(name, kind):
+    """Text after the only instruction of a name."""
+    (rest,) = [rest for instruction, rest in instructions(kind) if instruction == name]
     return rest
 
 
 def arguments(kind):
-    """Defaults of the build arguments."""
+    """Default values of the build arguments."""
     return dict(rest.split("=", 1) for name, rest in instructions(kind) if name == "ARG" and "=" in rest)
 
 
-def ignored():
-    """Patterns of .dockerignore: those that leave something out, and those that let it in again."""
+def ignore_patterns():
+    """Patterns of .dockerignore: those that exclude, and those that include again."""
     lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
     return [line for line in lines if line[0] != "!"], [line[1:] for line in lines if line[0] == "!"]
 
 
 @pytest.mark.skipif(not shutil.which("hadolint", path=Path(sys.executable).parent), reason="no hadolint")
-def test_the_linter_finds_nothing():
+def test_hadolint_reports_nothing():
     linter = Path(sys.executable).parent / "hadolint"
     result = subprocess.run([linter, FILE], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (0, "")
 
 
-@both
+@for_both_kinds
 def test_every_variable_is_declared_before_it_is_used(kind):
-    first, stage = set(), None  # an ARG before the first FROM is visible only in FROM lines
+    global_args, stage_args = set(), None  # an ARG before the first FROM is visible only in FROM lines
     for name, rest in instructions(kind):
         used = set(re.findall(r"\$\{?(\w+)", rest))
-        assert used <= (first if stage is None or name == "FROM" else stage), (name, rest)
-        if name == "FROM" and rest != "${DEVICE}":  # that stage has the arguments of the device's
-            stage = set()
+        assert used <= (global_args if stage_args is None or name == "FROM" else stage_args), (name, rest)
+        if name == "FROM" and rest != "${DEVICE}":  # that stage inherits the device stage's arguments
+            stage_args = set()
         if name == "ARG":
-            (first if stage is None else stage).add(rest.split("=")[0])
+            (global_args if stage_args is None else stage_args).add(rest.split("=")[0])
 
 
-@both
-def test_what_is_copied_exists_and_reaches_the_build(kind):
-    out, let_in = ignored()
+@for_both_kinds
+def test_copied_files_exist_and_are_not_ignored(kind):
+    excluded, included = ignore_patterns()
     for name, rest in instructions(kind):
         for source in shlex.split(rest)[:-1] if name == "COPY" else ():
             assert (ROOT / source).exists()
-            assert source.split("/")[0] in let_in
-    assert out == ["*", "**/__pycache__"]
+            assert source.split("/")[0] in included
+    assert excluded == ["*", "**/__pycache__"]
 
 
-def test_the_build_sees_code_and_configs_alone():
+def test_build_context_has_only_code_and_configs_and_no_secrets():
     files = {"LICENSE", "README.md", "pyproject.toml", "setup.cfg"}
-    assert set(ignored()[1]) == files | {"configs", "ssl_vision"}
+    assert set(ignore_patterns()[1]) == files | {"configs", "ssl_vision"}
     secret = re.compile(r"(API_KEY|TOKEN|PASSWORD|SECRET)\w*\s*[=:]", re.IGNORECASE)
     for file in (FILE, DOCKER / "compose.yaml", DOCKER / "README.md"):
         assert not secret.search(file.read_text())
 
 
-@both
-def test_the_extras_exist_and_one_faiss_is_among_them(kind):
+@for_both_kinds
+def test_installed_extras_exist_with_one_faiss_build(kind):
     assert 'pip install ".[${DEVICE},${EXTRAS}]"' in FILE.read_text()
     assert kind in EXTRAS
     (named,) = re.findall(r"`EXTRAS=([\w,]+)`", PAGE)
@@ -100,46 +103,46 @@ def test_the_extras_exist_and_one_faiss_is_among_them(kind):
         assert set(chosen.split(",")) <= set(EXTRAS) - {"cpu", "gpu"}
 
 
-@both
-def test_torch_is_taken_from_the_index_within_the_packages_bounds(kind):
+@for_both_kinds
+def test_torch_is_installed_from_index_within_bounds_of_setup_cfg(kind):
     (pattern,) = re.findall(r"grep -E '(.*?)' setup.cfg > torch.txt", FILE.read_text())
     lines = (ROOT / "setup.cfg").read_text().splitlines()
-    found = [line.strip() for line in lines if re.search(pattern, line)]
+    matched = [line.strip() for line in lines if re.search(pattern, line)]
     required = SETUP["options"]["install_requires"].splitlines()
-    assert found == [line for line in required if re.fullmatch(r"torch(vision)?\W.*", line)]
-    assert len(found) == 2
+    assert matched == [line for line in required if re.fullmatch(r"torch(vision)?\W.*", line)]
+    assert len(matched) == 2
     assert 'pip install --index-url "${TORCH_INDEX_URL}" --requirement torch.txt' in FILE.read_text()
     assert arguments(kind)["TORCH_INDEX_URL"].endswith("/cpu") == (kind == "cpu")
 
 
-@both
-def test_the_container_is_not_roots_and_runs_our_command(kind):
-    assert the("USER", kind) == "${UID}"
+@for_both_kinds
+def test_container_runs_ssl_vision_as_unprivileged_user(kind):
+    assert only_instruction("USER", kind) == "${UID}"
     assert int(arguments(kind)["UID"]) >= 1000
     names = [name for name, _ in instructions(kind)]
     assert "RUN" not in names[names.index("USER") :]
-    (script,) = yaml.safe_load(the("ENTRYPOINT", kind))
+    (script,) = yaml.safe_load(only_instruction("ENTRYPOINT", kind))
     assert SETUP["options.entry_points"]["console_scripts"].split("=")[0].strip() == script
-    check = yaml.safe_load(the("HEALTHCHECK", kind).partition("CMD")[2])
+    check = yaml.safe_load(only_instruction("HEALTHCHECK", kind).partition("CMD")[2])
     assert check == [script, "--version"]
     assert main(check[1:]) == 0
-    assert main(yaml.safe_load(the("CMD", kind))) == 0
+    assert main(yaml.safe_load(only_instruction("CMD", kind))) == 0
 
 
-@both
-def test_data_and_runs_are_volumes_where_the_configs_look_for_them(kind):
-    places = [rest for name, rest in instructions(kind) if name == "WORKDIR"]
-    assert places[-1] == WORKPLACE
-    assert yaml.safe_load(the("VOLUME", kind)) == [f"{WORKPLACE}/data", f"{WORKPLACE}/runs"]
+@for_both_kinds
+def test_data_and_runs_volumes_are_where_configs_expect_them(kind):
+    directories = [rest for name, rest in instructions(kind) if name == "WORKDIR"]
+    assert directories[-1] == WORKPLACE
+    assert yaml.safe_load(only_instruction("VOLUME", kind)) == [f"{WORKPLACE}/data", f"{WORKPLACE}/runs"]
     assert any(name == "COPY" and rest == "configs configs" for name, rest in instructions(kind))
 
 
 class Parsed(BaseException):
-    """Ends a command once its options are accepted."""
+    """Raised to stop a command once its options are accepted."""
 
 
-def accepted(args, monkeypatch, tmp_path):
-    """Gives a command line to the real parser, in the root of the repository, which has the configs."""
+def assert_accepted(args, monkeypatch, tmp_path):
+    """Assert that the real parser accepts a command line in the repository root, where the configs are."""
 
     def stop(self):
         raise Parsed
@@ -160,23 +163,23 @@ RUNS = re.findall(r"^docker run .*? (ssl-vision\S*) (.*)$", PAGE, flags=re.MULTI
 
 
 @pytest.mark.parametrize(("image", "command"), RUNS)
-def test_the_commands_of_the_page_are_accepted(image, command, monkeypatch, tmp_path):
+def test_docker_run_commands_of_readme_are_accepted(image, command, monkeypatch, tmp_path):
     assert f"--tag {image} ." in PAGE
-    accepted(shlex.split(command), monkeypatch, tmp_path)
+    assert_accepted(shlex.split(command), monkeypatch, tmp_path)
 
 
-def test_the_page_and_the_compose_file_name_what_exists():
-    said = PAGE + (DOCKER / "compose.yaml").read_text()
-    for file in re.findall(r"--file (\S+)", said) + re.findall(r"`(configs/\S+\.yaml)`", said):
+def test_names_in_readme_and_compose_file_exist():
+    text = PAGE + (DOCKER / "compose.yaml").read_text()
+    for file in re.findall(r"--file (\S+)", text) + re.findall(r"`(configs/\S+\.yaml)`", text):
         assert (ROOT / file).is_file()
     for argument in re.findall(r"--build-arg (\w+)=", PAGE):
         assert all(argument in arguments(kind) for kind in ("gpu", "cpu"))
     for mount in re.findall(r'-v "\$PWD/\w+:(\S+)"', PAGE):
-        assert mount in yaml.safe_load(the("VOLUME", "gpu"))
+        assert mount in yaml.safe_load(only_instruction("VOLUME", "gpu"))
     services = compose()["services"]
-    for service in re.findall(r"--scale ([\w-]+)=", said) + re.findall(r"cp ([\w-]+):", said):
+    for service in re.findall(r"--scale ([\w-]+)=", text) + re.findall(r"cp ([\w-]+):", text):
         assert service in services
-    for profile in re.findall(r"--profile (\w+)", said):
+    for profile in re.findall(r"--profile (\w+)", text):
         assert any(profile in service["profiles"] for service in services.values())
 
 
@@ -191,7 +194,7 @@ def compose(**environment):
     return yaml.safe_load(filled)
 
 
-def test_workers_share_one_queue_and_each_has_a_gpu_of_its_own():
+def test_workers_share_one_queue_and_have_separate_gpus():
     file = compose()
     services = file["services"]
     devices = []
@@ -204,7 +207,7 @@ def test_workers_share_one_queue_and_each_has_a_gpu_of_its_own():
         assert service["command"] == services["worker-0"]["command"]
         mounts = dict(reversed(mount.split(":")[:2]) for mount in service["volumes"])
         assert mounts[f"{WORKPLACE}/runs"] in file["volumes"]
-        assert set(mounts) == set(yaml.safe_load(the("VOLUME", kind)))
+        assert set(mounts) == set(yaml.safe_load(only_instruction("VOLUME", kind)))
         if kind == "gpu":
             (device,) = service["deploy"]["resources"]["reservations"]["devices"]
             assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
@@ -214,7 +217,7 @@ def test_workers_share_one_queue_and_each_has_a_gpu_of_its_own():
     assert sorted(devices) == ["0", "1"]
 
 
-def test_workers_are_shut_off_from_the_world():
+def test_workers_have_no_ports_or_privileges():
     for service in compose()["services"].values():
         assert not {"ports", "network_mode", "privileged", "user"} & set(service)
         assert service["cap_drop"] == ["ALL"]
@@ -224,5 +227,5 @@ def test_workers_are_shut_off_from_the_world():
 @pytest.mark.parametrize(
     "sweep", [{}, *({"SWEEP": name} for name in re.findall(r"^SWEEP=(\w+)", PAGE, re.M))]
 )
-def test_the_sweeps_command_is_accepted(sweep, monkeypatch, tmp_path):
-    accepted(compose(**sweep)["services"]["worker-0"]["command"], monkeypatch, tmp_path)
+def test_sweep_command_of_worker_is_accepted(sweep, monkeypatch, tmp_path):
+    assert_accepted(compose(**sweep)["services"]["worker-0"]["command"], monkeypatch, tmp_path)

@@ -1,4 +1,4 @@
-"""The pages say what the code does."""
+"""Tests that the documentation agrees with the code and with the benchmark records."""
 
 import importlib
 import importlib.util
@@ -32,7 +32,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "objectives.md").read_text()
 
 
-def test_the_objective_that_the_page_adds_has_the_gradient_it_states():
+def test_custom_objective_of_objectives_page_has_expected_gradient():
     block, queue = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     names = {}
     exec(queue, names)
@@ -51,21 +51,21 @@ def test_the_objective_that_the_page_adds_has_the_gradient_it_states():
     [("objective", o.Contrastive), ("loss", o.TwoViews), ("rule", o.TemperatureRule)],
     ids=["objectives", "other losses", "temperature rules"],
 )
-def test_every_class_is_in_its_table(heading, base):
+def test_objectives_page_lists_every_class(heading, base):
     table = re.search(rf"^\| {heading} \|.*?(?=\n\n)", PAGE, flags=re.MULTILINE | re.DOTALL)[0]
-    named = {name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`?", line.split("|")[1])}
+    listed = {name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`?", line.split("|")[1])}
     abstract = {"AlignmentRule", "HardestTriplet"}
-    assert named == subclasses(base) - abstract
+    assert listed == subclasses(base) - abstract
 
 
 def subclasses(base):
     """Names of the public classes of the package, at any depth."""
-    found = {cls for cls in base.__subclasses__() if cls.__module__.startswith("ssl_vision.")}
-    public = {cls.__name__ for cls in found if not cls.__name__.startswith("_")}
-    return public | {name for cls in found for name in subclasses(cls)}
+    classes = {cls for cls in base.__subclasses__() if cls.__module__.startswith("ssl_vision.")}
+    public = {cls.__name__ for cls in classes if not cls.__name__.startswith("_")}
+    return public | {name for cls in classes for name in subclasses(cls)}
 
 
-def test_the_picture_shows_the_weights_of_the_table():
+def test_weights_figure_shows_expected_weights():
     spec = importlib.util.spec_from_file_location("weights", DOCS / "weights.py")
     picture = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(picture)
@@ -85,7 +85,7 @@ def test_the_picture_shows_the_weights_of_the_table():
     assert all(name in svg for name in picture.CURVES)
 
 
-def test_one_seed_trains_macl_at_a_fixed_temperature_flatnce_and_dcl_alike():
+def test_macl_at_fixed_temperature_and_flatnce_train_like_dcl():
     def trained(objective):
         torch.manual_seed(0)
         net = torch.nn.Linear(6, 4).double()
@@ -102,15 +102,15 @@ def test_one_seed_trains_macl_at_a_fixed_temperature_flatnce_and_dcl_alike():
     torch.testing.assert_close(trained(o.FlatNCE()), dcl, rtol=1e-10, atol=1e-12)
 
 
-def test_the_protocol_that_the_evaluation_page_writes_is_read(tmp_path):
+def test_protocol_of_evaluation_page_has_four_measurements(tmp_path):
     page = (DOCS / "evaluation.md").read_text()
     (block,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     (tmp_path / "mine.yaml").write_text(block)
-    read = read_protocol(str(tmp_path / "mine.yaml"))
-    assert len(read.measurements) == 4
+    protocol = read_protocol(str(tmp_path / "mine.yaml"))
+    assert len(protocol.measurements) == 4
 
 
-def test_the_evaluation_page_evaluates_a_module(capsys):
+def test_evaluation_page_code_evaluates_module(capsys):
     (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "evaluation.md").read_text(), flags=re.DOTALL)
     exec(block, {})
     table = capsys.readouterr().out
@@ -118,7 +118,7 @@ def test_the_evaluation_page_evaluates_a_module(capsys):
     assert 0 <= float(table.splitlines()[-1]) <= 1
 
 
-def test_the_metric_that_contributing_adds_is_numpys():
+def test_metric_of_contributing_guide_matches_numpy():
     page = (DOCS.parent / "CONTRIBUTING.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     names = {}
@@ -131,13 +131,13 @@ def test_the_metric_that_contributing_adds_is_numpys():
     assert metric.compute().item() == pytest.approx(squares.max() / squares.sum(), rel=1e-9)
 
 
-def test_the_quick_start_loads_a_backbone(tiny_run):
+def test_quick_start_code_loads_backbone(tiny_run):
     names = {}
     exec(blocks("quickstart.md")[0].replace("runs/first", str(tiny_run)), names)
     assert names["features"].shape == (4, names["backbone"].num_features)
 
 
-def test_the_quick_start_trains_and_evaluates_from_python(tmp_path, monkeypatch, capsys):
+def test_quick_start_code_trains_and_evaluates(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     options = dict(option.removeprefix("--").split("=") for option in TINY)
     names = {}
@@ -148,23 +148,23 @@ def test_the_quick_start_trains_and_evaluates_from_python(tmp_path, monkeypatch,
     assert "raw pixels" in capsys.readouterr().out
 
 
-def test_the_table_of_few_labels_is_the_one_that_the_benchmark_wrote(monkeypatch):
+def test_few_labels_table_matches_benchmark_record(monkeypatch):
     monkeypatch.syspath_prepend(DOCS.parent / "benchmarks")
     record = json.loads((DOCS.parent / "benchmarks" / "results" / "demo.json").read_text())
     assert importlib.import_module("pretrain").table(record["runs"]) in (DOCS / "evaluation.md").read_text()
     assert "dirty" not in record["commit"]
 
 
-def test_the_times_of_the_explorer_are_those_that_the_benchmark_wrote(monkeypatch):
+def test_explorer_times_match_benchmark_record(monkeypatch):
     monkeypatch.syspath_prepend(DOCS.parent / "benchmarks")
     record = json.loads((DOCS.parent / "benchmarks" / "results" / "explorer.json").read_text())
     assert importlib.import_module("explorer").table(record["rows"]) in (DOCS / "report.md").read_text()
     assert "dirty" not in record["commit"]
 
 
-def test_the_example_of_the_concepts_is_right():
+def test_worked_example_of_concepts_page_is_correct():
     page = (DOCS / "concepts.md").read_text()
-    for temperature, found in (
+    for temperature, stated in (
         (0.1, "d = log(e⁵ + 1) − 8 = −2.99, W = 0.048"),
         (1.0, "− 0.8 = 0.17, W = 0.54"),
     ):
@@ -174,8 +174,8 @@ def test_the_example_of_the_concepts_is_right():
             f"{float(value):.{digits}f}"
             for value, digits in ((d.abs(), 2), (d.sigmoid(), 3 - (temperature == 1)))
         ]
-        assert found in page
-        assert all(value in found for value in values)
+        assert stated in page
+        assert all(value in stated for value in values)
 
 
 def blocks(page, language="python"):
@@ -184,15 +184,15 @@ def blocks(page, language="python"):
 
 
 @pytest.fixture
-def place(tmp_path, tiny_run, monkeypatch):
-    """A folder with ``runs/my_run`` and, in ``my_images``, six red images, six blue ones and a copy."""
+def working_directory(tmp_path, tiny_run, monkeypatch):
+    """Working directory with ``runs/my_run`` and six red and six blue images and a copy in ``my_images``."""
     shutil.copytree(tiny_run, tmp_path / "runs" / "my_run")
     for number in range(12):
-        kind = "red" if number % 2 else "blue"
-        file = tmp_path / "my_images" / kind / f"{number:02}.png"
+        colour = "red" if number % 2 else "blue"
+        file = tmp_path / "my_images" / colour / f"{number:02}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
-        strong = 255 - 20 * (2, 4, 0, 5, 1, 3)[number // 2]
-        Image.new("RGB", (12, 12), (strong, 0, 0) if number % 2 else (0, 90, strong)).save(file)
+        intensity = 255 - 20 * (2, 4, 0, 5, 1, 3)[number // 2]
+        Image.new("RGB", (12, 12), (intensity, 0, 0) if number % 2 else (0, 90, intensity)).save(file)
     shutil.copy(tmp_path / "my_images" / "red" / "03.png", tmp_path / "my_images" / "red" / "copy.png")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -205,7 +205,7 @@ def images():
     return noise.to(torch.uint8)
 
 
-def test_the_backbones_of_the_page_make_the_features_of_their_run(place, images):
+def test_backbones_page_code_reproduces_features_of_run(working_directory, images):
     assert main(["export", "runs/my_run"]) == 0
     names = {"images": images}
     for block in blocks("backbones.md")[:2]:
@@ -215,21 +215,21 @@ def test_the_backbones_of_the_page_make_the_features_of_their_run(place, images)
     with torch.inference_mode():
         expected = trained_model(checkpoint).eval()(plain).backbone
     torch.testing.assert_close(names["features"], expected)
-    backbone, about = read_backbone("runs/my_run/backbone.safetensors")
+    backbone, description = read_backbone("runs/my_run/backbone.safetensors")
     with torch.inference_mode():
-        torch.testing.assert_close(backbone(about.views.plain(images)), expected)
+        torch.testing.assert_close(backbone(description.views.plain(images)), expected)
     assert all(parameter.requires_grad for parameter in names["backbone"].parameters())
 
 
-def test_the_lines_for_other_libraries_are_those_of_the_card():
-    about = Description(encoder={}, size=32, decoded_size=32, mean=(0.5,) * 3, std=(0.2,) * 3)
-    given = Pretrained(ResNet(), about)
+def test_backbones_page_shows_export_snippets_of_other_libraries():
+    description = Description(encoder={}, size=32, decoded_size=32, mean=(0.5,) * 3, std=(0.2,) * 3)
+    pretrained = Pretrained(ResNet(), description)
     files = {"torchvision": "backbone-torchvision.safetensors", "timm": "backbone-timm.safetensors"}
     for form, file in (files | {"onnx": "backbone.onnx"}).items():
-        assert FORMATS[form].snippet(file, given) + "\n" in blocks("backbones.md")
+        assert FORMATS[form].snippet(file, pretrained) + "\n" in blocks("backbones.md")
 
 
-def test_feature_maps_are_taken_as_the_page_says(tiny_run):
+def test_backbones_page_call_extracts_feature_maps(tiny_run):
     page = (DOCS / "backbones.md").read_text(encoding="utf-8")
     (call,) = re.findall(r"`(torchvision\.models\.feature_extraction\.[^`]+)`", page)
     module, _, expression = call.partition("(")[0].rpartition(".")
@@ -241,7 +241,7 @@ def test_feature_maps_are_taken_as_the_page_says(tiny_run):
     assert [each.shape[-1] for each in maps.values()] == [8, 4, 2]
 
 
-def test_the_classifier_of_the_backbones_page_tells_colours_apart(place):
+def test_backbones_page_classifier_separates_colours(working_directory):
     assert main(["embed", "my_images", "--backbone=runs/my_run", "--output=features.npz"]) == 0
     names = {}
     exec(next(block for block in blocks("backbones.md") if "LogisticRegression" in block), names)
@@ -249,7 +249,7 @@ def test_the_classifier_of_the_backbones_page_tells_colours_apart(place):
     assert names["scores"].tolist() == [1.0] * 5
 
 
-def test_the_module_of_the_callbacks_page_is_measured(capsys):
+def test_callbacks_page_module_logs_metrics(capsys):
     names = {}
     exec(next(iter(blocks("callbacks.md"))), names)
     logged = names["trainer"].callback_metrics
@@ -257,7 +257,7 @@ def test_the_module_of_the_callbacks_page_is_measured(capsys):
     assert "shadow/DCL/value" in capsys.readouterr().out
 
 
-def test_a_trainer_of_ones_own_trains_and_loads_as_the_methods_page_shows(tmp_path, monkeypatch):
+def test_methods_page_code_trains_and_loads_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (code,) = blocks("methods.md")
     names = {}
@@ -271,7 +271,7 @@ def test_a_trainer_of_ones_own_trains_and_loads_as_the_methods_page_shows(tmp_pa
     assert all(torch.equal(trained[name], loaded[name]) for name in loaded)
 
 
-def test_the_loop_of_the_backbones_page_trains_by_dcl(place, images):
+def test_backbones_page_loop_trains_with_dcl_loss(working_directory, images):
     names = {"images": images}
     exec(next(block for block in blocks("backbones.md") if "loss.backward()" in block), names)
     z = torch.cat([names["z1"], names["z2"]]).detach().double()
@@ -287,7 +287,7 @@ def test_the_loop_of_the_backbones_page_trains_by_dcl(place, images):
     assert not any(torch.equal(before[name], after[name]) for name in before if name.endswith("conv1.weight"))
 
 
-def test_the_closest_pairs_of_the_page_on_own_images_are_copies(place, capsys):
+def test_own_images_page_code_finds_duplicates(working_directory, capsys):
     assert main(["embed", "my_images", "--backbone=runs/my_run", "--output=features.npz"]) == 0
     capsys.readouterr()
     (block,) = blocks("own_images.md")
@@ -298,7 +298,7 @@ def test_the_closest_pairs_of_the_page_on_own_images_are_copies(place, capsys):
     assert len(others) == 8
 
 
-def test_the_sweep_of_the_page_on_own_images_has_cells_that_fit_takes(place, monkeypatch, capsys):
+def test_own_images_page_sweep_has_cells_that_fit_accepts(working_directory, monkeypatch, capsys):
     (block,) = blocks("own_images.md", "yaml")
     Path("own_temperature.yaml").write_text(block)
     Path("configs").symlink_to(DOCS.parent / "configs")
@@ -310,18 +310,18 @@ def test_the_sweep_of_the_page_on_own_images_has_cells_that_fit_takes(place, mon
     assert Run("cells/cell").last("val/rankme") > 1
 
 
-def test_the_recipes_make_folders_of_tiny_imagenet_and_imagenet100(tmp_path, monkeypatch):
+def test_recipes_page_code_makes_tiny_imagenet_and_imagenet100_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (sort,) = blocks("recipes.md")
     lines = (DOCS / "recipes.md").read_text().splitlines()
     (link,) = [line.strip() for line in lines if line.strip().startswith("for split in")]
     tiny, classes = Path("data/tiny-imagenet-200"), ("n01443537", "n01629819")
-    for place in (*(f"train/{name}/images" for name in classes), "val/images", "test/images"):
-        (tiny / place).mkdir(parents=True)
-    for number, place in enumerate(
+    for folder in (*(f"train/{name}/images" for name in classes), "val/images", "test/images"):
+        (tiny / folder).mkdir(parents=True)
+    for number, folder in enumerate(
         (*(f"train/{name}/images" for name in classes), "val/images", "val/images")
     ):
-        Image.new("RGB", (64, 64)).save(tiny / place / f"{number}.JPEG")
+        Image.new("RGB", (64, 64)).save(tiny / folder / f"{number}.JPEG")
     (tiny / "val/val_annotations.txt").write_text(
         "".join(f"{number + 2}.JPEG\t{name}\t0\t0\t62\t62\n" for number, name in enumerate(classes))
     )
@@ -341,7 +341,7 @@ def test_the_recipes_make_folders_of_tiny_imagenet_and_imagenet100(tmp_path, mon
     assert ImageFolder(root="data/imagenet100").classes == ("n02869837",)
 
 
-def test_what_the_report_page_says_of_equal_cosines_is_so():
+def test_report_page_values_for_equal_cosines_are_correct():
     n = 12
     same, apart = torch.ones(n, 4), torch.eye(n)
     infonce = o.InfoNCE(temperature=0.1)
@@ -358,7 +358,7 @@ def test_what_the_report_page_says_of_equal_cosines_is_so():
     assert float(alignment.compute()) == pytest.approx(2 - 2 * float(cosine), rel=1e-5)
 
 
-def test_the_sections_of_the_report_page_are_those_of_a_report():
+def test_report_page_lists_sections_of_report():
     page = (DOCS / "report.md").read_text(encoding="utf-8")
     table = page.split("| section |")[1].split("\n\n")[0]
     code = (DOCS.parent / "ssl_vision" / "report" / "report.py").read_text()
@@ -367,17 +367,17 @@ def test_the_sections_of_the_report_page_are_those_of_a_report():
     assert listed == re.findall(r'_section\("\w+", "([^"]+)"', sections)
 
 
-def test_the_messages_of_the_troubleshooting_page_are_in_the_code():
+def test_troubleshooting_messages_exist_in_code():
     page = (DOCS / "troubleshooting.md").read_text()
     tables = page.split("## Installation")[0]
     code = " ".join(file.read_text() for file in (DOCS.parent / "ssl_vision").rglob("*.py"))
-    code = re.sub(r'["\']\s+f?["\']', "", code)  # a message on two lines is one
+    code = re.sub(r'["\']\s+f?["\']', "", code)  # join messages that span two lines
     code = re.sub(r"\{[^{}]*(\{[^{}]*\}[^{}]*)*\}", "…", code)
     others = {
-        "… has no option '…', did you mean '…'?",  # put together of parts
+        "… has no option '…', did you mean '…'?",  # assembled from parts
         "… has no option 'temperature'",
         "model: is now --model.encoder.…",
-        "File does not exist",  # of the libraries
+        "File does not exist",  # messages of libraries
         "limit_train_batches",
         "CUDA out of memory",
     }
@@ -390,7 +390,7 @@ def test_the_messages_of_the_troubleshooting_page_are_in_the_code():
     assert unknown == []
 
 
-def test_every_protocol_is_on_the_page():
+def test_evaluation_page_lists_every_protocol():
     table = (DOCS / "evaluation.md").read_text().split("## Protocols")[1].split("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)`", table, flags=re.MULTILINE)) == set(shipped())
 
@@ -411,7 +411,7 @@ def test_every_protocol_is_on_the_page():
         ("roofline", "roofline", "speed.md", None),
     ],
 )
-def test_every_measured_table_is_the_one_that_its_benchmark_wrote(name, written, page, rows, monkeypatch):
+def test_benchmark_table_on_page_matches_record(name, written, page, rows, monkeypatch):
     monkeypatch.syspath_prepend(DOCS.parent / "benchmarks")
     script = importlib.import_module(name)
     record = json.loads((DOCS.parent / "benchmarks" / "results" / f"{written}.json").read_text())
@@ -419,12 +419,12 @@ def test_every_measured_table_is_the_one_that_its_benchmark_wrote(name, written,
     assert "dirty" not in record["commit"]
 
 
-def test_the_citation_has_what_its_format_wants():
-    """The keys that version 1.2.0 of the Citation File Format requires, of the work and of each reference."""
-    cited = yaml.safe_load((DOCS.parent / "CITATION.cff").read_text())
-    assert {"cff-version", "message", "title", "authors"} <= set(cited)
-    assert (cited["cff-version"], cited["version"]) == ("1.2.0", __version__)
-    for reference in cited["references"]:
+def test_citation_file_has_required_keys():
+    """Version 1.2.0 of the Citation File Format requires these keys of the work and of each reference."""
+    citation = yaml.safe_load((DOCS.parent / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert (citation["cff-version"], citation["version"]) == ("1.2.0", __version__)
+    for reference in citation["references"]:
         assert {"type", "title", "authors"} <= set(reference)
         for author in reference["authors"]:
             assert set(author) in ({"name"}, {"family-names", "given-names"})

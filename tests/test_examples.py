@@ -1,4 +1,4 @@
-"""Every public class and function has an example, and each example prints what its docstring says."""
+"""Tests of the docstring examples: every public class and function has one, and its output is correct."""
 
 import doctest
 import importlib
@@ -22,19 +22,19 @@ MODULES = [
 
 
 def is_documented(member):
-    """True of classes and functions; constants and aliases of types have no docstring of their own."""
+    """True for classes and functions; constants and type aliases have no docstring of their own."""
     return callable(member) and getattr(member, "__module__", "").startswith("ssl_vision.")
 
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_every_public_class_and_function_has_an_example(name):
     members = {member: getattr(PACKAGES[name], member) for member in PACKAGES[name].__all__}
-    without = [
+    missing = [
         member
         for member, value in members.items()
         if is_documented(value) and "Example:" not in (value.__doc__ or "")
     ]
-    assert without == []
+    assert missing == []
 
 
 @pytest.mark.parametrize(("package", "module"), MODULES, ids=[module for _, module in MODULES])

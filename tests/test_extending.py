@@ -1,4 +1,4 @@
-"""Every file of the page on extending works as it stands there."""
+"""Tests of the example files of docs/extending.md."""
 
 import copy
 import csv
@@ -29,8 +29,8 @@ FILES = dict(re.findall(r"```(?:python|yaml)\n# ([\w.]+)\n(.*?)```", PAGE, flags
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """A current directory with the files of the page."""
+def working_directory(tmp_path, monkeypatch):
+    """Working directory with the files of the page."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -50,7 +50,7 @@ def column(run, name):
         return [row[name] for row in csv.DictReader(file) if row.get(name)]
 
 
-def test_the_page_has_a_file_for_each_kind_of_addition():
+def test_page_has_file_for_each_extension_point():
     assert list(FILES) == [
         "my_objective.py", "my_encoder.py", "byol.py", "my_callback.py", "my_data.py", "my_measurement.py",
         "my_protocol.yaml", "my_command.py",
@@ -58,7 +58,7 @@ def test_the_page_has_a_file_for_each_kind_of_addition():
     assert len(FILES["byol.py"].splitlines()) <= 80
 
 
-def test_the_objective_is_the_spectral_contrastive_loss(capsys):
+def test_custom_objective_is_spectral_contrastive_loss(capsys):
     objective = importlib.import_module("my_objective").SpectralContrastive()
     z1, z2 = F.normalize(torch.randn(2, 6, 4, dtype=torch.float64), dim=2)
     cosines = [[float(a @ b) for b in z2] for a in z1]
@@ -71,16 +71,18 @@ def test_the_objective_is_the_spectral_contrastive_loss(capsys):
     assert "no map of SpectralContrastive" in capsys.readouterr().err
 
 
-def test_the_encoder_trains_with_its_feature_maps_and_is_exported(here):
+def test_custom_encoder_trains_and_exports_with_feature_maps(working_directory):
     fit(
         "stages", "--model.encoder=my_encoder.Stages", "--model.encoder.width=4", "--model.objective=RECLAIM",
         "--model.objective.pair=depths", "--model.objective.k=5",
     )  # fmt: skip
     allow = "my_encoder.Stages"
     assert main(["export", "runs/stages", f"--allow_class={allow}"]) == 0
-    card = (here / "runs" / "stages" / "backbone.safetensors.md").read_text()
+    card = (working_directory / "runs" / "stages" / "backbone.safetensors.md").read_text()
     assert 'load_encoder("backbone.safetensors", allow_class=["my_encoder.Stages"])' in card
-    backbone = load_encoder(here / "runs" / "stages" / "backbone.safetensors", allow_class=[allow])
+    backbone = load_encoder(
+        working_directory / "runs" / "stages" / "backbone.safetensors", allow_class=[allow]
+    )
     features, maps = backbone.forward_intermediates(torch.rand(2, 3, 32, 32))
     assert features.shape == (2, backbone.num_features) == (2, 32)
     assert [each.shape[2] for each in maps] == [16, 8, 4, 2]
@@ -92,36 +94,36 @@ def small_byol(**options):
     return byol.BYOL(**(small | options))
 
 
-def test_byol_is_two_steps_of_a_plain_loop():
+def test_byol_matches_plain_training_loop():
     views = torch.randn(2, 16, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    ours, theirs = small_byol(momentum=0.9), small_byol()
-    optimizers = [torch.optim.SGD(method.parameters(), lr=0.1) for method in (ours, theirs)]
+    byol, reference = small_byol(momentum=0.9), small_byol()
+    optimizers = [torch.optim.SGD(method.parameters(), lr=0.1) for method in (byol, reference)]
     criterion = NegativeCosineSimilarity()
     for batch in views:
-        loss = ours.loss(Batch(batch[:8], torch.zeros(8), torch.arange(8), batch))
+        loss = byol.loss(Batch(batch[:8], torch.zeros(8), torch.arange(8), batch))
         loss.backward()
-        embeddings = theirs.head(theirs.backbone(batch))
-        p1, p2 = (theirs.predictor(half) for half in embeddings.chunk(2))
-        t1, t2 = theirs.target(batch).detach().chunk(2)
+        embeddings = reference.head(reference.backbone(batch))
+        p1, p2 = (reference.predictor(half) for half in embeddings.chunk(2))
+        t1, t2 = reference.target(batch).detach().chunk(2)
         expected = 4 + 2 * criterion(p1, t2) + 2 * criterion(p2, t1)
         expected.backward()
         torch.testing.assert_close(loss, expected)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        ours.after_update()
+        byol.after_update()
         for slow, fast in zip(
-            theirs.target.parameters(),
-            [*theirs.backbone.parameters(), *theirs.head.parameters()],
+            reference.target.parameters(),
+            [*reference.backbone.parameters(), *reference.head.parameters()],
             strict=True,
         ):
             slow.data = 0.9 * slow.data + 0.1 * fast.data
-    for (name, one), other in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
+    for (name, one), other in zip(byol.state_dict().items(), reference.state_dict().values(), strict=True):
         torch.testing.assert_close(one, other, msg=name)
-    assert not any(parameter.requires_grad for parameter in ours.target.parameters())
+    assert not any(parameter.requires_grad for parameter in byol.target.parameters())
 
 
-def test_the_callback_logs_the_norm_of_the_part():
+def test_custom_callback_logs_weight_norm_of_part():
     option = {"class_path": "my_callback.WeightNorm", "init_args": {"part": "head"}}
     options = dict(each.removeprefix("--").split("=") for each in TINY)
     python = ssl_vision.fit(options | {"trainer.callbacks": [option]}, runs_dir="runs", name="python")
@@ -134,15 +136,15 @@ def test_the_callback_logs_the_norm_of_the_part():
     assert column(python, "train/weight_norm") == logged
 
 
-def test_the_target_moves_once_an_update(monkeypatch):
+def test_byol_target_moves_once_per_optimizer_step(monkeypatch):
     moves = []
     byol = importlib.import_module("byol")
     monkeypatch.setattr(byol.BYOL, "after_update", lambda self: moves.append(self.trainer.global_step))
     fit("accumulated", "--model=byol.BYOL", "--trainer.accumulate_grad_batches=2")
-    assert moves == [0, 1, 2, 3]  # updates before it
+    assert moves == [0, 1, 2, 3]  # number of optimizer steps before each move
 
 
-def test_a_run_of_byol_continues_and_is_evaluated(capsys):
+def test_byol_run_resumes_and_is_evaluated(capsys):
     model = "--model=byol.BYOL"
     whole = fit("whole", model)
     interrupt = [
@@ -171,13 +173,13 @@ def test_a_run_of_byol_continues_and_is_evaluated(capsys):
 
 
 @pytest.mark.parametrize("options", [{"chunk_size": 3}, {"bn": "per_view"}, {"chunk_size": 8}], ids=str)
-def test_byol_runs_under_every_executor(options):
-    """With BatchNorm fixed, chunks and views one at a time change nothing."""
+def test_byol_loss_and_gradients_are_equal_under_every_executor(options):
+    """With BatchNorm in evaluation mode, chunks and single views give the same loss and gradients."""
     views = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     batch = Batch(views[:8], torch.zeros(8), torch.arange(8), views)
     losses, gradients = [], []
-    for given in ({}, options):
-        method = small_byol(**given).double().eval()
+    for overrides in ({}, options):
+        method = small_byol(**overrides).double().eval()
         losses.append(method.loss(batch))
         losses[-1].backward()
         gradients.append([p.grad for p in method.parameters() if p.requires_grad])
@@ -186,10 +188,10 @@ def test_byol_runs_under_every_executor(options):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-12)
 
 
-def test_the_target_of_a_graphed_step_moves_too(monkeypatch):
+def test_byol_with_cuda_graph_matches_eager_run(monkeypatch):
     def record(self, batch):
-        place, loss = copy.deepcopy(batch), torch.zeros(())
-        return place, lambda: loss.copy_(self._step(place)), loss
+        static_batch, loss = copy.deepcopy(batch), torch.zeros(())
+        return static_batch, lambda: loss.copy_(self._step(static_batch)), loss
 
     monkeypatch.setattr(GraphedTraining, "_record", record)
     monkeypatch.setattr(GraphedTraining, "_on_side_stream", GraphedTraining._step)
@@ -201,20 +203,20 @@ def test_the_target_of_a_graphed_step_moves_too(monkeypatch):
         torch.testing.assert_close(graph[name], value, rtol=1e-3, atol=1e-4, msg=name)
 
 
-def test_the_data_set_is_learned():
+def test_custom_data_set_is_learned():
     args = ["--data=my_data.Stripes", "--runs_dir=runs", "--name=run", *TINY, "--data.batch_size=32"]
     assert main(["fit", *args]) == 0
     assert Run(Path("runs", "run")).last("val/knn_top1") == 1
 
 
-def test_the_protocol_takes_the_measurement(tiny_run, capsys):
+def test_custom_protocol_reports_custom_measurement(tiny_run, capsys):
     args = ["--protocol=my_protocol.yaml", "--baselines=false", "--cache=false", "--output=rows.json"]
     assert main(["evaluate", str(tiny_run), *args]) == 0
-    head = next(line for line in capsys.readouterr().out.splitlines() if "kNN %" in line)
-    assert "purity %" in head
+    header = next(line for line in capsys.readouterr().out.splitlines() if "kNN %" in line)
+    assert "purity %" in header
 
 
-def test_the_command_counts_objectives(tiny_run, capsys):
+def test_custom_command_counts_objectives(tiny_run, capsys):
     assert main(["my_command.objectives", str(tiny_run.parent)]) == 0
     assert "MACL" in capsys.readouterr().out
     assert main(["my_command.objectives", "nowhere"]) == 2
@@ -231,7 +233,7 @@ def test_the_command_counts_objectives(tiny_run, capsys):
         ("my_command.", "unknown command 'my_command.'; available: fit, "),
     ],
 )
-def test_a_name_that_is_no_command_is_one_line(name, message, capsys):
+def test_invalid_command_name_is_reported_in_one_line(name, message, capsys):
     assert main([name]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"ssl-vision {name}: {message}")

@@ -1,4 +1,4 @@
-"""Figures of results show the values of the committed rows."""
+"""Tests that the figures of results show the values of the committed rows."""
 
 import importlib.util
 import xml.etree.ElementTree as ElementTree
@@ -18,7 +18,7 @@ def figures(monkeypatch):
     return module
 
 
-def test_curves_have_the_steps_of_all_seeds(figures):
+def test_curves_keep_only_steps_common_to_all_seeds(figures):
     rows = [
         {"objective": "DCL", "curves": {"val/knn_top1": [[10, 0.5], [20, 0.25]]}},
         {"objective": "DCL", "curves": {"val/knn_top1": [[10, 0.75], [30, 0.1]]}},
@@ -27,7 +27,7 @@ def test_curves_have_the_steps_of_all_seeds(figures):
     assert figures.curves(rows, "val/knn_top1", 100) == {"DCL": {10: [50, 75]}}
 
 
-def test_terms_have_the_values_of_the_table(figures):
+def test_term_values_match_unified_gradient_table(figures):
     head, *lines = importlib.import_module("paper_tables").unified_gradient("ratio")
     for line in lines:
         mean = dict(zip(head, line, strict=True))["kNN %"].split()[0]
@@ -36,7 +36,7 @@ def test_terms_have_the_values_of_the_table(figures):
 
 
 @pytest.mark.parametrize("name", ["gradient_dissipation", "unified_gradient"])
-def test_a_figure_was_drawn_from_the_committed_rows(figures, name):
+def test_committed_figure_matches_committed_rows(figures, name):
     root = ElementTree.parse(figures.DOCS / f"{name}.svg").getroot()
     texts = {element.text for element in root.iter() if element.text}
     assert figures.digest(name) in texts

@@ -1,4 +1,4 @@
-"""What a CUDA device must give: the same numbers as the CPU, and a run from the command line."""
+"""Tests on a CUDA device: results match those of the CPU, and the commands run."""
 
 import json
 from dataclasses import replace
@@ -29,7 +29,7 @@ OBJECTIVES = [*PRESETS, o.ArcCon]
 @pytest.mark.parametrize("tau", [0.1, 0.01])
 @pytest.mark.parametrize("n", [64, 400])
 @pytest.mark.parametrize("preset", OBJECTIVES, ids=lambda c: c.__name__)
-def test_gradients_on_the_device_are_those_in_float64(preset, n, tau):
+def test_contrastive_gradients_on_gpu_match_float64(preset, n, tau):
     g = torch.Generator().manual_seed(0)
     z1 = torch.randn(n, 64, generator=g, dtype=torch.float64)
     z2 = z1 + 3 * torch.randn(n, 64, generator=g, dtype=torch.float64)
@@ -43,7 +43,7 @@ def test_gradients_on_the_device_are_those_in_float64(preset, n, tau):
 
 
 @pytest.mark.parametrize("cls", [*o.TwoViews.__subclasses__()], ids=lambda c: c.__name__)
-def test_the_other_objectives_have_the_cpus_gradients(cls):
+def test_two_view_objective_gradients_on_gpu_match_float64(cls):
     g = torch.Generator().manual_seed(0)
     z1 = torch.randn(64, 32, generator=g, dtype=torch.float64)
     z2 = z1 + torch.randn(64, 32, generator=g, dtype=torch.float64)
@@ -58,47 +58,49 @@ def test_the_other_objectives_have_the_cpus_gradients(cls):
 
 
 @pytest.mark.parametrize("options", [{}, {"size": 20, "blur": 0.5, "degrees": 15.0}], ids=["plain", "all"])
-def test_views_on_the_device_are_those_of_the_cpu(options):
+def test_views_on_gpu_match_cpu(options):
     views = replace(EAGER, **options)
     g = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (64, 3, 32, 32), generator=g, dtype=torch.uint8)
     rows = torch.arange(64)
-    here = views(images, rows, seed=3, epoch=5)
-    there = views(images.cuda(), rows.cuda(), seed=3, epoch=5).cpu()
-    torch.testing.assert_close(there, here, rtol=0, atol=1e-4)
+    on_cpu = views(images, rows, seed=3, epoch=5)
+    on_gpu = views(images.cuda(), rows.cuda(), seed=3, epoch=5).cpu()
+    torch.testing.assert_close(on_gpu, on_cpu, rtol=0, atol=1e-4)
 
 
 VIEWS = {"size": 24, "blur": 0.5, "degrees": 10.0, "solarize": 0.1}
 
 
-def made(views, **options):
+def augment(views, **options):
     g = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (256, 3, 32, 32), generator=g, dtype=torch.uint8).cuda()
     return views(images, torch.arange(256, device="cuda"), seed=3, epoch=5, **options)
 
 
 @pytest.mark.parametrize("options", [{"size": 24}, {"size": 24, "blur": 0.5}], ids=["plain", "blur"])
-def test_compiled_views_are_the_eager_ones(options):
-    torch.testing.assert_close(made(Views(**options)), made(replace(EAGER, **options)), rtol=0, atol=1e-4)
+def test_compiled_views_match_eager_views(options):
+    torch.testing.assert_close(
+        augment(Views(**options)), augment(replace(EAGER, **options)), rtol=0, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("compile", [False, True])
-def test_views_come_in_bfloat16_and_channels_last(compile):
+def test_views_support_bfloat16_and_channels_last(compile):
     options = {"dtype": torch.bfloat16, "memory_format": torch.channels_last}
-    half, full = made(Views(compile=compile), **options), made(Views(compile=compile))
+    half, full = augment(Views(compile=compile), **options), augment(Views(compile=compile))
     assert half.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(half.float(), full, rtol=2**-7, atol=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["highest", "medium"])
-def test_views_do_not_take_part_in_reduced_matrix_precision(precision):
+def test_views_ignore_matmul_precision_and_autocast(precision):
     views = replace(EAGER, blur=0.5)
-    exact = made(views)
+    exact = augment(views)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
         with torch.autocast("cuda", torch.bfloat16):
-            assert torch.equal(made(views), exact)
+            assert torch.equal(augment(views), exact)
     finally:
         torch.set_float32_matmul_precision(before)
 
@@ -109,7 +111,7 @@ def test_views_do_not_wait_for_the_device(compile):
     images = torch.randint(0, 256, (64, 3, 32, 32), generator=g, dtype=torch.uint8).cuda()
     rows = torch.arange(64, device="cuda")
     views = Views(**VIEWS, compile=compile)
-    views(images, rows, seed=0, epoch=0)  # kernels are chosen or compiled
+    views(images, rows, seed=0, epoch=0)  # kernels are chosen or compiled in the first call
     torch.cuda.set_sync_debug_mode("error")
     try:
         views(images, rows, seed=0, epoch=0)
@@ -119,9 +121,9 @@ def test_views_do_not_wait_for_the_device(compile):
 
 def test_compiled_views_launch_few_kernels():
     def launches(views):
-        made(views)
+        augment(views)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            made(views)
+            augment(views)
         return sum(event.count for event in profile.key_averages() if not event.key.startswith("Mem"))
 
     assert launches(Views()) < launches(EAGER) / 4
@@ -137,7 +139,7 @@ def test_a_step_does_not_wait_for_the_device():
         objective(*embed(views(images, rows, seed=0, epoch=0).flatten(1)).chunk(2)).backward()
         return objective.statistics()
 
-    step()  # caches are filled, kernels are chosen
+    step()  # the first step fills caches and chooses kernels
     torch.cuda.set_sync_debug_mode("error")
     try:
         step()
@@ -145,8 +147,8 @@ def test_a_step_does_not_wait_for_the_device():
         torch.cuda.set_sync_debug_mode("default")
 
 
-class Strict(pl.Callback):
-    """Makes any wait for the device an error, from the third step on."""
+class ForbidSynchronization(pl.Callback):
+    """Turns any wait for the device into an error from the third step on."""
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
         if batch_idx >= 2:
@@ -162,8 +164,8 @@ def test_a_step_under_lightning_does_not_wait_for_the_device(tmp_path, name, pre
     model = SimCLR(encoder=resnet(width=8), objective=o.MACL(), optimizer=OptimizerRule(name=name))
     trainer = pl.Trainer(
         max_epochs=1, limit_val_batches=0, accelerator="gpu", devices=1, precision=precision, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, callbacks=[Strict(), ObjectiveStatistics()],
-        default_root_dir=tmp_path,
+        enable_checkpointing=False, enable_progress_bar=False,
+        callbacks=[ForbidSynchronization(), ObjectiveStatistics()], default_root_dir=tmp_path,
     )  # fmt: skip
     try:
         trainer.fit(model, Digits(batch_size=64))
@@ -172,7 +174,7 @@ def test_a_step_under_lightning_does_not_wait_for_the_device(tmp_path, name, pre
     assert trainer.optimizers[0].param_groups[0]["fused"]
 
 
-def test_fit_and_evaluate_on_the_device(tmp_path):
+def test_fit_and_evaluate_run_on_gpu(tmp_path):
     device = [arg for arg in TINY if "accelerator" not in arg] + ["--trainer.accelerator=gpu"]
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *device, "--trainer.devices=1"]) == 0
     assert main(["evaluate", str(tmp_path / "run"), "--device=cuda"]) == 0
@@ -180,7 +182,7 @@ def test_fit_and_evaluate_on_the_device(tmp_path):
 
 
 @pytest.mark.parametrize("compile_mode", [None, "default"])
-def test_a_recorded_run_is_the_plain_run(tmp_path, compile_mode):
+def test_cuda_graph_run_matches_eager_run(tmp_path, compile_mode):
     def fitted(cuda_graph):
         model = SimCLR(
             **TINY_NETWORK,
@@ -197,17 +199,17 @@ def test_a_recorded_run_is_the_plain_run(tmp_path, compile_mode):
         trainer.fit(model, Digits(batch_size=32, seed=0))
         return model.cpu().state_dict(), trainer
 
-    plain, one = fitted(False)
-    recorded, other = fitted(True)
-    assert other.global_step == one.global_step == 12
+    plain, plain_trainer = fitted(False)
+    recorded, recorded_trainer = fitted(True)
+    assert recorded_trainer.global_step == plain_trainer.global_step == 12
     for key, value in plain.items():
         torch.testing.assert_close(recorded[key], value, rtol=1e-3, atol=1e-4)
-    for key, value in one.logged_metrics.items():
-        assert float(other.logged_metrics[key]) == pytest.approx(float(value), rel=1e-3)
+    for key, value in plain_trainer.logged_metrics.items():
+        assert float(recorded_trainer.logged_metrics[key]) == pytest.approx(float(value), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "lars"])
-def test_every_optimizer_can_be_recorded(tmp_path, name):
+def test_every_optimizer_trains_with_cuda_graph(tmp_path, name):
     model = SimCLR(**TINY_NETWORK, cuda_graph=True, optimizer=OptimizerRule(name=name))
     before = model.backbone.conv1.weight.clone()
     pl.Trainer(
@@ -218,7 +220,7 @@ def test_every_optimizer_can_be_recorded(tmp_path, name):
     assert not torch.equal(model.backbone.conv1.weight.cpu(), before)
 
 
-def test_a_continued_run_is_the_whole_run_in_deterministic_mode(tmp_path):
+def test_resumed_run_equals_uninterrupted_run_in_deterministic_mode(tmp_path):
     def fit(name, *more):
         args = [*TINY, "--trainer.accelerator=gpu", "--trainer.deterministic=true", "--online_probe=true"]
         assert main(["fit", f"--runs_dir={tmp_path}", f"--name={name}", *args, *more]) == 0
@@ -229,17 +231,17 @@ def test_a_continued_run_is_the_whole_run_in_deterministic_mode(tmp_path):
     assert not difference_of_runs(tmp_path / "cut", tmp_path / "whole")
 
 
-def test_a_spoiled_step_is_skipped_on_the_device(tmp_path, monkeypatch):
+def test_nonfinite_step_is_skipped_on_gpu(tmp_path, monkeypatch):
     step, calls, states = SimCLR.training_step, [], []
 
-    def spoiled(self, batch, batch_idx):
+    def step_with_nan(self, batch, batch_idx):
         states.append({key: value.clone() for key, value in self.state_dict().items()})
         if len(calls) == 2:
             batch.views[0, 0, 0, 0] = float("nan")
         calls.append(1)
         return step(self, batch, batch_idx)
 
-    monkeypatch.setattr(SimCLR, "training_step", spoiled)
+    monkeypatch.setattr(SimCLR, "training_step", step_with_nan)
     args = [*TINY, "--trainer.accelerator=gpu", "--trainer.max_epochs=1"]
     with pytest.warns(UserWarning, match="the update is skipped, 1 so far"):
         assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *args]) == 0

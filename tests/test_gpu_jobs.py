@@ -1,4 +1,4 @@
-"""The jobs of a GPU run on their own: what one does, the others do not notice."""
+"""Tests of benchmarks/gpu.py, which runs GPU jobs that do not affect each other."""
 
 import importlib
 import json
@@ -16,7 +16,7 @@ import torch
 from ssl_vision.main import main
 
 ROOT = Path(__file__).parent.parent
-SAVES = """
+SAVES_ON_SIGTERM = """
 import pathlib, signal, sys, time
 file = pathlib.Path(sys.argv[1])
 if file.exists():
@@ -28,7 +28,7 @@ signal.signal(signal.SIGTERM, save)
 print("ready", flush=True)
 time.sleep(60)
 """
-STUBBORN = """
+IGNORES_SIGTERM = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if os.fork() == 0:
@@ -48,12 +48,12 @@ def gpu(monkeypatch, tmp_path):
 
 @pytest.fixture
 def job(gpu):
-    def made(name, *codes, arguments=(), minutes=1.0):
+    def make_job(name, *codes, arguments=(), minutes=1.0):
         return gpu.Job(
             name, "a stand-in", minutes, [[sys.executable, "-c", c, *map(str, arguments)] for c in codes]
         )
 
-    return made
+    return make_job
 
 
 def record(output, name):
@@ -65,19 +65,19 @@ def log(output, name):
 
 
 def alive(pid):
-    """Whether a process runs; one that ended and waits for its parent does not."""
+    """Return True if a process is running; a process that ended and waits for its parent is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-def test_no_job_stops_the_others_and_finished_ones_are_skipped(gpu, job, tmp_path, capsys):
-    mended = tmp_path / "mended"
+def test_jobs_run_despite_failures_and_finished_jobs_are_skipped(gpu, job, tmp_path, capsys):
+    fix_file = tmp_path / "mended"
     jobs = [
         job("fails", "import pathlib, sys; sys.exit(3 * (not pathlib.Path(sys.argv[1]).exists()))",
-            "print('second command')", arguments=[mended]),
-        job("hangs", STUBBORN, minutes=0.03),
+            "print('second command')", arguments=[fix_file]),
+        job("hangs", IGNORES_SIGTERM, minutes=0.03),
         job("is_killed", "import os; os.kill(os.getpid(), 9)"),
         job("works", "print('once')", f"open({str(tmp_path / 'written' / 'rows.json')!r}, 'w').write('[]')"),
     ]  # fmt: skip
@@ -103,17 +103,20 @@ def test_no_job_stops_the_others_and_finished_ones_are_skipped(gpu, job, tmp_pat
     table = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     assert [line[:2] for line in table[1:]] == [[f"| {name}", state] for name, (state, _) in states.items()]
 
-    mended.touch()
+    fix_file.touch()
     new = job("new", "print('new')")
     assert gpu.run_jobs([jobs[0], jobs[3], new], output, minutes=1)
-    began = [line for line in capsys.readouterr().out.splitlines() if line.endswith(": a stand-in")]
-    assert began == ["new: a stand-in", "fails: a stand-in"]
+    started = [line for line in capsys.readouterr().out.splitlines() if line.endswith(": a stand-in")]
+    assert started == ["new: a stand-in", "fails: a stand-in"]
     assert log(output, "fails") == ["second command"]
     assert log(output, "works") == ["once"]
 
 
-def test_the_minutes_interrupt_a_job_which_continues_in_the_next_call(gpu, job, tmp_path, capsys):
-    jobs = [job("training", SAVES, arguments=[tmp_path / "checkpoint"]), job("later", "print('later')")]
+def test_time_limit_interrupts_job_and_next_call_resumes_it(gpu, job, tmp_path, capsys):
+    jobs = [
+        job("training", SAVES_ON_SIGTERM, arguments=[tmp_path / "checkpoint"]),
+        job("later", "print('later')"),
+    ]
     start = time.monotonic()
     assert not gpu.run_jobs(jobs, tmp_path, minutes=5 / 60, grace=2.5)
     assert time.monotonic() - start < 30
@@ -125,7 +128,7 @@ def test_the_minutes_interrupt_a_job_which_continues_in_the_next_call(gpu, job, 
     assert record(tmp_path, "training")["state"] == record(tmp_path, "later")["state"] == "done"
 
 
-def test_a_stopped_call_stops_its_job(tmp_path):
+def test_terminated_call_lets_its_job_save(tmp_path):
     code = (
         "import sys, gpu, torch\n"
         "torch.cuda.is_available, torch.cuda.get_device_name = lambda: True, lambda: 'stand-in'\n"
@@ -135,7 +138,7 @@ def test_a_stopped_call_stops_its_job(tmp_path):
         "gpu.main()\n"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT)])}
-    arguments = [SAVES, str(tmp_path / "checkpoint"), str(tmp_path)]
+    arguments = [SAVES_ON_SIGTERM, str(tmp_path / "checkpoint"), str(tmp_path)]
     with subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment) as process:
         while not (tmp_path / "training.log").exists() or not log(tmp_path, "training"):
             assert process.poll() is None
@@ -158,7 +161,7 @@ def command(gpu, monkeypatch, capsys):
     return run
 
 
-def test_the_list_names_every_job(gpu, command):
+def test_list_option_prints_every_job(gpu, command):
     code, printed = command("--list")
     assert code == 0
     names = [each.name for each in gpu.gpu_jobs(Path("data"), Path("output"))]
@@ -176,14 +179,14 @@ def test_the_list_names_every_job(gpu, command):
     ],
     ids=["unknown job", "too short", "no data", "no device"],
 )
-def test_what_cannot_run_is_said_in_one_line(command, monkeypatch, arguments, message):
+def test_invalid_arguments_exit_with_error_message(command, monkeypatch, arguments, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     code, printed = command(*arguments)
     assert code == 2
     assert message in printed.err.splitlines()[-1]
 
 
-def test_the_scripts_of_the_jobs_have_their_options(gpu):
+def test_job_commands_use_options_of_their_scripts(gpu):
     scripts = [
         command
         for each in gpu.gpu_jobs(Path("data"), Path("output"))
@@ -198,7 +201,7 @@ def test_the_scripts_of_the_jobs_have_their_options(gpu):
 
 
 @pytest.mark.long
-def test_the_scripts_can_be_imported_without_optional_packages(gpu):
+def test_job_scripts_import_without_optional_packages(gpu):
     jobs = gpu.gpu_jobs(Path("data"), Path("output"))
     names = {Path(command[1]).stem for each in jobs for command in each.commands} - {"-m"}
     missing = ["faiss", "kornia", "optuna", "plotly", "pytorch_metric_learning", "simplejpeg", "wandb"]
@@ -208,12 +211,12 @@ def test_the_scripts_can_be_imported_without_optional_packages(gpu):
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
-def test_the_paper_job_is_one_column_of_its_table(gpu, monkeypatch, tmp_path, capsys):
+def test_paper_job_has_five_runs_at_batch_size_256(gpu, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(ROOT)
     (paper,) = [each for each in gpu.gpu_jobs(tmp_path, tmp_path) if each.name == "paper"]
     (command,) = paper.commands
-    at = command.index("--")
-    assert main([*command[3:at], "--dry_run", *command[at:]]) == 0
+    separator = command.index("--")
+    assert main([*command[3:separator], "--dry_run", *command[separator:]]) == 0
     printed = capsys.readouterr().out
     assert "5 runs, 0 done" in printed
     assert printed.count("--data.batch_size=256") == printed.count(" --report=false") == 5
@@ -235,7 +238,7 @@ def test_fit_accepts_the_options_of_the_speedrun(gpu, monkeypatch, tmp_path):
 
 def test_provenance_needs_neither_git_nor_every_package(gpu, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    found = gpu.provenance("torchvision", "no-such-package")
-    assert found["commit"] == ""
-    assert found["versions"]["no-such-package"] == "not installed"
-    assert found["versions"]["torchvision"][0].isdigit()
+    details = gpu.provenance("torchvision", "no-such-package")
+    assert details["commit"] == ""
+    assert details["versions"]["no-such-package"] == "not installed"
+    assert details["versions"]["torchvision"][0].isdigit()

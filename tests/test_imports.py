@@ -1,4 +1,4 @@
-"""Heavy libraries that a command does not import before it needs them."""
+"""Tests that commands do not import heavy libraries before they need them."""
 
 import ast
 import subprocess
@@ -17,13 +17,13 @@ print([name for name in {names} if name in sys.modules], file=sys.stderr)
 
 
 def imported(commands, names):
-    """Those of some modules that a process has imported after some commands."""
+    """Modules among ``names`` that a process has imported after some commands."""
     code = CODE.format(commands=commands, names=names)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return ast.literal_eval(done.stderr.splitlines()[-1])
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return ast.literal_eval(result.stderr.splitlines()[-1])
 
 
-def test_commands_that_read_files_alone_import_no_torch():
+def test_commands_that_only_read_files_do_not_import_torch():
     commands = [
         *[[name, "--help"] for name in ("runs", "choose", "sweep", "compare", "doctor", "reproduce", "list")],
         ["runs", "no/such/folder"],
@@ -32,8 +32,8 @@ def test_commands_that_read_files_alone_import_no_torch():
     assert imported(commands, ["torch", "pytorch_lightning", "timm", "wandb"]) == []
 
 
-def test_no_command_imports_timm_lightlys_networks_or_scikit_learn_before_it_uses_them():
+def test_failing_commands_do_not_import_unused_heavy_libraries():
     commands = [["fit", "--no_such_option=1"], ["export", "no/such/run"], ["report", "no/such/run"]]
     names = ["timm", "lightly.models", "sklearn", "faiss", "plotly"]
     assert imported(commands, names) == []
-    assert imported(commands[:1], ["ssl_vision.metrics.neighbours"])  # which uses faiss
+    assert imported(commands[:1], ["ssl_vision.metrics.neighbours"])  # this module uses faiss

@@ -1,4 +1,4 @@
-"""Imports point down: from a room of the package only to those that stand before it."""
+"""Tests of the layers of the package: subpackages and modules import only from lower layers."""
 
 import ast
 from functools import cache
@@ -7,7 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "ssl_vision"
 
-ROOMS = [
+LAYERS = [
     {"_version", "errors", "quiet", "progress", "optional", "streams", "descriptions", "hub", "display"},
     {"objectives", "metrics"},
     {"data"},
@@ -37,7 +37,7 @@ def nodes(file):
 
 
 def imported(file):
-    """Rooms of the package that a file imports anything of, itself left out."""
+    """Yield the subpackages and modules that a file imports from, without the package itself."""
     for node in nodes(file):
         names = []
         if isinstance(node, ast.ImportFrom):
@@ -47,22 +47,22 @@ def imported(file):
         yield from (parts[1] for name in names if (parts := name.split("."))[0] == "ssl_vision" and parts[1:])
 
 
-def test_every_import_points_down():
-    height = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
+def test_imports_point_to_lower_layers():
+    level_of = {unit: level for level, units in enumerate(LAYERS) for unit in units}
     paths = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")]
-    rooms = {path: path.with_suffix("").parts[0] for path in paths if path != Path("__init__.py")}
-    assert set(rooms.values()) == set(height)
-    wrong = [
+    units = {path: path.with_suffix("").parts[0] for path in paths if path != Path("__init__.py")}
+    assert set(units.values()) == set(level_of)
+    violations = [
         (str(path), other)
-        for path, room in rooms.items()
+        for path, unit in units.items()
         for other in imported(PACKAGE / path)
-        if other not in (room, "__version__") and height[room] <= height[other] > 0
+        if other not in (unit, "__version__") and level_of[unit] <= level_of[other] > 0
     ]
-    assert wrong == []
+    assert violations == []
 
 
 def modules_imported(file, modules):
-    """Modules of the package that a file imports, for its types alone or not."""
+    """Yield the modules that a file imports, including imports only for type checking."""
     for node in nodes(file):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
@@ -72,7 +72,7 @@ def modules_imported(file, modules):
             yield from (alias.name for alias in node.names)
 
 
-def test_no_module_imports_itself_through_others():
+def test_package_has_no_circular_imports():
     modules = {
         ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): file
         for file in PACKAGE.rglob("*.py")
@@ -85,7 +85,7 @@ def test_no_module_imports_itself_through_others():
 
 
 ATTRIBUTES_BY_NAME = {
-    # something is imported or looked up by a name that the user or a table gives
+    # import or look up something by a name from the user or from a table
     "__init__.py": "a public function, imported when it is asked for",
     "main.py": "a command's function",
     "evaluation/protocol.py": "a measurement that a protocol file names",
@@ -94,7 +94,7 @@ ATTRIBUTES_BY_NAME = {
     "cli/fit.py": "the data class of a config; the rank, which Lightning sets in some environments only",
     "streams.py": "stdout and stderr by name; what a wrapped stream has besides",
     "export/formats.py": "torchvision's ResNet of a depth",
-    # fields of one of our own dataclasses, tuples or modules, one after the other
+    # iterate over the fields of one of our own dataclasses, tuples or modules
     "report/explorer.py": "parameters of rules and margin losses, from a table; the objective of any network",
     "data/augment/options.py": "options",
     "descriptions.py": "fields",
@@ -108,7 +108,7 @@ ATTRIBUTES_BY_NAME = {
     "metrics/knn.py": "states of a torchmetrics metric",
     "methods/optimizer.py": "options",
     "objectives/critic.py": "layers",
-    # what a library, a platform or a build may lack
+    # use something that a library, a platform or a build may lack
     "callbacks/skip_nonfinite.py": "found_inf, which torch's gradient scaling sets",
     "methods/lars.py": "found_inf and grad_scale, likewise",
     "methods/finite_gradients.py": "torch's mark of optimizers that read found_inf",
@@ -127,16 +127,16 @@ ATTRIBUTES_BY_NAME = {
     "runs/interruption.py": "the requeue signal of Lightning's SLURM environment",
     "tracking/wandb.py": "W&B's run, if W&B is imported",
     "runs/reading.py": "YAML's C loader, of some builds; anchors, of some events; an error's text",
-    # one that asks what an object is
+    # inspect the class of an object
     "report/maps/anchors.py": "the loss that a class overrides, by which the maps know its derivative",
 }
 """Files that read an attribute by a name, or ask whether there is one, and why."""
 
 
-def test_nothing_else_asks_an_object_what_it_has():
-    def asks(file):
+def test_getattr_and_hasattr_are_used_only_in_listed_files():
+    def uses_getattr(file):
         calls = (node.func for node in nodes(file) if isinstance(node, ast.Call))
         return any(isinstance(call, ast.Name) and call.id in ("getattr", "hasattr") for call in calls)
 
-    found = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if asks(file)}
-    assert found == set(ATTRIBUTES_BY_NAME)
+    files = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if uses_getattr(file)}
+    assert files == set(ATTRIBUTES_BY_NAME)

@@ -1,4 +1,4 @@
-"""lightly's loop continues a stopped seed with the same result."""
+"""Test of benchmarks/lightly_loop.py: an interrupted seed resumes with the same result."""
 
 import importlib.util
 from argparse import Namespace
@@ -14,7 +14,7 @@ FILE = Path(__file__).parent.parent / "benchmarks" / "lightly_loop.py"
 
 
 class Images:
-    """Eight images of noise, in place of CIFAR-10."""
+    """Eight noise images that replace CIFAR-10."""
 
     def __init__(self, root, train, transform):
         self.transform = transform
@@ -37,7 +37,7 @@ def lightly_loop(monkeypatch):
     return module
 
 
-def test_a_stopped_seed_ends_with_the_same_weights(lightly_loop, monkeypatch, tmp_path):
+def test_interrupted_seed_resumes_to_same_weights(lightly_loop, monkeypatch, tmp_path):
     def options(folder):
         return Namespace(data=tmp_path, batch=4, width=4, epochs=2, runs_dir=tmp_path / folder, name="rows")
 

@@ -1,4 +1,4 @@
-"""The table of commands."""
+"""Tests of the command-line entry point: commands, help, errors, warnings and quiet mode."""
 
 import contextlib
 import importlib
@@ -30,7 +30,7 @@ def test_help_lists_every_command_and_exits_0(capsys):
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_every_command_is_a_function_of_its_room(command):
+def test_every_command_names_a_callable_function(command):
     module, function = command.function.split(":")
     assert callable(getattr(importlib.import_module(module), function))
 
@@ -42,7 +42,7 @@ def test_help_and_version_do_not_import_torch():
     assert (result.returncode, result.stdout) == (0, f"ssl-vision {__version__}\n")
 
 
-def test_an_unknown_command_is_one_line_and_exit_code_2():
+def test_unknown_command_prints_one_line_and_exits_2():
     result = run("pretrain")
     assert result.returncode == 2
     commands = ", ".join(COMMANDS)
@@ -50,8 +50,8 @@ def test_an_unknown_command_is_one_line_and_exit_code_2():
 
 
 @pytest.fixture
-def faulty(monkeypatch):
-    """A command whose function fails."""
+def make_fit_fail(monkeypatch):
+    """Return a function that makes the fit command raise an error."""
     monkeypatch.setitem(COMMANDS, "fit", COMMANDS["fit"]._replace(function="test_main_fault:run"))
 
     def with_error(error, file=main.__code__.co_filename):
@@ -63,30 +63,30 @@ def faulty(monkeypatch):
     return with_error
 
 
-def test_a_fault_is_one_line_and_exit_code_1(faulty, capsys):
-    faulty(KeyError("of\nmany lines"))
+def test_internal_error_prints_one_line_and_exits_1(make_fit_fail, capsys):
+    make_fit_fail(KeyError("of\nmany lines"))
     assert main(["fit"]) == 1
     assert (
         capsys.readouterr().err
         == "ssl-vision fit: fault: KeyError: 'of\\nmany lines' (--debug shows where)\n"
     )
-    faulty(RuntimeError("\nfirst\nsecond"))
+    make_fit_fail(RuntimeError("\nfirst\nsecond"))
     assert main(["fit"]) == 1
     assert capsys.readouterr().err == "ssl-vision fit: fault: RuntimeError: first (--debug shows where)\n"
 
 
-def test_a_fault_in_a_file_of_the_user_names_the_line(faulty, capsys):
-    faulty(RuntimeError("shapes"), file="/home/me/my_loss.py")
+def test_error_in_user_file_names_file_and_line(make_fit_fail, capsys):
+    make_fit_fail(RuntimeError("shapes"), file="/home/me/my_loss.py")
     assert main(["fit"]) == 1
-    said = "ssl-vision fit: /home/me/my_loss.py, line 3: RuntimeError: shapes (--debug shows where)\n"
-    assert capsys.readouterr().err == said
-    faulty(FloatingPointError("10 times in a row"))
+    expected = "ssl-vision fit: /home/me/my_loss.py, line 3: RuntimeError: shapes (--debug shows where)\n"
+    assert capsys.readouterr().err == expected
+    make_fit_fail(FloatingPointError("10 times in a row"))
     assert main(["fit"]) == 1
     assert capsys.readouterr().err == "ssl-vision fit: 10 times in a row\n"
 
 
-def test_wrong_input_is_one_line_whatever_is_in_it(faulty, capsys):
-    faulty(InputError("a\nb" + "c" * 5000))
+def test_long_input_error_is_shortened_to_one_line(make_fit_fail, capsys):
+    make_fit_fail(InputError("a\nb" + "c" * 5000))
     assert main(["fit"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("ssl-vision fit: a bccc")
@@ -96,8 +96,8 @@ def test_wrong_input_is_one_line_whatever_is_in_it(faulty, capsys):
 
 @pytest.mark.parametrize("code", [1, 2])
 @pytest.mark.parametrize("way", ["before", "after", "environment"])
-def test_debug_shows_the_traceback_of_every_error(way, code, faulty, capsys, monkeypatch):
-    faulty(InputError("x") if code == 2 else RuntimeError("x"))
+def test_debug_shows_the_traceback_of_every_error(way, code, make_fit_fail, capsys, monkeypatch):
+    make_fit_fail(InputError("x") if code == 2 else RuntimeError("x"))
     if way == "environment":
         monkeypatch.setenv("SSL_VISION_DEBUG", "1")
     args = {"before": ["--debug", "fit"], "after": ["fit", "--a=b", "--debug"], "environment": ["fit"]}[way]
@@ -108,7 +108,7 @@ def test_debug_shows_the_traceback_of_every_error(way, code, faulty, capsys, mon
 
 
 @pytest.mark.parametrize("way", ["before", "after", "environment"])
-def test_quiet_is_for_the_command_and_for_what_it_starts(way, monkeypatch, capsys):
+def test_quiet_applies_to_command_and_its_child_processes(way, monkeypatch, capsys):
     monkeypatch.setitem(COMMANDS, "fit", COMMANDS["fit"]._replace(function="test_main_talk:run"))
     monkeypatch.delenv("SSL_VISION_QUIET", raising=False)
 
@@ -142,7 +142,7 @@ def test_help_of_a_command_names_its_options(capsys):
 
 
 @pytest.mark.parametrize("command", ["compare", "sweep", "reproduce", "runs", "report", "evaluate"])
-def test_help_is_for_users_of_the_command_line(command, capsys):
+def test_command_help_contains_no_docstring_markup(command, capsys):
     with pytest.raises(SystemExit):
         main([command, "--help"])
     printed = capsys.readouterr().out
@@ -151,24 +151,24 @@ def test_help_is_for_users_of_the_command_line(command, capsys):
 
 
 @pytest.mark.parametrize(("command", "option"), [("export", "--format"), ("embed", "--layer")])
-def test_help_of_the_commands_that_need_a_file_asks_for_none(command, option, capsys):
+def test_command_help_works_without_required_file(command, option, capsys):
     with pytest.raises(SystemExit) as end:
         main([command, "--help"])
     assert end.value.code == 0
     assert option in capsys.readouterr().out
 
 
-def test_the_package_alone_imports_no_torch():
+def test_importing_package_does_not_import_torch():
     code = "import sys, ssl_vision; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
-def test_a_warning_is_one_line(monkeypatch, capsys):
-    def warned(args):
+def test_warning_prints_one_line(monkeypatch, capsys):
+    def command(args):
         warnings.warn("k is large", stacklevel=1)
 
     monkeypatch.setitem(COMMANDS, "fit", COMMANDS["fit"]._replace(function="test_main_fault:run"))
-    monkeypatch.setitem(sys.modules, "test_main_fault", SimpleNamespace(run=warned))
+    monkeypatch.setitem(sys.modules, "test_main_fault", SimpleNamespace(run=command))
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     monkeypatch.setattr(
         warnings,

@@ -1,4 +1,4 @@
-"""Methods with several encoders from training to a loaded backbone: every command accepts all of them."""
+"""Tests of methods with several encoders, from training to a loaded backbone."""
 
 import json
 from pathlib import Path
@@ -46,7 +46,9 @@ COMMON = [option for option in TINY if "encoder.width" not in option and "report
         for encoder in ENCODERS
     ],
 )
-def test_a_run_from_training_to_a_loaded_backbone(method, encoder, tmp_path, monkeypatch, capsys):
+def test_method_with_encoder_trains_resumes_evaluates_and_exports(
+    method, encoder, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     options = ["--data=Digits", "--data.views.size=16", *METHODS[method], *ENCODERS[encoder], *COMMON]
     assert main(["fit", *options, "--name=whole"]) == 0

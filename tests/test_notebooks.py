@@ -1,4 +1,4 @@
-"""The notebooks' two forms agree, their outputs are current, and what they name exists."""
+"""Tests of the notebooks: script and notebook agree, outputs are current, and used names exist."""
 
 import ast
 import importlib.util
@@ -15,29 +15,29 @@ SOURCES = sorted((ROOT / "notebooks").glob("[0-9]*.py"))
 LARGEST = 300_000
 """Bytes of a notebook with its outputs."""
 
-each = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+for_each_notebook = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 
 
-def test_they_are_numbered_and_listed():
+def test_notebooks_are_numbered_and_listed():
     assert [path.name[:3] for path in SOURCES] == [f"{number:02}_" for number in range(1, len(SOURCES) + 1)]
     assert [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))] == [p.stem for p in SOURCES]
     page = (ROOT / "notebooks" / "README.md").read_text()
     assert re.findall(r"\((\w+\.ipynb)\)", page) == [f"{path.stem}.ipynb" for path in SOURCES]
 
 
-@each
-def test_both_forms_have_the_same_cells(source):
+@for_each_notebook
+def test_script_and_notebook_have_same_cells(source):
     jupytext = pytest.importorskip("jupytext")
-    expected, found = jupytext.read(source), jupytext.read(source.with_suffix(".ipynb"))
-    assert [(cell.cell_type, cell.source) for cell in found.cells] == [
+    expected, stored = jupytext.read(source), jupytext.read(source.with_suffix(".ipynb"))
+    assert [(cell.cell_type, cell.source) for cell in stored.cells] == [
         (cell.cell_type, cell.source) for cell in expected.cells
     ]
-    for notebook in (expected, found):
+    for notebook in (expected, stored):
         assert notebook.metadata.kernelspec.name == "python3"
 
 
 def digest(notebook):
-    """The digest of a notebook's code, as ``notebooks/execute.py`` stores it."""
+    """Digest of a notebook's code, as stored by ``notebooks/execute.py``."""
     for library in ("jupytext", "nbclient"):
         pytest.importorskip(library)
     spec = importlib.util.spec_from_file_location("execute", ROOT / "notebooks" / "execute.py")
@@ -46,8 +46,8 @@ def digest(notebook):
     return script.digest(notebook)
 
 
-@each
-def test_outputs_are_of_the_present_code(source):
+@for_each_notebook
+def test_outputs_match_current_code(source):
     jupytext = pytest.importorskip("jupytext")
     stored = jupytext.read(source.with_suffix(".ipynb"))
     assert digest(stored) == stored.metadata.code_digest, f"run python notebooks/execute.py {source.stem}"
@@ -59,8 +59,8 @@ def test_outputs_are_of_the_present_code(source):
     assert any(cell.outputs for cell in code)
 
 
-@each
-def test_outputs_are_small_and_name_no_machine_or_time(source):
+@for_each_notebook
+def test_outputs_are_small_without_errors_paths_or_times(source):
     text = source.with_suffix(".ipynb").read_text(encoding="utf-8")
     assert len(text.encode()) < LARGEST
     cells = json.loads(text)["cells"]
@@ -74,35 +74,35 @@ def test_outputs_are_small_and_name_no_machine_or_time(source):
     assert not any("execution" in cell["metadata"] for cell in cells)
 
 
-@each
-def test_every_cell_of_code_is_introduced_in_words(source):
+@for_each_notebook
+def test_first_cell_and_at_least_half_of_cells_are_markdown(source):
     cells = re.findall(r"^# %%(.*)$", source.read_text(), flags=re.MULTILINE)
     assert cells[0] == " [markdown]"
     assert sum(kind == " [markdown]" for kind in cells) >= len(cells) / 2
 
 
-def named(tree):
-    """(module, name) of all that is imported from the package."""
+def package_imports(tree):
+    """Yield (module, name) of every import from the package."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "ssl_vision":
             yield from ((node.module, alias.name) for alias in node.names)
 
 
 def commands(tree):
-    """Commands that are given to ``main``."""
+    """Yield the commands passed to ``main``."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id="main"), args=[ast.List(elts=[ast.Constant(value=command), *_])]):
                 yield command
 
 
-@each
-def test_what_is_imported_run_or_pointed_to_exists(source):
+@for_each_notebook
+def test_imports_commands_and_files_of_notebook_exist(source):
     text = source.read_text()
     tree = ast.parse(text)
-    for module, name in named(tree):
+    for module, name in package_imports(tree):
         assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
-    said = re.findall(r"ssl-vision (\w+)", text)
-    assert {*commands(tree), *said} <= set(COMMANDS)
+    mentioned = re.findall(r"ssl-vision (\w+)", text)
+    assert {*commands(tree), *mentioned} <= set(COMMANDS)
     for file in re.findall(r"(?:configs|docs)/[\w/]+\.(?:yaml|md)", text):
         assert (ROOT / file).is_file(), file

@@ -1,4 +1,4 @@
-"""Jobs with a clock of their own, on a terminal and without one."""
+"""Tests of progress reports on a terminal and without one, with a simulated clock."""
 
 import io
 import os
@@ -14,7 +14,7 @@ from ssl_vision.quiet import quiet, silenced
 
 
 class Clock:
-    """Seconds that pass when told to."""
+    """A clock that advances only when a test sets it."""
 
     now = 100.0
 
@@ -29,7 +29,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """One that stderr can be redirected to, in the test itself: pytest sets it anew before."""
+    """A terminal for stderr; the test itself redirects stderr, as pytest replaces it before the test."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -41,7 +41,7 @@ def terminal(monkeypatch):
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0:00"), (7.4, "0:07"), (754, "12:34"), (3723, "1:02:03"), (86400, "24:00:00")]
 )
-def test_durations(seconds, text):
+def test_duration_formats_seconds(seconds, text):
     assert duration(seconds) == text
 
 
@@ -49,11 +49,11 @@ def test_durations(seconds, text):
     ("value", "text"),
     [(0, "0"), (7, "7"), (0.01234, "0.0123"), (12.345, "12.3"), (1234.5, "1,234"), (5e6, "5,000,000")],
 )
-def test_numbers(value, text):
+def test_number_formats_value(value, text):
     assert number(value) == text
 
 
-def test_without_a_terminal_a_line_every_thirty_seconds_and_one_at_the_end(capsys):
+def test_progress_without_terminal_prints_periodic_and_final_lines(capsys):
     clock = Clock()
     with Progress("embed", 100, unit="images", clock=clock) as job:
         for _ in range(10):
@@ -67,7 +67,7 @@ def test_without_a_terminal_a_line_every_thirty_seconds_and_one_at_the_end(capsy
     )
 
 
-def test_a_job_that_nobody_waits_for_says_nothing(capsys):
+def test_short_silent_and_failed_jobs_print_nothing(capsys):
     clock = Clock()
     with Progress("embed", 100, clock=clock) as job:
         clock.now += 1.9
@@ -80,7 +80,7 @@ def test_a_job_that_nobody_waits_for_says_nothing(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_what_was_done_before_is_in_no_rate(capsys):
+def test_rate_excludes_items_done_before_start(capsys):
     clock = Clock()
     with Progress("run", 100, done=50, clock=clock) as job:
         clock.now += 10
@@ -89,7 +89,7 @@ def test_what_was_done_before_is_in_no_rate(capsys):
         assert job.state() == "60/100, 1/s, 0:40 left, loss 1"
 
 
-def test_of_a_job_without_an_end_the_rate_is_told():
+def test_job_without_total_reports_count_and_rate():
     clock = Clock()
     with Progress("wait", clock=clock) as job:
         assert job.state() == ""
@@ -98,7 +98,7 @@ def test_of_a_job_without_an_end_the_rate_is_told():
         assert job.state() == "3, 1.5/s"
 
 
-def test_on_a_terminal_there_is_a_bar_and_it_goes(terminal):
+def test_terminal_bar_is_drawn_and_erased(terminal):
     clock = Clock()
     with redirect_stderr(terminal), Progress("embed", 100, unit="images", clock=clock) as job:
         clock.now += 10
@@ -110,11 +110,11 @@ def test_on_a_terminal_there_is_a_bar_and_it_goes(terminal):
     assert "━" in drawn
     assert "50/100 images, 5/s, 0:10 left" in drawn
     assert "a warning\n" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\x1b[2K")  # the line is wiped
+    assert terminal.getvalue().endswith("\x1b[2K")  # the line is erased
 
 
 @pytest.mark.parametrize(("columns", "bar"), [(100, 24), (60, 21), (44, 5), (43, 0)])
-def test_where_the_terminal_is_narrow_the_bar_is(columns, bar, terminal, monkeypatch):
+def test_bar_shrinks_with_terminal_width(columns, bar, terminal, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     clock = Clock()
     with redirect_stderr(terminal), Progress("embed", 100, unit="images", clock=clock) as job:
@@ -126,7 +126,7 @@ def test_where_the_terminal_is_narrow_the_bar_is(columns, bar, terminal, monkeyp
     assert "100/100 images, 10/s, 0:00 left" in last
 
 
-def test_one_within_another_is_drawn_too(terminal):
+def test_nested_jobs_are_both_drawn(terminal):
     with redirect_stderr(terminal), Progress("outer", 2) as outer, Progress("inner", 2) as inner:
         inner.advance()
         inner._bar.refresh()
@@ -135,7 +135,7 @@ def test_one_within_another_is_drawn_too(terminal):
         outer.advance()
 
 
-def test_a_terminal_that_cannot_draw_gets_lines(terminal, monkeypatch):
+def test_dumb_terminal_gets_lines(terminal, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     clock = Clock()
     with redirect_stderr(terminal), Progress("embed", 100, clock=clock) as job:
@@ -145,7 +145,7 @@ def test_a_terminal_that_cannot_draw_gets_lines(terminal, monkeypatch):
 
 
 @pytest.mark.parametrize(("variable", "value"), [("SSL_VISION_QUIET", "1"), ("LOCAL_RANK", "1")])
-def test_quiet_and_other_processes_say_nothing(variable, value, terminal, monkeypatch):
+def test_quiet_mode_and_other_ranks_print_nothing(variable, value, terminal, monkeypatch):
     monkeypatch.setenv(variable, value)
     with redirect_stderr(terminal), Progress("embed", 100) as job:
         job.advance()
@@ -157,12 +157,12 @@ def test_quiet_and_other_processes_say_nothing(variable, value, terminal, monkey
     assert terminal.getvalue() == ""
 
 
-def test_tracked_gives_the_items_and_counts_those_that_are_done(monkeypatch):
+def test_tracked_yields_items_and_counts_finished_ones(monkeypatch):
     jobs = []
     enter = Progress.__enter__
     monkeypatch.setattr(Progress, "__enter__", lambda job: jobs.append(job) or enter(job))
-    seen = [(item, jobs[0].done) for item in tracked("abc", "letters")]
-    assert seen == [("a", 0), ("b", 1), ("c", 2)]
+    counts = [(item, jobs[0].done) for item in tracked("abc", "letters")]
+    assert counts == [("a", 0), ("b", 1), ("c", 2)]
     assert (jobs[0].done, jobs[0].total) == (3, 3)
     assert list(tracked(iter("ab"), "letters", total=2)) == ["a", "b"]
     assert jobs[1].total == 2
@@ -170,11 +170,11 @@ def test_tracked_gives_the_items_and_counts_those_that_are_done(monkeypatch):
     assert jobs[2].total is None
 
 
-def test_silence_ends_with_its_context(monkeypatch):
+def test_silenced_applies_only_within_its_context(monkeypatch):
     monkeypatch.delenv("SSL_VISION_QUIET", raising=False)
     with silenced():
         assert quiet()
-        assert os.environ["SSL_VISION_QUIET"]  # what a process that is started now inherits
+        assert os.environ["SSL_VISION_QUIET"]  # child processes inherit this
         warnings.warn("nobody hears it", stacklevel=1)
         with silenced():
             pass

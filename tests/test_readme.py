@@ -1,4 +1,4 @@
-"""README's code does what it says, and its tables are what the benchmarks wrote."""
+"""Tests of README.md and the speed tables: the code runs, and numbers match the benchmark records."""
 
 import importlib
 import json
@@ -17,7 +17,7 @@ SPEED = (ROOT / "docs" / "speed.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_objective_in_a_users_own_loop():
+def test_readme_objective_code_computes_gradients():
     (block,) = [block for block in BLOCKS if "objective.statistics" in block]
     z1 = torch.randn(8, 4, requires_grad=True)
     exec(block, {"z1": z1, "z2": torch.randn(8, 4)})
@@ -39,7 +39,7 @@ FILES = {"step": "step_cpu", "epoch": "epoch_cpu", "guard": "guard_digits"}
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_table_is_the_one_that_its_benchmark_wrote(name, monkeypatch):
+def test_speed_tables_match_benchmark_records(name, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     script = importlib.import_module(name)
     record = json.loads((ROOT / "benchmarks" / "results" / f"{FILES.get(name, name)}.json").read_text())
@@ -48,17 +48,17 @@ def test_every_table_is_the_one_that_its_benchmark_wrote(name, monkeypatch):
     assert "dirty" not in json.dumps(record)
 
 
-def test_the_figures_in_the_text_are_those_of_the_records():
+def test_readme_numbers_match_benchmark_records():
     def record(name):
         return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
 
     views = {row["name"]: row for row in record("views")["rows"] if row["size"] == 32}
-    ours, compiled, theirs = (
+    eager, compiled, lightly = (
         f"{views[name]['us_per_image']['median']:,.0f}"
         for name in ("ssl_vision", "ssl_vision compiled", "lightly, PIL")
     )
     assert (
-        f"take {ours} µs on one core, {compiled} compiled; lightly's PIL transform takes {theirs}" in README
+        f"take {eager} µs on one core, {compiled} compiled; lightly's PIL transform takes {lightly}" in README
     )
     step = record("step_cpu")
     assert f"takes {step['lightning_ms'] / step['bare_ms']:.2f} times" in README
@@ -70,14 +70,14 @@ def test_the_figures_in_the_text_are_those_of_the_records():
     assert f"takes {rows['ssl_vision']} here, {rows['lightly']} in lightly" in README
 
 
-def test_the_quick_start_takes_as_long_as_the_recorded_runs():
+def test_quick_start_duration_matches_recorded_runs():
     rows = json.loads((ROOT / "benchmarks" / "results" / "methods_cifar10_narrow.json").read_text())
-    own = [row for row in rows if (row["method"], row["objective"]) == ("SimCLR", "InfoNCE")]
-    assert {row["epochs"] for row in own} == {5}
-    minutes = sorted(row["seconds"] / 60 for row in own)
+    simclr_rows = [row for row in rows if (row["method"], row["objective"]) == ("SimCLR", "InfoNCE")]
+    assert {row["epochs"] for row in simclr_rows} == {5}
+    minutes = sorted(row["seconds"] / 60 for row in simclr_rows)
     assert f"took {minutes[0]:.0f} to {minutes[-1]:.0f} minutes on one CPU core" in README
     assert README.count("cifar10_narrow.yaml --trainer.max_epochs 5 ") == 2
 
 
-def test_every_preset_is_named():
+def test_readme_names_every_objective_preset():
     assert all(f"`{cls.__name__}`" in README for cls in (*PRESETS, SupCon))

@@ -1,4 +1,4 @@
-"""Tables of results have means over seeds, and the committed rows have three seeds each."""
+"""Tests of benchmarks/tables.py: tables are computed over seeds, and committed rows have three seeds."""
 
 import importlib.util
 import itertools
@@ -31,19 +31,19 @@ def tables(committed, monkeypatch, tmp_path):
 
 
 def paper_tables():
-    """The module with the tables of three papers, which is importable where `committed` is used."""
+    """The module with the tables of three papers, which can be imported where `committed` is used."""
     return importlib.import_module("paper_tables")
 
 
 @pytest.fixture
 def rows(tables, tmp_path):
     def write(**accuracies):
-        every = [
+        all_rows = [
             {"method": "SimCLR", "objective": objective, "seed": seed, "test": {"test/knn_top1": value}}
             for objective, values in accuracies.items()
             for seed, value in enumerate(values)
         ]
-        (tmp_path / "rows.json").write_text(json.dumps(every))
+        (tmp_path / "rows.json").write_text(json.dumps(all_rows))
 
     return write
 
@@ -77,7 +77,7 @@ def test_differences_are_paired_by_seed(tables, rows):
     )
 
 
-def test_reclaims_runs_are_grouped_by_negatives_and_weight(tables, tmp_path):
+def test_reclaim_runs_are_grouped_by_negatives_and_weight(tables, tmp_path):
     seeds = itertools.count()
 
     def row(negatives, nearest, weight, *values):
@@ -102,20 +102,22 @@ def test_reclaims_runs_are_grouped_by_negatives_and_weight(tables, tmp_path):
     assert nearest == ["100 nearest", "0.1", "55.00 ± 7.07", "0.275", "0.275", "2"]
 
 
-def test_reclaim_is_compared_with_no_second_term_within_each_seed(tables, tmp_path):
+def test_reclaim_differences_from_infonce_are_paired_by_seed(tables, tmp_path):
     def row(nearest, weight, seed, value):
         return {"negatives": "nearest", "nearest": nearest, "weight": weight, "seed": seed} | {
             "test": {"test/knn_top1": value}
         }
 
-    none = [0.48, 0.52, 0.5]
-    found = {(10, 0.1): [0.5, 0.53, 0.51], (100, 0.1): [0.4, 0.42, 0.43], (100, 0.5): [0.3, 0.38, 0.33]}
-    rows = [row(*setting, seed, value) for setting in found for seed, value in enumerate(found[setting])]
-    rows += [row(100, 0.0, seed, value) for seed, value in reversed(list(enumerate(none)))]
+    baseline = [0.48, 0.52, 0.5]
+    accuracies = {(10, 0.1): [0.5, 0.53, 0.51], (100, 0.1): [0.4, 0.42, 0.43], (100, 0.5): [0.3, 0.38, 0.33]}
+    rows = [
+        row(*setting, seed, value) for setting in accuracies for seed, value in enumerate(accuracies[setting])
+    ]
+    rows += [row(100, 0.0, seed, value) for seed, value in reversed(list(enumerate(baseline)))]
     (tmp_path / "reclaim_k.json").write_text(json.dumps(rows))
 
     def cell(*setting):
-        points = [[100 * value for value in values] for values in (found[setting], none)]
+        points = [[100 * value for value in values] for values in (accuracies[setting], baseline)]
         low, high = stats.ttest_rel(*points).confidence_interval()
         return f"{fmean(points[0]) - 50:+.2f} ({low:+.2f} to {high:+.2f})".replace("-", "−")
 
@@ -129,7 +131,7 @@ def test_reclaim_is_compared_with_no_second_term_within_each_seed(tables, tmp_pa
     ]
 
 
-def test_dissipation_is_the_loss_after_the_best_validation(tables, tmp_path):
+def test_dissipation_is_drop_after_best_validation_accuracy(tables, tmp_path):
     rows = [
         {"objective": "DCL", "curves": {"val/knn_top1": [[1, 0.3], [2, best], [3, 0.4]]}}
         for best in (0.5, 0.46)
@@ -142,7 +144,7 @@ def test_dissipation_is_the_loss_after_the_best_validation(tables, tmp_path):
     assert tables.dissipation()[1][3:7] == [f"8.00 ± {stdev([10, 6]):.2f}", "", "", ""]
 
 
-def test_the_terms_of_the_unified_gradient_are_varied_one_at_a_time(tables, tmp_path):
+def test_unified_gradient_tables_vary_one_term_at_a_time(tables, tmp_path):
     def row(accuracy, measured, **terms):
         curves = {metric: [[1, 0.0], [2, measured]] for metric in paper_tables().CONJECTURES}
         return {
@@ -164,7 +166,7 @@ def test_the_terms_of_the_unified_gradient_are_varied_one_at_a_time(tables, tmp_
     assert [line[0] for line in tables.unified_gradient("margin")] == ["margin", "0.3", "2"]
 
 
-def test_recipes_are_ordered_by_accuracy_beside_the_start(tables, tmp_path):
+def test_recipes_are_sorted_by_accuracy_with_difference_from_start(tables, tmp_path):
     rows = [
         {"recipe": recipe, "core_seconds": seconds, "epochs": epochs, "knn_top1": accuracy}
         for recipe, seconds, epochs, accuracy in (
@@ -179,7 +181,7 @@ def test_recipes_are_ordered_by_accuracy_beside_the_start(tables, tmp_path):
     ]
 
 
-def test_the_hour_is_shown_in_minutes_of_one_core(tables, tmp_path):
+def test_hour_table_shows_minutes_of_one_core(tables, tmp_path):
     def row(method, seed, accuracy, **time):
         test = {"test/knn10/knn_top1": accuracy, "test/knn_top1": 0.5}
         return {"method": method, "objective": "InfoNCE", "seed": seed, "epochs": 9, "test": test} | time
@@ -209,7 +211,7 @@ def test_the_best_temperature_of_each_objective_is_in_bold(tables, tmp_path):
     ]
 
 
-def test_few_labels_are_those_of_the_demo(committed):
+def test_few_labels_table_matches_demo_record(committed):
     record = json.loads((committed.RESULTS / "demo.json").read_text())
     values = [
         row["value"]
@@ -223,7 +225,7 @@ def test_few_labels_are_those_of_the_demo(committed):
     assert pixels.startswith(f"| raw pixels | {mean:.2f} ± {deviation:.2f} |")
 
 
-def test_every_setting_has_three_seeds_and_every_row_a_commit_and_a_command(committed):
+def test_committed_settings_have_three_seeds_with_commit_and_command(committed):
     names = (*committed.NARROW, *committed.OBJECTIVES_AND_LIGHTLY, committed.STL10, "gradient_dissipation")
     for groups in (
         *(committed.settings([name]) for name in names),
@@ -250,7 +252,7 @@ def test_every_value_of_a_recorded_term_has_three_seeds(committed, term, values)
     assert {line[-1] for line in lines} == {"3"}
 
 
-def test_macl_lies_between_dcl_at_its_temperature_and_at_twice_it(committed):
+def test_macl_lies_between_dcl_at_same_and_at_doubled_temperature(committed):
     rows = {
         (row["objective"], row["temperature"]): row["validation"]
         for row in committed.rows_of("objectives_temperature_cifar10_narrow")

@@ -1,4 +1,4 @@
-"""Result rows hold what their runs logged, and the pages have the tables of the committed rows."""
+"""Tests of benchmarks/results.py: rows match their runs, and the tables on the pages are current."""
 
 import importlib.util
 import json
@@ -13,7 +13,7 @@ FILE = Path(__file__).parent.parent / "benchmarks" / "results.py"
 
 
 @pytest.fixture(autouse=True)
-def benchmarks(monkeypatch):
+def benchmarks_on_path(monkeypatch):
     monkeypatch.syspath_prepend(FILE.parent)
 
 
@@ -53,11 +53,11 @@ def test_finished_runs_are_collected_once(results, tiny_run, tmp_path, capsys):
 
 def test_shortened_curves_keep_first_and_last_points(results, tiny_run, monkeypatch):
     run = Run(tiny_run)
-    every = [(step, value) for step, _, value in run.curve("train/loss")]
-    assert len(every) > 3
-    assert results.curve(run, "train/loss") == every[:10]
+    points = [(step, value) for step, _, value in run.curve("train/loss")]
+    assert len(points) > 3
+    assert results.curve(run, "train/loss") == points[:10]
     monkeypatch.setattr(results, "_POINTS", 2)
-    assert results.curve(run, "train/loss") == [every[0], every[-1]]
+    assert results.curve(run, "train/loss") == [points[0], points[-1]]
 
 
 def test_pages_have_the_tables_of_the_committed_rows(results):

@@ -1,4 +1,4 @@
-"""The work of a training step is counted as by hand, and the record is that of the current launches."""
+"""Tests of benchmarks/roofline.py: work of a step matches hand counts, and the record is current."""
 
 import importlib
 import json
@@ -23,7 +23,7 @@ def roofline(monkeypatch):
 
 
 class Tiny(nn.Module):
-    """A convolution, 3 to 4 channels, 3 × 3 on 8 × 8 pixels, and the mean."""
+    """A 3 × 3 convolution from 3 to 4 channels, for 8 × 8 pixels, followed by the mean."""
 
     num_features = 4
 
@@ -35,7 +35,7 @@ class Tiny(nn.Module):
         return self.conv(images).mean((2, 3))
 
 
-def test_the_flops_of_a_step_are_those_computed_by_hand(roofline):
+def test_step_flops_match_hand_count(roofline):
     n = 6
     model = SimCLR(encoder=Tiny, hidden_dim=5, output_dim=7, optimizer=OptimizerRule(name="sgd"))
     before = [parameter.clone() for parameter in model.parameters()]
@@ -45,13 +45,13 @@ def test_the_flops_of_a_step_are_those_computed_by_hand(roofline):
     embeddings = [torch.randn(n, 7).bfloat16().requires_grad_() for _ in range(2)]
     with FlopCounterMode(display=False) as objective:
         model.objective(*embeddings).backward()
-    # The backward pass has the gradients of inputs and weights, but no gradient of the images.
+    # The backward pass computes the gradients of inputs and weights, but not that of the images.
     assert step["flops"] == 2 * conv + 3 * head + objective.get_total_flops()
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert step["flops"] == roofline.counted(model, Views(size=8), n, "compiled views and encoder")["flops"]
 
 
-def test_traffic_is_what_each_operation_reads_and_writes(roofline):
+def test_traffic_counts_bytes_read_and_written_by_each_operation(roofline):
     x, weight = torch.ones(4, 8), torch.ones(8, 2)
     with roofline.Traffic() as traffic:
         product = x @ weight  # (32 + 16) read, 8 written
@@ -80,7 +80,7 @@ def test_the_bound_is_the_longest_time(roofline, name, device):
     assert roofline.bound(work, roofline.Device(*device)) == (name, pytest.approx(expected))
 
 
-def test_the_recorded_launches_are_those_counted_on_the_fake_device():
+def test_recorded_launches_match_fake_device_counts():
     rows = json.loads((BENCHMARKS / "results" / "roofline.json").read_text())["epochs"]
     counted = json.loads((BENCHMARKS.parent / "tests/device/launches.json").read_text())["launches"]
     eager, graph = counted["infonce"], counted["graph, adam, bf16-mixed"] + 1
@@ -94,7 +94,7 @@ def test_the_recorded_launches_are_those_counted_on_the_fake_device():
 
 
 @pytest.mark.parametrize("options", ["--peak=0", "--launch=5", "--gpu=unknown"])
-def test_figures_that_make_no_device_are_refused(roofline, options, monkeypatch, capsys):
+def test_invalid_device_options_exit_with_error(roofline, options, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["roofline.py", options])
     with pytest.raises(SystemExit):
         roofline.main()

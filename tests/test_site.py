@@ -1,4 +1,4 @@
-"""The pages as a site: links lead somewhere, every name has its entry, nothing comes from elsewhere."""
+"""Tests of the documentation site: links resolve, every name has an entry, nothing external is loaded."""
 
 import http.server
 import importlib
@@ -24,7 +24,7 @@ DRIVER = shutil.which("chromedriver")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The folder of the built site; a link or an anchor that leads nowhere ends the building."""
+    """Folder of the built site; a broken link or anchor fails the build."""
     folder = tmp_path_factory.mktemp("site")
     result = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
@@ -36,7 +36,7 @@ def site(tmp_path_factory):
 
 
 def entries(page):
-    """Full names of the objects that a page of the reference describes, in its order."""
+    """Full names of the objects that a reference page describes, in page order."""
     return re.findall(r"^::: (.+)", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
@@ -58,12 +58,12 @@ def test_a_reference_page_begins_with_a_table_of_its_entries(site, page):
         assert len(re.findall(rf'<h3 id="{re.escape(name)}"', html)) == 1, name
 
 
-def test_the_objectives_begin_with_infonce():
+def test_objectives_reference_begins_with_infonce():
     first = [name.rpartition(".")[2] for name in entries(ROOT / "docs" / "api" / "objectives.md")[:4]]
     assert first == ["InfoNCE", "DCL", "DualTemperature", "MACL"]
 
 
-def test_examples_of_docstrings_are_code(site):
+def test_docstring_examples_render_as_code(site):
     for file in (site / "api").rglob("*.html"):
         text = file.read_text(encoding="utf-8")
         assert "<blockquote>" not in text, file
@@ -90,7 +90,7 @@ def test_equations_become_mathml():
     assert block == '<math display="block"><msup><mi>x</mi><mn>2</mn></msup></math>'
 
 
-def test_an_unknown_tex_command_ends_the_build_and_names_the_page():
+def test_unknown_tex_command_fails_build_and_names_page():
     from mkdocs.exceptions import PluginError
 
     page = SimpleNamespace(file=SimpleNamespace(src_path="page.md"))
@@ -98,18 +98,18 @@ def test_an_unknown_tex_command_ends_the_build_and_names_the_page():
         equations().on_page_content(r'<span class="arithmatex">\(\unknown\)</span>', page)
 
 
-def test_docstrings_have_equations(site):
+def test_docstring_equations_render_as_mathml(site):
     html = (site / "api" / "objectives" / "index.html").read_text(encoding="utf-8")
     assert re.search(r'<math display="block">.*?log.*?<msup><mi>e</mi><mi>d</mi></msup>', html)
 
 
-def test_no_page_loads_anything_from_elsewhere(site):
+def test_no_page_loads_external_resources(site):
     for file in site.rglob("*.html"):
         loaded = re.findall(r'<(?:script|img|iframe|link)\b[^>]*?(?:src|href)="([^"]+)"', file.read_text())
         assert not [address for address in loaded if "//" in address], file
 
 
-def test_links_of_the_files_beside_the_pages_lead_somewhere():
+def test_relative_links_of_root_markdown_files_resolve():
     for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / name).read_text(encoding="utf-8")):
             assert target.startswith("https://") or (ROOT / target).exists(), (name, target)
@@ -145,8 +145,8 @@ def address(site):
         yield address
 
 
-# what is wider than the page, TeX that is left, and words of tables that are on two lines
-FAULTS = r"""
+# finds pages wider than the window, unconverted TeX, and table words broken over two lines
+FIND_FAULTS = r"""
 const width = document.documentElement.scrollWidth, faults = [];
 if (width > innerWidth) faults.push(`${width} pixels wide`);
 const texts = document.createTreeWalker(document.querySelector("article"), NodeFilter.SHOW_TEXT);
@@ -168,18 +168,18 @@ return faults;
 
 
 def faults(browser, address, pages):
-    """The faults of pages on a phone and in a window of 1,400 pixels, by page and width."""
-    found = {}
+    """Layout faults of pages on a phone and in a window of 1,400 pixels, by page and width."""
+    by_view = {}
     for width in (390, 1400):
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         for page in pages:
             browser.get(f"{address}/{page}")
-            found[page, width] = browser.execute_script(FAULTS)
-    return {where: what for where, what in found.items() if what}
+            by_view[page, width] = browser.execute_script(FIND_FAULTS)
+    return {view: messages for view, messages in by_view.items() if messages}
 
 
-def test_the_page_on_objectives_fits_the_window(browser, address):
+def test_objectives_page_fits_the_window(browser, address):
     assert faults(browser, address, ["objectives/"]) == {}
 
 

@@ -1,4 +1,4 @@
-"""An objective of somebody else, in its own file, is trained, resumed, compared and reported like ours."""
+"""Test that a third-party objective in its own file is trained, resumed, compared and reported."""
 
 import csv
 import sys
@@ -29,7 +29,7 @@ class AlignmentRepulsion(Objective):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def working_directory(tmp_path, monkeypatch):
     (tmp_path / "their_objective.py").write_text(OBJECTIVE)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
@@ -45,14 +45,14 @@ def logged(run):
         return [row["train/distance"] for row in csv.DictReader(file) if row["train/distance"]]
 
 
-def test_an_objective_with_two_methods_is_used_by_every_command(here, capsys):
-    theirs = "--model.objective=their_objective.AlignmentRepulsion"
-    for name, objective in (("theirs", theirs), ("ours", "--model.objective=InfoNCE")):
+def test_third_party_objective_is_accepted_except_by_maps(working_directory, capsys):
+    third_party = "--model.objective=their_objective.AlignmentRepulsion"
+    for name, objective in (("theirs", third_party), ("ours", "--model.objective=InfoNCE")):
         fit(f"--name={name}", objective, "--trainer.max_epochs=2")
-    # resumed: the same rows and weights as in one go
-    fit("--name=resumed", theirs, "--trainer.max_epochs=1")
-    fit("--name=resumed", theirs, "--trainer.max_epochs=2", "--ckpt_path=last")
-    whole, resumed = here / "runs" / "theirs", here / "runs" / "resumed"
+    # resumed: rows and weights equal those of the uninterrupted run
+    fit("--name=resumed", third_party, "--trainer.max_epochs=1")
+    fit("--name=resumed", third_party, "--trainer.max_epochs=2", "--ckpt_path=last")
+    whole, resumed = working_directory / "runs" / "theirs", working_directory / "runs" / "resumed"
     assert logged(whole) == logged(resumed) != []
     states = [
         torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
@@ -61,14 +61,16 @@ def test_an_objective_with_two_methods_is_used_by_every_command(here, capsys):
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
     # compared
     capsys.readouterr()
-    assert main(["compare", str(whole), str(here / "runs" / "ours"), "--metric=val/knn_top1"]) == 0
+    assert (
+        main(["compare", str(whole), str(working_directory / "runs" / "ours"), "--metric=val/knn_top1"]) == 0
+    )
     assert "AlignmentRepulsion" in capsys.readouterr().out
-    # evaluated and reported, with permission, as the run names a class from outside
+    # evaluated and reported, with permission, because the run names a class from outside the package
     allow = "--allow_class=their_objective.AlignmentRepulsion"
     assert main(["evaluate", str(whole), allow, "--probe.epochs=1", "--baselines=false"]) == 0
     assert main(["report", str(whole), allow, "--embed=false"]) == 0
     assert "AlignmentRepulsion" in (whole / "report.html").read_text()
-    # not drawn, with the reason
+    # not drawn: the error gives the reason
     capsys.readouterr()
     assert main(["maps", "--objectives=their_objective.AlignmentRepulsion", "--output=maps.svg"]) == 2
     assert "no map of AlignmentRepulsion: only the losses" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The callbacks that read an objective work in LightningModules that this package did not write."""
+"""Tests of the callbacks in LightningModules that this package does not define."""
 
 import os
 import subprocess
@@ -60,7 +60,7 @@ def train(model, callbacks, folder):
     return trainer.callback_metrics
 
 
-def test_a_tutorials_module_with_the_loss_of_another_library(tmp_path):
+def test_callbacks_read_lightly_loss_and_remove_their_hooks(tmp_path):
     pl.seed_everything(0)
     model = TutorialSimCLR(NTXentLoss(temperature=0.5))
     callbacks = [
@@ -70,22 +70,22 @@ def test_a_tutorials_module_with_the_loss_of_another_library(tmp_path):
         SkipNonFiniteSteps(objective="criterion"),
     ]
     logged = train(model, callbacks, tmp_path)
-    assert logged["shadow/InfoNCE/cosine"] == pytest.approx(1, abs=1e-4)  # lightly's loss is this one
+    assert logged["shadow/InfoNCE/cosine"] == pytest.approx(1, abs=1e-4)  # equals lightly's loss
     assert logged["shadow/InfoNCE/gradient_norm"] == pytest.approx(
         float(logged["shadow/training/gradient_norm"]), rel=1e-4
     )
     assert 0 < logged["gradient/gate"] <= 1
-    assert not model.criterion._forward_pre_hooks  # removed with the end of training
+    assert not model.criterion._forward_pre_hooks  # removed when training ends
 
 
-def test_the_callbacks_change_nothing_in_training(tmp_path):
+def test_gradient_diagnostics_do_not_change_training(tmp_path):
     weights = []
     for callbacks in ([], [GradientDiagnostics(every=1, objective="criterion")]):
         pl.seed_everything(0)
         model = TutorialSimCLR(InfoNCE())
         train(model, callbacks, tmp_path)
         weights.append(model.state_dict())
-    assert all(torch.equal(one, weights[1][name]) for name, one in weights[0].items())
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
 def images(count, seed):
@@ -94,7 +94,7 @@ def images(count, seed):
     return torch.rand(count, 3, 32, 32, generator=generator) + labels[:, None, None, None], labels
 
 
-def test_the_encoder_is_measured_on_loaders(tmp_path):
+def test_encoder_metrics_on_loaders_match_direct_computation(tmp_path):
     bank, queries = (TensorDataset(*images(count, seed)) for count, seed in ((40, 0), (16, 1)))
     views = TensorDataset(queries[:][0], queries[:][0].flip(3))
     loaders = {
@@ -104,23 +104,26 @@ def test_the_encoder_is_measured_on_loaders(tmp_path):
     }
     model = TutorialSimCLR(NTXentLoss())
     metrics = RepresentationMetrics(k=3, encoder="backbone", extended=True, **loaders)
-    model.backbone[1].eval()  # frozen, and stays so
+    model.backbone[1].eval()  # frozen: must stay in evaluation mode
     logged = train(model, [metrics], tmp_path)
     assert model.training
     assert model.backbone[4].training
     assert not model.backbone[1].training
     model.backbone.eval()
     with torch.no_grad():
-        known, asked, flipped = (
+        bank_features, query_features, flipped_features = (
             model.backbone(x).flatten(1) for x in (bank[:][0], queries[:][0], views[:][1])
         )
     knn, representation, alignment = KNNAccuracy(num_classes=2, k=3), Representation(), Alignment()
-    knn.update(known, bank[:][1], "bank")
-    knn.update(asked, queries[:][1], "query")
-    representation.update(asked, queries[:][1])
-    alignment.update(asked, flipped)
+    knn.update(bank_features, bank[:][1], "bank")
+    knn.update(query_features, queries[:][1], "query")
+    representation.update(query_features, queries[:][1])
+    alignment.update(query_features, flipped_features)
     expected = {"knn_top1": knn.compute(), "alignment": alignment.compute(), **representation.compute()}
-    expected |= {"effective_rank": effective_rank(asked), "lidar": lidar(torch.stack([asked, flipped], 1))}
+    expected |= {
+        "effective_rank": effective_rank(query_features),
+        "lidar": lidar(torch.stack([query_features, flipped_features], 1)),
+    }
     for key, value in expected.items():
         assert logged[f"val/{key}"] == pytest.approx(float(value), rel=1e-3, abs=1e-5), key
 
@@ -135,16 +138,16 @@ def test_the_encoder_is_measured_on_loaders(tmp_path):
     ],
     ids=["path", "batch", "empty", "maps"],
 )
-def test_what_cannot_be_measured_is_named(options, message, tmp_path):
+def test_invalid_encoder_or_loader_raises_input_error(options, message, tmp_path):
     loader = (
         [images(8, 0)] if "backbone.4" not in options.values() else [(torch.rand(2, 64, 8, 8), torch.ones(2))]
     )
-    given = {"encoder": "backbone", "bank": loader, "queries": loader} | options
+    arguments = {"encoder": "backbone", "bank": loader, "queries": loader} | options
     with pytest.raises(InputError, match=message):
-        train(TutorialSimCLR(InfoNCE()), [RepresentationMetrics(**given)], tmp_path)
+        train(TutorialSimCLR(InfoNCE()), [RepresentationMetrics(**arguments)], tmp_path)
 
 
-def test_features_that_are_not_finite_are_left_out_of_knn(tmp_path):
+def test_knn_is_omitted_for_nonfinite_features(tmp_path):
     model = TutorialSimCLR(InfoNCE())
     loader = [images(8, 0)]
     metrics = RepresentationMetrics(k=3, encoder="backbone", bank=loader, queries=loader)
@@ -154,12 +157,12 @@ def test_features_that_are_not_finite_are_left_out_of_knn(tmp_path):
     assert "val/knn_top1" not in logged
 
 
-def test_encoder_and_loaders_belong_together():
+def test_encoder_without_queries_raises_value_error():
     with pytest.raises(ValueError, match="encoder, bank and queries must be given together"):
         RepresentationMetrics(encoder="backbone", bank=[])
 
 
-def test_an_objective_of_ours_in_it_has_its_statistics(tmp_path):
+def test_objective_statistics_are_logged_in_any_module(tmp_path):
     logged = train(TutorialSimCLR(DCL(temperature=0.2)), [ObjectiveStatistics("criterion")], tmp_path)
     assert logged["train/temperature"] == pytest.approx(0.2)
     assert "train/weight_q95" in logged
@@ -180,12 +183,12 @@ def test_an_objective_of_ours_in_it_has_its_statistics(tmp_path):
     ],
     ids=["path", "labels", "no objective"],
 )
-def test_what_is_missing_is_named(callback, message, tmp_path):
+def test_missing_submodule_labels_or_embeddings_raise_input_error(callback, message, tmp_path):
     with pytest.raises(InputError, match=message):
         train(TutorialSimCLR(InfoNCE()), [callback], tmp_path)
 
 
-DIVERGED_ON_ONE = """
+DIVERGING_RANK_SCRIPT = """
 import sys
 import pytorch_lightning as pl
 import torch
@@ -215,9 +218,9 @@ trainer.strategy.barrier()
 
 
 @pytest.mark.long
-def test_processes_that_differ_log_the_values_of_the_first(tmp_path):
+def test_ranks_with_different_buffers_log_same_knn_accuracy(tmp_path):
     file = tmp_path / "fit.py"
-    file.write_text(DIVERGED_ON_ONE)
+    file.write_text(DIVERGING_RANK_SCRIPT)
     paths = [str(Path(__file__).parent), *filter(None, sys.path)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     result = subprocess.run(

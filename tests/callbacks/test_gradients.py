@@ -1,4 +1,4 @@
-"""What is logged of a step's gradients is what its embeddings give, and the run is the same without."""
+"""Tests of the gradient diagnostics and the shadow objectives."""
 
 import warnings
 from types import SimpleNamespace
@@ -39,18 +39,18 @@ MEASURED = {"gradient", "shadow"}
 SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
 
 
-class Seen(pl.Callback):
-    """Keeps the embeddings and what is logged of each step."""
+class EmbeddingRecorder(pl.Callback):
+    """Records the embeddings, labels and logged values of each step."""
 
     def __init__(self):
         self.steps = []
 
     def on_train_start(self, trainer, pl_module):
-        def keep(module, embeddings):
-            if module is pl_module.objective:  # and not a copy of it
+        def record(module, embeddings):
+            if module is pl_module.objective:  # not a copy of it
                 self.embeddings = tuple(z.detach() for z in embeddings[:2])
 
-        self.hook = pl_module.objective.register_forward_pre_hook(keep)
+        self.hook = pl_module.objective.register_forward_pre_hook(record)
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         logged = {key: float(value) for key, value in trainer.callback_metrics.items()}
@@ -61,21 +61,21 @@ class Seen(pl.Callback):
 
 
 def train(objective, *callbacks, steps=4, **options):
-    """Four steps; every second one is logged."""
-    model, seen = SimCLR(objective=objective, **SMALL), Seen()
+    """Train for a few steps and log every second one; return the model and the recorded steps."""
+    model, recorder = SimCLR(objective=objective, **SMALL), EmbeddingRecorder()
     trainer = pl.Trainer(
         accelerator="cpu", max_steps=steps, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, log_every_n_steps=2, limit_val_batches=0, callbacks=[*callbacks, seen],
-        **{"logger": False} | options,
+        enable_model_summary=False, log_every_n_steps=2, limit_val_batches=0,
+        callbacks=[*callbacks, recorder], **{"logger": False} | options,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer.fit(model, Digits(seed=0, batch_size=24))
-    return model, seen.steps
+    return model, recorder.steps
 
 
 def step(objective, callback, *, images=24, noise=0.3):
-    """Embeddings, labels and what the callback logs of them."""
+    """Evaluate an objective once; return the embeddings, the labels and what the callback logs."""
     g = torch.Generator().manual_seed(0)
     z1 = torch.randn(images, 8, generator=g)
     z2 = z1 + noise * torch.randn(images, 8, generator=g)
@@ -100,19 +100,19 @@ def step(objective, callback, *, images=24, noise=0.3):
 
 
 @pytest.mark.parametrize("objective", [InfoNCE(), MPT(), BarlowTwins(), SupCon()])
-def test_logs_the_statistics_of_the_steps_embeddings(objective):
+def test_logged_diagnostics_match_gradient_statistics(objective):
     z1, z2, labels, logged = step(objective, GradientDiagnostics(images=16))
-    given = [labels[:16]] if isinstance(objective, SupCon) else []
-    found = gradient_statistics(lambda *views: objective(*views, *given), z1[:16], z2[:16])
+    label_arguments = [labels[:16]] if isinstance(objective, SupCon) else []
+    statistics = gradient_statistics(lambda *views: objective(*views, *label_arguments), z1[:16], z2[:16])
     expected = {
-        f"gradient/{key}": float(value) for key, value in found._asdict().items() if not value.isnan()
+        f"gradient/{key}": float(value) for key, value in statistics._asdict().items() if not value.isnan()
     }
     del logged["gradient/gate"]
     assert logged == pytest.approx(expected, rel=1e-5)
     assert ("gradient/ratio" in logged) == (not isinstance(objective, BarlowTwins))
 
 
-def test_in_training_it_is_the_steps_that_the_trainer_logs_too():
+def test_diagnostics_measure_only_steps_that_trainer_logs():
     _, steps = train(InfoNCE(), GradientDiagnostics(every=3), steps=6)
     assert [any(key.startswith("gradient") for key in logged) for *_, logged in steps] == [False] * 5 + [True]
     z, _, logged = steps[-1]
@@ -120,7 +120,7 @@ def test_in_training_it_is_the_steps_that_the_trainer_logs_too():
         assert logged[f"gradient/{key}"] == pytest.approx(float(value), rel=1e-4)
 
 
-def test_only_the_rows_of_measured_steps_have_them(tmp_path):
+def test_only_rows_of_measured_steps_contain_diagnostics(tmp_path):
     log = RunLog(tmp_path / "metrics.csv")
     train(InfoNCE(), GradientDiagnostics(every=4), ShadowObjectives([DCL()], every=4), steps=10, logger=log)
     steps = {row["step"]: {key.split("/")[0] for key in row} for row in rows(tmp_path / "metrics.csv")}
@@ -128,15 +128,15 @@ def test_only_the_rows_of_measured_steps_have_them(tmp_path):
     assert steps == {1: logged, 3: logged | MEASURED, 5: logged, 7: logged | MEASURED, 9: logged}
 
 
-def gate_by_hand(objective, z1, z2):
-    """GD of the anchors from their margins."""
+def expected_gate(objective, z1, z2):
+    """Return the mean gate (GD) of the anchors, computed from their margins."""
     d = logit_margin(z1, z2, 0.1)
     if isinstance(objective, DualTemperature):
         return logit_margin(z1, z2, 1.0).sigmoid().mean()
     if isinstance(objective, ArcCon):
         positive = positive_similarity(z1, z2)
-        turned = torch.cos(positive.arccos() + objective.angle)
-        return (d + ((positive - turned) / 0.1).repeat(2)).sigmoid().mean()
+        rotated = torch.cos(positive.arccos() + objective.angle)
+        return (d + ((positive - rotated) / 0.1).repeat(2)).sigmoid().mean()
     if isinstance(objective, InfoNCE):
         return d.sigmoid().mean()
     if isinstance(objective, DCLPlus):
@@ -150,7 +150,7 @@ def gate_by_hand(objective, z1, z2):
 
 
 class Repulsion(nn.Module):
-    """An objective from elsewhere."""
+    """An objective that this package does not define."""
 
     def forward(self, z1, z2):
         return F.relu(F.normalize(z1, dim=1) @ F.normalize(z2, dim=1).T - 0.95).mean()
@@ -164,14 +164,14 @@ class Repulsion(nn.Module):
     ],
     ids=lambda objective: type(objective).__name__,
 )  # fmt: skip
-def test_gate_is_that_of_the_anchors(objective):
+def test_logged_gate_matches_anchor_margins(objective):
     if isinstance(objective, UnifiedGradient):
         objective.gate.margin = 0.23
     z1, z2, _, logged = step(objective, GradientDiagnostics())
-    assert logged["gradient/gate"] == pytest.approx(float(gate_by_hand(objective, z1, z2)), abs=1e-5)
+    assert logged["gradient/gate"] == pytest.approx(float(expected_gate(objective, z1, z2)), abs=1e-5)
 
 
-def test_gate_of_an_unknown_objective_is_the_share_with_a_gradient():
+def test_gate_of_unknown_objective_is_share_of_anchors_with_gradient():
     *z, _, logged = step(Repulsion(), GradientDiagnostics())
     z1, z2 = (F.normalize(view, dim=1) for view in z)
     near = z1 @ z2.T > 0.95
@@ -180,7 +180,7 @@ def test_gate_of_an_unknown_objective_is_the_share_with_a_gradient():
     assert 0 < share < 1
 
 
-def test_shadows_are_evaluated_on_the_steps_embeddings():
+def test_shadow_objectives_match_direct_evaluation():
     shadows = [DCL(), InfoNCE(temperature=0.5), InfoNCE(), MPT(), SupCon()]
     objective = InfoNCE()
     _, steps = train(objective, ShadowObjectives(shadows, every=2))
@@ -202,17 +202,17 @@ def test_shadows_are_evaluated_on_the_steps_embeddings():
     assert logged["shadow/InfoNCE_2/cosine"] == pytest.approx(1)
 
 
-def test_a_shadow_without_a_gradient_has_no_cosine():
+def test_shadow_without_gradient_logs_no_cosine():
     *_, logged = step(InfoNCE(), ShadowObjectives([MPT(margin=1e-9)]), images=2, noise=0.0)
     assert logged["shadow/MPT/gradient_norm"] == logged["shadow/MPT/value"] == 0
     assert "shadow/MPT/cosine" not in logged
 
 
-def test_the_run_and_the_objectives_statistics_are_the_same_without():
+def test_diagnostics_do_not_change_weights_or_objective_statistics():
     alone, _ = train(MACL())
     watched, _ = train(MACL(), GradientDiagnostics(every=2, images=5), ShadowObjectives([MACL()], every=2))
-    for (name, ours), theirs in zip(watched.state_dict().items(), alone.state_dict().values(), strict=True):
-        assert torch.equal(ours, theirs), name
+    for (key, value), expected in zip(watched.state_dict().items(), alone.state_dict().values(), strict=True):
+        assert torch.equal(value, expected), key
     assert watched.objective.statistics() == alone.objective.statistics()
     assert watched.objective.gather
 
@@ -224,7 +224,7 @@ class Indexed(InfoNCE):
         return super().forward(z1, z2)
 
 
-def test_an_objective_of_more_than_embeddings_is_refused():
+def test_objective_that_needs_indices_raises_input_error():
     message = r"^Indexed is not a function of embeddings alone \(it needs indices\)$"
     for callback in (GradientDiagnostics(), ShadowObjectives([DCL()])):
         with pytest.raises(InputError, match=message):
@@ -233,21 +233,21 @@ def test_an_objective_of_more_than_embeddings_is_refused():
         ShadowObjectives([Indexed()])
 
 
-def test_of_accumulated_batches_it_is_the_one_that_ends_the_step(monkeypatch):
-    seen = []
+def test_diagnostics_use_last_accumulated_batch(monkeypatch):
+    steps = []
     monkeypatch.setattr(
-        "ssl_vision.callbacks.objective_eval.log", lambda trainer, *_: seen.append(trainer.global_step)
+        "ssl_vision.callbacks.objective_eval.log", lambda trainer, *_: steps.append(trainer.global_step)
     )
     train(InfoNCE(), GradientDiagnostics(every=2, images=5), accumulate_grad_batches=3)
-    assert seen == [2, 4]
+    assert steps == [2, 4]
 
 
-def test_of_reclaim_it_is_the_objective_inside():
-    kept = GradientDiagnostics(every=2, images=5), ShadowObjectives([InfoNCE(temperature=0.2)], every=2)
-    _, steps = train(RECLAIM(objective=InfoNCE(temperature=0.2), k=3), *kept)
+def test_diagnostics_of_reclaim_use_inner_objective():
+    callbacks = GradientDiagnostics(every=2, images=5), ShadowObjectives([InfoNCE(temperature=0.2)], every=2)
+    _, steps = train(RECLAIM(objective=InfoNCE(temperature=0.2), k=3), *callbacks)
     (z1, z2), _, logged = steps[-1]
-    found = gradient_statistics(InfoNCE(temperature=0.2), z1[:5], z2[:5])
-    for key, value in found._asdict().items():
+    statistics = gradient_statistics(InfoNCE(temperature=0.2), z1[:5], z2[:5])
+    for key, value in statistics._asdict().items():
         if not torch.isnan(value):
             assert logged[f"gradient/{key}"] == pytest.approx(float(value), rel=1e-5), key
     assert logged["gradient/gate"] == pytest.approx(
@@ -266,6 +266,6 @@ def test_of_reclaim_it_is_the_objective_inside():
         (lambda: ShadowObjectives([]), "objectives: expected at least one"),
     ],
 )
-def test_impossible_options_are_refused(make, message):
+def test_invalid_options_raise_value_error(make, message):
     with pytest.raises(ValueError, match=message):
         make()

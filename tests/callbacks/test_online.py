@@ -1,4 +1,4 @@
-"""The online probe: a torch loop on the same features, no trace in the run, and a state that continues."""
+"""Tests of the online probe: agreement with a plain torch loop, no effect on the run, and resuming."""
 
 import csv
 
@@ -17,7 +17,7 @@ from ssl_vision.runs.checkpoint import read_checkpoint
 SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
 
 
-class Seen(pl.Callback):
+class FeatureRecorder(pl.Callback):
     def __init__(self):
         self.batches = []
 
@@ -36,30 +36,30 @@ def fitted(tmp_path, *callbacks, **options):
 
 
 @pytest.mark.parametrize("options", [{}, {"bn": "per_view"}, {"chunk_size": 8}], ids=str)
-def test_it_is_sgd_on_the_features_of_the_views(tmp_path, options):
-    seen, probe = Seen(), OnlineProbe(lr=0.3, momentum=0.8, weight_decay=0.01)
-    model, data, trainer = fitted(tmp_path, probe, seen, **options)
+def test_online_probe_matches_sgd_on_view_features(tmp_path, options):
+    recorder, probe = FeatureRecorder(), OnlineProbe(lr=0.3, momentum=0.8, weight_decay=0.01)
+    model, data, trainer = fitted(tmp_path, probe, recorder, **options)
     layer = torch.nn.Linear(32, 10)
     torch.nn.init.zeros_(layer.weight)
     torch.nn.init.zeros_(layer.bias)
     sgd = torch.optim.SGD(layer.parameters(), lr=0.3, momentum=0.8, weight_decay=0.01)
-    for features, labels in seen.batches:
+    for features, labels in recorder.batches:
         logits = layer(features)
         sgd.zero_grad()
         torch.nn.functional.cross_entropy(logits, labels).backward()
         sgd.step()
     torch.testing.assert_close(probe.layer.weight, layer.weight)
     torch.testing.assert_close(probe.layer.bias, layer.bias)
-    right = (logits.argmax(1) == labels).float().mean()
-    assert trainer.logged_metrics["train/online_top1"] == pytest.approx(float(right))
+    train_accuracy = (logits.argmax(1) == labels).float().mean()
+    assert trainer.logged_metrics["train/online_top1"] == pytest.approx(float(train_accuracy))
     queries = data.val_dataloader()[0].data
     with torch.inference_mode():
-        found = probe.layer(embed(model, queries, data.views)["backbone"]).argmax(1) == queries.labels
-    assert trainer.logged_metrics["val/online_top1"] == pytest.approx(float(found.float().mean()))
+        correct = probe.layer(embed(model, queries, data.views)["backbone"]).argmax(1) == queries.labels
+    assert trainer.logged_metrics["val/online_top1"] == pytest.approx(float(correct.float().mean()))
 
 
 @pytest.mark.parametrize("options", [{}, {"bn": "per_view"}, {"chunk_size": 3}], ids=str)
-def test_the_features_are_those_of_the_views_in_their_order(options):
+def test_model_features_are_detached_and_in_view_order(options):
     model = SimCLR(**SMALL, **options).eval()
     views = torch.randn(16, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     model.training_step(Batch(views[:8], torch.zeros(8), torch.arange(8), views), 0)
@@ -72,24 +72,24 @@ def rows(run):
         return list(csv.DictReader(file))
 
 
-def test_a_run_with_it_is_the_run_without_it_and_continues(tmp_path, tiny_run):
+def test_run_with_online_probe_matches_plain_run_and_resumes(tmp_path, tiny_run):
     def fit(name, *more):
         args = ["--model.objective=MACL", "--model.objective.alpha=3", "--online_probe=true"]
         assert main(["fit", f"--runs_dir={tmp_path}", f"--name={name}", *args, *TINY, *more]) == 0
         return tmp_path / name
 
-    whole = fit("whole")
+    full_run = fit("whole")
     fit("part", "--trainer.max_epochs=1")
-    continued = fit("part", "--ckpt_path=last")
+    resumed = fit("part", "--ckpt_path=last")
     plain = read_checkpoint(tiny_run).state
-    for run in (whole, continued):
+    for run in (full_run, resumed):
         assert all(torch.equal(plain[key], value) for key, value in read_checkpoint(run).state.items())
-    assert rows(whole) == rows(continued)
-    extra = {"train/online_top1", "val/online_top1"}
-    assert [{k: v for k, v in row.items() if k not in extra} for row in rows(whole)] == rows(tiny_run)
-    assert 0 < float(rows(whole)[-1]["val/online_top1"]) <= 1
+    assert rows(full_run) == rows(resumed)
+    probe_keys = {"train/online_top1", "val/online_top1"}
+    assert [{k: v for k, v in row.items() if k not in probe_keys} for row in rows(full_run)] == rows(tiny_run)
+    assert 0 < float(rows(full_run)[-1]["val/online_top1"]) <= 1
 
 
-def test_impossible_options_are_refused():
+def test_zero_learning_rate_raises_value_error():
     with pytest.raises(ValueError, match=r"got 0, 0\.9 and 0\.0"):
         OnlineProbe(lr=0)

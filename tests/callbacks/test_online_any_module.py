@@ -1,4 +1,4 @@
-"""The online probe in LightningModules that this package did not write."""
+"""Tests of the online probe in LightningModules that this package does not define."""
 
 import pytest
 import pytorch_lightning as pl
@@ -19,12 +19,12 @@ class PlainModule(pl.LightningModule):
         self.backbone = torchvision.models.resnet18()
         self.backbone.fc = nn.Identity()
         self.head = nn.Linear(512, 8)
-        self.seen = []
+        self.recorded = []
 
     def training_step(self, batch, batch_idx):
         first, second, labels = batch
         x, y = self.backbone(first), self.backbone(second)
-        self.seen.append((torch.cat([x, y]).detach(), labels.repeat(2)))
+        self.recorded.append((torch.cat([x, y]).detach(), labels.repeat(2)))
         return (self.head(x) - self.head(y)).square().mean()
 
     def validation_step(self, batch, batch_idx):
@@ -57,44 +57,44 @@ def fit(module, probe, folder, *, data=None, epochs=2, ckpt_path=None):
     return trainer
 
 
-def named(**options):
+def backbone_probe(**options):
     return OnlineProbe(lr=0.3, encoder="backbone", num_classes=3, labels=2, **options)
 
 
-def test_it_is_sgd_on_what_the_encoder_returned(tmp_path):
-    module, probe = PlainModule(), named()
+def test_online_probe_matches_sgd_on_encoder_outputs(tmp_path):
+    module, probe = PlainModule(), backbone_probe()
     trainer = fit(module, probe, tmp_path)
     layer = nn.Linear(512, 3)
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
     sgd = torch.optim.SGD(layer.parameters(), lr=0.3, momentum=0.9)
-    assert len(module.seen) == 4
-    for features, labels in module.seen:
+    assert len(module.recorded) == 4
+    for features, labels in module.recorded:
         sgd.zero_grad()
         nn.functional.cross_entropy(layer(features), labels).backward()
         sgd.step()
     torch.testing.assert_close(probe.layer.weight, layer.weight)
     images, _, labels = loaders()[1].dataset.tensors
     with torch.no_grad():
-        right = layer(module.eval().backbone(images)).argmax(1) == labels
-    assert trainer.logged_metrics["val/online_top1"] == pytest.approx(float(right.float().mean()))
-    assert not module.backbone._forward_hooks  # removed with the end of training
+        correct = layer(module.eval().backbone(images)).argmax(1) == labels
+    assert trainer.logged_metrics["val/online_top1"] == pytest.approx(float(correct.float().mean()))
+    assert not module.backbone._forward_hooks  # removed when training ends
 
 
-def test_the_module_trains_as_without_it_and_the_probe_continues(tmp_path):
+def test_online_probe_does_not_change_training_and_resumes(tmp_path):
     pl.seed_everything(0)
     plain = PlainModule()
     fit(plain, pl.Callback(), tmp_path)
     pl.seed_everything(0)
-    module, probe = PlainModule(), named()
+    module, probe = PlainModule(), backbone_probe()
     fit(module, probe, tmp_path, epochs=1).save_checkpoint(tmp_path / "one.ckpt")
-    again, continued = PlainModule(), named()
-    fit(again, continued, tmp_path, ckpt_path=tmp_path / "one.ckpt")
-    assert all(torch.equal(value, again.state_dict()[name]) for name, value in plain.state_dict().items())
-    whole = named()
+    resumed, resumed_probe = PlainModule(), backbone_probe()
+    fit(resumed, resumed_probe, tmp_path, ckpt_path=tmp_path / "one.ckpt")
+    assert all(torch.equal(value, resumed.state_dict()[name]) for name, value in plain.state_dict().items())
+    uninterrupted_probe = backbone_probe()
     pl.seed_everything(0)
-    fit(PlainModule(), whole, tmp_path)
-    assert torch.equal(whole.layer.weight, continued.layer.weight)
+    fit(PlainModule(), uninterrupted_probe, tmp_path)
+    assert torch.equal(uninterrupted_probe.layer.weight, resumed_probe.layer.weight)
 
 
 @pytest.mark.parametrize(
@@ -109,21 +109,21 @@ def test_the_module_trains_as_without_it_and_the_probe_continues(tmp_path):
         (WithoutEncoder, {}, "the training step did not call backbone"),
     ],
 )
-def test_what_is_missing_is_named(module, options, message, tmp_path):
+def test_unusable_encoder_or_labels_raise_input_error(module, options, message, tmp_path):
     options = {"encoder": "backbone", "num_classes": 3, "labels": 2} | options
     with pytest.raises(InputError, match=message):
         fit(module(), OnlineProbe(**options), tmp_path)
 
 
-def test_images_without_a_label_are_left_out(tmp_path):
+def test_unlabelled_images_are_ignored(tmp_path):
     labels = torch.tensor([0, -1] * 8)
-    module, probe = PlainModule(), named()
+    module, probe = PlainModule(), backbone_probe()
     fit(module, probe, tmp_path, data=loaders(labels), epochs=1)
     bias = probe.layer.bias.tolist()
     assert bias[0] > 0 > bias[1]
     assert bias[1] == pytest.approx(bias[2])  # neither class occurs
 
 
-def test_the_number_of_classes_is_required():
+def test_encoder_without_num_classes_raises_value_error():
     with pytest.raises(ValueError, match="num_classes is required with encoder"):
         OnlineProbe(encoder="backbone")

@@ -1,4 +1,4 @@
-"""The per-epoch measurements: what is logged equals the metrics computed by hand from the network."""
+"""Tests of the representation metrics that each validation logs."""
 
 import math
 import warnings
@@ -39,65 +39,65 @@ def validate(model, data, **options):
 
 
 @pytest.mark.parametrize("val", ["train", "test"])
-def test_logged_numbers_are_the_metrics_of_the_network(val):
+def test_logged_metrics_match_direct_computation(val):
     data, model = Digits(seed=0, val=val), SimCLR(**SMALL)
     (logged,) = [validate(model, data)[0]]
     logged = logged | validate(model, data)[1]
     queries, bank = (loader.data for loader in data.val_dataloader())
     assert len(queries) == (144 if val == "train" else 360)
-    seen, known = embed(model, queries, data.views), embed(model, bank, data.views)
+    query_layers, bank_layers = embed(model, queries, data.views), embed(model, bank, data.views)
     knn = KNNAccuracy(num_classes=10, k=7, temperature=0.2)
-    knn.update(known["backbone"], bank.labels, "bank")
-    knn.update(seen["backbone"], queries.labels, "query")
+    knn.update(bank_layers["backbone"], bank.labels, "bank")
+    knn.update(query_layers["backbone"], queries.labels, "query")
     assert logged["val/knn_top1"] == pytest.approx(float(knn.compute()))
-    pair = embed_views(model, queries, data.views, seed=fold(0, Stream.QUERIES))
+    view_pairs = embed_views(model, queries, data.views, seed=fold(0, Stream.QUERIES))
     for name, suffix in zip(Layers._fields, ("", "_hidden", "_projector"), strict=True):
         representation, alignment = Representation(), Alignment()
-        representation.update(seen[name], queries.labels)
-        alignment.update(*pair[name])
+        representation.update(query_layers[name], queries.labels)
+        alignment.update(*view_pairs[name])
         expected = representation.compute() | {"alignment": alignment.compute()}
         for key, value in expected.items():
             assert logged[f"val/{key}{suffix}"] == pytest.approx(float(value), rel=1e-4), key
 
 
-def test_effective_rank_and_lidar_are_logged_if_asked_for():
+def test_extended_option_adds_effective_rank_and_lidar():
     data, model = Digits(seed=0), SimCLR(**SMALL)
     plain, extended = (validate(model, data, extended=extended)[0] for extended in (False, True))
     assert set(extended) - set(plain) == {"val/effective_rank", "val/lidar"}
     queries = data.val_dataloader()[0].data
-    seen = embed(model, queries, data.views)["backbone"]
+    features = embed(model, queries, data.views)["backbone"]
     views = embed_views(model, queries, data.views, seed=fold(0, Stream.QUERIES))["backbone"]
-    assert extended["val/effective_rank"] == pytest.approx(float(effective_rank(seen)), rel=1e-4)
+    assert extended["val/effective_rank"] == pytest.approx(float(effective_rank(features)), rel=1e-4)
     assert extended["val/lidar"] == pytest.approx(float(lidar(views.transpose(0, 1))), rel=1e-3)
 
 
-def test_the_extended_metrics_are_no_part_of_what_a_run_is():
+def test_run_differences_ignore_extended_metrics():
     plain = {"metrics": {"k": 5}}
     assert differences(plain, {"metrics": {"k": 5, "extended": True}}) == []
     assert len(differences(plain, {"metrics": {"k": 6, "extended": False}})) == 1
 
 
-def test_where_classes_have_superclasses_the_ranking_is_logged(monkeypatch):
+def test_rank_correlation_is_logged_for_data_with_superclasses(monkeypatch):
     superclasses = torch.arange(10) // 2
     monkeypatch.setattr(Digits, "superclasses", superclasses, raising=False)
     data, model = Digits(seed=0), SimCLR(**SMALL)
     logged, _ = validate(model, data)
     queries = data.val_dataloader()[0].data
-    pair = embed_views(model, queries, data.views, seed=fold(0, Stream.QUERIES))
+    view_pairs = embed_views(model, queries, data.views, seed=fold(0, Stream.QUERIES))
     levels = torch.stack([superclasses[queries.labels], queries.labels, torch.arange(len(queries))], dim=1)
-    want = rank_correlation(pair["backbone"].flatten(0, 1), levels.repeat(2, 1))
-    for key, value in want._asdict().items():
+    expected = rank_correlation(view_pairs["backbone"].flatten(0, 1), levels.repeat(2, 1))
+    for key, value in expected._asdict().items():
         assert logged[f"val/{key}"] == pytest.approx(float(value), rel=1e-4), key
 
 
-def test_measuring_changes_nothing_in_the_network():
+def test_validation_does_not_change_network_state():
     data, model = Digits(seed=0), SimCLR(**SMALL)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     validate(model, data)
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
 
 
-def test_images_without_labels_are_measured_as_far_as_they_go(tmp_path):
+def test_unlabelled_images_log_only_label_free_metrics(tmp_path):
     generator = torch.Generator().manual_seed(0)
     for number in range(20):
         pixels = torch.randint(0, 256, (12, 12, 3), generator=generator, dtype=torch.uint8).numpy()
@@ -109,28 +109,28 @@ def test_images_without_labels_are_measured_as_far_as_they_go(tmp_path):
     assert all(math.isfinite(value) for value in logged.values())
 
 
-def test_k_is_the_data_sets_unless_it_is_given(monkeypatch):
-    data, used = Digits(seed=0), []
+def test_k_defaults_to_value_of_data_set(monkeypatch):
+    data, knn_options = Digits(seed=0), []
     monkeypatch.setattr(
-        "ssl_vision.callbacks.representation.KNNAccuracy", lambda **options: used.append(options)
+        "ssl_vision.callbacks.representation.KNNAccuracy", lambda **options: knn_options.append(options)
     )
     for k in (None, 7):
         trainer = SimpleNamespace(datamodule=data, val_dataloaders=[0, 1])
-        with pytest.raises(AttributeError):  # where the metric would be moved to the device
+        with pytest.raises(AttributeError):  # the replaced metric is None, which has no .to
             RepresentationMetrics(k=k).on_validation_epoch_start(trainer, SimCLR(**SMALL))
-    assert [options["k"] for options in used] == [20, 7]
+    assert [options["k"] for options in knn_options] == [20, 7]
 
 
 @pytest.mark.parametrize("options", [{"k": 0}, {"temperature": 0.0}])
-def test_impossible_options_are_refused(options):
+def test_nonpositive_options_raise_value_error(options):
     with pytest.raises(ValueError, match="must be positive"):
         RepresentationMetrics(**options)
 
 
-def test_a_collapsed_representation_is_a_warning():
+def test_collapsed_representation_warns_and_is_logged():
     data, model = Digits(seed=0), SimCLR(**SMALL)
     assert not any("val/collapsed" in logged for logged in validate(model, data))
-    with torch.no_grad():  # all images at almost the same place
+    with torch.no_grad():  # embed all images at almost the same point
         model.backbone.layer4[1].bn2.weight.zero_()
         model.backbone.layer4[1].bn2.bias.fill_(1e3)
     trainer = pl.Trainer(
@@ -143,7 +143,7 @@ def test_a_collapsed_representation_is_a_warning():
     assert logged[0]["val/rankme"] < 1.5
 
 
-def test_features_that_are_not_finite_leave_the_metrics_out_and_end_no_run():
+def test_nonfinite_features_omit_knn_with_warning():
     model = SimCLR(**SMALL)
     with torch.no_grad():
         model.backbone.bn1.weight.fill_(torch.inf)

@@ -1,4 +1,4 @@
-"""Steps that would spoil the network are left out, whole, and counted; too many in a row end the run."""
+"""Tests of skipping updates whose loss or gradients are not finite."""
 
 import csv
 import math
@@ -26,13 +26,13 @@ def rows(run):
 
 
 @pytest.fixture
-def spoil(monkeypatch):
-    """Makes the views of some steps (counted from 0) not finite, and notes the state before every step."""
+def corrupt_steps(monkeypatch):
+    """Return a function that corrupts the views of steps (from 0) and records the state before every step."""
 
-    def arrange(steps, value=math.nan, states=None):
+    def corrupt(steps, value=math.nan, states=None):
         original, calls = SimCLR.training_step, []
 
-        def spoiled(self, batch, batch_idx):
+        def corrupted_step(self, batch, batch_idx):
             if states is not None:
                 optimizer = self.trainer.optimizers[0].state_dict()["state"]
                 states.append(({k: v.clone() for k, v in self.state_dict().items()}, str(optimizer)))
@@ -41,12 +41,12 @@ def spoil(monkeypatch):
             calls.append(1)
             return original(self, batch, batch_idx)
 
-        monkeypatch.setattr(SimCLR, "training_step", spoiled)
+        monkeypatch.setattr(SimCLR, "training_step", corrupted_step)
 
-    return arrange
+    return corrupt
 
 
-def test_a_network_without_buffers_is_trained(tmp_path, spoil, monkeypatch):
+def test_network_without_buffers_skips_nonfinite_step(tmp_path, corrupt_steps, monkeypatch):
     (tmp_path / "no_buffers.py").write_text(
         "from torch import nn\n\n"
         "class Net(nn.Sequential):\n"
@@ -56,37 +56,37 @@ def test_a_network_without_buffers_is_trained(tmp_path, spoil, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = [option for option in TINY if "encoder.width" not in option]
     encoder = ["--model.encoder=no_buffers.Net", "--model.head_batch_norm=none"]
-    spoil({2})
+    corrupt_steps({2})
     with pytest.warns(UserWarning, match="the update is skipped"):
         assert main(["fit", "--name=run", *options, *encoder, "--trainer.max_epochs=1"]) == 0
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("optimizer", ["adam", "lars", "muon"])
-def test_a_spoiled_step_changes_nothing(tmp_path, spoil, value, optimizer):
+def test_nonfinite_step_changes_neither_weights_nor_optimizer(tmp_path, corrupt_steps, value, optimizer):
     states = []
-    spoil({2}, value, states)
+    corrupt_steps({2}, value, states)
     with pytest.warns(
         UserWarning, match=r"at step 3 the loss or a gradient is not finite \(images .*; temperature"
     ):
         assert fit(tmp_path, f"--model.optimizer.name={optimizer}", "--trainer.max_epochs=1") == 0
     (before, momenta), (after, momenta_after) = states[2], states[3]
-    counted = "num_batches_tracked"
-    assert all(torch.equal(before[key], after[key]) for key in before if not key.endswith(counted))
+    batch_counter = "num_batches_tracked"
+    assert all(torch.equal(before[key], after[key]) for key in before if not key.endswith(batch_counter))
     assert momenta == momenta_after
     assert not all(torch.equal(states[1][0][key], before[key]) for key in before)
     assert [row["train/skipped_steps"] for row in rows(tmp_path / "run")] == ["", "", "1", "1"]
 
 
-def test_a_step_after_the_last_logged_one_is_counted(tmp_path, spoil, capsys):
-    spoil({1})
+def test_skipped_step_after_last_logged_step_is_counted(tmp_path, corrupt_steps, capsys):
+    corrupt_steps({1})
     with pytest.warns(UserWarning, match="the update is skipped"):
         assert fit(tmp_path, "--trainer.max_epochs=1", "--trainer.log_every_n_steps=10") == 0
     assert "skipped steps  1" in capsys.readouterr().out
 
 
-def test_the_end_of_an_epoch_counts_steps_that_no_logged_step_has_seen():
-    """As on a CUDA device, whose counts the host reads only at logged steps."""
+def test_epoch_end_logs_skipped_steps_since_last_logged_step():
+    """This is the situation on a CUDA device, whose counts the host reads only at logged steps."""
     skips, logged = SkipNonFiniteSteps(), []
     module = SimpleNamespace(log=lambda name, value, **_: logged.append((name, float(value))))
     skips._counts, skips._buffers, skips._kept = torch.ones(2), [], []
@@ -95,28 +95,28 @@ def test_the_end_of_an_epoch_counts_steps_that_no_logged_step_has_seen():
     assert logged == [("train/skipped_steps", 1)]
 
 
-def test_steps_in_a_row_end_the_run_and_leave_the_good_checkpoint(tmp_path, spoil, capsys):
-    spoil(range(4, 100))
+def test_consecutive_skips_end_run_and_keep_good_checkpoint(tmp_path, corrupt_steps, capsys):
+    corrupt_steps(range(4, 100))
     with pytest.warns(UserWarning, match="the update is skipped"):
         assert fit(tmp_path, "--patience=3", "--trainer.max_epochs=3") == 1
     error = capsys.readouterr().err
     assert "3 times in a row" in error
     assert "temperature 0.1" in error
     assert f"the last good checkpoint is {tmp_path}/run/checkpoints/last.ckpt" in error
-    kept = read_checkpoint(tmp_path / "run")
-    assert kept.epoch == 1
-    assert all(tensor.isfinite().all() for tensor in kept.state.values())
+    checkpoint = read_checkpoint(tmp_path / "run")
+    assert checkpoint.epoch == 1
+    assert all(tensor.isfinite().all() for tensor in checkpoint.state.values())
 
 
-def test_one_good_step_begins_the_count_anew(tmp_path, spoil):
-    spoil({1, 2, 4, 5})
+def test_finite_step_resets_consecutive_skips(tmp_path, corrupt_steps):
+    corrupt_steps({1, 2, 4, 5})
     with pytest.warns(UserWarning, match="4 so far"):
         assert fit(tmp_path, "--patience=3") == 0
     assert rows(tmp_path / "run")[-1]["train/skipped_steps"] == "4"
 
 
-def test_the_count_goes_on_after_a_resume(tmp_path, spoil):
-    spoil({1, 5})
+def test_skipped_step_count_continues_after_resume(tmp_path, corrupt_steps):
+    corrupt_steps({1, 5})
     for args in (["--trainer.max_epochs=1"], ["--ckpt_path=last"]):
         with pytest.warns(UserWarning, match="not finite"):
             assert fit(tmp_path, *args) == 0
@@ -124,8 +124,8 @@ def test_the_count_goes_on_after_a_resume(tmp_path, spoil):
     assert last["callbacks"]["SkipNonFiniteSteps"] == {"skipped": 2}
 
 
-def test_the_count_of_version_0_1_goes_on(tmp_path, spoil):
-    spoil({1, 5})
+def test_skipped_step_count_of_version_0_1_checkpoint_continues(tmp_path, corrupt_steps):
+    corrupt_steps({1, 5})
     with pytest.warns(UserWarning, match="not finite"):
         assert fit(tmp_path, "--trainer.max_epochs=1") == 0
     file = RunFolder(tmp_path / "run").last
@@ -137,28 +137,28 @@ def test_the_count_of_version_0_1_goes_on(tmp_path, spoil):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_one_number_among_many_is_seen(value):
+def test_not_finite_detects_single_gradient_value(value):
     parameters = [torch.nn.Parameter(torch.zeros(3, 2)) for _ in range(4)]
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     assert not not_finite(optimizer)  # no gradient at all
     for parameter in parameters[:3]:
-        parameter.grad = torch.full((3, 2), 1e38)  # its square is not finite, it is
+        parameter.grad = torch.full((3, 2), 1e38)  # finite, but its square is not
     assert not not_finite(optimizer)
     parameters[1].grad[2, 1] = value
     assert not_finite(optimizer)
 
 
-def test_accumulated_batches_count_as_the_step_they_make(tmp_path, spoil, capsys):
-    """One bad batch of each four spoils the update, and three updates in a row end the run."""
-    spoil(range(0, 100, 4))
+def test_accumulated_batches_count_as_one_step(tmp_path, corrupt_steps, capsys):
+    """One corrupted batch in four spoils the update, and three such updates in a row end the run."""
+    corrupt_steps(range(0, 100, 4))
     args = ["--trainer.accumulate_grad_batches=4", "--trainer.limit_train_batches=8", "--patience=3"]
     with pytest.warns(UserWarning, match="the update is skipped, 2 so far"):
         assert fit(tmp_path, *args) == 1
     assert "3 times in a row" in capsys.readouterr().err
 
 
-def test_the_online_probe_lives_through_it(tmp_path, spoil):
-    spoil({2})
+def test_online_probe_stays_finite_after_skipped_step(tmp_path, corrupt_steps):
+    corrupt_steps({2})
     with pytest.warns(UserWarning, match="the update is skipped"):
         assert fit(tmp_path, "--online_probe=true") == 0
     callbacks = torch.load(RunFolder(tmp_path / "run").last, weights_only=True)["callbacks"]
@@ -166,8 +166,8 @@ def test_the_online_probe_lives_through_it(tmp_path, spoil):
     assert float(rows(tmp_path / "run")[-1]["val/online_top1"]) > 0
 
 
-def test_an_optimizer_that_skips_by_itself_starts_whole_after_a_skipped_first_step():
-    """torch leaves a fused SGD's momentum as it finds it in memory."""
+def test_fused_sgd_is_correct_after_skipped_first_step():
+    """When a fused SGD skips its first step, torch leaves its momentum buffer uninitialised."""
     parameter = torch.nn.Parameter(torch.zeros(3))
     module = torch.nn.ParameterList([parameter])
     rule = OptimizerRule(name="sgd", lr=0.1, weight_decay=0.0)

@@ -1,4 +1,4 @@
-"""Seconds of an epoch, by a clock that the test winds."""
+"""Tests of the timings of an epoch, with a clock that each test sets."""
 
 from types import SimpleNamespace
 
@@ -7,18 +7,18 @@ import torch
 from ssl_vision.callbacks import Times
 
 
-def trainer_at(epoch, batches, *, of=4):
-    """A trainer that has trained on some batches of an epoch."""
+def trainer_at(epoch, batches, *, batches_per_epoch=4):
+    """Return a stub of a trainer that has trained on some batches of an epoch."""
     progress = SimpleNamespace(current=SimpleNamespace(ready=batches))
     return SimpleNamespace(
         strategy=SimpleNamespace(root_device=torch.device("cpu")),
         fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress)),
         current_epoch=epoch,
-        num_training_batches=of,
+        num_training_batches=batches_per_epoch,
     )
 
 
-def test_training_and_validation_are_told_apart():
+def test_training_seconds_exclude_validation():
     ticks = iter([100.0, 103.0, 105.0, 111.0, 112.0, 120.0])  # start, two validations, end
     logged = {}
     trainer = trainer_at(0, 4)
@@ -33,7 +33,7 @@ def test_training_and_validation_are_told_apart():
     assert logged["time/val_seconds"] == 2.0 + 1.0
 
 
-def test_an_epoch_without_validation_has_no_seconds_of_it():
+def test_epoch_without_validation_logs_no_validation_seconds():
     ticks = iter([1.0, 4.0])
     logged = {}
     trainer = trainer_at(2, 4)
@@ -43,12 +43,12 @@ def test_an_epoch_without_validation_has_no_seconds_of_it():
     assert logged == {"time/train_seconds": 3.0, "time/train_batches": 0, "time/epochs": 3.0}
 
 
-def test_an_epoch_that_is_continued_counts_from_the_start_of_training():
+def test_resumed_epoch_is_timed_from_start_of_training():
     ticks = iter([500.0, 507.0])
     logged = {}
     trainer = trainer_at(5, 3)
     times = Times(clock=lambda: next(ticks))
-    times.on_train_start(trainer, None)  # and no on_train_epoch_start
+    times.on_train_start(trainer, None)  # without on_train_epoch_start
     times.on_train_batch_end(trainer, None, None, None, 2)
     times.on_train_epoch_end(trainer, SimpleNamespace(log=logged.__setitem__))
     assert logged == {"time/train_seconds": 7.0, "time/train_batches": 1, "time/epochs": 5.75}

@@ -1,4 +1,4 @@
-"""The record of W: what a histogram counts, and what a run directory holds of it."""
+"""Tests of the histogram of the weights W, and of the file weights.csv that a run writes."""
 
 import csv
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ def rows(run):
         return list(csv.DictReader(file))
 
 
-def test_shares_are_numpys_histogram_of_the_log_odds():
+def test_shares_match_numpy_histogram_of_log_odds():
     weights = torch.rand(500, generator=torch.Generator().manual_seed(0))
     weights[:5] = torch.tensor([0.0, 1.0, 0.5, 1e-30, 1 - 2**-24])
     odds = (weights.double() / (1 - weights.double())).log().clamp(-9.99, 9.99)
@@ -27,32 +27,32 @@ def test_shares_are_numpys_histogram_of_the_log_odds():
     np.testing.assert_allclose(shares(weights), expected, atol=1e-7)
 
 
-def test_a_bin_is_named_by_its_lower_end():
-    ends = [float(name.removeprefix("weight/")) for name in names()]
-    assert len(ends) == BINS
-    assert ends[0] == 0
-    np.testing.assert_allclose(ends[1:], 1 / (1 + np.exp(-np.linspace(-10, 10, BINS + 1)[1:-1])), rtol=1e-5)
-    inside = torch.tensor([end + 1e-6 for end in ends])
+def test_bins_are_named_by_lower_edge():
+    edges = [float(name.removeprefix("weight/")) for name in names()]
+    assert len(edges) == BINS
+    assert edges[0] == 0
+    np.testing.assert_allclose(edges[1:], 1 / (1 + np.exp(-np.linspace(-10, 10, BINS + 1)[1:-1])), rtol=1e-5)
+    inside = torch.tensor([edge + 1e-6 for edge in edges])
     assert (shares(inside) == 1 / BINS).all()
 
 
 def test_bins_resolve_weights_that_are_all_close_to_one():
-    weights = 1 - torch.logspace(-3.5, -1.5, 100)  # all in [0.968, 0.9997]: a single one of 20 equal bins
+    weights = 1 - torch.logspace(-3.5, -1.5, 100)  # all in [0.968, 0.9997], one of 20 equal bins
     assert (shares(weights) > 0).sum() >= 15
 
 
-def test_the_histogram_has_a_deterministic_form_on_cuda(monkeypatch):
-    monkeypatch.setattr(torch, "histc", pytest.fail)  # which has none, and ends deterministic runs
+def test_shares_do_not_call_torch_histc(monkeypatch):
+    monkeypatch.setattr(torch, "histc", pytest.fail)  # nondeterministic on CUDA, so deterministic runs fail
     assert shares(torch.tensor([0.0, 0.5, 1.0]))[[0, BINS // 2, BINS - 1]].tolist() == pytest.approx(
         [1 / 3] * 3
     )
 
 
-def test_values_that_are_not_finite_are_in_no_bin():
+def test_nonfinite_values_are_in_no_bin():
     assert shares(torch.tensor([0.1, float("nan"), 0.9, 0.9])).sum().item() == pytest.approx(0.75)
 
 
-def test_a_row_is_the_weights_of_the_step():
+def test_row_is_histogram_of_logged_step():
     objective, written = MACL(temperature=0.1), []
     log = SimpleNamespace(log_metrics=lambda row, step: written.append((step, row)))
     trainer = SimpleNamespace(log_every_n_steps=2, global_step=3, current_epoch=1, is_global_zero=True)
@@ -61,7 +61,7 @@ def test_a_row_is_the_weights_of_the_step():
     callback.on_train_batch_end(trainer, module, None, None, 0)
     trainer.global_step = 4
     callback.on_train_batch_end(trainer, module, None, None, 0)
-    assert written == []  # nothing was called yet
+    assert written == []  # the objective has not been called
     z1, z2 = torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(0))
     objective(z1, z2)
     callback.on_train_batch_end(trainer, module, None, None, 0)
@@ -79,19 +79,19 @@ def test_a_row_is_the_weights_of_the_step():
     assert list(row.values()) == pytest.approx(expected.tolist())
 
 
-def test_a_continued_run_has_each_row_once(tmp_path):
+def test_resumed_run_writes_each_row_once(tmp_path):
     def fit(name, *args):
         assert main(["fit", f"--runs_dir={tmp_path}", f"--name={name}", *TINY, *args]) == 0
 
     fit("whole")
     fit("parts", "--trainer.max_epochs=1")
     with (tmp_path / "parts" / "weights.csv").open("a") as file:
-        file.write(f"4,1,{',' * (BINS - 1)}\n")  # of a step that the checkpoint does not have
+        file.write(f"4,1,{',' * (BINS - 1)}\n")  # of a step after the checkpoint
     fit("parts", "--ckpt_path=last")
-    whole = rows(tmp_path / "whole")
-    assert rows(tmp_path / "parts") == whole
-    assert [int(row["step"]) for row in whole] == list(range(8))
-    for row in whole:
+    uninterrupted = rows(tmp_path / "whole")
+    assert rows(tmp_path / "parts") == uninterrupted
+    assert [int(row["step"]) for row in uninterrupted] == list(range(8))
+    for row in uninterrupted:
         assert sum(float(row[name]) for name in names()) == pytest.approx(1)
     fit("parts", "--overwrite=true", "--model.objective=BarlowTwins")
     assert not (tmp_path / "parts" / "weights.csv").exists()

@@ -1,4 +1,4 @@
-"""Classes that a stored config may name: this package's, and those that the user allows."""
+"""Tests of the classes that a stored config may name: this package's, and those that the user allows."""
 
 import inspect
 import os
@@ -29,7 +29,7 @@ class Loss(InfoNCE):
 
 @pytest.fixture
 def marker(tmp_path, monkeypatch):
-    """Made when the module ``evil_module``, which can be imported, is."""
+    """File that the importable module ``evil_module`` creates when it is imported."""
     path = tmp_path / "imported"
     (tmp_path / "evil_module.py").write_text(EVIL.format(marker=str(path)))
     (tmp_path / "evil.yaml").write_text("class_path: evil_module.Loss")
@@ -39,29 +39,29 @@ def marker(tmp_path, monkeypatch):
     sys.modules.pop("evil_module", None)
 
 
-def objective_is(value):
+def set_objective(value):
     return lambda config: config["model"]["init_args"].update(objective=value)
 
 
 RECLAIM = {"class_path": "ssl_vision.objectives.RECLAIM"}
 ATTACKS = {
     "the model": lambda config: config["model"].update(class_path="evil_module.Loss"),
-    "the objective": objective_is({"class_path": "evil_module.Loss"}),
-    "a text": objective_is("evil_module.Loss"),
-    "a text with spaces": objective_is(" evil_module.Loss "),
-    "YAML in a text": objective_is("{class_path: evil_module.Loss, init_args: {temperature: 2024-99-99}}"),
-    "YAML in lines": objective_is("class_path: evil_module.Loss\n"),
-    "another config file": objective_is("evil.yaml"),
-    "its path": objective_is("./evil.yaml"),
-    "a temperature": objective_is(
+    "the objective": set_objective({"class_path": "evil_module.Loss"}),
+    "a text": set_objective("evil_module.Loss"),
+    "a text with spaces": set_objective(" evil_module.Loss "),
+    "YAML in a text": set_objective("{class_path: evil_module.Loss, init_args: {temperature: 2024-99-99}}"),
+    "YAML in lines": set_objective("class_path: evil_module.Loss\n"),
+    "another config file": set_objective("evil.yaml"),
+    "its path": set_objective("./evil.yaml"),
+    "a temperature": set_objective(
         {"class_path": "ssl_vision.objectives.InfoNCE", "init_args": {"temperature": "evil_module.Loss"}}
     ),
-    "a nested objective": objective_is(
+    "a nested objective": set_objective(
         RECLAIM | {"init_args": {"objective": {"class_path": "evil_module.Loss"}}}
     ),
-    "a nested text": objective_is(RECLAIM | {"init_args": {"objective": "evil_module.Loss"}}),
-    "a list": objective_is([{"class_path": "evil_module.Loss"}]),
-    "further arguments": objective_is(RECLAIM | {"dict_kwargs": {"objective": "evil_module.Loss"}}),
+    "a nested text": set_objective(RECLAIM | {"init_args": {"objective": "evil_module.Loss"}}),
+    "a list": set_objective([{"class_path": "evil_module.Loss"}]),
+    "further arguments": set_objective(RECLAIM | {"dict_kwargs": {"objective": "evil_module.Loss"}}),
     "a dotted key": lambda config: config["model"]["init_args"].update(
         {"objective.class_path": "evil_module.Loss"}
     ),
@@ -78,7 +78,7 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_nothing_that_a_config_names_is_imported(attack, tiny_run, marker):
+def test_unregistered_class_in_config_is_refused_without_import(attack, tiny_run, marker):
     config = read_checkpoint(tiny_run).config
     ATTACKS[attack](config)
     with pytest.raises(InputError) as error:
@@ -88,9 +88,9 @@ def test_nothing_that_a_config_names_is_imported(attack, tiny_run, marker):
     assert not marker.exists()
 
 
-def test_the_refusal_says_what_to_do_and_that_helps(tiny_run, marker):
+def test_refused_class_loads_with_suggested_allow_class_option(tiny_run, marker):
     checkpoint = read_checkpoint(tiny_run)
-    objective_is({"class_path": "evil_module.Loss"})(checkpoint.config)
+    set_objective({"class_path": "evil_module.Loss"})(checkpoint.config)
     checkpoint.state.pop("objective.rule.alpha", None)
     with pytest.raises(
         InputError, match=r"names the class evil_module\.Loss.*add --allow_class evil_module\.Loss;"
@@ -105,7 +105,7 @@ def test_the_refusal_says_what_to_do_and_that_helps(tiny_run, marker):
 def test_classes_of_installed_libraries_are_refused_as_well(name, tiny_run):
     config = read_checkpoint(tiny_run).config
     for value in (name, {"class_path": name}):
-        objective_is(value)(config)
+        set_objective(value)(config)
         with pytest.raises(InputError, match="Identity"):
             untrained_model(config)
 
@@ -125,7 +125,7 @@ def test_every_objective_and_its_parts_are_registered():
         assert not _registered(name)
 
 
-def test_names_in_a_command_are_found_wherever_they_stand(tmp_path):
+def test_names_in_command_finds_classes_in_files_and_options(tmp_path):
     (tmp_path / "c.txt").write_text("model: {init_args: {objective: {class_path: in_file.A}}}")
     (tmp_path / "data.yaml").write_text("class_path: in_data.B")
     args = [
@@ -136,8 +136,8 @@ def test_names_in_a_command_are_found_wherever_they_stand(tmp_path):
 
 
 @pytest.mark.timeout(10)
-def test_a_command_may_name_a_file_that_cannot_be_read_as_a_config(tmp_path):
-    """Whatever is wrong with it, its command says so."""
+def test_names_in_command_skips_unreadable_files(tmp_path):
+    """The command itself reports what is wrong with a file."""
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "sparse.yaml").touch()
     os.truncate(tmp_path / "sparse.yaml", 2**40)
@@ -145,9 +145,7 @@ def test_a_command_may_name_a_file_that_cannot_be_read_as_a_config(tmp_path):
     assert list(names_in_command(args)) == ["mine.A"]
 
 
-def test_the_current_folder_is_searched_last_and_only_where_a_command_names_a_module_in_it(
-    tmp_path, monkeypatch
-):
+def test_local_modules_appends_current_folder_only_for_named_module(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("mine.py", "yaml.py", "evil_module.py"):
         (tmp_path / name).touch()
@@ -162,7 +160,7 @@ def test_the_current_folder_is_searched_last_and_only_where_a_command_names_a_mo
 
 @pytest.fixture
 def hostile(tiny_run, tmp_path, monkeypatch):
-    """A run whose checkpoint and config.yaml name a class of a file that lies in the current folder."""
+    """Run whose checkpoint and config.yaml name a class of a file in the current folder."""
     marker = tmp_path / "imported"
     (tmp_path / "lying_here.py").write_text(EVIL.format(marker=str(marker)))
     run = shutil.copytree(tiny_run, tmp_path / "run")
@@ -177,7 +175,7 @@ def hostile(tiny_run, tmp_path, monkeypatch):
     return run
 
 
-def commands(run):
+def commands_on_run(run):
     return {
         "evaluate": ["evaluate", str(run)],
         "export": ["export", str(run)],
@@ -186,12 +184,12 @@ def commands(run):
 
 
 @pytest.mark.parametrize("name", ["evaluate", "export", "embed"])
-def test_no_command_imports_what_a_run_names(name, hostile, tmp_path, capsys):
+def test_commands_do_not_import_class_named_by_run(name, hostile, tmp_path, capsys):
     Image.new("RGB", (9, 9)).save(hostile / "x.png")
-    assert main(commands(hostile)[name]) == 2
+    assert main(commands_on_run(hostile)[name]) == 2
     error = capsys.readouterr().err
     assert "add --allow_class lying_here.Loss" in error
     assert error.count("\n") == 1
     assert not (tmp_path / "imported").exists()
-    assert main([*commands(hostile)[name], "--allow_class=nodots"]) == 2
+    assert main([*commands_on_run(hostile)[name], "--allow_class=nodots"]) == 2
     assert "--allow_class nodots: expected module.Class" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from ssl_vision.main import main
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three classes of images; one is damaged, one is in train and test, one has 16 bits."""
+    """Folder of images in two classes; one image is damaged, one is in both train and test."""
     generator = np.random.default_rng(0)
     sizes = {
         "train/a/1.png": (8, 6),
@@ -26,14 +26,14 @@ def folder(tmp_path):
     return tmp_path
 
 
-def rows(text):
+def words_by_line(text):
     return [line.split() for line in text.splitlines()]
 
 
 def test_check_counts_by_class_and_split(folder, capsys):
     assert main(["data", "check", str(folder)]) == 0
     text = capsys.readouterr().out
-    assert rows(text)[:4] == [
+    assert words_by_line(text)[:4] == [
         ["split", "class", "images", "damaged", "copies", "smallest", "largest"],
         ["train", "a", "2", "0", "0", "8", "x", "6", "12", "x", "10"],
         ["train", "b", "2", "1", "0", "9", "x", "9", "9", "x", "9"],
@@ -45,7 +45,7 @@ def test_check_counts_by_class_and_split(folder, capsys):
     assert "pixel_range" not in text
 
 
-def sixteen_bits(path, values):
+def write_16_bit_image(path, values):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.asarray(values, dtype=np.uint16)).save(path)
 
@@ -53,12 +53,12 @@ def sixteen_bits(path, values):
 @pytest.mark.parametrize("kind", ["png", "tif"])
 def test_twelve_bit_images_are_found_and_scaled(tmp_path, capsys, kind):
     values = [[0, 1024], [2048, 4095]]
-    sixteen_bits(tmp_path / "a" / f"1.{kind}", values)
+    write_16_bit_image(tmp_path / "a" / f"1.{kind}", values)
     assert main(["data", "check", str(tmp_path)]) == 0
     assert "values from 0 to 4095" in capsys.readouterr().out
     options = {"root": tmp_path, "image_size": 2}
-    dark = ImageFolder(**options).split("train").images[0, 0]
-    assert dark.tolist() == [[0, 4], [8, 15]]
+    unscaled = ImageFolder(**options).split("train").images[0, 0]
+    assert unscaled.tolist() == [[0, 4], [8, 15]]
     scaled = ImageFolder(**options, pixel_range=(0, 4095)).split("train").images[0]
     assert scaled.tolist() == [[[0, 64], [128, 255]]] * 3
 
@@ -69,8 +69,8 @@ def test_floating_point_images_are_scaled(tmp_path):
     assert images[0, 0].tolist() == [[0, 128], [191, 255]]
 
 
-def test_a_cache_belongs_to_its_range(tmp_path):
-    sixteen_bits(tmp_path / "a" / "1.png", [[0, 1000], [2000, 4000]])
+def test_image_cache_is_specific_to_pixel_range(tmp_path):
+    write_16_bit_image(tmp_path / "a" / "1.png", [[0, 1000], [2000, 4000]])
     options = {"root": tmp_path, "image_size": 2, "cache": "always"}
     first, second = (
         ImageFolder(**options, pixel_range=pair).split("train").images for pair in ((0, 4000), (0, 8000))
@@ -78,7 +78,7 @@ def test_a_cache_belongs_to_its_range(tmp_path):
     assert (int(first.max()), int(second.max())) == (255, 128)
 
 
-def test_eight_bit_images_keep_their_values(folder):
+def test_pixel_range_does_not_change_eight_bit_images(folder):
     plain, ranged = (
         ImageFolder(root=folder / "train" / "a", image_size=8, pixel_range=pair).split("train").images
         for pair in (None, (0, 4095))
@@ -86,7 +86,7 @@ def test_eight_bit_images_keep_their_values(folder):
     assert torch.equal(plain, ranged)
 
 
-def test_stats_are_those_of_the_train_squares(folder, capsys):
+def test_data_stats_match_cropped_images_of_train_split(folder, capsys):
     assert main(["data", "stats", str(folder), "--image_size=16"]) == 0
     with pytest.warns(UserWarning, match="skipped 1"):
         pixels = ImageFolder(root=folder, image_size=16).split("train").images.double() / 255

@@ -1,4 +1,4 @@
-"""`ssl-vision doctor` on machines that it is told of."""
+"""Tests of ``ssl-vision doctor``, mostly on simulated machines."""
 
 import hashlib
 import importlib
@@ -22,38 +22,38 @@ GB = 10**9
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Sets which versions of distributions there are; all others are absent."""
+    """Function that sets the installed versions of distributions; all others are absent."""
 
-    def only(**versions):
-        found = {name.replace("_", "-"): version for name, version in versions.items()}
+    def set_versions(**versions):
+        distributions = {name.replace("_", "-"): version for name, version in versions.items()}
 
         def version(name):
-            if name not in found:
+            if name not in distributions:
                 raise metadata.PackageNotFoundError(name)
-            return found[name]
+            return distributions[name]
 
         monkeypatch.setattr(metadata, "version", version)
 
-    return only
+    return set_versions
 
 
 @pytest.fixture
 def modules(monkeypatch):
-    """Sets what some modules are on import: a module, or the error that it ends with."""
+    """Function that sets what the import of some modules gives: a module, or an error to raise."""
 
-    def those(**found):
-        real = importlib.import_module
+    def set_modules(**replacements):
+        original = importlib.import_module
 
         def load(name, *args):
-            if name not in found:
-                return real(name, *args)
-            if isinstance(found[name], Exception):
-                raise found[name]
-            return found[name]
+            if name not in replacements:
+                return original(name, *args)
+            if isinstance(replacements[name], Exception):
+                raise replacements[name]
+            return replacements[name]
 
         monkeypatch.setattr(importlib, "import_module", load)
 
-    return those
+    return set_modules
 
 
 def cuda(*, available=True, build="12.8", devices=()):
@@ -68,34 +68,34 @@ def cuda(*, available=True, build="12.8", devices=()):
     )
 
 
-def test_requirements_are_compared_with_what_is_installed(installed):
+def test_requirements_are_checked_against_installed_versions(installed):
     installed(torch="2.12.0", numpy="1.20")
-    wanted = [Requirement("torch>=2.11,<2.16"), Requirement("numpy>=1.26,<3"), Requirement("rich>=14.1")]
-    assert list(packages._needed(wanted)) == [
+    required = [Requirement("torch>=2.11,<2.16"), Requirement("numpy>=1.26,<3"), Requirement("rich>=14.1")]
+    assert list(packages._needed(required)) == [
         Check("numpy", "1.20, not <3,>=1.26", "broken", "pip install 'numpy<3,>=1.26'"),
         Check("rich", "not installed", "broken", "pip install 'rich>=14.1'"),
         Check("requirements", "1 of 3 met"),
     ]
 
 
-def test_extras_are_named_with_what_they_lack(installed, monkeypatch):
+def test_extras_are_listed_with_missing_packages(installed, monkeypatch):
     extras = SimpleNamespace(get_all=lambda key: ["onnx", "maps", "test"])
     monkeypatch.setattr(metadata, "metadata", lambda name: extras)
     installed(onnx="1.18", matplotlib="3.9")
-    wanted = [
+    required = [
         Requirement("torch"),
         Requirement('onnx>=1.17; extra == "onnx"'),
         Requirement('onnxruntime; extra == "onnx"'),
         Requirement('matplotlib; extra == "maps"'),
         Requirement('pytest; extra == "test"'),
     ]
-    assert list(packages._extras(wanted)) == [
+    assert list(packages._extras(required)) == [
         Check("extra onnx", "without onnxruntime", "note", "pip install -e '.[onnx]'"),
         Check("extra maps", "matplotlib"),
     ]
 
 
-def test_a_binary_that_does_not_load_is_broken(modules):
+def test_package_that_fails_to_import_is_broken(modules):
     modules(torchvision=RuntimeError("operator torchvision::nms does not exist\nmore"))
     check = packages._imported("torchvision")
     assert check.state == "broken"
@@ -113,7 +113,7 @@ def test_a_binary_that_does_not_load_is_broken(modules):
         ({"faiss_cpu": "1.9", "faiss_gpu": "1.14"}, {}, True, "faiss-cpu and faiss-gpu conflict", "broken"),
     ],
 )
-def test_the_kind_of_faiss(builds, faiss, gpu, found, state, installed, modules):
+def test_faiss_check_reports_build_and_gpu_support(builds, faiss, gpu, found, state, installed, modules):
     installed(**builds)
     if isinstance(faiss, dict):
         faiss = SimpleNamespace(__version__=next(iter(builds.values())), **faiss)
@@ -124,7 +124,7 @@ def test_the_kind_of_faiss(builds, faiss, gpu, found, state, installed, modules)
     assert bool(check.advice) == (state != "ok")
 
 
-def test_a_gpu_is_described():
+def test_gpu_check_describes_each_device():
     a100 = SimpleNamespace(name="A100", total_memory=40 * GB, major=8, minor=0)
     t4 = SimpleNamespace(name="T4", total_memory=16 * GB, major=7, minor=5)
     assert list(hardware._devices(cuda(devices=[a100, t4]))) == [
@@ -137,17 +137,17 @@ def test_a_gpu_is_described():
     ("driver", "build", "advice"),
     [(False, "12.8", ""), (True, None, "install a CUDA build"), (True, "12.8", "update the NVIDIA driver")],
 )
-def test_a_gpu_that_torch_does_not_see(driver, build, advice, monkeypatch, tmp_path):
-    place = tmp_path / "nvidiactl"
+def test_gpu_check_advises_if_torch_does_not_see_gpu_of_driver(driver, build, advice, monkeypatch, tmp_path):
+    driver_file = tmp_path / "nvidiactl"
     if driver:
-        place.touch()
-    monkeypatch.setattr(hardware, "_DRIVER", place)
+        driver_file.touch()
+    monkeypatch.setattr(hardware, "_DRIVER", driver_file)
     (check,) = hardware._devices(cuda(available=False, build=build))
     assert check.advice.startswith(advice)
     assert check.state == ("note" if driver else "ok")
 
 
-def test_more_threads_than_cores_are_too_many(monkeypatch):
+def test_cores_check_advises_against_more_threads_than_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
     assert hardware._cores(cuda()).advice.startswith("OMP_NUM_THREADS=1 ")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
@@ -162,7 +162,7 @@ def test_more_threads_than_cores_are_too_many(monkeypatch):
         (None, "unknown on this CPU"),
     ],
 )
-def test_bfloat16_is_read_from_the_cpus_flags(flags, found, monkeypatch, tmp_path):
+def test_bfloat16_support_is_read_from_cpu_flags(flags, found, monkeypatch, tmp_path):
     monkeypatch.setattr(hardware, "_CPUINFO", tmp_path / "cpuinfo")
     if flags is not None:
         (tmp_path / "cpuinfo").write_text(f"flags\t: {flags}\n")
@@ -177,7 +177,7 @@ def test_bfloat16_is_read_from_the_cpus_flags(flags, found, monkeypatch, tmp_pat
         ("4000000000\n", "4.0 GB, 4.0 GB free"),
     ],
 )
-def test_memory_is_what_a_container_may_take(limit, found, monkeypatch, tmp_path):
+def test_memory_check_respects_container_limit(limit, found, monkeypatch, tmp_path):
     (tmp_path / "meminfo").write_text("MemTotal: 16000000 kB\nMemFree: 1 kB\nMemAvailable: 8000000 kB\n")
     monkeypatch.setattr(hardware, "_MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(hardware, "_CGROUP", tmp_path / "memory.max")
@@ -186,7 +186,7 @@ def test_memory_is_what_a_container_may_take(limit, found, monkeypatch, tmp_path
     assert hardware._memory().found == found
 
 
-def test_runs_that_cannot_be_written_are_broken(tmp_path, monkeypatch):
+def test_runs_directory_check_reports_unwritable_or_full_disk(tmp_path, monkeypatch):
     assert hardware._writable(tmp_path / "a" / "b").found.startswith(f"{tmp_path}/a/b, ")
     assert not (tmp_path / "a").exists()
     (tmp_path / "file").touch()
@@ -197,8 +197,8 @@ def test_runs_that_cannot_be_written_are_broken(tmp_path, monkeypatch):
     assert hardware._writable(tmp_path).state == "note"
 
 
-def reader(folder, files):
-    """A torchvision reader of files with the sums that they have."""
+def cifar_reader(folder, files):
+    """Return a stand-in for a torchvision dataset whose file lists have the checksums of these files."""
     sums = [(name, hashlib.md5(content).hexdigest()) for name, content in files.items()]
     return SimpleNamespace(
         base_folder=folder, train_list=sums[:1], test_list=sums[1:2],
@@ -206,23 +206,23 @@ def reader(folder, files):
     )  # fmt: skip
 
 
-def test_cifar_is_whole_damaged_or_not_there(tmp_path):
+def test_cifar_check_reports_absent_complete_and_damaged_files(tmp_path):
     files = {"data": b"train", "test": b"test", "meta": b"names"}
-    check = datasets._cifar("CIFAR-10", "cifar10", reader("batches", files), tmp_path)
+    check = datasets._cifar("CIFAR-10", "cifar10", cifar_reader("batches", files), tmp_path)
     assert (check.state, check.found) == ("note", f"not in {tmp_path}")
     assert check.advice.endswith(f"cifar10.yaml --data.download true --data.root {tmp_path}")
     (tmp_path / "batches").mkdir()
     for name, content in files.items():
         (tmp_path / "batches" / name).write_bytes(content)
-    check = datasets._cifar("CIFAR-10", "cifar10", reader("batches", files), tmp_path)
+    check = datasets._cifar("CIFAR-10", "cifar10", cifar_reader("batches", files), tmp_path)
     assert check == Check("CIFAR-10", f"{tmp_path / 'batches'}, complete")
     (tmp_path / "batches" / "test").write_bytes(b"tesT")
     (tmp_path / "batches" / "meta").unlink()
-    check = datasets._cifar("CIFAR-10", "cifar10", reader("batches", files), tmp_path)
+    check = datasets._cifar("CIFAR-10", "cifar10", cifar_reader("batches", files), tmp_path)
     assert (check.state, check.found) == ("broken", "missing or damaged: test, meta")
 
 
-def test_stl10_goes_by_its_sizes(tmp_path, monkeypatch):
+def test_stl10_check_compares_file_sizes(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets, "_STL10", {"train_X.bin": 3, "train_y.bin": 1, "unlabeled_X.bin": 5})
     folder = tmp_path / "stl10_binary"
     assert datasets._stl10(folder).state == "note"
@@ -257,7 +257,7 @@ SECRET = "0123456789abcdef" * 3
         ({"WANDB_MODE": "offline"}, "", "offline with --wandb true, no key for api.wandb.ai"),
     ],
 )
-def test_wandb_has_a_mode_and_a_key_that_is_not_shown(environment, file, found, monkeypatch, tmp_path):
+def test_wandb_check_reports_mode_and_does_not_reveal_key(environment, file, found, monkeypatch, tmp_path):
     for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -276,7 +276,7 @@ FOUND = {
 }
 
 
-def test_the_page_has_a_line_for_each_thing_and_one_for_what_is_to_be_done():
+def test_page_lists_every_check_with_its_advice():
     assert as_page(FOUND) == (
         "software\n"
         "  ok      torch  2.12\n"
@@ -291,7 +291,7 @@ def test_the_page_has_a_line_for_each_thing_and_one_for_what_is_to_be_done():
     )
 
 
-def test_json_says_the_same():
+def test_json_lists_every_check():
     rows = json.loads(as_json(FOUND))
     assert rows[1] == {
         "group": "software", "name": "FAISS", "found": "absent", "state": "note", "advice": "pip install it"
@@ -299,7 +299,7 @@ def test_json_says_the_same():
     assert len(rows) == 3
 
 
-def test_on_this_machine_all_is_well_and_the_digits_are_there(tmp_path, capsys):
+def test_doctor_passes_on_this_machine_without_writing_files(tmp_path, capsys):
     assert main(["doctor", f"--root={tmp_path}", f"--runs_dir={tmp_path}/runs", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["torch"]["found"] == torch.__version__
@@ -308,7 +308,7 @@ def test_on_this_machine_all_is_well_and_the_digits_are_there(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_broken_is_exit_code_1(tmp_path, capsys):
+def test_broken_check_exits_with_code_1(tmp_path, capsys):
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit) as end:
         main(["doctor", f"--root={tmp_path}", f"--runs_dir={tmp_path}/file/runs"])

@@ -1,4 +1,4 @@
-"""``ssl-vision fit`` and ``validate`` as a person uses them, in process and on the digits."""
+"""Tests of the commands ``ssl-vision fit`` and ``validate``, mostly in process and on the digits."""
 
 import csv
 import re
@@ -61,12 +61,12 @@ def test_metrics_csv_has_every_step_once_with_the_documented_names(tiny_run):
         )
         assert 0 <= float(row["train/weight_q05"]) <= float(row["train/weight_q95"]) <= 1
     for name in ("knn_top1", "alignment", "uniformity", "tolerance", "sensitivity", "rankme"):
-        measured = [float(row[f"val/{name}"]) for row in table if row[f"val/{name}"]]
-        assert len(measured) == 2, name
+        values = [float(row[f"val/{name}"]) for row in table if row[f"val/{name}"]]
+        assert len(values) == 2, name
     assert {"val/alignment_hidden", "val/sensitivity_projector", "val/same_cosine"} <= set(table[0])
 
 
-def test_times_csv_says_what_each_epoch_took(tiny_run):
+def test_times_csv_has_duration_of_each_epoch(tiny_run):
     with (tiny_run / "times.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert [row["epoch"] for row in table] == ["0", "1"]
@@ -75,7 +75,7 @@ def test_times_csv_says_what_each_epoch_took(tiny_run):
         assert float(row["time/val_seconds"]) > 0
 
 
-def test_the_checkpoint_reads_with_weights_only_and_carries_the_config(tiny_run):
+def test_checkpoint_contains_epoch_and_config(tiny_run):
     checkpoint = read_checkpoint(tiny_run)
     assert checkpoint.epoch == 2
     assert checkpoint.config == yaml.safe_load((tiny_run / "config.yaml").read_text())
@@ -91,13 +91,13 @@ def test_every_preset_has_a_config():
 
 def names_below(base: type) -> set[str]:
     """Names of the package's public subclasses, at any depth."""
-    found = [cls for cls in base.__subclasses__() if cls.__module__.startswith("ssl_vision.")]
-    public = {cls.__name__ for cls in found if not cls.__name__.startswith("_")}
-    return public.union(*map(names_below, found))
+    subclasses = [cls for cls in base.__subclasses__() if cls.__module__.startswith("ssl_vision.")]
+    public = {cls.__name__ for cls in subclasses if not cls.__name__.startswith("_")}
+    return public.union(*map(names_below, subclasses))
 
 
-def test_objectives_differ_and_everything_else_is_the_same(tmp_path):
-    """Same seed: same initial weights, batches and views, so DCL and MACL without adaptation move alike."""
+def test_dcl_equals_unadapted_macl_and_differs_from_infonce(tmp_path):
+    """With equal initial weights, batches and views, DCL and MACL without adaptation learn the same."""
     assert fit(tmp_path, "--model.objective=DCL", name="dcl") == 0
     assert fit(tmp_path, "--model.objective=MACL", "--model.objective.alpha=1", name="macl") == 0
     assert fit(tmp_path, "--model.objective=InfoNCE", name="infonce") == 0
@@ -107,7 +107,7 @@ def test_objectives_differ_and_everything_else_is_the_same(tmp_path):
     assert (dcl[weight] - infonce[weight]).abs().max() > 1e-3
 
 
-def test_the_same_command_gives_the_same_run_to_the_bit(tmp_path, tiny_run):
+def test_same_command_gives_bitwise_identical_run(tmp_path, tiny_run):
     args = ["--model.objective=MACL", "--model.objective.alpha=3"]
     assert fit(tmp_path, *args) == 0
     first, second = read_checkpoint(tiny_run).state, read_checkpoint(tmp_path / "run").state
@@ -115,16 +115,16 @@ def test_the_same_command_gives_the_same_run_to_the_bit(tmp_path, tiny_run):
     assert (tiny_run / "metrics.csv").read_text() == (tmp_path / "run" / "metrics.csv").read_text()
 
 
-def test_an_interrupted_run_continues_to_the_same_end(tmp_path, tiny_run, capsys):
+def test_resumed_run_matches_uninterrupted_run(tmp_path, tiny_run, capsys):
     args = ["--model.objective=MACL", "--model.objective.alpha=3"]
     assert fit(tmp_path, *args, "--trainer.max_epochs=1") == 0
     assert fit(tmp_path, *args, "--ckpt_path=last") == 0
-    whole, continued = read_checkpoint(tiny_run).state, read_checkpoint(tmp_path / "run").state
-    assert all(torch.equal(whole[key], continued[key]) for key in whole)
+    uninterrupted, continued = read_checkpoint(tiny_run).state, read_checkpoint(tmp_path / "run").state
+    assert all(torch.equal(uninterrupted[key], continued[key]) for key in uninterrupted)
     assert rows(tmp_path / "run") == rows(tiny_run)
 
 
-def test_resuming_says_what_it_found(tmp_path, capsys, caplog):
+def test_resuming_logs_whether_a_checkpoint_was_found(tmp_path, capsys, caplog):
     caplog.set_level("INFO")
     assert fit(tmp_path, "--ckpt_path=last", "--trainer.max_epochs=1") == 0
     assert "starting from the beginning" in caplog.text + capsys.readouterr().err
@@ -140,8 +140,8 @@ def test_resuming_says_what_it_found(tmp_path, capsys, caplog):
         ("--seed_everything=1", "seed_everything: 0 there, 1 here"),
     ],
 )
-def test_resume_never_changes_the_config_in_silence(tmp_path, tiny_run, capsys, change, key):
-    """Lightning would put the checkpoint's hyper-parameters over the command line."""
+def test_resuming_with_changed_config_is_refused(tmp_path, tiny_run, capsys, change, key):
+    """Lightning would let the checkpoint's hyper-parameters override the command line."""
     args = ["--model.objective=MACL", "--model.objective.alpha=3", "--trainer.max_epochs=1"]
     assert fit(tmp_path, *args) == 0
     before = (tmp_path / "run" / "metrics.csv").read_text()
@@ -154,7 +154,7 @@ def test_resume_never_changes_the_config_in_silence(tmp_path, tiny_run, capsys, 
     assert (tmp_path / "run" / "metrics.csv").read_text() == before
 
 
-def test_a_folder_that_holds_a_run_is_never_overwritten_unasked(tmp_path, capsys):
+def test_existing_run_is_overwritten_only_on_request(tmp_path, capsys):
     short = "--trainer.max_epochs=1"
     assert fit(tmp_path, short) == 0
     assert fit(tmp_path, short) == 2
@@ -165,14 +165,14 @@ def test_a_folder_that_holds_a_run_is_never_overwritten_unasked(tmp_path, capsys
     (tmp_path / "run" / "backbone.safetensors").touch()
     (tmp_path / "run" / "notes.txt").touch()
     assert fit(tmp_path, short, "--model.optimizer.lr=0.5", "--overwrite=true") == 0
-    left = {file.name for file in (tmp_path / "run").iterdir()}
+    remaining = {file.name for file in (tmp_path / "run").iterdir()}
     logs = {"metrics.csv", "times.csv", "weights.csv"}
-    assert left == {".lock", "config.yaml", *logs, "checkpoints", "notes.txt"}
+    assert remaining == {".lock", "config.yaml", *logs, "checkpoints", "notes.txt"}
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert config["model"]["init_args"]["optimizer"]["lr"] == 0.5
 
 
-def test_the_directory_of_a_run_that_stopped_before_its_first_step_is_reused(tmp_path, monkeypatch):
+def test_directory_of_run_without_any_step_is_reused(tmp_path, monkeypatch):
     def stop(*_, **__):
         raise RuntimeError("before the first step")
 
@@ -184,7 +184,7 @@ def test_the_directory_of_a_run_that_stopped_before_its_first_step_is_reused(tmp
     assert len(rows(tmp_path / "run")) == 4
 
 
-def test_last_never_deletes_what_a_run_checkpointed(tmp_path, capsys):
+def test_resuming_without_last_checkpoint_keeps_other_checkpoints(tmp_path, capsys):
     assert fit(tmp_path, "--trainer.max_epochs=1") == 0
     checkpoints = tmp_path / "run" / "checkpoints"
     (checkpoints / "last.ckpt").rename(checkpoints / "best.ckpt")
@@ -193,7 +193,7 @@ def test_last_never_deletes_what_a_run_checkpointed(tmp_path, capsys):
     assert (checkpoints / "best.ckpt").exists()
 
 
-def test_a_users_own_checkpoints_stand_beside_last(tmp_path):
+def test_user_checkpoint_callback_works_beside_last_checkpoint(tmp_path):
     own = ["--trainer.callbacks=ModelCheckpoint", f"--trainer.callbacks.dirpath={tmp_path / 'own'}"]
     assert fit(tmp_path, *own, "--trainer.max_epochs=1") == 0
     assert list((tmp_path / "own").glob("*.ckpt"))
@@ -203,7 +203,7 @@ def test_a_users_own_checkpoints_stand_beside_last(tmp_path):
     assert read_checkpoint(tmp_path / "run").epoch == 2
 
 
-def test_a_checkpoint_holds_no_path_of_the_machine_that_wrote_it(tiny_run):
+def test_checkpoint_contains_no_local_path_except_runs_dir(tiny_run):
     content = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
     content["ssl_vision"]["config"] = content["ssl_vision"]["config"].replace(
         f"runs_dir: {tiny_run.parent}", ""
@@ -211,14 +211,14 @@ def test_a_checkpoint_holds_no_path_of_the_machine_that_wrote_it(tiny_run):
     assert str(tiny_run.parent) not in repr({k: v for k, v in content.items() if k != "state_dict"})
 
 
-def test_with_a_schedule_the_length_of_a_run_is_part_of_it(tmp_path, capsys):
+def test_run_with_schedule_cannot_be_resumed_with_other_max_epochs(tmp_path, capsys):
     cosine = ["--model.optimizer.schedule=cosine", "--trainer.max_epochs=1"]
     assert fit(tmp_path, *cosine) == 0
     assert fit(tmp_path, *cosine, "--trainer.max_epochs=2", "--ckpt_path=last") == 2
     assert "trainer.max_epochs: 1 there, 2 here" in capsys.readouterr().err
 
 
-def test_a_longer_run_has_the_same_name_and_another_folder_of_images_has_not():
+def test_derived_name_depends_on_data_root_but_not_on_epochs():
     def config(root, epochs):
         data = {"class_path": "ssl_vision.data.ImageFolder", "init_args": {"root": root}}
         return {"data": data, "trainer": {"max_epochs": epochs}, "seed_everything": 0}
@@ -226,7 +226,7 @@ def test_a_longer_run_has_the_same_name_and_another_folder_of_images_has_not():
     assert derived_name(config("a", 1)) == derived_name(config("a", 9)) != derived_name(config("b", 1))
 
 
-def test_interrupting_ends_with_130_and_the_way_to_continue(tmp_path, capsys, monkeypatch):
+def test_interrupt_exits_with_130_and_says_how_to_continue(tmp_path, capsys, monkeypatch):
     def interrupt(self, batch, batch_idx):
         raise KeyboardInterrupt
 
@@ -241,34 +241,34 @@ def test_every_precision_trains(precision, tmp_path):
     assert fit(tmp_path, *short, f"--trainer.precision={precision}") == 0
 
 
-def test_the_logged_loss_is_a_batchs_whatever_is_accumulated(tmp_path):
-    still = ["--model.optimizer.lr=0", "--trainer.max_epochs=1"]
+def test_logged_loss_does_not_depend_on_gradient_accumulation(tmp_path):
+    zero_lr = ["--model.optimizer.lr=0", "--trainer.max_epochs=1"]
     for name, accumulated in (("one", 1), ("four", 4)):
-        assert fit(tmp_path, *still, f"--trainer.accumulate_grad_batches={accumulated}", name=name) == 0
+        assert fit(tmp_path, *zero_lr, f"--trainer.accumulate_grad_batches={accumulated}", name=name) == 0
     one, four = rows(tmp_path / "one"), rows(tmp_path / "four")
     assert float(four[-1]["train/loss"]) == pytest.approx(float(one[-1]["train/loss"]), rel=1e-4)
 
 
 @pytest.mark.long
 def test_two_processes_train_one_run(tmp_path):
-    two = ["--trainer.devices=2", "--trainer.strategy=ddp", "--data.batch_size=32", "--trainer.max_epochs=1"]
-    command = [sys.executable, "-m", "ssl_vision", "fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, *two]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
+    ddp = ["--trainer.devices=2", "--trainer.strategy=ddp", "--data.batch_size=32", "--trainer.max_epochs=1"]
+    command = [sys.executable, "-m", "ssl_vision", "fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, *ddp]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert result.returncode == 0, result.stderr
     table = rows(tmp_path / "run")
     assert [int(row["step"]) for row in table] == list(range(4))
     assert table[-1]["val/knn_top1"]
 
 
-def test_a_run_that_cannot_start_replaces_none(tmp_path, tiny_run):
+def test_run_that_cannot_start_does_not_overwrite_existing_run(tmp_path, tiny_run):
     run = shutil.copytree(tiny_run, tmp_path / "run")
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
-    for wrong in ("--data.batch_size=5000", f"--data=CIFAR10 --data.root={tmp_path}", "--ckpt_path=last"):
-        assert fit(tmp_path, "--overwrite=true", *wrong.split()) == 2
+    for options in ("--data.batch_size=5000", f"--data=CIFAR10 --data.root={tmp_path}", "--ckpt_path=last"):
+        assert fit(tmp_path, "--overwrite=true", *options.split()) == 2
     assert before == {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
 
 
-def test_a_foreign_folder_is_left_alone(tmp_path, capsys):
+def test_overwrite_refuses_folder_that_is_not_a_run(tmp_path, capsys):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("all of it")
     assert fit(tmp_path, "--overwrite=true") == 2
@@ -276,7 +276,7 @@ def test_a_foreign_folder_is_left_alone(tmp_path, capsys):
     assert (tmp_path / "run" / "thesis.txt").read_text() == "all of it"
 
 
-def test_unnamed_runs_get_names_that_tell_them_apart(tmp_path):
+def test_unnamed_runs_get_distinct_names(tmp_path):
     short = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=2"]
     short += ["--trainer.limit_val_batches=0"]
     for args in ([], ["--model.objective=DCL"], ["--model.objective.temperature=0.2"]):
@@ -316,7 +316,7 @@ def test_a_loss_of_another_library_trains_too(tmp_path):
     assert "train/temperature" not in rows(tmp_path / "run")[0]
 
 
-def test_validate_measures_a_checkpoint(tiny_run, capsys):
+def test_validate_prints_logged_accuracy_and_changes_no_file(tiny_run, capsys):
     before = {p: p.read_bytes() for p in tiny_run.rglob("*") if p.is_file()}
     args = [f"--config={tiny_run}/config.yaml", f"--ckpt_path={tiny_run}/checkpoints/last.ckpt"]
     assert main(["validate", *args, f"--runs_dir={tiny_run.parent}", "--name=tiny"]) == 0
@@ -327,7 +327,7 @@ def test_validate_measures_a_checkpoint(tiny_run, capsys):
     assert before == {p: p.read_bytes() for p in tiny_run.rglob("*") if p.is_file()}
 
 
-def test_validate_measures_under_another_protocol_and_never_another_network(tiny_run, capsys):
+def test_validate_accepts_other_protocol_but_refuses_other_network(tiny_run, capsys):
     args = [f"--config={tiny_run}/config.yaml", f"--runs_dir={tiny_run.parent}", "--ckpt_path=last"]
     assert main(["validate", *args, "--name=tiny", "--data.val=test", "--metrics.k=9"]) == 0
     assert "val/knn_top1" in capsys.readouterr().out
@@ -369,7 +369,7 @@ BAD = {
 }
 
 
-def test_a_wrong_data_class_is_named_with_the_nearest(capsys):
+def test_unknown_data_class_gets_suggestion(capsys):
     assert main(["fit", "--data=Digit"]) == 2
     assert capsys.readouterr().err == "ssl-vision fit: data: no class named Digit, did you mean 'Digits'?\n"
 
@@ -388,9 +388,7 @@ def test_a_wrong_data_class_is_named_with_the_nearest(capsys):
         (["--data=ImageFolder"], "required: --data.root"),
     ],
 )
-def test_a_folder_of_images_that_is_named_wrongly_is_answered_with_the_option(
-    options, advice, tmp_path, monkeypatch, capsys
-):
+def test_wrong_image_folder_options_get_advice(options, advice, tmp_path, monkeypatch, capsys):
     (tmp_path / "HERE").mkdir()
     monkeypatch.chdir(tmp_path)
     assert main(["fit", *options]) == 2
@@ -399,12 +397,12 @@ def test_a_folder_of_images_that_is_named_wrongly_is_answered_with_the_option(
     assert ("ImageFolder" in error) != (options == ["--data=ImageFolder"])
 
 
-def test_options_before_their_class_are_an_error_and_not_lost(tmp_path, capsys):
+def test_options_before_their_class_are_refused(tmp_path, capsys):
     assert fit(tmp_path, "--model.objective.alpha=3", "--model.objective=MACL") == 2
     assert "InfoNCE has no option 'alpha'; available: temperature, pairs, gather" in capsys.readouterr().err
 
 
-def test_another_class_takes_the_options_it_has_and_no_others(tmp_path):
+def test_changing_class_keeps_only_options_of_new_class(tmp_path):
     macl = f"--config={CONFIGS / 'objective/macl.yaml'}"
     args = [macl, "--model.objective=DCL", "--trainer.max_epochs=1"]
     assert fit(tmp_path, *args) == 0
@@ -418,7 +416,7 @@ def test_another_class_takes_the_options_it_has_and_no_others(tmp_path):
 
 
 @pytest.mark.parametrize("argument", BAD)
-def test_a_wrong_key_or_value_is_one_clear_line_and_exit_code_2(argument, tmp_path, capsys):
+def test_invalid_option_is_reported_in_one_line_with_exit_code_2(argument, tmp_path, capsys):
     assert fit(tmp_path, *argument.split()) == 2
     error = capsys.readouterr().err
     assert BAD[argument] in error
@@ -428,7 +426,7 @@ def test_a_wrong_key_or_value_is_one_clear_line_and_exit_code_2(argument, tmp_pa
 
 
 @pytest.mark.parametrize("content", [b"model: [", b"- a\n- b\n", b"\xff\xfe\x00"])
-def test_a_file_that_is_no_config_is_one_line(content, tmp_path, capsys):
+def test_invalid_config_file_is_reported_in_one_line(content, tmp_path, capsys):
     file = tmp_path / "broken.yaml"
     file.write_bytes(content)
     assert main(["fit", f"--config={file}", f"--runs_dir={tmp_path / 'runs'}"]) == 2
@@ -437,7 +435,7 @@ def test_a_file_that_is_no_config_is_one_line(content, tmp_path, capsys):
     assert error.count("\n") == 1
 
 
-def test_a_wrong_key_in_a_file_is_named(tmp_path, capsys):
+def test_unknown_key_in_config_file_is_named(tmp_path, capsys):
     file = tmp_path / "wrong.yaml"
     file.write_text("model:\n  class_path: SimCLR\n  init_args:\n    dpeth: 18\n")
     assert fit(tmp_path, f"--config={file}") == 2
@@ -446,7 +444,7 @@ def test_a_wrong_key_in_a_file_is_named(tmp_path, capsys):
     assert error.count("\n") == 1
 
 
-def test_a_logger_of_the_users_own_runs_beside_metrics_csv(tmp_path):
+def test_user_logger_runs_beside_metrics_csv(tmp_path):
     logger = ["--trainer.logger=CSVLogger", f"--trainer.logger.save_dir={tmp_path / 'mine'}"]
     assert fit(tmp_path, *logger, "--trainer.max_epochs=1") == 0
     assert list((tmp_path / "mine").rglob("metrics.csv"))
@@ -454,19 +452,19 @@ def test_a_logger_of_the_users_own_runs_beside_metrics_csv(tmp_path):
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_a_progress_bar_of_the_users_own_takes_the_place_of_ours(own, tmp_path, monkeypatch):
-    seen = []
+def test_user_progress_bar_replaces_default_bar(own, tmp_path, monkeypatch):
+    progress_bars = []
 
-    def note(self):
-        seen.append([type(c).__name__ for c in self.trainer.callbacks if isinstance(c, ProgressBar)])
+    def record(self):
+        progress_bars.append([type(c).__name__ for c in self.trainer.callbacks if isinstance(c, ProgressBar)])
 
-    monkeypatch.setattr("ssl_vision.methods.SimCLR.on_train_epoch_start", note)
+    monkeypatch.setattr("ssl_vision.methods.SimCLR.on_train_epoch_start", record)
     bar = ["--trainer.callbacks+=TQDMProgressBar"] if own else []
     assert fit(tmp_path, "--trainer.enable_progress_bar=true", "--trainer.max_epochs=1", *bar) == 0
-    assert seen == [["TQDMProgressBar" if own else "RunBar"]]
+    assert progress_bars == [["TQDMProgressBar" if own else "RunBar"]]
 
 
-def test_what_a_run_keeps_does_not_say_whose_home_it_was_in(tmp_path, monkeypatch):
+def test_run_files_contain_neither_home_directory_nor_wandb_key(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("WANDB_API_KEY", "f" * 40)
@@ -486,7 +484,7 @@ def test_what_a_run_keeps_does_not_say_whose_home_it_was_in(tmp_path, monkeypatc
     assert config["runs_dir"] == "~/runs"
     assert (run / "skipped.txt").read_text() == "a/broken.png\n"
     for file in run.rglob("*"):
-        if file.is_file() and not file.name.startswith("debug"):  # the log of W&B itself, which stays here
+        if file.is_file() and not file.name.startswith("debug"):  # W&B's own log, which stays on this machine
             content = file.read_bytes()
             assert str(tmp_path).encode() not in content, file
             assert b"f" * 40 not in content, file
@@ -500,7 +498,7 @@ def test_a_warm_up_longer_than_the_run_is_refused(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_shorter_than_its_interval_of_validations_is_validated_at_its_end(tmp_path, capsys, caplog):
+def test_run_shorter_than_validation_interval_is_validated_at_end(tmp_path, capsys, caplog):
     caplog.set_level("INFO")
     assert fit(tmp_path, "--trainer.max_epochs=1", "--trainer.check_val_every_n_epoch=2") == 0
     printed = caplog.text + capsys.readouterr().err
@@ -512,9 +510,7 @@ def test_a_run_shorter_than_its_interval_of_validations_is_validated_at_its_end(
     assert [row["epoch"] for row in rows(tmp_path / "run") if row["val/knn_top1"]] == ["0", "1", "3"]
 
 
-def test_a_run_directory_before_the_options_names_its_config_and_checkpoint(
-    tiny_run, tmp_path, monkeypatch, capsys
-):
+def test_run_directory_argument_supplies_config_and_checkpoint(tiny_run, tmp_path, monkeypatch, capsys):
     shutil.copytree(tiny_run, tmp_path / "moved")
     assert main(["validate", str(tmp_path / "moved")]) == 0
     printed = capsys.readouterr().out
@@ -530,7 +526,7 @@ def test_a_run_directory_before_the_options_names_its_config_and_checkpoint(
     assert f"{tmp_path}: no run directory (no config.yaml); options start with --" in capsys.readouterr().err
 
 
-def test_a_run_directory_may_name_a_class_of_the_current_directory(tmp_path, monkeypatch):
+def test_run_with_class_of_current_directory_can_be_continued(tmp_path, monkeypatch):
     source = "from ssl_vision.objectives import InfoNCE\n\n\nclass Mine(InfoNCE):\n    pass\n"
     (tmp_path / "objective_of_mine.py").write_text(source)
     monkeypatch.chdir(tmp_path)
@@ -540,38 +536,38 @@ def test_a_run_directory_may_name_a_class_of_the_current_directory(tmp_path, mon
     assert read_checkpoint(Path("runs/run")).epoch == 2
 
 
-def test_a_directory_of_runs_is_refused_with_an_example_run(tiny_run):
+def test_directory_of_runs_is_refused_with_example_run(tiny_run):
     with pytest.raises(
         InputError, match=rf"no such checkpoint; give one of its 1 runs, such as .*/{tiny_run.name}$"
     ):
         read_checkpoint(tiny_run.parent)
 
 
-def test_a_backbone_of_a_run_has_the_normalisation_of_its_images(tiny_run):
+def test_backbone_description_has_normalisation_of_run(tiny_run):
     views = yaml.safe_load((tiny_run / "config.yaml").read_text())["data"]["init_args"]["views"]
     described = read_backbone(str(tiny_run)).description
     assert (list(described.mean), list(described.std)) == (views["mean"], views["std"])
 
 
-def test_validate_never_measures_an_untrained_network(tiny_run, tmp_path, capsys):
+def test_validate_without_checkpoint_is_refused(tiny_run, tmp_path, capsys):
     assert main(["validate", f"--config={tiny_run}/config.yaml", f"--runs_dir={tmp_path}"]) == 2
     assert "no such checkpoint; give the run directory: ssl-vision validate RUN" in capsys.readouterr().err
 
 
-def test_a_changed_config_is_refused_with_few_differences_and_the_command(tmp_path, capsys):
+def test_changed_config_error_shortens_differences_and_names_command(tmp_path, capsys):
     assert fit(tmp_path, "--trainer.max_epochs=1") == 0
     capsys.readouterr()
     views = ("hflip", "hue", "jitter", "grayscale", "blur", "solarize")
-    many = [f"--data.views.{name}=0.15" for name in views]
-    other = ["--model.optimizer.lr=0.7", "--seed_everything=1"]
-    assert fit(tmp_path, *many, *other, "--ckpt_path=last") == 2
+    view_options = [f"--data.views.{name}=0.15" for name in views]
+    other_options = ["--model.optimizer.lr=0.7", "--seed_everything=1"]
+    assert fit(tmp_path, *view_options, *other_options, "--ckpt_path=last") == 2
     error = capsys.readouterr().err
     assert "; and 2 more)" in error
     assert "seed_everything" not in error
     assert error.endswith(f"; use that config with ssl-vision fit {tmp_path / 'run'}\n")
 
 
-def test_a_run_prints_no_warning_about_the_libraries_it_uses(tmp_path, monkeypatch, recwarn):
+def test_fit_emits_no_warnings_from_lightning_cli(tmp_path, monkeypatch, recwarn):
     monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "all")
     warnings.simplefilter("always")
     assert fit(tmp_path, "--trainer.max_steps=1") == 0

@@ -1,4 +1,4 @@
-"""Help of ``fit`` and ``ssl-vision list``: what the sources state is what the parser and the classes have."""
+"""Tests that the help of ``fit`` and ``ssl-vision list``, read from sources, matches parser and classes."""
 
 import inspect
 import re
@@ -30,7 +30,7 @@ LISTED = [name for names in GROUPS.values() for name in names]
 
 @pytest.fixture
 def parsed(monkeypatch, tmp_path):
-    """The config that ``fit`` would train with, as plain values."""
+    """Function that returns the config that ``fit`` would train with, as plain values."""
 
     class Stop(Exception):
         pass
@@ -49,7 +49,7 @@ def parsed(monkeypatch, tmp_path):
     return parse
 
 
-def test_the_defaults_of_the_help_are_those_of_the_parser(parsed):
+def test_defaults_in_help_match_parser(parsed):
     default = parsed("--name=null")
     assert parsed(*(f"--{name}={listed(name).default}" for name in LISTED if name != "config")) == default
     other = parsed("--data.views.blur=0.25", "--model.optimizer.lr=0.01", "--trainer.devices=1")
@@ -74,7 +74,7 @@ def test_help_and_lists_do_not_import_torch(command):
     assert result.stdout
 
 
-def test_the_short_help_is_two_screens_with_a_sentence_for_each_option(monkeypatch):
+def test_short_help_fits_two_screens_and_explains_each_option(monkeypatch):
     monkeypatch.setenv("COLUMNS", "110")
     lines = short_help().splitlines()
     assert len(lines) <= 100
@@ -87,7 +87,7 @@ def test_the_short_help_is_two_screens_with_a_sentence_for_each_option(monkeypat
     assert max(map(len, short_help().splitlines())) <= 80
 
 
-def test_help_all_lists_every_option_of_the_parser(capsys):
+def test_help_all_lists_options_of_trainer_and_run(capsys):
     with pytest.raises(SystemExit) as end:
         main(["fit", "--help", "all"])
     assert end.value.code == 0
@@ -97,8 +97,8 @@ def test_help_all_lists_every_option_of_the_parser(capsys):
 
 
 @pytest.mark.parametrize("choice", ["data", "model", "encoder", "objective", "temperature", "gate", "ratio"])
-def test_the_options_of_a_class_are_those_of_its_signature(choice):
-    """jsonargparse resolves constructors of its own, from the imported classes."""
+def test_listed_class_options_match_signature(choice):
+    """jsonargparse independently resolves the constructors, from the imported classes."""
     for name, source in classes_of(choice).items():
         cls = getattr(sys.modules[CHOICES[choice][0]], name)
         parser = jsonargparse.ArgumentParser(exit_on_error=False)
@@ -126,7 +126,7 @@ def test_the_options_of_a_class_are_those_of_its_signature(choice):
         ("data", ssl_vision.data, ssl_vision.data.ImageData),
     ],
 )
-def test_a_list_has_the_classes_of_the_package_with_their_own_words(kind, package, base):
+def test_list_has_package_classes_with_their_docstrings(kind, package, base):
     rows = sentences(kind)
     bases = {"Encoder", "ImageData", "Method", "MomentumMethod", "Objective", "TwoViews"}
     classes = {name for name in package.__all__ if inspect.isclass(getattr(package, name))}
@@ -142,7 +142,7 @@ def test_metrics_and_protocols_are_listed():
     assert all(sentence.endswith(".") for kind in KINDS for sentence in sentences(kind).values())
 
 
-def test_a_list_is_printed_and_an_unknown_kind_is_refused(capsys):
+def test_list_prints_classes_and_refuses_unknown_kind(capsys):
     assert main(["list", "methods"]) == 0
     assert capsys.readouterr().out.splitlines()[0].startswith("MoCo     Momentum contrast")
     assert main(["list"]) == 0
@@ -170,14 +170,14 @@ def test_a_list_is_printed_and_an_unknown_kind_is_refused(capsys):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_help_of_a_class_concerns_that_class_alone(args, first, absent):
+def test_class_help_covers_only_that_class(args, first, absent):
     text = answer(args)
     assert text.startswith(first)
     assert absent not in text
     assert len(text.splitlines()) < 150
 
 
-def test_help_of_a_class_of_the_user_has_its_options_and_those_of_its_base(tmp_path, monkeypatch, capsys):
+def test_help_of_user_class_lists_own_and_inherited_options(tmp_path, monkeypatch, capsys):
     (tmp_path / "my_losses.py").write_text(
         '"""Mine."""\n'
         "from ssl_vision.objectives import InfoNCE\n"
@@ -195,12 +195,12 @@ def test_help_of_a_class_of_the_user_has_its_options_and_those_of_its_base(tmp_p
     assert "--model.objective.pairs both" in printed
 
 
-def test_a_misspelt_class_in_help_is_one_line():
+def test_misspelt_class_in_help_gets_suggestion():
     with pytest.raises(InputError, match="no class named MoC, did you mean 'MoCo'"):
         answer(["--model.help", "MoC"])
 
 
-def test_bare_fit_says_how_to_start_and_names_commands_that_parse(parsed, capsys):
+def test_fit_without_options_prints_commands_that_parse(parsed, capsys):
     assert main(["fit"]) == 0
     assert capsys.readouterr().out == f"{START}\n"
     commands = re.findall(r"^  ssl-vision fit (--data .*?)  ", START, flags=re.MULTILINE)
@@ -228,7 +228,7 @@ def test_bare_fit_says_how_to_start_and_names_commands_that_parse(parsed, capsys
         "no_such_thing": "",
     }.items(),
 )
-def test_a_name_of_other_programs_suggests_the_option(option, meant):
+def test_closest_option_knows_names_of_other_programs(option, meant):
     assert closest_option(option, list(known_options())) == meant
 
 
@@ -244,12 +244,12 @@ def test_a_name_of_other_programs_suggests_the_option(option, meant):
         ),
     ],
 )
-def test_an_unknown_option_is_one_line_with_the_real_one(option, message, capsys):
+def test_unknown_option_or_class_is_reported_with_alternatives(option, message, capsys):
     assert main(["fit", option]) == 2
     assert capsys.readouterr().err == f"ssl-vision fit: {message}\n"
 
 
-def test_sources_follow_names_that_a_package_imports():
+def test_definition_resolves_names_that_a_package_imports():
     source = definition("ssl_vision.objectives.MACLc")
     assert [each.name for each in source.ancestors] == ["MACLc", "MACL", "Contrastive", "Objective"]
     assert definition("ssl_vision.objectives.NoSuchClass") is None
@@ -289,6 +289,6 @@ def test_the_short_help_shows_the_values_of_a_config_file_and_of_options(parsed,
 
 
 @pytest.mark.parametrize("word", ["data", "nonsense", ""])
-def test_help_of_an_unknown_word_says_what_help_there_is(word):
+def test_help_of_unknown_word_lists_available_help(word):
     with pytest.raises(InputError, match=rf"--help {word}: give --help, --help all, or --data\.help"):
         answer(["--help", word])

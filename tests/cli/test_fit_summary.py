@@ -1,4 +1,4 @@
-"""The screen that a run ends with, from a folder written by hand and from a run."""
+"""Tests of the summary at the end of a run, from hand-written run directories and from real runs."""
 
 import re
 import time
@@ -38,9 +38,9 @@ memory/process_mb,memory/device_mb
 
 @pytest.fixture
 def folder(tmp_path):
-    """A run of three epochs, the second without a validation."""
+    """Function that writes a run of three epochs, the second without a validation."""
 
-    def written(*, last="", device="", epochs=3):
+    def write_run(*, last="", device="", epochs=3):
         path = tmp_path / "a run"
         path.mkdir()
         CONFIG["trainer"]["max_epochs"] = epochs
@@ -49,10 +49,10 @@ def folder(tmp_path):
         (path / "times.csv").write_text(TIMES.format(device=device))
         return path
 
-    return written
+    return write_run
 
 
-def test_it_fits_on_a_screen_and_says_all(folder):
+def test_summary_lists_time_speed_memory_and_validation(folder):
     path = folder(device="3072")
     assert summary(Run(path), images=250) == (
         "a run: 3 epochs in 1:16 (MACL on Digits, seed 3)\n"
@@ -71,7 +71,7 @@ def test_it_fits_on_a_screen_and_says_all(folder):
     )
 
 
-def test_the_next_commands_allow_the_classes_of_the_user(folder):
+def test_suggested_commands_allow_user_classes(folder):
     path = folder()
     text = (path / "config.yaml").read_text()
     (path / "config.yaml").write_text(text.replace("ssl_vision.methods.SimCLR", "mine.Method"))
@@ -102,7 +102,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize(("folders", "options", "advice"), LAYOUTS.values(), ids=LAYOUTS)
-def test_the_advice_is_what_the_images_allow(folder, tmp_path, folders, options, advice):
+def test_suggested_evaluation_depends_on_splits_and_labels(folder, tmp_path, folders, options, advice):
     path = folder()
     for name in folders:
         (tmp_path / "images" / name).mkdir(parents=True)
@@ -114,7 +114,7 @@ def test_the_advice_is_what_the_images_allow(folder, tmp_path, folders, options,
     )
 
 
-def test_a_run_that_ends_collapsed_or_early_says_so(folder):
+def test_summary_states_collapsed_end_and_missing_epochs(folder):
     text = summary(Run(folder(last="1", epochs=5)))
     assert text.startswith("a run: 3 of 5 epochs in 1:16 ")
     assert "  collapsed      at 2 of 2 validations, the last one among them\n" in text
@@ -122,7 +122,7 @@ def test_a_run_that_ends_collapsed_or_early_says_so(folder):
     assert "speed" not in text
 
 
-def test_one_validation_is_one_column(folder):
+def test_summary_of_single_validation_has_one_column(folder):
     path = folder()
     rows = (path / "metrics.csv").read_text().splitlines()
     header, first = rows[0].split(","), next(row for row in rows if ",0.25," in f"{row},")
@@ -138,7 +138,7 @@ def fit(tmp_path, *options):
     return main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, *options])
 
 
-def test_fit_ends_with_it_and_quiet_with_the_folder(tmp_path, capsys):
+def test_fit_prints_summary_and_quiet_prints_only_folder(tmp_path, capsys):
     assert fit(tmp_path) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("run: 2 epochs in 0:")
@@ -156,10 +156,8 @@ def test_fit_ends_with_it_and_quiet_with_the_folder(tmp_path, capsys):
         (["--trainer.max_time={seconds: 1}"], "0.5 of 2 epochs"),
     ],
 )
-def test_a_run_that_ends_within_an_epoch_counts_what_it_trained(
-    tmp_path, capsys, monkeypatch, options, length
-):
-    """1 or 2 of 4 batches at 0.6 seconds: at most 64 / 0.6 images a second, not 4 * 64 / 0.6."""
+def test_summary_of_partial_epoch_states_length_and_speed(tmp_path, capsys, monkeypatch, options, length):
+    """1 or 2 of 4 batches of 0.6 seconds each give at most 64 / 0.6 images/s, not 4 * 64 / 0.6."""
     step = SimCLR.training_step
 
     def slow(self, *args, **kwargs):
@@ -177,7 +175,7 @@ def test_a_run_that_ends_within_an_epoch_counts_what_it_trained(
     assert run.status == ("finished" if "max_steps" in options[0] else "stopped")
 
 
-def test_a_run_without_validation_has_none_to_show(tmp_path, capsys):
+def test_summary_without_validation_shows_no_metrics(tmp_path, capsys):
     assert fit(tmp_path, "--trainer.limit_val_batches=0", "--trainer.max_epochs=1") == 0
     printed = capsys.readouterr().out
     assert "collapsed      not measured\n" in printed
@@ -206,16 +204,16 @@ def test_a_run_without_validation_has_none_to_show(tmp_path, capsys):
     ],
     ids=["epochs", "steps", "schedule"],
 )
-def test_a_continued_run_that_had_ended_says_so_and_how_it_goes_on(ended, longer, line, tmp_path, capsys):
-    said = f"nothing was left to train: {line}\n"
+def test_resuming_finished_run_says_how_to_train_longer(ended, longer, line, tmp_path, capsys):
+    message = f"nothing was left to train: {line}\n"
     assert fit(tmp_path, *ended) == 0
     assert "left to train" not in capsys.readouterr().out
     assert fit(tmp_path, *ended, "--ckpt_path=last") == 0
-    assert capsys.readouterr().out.startswith(f"{said}run: ")
+    assert capsys.readouterr().out.startswith(f"{message}run: ")
     assert fit(tmp_path, *ended, "--ckpt_path=last", "--quiet") == 0
     assert capsys.readouterr().out == f"{tmp_path / 'run'}\n"
-    goes_on = "a larger value continues the run" in line
+    can_continue = "a larger value continues the run" in line
     steps = Run(tmp_path / "run").last("step")
-    assert fit(tmp_path, *ended, longer, "--ckpt_path=last") == (0 if goes_on else 2)
+    assert fit(tmp_path, *ended, longer, "--ckpt_path=last") == (0 if can_continue else 2)
     assert "left to train" not in capsys.readouterr().out
-    assert (Run(tmp_path / "run").last("step") > steps) == goes_on
+    assert (Run(tmp_path / "run").last("step") > steps) == can_continue

@@ -1,4 +1,4 @@
-"""The run's bar: what it says, and that the device is not asked for it."""
+"""Tests of the progress bar of a run: what it shows, and that it reads nothing from the device."""
 
 import re
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ class Clock:
         return self.now
 
 
-def test_the_time_left_is_that_of_the_whole_run_with_its_validations():
+def test_time_left_includes_all_steps_and_validations():
     clock = Clock()
     with TrainingProgress(0, 101, clock=clock) as job:
         clock.now += 60  # compiling
@@ -27,19 +27,19 @@ def test_the_time_left_is_that_of_the_whole_run_with_its_validations():
             job.step(step, images=8)
         assert job.speed() == "4 images/s"
         assert job.seconds_left() == pytest.approx(90 * 2)
-        clock.now += 1.5  # of a step under way, which is not counted before its end
+        clock.now += 1.5  # part of a step, which is not counted before it ends
         assert job.seconds_left() == pytest.approx(90 * 2)
         clock.now -= 1.5
         job.begin_validation()
         clock.now += 5
         assert job.speed() == "4 images/s"
         job.end_validation()
-        # a validation of 5 s after 10 steps of 2 s each: 2.5 s a step
+        # a validation of 5 s after 10 steps of 2 s each: 2.5 s per step
         assert job.seconds_left() == pytest.approx(90 * 2.5)
         assert job.state() == "11 %, 4 images/s, 3:45 left"
 
 
-def test_a_run_that_goes_on_counts_what_was_done_before():
+def test_progress_of_resumed_run_includes_earlier_steps():
     clock = Clock()
     with TrainingProgress(50, 100, clock=clock) as job:
         for step in (51, 52, 53):
@@ -48,7 +48,7 @@ def test_a_run_that_goes_on_counts_what_was_done_before():
         assert job.state() == "53 %, 8 images/s, 0:47 left"
 
 
-def test_the_last_line_counts_every_step(capsys):
+def test_final_line_counts_steps_since_resuming(capsys):
     clock = Clock()
     with TrainingProgress(50, 54, clock=clock) as job:
         for step in (51, 52, 53, 54):
@@ -57,7 +57,7 @@ def test_the_last_line_counts_every_step(capsys):
     assert "4 steps in 0:04" in capsys.readouterr().err
 
 
-def test_a_run_without_an_end_has_no_time_left():
+def test_progress_without_total_shows_no_time_left():
     clock = Clock()
     with TrainingProgress(0, None, clock=clock) as job:
         for step in (1, 2):
@@ -66,7 +66,7 @@ def test_a_run_without_an_end_has_no_time_left():
         assert job.state() == "2 steps, 8 images/s"
 
 
-def test_the_note_is_of_the_numbers_that_were_logged():
+def test_metrics_text_shows_logged_values():
     log = SimpleNamespace(latest={})
     bar = RunBar(log)
     assert bar._metrics_text() == ""
@@ -78,16 +78,16 @@ def test_the_note_is_of_the_numbers_that_were_logged():
 
 @pytest.fixture
 def states(monkeypatch):
-    """What the bar would have shown at every step and validation batch, and at every step of any job."""
-    seen = []
+    """Text that the bar shows at every step and validation batch, and at every step of any job."""
+    recorded = []
     advance = TrainingProgress.advance
 
-    def note(job, count=1):
+    def advance_and_record(job, count=1):
         advance(job, count)
-        seen.append(f"{job.what}: {job.state()}")
+        recorded.append(f"{job.what}: {job.state()}")
 
-    monkeypatch.setattr(TrainingProgress, "advance", note)
-    return seen
+    monkeypatch.setattr(TrainingProgress, "advance", advance_and_record)
+    return recorded
 
 
 def run(tmp_path, *options):
@@ -95,7 +95,7 @@ def run(tmp_path, *options):
     return main(["fit", *args])
 
 
-def test_a_run_says_where_it_is(states, tmp_path, capsys):
+def test_bar_shows_epoch_validation_speed_and_metrics(states, tmp_path, capsys):
     assert run(tmp_path) == 0
     steps = [state for state in states if state.startswith("epoch")]
     assert [re.match(r"epoch \d/2: \d+ %", state)[0] for state in steps] == [
@@ -110,16 +110,16 @@ def test_a_run_says_where_it_is(states, tmp_path, capsys):
     ]
 
 
-def test_the_bar_takes_no_number_from_the_device(tmp_path, monkeypatch):
-    def ask(self):
+def test_bar_does_not_read_trainer_metrics(tmp_path, monkeypatch):
+    def fail(self):
         raise AssertionError("asked for tensors")
 
     for name in ("callback_metrics", "progress_bar_metrics", "logged_metrics"):
-        monkeypatch.setattr(f"pytorch_lightning.Trainer.{name}", property(ask))
+        monkeypatch.setattr(f"pytorch_lightning.Trainer.{name}", property(fail))
     assert run(tmp_path, "--trainer.max_epochs=1") == 0
 
 
-def test_a_run_that_is_continued_goes_on_counting(states, tmp_path):
+def test_bar_of_resumed_run_continues_step_count(states, tmp_path):
     assert run(tmp_path, "--trainer.max_epochs=1") == 0
     states.clear()
     assert run(tmp_path, "--ckpt_path=last") == 0
@@ -129,8 +129,8 @@ def test_a_run_that_is_continued_goes_on_counting(states, tmp_path):
 def test_validate_has_a_bar_of_its_own(tmp_path, monkeypatch):
     assert run(tmp_path, "--trainer.max_epochs=1") == 0
     jobs = []
-    opened = RunBar._open
-    monkeypatch.setattr(RunBar, "_open", lambda bar, job: jobs.append(job) or opened(bar, job))
+    original_open = RunBar._open
+    monkeypatch.setattr(RunBar, "_open", lambda bar, job: jobs.append(job) or original_open(bar, job))
     args = [f"--runs_dir={tmp_path}", "--name=run", *TINY, "--trainer.enable_progress_bar=true"]
     assert main(["validate", *args, "--ckpt_path=last"]) == 0
     assert [(job.what, job.done, job.total) for job in jobs] == [("validation", 4, 4)]

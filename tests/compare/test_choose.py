@@ -1,4 +1,4 @@
-"""``ssl-vision choose`` on hand-made run directories."""
+"""Tests of ``ssl-vision choose`` on hand-made run directories."""
 
 import json
 
@@ -25,15 +25,15 @@ GOOD = {
 
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
-    """Write the measurements that the command reads."""
+    """Function that writes the measurements that the command reads."""
     file = tmp_path / "trust.json"
     monkeypatch.setattr(trust, "FILE", file)
     monkeypatch.chdir(tmp_path)
     return lambda *rows: file.write_text(json.dumps([GOOD | row for row in rows]))
 
 
-def run(path, *values, metric="rankme", epochs=None, data="Digits", width=4, scale=0.1, options=None):
-    """A run whose validations had some values of a metric; it is unfinished if ``epochs`` is higher."""
+def make_run(path, *values, metric="rankme", epochs=None, data="Digits", width=4, scale=0.1, options=None):
+    """Write a run with these validation values of a metric; it is unfinished if ``epochs`` is higher."""
     config = {
         "seed_everything": 0,
         "model": {"init_args": {"encoder": {"class_path": "ResNet", "init_args": {"width": width}}}},
@@ -46,16 +46,16 @@ def run(path, *values, metric="rankme", epochs=None, data="Digits", width=4, sca
     (path / "metrics.csv").write_text("\n".join([f"step,epoch,val/{metric}", *lines]) + "\n")
 
 
-def chosen(capsys, *args):
+def choose(capsys, *args):
     assert main(["choose", *args]) == 0
     return capsys.readouterr().out.splitlines()
 
 
-def test_the_run_with_the_best_last_value_is_recommended_with_its_trust(measured, tmp_path, capsys):
+def test_run_with_best_last_value_is_recommended_with_correlation(measured, tmp_path, capsys):
     measured({}, {"data": "CIFAR10", "spearman": -0.5, "low": -0.8})
     for name, values in {"a": (9, 5), "b": (1, 7), "c": (2, 6)}.items():
-        run(tmp_path / "runs" / name, *values)
-    lines = chosen(capsys)
+        make_run(tmp_path / "runs" / name, *values)
+    lines = choose(capsys)
     assert [line.split() for line in lines[1:4]] == [
         [f"runs/{name}", "2", f"{value}.000"] for name, value in (("b", 7), ("c", 6), ("a", 5))
     ]
@@ -68,18 +68,18 @@ def test_the_run_with_the_best_last_value_is_recommended_with_its_trust(measured
 
 def test_a_better_earlier_epoch_is_stated(measured, tmp_path, capsys):
     measured({})
-    run(tmp_path / "runs" / "a", 5, 9, 8)
-    run(tmp_path / "runs" / "b", 1, 2, 3)
-    *_, recommended, earlier = chosen(capsys)
+    make_run(tmp_path / "runs" / "a", 5, 9, 8)
+    make_run(tmp_path / "runs" / "b", 1, 2, 3)
+    *_, recommended, earlier = choose(capsys)
     assert recommended == "Recommended: runs/a, epoch 3."
     assert earlier.startswith("Its RankMe was better after epoch 2, but")
 
 
-def test_low_values_of_some_metrics_are_better(measured, tmp_path, capsys):
+def test_lower_uniformity_and_alignment_are_better(measured, tmp_path, capsys):
     measured({"metric": "uniformity"})
     for name, value in (("a", -1.5), ("b", -2.5), ("c", float("nan"))):
-        run(tmp_path / "runs" / name, value, metric="uniformity")
-    assert chosen(capsys, "--by=uniformity")[-1] == "Recommended: runs/b, epoch 1."
+        make_run(tmp_path / "runs" / name, value, metric="uniformity")
+    assert choose(capsys, "--by=uniformity")[-1] == "Recommended: runs/b, epoch 1."
     signs = {name: orientation(name) for name in ("rankme", "effective_rank", "lidar", "sensitivity")}
     assert set(signs.values()) == {1}
     assert orientation("alignment") == -1
@@ -98,43 +98,43 @@ def test_low_values_of_some_metrics_are_better(measured, tmp_path, capsys):
 def test_without_a_measured_correlation_nothing_is_recommended(measured, tmp_path, capsys, rows, end):
     measured(*rows)
     for name in "ab":
-        run(tmp_path / "runs" / name, 1)
-    lines = chosen(capsys)
+        make_run(tmp_path / "runs" / name, 1)
+    lines = choose(capsys)
     assert lines[-1] == f"Cannot tell: {end}"
     assert not any("Recommended" in line for line in lines)
 
 
-def test_other_data_sets_are_enough_if_all_agree(measured, tmp_path, capsys):
+def test_correlation_on_other_data_sets_suffices_if_all_agree(measured, tmp_path, capsys):
     measured({"data": "A"}, {"data": "B"})
     for name in "ab":
-        run(tmp_path / "runs" / name, 1)
-    *_, note, _, _, last = chosen(capsys)
+        make_run(tmp_path / "runs" / name, 1)
+    *_, note, _, _, last = choose(capsys)
     assert note == "RankMe was not compared with test accuracy on Digits, but on other data sets."
     assert last == "Recommended: runs/a, epoch 1."
 
 
-def test_runs_on_the_same_images_may_differ_in_how_they_are_trained(measured, tmp_path, capsys):
+def test_runs_may_differ_in_batch_size_and_resizing(measured, tmp_path, capsys):
     measured({})
-    run(tmp_path / "runs" / "a", 1, options={"progressive_resizing": {1: 8}})
-    run(tmp_path / "runs" / "b", 2, options={"batch_size": 8})
-    assert chosen(capsys)[-1] == "Recommended: runs/b, epoch 1."
+    make_run(tmp_path / "runs" / "a", 1, options={"progressive_resizing": {1: 8}})
+    make_run(tmp_path / "runs" / "b", 2, options={"batch_size": 8})
+    assert choose(capsys)[-1] == "Recommended: runs/b, epoch 1."
 
 
-def test_one_run_is_no_choice_and_unfinished_runs_are_left_out(measured, tmp_path, capsys):
+def test_unfinished_runs_are_skipped_and_one_run_is_not_enough(measured, tmp_path, capsys):
     measured({})
-    run(tmp_path / "runs" / "a", 1, 2)
-    run(tmp_path / "runs" / "b", 9, epochs=2)
+    make_run(tmp_path / "runs" / "a", 1, 2)
+    make_run(tmp_path / "runs" / "b", 9, epochs=2)
     assert main(["choose"]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[-1] == "Cannot tell: there is only one finished run with val/rankme."
     assert err == "ssl-vision choose: skipped 1 of 2 runs: not finished\n"
 
 
-def test_a_different_augmentation_is_stated_where_it_matters(measured, tmp_path, capsys):
+def test_correlation_with_different_augmentation_is_noted(measured, tmp_path, capsys):
     measured({"metric": "alignment"}, {"metric": "alignment", "augmentation": "different", "runs": 48})
     for name, scale in (("a", 0.1), ("b", 0.5)):
-        run(tmp_path / "runs" / name, 1, metric="alignment", scale=scale)
-    correlation, note, _ = chosen(capsys, "--by=alignment")[-3:]
+        make_run(tmp_path / "runs" / name, 1, metric="alignment", scale=scale)
+    correlation, note, _ = choose(capsys, "--by=alignment")[-3:]
     assert correlation.startswith("Digits, 48 runs with different augmentation: Spearman's")
     assert note.startswith("The runs differ in their augmentation")
 
@@ -163,7 +163,7 @@ def test_a_different_augmentation_is_stated_where_it_matters(measured, tmp_path,
 )  # fmt: skip
 def test_runs_that_cannot_be_compared_are_refused(measured, tmp_path, capsys, args, changes, message):
     measured({})
-    run(tmp_path / "runs" / "a", 1)
-    run(tmp_path / "runs" / "b", 1, **changes)
+    make_run(tmp_path / "runs" / "a", 1)
+    make_run(tmp_path / "runs" / "b", 1, **changes)
     assert main(["choose", *args]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == f"ssl-vision choose: {message}"

@@ -1,4 +1,4 @@
-"""Paired comparison of hand-made runs: the numbers, the words, and what is refused."""
+"""Tests of the paired comparison of hand-made runs: numbers, summaries and refused input."""
 
 import copy
 import csv
@@ -25,20 +25,20 @@ CONFIG = {
 }
 
 
-def change(config, key, value):
+def set_option(config, key, value):
     *path, last = key.split(".")
     for part in path:
         config = config[part]
     config[last] = value
 
 
-def make(path, objective="MACL", seed=0, score=0.5, *, epochs=2, rows=None, temperature=0.1, **changes):
+def make_run(path, objective="MACL", seed=0, score=0.5, *, epochs=2, rows=None, temperature=0.1, **changes):
     config = copy.deepcopy(CONFIG)
     spec = {"class_path": f"ssl_vision.objectives.{objective}", "init_args": {"temperature": temperature}}
     config["model"]["init_args"]["objective"] = spec
     config["seed_everything"] = seed
     for key, value in changes.items():
-        change(config, key, value)
+        set_option(config, key, value)
     path.mkdir(parents=True)
     (path / "config.yaml").write_text(yaml.safe_dump(config))
     lines = [f"{4 * i + 3},{i},{score - 0.1 * (epochs - 1 - i)}" for i in range(epochs)]
@@ -51,8 +51,8 @@ def make(path, objective="MACL", seed=0, score=0.5, *, epochs=2, rows=None, temp
 
 
 def row(value, **fields):
-    same = {"features": "trained", "layer": "backbone", "metric": "knn_top1", "split": "test"}
-    return same | {"value": value, "protocol": "macl", "epoch": 2, "k": 200} | fields
+    defaults = {"features": "trained", "layer": "backbone", "metric": "knn_top1", "split": "test"}
+    return defaults | {"value": value, "protocol": "macl", "epoch": 2, "k": 200} | fields
 
 
 @pytest.fixture
@@ -61,17 +61,17 @@ def runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for objective, scores in SCORES.items():
         for seed, score in enumerate(scores):
-            make(tmp_path / "runs" / f"{objective}-{seed}", objective, seed, score)
+            make_run(tmp_path / "runs" / f"{objective}-{seed}", objective, seed, score)
     return tmp_path / "runs"
 
 
-def compared(*args):
+def compare_runs(*args):
     assert main(["compare", *map(str, args), "--output=out.json"]) == 0
     with open("out.json", encoding="utf-8") as file:
         return json.load(file)
 
 
-def refused(capsys, *args):
+def compare_error(capsys, *args):
     assert main(["compare", *map(str, args)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     return line.removeprefix("ssl-vision compare: ")
@@ -81,28 +81,28 @@ def percent(name):
     return 100 * np.array(SCORES[name])
 
 
-def test_rows_of_other_data_do_not_come_before_the_runs_own(runs, capsys):
+def test_evaluation_on_own_data_is_default_and_row_selects_other_data(runs, capsys):
     for path in runs.iterdir():
         file = path / "evaluation.json"
-        own = json.loads(file.read_text())
-        file.write_text(json.dumps([row(0.1, data="STL10", root="~/data"), *own]))
-    assert compared()["groups"][0]["mean"] == pytest.approx(percent("MACL").mean())
-    assert compared("--row=data=STL10")["groups"][0]["mean"] == pytest.approx(10)
+        own_rows = json.loads(file.read_text())
+        file.write_text(json.dumps([row(0.1, data="STL10", root="~/data"), *own_rows]))
+    assert compare_runs()["groups"][0]["mean"] == pytest.approx(percent("MACL").mean())
+    assert compare_runs("--row=data=STL10")["groups"][0]["mean"] == pytest.approx(10)
     capsys.readouterr()
-    assert compared("--metric=val/knn_top1")
+    assert compare_runs("--metric=val/knn_top1")
     assert "val/knn_top1 (validation on held-out train images)" in capsys.readouterr().out
 
 
-def test_differences_are_taken_seed_by_seed(runs):
-    found = compared()
-    assert [group["name"] for group in found["groups"]] == ["MACL", "DCL", "InfoNCE"]
-    assert [(pair["first"], pair["second"]) for pair in found["pairs"]] == [
+def test_differences_are_paired_by_seed_and_holm_corrected(runs):
+    comparison = compare_runs()
+    assert [group["name"] for group in comparison["groups"]] == ["MACL", "DCL", "InfoNCE"]
+    assert [(pair["first"], pair["second"]) for pair in comparison["pairs"]] == [
         ("MACL", "DCL"),
         ("MACL", "InfoNCE"),
         ("DCL", "InfoNCE"),
     ]
     p = []
-    for pair in found["pairs"]:
+    for pair in comparison["pairs"]:
         expected = stats.ttest_rel(percent(pair["first"]), percent(pair["second"]))
         assert pair["t_p"] == pytest.approx(expected.pvalue)
         assert [pair["interval_low"], pair["interval_high"]] == pytest.approx(
@@ -112,22 +112,22 @@ def test_differences_are_taken_seed_by_seed(runs):
         p.append(expected.pvalue)
     ranked = np.sort(p) * [3, 2, 1]
     corrected = dict(zip(np.sort(p), np.minimum(1, np.maximum.accumulate(ranked)), strict=True))
-    assert [pair["holm_p"] for pair in found["pairs"]] == pytest.approx([corrected[each] for each in p])
+    assert [pair["holm_p"] for pair in comparison["pairs"]] == pytest.approx([corrected[each] for each in p])
 
 
-def test_the_file_holds_what_it_was_computed_from(runs):
-    found = compared()
-    members = found["groups"][0]["runs"]
+def test_output_file_lists_runs_values_and_conditions(runs):
+    comparison = compare_runs()
+    members = comparison["groups"][0]["runs"]
     assert [member["folder"] for member in members] == [f"runs/MACL-{seed}" for seed in range(5)]
     assert [member["value"] for member in members] == pytest.approx(list(percent("MACL")))
-    assert (found["conditions"]["k"], found["conditions"]["split"], found["seeds"]) == (
+    assert (comparison["conditions"]["k"], comparison["conditions"]["split"], comparison["seeds"]) == (
         200,
         "test",
         [0, 1, 2, 3, 4],
     )
 
 
-def test_means_of_all_accuracies_stand_below_the_tests(runs, capsys):
+def test_output_ends_with_means_of_all_accuracies(runs, capsys):
     assert main(["compare", "runs", "--output=out.md"]) == 0
     _, table = capsys.readouterr().out.split(
         "Means of all accuracies of the same runs, in percent, without tests:\n\n"
@@ -145,9 +145,9 @@ def test_means_of_all_accuracies_stand_below_the_tests(runs, capsys):
     assert expected in capsys.readouterr().err
 
 
-def test_summaries_in_words(runs, capsys):
-    found = compared()
-    same, better, _ = (pair["summary"] for pair in found["pairs"])
+def test_summaries_state_better_and_undecided_pairs(runs, capsys):
+    comparison = compare_runs()
+    same, better, _ = (pair["summary"] for pair in comparison["pairs"])
     assert better.startswith(
         "MACL is better than InfoNCE by 0.90 points (95 % interval 0.34 to 1.46, 5 seeds"
     )
@@ -161,42 +161,42 @@ def test_summaries_in_words(runs, capsys):
 
 
 @pytest.mark.parametrize("seeds", [9, 10])
-def test_the_table_has_a_bootstrap_interval_from_ten_seeds_on(tmp_path, monkeypatch, capsys, seeds):
+def test_bootstrap_interval_requires_ten_seeds(tmp_path, monkeypatch, capsys, seeds):
     monkeypatch.chdir(tmp_path)
     for seed in range(seeds):
-        make(tmp_path / "runs" / f"a{seed}", "MACL", seed, 0.5 + seed**2 / 100)
-        make(tmp_path / "runs" / f"b{seed}", "DCL", seed, 0.5 + seed / 20)
-    (pair,) = compared()["pairs"]
+        make_run(tmp_path / "runs" / f"a{seed}", "MACL", seed, 0.5 + seed**2 / 100)
+        make_run(tmp_path / "runs" / f"b{seed}", "DCL", seed, 0.5 + seed / 20)
+    (pair,) = compare_runs()["pairs"]
     assert ("bootstrap" in capsys.readouterr().out) == (seeds == 10)
     assert (pair["bootstrap_low"] is None) == (pair["bootstrap_high"] is None) == (seeds == 9)
     assert pair["interval_low"] < pair["difference"] < pair["interval_high"]
 
 
-def test_against_a_baseline_fewer_pairs_are_corrected_for(runs):
-    found = compared("--baseline=InfoNCE")
-    assert [(pair["first"], pair["second"]) for pair in found["pairs"]] == [
+def test_baseline_reduces_pairs_of_holm_correction(runs):
+    comparison = compare_runs("--baseline=InfoNCE")
+    assert [(pair["first"], pair["second"]) for pair in comparison["pairs"]] == [
         ("MACL", "InfoNCE"),
         ("DCL", "InfoNCE"),
     ]
-    worst = max(found["pairs"], key=lambda pair: pair["t_p"])
-    best = min(found["pairs"], key=lambda pair: pair["t_p"])
+    worst = max(comparison["pairs"], key=lambda pair: pair["t_p"])
+    best = min(comparison["pairs"], key=lambda pair: pair["t_p"])
     assert best["holm_p"] == pytest.approx(2 * best["t_p"])
     assert worst["holm_p"] == pytest.approx(max(worst["t_p"], best["holm_p"]))
 
 
-def test_one_equal_seed_is_called_equal(tmp_path, monkeypatch):
+def test_equal_values_of_one_seed_are_called_equal(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for objective in ("DCL", "MACL"):
-        make(tmp_path / "runs" / objective, objective, score=0.8)
-    (pair,) = compared()["pairs"]
+        make_run(tmp_path / "runs" / objective, objective, score=0.8)
+    (pair,) = compare_runs()["pairs"]
     assert pair["summary"] == f"{pair['first']} and {pair['second']} are equal with the one seed."
 
 
-def test_one_seed_has_values_and_one_sentence_without_tests(tmp_path, monkeypatch, capsys):
+def test_single_seed_prints_values_without_tests(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for place, temperature in enumerate((0.1, 0.2, 0.5)):
-        make(tmp_path / "runs" / f"t{place}", score=0.8 - place / 10, temperature=temperature)
-    assert len(compared("--by=temperature")["pairs"]) == 3
+    for index, temperature in enumerate((0.1, 0.2, 0.5)):
+        make_run(tmp_path / "runs" / f"t{index}", score=0.8 - index / 10, temperature=temperature)
+    assert len(compare_runs("--by=temperature")["pairs"]) == 3
     title, table, sentence, means = capsys.readouterr().out.split("\n\n", 3)
     assert title.endswith("epoch 2, seed 0")
     assert [line.split() for line in table.splitlines()] == [
@@ -214,74 +214,74 @@ def test_one_seed_has_values_and_one_sentence_without_tests(tmp_path, monkeypatc
     assert not any(column in text for column in ("Wilcoxon", "interval |", "d_z", "seeds |"))
 
 
-def test_a_worse_group_is_called_worse(runs):
-    found = compared("runs/MACL-0", "runs/MACL-1", "runs/InfoNCE-0", "runs/InfoNCE-1", "--baseline=MACL")
-    (pair,) = found["pairs"]
+def test_group_below_baseline_has_negative_difference(runs):
+    result = compare_runs("runs/MACL-0", "runs/MACL-1", "runs/InfoNCE-0", "runs/InfoNCE-1", "--baseline=MACL")
+    (pair,) = result["pairs"]
     assert (pair["difference"], pair["holm_p"]) == pytest.approx((-0.85, pair["t_p"]))
-    one = compared("runs/MACL-0", "runs/InfoNCE-0", "--baseline=MACL")["pairs"][0]["summary"]
-    assert one.startswith("InfoNCE is 1.10 points below MACL with the one seed there is")
+    summary = compare_runs("runs/MACL-0", "runs/InfoNCE-0", "--baseline=MACL")["pairs"][0]["summary"]
+    assert summary.startswith("InfoNCE is 1.10 points below MACL with the one seed there is")
 
 
-def test_a_metric_of_the_log_is_its_last_value(runs):
-    found = compared("--metric=val/knn_top1")
-    assert found["groups"][0]["mean"] == pytest.approx(percent("MACL").mean())
-    assert found["conditions"] == {"epoch": 2, "images": "held-out train images"}
+def test_logged_metric_is_compared_by_its_last_value(runs):
+    comparison = compare_runs("--metric=val/knn_top1")
+    assert comparison["groups"][0]["mean"] == pytest.approx(percent("MACL").mean())
+    assert comparison["conditions"] == {"epoch": 2, "images": "held-out train images"}
 
 
-def test_another_layer_and_another_key(runs):
-    found = compared("--layer=projector", "--by=model.objective")
-    assert found["groups"][0]["mean"] == pytest.approx(percent("MACL").mean() / 2)
+def test_layer_and_by_options_select_values_and_groups(runs):
+    comparison = compare_runs("--layer=projector", "--by=model.objective")
+    assert comparison["groups"][0]["mean"] == pytest.approx(percent("MACL").mean() / 2)
 
 
-def test_numbers_that_are_no_accuracies_are_higher_or_lower(tmp_path, monkeypatch):
+def test_summary_calls_non_accuracies_higher_instead_of_better(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for seed in range(3):
         for objective, value in (("MACL", -2), ("DCL", -3)):
             rows = [row(value - 0.01 * seed * len(objective), metric="uniformity")]
-            make(tmp_path / "runs" / f"{objective}{seed}", objective, seed, rows=rows)
-    (pair,) = compared("--metric=uniformity")["pairs"]
+            make_run(tmp_path / "runs" / f"{objective}{seed}", objective, seed, rows=rows)
+    (pair,) = compare_runs("--metric=uniformity")["pairs"]
     assert pair["summary"].startswith("MACL is higher than DCL by 0.99 (95 % interval ")
 
 
-def test_seeds_that_not_all_have_are_named_and_left_out(runs, capsys):
-    make(runs / "MACL-9", "MACL", 9, 0.1)
-    found = compared()
-    assert found["seeds"] == [0, 1, 2, 3, 4]
-    assert found["left_out"] == {"MACL": [9]}
+def test_seeds_missing_in_other_groups_are_left_out_and_named(runs, capsys):
+    make_run(runs / "MACL-9", "MACL", 9, 0.1)
+    comparison = compare_runs()
+    assert comparison["seeds"] == [0, 1, 2, 3, 4]
+    assert comparison["left_out"] == {"MACL": [9]}
     assert "Left out, as other groups do not have them: seed 9 of MACL." in capsys.readouterr().out
 
 
-def test_a_shared_option_that_differs_between_the_compared_is_told(tmp_path, monkeypatch, capsys):
+def test_option_that_differs_between_objectives_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for seed in range(2):
-        make(tmp_path / "runs" / f"a{seed}", "MACL", seed, 0.5 + seed / 10)
-        make(tmp_path / "runs" / f"b{seed}", "DCL", seed, 0.6 + seed / 20, temperature=0.5)
-    found = compared()
-    assert found["differing"] == {"model.objective.temperature": {"MACL": 0.1, "DCL": 0.5}}
+        make_run(tmp_path / "runs" / f"a{seed}", "MACL", seed, 0.5 + seed / 10)
+        make_run(tmp_path / "runs" / f"b{seed}", "DCL", seed, 0.6 + seed / 20, temperature=0.5)
+    comparison = compare_runs()
+    assert comparison["differing"] == {"model.objective.temperature": {"MACL": 0.1, "DCL": 0.5}}
     assert "Differs, too: model.objective.temperature is 0.1 in MACL, 0.5 in DCL." in capsys.readouterr().out
 
 
-def test_what_may_differ_is_allowed_by_name_and_told(tmp_path, monkeypatch, capsys):
+def test_differing_option_requires_allow_and_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for seed in range(2):
-        make(tmp_path / "runs" / f"a{seed}", "MACL", seed, 0.5 + seed / 10)
-        make(tmp_path / "runs" / f"b{seed}", "DCL", seed, 0.6, **{"data.init_args.batch_size": 128})
-    assert refused(capsys) == (
+        make_run(tmp_path / "runs" / f"a{seed}", "MACL", seed, 0.5 + seed / 10)
+        make_run(tmp_path / "runs" / f"b{seed}", "DCL", seed, 0.6, **{"data.init_args.batch_size": 128})
+    assert compare_error(capsys) == (
         "runs/a0 and runs/b0 differ in data.batch_size (64, 128): compare runs that differ only in "
         "objective, or allow it with --allow data.batch_size"
     )
-    found = compared("--allow=batch_size")
-    assert found["differing"] == {"data.batch_size": {"MACL": 64, "DCL": 128}}
+    comparison = compare_runs("--allow=batch_size")
+    assert comparison["differing"] == {"data.batch_size": {"MACL": 64, "DCL": 128}}
 
 
-def test_runs_may_differ_in_the_compared_key_and_in_where_they_ran(tmp_path, monkeypatch):
+def test_runs_may_differ_in_compared_key_and_data_root(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for seed in range(2):
         for size in (64, 128):
-            where = {"data.init_args.root": f"/data/{seed}{size}", "data.init_args.batch_size": size}
-            make(tmp_path / "runs" / f"{size}-{seed}", "MACL", seed, 0.5 + seed / size, **where)
-    found = compared("--by=batch_size")
-    assert {group["name"] for group in found["groups"]} == {"64", "128"}
+            options = {"data.init_args.root": f"/data/{seed}{size}", "data.init_args.batch_size": size}
+            make_run(tmp_path / "runs" / f"{size}-{seed}", "MACL", seed, 0.5 + seed / size, **options)
+    comparison = compare_runs("--by=batch_size")
+    assert {group["name"] for group in comparison["groups"]} == {"64", "128"}
 
 
 @pytest.mark.parametrize(
@@ -297,28 +297,28 @@ def test_runs_may_differ_in_the_compared_key_and_in_where_they_ran(tmp_path, mon
     ],
 )
 def test_another_setting_is_refused_with_both_values_and_runs(runs, capsys, key, value, told):
-    make(runs / "other", "FlatNCE", 0, **{key: value})
-    line = refused(capsys)
+    make_run(runs / "other", "FlatNCE", 0, **{key: value})
+    line = compare_error(capsys)
     assert line.startswith(
         f"runs/DCL-0 and runs/other differ in {told}: compare runs that differ only in objective"
     )
 
 
-def test_a_group_has_one_setting_and_one_run_a_seed(runs, capsys):
-    make(runs / "other", "MACL", 9, temperature=0.5)
-    assert refused(capsys) == (
+def test_group_with_differing_settings_or_duplicate_seed_is_refused(runs, capsys):
+    make_run(runs / "other", "MACL", 9, temperature=0.5)
+    assert compare_error(capsys) == (
         "runs/MACL-0 and runs/other differ in model.objective.temperature (0.1, 0.5), and both are MACL: "
         "compare --by model.objective.temperature, or name only one of the two runs"
     )
-    make(runs / "twice", "MACL", 0)
-    assert refused(capsys) == (
+    make_run(runs / "twice", "MACL", 0)
+    assert compare_error(capsys) == (
         "runs/MACL-0 and runs/twice: both are MACL with seed 0: name only one of the two runs"
     )
 
 
 def test_an_unfinished_run_is_refused_with_the_command_that_continues_it(runs, capsys):
-    make(runs / "stopped", "FlatNCE", 0, epochs=1)
-    assert refused(capsys) == (
+    make_run(runs / "stopped", "FlatNCE", 0, epochs=1)
+    assert compare_error(capsys) == (
         "runs/stopped stopped after 1 of 2 epochs: continue it with ssl-vision fit runs/stopped"
     )
 
@@ -347,26 +347,26 @@ def test_an_unfinished_run_is_refused_with_the_command_that_continues_it(runs, c
     ],
 )
 def test_an_evaluation_that_cannot_be_compared_is_refused(runs, capsys, rows, complaint):
-    make(runs / "x", "FlatNCE", 0, rows=rows)
-    assert complaint in refused(capsys)
+    make_run(runs / "x", "FlatNCE", 0, rows=rows)
+    assert complaint in compare_error(capsys)
 
 
-def test_runs_differ_in_the_recall_of_their_neighbours(runs, capsys):
+def test_runs_may_differ_in_recall_of_neighbour_index(runs, capsys):
     for number, objective in enumerate(("A", "B")):
         rows = [row(0.5 + number / 10, index="ivf", recall=0.98 - number / 1000)]
-        make(runs.parent / "ivf" / objective, objective, 0, rows=rows)
+        make_run(runs.parent / "ivf" / objective, objective, 0, rows=rows)
     assert main(["compare", "ivf", "--by=objective"]) == 0
 
 
-def test_one_of_several_rows_is_chosen_by_a_field(tmp_path, monkeypatch):
+def test_row_option_selects_evaluation_row_by_field(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for seed in range(2):
         for objective in ("MACL", "DCL"):
             rows = [row(0.5, k=5), row(0.6 + seed / 10, k=20)]
-            make(tmp_path / "runs" / f"{objective}{seed}", objective, seed, rows=rows)
-    found = compared("--row=k=20")
-    assert found["groups"][0]["mean"] == pytest.approx(65)
-    assert found["pairs"][0]["summary"] == "DCL and MACL are equal with each of 2 seeds."
+            make_run(tmp_path / "runs" / f"{objective}{seed}", objective, seed, rows=rows)
+    comparison = compare_runs("--row=k=20")
+    assert comparison["groups"][0]["mean"] == pytest.approx(65)
+    assert comparison["pairs"][0]["summary"] == "DCL and MACL are equal with each of 2 seeds."
 
 
 @pytest.mark.parametrize(
@@ -386,8 +386,8 @@ def test_one_of_several_rows_is_chosen_by_a_field(tmp_path, monkeypatch):
         (["--row=k"], "--row k: expected KEY=VALUE"),
     ],
 )  # fmt: skip
-def test_wrong_input(runs, capsys, args, complaint):
-    assert refused(capsys, *args).startswith(complaint)
+def test_invalid_options_are_refused_and_write_no_file(runs, capsys, args, complaint):
+    assert compare_error(capsys, *args).startswith(complaint)
     assert os.listdir() == ["runs"]
 
 
@@ -405,20 +405,22 @@ def test_markdown_and_csv_hold_the_tables(runs):
     )
 
 
-def temperatures(folder, *, knn=(0.1, 0.1)):
-    """Two seeds of two temperatures of the objective; ``knn`` has the temperatures of validation."""
+def make_temperature_runs(folder, *, knn=(0.1, 0.1)):
+    """Make runs of two seeds at two temperatures of the objective; ``knn`` has the kNN temperatures."""
     for temperature, k in zip((0.1, 0.5), knn, strict=True):
         for seed in (0, 1):
             name, score = f"temperature={temperature},seed_everything={seed}", 0.5 + temperature + seed / 10
-            make(folder / name, "InfoNCE", seed, score, temperature=temperature, metrics={"temperature": k})
+            make_run(
+                folder / name, "InfoNCE", seed, score, temperature=temperature, metrics={"temperature": k}
+            )
 
 
-def test_a_setting_is_found_by_the_name_that_the_sweep_gives_it(tmp_path, monkeypatch, capsys):
+def test_setting_can_be_given_by_its_name_in_a_sweep(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    temperatures(tmp_path / "runs")
-    assert compared("--by=temperature") == compared("--by=model.objective.temperature")
-    assert compared("--by=objective.temperature")["by"] == "model.objective.temperature"
-    assert [group["name"] for group in compared("--by=temperature")["groups"]] == ["0.5", "0.1"]
+    make_temperature_runs(tmp_path / "runs")
+    assert compare_runs("--by=temperature") == compare_runs("--by=model.objective.temperature")
+    assert compare_runs("--by=objective.temperature")["by"] == "model.objective.temperature"
+    assert [group["name"] for group in compare_runs("--by=temperature")["groups"]] == ["0.5", "0.1"]
     capsys.readouterr()
     assert main(["runs", "--where=temperature=0.5", "--columns=temperature,seed", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [
@@ -427,11 +429,11 @@ def test_a_setting_is_found_by_the_name_that_the_sweep_gives_it(tmp_path, monkey
     ]
 
 
-def test_an_ambiguous_name_lists_the_settings(tmp_path, monkeypatch, capsys):
+def test_ambiguous_setting_is_refused_with_candidates(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    temperatures(tmp_path / "runs", knn=(0.07, 0.1))
+    make_temperature_runs(tmp_path / "runs", knn=(0.07, 0.1))
     expected = "'temperature' is ambiguous: choose one of metrics.temperature, model.objective.temperature"
-    assert refused(capsys, "--by=temperature") == expected
+    assert compare_error(capsys, "--by=temperature") == expected
     assert main(["runs", "--columns=temperature"]) == 2
     assert expected in capsys.readouterr().err
-    assert "no run has 'temparature'" in refused(capsys, "--by=temparature")
+    assert "no run has 'temparature'" in compare_error(capsys, "--by=temparature")

@@ -1,4 +1,4 @@
-"""What makes runs of one seed pairs: equal weights, batches and views under every objective."""
+"""Tests that runs of one seed are pairs: every objective has the same weights, batches and views."""
 
 import json
 
@@ -13,7 +13,7 @@ SEEN = {}
 
 
 class Witness(pl.Callback):
-    """Keeps the initial weights, and the rows and views of every batch."""
+    """Record the initial weights, and the rows and views of every batch."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -29,13 +29,13 @@ class Witness(pl.Callback):
 
 
 def tensors(name):
-    seen = SEEN[name]
-    return {"weights": list(seen["weights"].values()), "indices": seen["indices"], "views": seen["views"]}
+    entry = SEEN[name]
+    return {"weights": list(entry["weights"].values()), "indices": entry["indices"], "views": entry["views"]}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def trained(tmp_path_factory):
-    """Two epochs through the command line, under four objectives and two seeds."""
+    """Train two epochs through the command line, with four objectives and two seeds."""
     runs = tmp_path_factory.mktemp("paired")
     for objective in ("InfoNCE", "DCL", "MACL", "BarlowTwins"):
         for seed in (0, 1):
@@ -52,7 +52,7 @@ def trained(tmp_path_factory):
 
 @pytest.mark.parametrize("objective", ["DCL", "MACL", "BarlowTwins"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_one_seed_is_the_same_weights_batches_and_views_under_every_objective(objective, seed):
+def test_objectives_share_weights_batches_and_views_of_a_seed(objective, seed):
     first, second = tensors(f"InfoNCE-{seed}"), tensors(f"{objective}-{seed}")
     assert SEEN[f"InfoNCE-{seed}"]["weights"].keys() == SEEN[f"{objective}-{seed}"]["weights"].keys()
     assert (len(first["indices"]), len(first["views"])) == (4, 4)
@@ -61,7 +61,7 @@ def test_one_seed_is_the_same_weights_batches_and_views_under_every_objective(ob
         assert all(map(torch.equal, first[kind], second[kind])), kind
 
 
-def test_another_seed_is_other_weights_batches_and_views():
+def test_seeds_differ_in_weights_batches_and_views():
     first, second = tensors("InfoNCE-0"), tensors("InfoNCE-1")
     assert not torch.equal(first["weights"][0], second["weights"][0])
     for kind in ("indices", "views"):

@@ -1,4 +1,4 @@
-"""``ssl-vision runs`` on hand-made run directories."""
+"""Tests of ``ssl-vision runs`` on hand-made run directories."""
 
 import json
 import subprocess
@@ -41,7 +41,7 @@ def runs(tmp_path):
     return tmp_path
 
 
-def listed(capsys, *args):
+def list_runs(capsys, *args):
     assert main(["runs", *map(str, args), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -50,7 +50,7 @@ def names(rows):
     return [row["run"].rpartition("/")[2] for row in rows]
 
 
-def test_the_table(runs, capsys, monkeypatch):
+def test_table_has_one_line_per_run(runs, capsys, monkeypatch):
     monkeypatch.chdir(runs.parent)
     assert main(["runs", runs.name]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -94,22 +94,23 @@ def test_the_table(runs, capsys, monkeypatch):
     assert lines[3] == [f"{runs.name}/sweep/c", "finished", "MACL", "Digits", "5", "2", "2:03"]
 
 
-def test_json_has_numbers_in_their_own_units(runs, capsys):
-    first = listed(capsys, runs)[0]
+def test_json_has_fractions_and_seconds(runs, capsys):
+    first = list_runs(capsys, runs)[0]
     assert (first["knn"], first["time"], first["epoch"], first["seed"]) == (0.75, 61.5, 1, 5)
 
 
-def test_the_images_of_knn_are_those_of_validation(runs, capsys):
+def test_knn_split_column_names_validation_images(runs, capsys):
     file = runs / "b" / "config.yaml"
     config = yaml.safe_load(file.read_text())
     config["data"]["init_args"]["val"] = "test"
     file.write_text(yaml.safe_dump(config))
-    rows = listed(capsys, runs)
+    rows = list_runs(capsys, runs)
     assert [row["knn_split"] for row in rows] == ["held-out train images", "test images", None]
-    assert names(listed(capsys, runs, "--where=knn_split=test images")) == ["b"]
-    config["data"] = {"class_path": "ssl_vision.data.Shards", "init_args": {"val": "auto"}}  # may have one
+    assert names(list_runs(capsys, runs, "--where=knn_split=test images")) == ["b"]
+    # shards may have a validation split
+    config["data"] = {"class_path": "ssl_vision.data.Shards", "init_args": {"val": "auto"}}
     file.write_text(yaml.safe_dump(config))
-    assert listed(capsys, runs)[1]["knn_split"] == "held-out images"
+    assert list_runs(capsys, runs)[1]["knn_split"] == "held-out images"
 
 
 @pytest.mark.parametrize(
@@ -124,19 +125,19 @@ def test_the_images_of_knn_are_those_of_validation(runs, capsys):
         (["objective=InfoNCE"], []),
     ],
 )
-def test_filters(runs, capsys, filters, expected):
+def test_where_options_filter_runs(runs, capsys, filters, expected):
     options = [f"--where={text}" for text in filters]
-    assert names(listed(capsys, runs, *options)) == expected
+    assert names(list_runs(capsys, runs, *options)) == expected
 
 
 def test_sorting_puts_runs_without_the_number_last(runs, capsys):
-    assert names(listed(capsys, runs, "--sort=knn")) == ["b", "a", "c"]
-    assert names(listed(capsys, runs, "--sort=knn", "--descending")) == ["a", "b", "c"]
-    assert names(listed(capsys, runs, "--descending")) == ["c", "b", "a"]
+    assert names(list_runs(capsys, runs, "--sort=knn")) == ["b", "a", "c"]
+    assert names(list_runs(capsys, runs, "--sort=knn", "--descending")) == ["a", "b", "c"]
+    assert names(list_runs(capsys, runs, "--descending")) == ["c", "b", "a"]
 
 
 def test_columns_are_settings_and_metrics(runs, capsys):
-    rows = listed(
+    rows = list_runs(
         capsys, runs / "b", "--columns", "model.objective.temperature,val/knn_top1", "epochs", "data"
     )
     assert rows == [
@@ -144,7 +145,7 @@ def test_columns_are_settings_and_metrics(runs, capsys):
     ]  # fmt: skip
 
 
-def test_a_damaged_run_is_listed_and_named(runs, capsys):
+def test_unreadable_run_is_listed_and_its_file_is_reported(runs, capsys):
     (runs / "b" / "config.yaml").write_text("a: [")
     assert main(["runs", str(runs)]) == 0
     out, error = capsys.readouterr()
@@ -153,7 +154,7 @@ def test_a_damaged_run_is_listed_and_named(runs, capsys):
     assert error.count("\n") == 1
 
 
-def test_the_table_is_watched_until_no_run_trains(runs, capsys, monkeypatch):
+def test_watch_updates_table_until_no_run_is_training(runs, capsys, monkeypatch):
     lock = RunFolder(runs / "a").lock
     lock.take()
 
@@ -179,7 +180,7 @@ def test_the_table_is_watched_until_no_run_trains(runs, capsys, monkeypatch):
         (["absent"], "absent: no such directory"),
     ],
 )
-def test_wrong_input(runs, capsys, args, complaint):
+def test_invalid_options_are_reported_in_one_line(runs, capsys, args, complaint):
     assert main(["runs", str(runs), *args]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("ssl-vision runs: ")
@@ -187,8 +188,8 @@ def test_wrong_input(runs, capsys, args, complaint):
 
 
 @pytest.mark.long
-def test_a_thousand_runs_are_listed_before_another_command_has_started(tmp_path, tiny_run):
-    """The whole command with the start of its process, beside the imports alone of one that trains."""
+def test_listing_1000_runs_is_faster_than_importing_lightning(tmp_path, tiny_run):
+    """Compare the whole command, in a new process, with only the imports of a command that trains."""
     config = (tiny_run / "config.yaml").read_text()
     metrics = (tiny_run / "metrics.csv").read_bytes()
     head, *rows = metrics.splitlines(keepends=True)
@@ -201,20 +202,20 @@ def test_a_thousand_runs_are_listed_before_another_command_has_started(tmp_path,
 
     def seconds(*args):
         start = time.perf_counter()
-        done = subprocess.run([sys.executable, *args], capture_output=True, text=True, check=True)
-        return time.perf_counter() - start, done.stdout
+        result = subprocess.run([sys.executable, *args], capture_output=True, text=True, check=True)
+        return time.perf_counter() - start, result.stdout
 
-    list_them = ["-m", "ssl_vision", "runs", str(tmp_path)]
-    taken, printed = min(seconds(*list_them) for _ in range(2))
+    command = ["-m", "ssl_vision", "runs", str(tmp_path)]
+    duration, printed = min(seconds(*command) for _ in range(2))
     assert len(printed.splitlines()) == 1001
-    loading = "import pytorch_lightning, ssl_vision.methods"
-    assert taken < seconds("-c", loading)[0]
+    imports = "import pytorch_lightning, ssl_vision.methods"
+    assert duration < seconds("-c", imports)[0]
 
 
-def test_no_torch_is_imported(runs):
+def test_runs_and_compare_do_not_import_torch(runs):
     code = (
         "import sys; from ssl_vision.main import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
     )
     for args in (["runs", str(runs)], ["compare", str(runs)]):
-        done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, check=False)
-        assert done.returncode == 0
+        result = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, check=False)
+        assert result.returncode == 0

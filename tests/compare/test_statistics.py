@@ -1,4 +1,4 @@
-"""Statistics of paired numbers against SciPy, closed forms and brute force."""
+"""Tests of the statistics of paired numbers against SciPy, closed forms and brute force."""
 
 import itertools
 import math
@@ -21,7 +21,7 @@ FIRST = [84.1, 83.7, 84.9, 85.2, 84.4]
 SECOND = [83.0, 83.1, 84.2, 83.6, 83.9]
 
 
-def test_tests_and_intervals_are_scipys():
+def test_paired_t_test_and_interval_match_scipy():
     result, d = paired(FIRST, SECOND), np.subtract(FIRST, SECOND)
     expected = stats.ttest_rel(FIRST, SECOND)
     assert result.differences == pytest.approx(tuple(d))
@@ -33,8 +33,8 @@ def test_tests_and_intervals_are_scipys():
     )
 
 
-def test_a_hand_made_example():
-    """Differences 1, 2, 3: mean 2, s = 1, t = 2√3 on 2 degrees, whose two-sided p is 1 − t/√(2 + t²)."""
+def test_paired_statistics_of_worked_example():
+    """Differences 1, 2, 3: mean 2, s = 1, t = 2√3, 2 degrees of freedom, two-sided p = 1 − t/√(2 + t²)."""
     result, t = paired([2, 4, 6], [1, 2, 3]), 2 * math.sqrt(3)
     assert (result.mean, result.effect) == pytest.approx((2, 2))
     assert result.t_p == pytest.approx(1 - t / math.sqrt(2 + t * t))
@@ -42,14 +42,14 @@ def test_a_hand_made_example():
     assert result.wilcoxon_p == 0.25
 
 
-def test_exchanging_the_two_changes_signs_and_nothing_else():
+def test_swapping_samples_changes_only_signs():
     one, other = paired(FIRST, SECOND), paired(SECOND, FIRST)
     assert one.mean == -other.mean
     assert (one.t_p, one.wilcoxon_p, one.resolvable) == (other.t_p, other.wilcoxon_p, other.resolvable)
     assert one.interval == pytest.approx(tuple(-end for end in other.interval[::-1]))
 
 
-def test_the_bootstrap_is_repeatable_and_near_the_t_interval_of_many_pairs():
+def test_bootstrap_is_repeatable_and_close_to_t_interval():
     d = np.random.default_rng(3).normal(0.3, 1, 400)
     result = paired(d, np.zeros(400))
     assert result.bootstrap == paired(d, np.zeros(400)).bootstrap
@@ -57,7 +57,7 @@ def test_the_bootstrap_is_repeatable_and_near_the_t_interval_of_many_pairs():
 
 
 def test_the_bootstrap_needs_ten_pairs_and_the_t_interval_two():
-    """Below 10, a 95 % interval by bootstrap holds the mean of normal numbers in 50 to 90 % of the cases."""
+    """With fewer pairs of normal numbers, 95 % bootstrap intervals hold the mean in 50 to 90 % of cases."""
     d = np.random.default_rng(3).normal(0.3, 1, 10)
     for n in (2, 3, 5, 9):
         few = paired(d[:n], np.zeros(n))
@@ -69,7 +69,7 @@ def test_the_bootstrap_needs_ten_pairs_and_the_t_interval_two():
 
 
 @pytest.mark.parametrize("d", [[1, -2, 3], [1, 1, -1, 2], [0.5, 0.5, 0.5, 0.5], [3, -1, 2, 2, -2, 5, 1]])
-def test_wilcoxons_p_is_the_share_of_signs_that_are_as_extreme(d):
+def test_wilcoxon_p_matches_enumeration_of_signs(d):
     ranks = stats.rankdata(np.abs(d))
 
     def extreme(signs):
@@ -84,7 +84,7 @@ def test_wilcoxon_leaves_zeros_out_and_is_one_without_differences():
     assert wilcoxon([0, 0]) == 1
 
 
-def test_wilcoxon_of_many_is_scipys():
+def test_wilcoxon_of_many_pairs_matches_scipy():
     d = np.random.default_rng(0).normal(0.4, 1, 30)
     assert wilcoxon(d) == pytest.approx(stats.wilcoxon(d, method="exact").pvalue)
     tied = np.round(d, 1)[np.round(d, 1) != 0]
@@ -92,11 +92,11 @@ def test_wilcoxon_of_many_is_scipys():
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 6, 10])
-def test_the_smallest_wilcoxon_p_is_reached_where_all_have_one_sign(n):
+def test_smallest_wilcoxon_p_is_reached_by_equal_signs(n):
     assert wilcoxon(np.arange(1, n + 1)) == smallest_wilcoxon_p(n)
 
 
-def test_five_seeds_cannot_reach_five_percent_and_six_can():
+def test_wilcoxon_p_below_five_percent_requires_six_seeds():
     assert smallest_wilcoxon_p(5) == 0.0625
     assert smallest_wilcoxon_p(6) < 0.05
 
@@ -110,7 +110,7 @@ def test_holms_correction_of_a_worked_example():
 
 
 def test_the_detectable_effect_has_the_published_sample_sizes():
-    """Cohen (1988) and G*Power: d = 0.8 takes 15 pairs, 0.5 takes 34 and 0.2 takes 199, at 80 %."""
+    """Cohen (1988) and G*Power, at 80 % power: 15 pairs for d = 0.8, 34 for d = 0.5 and 199 for d = 0.2."""
     for effect, n in ((0.8, 15), (0.5, 34), (0.2, 199)):
         assert detectable_effect(n) <= effect < detectable_effect(n - 1)
 
@@ -121,19 +121,19 @@ def test_the_detectable_effect_is_zero_where_the_level_reaches_the_power():
 
 
 @pytest.mark.parametrize(("n", "alpha"), [(2, 0.05), (3, 0.05), (5, 0.05), (5, 0.005), (20, 0.05)])
-def test_the_detectable_effect_is_found_four_times_in_five(n, alpha):
+def test_detectable_effect_is_found_with_80_percent_power(n, alpha):
     draws = np.random.default_rng(n).normal(detectable_effect(n, alpha=alpha), 1, (40_000, n))
     t = draws.mean(1) / draws.std(1, ddof=1) * math.sqrt(n)
-    found = np.mean(np.abs(t) > stats.t.ppf(1 - alpha / 2, n - 1))
-    assert found == pytest.approx(0.8, abs=0.008)  # four standard errors
+    power = np.mean(np.abs(t) > stats.t.ppf(1 - alpha / 2, n - 1))
+    assert power == pytest.approx(0.8, abs=0.008)  # four standard errors
 
 
-def test_more_tests_resolve_less():
-    one, many = paired(FIRST, SECOND), paired(FIRST, SECOND, tests=10)
-    assert many.resolvable / one.resolvable == pytest.approx(
+def test_more_tests_increase_resolvable_difference():
+    single, multiple = paired(FIRST, SECOND), paired(FIRST, SECOND, tests=10)
+    assert multiple.resolvable / single.resolvable == pytest.approx(
         detectable_effect(5, alpha=0.005) / detectable_effect(5)
     )
-    assert one.resolvable == pytest.approx(detectable_effect(5) * np.subtract(FIRST, SECOND).std(ddof=1))
+    assert single.resolvable == pytest.approx(detectable_effect(5) * np.subtract(FIRST, SECOND).std(ddof=1))
 
 
 def test_one_pair_has_a_difference_and_nothing_else():
@@ -142,7 +142,7 @@ def test_one_pair_has_a_difference_and_nothing_else():
     assert {result.interval, result.bootstrap, result.t_p, result.effect, result.resolvable} == {None}
 
 
-def test_two_pairs_have_all_of_it():
+def test_two_pairs_have_t_test_interval_and_wilcoxon_p():
     result = paired([2.0, 4.0], [1.0, 1.0])
     assert result.t_p == pytest.approx(stats.ttest_rel([2.0, 4.0], [1.0, 1.0]).pvalue)
     assert result.interval == pytest.approx((2 - 12.7062, 2 + 12.7062), abs=1e-3)
@@ -150,15 +150,15 @@ def test_two_pairs_have_all_of_it():
     assert result.resolvable > 10
 
 
-def test_equal_differences_are_no_test_even_where_rounding_parts_them():
+def test_differences_equal_up_to_rounding_have_no_t_test():
     result = paired([0.3, 0.9, 0.7], [0.2, 0.8, 0.6])  # in binary, 0.09999999999999998 and 0.1
     assert result.interval == pytest.approx((0.1, 0.1))
     assert (result.t_p, result.effect, result.resolvable) == (None, None, None)
     assert result.wilcoxon_p == 0.25
 
 
-def test_shares_that_differ_by_equal_counts_are_ties_even_where_rounding_parts_them():
-    """Of 360 images; Wilcoxon's p is that of the counts themselves."""
+def test_wilcoxon_p_of_shares_matches_that_of_counts_despite_rounding():
+    """Percentages of 360 images that differ by equal counts are ties, as the counts themselves are."""
     draw = np.random.default_rng(0)
     for _ in range(10):
         first = draw.integers(300, 330, 6)
@@ -168,13 +168,13 @@ def test_shares_that_differ_by_equal_counts_are_ties_even_where_rounding_parts_t
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
-def test_the_unit_of_the_numbers_changes_no_test(scale):
+def test_effect_and_wilcoxon_p_do_not_depend_on_unit(scale):
     result = paired(np.multiply(FIRST, scale), np.multiply(SECOND, scale))
     assert result.effect == pytest.approx(paired(FIRST, SECOND).effect)
     assert result.wilcoxon_p == paired(FIRST, SECOND).wilcoxon_p
 
 
-def test_no_differences_at_all_are_p_one():
+def test_equal_samples_have_p_one():
     result = paired([0.3, 0.9], [0.3, 0.9])
     assert (result.mean, result.t_p, result.wilcoxon_p, result.interval) == (0, 1, 1, (0, 0))
     assert result.differences == (0, 0)
@@ -189,24 +189,24 @@ def test_no_differences_at_all_are_p_one():
         ([], [], "pairs"),
     ],
 )
-def test_unpaired_or_infinite_values_are_refused(first, second, message):
+def test_unpaired_or_non_finite_values_are_refused(first, second, message):
     with pytest.raises(ValueError, match=message):
         paired(first, second)
 
 
-def test_an_interval_or_an_effect_of_one_value_is_refused():
+def test_t_interval_and_detectable_effect_require_two_values():
     for call in (lambda: t_interval([1.0]), lambda: detectable_effect(1)):
         with pytest.raises(ValueError, match="needs two"):
             call()
 
 
-def test_rank_correlation_and_its_interval_are_scipys():
+def test_spearman_and_its_interval_match_scipy():
     draw = np.random.default_rng(1)
     first = draw.normal(size=24)
     second = np.round(first + draw.normal(size=24), 1)  # with ties
-    found = spearman(first, second)
-    assert found is not None
-    correlation, interval = found
+    result = spearman(first, second)
+    assert result is not None
+    correlation, interval = result
     assert correlation == pytest.approx(stats.spearmanr(first, second).statistic)
     expected = stats.bootstrap(
         (first, second), lambda x, y: stats.spearmanr(x, y).statistic, paired=True, vectorized=False,
@@ -215,12 +215,12 @@ def test_rank_correlation_and_its_interval_are_scipys():
     assert interval == pytest.approx((expected.low, expected.high), abs=0.04)
 
 
-def test_a_rank_correlation_takes_ten_pairs_that_differ():
+def test_spearman_requires_ten_pairs_with_differing_values():
     ten = list(range(10))
     for other, expected in ((ten, 1), (ten[::-1], -1)):
-        found = spearman(ten, other)
-        assert found is not None
-        assert (found[0], *found[1]) == pytest.approx((expected,) * 3)
+        result = spearman(ten, other)
+        assert result is not None
+        assert (result[0], *result[1]) == pytest.approx((expected,) * 3)
     assert spearman(ten[:9], ten[:9]) is None
     assert spearman(ten, [1] * 10) is None
     with pytest.raises(ValueError, match="expected pairs"):

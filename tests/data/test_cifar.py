@@ -17,24 +17,24 @@ KINDS = [
 
 @pytest.mark.realdata
 @pytest.mark.parametrize(("kind", "reader"), [kind[:2] for kind in KINDS])
-def test_images_and_labels_are_torchvisions(kind, reader, data_root):
+def test_images_and_labels_match_torchvision(kind, reader, data_root):
     data = kind(root=data_root)
     for split, count in (("train", 50_000), ("test", 10_000)):
-        ours, theirs = data.split(split), reader(data_root, train=split == "train")
-        assert len(ours) == len(theirs) == count
-        assert ours.images.is_contiguous()
+        actual, expected = data.split(split), reader(data_root, train=split == "train")
+        assert len(actual) == len(expected) == count
+        assert actual.images.is_contiguous()
         for row in range(0, count, 997):
-            image, label = theirs[row]
-            assert torch.equal(ours.images[row], pil_to_tensor(image))
-            assert ours.labels[row] == label
-        assert list(ours.classes) == theirs.classes
+            image, label = expected[row]
+            assert torch.equal(actual.images[row], pil_to_tensor(image))
+            assert actual.labels[row] == label
+        assert list(actual.classes) == expected.classes
     assert data.split("pretrain") is data.split("train")
     pixels = data.split("train").images[::10] / 255
     assert torch.allclose(pixels.mean((0, 2, 3)), torch.tensor(data.views.mean), atol=0.005)
 
 
 @pytest.mark.realdata
-def test_superclasses_are_those_of_the_train_file(data_root):
+def test_cifar100_superclasses_match_train_file(data_root):
     folder = data_root / "cifar-100-python"
     superclasses, train, meta = (
         CIFAR100(root=data_root).superclasses,
@@ -47,7 +47,7 @@ def test_superclasses_are_those_of_the_train_file(data_root):
 
 
 @pytest.mark.parametrize(("kind", "reader", "name", "folder"), KINDS)
-def test_absent_data_is_named(kind, reader, name, folder, tmp_path):
+def test_missing_data_error_names_dataset_and_folder(kind, reader, name, folder, tmp_path):
     data = kind(root=tmp_path)
     data.prepare_data()
     with pytest.raises(InputError, match=f"^{name} is missing .*{folder}; .*--data Digits$"):
@@ -55,7 +55,7 @@ def test_absent_data_is_named(kind, reader, name, folder, tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "reader", "name", "folder"), KINDS)
-def test_a_failed_download_is_named(kind, reader, name, folder, tmp_path, monkeypatch):
+def test_failed_download_error_names_dataset_and_folder(kind, reader, name, folder, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise URLError("offline")
 

@@ -14,7 +14,7 @@ ORDERS = torch.tensor(list(itertools.permutations(range(4))))
 
 
 def pixels(count, side=9):
-    """Random images; the first of 8-bit steps with much gray, black, white and ties between channels."""
+    """Return random images. The first has only the values 0, 0.5 and 1: gray, black, white and many ties."""
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(count, 3, side, side, generator=generator)
     images[0] = torch.randint(0, 3, (3, side, side), generator=generator) / 2
@@ -39,24 +39,24 @@ def jitter(images, order, factors, *, hue):
     return torch.stack(colour.jitter(images.unbind(1), blends, factors[:, HUE] if hue else None), dim=1)
 
 
-def test_gray_is_torchvisions():
+def test_gray_matches_torchvision():
     assert difference(gray(pixels(4).unbind(1)), tv.rgb_to_grayscale(pixels(4))[:, 0]) < 1e-7
 
 
-def test_choose_is_where():
+def test_choose_matches_torch_where():
     yes, no = pixels(2)
     for mask in (torch.rand(9, 9) < 0.5, torch.ones(9, 9), torch.zeros(9, 9)):
         assert torch.equal(choose(mask.float(), yes, no), torch.where(mask.bool(), yes, no))
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.5, 1.0])
-def test_solarize_is_torchvisions(threshold):
+def test_solarize_matches_torchvision(threshold):
     solarized = torch.stack(solarize(pixels(4).unbind(1), threshold), dim=1)
     assert torch.equal(solarized, tv.solarize(pixels(4), threshold))
 
 
 @pytest.mark.parametrize("reference", BLENDS, ids=["brightness", "contrast", "saturation"])
-def test_a_blend_is_torchvisions(reference):
+def test_blend_matches_torchvision(reference):
     images = pixels(6)
     factors = torch.tensor([0.0, 0.3, 0.6, 1.0, 1.4, 3.0])
     blended = blend(images, [reference] * 6, factors)
@@ -72,13 +72,13 @@ def test_blends_of_different_kinds_share_a_batch():
 
 
 @pytest.mark.parametrize("turn", [-0.5, -0.31, -0.1, 0.0, 0.04, 0.25, 0.5])
-def test_hue_is_torchvisions(turn):
+def test_rotate_hue_matches_torchvision(turn):
     cube = torch.cartesian_prod(*[torch.linspace(0, 1, 18)] * 3).T.reshape(1, 3, 72, 81)
     assert difference(rotate_hue(cube, torch.tensor([turn])), tv.adjust_hue(cube, turn)) < 2e-6
 
 
 @pytest.mark.parametrize("hue", [True, False])
-def test_every_order_is_torchvisions(hue):
+def test_jitter_matches_torchvision_in_every_order(hue):
     images = pixels(24)
     factors = torch.tensor([1.3, 0.7, 1.4, -0.08]).repeat(24, 1)
     factors += torch.linspace(-0.02, 0.02, 24).unsqueeze(1)
@@ -91,7 +91,7 @@ def test_every_order_is_torchvisions(hue):
         assert difference(changed[row], expected) < 2e-6
 
 
-def test_neutral_factors_change_nothing():
+def test_jitter_with_neutral_factors_changes_nothing():
     images = pixels(24)
     factors = torch.tensor([1.0, 1.0, 1.0, 0.0]).repeat(24, 1)
     assert difference(jitter(images, ORDERS, factors, hue=True), images) < 1e-6

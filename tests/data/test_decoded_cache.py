@@ -42,29 +42,29 @@ def files(root):
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """The names of the files that were decoded, in order."""
+    """Names of the decoded files, in order."""
     names = []
 
-    def watched(folder, wanted, **options):
+    def recording_squares(folder, wanted, **options):
         names.extend(wanted)
         return original(folder, wanted, **options)
 
     original = decoding.squares
-    monkeypatch.setattr(module, "squares", watched)
+    monkeypatch.setattr(module, "squares", recording_squares)
     return names
 
 
-def test_the_file_gives_the_batches_that_memory_gives(photos):
-    ours, theirs = folder(photos, val="test"), folder(photos, val="test", cache="never")
+def test_cached_images_and_batches_match_those_in_memory(photos):
+    with_cache, without_cache = folder(photos, val="test"), folder(photos, val="test", cache="never")
     for split in ("pretrain", "test"):
-        cached, plain = ours.split(split), theirs.split(split)
+        cached, plain = with_cache.split(split), without_cache.split(split)
         assert cached.file is not None
         assert plain.file is None
         assert torch.equal(cached.images, plain.images)
         assert torch.equal(cached.labels, plain.labels)
         assert cached.classes == plain.classes
-    pairs = [(ours.train_dataloader(), theirs.train_dataloader())]
-    pairs += zip(ours.val_dataloader(), theirs.val_dataloader(), strict=True)
+    pairs = [(with_cache.train_dataloader(), without_cache.train_dataloader())]
+    pairs += zip(with_cache.val_dataloader(), without_cache.val_dataloader(), strict=True)
     for left, right in pairs:
         for one, other in zip(left, right, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(one[:3], other[:3], strict=True))
@@ -78,7 +78,7 @@ def test_images_are_decoded_once(photos, decoded):
     assert torch.equal(first.images, again.images)
 
 
-def test_preparing_makes_what_setting_up_reads(photos, decoded):
+def test_setup_reads_cache_written_by_prepare_data(photos, decoded):
     folder(photos, val="test").prepare_data()
     assert len(decoded) == 320
     folder(photos, val="test").setup("fit")
@@ -86,7 +86,7 @@ def test_preparing_makes_what_setting_up_reads(photos, decoded):
 
 
 @pytest.mark.parametrize("change", ["touched", "added", "removed", "resized"])
-def test_a_change_is_noticed_and_replaces_the_old_file(photos, decoded, change):
+def test_changed_image_files_replace_cache(photos, decoded, change):
     folder(photos).split("train")
     before = files(photos)
     path = photos / "train" / "c0" / "000.jpg"
@@ -112,7 +112,7 @@ def test_caches_of_other_splits_and_sizes_stay(photos):
 
 
 @pytest.mark.parametrize("large", [True, False])
-def test_by_itself_only_much_is_kept_in_a_file(photos, monkeypatch, large):
+def test_auto_cache_writes_file_only_for_large_data(photos, monkeypatch, large):
     size = 300 * 3 * 8 * 8
     monkeypatch.setattr(decoded_data, "_IN_MEMORY", size - 1 if large else size)
     data = folder(photos, cache="auto")
@@ -121,7 +121,7 @@ def test_by_itself_only_much_is_kept_in_a_file(photos, monkeypatch, large):
     assert (photos / ".ssl_vision_cache").exists() == large
 
 
-def test_corrupt_files_are_remembered(photos, decoded):
+def test_cache_remembers_corrupt_files(photos, decoded):
     for name in ("train/c0/001.jpg", "train/c2/zzz.jpg"):
         (photos / name).write_bytes(b"no image")
     with pytest.raises(InputError, match=r"001\.jpg cannot be decoded \(cannot identify .* strict false"):
@@ -142,7 +142,7 @@ def test_corrupt_files_are_remembered(photos, decoded):
         folder(photos, strict=True).split("train")
 
 
-def test_nothing_but_corrupt_files_is_refused(tmp_path):
+def test_folder_of_only_corrupt_files_raises_input_error(tmp_path):
     (tmp_path / "bad.png").write_bytes(b"")
     with pytest.raises(InputError, match=r"none of the 1 images .*bad\.png"):
         folder(tmp_path).split("train")
@@ -162,16 +162,16 @@ ImageFolder(root=sys.argv[1], image_size=8, cache="always").split("train")
 """
 
 
-def test_a_killed_process_leaves_no_half_cache(photos):
-    done = subprocess.run([sys.executable, "-c", KILLED, str(photos)], capture_output=True, check=False)
-    assert done.returncode < 0, done.stderr
+def test_cache_is_completed_after_killed_process(photos):
+    process = subprocess.run([sys.executable, "-c", KILLED, str(photos)], capture_output=True, check=False)
+    assert process.returncode < 0, process.stderr
     assert files(photos) == ["train-8.partial"]
     cached = folder(photos).split("train")
     assert torch.equal(cached.images, folder(photos, cache="never").split("train").images)
     assert [name.rpartition(".")[2] for name in files(photos)] == ["json", "uint8"]
 
 
-def test_of_several_at_a_time_one_decodes(photos, decoded):
+def test_concurrent_readers_decode_images_once(photos, decoded):
     results = []
     threads = [
         threading.Thread(target=lambda: results.append(folder(photos).split("train"))) for _ in range(4)
@@ -184,7 +184,7 @@ def test_of_several_at_a_time_one_decodes(photos, decoded):
     assert all(torch.equal(result.images, results[0].images) for result in results)
 
 
-def test_a_damaged_cache_is_made_again(photos, decoded):
+def test_damaged_cache_is_rebuilt(photos, decoded):
     folder(photos).split("train")
     index, pixels = (photos / ".ssl_vision_cache" / name for name in files(photos))
     for file, content in ((pixels, b"short"), (index, b"{"), (index, b"{}")):
@@ -193,21 +193,21 @@ def test_a_damaged_cache_is_made_again(photos, decoded):
     assert len(decoded) == 4 * 300
 
 
-def test_the_place_can_be_chosen(photos, tmp_path):
+def test_cache_dir_sets_location_of_cache(photos, tmp_path):
     folder(photos, cache_dir=tmp_path / "fast").prepare_data()
     assert not (photos / ".ssl_vision_cache").exists()
-    (place,) = (tmp_path / "fast").iterdir()
-    assert place.name.startswith("photos-")
+    (directory,) = (tmp_path / "fast").iterdir()
+    assert directory.name.startswith("photos-")
 
 
-def test_where_the_root_cannot_be_written_to_the_users_cache_is_used(photos, tmp_path, monkeypatch):
+def test_unwritable_root_falls_back_to_user_cache(photos, tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda *_: False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     folder(photos).prepare_data()
     assert list((tmp_path / "home" / "ssl_vision").glob("photos-*/train-8-*.uint8"))
 
 
-def test_a_place_that_cannot_hold_it_is_named(photos, tmp_path, monkeypatch):
+def test_unwritable_or_full_cache_dir_raises_input_error(photos, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(
         InputError, match=r"decoded images cannot be written to .*file/photos-.*; set cache_dir"
@@ -219,6 +219,6 @@ def test_a_place_that_cannot_hold_it_is_named(photos, tmp_path, monkeypatch):
         folder(photos).prepare_data()
 
 
-def test_another_word_for_cache_is_refused(photos):
+def test_invalid_cache_mode_raises_input_error(photos):
     with pytest.raises(InputError, match="cache must be auto, always or never, not maybe"):
         folder(photos, cache="maybe")

@@ -19,30 +19,30 @@ def images(count, side=96, device="meta", **options):
     return Images(store, torch.zeros(count, dtype=torch.int64), ("a",), **options)
 
 
-def line(caplog):
+def placement_message(caplog):
     (record,) = [record for record in caplog.records if record.getMessage().startswith("images: ")]
     return record.getMessage()
 
 
 @pytest.fixture
-def free(monkeypatch, caplog):
-    """Says that a CUDA device has this much memory."""
+def set_free_memory(monkeypatch, caplog):
+    """Return a function that sets the free memory that a CUDA device reports."""
     caplog.set_level(logging.INFO)
 
-    def pretend(count):
+    def set_bytes(count):
         monkeypatch.setattr(module, "free_memory", lambda device: int(count))
 
-    return pretend
+    return set_bytes
 
 
 @pytest.fixture
-def moves(monkeypatch):
-    """Lets a copy to a device that is not there succeed."""
+def fake_device_copy(monkeypatch):
+    """Let copies to a device that does not exist succeed."""
     monkeypatch.setattr(module, "_copy", lambda data, device: data.store.clone())
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self)
 
 
-def test_on_a_cpu_images_stay_where_they_are(caplog):
+def test_resident_on_cpu_returns_same_images_and_logs_nothing(caplog):
     data = images(10)
     assert Resident(0.5).on(data, torch.device("cpu")) is data
     assert not caplog.records
@@ -59,55 +59,59 @@ def test_on_a_cpu_images_stay_where_they_are(caplog):
         (0.0, 4e12, "images: 2.9 GB, data.resident is 0, kept in host memory and sent in pinned batches"),
     ],
 )
-def test_what_does_not_fit_stays_and_one_line_says_why(free, caplog, share, free_bytes, expected):
-    free(free_bytes)
+def test_images_that_do_not_fit_stay_in_host_memory_and_log_why(
+    set_free_memory, caplog, share, free_bytes, expected
+):
+    set_free_memory(free_bytes)
     data, resident = images(105_000), Resident(share)
     part = data.select(torch.arange(10))
     assert resident.on(data, CUDA) is data
     assert resident.on(part, CUDA) is part
-    assert line(caplog) == expected
+    assert placement_message(caplog) == expected
 
 
-def test_memory_in_pieces_is_no_error(free, caplog, monkeypatch):
+def test_fragmented_device_memory_keeps_images_in_host_memory(set_free_memory, caplog, monkeypatch):
     def fail(data, device):
         raise torch.OutOfMemoryError
 
-    free(1e12)
+    set_free_memory(1e12)
     monkeypatch.setattr(module, "_copy", fail)
     data = images(105_000)
     assert Resident(0.5).on(data, CUDA) is data
-    assert line(caplog).startswith("images: no 2.9 GB in one piece on cuda:0, kept in host memory")
+    assert placement_message(caplog).startswith(
+        "images: no 2.9 GB in one piece on cuda:0, kept in host memory"
+    )
 
 
-def test_data_sets_that_share_a_store_share_its_copy(free, caplog, moves):
-    free(1e6)
+def test_datasets_that_share_a_store_share_its_device_copy(set_free_memory, caplog, fake_device_copy):
+    set_free_memory(1e6)
     data, resident = images(40, side=8, device="cpu"), Resident(0.5)
     parts = [data, data.select(torch.arange(40) % 2 == 0), data.select(torch.arange(5))]
     placed = [resident.on(part, CUDA) for part in parts]
     assert placed[0].store is placed[1].store is placed[2].store is not data.store
     assert placed[0].rows is None
     assert placed[1].rows.tolist() == list(range(0, 40, 2))
-    assert line(caplog) == "images: 0.0 MB on cuda:0"
+    assert placement_message(caplog) == "images: 0.0 MB on cuda:0"
 
 
-def test_the_share_is_of_all_data_sets_together(free, moves):
+def test_resident_share_limits_all_datasets_together(set_free_memory, fake_device_copy):
     size = 3 * 8 * 8 * 10
     resident = Resident(0.5)
-    free(2.5 * size)
+    set_free_memory(2.5 * size)
     first, second = images(10, side=8, device="cpu"), images(10, side=8, device="cpu")
     assert resident.on(first, CUDA) is not first
-    free(1.5 * size)
+    set_free_memory(1.5 * size)
     assert resident.on(second, CUDA) is second
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1])
-def test_a_share_out_of_range_is_refused(share):
+def test_resident_share_out_of_range_raises_input_error(share):
     with pytest.raises(InputError, match=rf"^resident must lie in \[0, 1\], not {share}"):
         Digits(resident=share)
 
 
 class Recorder(pl.LightningModule):
-    """Keeps the batches that it is given."""
+    """Records the batches that it receives."""
 
     def __init__(self):
         super().__init__()
@@ -125,7 +129,7 @@ class Recorder(pl.LightningModule):
         return torch.optim.SGD([self.weight], lr=0.1)
 
 
-def fitted(data, accelerator, folder):
+def fit_recorder(data, accelerator, folder):
     options = dict.fromkeys(
         ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
     )
@@ -146,7 +150,7 @@ def fitted(data, accelerator, folder):
 @gpu
 @pytest.mark.parametrize("resident", [0.5, 0.0, 1e-9])
 @pytest.mark.parametrize("cached", [False, True])
-def test_batches_are_those_of_the_cpu_wherever_images_live(resident, cached, tmp_path):
+def test_gpu_batches_match_cpu_batches_wherever_images_are_stored(resident, cached, tmp_path):
     def data(**options):
         if not cached:
             return Digits(seed=1, batch_size=200, **options)
@@ -159,10 +163,13 @@ def test_batches_are_those_of_the_cpu_wherever_images_live(resident, cached, tmp
             root=tmp_path / "photos", image_size=8, cache="always", batch_size=64, seed=1, **options
         )
 
-    here, _ = fitted(data(), "cpu", tmp_path)
-    there, _ = fitted(data(resident=resident), "gpu", tmp_path)
-    for ours, theirs in ((there.train_batches, here.train_batches), (there.val_batches, here.val_batches)):
-        for batch, expected in zip(ours, theirs, strict=True):
+    cpu_model, _ = fit_recorder(data(), "cpu", tmp_path)
+    gpu_model, _ = fit_recorder(data(resident=resident), "gpu", tmp_path)
+    for gpu_batches, cpu_batches in (
+        (gpu_model.train_batches, cpu_model.train_batches),
+        (gpu_model.val_batches, cpu_model.val_batches),
+    ):
+        for batch, expected in zip(gpu_batches, cpu_batches, strict=True):
             assert batch.images.device == batch.labels.device == batch.indices.device == CUDA
             torch.testing.assert_close(batch.images.cpu(), expected.images, rtol=0, atol=1e-4)
             assert torch.equal(batch.labels.cpu(), expected.labels)
@@ -171,7 +178,7 @@ def test_batches_are_those_of_the_cpu_wherever_images_live(resident, cached, tmp
 
 @pytest.mark.gpu
 @gpu
-def test_the_device_holds_one_copy_and_no_step_waits_for_it():
+def test_device_holds_one_copy_and_batches_need_no_synchronization():
     source, resident = Digits().split("train"), Resident(0.5)
     wide = Images(source.store.repeat(20, 1, 1, 1), source.labels.repeat(20), source.classes)
     before = torch.cuda.memory_allocated()
@@ -197,7 +204,7 @@ def test_the_device_holds_one_copy_and_no_step_waits_for_it():
 @pytest.mark.gpu
 @gpu
 @pytest.mark.parametrize("resident", [0.5, 0.0])
-def test_batches_on_their_way_are_pinned(resident):
+def test_batches_are_on_device_or_in_pinned_memory(resident):
     data = Resident(resident).on(Digits().split("train"), CUDA)
     for batch in Batches(data, batch_size=64, shuffle=True, drop_last=True, seed=0, device=CUDA):
         assert all(field.is_cuda or field.is_pinned() for field in batch[:3])

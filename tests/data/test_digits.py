@@ -4,7 +4,7 @@ from sklearn.datasets import load_digits
 from ssl_vision.data import Digits
 
 
-def test_splits_follow_the_file():
+def test_splits_match_scikit_learn_digits():
     data, digits = Digits(), load_digits()
     train, test = data.split("train"), data.split("test")
     assert (len(train), len(test)) == (1437, 360)
@@ -16,12 +16,12 @@ def test_splits_follow_the_file():
     assert data.classes == tuple("0123456789")
 
 
-def test_pretraining_shares_the_memory_of_train():
+def test_pretrain_split_is_train_split():
     data = Digits()
     assert data.split("pretrain") is data.split("train")
 
 
-def test_the_last_rows_are_held_out():
+def test_validation_holds_out_last_train_rows():
     data = Digits(val_share=0.2)
     queries, bank = data.val_dataloader()
     labels = data.split("train").labels
@@ -29,7 +29,7 @@ def test_the_last_rows_are_held_out():
     assert torch.equal(torch.cat((bank.data.labels, queries.data.labels)), labels)
 
 
-def test_plain_images_without_resizing_are_standardised():
+def test_view_normalization_matches_train_mean_and_std():
     data = Digits()
     pixels = data.split("train").images / 255
     for mean, std in zip(data.views.mean, data.views.std, strict=True):
@@ -37,7 +37,7 @@ def test_plain_images_without_resizing_are_standardised():
         assert abs(float(pixels.std()) - std) < 1e-3
 
 
-def test_views_keep_a_digit_gray_and_unmirrored():
+def test_views_are_gray_and_never_flipped():
     data = Digits()
     views = data.views(data.split("train").images[:64], torch.arange(64), seed=0, epoch=0)
     assert views.shape == (128, 3, 16, 16)

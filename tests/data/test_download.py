@@ -1,4 +1,4 @@
-"""Against a server of one's own."""
+"""Tests of downloads from a local server."""
 
 import hashlib
 import io
@@ -16,28 +16,28 @@ from ssl_vision.errors import InputError
 CONTENT = bytes(range(256)) * 3000
 
 
-class Quiet(SimpleHTTPRequestHandler):
+class QuietHandler(SimpleHTTPRequestHandler):
     def log_message(self, *args):
         pass
 
 
 @pytest.fixture
 def server(tmp_path):
-    """A folder, and the address where it is served."""
+    """Yield a folder and the address at which a local server serves it."""
     folder = tmp_path / "served"
     folder.mkdir()
-    running = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder))
-    threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
-    yield folder, f"http://127.0.0.1:{running.server_port}"
-    running.shutdown()
-    running.server_close()
+    http_server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=folder))
+    threading.Thread(target=http_server.serve_forever, args=(0.01,), daemon=True).start()
+    yield folder, f"http://127.0.0.1:{http_server.server_port}"
+    http_server.shutdown()
+    http_server.server_close()
 
 
 def md5(content):
     return hashlib.md5(content).hexdigest()
 
 
-def test_a_file_is_the_servers_and_is_not_fetched_twice(server, tmp_path):
+def test_download_saves_file_and_does_not_fetch_it_twice(server, tmp_path):
     folder, address = server
     (folder / "a.bin").write_bytes(CONTENT)
     path = tmp_path / "new" / "a.bin"
@@ -47,7 +47,7 @@ def test_a_file_is_the_servers_and_is_not_fetched_twice(server, tmp_path):
     download(f"{address}/a.bin", path, md5=md5(CONTENT))
 
 
-def test_another_file_than_expected_gets_no_name(server, tmp_path):
+def test_checksum_mismatch_raises_and_keeps_existing_file(server, tmp_path):
     folder, address = server
     (folder / "a.bin").write_bytes(CONTENT)
     path = tmp_path / "a.bin"
@@ -58,7 +58,7 @@ def test_another_file_than_expected_gets_no_name(server, tmp_path):
     assert {file.name for file in tmp_path.iterdir()} == {"served", "a.bin"}
 
 
-def test_a_data_set_is_unpacked_into_its_folder(server, tmp_path):
+def test_fetch_unpacks_dataset_and_reports_failed_download(server, tmp_path):
     folder, address = server
     with tarfile.open(folder / "set.tar.gz", "w:gz") as archive:
         member = tarfile.TarInfo("batches/one")

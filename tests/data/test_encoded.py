@@ -1,4 +1,4 @@
-"""Images that are decoded for each batch: pixels, order, damaged files, and continued runs."""
+"""Tests of images that are decoded for each batch: pixels, order, damaged files and resumed runs."""
 
 import errno
 import io
@@ -41,7 +41,7 @@ SIDE = 24
 
 
 def picture(seed, size=(100, 76)):
-    """A smooth picture, whose pixels hardly depend on the way in which it is reduced."""
+    """Return a smooth image, whose pixels hardly depend on how it is reduced."""
     colours = np.random.default_rng(seed).integers(0, 256, (3, 4, 3), dtype=np.uint8)
     return Image.fromarray(colours).resize(size, Image.Resampling.BICUBIC)
 
@@ -64,7 +64,7 @@ def photos(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tars(photos, tmp_path_factory):
-    """The same images in three tar files, with the labels in three ways."""
+    """Folders of three tar files with the same images, one folder for each way of storing the labels."""
     roots = {}
     names = sorted(path.relative_to(photos / "train") for path in (photos / "train").rglob("*.jpg"))
     for kind in ("cls", "json", "folder"):
@@ -77,8 +77,8 @@ def tars(photos, tmp_path_factory):
                     if kind != "folder":
                         members[kind] = name.parent.name.encode() if kind == "cls" else label
                     for suffix, content in members.items():
-                        place = f"./{name.parent}" if kind == "folder" else "x"
-                        member = tarfile.TarInfo(f"{place}/{name.stem}.{suffix}")
+                        directory = f"./{name.parent}" if kind == "folder" else "x"
+                        member = tarfile.TarInfo(f"{directory}/{name.stem}.{suffix}")
                         member.size = len(content)
                         tar.addfile(member, io.BytesIO(content))
     return roots
@@ -104,13 +104,14 @@ def equal(first, second):
 
 
 @pytest.mark.parametrize("size", [(100, 76), (76, 100), (75, 101), (24, 24), (10, 12), (400, 25)])
-def test_a_reduced_jpeg_is_nearly_the_square(size):
+def test_reduced_jpeg_is_close_to_exact_square(size):
     content = encoded(picture(5, size), quality=95)
     exact = torch.from_numpy(square(open_image(content), SIDE)).int()
     reduced = reduced_square(content, SIDE)
     assert reduced.dtype == torch.uint8
     assert reduced.shape == (3, SIDE, SIDE)
-    assert (reduced.int() - exact).abs().float().mean() < 8  # half a pixel of the reduced image
+    # The crop at whole pixels may be off by half a pixel of the reduced image.
+    assert (reduced.int() - exact).abs().float().mean() < 8
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
@@ -122,12 +123,12 @@ def test_jpegs_of_other_modes_are_decoded_to_rgb(mode):
 
 @pytest.mark.parametrize("place", ["first", "after other headers", "XMP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_jpeg_is_turned_upright(orientation, place):
+def test_jpeg_is_rotated_according_to_its_orientation(orientation, place):
     exif = Image.Exif()
     exif[0x0112] = orientation
     xmp = f'<x:xmpmeta tiff:Orientation="{orientation}"/>'.encode()
-    where = {"xmp": xmp} if place == "XMP" else {"exif": exif.tobytes()}
-    content = encoded(picture(2), quality=95, **where)
+    metadata = {"xmp": xmp} if place == "XMP" else {"exif": exif.tobytes()}
+    content = encoded(picture(2), quality=95, **metadata)
     if place == "after other headers":
         content = content[:2] + 2 * (b"\xff\xef\xff\xff" + bytes(2**16 - 3)) + content[2:]
     upright = ImageOps.exif_transpose(open_image(content))
@@ -142,13 +143,13 @@ def test_other_formats_are_decoded_exactly(kind):
     assert torch.equal(reduced_square(content, SIDE), exact)
 
 
-def test_a_truncated_jpeg_is_refused():
+def test_truncated_jpeg_raises_os_error():
     content = encoded(picture(4))
     with pytest.raises(OSError, match="truncated"):
         reduced_square(content[: len(content) // 2], SIDE)
 
 
-def test_batches_have_the_rows_and_labels_of_stored_squares(photos):
+def test_streamed_batches_match_batches_of_stored_squares(photos):
     stored = module(photos, stream=False)
     streamed = module(photos, workers=0)
     assert streamed.classes == stored.classes
@@ -161,7 +162,7 @@ def test_batches_have_the_rows_and_labels_of_stored_squares(photos):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_the_number_of_workers_changes_nothing(photos, workers):
+def test_workers_change_neither_batches_nor_random_state(photos, workers):
     state = torch.get_rng_state()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*suggested max number of worker.*")
@@ -169,12 +170,12 @@ def test_the_number_of_workers_changes_nothing(photos, workers):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_pass_continues_in_the_middle(photos):
+def test_epoch_resumes_after_completed_batches(photos):
     equal(batches(module(photos, workers=1), 1, completed=2), batches(module(photos, workers=0), 1)[2:])
 
 
 @pytest.mark.parametrize("kind", ["cls", "json", "folder"])
-def test_shards_have_the_batches_of_files(photos, tars, kind):
+def test_shards_give_the_same_batches_as_files(photos, tars, kind):
     files, tar = module(photos, workers=0), module(tars[kind], Shards, workers=0)
     assert tar.classes == files.classes
     equal(batches(tar, 1), batches(files, 1))
@@ -182,7 +183,7 @@ def test_shards_have_the_batches_of_files(photos, tars, kind):
     assert tar.fingerprint().digest == module(tars[kind], Shards).fingerprint().digest
 
 
-def test_an_index_of_tars_is_stored_until_they_change(tars, tmp_path, monkeypatch):
+def test_tar_index_is_stored_until_a_tar_file_changes(tars, tmp_path, monkeypatch):
     root, opened = tmp_path / "shards", []
     shutil.copytree(tars["cls"], root, ignore=shutil.ignore_patterns(".ssl_vision_cache"))
     original = tarfile.open
@@ -197,7 +198,7 @@ def test_an_index_of_tars_is_stored_until_they_change(tars, tmp_path, monkeypatc
     assert len(opened) == first + 3
 
 
-def test_integers_are_class_indices_and_minus_one_means_no_label(tmp_path):
+def test_integer_labels_are_class_indices_and_minus_one_is_unlabelled(tmp_path):
     with tarfile.open(tmp_path / "train.tar", "w") as tar:
         for number, label in enumerate((10, 2, -1)):
             for suffix, content in (("jpg", encoded(picture(number))), ("cls", b"%d\n" % label)):
@@ -213,7 +214,7 @@ def test_integers_are_class_indices_and_minus_one_means_no_label(tmp_path):
     ("content", "message"),
     [(b"no tar file", "cannot be read as an uncompressed tar"), (None, r"no files .*train\*\.tar")],
 )
-def test_missing_and_invalid_tar_files_are_refused(tmp_path, content, message):
+def test_missing_or_invalid_tar_files_raise_input_error(tmp_path, content, message):
     if content:
         (tmp_path / "train.tar").write_bytes(content)
     with pytest.raises(InputError, match=message):
@@ -240,7 +241,7 @@ JPEG = encoded(picture(0))
 
 
 @pytest.mark.parametrize("damage", ["half", "header", "last bytes"])
-def test_a_damaged_tar_is_refused_and_not_shortened(tmp_path, damage):
+def test_damaged_tar_raises_input_error(tmp_path, damage):
     path = tmp_path / "train.tar"
     tar_of(path, {f"{number}.jpg": JPEG for number in range(4)})
     content = bytearray(path.read_bytes())
@@ -268,13 +269,13 @@ def test_a_damaged_tar_is_refused_and_not_shortened(tmp_path, damage):
         ({"0.json": b"[" * 100_000}, "recursion"),
     ],
 )
-def test_members_that_cannot_be_used_are_refused(tmp_path, members, message):
+def test_unusable_tar_members_raise_input_error(tmp_path, members, message):
     tar_of(tmp_path / "train.tar", {"0.jpg": JPEG} | members)
     with pytest.raises(InputError, match=message):
         module(tmp_path, Shards).split("train")
 
 
-def test_images_with_a_second_dot_are_left_out_with_a_warning(tmp_path):
+def test_tar_images_with_extra_dots_in_name_are_skipped_with_warning(tmp_path):
     tar_of(
         tmp_path / "train.tar", dict.fromkeys(["a/0.jpg", "a/1.v2.jpg", "a/2.10.30.png", "a/3.v2.txt"], JPEG)
     )
@@ -291,12 +292,12 @@ def test_images_with_a_second_dot_are_left_out_with_a_warning(tmp_path):
         ({"pixel_range": (10, 0)}, "pixel_range must be"),
     ],
 )
-def test_invalid_options_of_shards_are_refused(tmp_path, options, message):
+def test_invalid_shards_options_raise_input_error(tmp_path, options, message):
     with pytest.raises(InputError, match=message):
         module(tmp_path, Shards, **options).split("train")
 
 
-def test_members_of_any_name_are_read_and_nothing_is_unpacked(tmp_path):
+def test_tar_members_of_any_name_are_read_without_unpacking(tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     names = ["../../up.jpg", "/absolute.jpg", "a\nb/0.jpg", "a\nb/\udcff.jpg", "./b/c/d.jpg", "e.jpg"]
@@ -311,7 +312,7 @@ def test_members_of_any_name_are_read_and_nothing_is_unpacked(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["empty", "gzip", "dangling", "folder"])
-def test_files_other_than_tar_are_refused_in_one_line(tmp_path, kind):
+def test_non_tar_files_raise_one_line_input_error(tmp_path, kind):
     path = tmp_path / "train.tar"
     if kind == "dangling":
         path.symlink_to("nothing")
@@ -328,25 +329,25 @@ def test_files_other_than_tar_are_refused_in_one_line(tmp_path, kind):
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_several_processes_together_have_the_batches_of_one(photos, monkeypatch, world_size):
+def test_joined_batches_of_processes_match_single_process(photos, monkeypatch, world_size):
     def shares(size):
-        data, made = module(photos, batch_size=16 // size), []
+        data, batches_by_rank = module(photos, batch_size=16 // size), []
         for rank in range(size):
             loader = Batches(
                 data.split("pretrain"), batch_size=16 // size, shuffle=True, drop_last=True, seed=3,
                 rank=rank, world_size=size,
             )  # fmt: skip
-            made.append(list(loader))
+            batches_by_rank.append(list(loader))
         return [
-            tuple(map(torch.cat, zip(*(each[:3] for each in parts), strict=True)))
-            for parts in zip(*made, strict=True)
+            tuple(map(torch.cat, zip(*(batch[:3] for batch in parts), strict=True)))
+            for parts in zip(*batches_by_rank, strict=True)
         ]
 
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0})
     equal(shares(world_size), batches(module(photos, workers=0)))
 
 
-def test_names_with_line_breaks_and_other_encodings_are_read(tmp_path):
+def test_file_names_with_line_breaks_and_non_utf8_bytes_are_read(tmp_path):
     for name in ("a\nb/\n.jpg", "\udcff/\udcfe.jpg"):
         path = tmp_path / "train" / name
         path.parent.mkdir(parents=True)
@@ -358,7 +359,7 @@ def test_names_with_line_breaks_and_other_encodings_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("change", ["removed", "folder", "fifo", "unreadable"])
-def test_a_file_that_changes_after_the_listing_is_replaced(tmp_path, change):
+def test_file_that_becomes_unreadable_after_listing_is_replaced(tmp_path, change):
     paths = [tmp_path / "train" / f"{number}.jpg" for number in range(2)]
     paths[0].parent.mkdir()
     for path in paths:
@@ -378,7 +379,7 @@ def test_a_file_that_changes_after_the_listing_is_replaced(tmp_path, change):
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), MemoryError()])
-def test_a_file_that_cannot_be_read_now_is_an_error_and_not_replaced(photos, monkeypatch, error):
+def test_read_errors_raise_input_error_instead_of_replacing_image(photos, monkeypatch, error):
     def fails(self, row):
         raise error
 
@@ -389,7 +390,7 @@ def test_a_file_that_cannot_be_read_now_is_an_error_and_not_replaced(photos, mon
         batches(data)
 
 
-def test_only_some_replacements_of_a_damaged_file_are_tried(tmp_path, monkeypatch):
+def test_number_of_replacements_tried_for_damaged_file_is_limited(tmp_path, monkeypatch):
     tried = []
 
     class Damaged:
@@ -405,7 +406,7 @@ def test_only_some_replacements_of_a_damaged_file_are_tried(tmp_path, monkeypatc
     assert tried == list(range(3, 1004))
 
 
-def test_streamed_images_are_identified_without_decoding_them(photos, tars, tmp_path):
+def test_digest_of_streamed_images_depends_on_rows_size_and_mtime(photos, tars, tmp_path):
     root = Path(shutil.copytree(photos, tmp_path / "root"))
 
     def digest(**options):
@@ -421,15 +422,18 @@ def test_streamed_images_are_identified_without_decoding_them(photos, tars, tmp_
     assert digest_of_images(module(tars["cls"], Shards).split("train")) not in others
 
 
-def test_features_are_those_of_one_process(photos):
+def test_features_do_not_depend_on_worker_processes(photos):
     data, network = module(photos, workers=2), ResNet(width=2)
-    few = module(photos, workers=0).split("train")
-    one, several = (embed(network, images, data.views)["backbone"] for images in (few, data.split("train")))
-    assert torch.equal(one, several)
+    single_process_images = module(photos, workers=0).split("train")
+    expected, features = (
+        embed(network, images, data.views)["backbone"]
+        for images in (single_process_images, data.split("train"))
+    )
+    assert torch.equal(expected, features)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_raw_pixels_are_left_out_if_they_would_be_decoded_again_and_again(photos, capsys, workers):
+def test_raw_pixel_baseline_is_skipped_for_streamed_images(photos, capsys, workers):
     images = module(photos, workers=workers).split("train")
     splits = Splits({"train": images, "test": images}, Views(size=SIDE), data="ImageFolder")
     network = FeatureExtractor(
@@ -451,7 +455,7 @@ def damaged(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_damaged_file_is_replaced_by_the_next_of_its_label(damaged, workers):
+def test_damaged_file_is_replaced_by_next_image_of_its_label(damaged, workers):
     data = module(damaged, workers=workers, batch_size=8)
     with pytest.warns(UserWarning, match=r"6\.jpg cannot be decoded and is replaced by .*a/0\.jpg"):
         (batch,) = batches(data)
@@ -461,28 +465,29 @@ def test_a_damaged_file_is_replaced_by_the_next_of_its_label(damaged, workers):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_strict_stops_at_a_damaged_file_with_one_line(damaged, workers):
+def test_strict_raises_one_line_error_for_damaged_file(damaged, workers):
     with pytest.raises(InputError, match=r"jpg cannot be decoded \(.*\); remove it") as error:
         batches(module(damaged, workers=workers, batch_size=8, strict=True))
     assert "\n" not in str(error.value)
 
 
-def test_a_label_without_any_image_is_an_error(damaged):
+def test_label_with_only_damaged_images_raises_input_error(damaged):
     for path in (damaged / "train" / "a").iterdir():
         path.write_bytes(b"")
     with pytest.raises(InputError, match="cannot be decoded"):
         batches(module(damaged, workers=0, batch_size=8))
 
 
-def test_large_sets_are_streamed_by_default(photos, monkeypatch):
+def test_large_datasets_are_streamed_by_default(photos, monkeypatch):
     size = 70 * 3 * SIDE**2
     for limit, streams in ((size, False), (size - 1, True)):
         monkeypatch.setattr("ssl_vision.data.datasets.folder._ON_DISK", limit)
-        for cache in ("auto", "never"):  # which does not change the pixels, and may differ in a continued run
+        # The option does not change the pixels, and may differ in a resumed run.
+        for cache in ("auto", "never"):
             assert (module(photos, stream=None, cache=cache).split("train").workers > 0) == streams
 
 
-def test_a_change_of_names_or_sizes_changes_the_fingerprint(damaged, tmp_path_factory):
+def test_fingerprint_changes_with_file_names_and_sizes(damaged, tmp_path_factory):
     digests = {module(damaged).fingerprint().digest, module(damaged).fingerprint().digest}
     assert len(digests) == 1
     (damaged / "train" / "a" / "2.jpg").write_bytes(b"longer than before")
@@ -492,7 +497,7 @@ def test_a_change_of_names_or_sizes_changes_the_fingerprint(damaged, tmp_path_fa
     assert len(digests) == 3
 
 
-def test_negative_workers_are_refused(tmp_path):
+def test_negative_workers_raise_input_error(tmp_path):
     for kind in (ImageFolder, Shards):
         with pytest.raises(InputError, match="workers must be 0 or more"):
             kind(root=tmp_path, workers=-1)
@@ -523,7 +528,7 @@ def load_with_a_worker_that_fails(args):
         ("fails", "ValueError: bad pixel (--debug shows where)"),
     ],
 )
-def test_an_error_in_a_worker_is_reported_in_one_line(how, message, capsys):
+def test_worker_errors_are_reported_in_one_line(how, message, capsys):
     assert main([f"{__name__}.load_with_a_worker_that_{how}"]) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -542,7 +547,7 @@ def command(photos, runs, name, *options):
 
 
 @pytest.mark.long
-def test_a_killed_run_continues_to_the_bit_with_another_number_of_workers(photos, tmp_path):
+def test_killed_run_resumes_bitwise_with_other_number_of_workers(photos, tmp_path):
     assert main(command(photos, tmp_path, "whole", "--data.workers=0")) == 0
     arguments = command(photos, tmp_path, "killed", "--data.workers=1")
     process = subprocess.Popen([sys.executable, "-m", "ssl_vision", *arguments], stdout=subprocess.DEVNULL)
@@ -560,7 +565,7 @@ def test_a_killed_run_continues_to_the_bit_with_another_number_of_workers(photos
 
 
 @pytest.mark.long
-def test_a_signal_to_all_processes_of_a_run_saves_it(photos, tmp_path):
+def test_run_is_saved_when_all_its_processes_receive_sigterm(photos, tmp_path):
     arguments = command(photos, tmp_path, "ended", "--data.workers=2", "--trainer.max_epochs=1000")
     process = subprocess.Popen(
         [sys.executable, "-m", "ssl_vision", *arguments],

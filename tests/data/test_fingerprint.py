@@ -1,4 +1,4 @@
-"""A fingerprint tells changed images from images that were only moved, and says which changed."""
+"""Tests of fingerprints, which tell changed images from copied ones and name the changed files."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from ssl_vision.data.loading.fingerprint import changes, digest_of_splits
 def save(path, seed):
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path, format="bmp")  # all of one size
+    Image.fromarray(pixels).save(path, format="bmp")  # all files have the same size
 
 
 @pytest.fixture
@@ -32,51 +32,51 @@ def folder(root, **options):
 
 
 @pytest.fixture
-def read(monkeypatch):
-    """Paths of the files whose content was read, but not to be decoded."""
+def read_paths(monkeypatch):
+    """Paths of the files whose content was read for another reason than decoding."""
     paths, original = [], ImageFolder._content
 
-    def watched(self, path):
+    def recording_content(self, path):
         paths.append(path)
         return original(self, path)
 
-    monkeypatch.setattr(ImageFolder, "_content", watched)
+    monkeypatch.setattr(ImageFolder, "_content", recording_content)
     return paths
 
 
 def decoded(root, **options):
-    """The fingerprint of a run that has decoded its images."""
+    """Return the fingerprint of a data module that has decoded its images."""
     data = folder(root, **options)
     with pytest.warns(UserWarning, match="skipped 1"):
         data.setup("fit")
     return data.fingerprint()
 
 
-def test_unchanged_images_are_recognised_without_reading_them(photos, read):
+def test_unchanged_images_are_recognised_without_reading_them(photos, read_paths):
     before = decoded(photos)
-    read.clear()
+    read_paths.clear()
     assert folder(photos).fingerprint(before.files) == before
-    assert read == []
+    assert read_paths == []
     assert set(before.files) == {*(f"train/{'ab'[n % 2]}/{n}.bmp" for n in range(6)), "train/a/bad.bmp"}
 
 
 @pytest.mark.parametrize("cache", ["never", "always"])
-def test_what_decoding_found_is_what_reading_finds(photos, read, cache):
+def test_fingerprint_is_the_same_from_decoding_and_from_reading(photos, read_paths, cache):
     for _ in range(2):  # the second time from the cache
         before = decoded(photos, cache=cache)
-        assert read == ["train/a/bad.bmp"]
-        read.clear()
+        assert read_paths == ["train/a/bad.bmp"]
+        read_paths.clear()
     assert folder(photos).fingerprint({p: f._replace(size=0) for p, f in before.files.items()}) == before
-    assert len(read) == 7
+    assert len(read_paths) == 7
 
 
-def test_a_copy_with_other_times_is_the_same(photos, tmp_path, read):
+def test_copy_with_other_modification_times_has_same_digest(photos, tmp_path, read_paths):
     before = decoded(photos)
     copy = shutil.copytree(photos, tmp_path / "copy")
     for path in copy.rglob("*.bmp"):
         os.utime(path, ns=(1, 1))
     assert folder(copy).fingerprint(before.files).digest == before.digest
-    assert len(read) == 1 + 7
+    assert len(read_paths) == 1 + 7
 
 
 CHANGES = {
@@ -96,7 +96,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("change", "said"), CHANGES.values(), ids=CHANGES)
-def test_a_change_is_noticed_and_named(photos, change, said):
+def test_changed_files_change_digest_and_are_named(photos, change, said):
     before = decoded(photos)
     change(photos / "train")
     now = folder(photos).fingerprint(before.files)
@@ -105,23 +105,23 @@ def test_a_change_is_noticed_and_named(photos, change, said):
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_files_that_are_not_trained_on_do_not_count(photos, known):
+def test_digest_depends_only_on_files_of_the_splits_in_use(photos, known):
     before = decoded(photos)
     (photos / "train" / "a" / "bad.bmp").unlink()
     save(photos / "test" / "a" / "9.bmp", 10)
     (photos / "train" / "notes.txt").write_text("no image")
     assert folder(photos).fingerprint(before.files if known else None).digest == before.digest
-    assert decoded_test(photos) != decoded_test(photos, 11)
+    assert digest_with_test_validation(photos) != digest_with_test_validation(photos, 11)
 
 
-def decoded_test(root, seed=None):
-    """The digest of a run whose queries are the test split, once its image is another."""
+def digest_with_test_validation(root, seed=None):
+    """Return the digest with the test split as queries. A seed replaces the image of that split first."""
     if seed is not None:
         save(root / "test" / "a" / "9.bmp", seed)
     return folder(root, val="test").fingerprint().digest
 
 
-def test_the_fingerprint_of_a_built_in_set_follows_labels_and_pixels():
+def test_fingerprint_of_built_in_dataset_depends_on_labels_and_pixels():
     digits = Digits().split("train")
     digest = digest_of_splits({"train": digits})
     assert Digits().fingerprint().digest == Digits(batch_size=8, seed=3).fingerprint().digest
@@ -134,7 +134,7 @@ def test_the_fingerprint_of_a_built_in_set_follows_labels_and_pixels():
     assert Digits(val="test").fingerprint().digest != Digits().fingerprint().digest
 
 
-def test_of_a_large_split_evenly_spaced_images_are_digested(monkeypatch):
+def test_digest_of_large_split_uses_evenly_spaced_images(monkeypatch):
     digits = Digits().split("train")
     monkeypatch.setattr(module, "_SAMPLE", 10 * digits.images[:1].nbytes)
     digest = digest_of_splits({"train": digits})
@@ -147,7 +147,7 @@ def test_of_a_large_split_evenly_spaced_images_are_digested(monkeypatch):
     assert changed == [True, False, True]
 
 
-def test_a_replaced_binary_file_of_stl10_is_noticed(tmp_path):
+def test_replaced_stl10_file_changes_fingerprint(tmp_path):
     root = tmp_path / "stl10_binary"
     root.mkdir()
     for name in ("train_X", "unlabeled_X"):
@@ -161,7 +161,7 @@ def test_a_replaced_binary_file_of_stl10_is_noticed(tmp_path):
 
 
 @pytest.mark.realdata
-def test_cifar10_is_digested_whole(data_root):
+def test_fingerprint_of_cifar10_covers_all_images(data_root):
     data = CIFAR10(root=data_root)
     train = data.split("train")
     assert train.images.nbytes <= module._SAMPLE

@@ -29,7 +29,7 @@ def labelled(tmp_path):
     return tmp_path
 
 
-def test_a_class_is_the_first_subfolder(labelled):
+def test_class_of_image_is_its_first_subfolder(labelled):
     data = folder(labelled)
     train, test = data.split("train"), data.split("test")
     assert train.classes == test.classes == ("ant", "cat")
@@ -39,7 +39,7 @@ def test_a_class_is_the_first_subfolder(labelled):
     assert data.split("pretrain") is train
 
 
-def test_without_a_train_folder_the_root_is_used_but_not_the_test_images(tmp_path):
+def test_root_without_train_folder_is_train_split_except_test_images(tmp_path):
     for name in ("b/1.png", "a/1.png", "test/a/1.png"):
         save(tmp_path / name)
     train = folder(tmp_path).split("train")
@@ -80,12 +80,12 @@ def test_photos_are_turned_upright(tmp_path):
 
 
 def centre(path):
-    """What is stored of the one image in a folder: its middle."""
+    """Return the stored centre pixel of the only image in a folder."""
     return folder(path, image_size=8, strict=True).split("train").images[0, :, 4, 4].tolist()
 
 
 def red(mode, size=(12, 12)):
-    """A picture of (200, 0, 0), as near as the mode comes to it."""
+    """Return an image of the colour closest to (200, 0, 0) that the mode can represent."""
     return Image.new("RGB", size, (200, 0, 0)).convert(mode)
 
 
@@ -94,7 +94,7 @@ def red(mode, size=(12, 12)):
     ("name", "image", "options", "expected"),
     [
         ("rgba.png", red("RGBA"), {}, [200, 0, 0]),
-        ("palette.png", red("P"), {}, [204, 0, 0]),  # the nearest of the web palette
+        ("palette.png", red("P"), {}, [204, 0, 0]),  # the closest colour of the web palette
         ("transparent.png", red("P"), {"transparency": bytes(256)}, [204, 0, 0]),
         ("cmyk.jpg", red("CMYK"), {"quality": 100}, [200, 0, 0]),
         ("grey.png", red("L"), {}, [60, 60, 60]),
@@ -116,14 +116,14 @@ def red(mode, size=(12, 12)):
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value else "",
 )
-def test_pictures_of_every_kind_become_rgb(name, image, options, expected, tmp_path):
+def test_images_of_every_mode_and_format_become_rgb(name, image, options, expected, tmp_path):
     image.save(tmp_path / name, **options)
     assert centre(tmp_path) == pytest.approx(expected, abs=2)
 
 
 @pytest.mark.parametrize("kind", ["png", "tif", "pgm"])
 @pytest.mark.parametrize("value", [0, 255, 256, 0x1234, 0x8000, 0xFFFF])
-def test_of_sixteen_bits_the_upper_eight_are_kept(kind, value, tmp_path):
+def test_16_bit_images_keep_upper_eight_bits(kind, value, tmp_path):
     pixels = np.full((12, 12), value, dtype=np.uint16)
     if kind == "pgm":
         (tmp_path / "x.pgm").write_bytes(b"P5 12 12 65535\n" + pixels.astype(">u2").tobytes())
@@ -132,7 +132,7 @@ def test_of_sixteen_bits_the_upper_eight_are_kept(kind, value, tmp_path):
     assert centre(tmp_path) == [value >> 8] * 3
 
 
-def test_links_are_followed_but_not_around(tmp_path):
+def test_symbolic_links_are_followed_but_not_in_cycles(tmp_path):
     for name in ("root/a/1.png", "root/b/2.png", "elsewhere/3.png"):
         save(tmp_path / name)
     root = tmp_path / "root"
@@ -155,7 +155,7 @@ def test_links_are_followed_but_not_around(tmp_path):
     assert train.labels.tolist() == [0, 0, 1, 1, 2]
 
 
-def test_classes_of_no_image_and_of_one_and_names_of_every_script(tmp_path):
+def test_empty_folders_are_no_classes_and_unicode_names_are_read(tmp_path):
     for name in ("ünï/ä b.png", "图/图.png", "图/ё.png"):
         save(tmp_path / name)
     (tmp_path / "empty").mkdir()
@@ -164,14 +164,14 @@ def test_classes_of_no_image_and_of_one_and_names_of_every_script(tmp_path):
     assert train.labels.tolist() == [0, 1, 1]
 
 
-def test_a_root_in_the_home(tmp_path, monkeypatch):
+def test_tilde_in_root_and_cache_dir_is_expanded(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     save(tmp_path / "images" / "a" / "1.png")
     assert len(folder("~/images", cache="always", cache_dir="~/fast").split("train")) == 1
     assert list((tmp_path / "fast").rglob("*.uint8"))
 
 
-def test_a_corrupt_file_stops_or_is_skipped_with_one_warning(labelled):
+def test_corrupt_files_raise_if_strict_and_are_skipped_otherwise(labelled):
     for name in ("bad1.png", "bad2.jpg"):
         (labelled / "train" / "ant" / name).write_bytes(b"\x89PNG not an image")
     with pytest.raises(InputError, match=r"bad1\.png cannot be decoded .* set strict false") as caught:
@@ -186,13 +186,13 @@ def test_a_corrupt_file_stops_or_is_skipped_with_one_warning(labelled):
     assert train.images[[0, 2, 3], 0, 4, 4].tolist() == [100, 0, 150]
 
 
-def test_nothing_but_corrupt_files_is_refused(tmp_path):
+def test_folder_of_only_corrupt_files_raises_input_error(tmp_path):
     (tmp_path / "bad.png").write_bytes(b"")
     with pytest.raises(InputError, match=r"none of the 1 images .*bad\.png"):
         folder(tmp_path).split("train")
 
 
-def test_wrong_folders_are_refused_by_name(labelled, tmp_path):
+def test_invalid_folders_raise_error_naming_them(labelled, tmp_path):
     (labelled / "empty").mkdir()
     save(labelled / "other" / "dog" / "1.png")
     cases = [
@@ -211,12 +211,12 @@ def test_wrong_folders_are_refused_by_name(labelled, tmp_path):
             data.split(split)
 
 
-def test_the_stored_size_must_be_positive(tmp_path):
+def test_zero_image_size_raises_input_error(tmp_path):
     with pytest.raises(InputError, match="image_size must be 1 or more, not 0"):
         folder(tmp_path, image_size=0)
 
 
-def test_a_file_that_is_larger_than_any_image_is_not_read(labelled):
+def test_oversized_file_is_skipped_with_warning(labelled):
     huge = labelled / "train" / "cat" / "huge.png"
     huge.touch()
     os.truncate(huge, 2**40)

@@ -35,7 +35,7 @@ def values(images):
     return images.images[:, 0, 0, 0].tolist()
 
 
-def test_a_parquet_file_with_names_of_classes(tmp_path):
+def test_parquet_file_has_class_names_and_only_a_train_split(tmp_path):
     data = HuggingFace(path=parquet(tmp_path / "x.parquet", ["dog", None, "cat"]))
     images = data.split("train")
     assert (images.classes, images.labels.tolist(), values(images)) == (("cat", "dog"), [1, -1, 0], [0, 1, 2])
@@ -44,7 +44,7 @@ def test_a_parquet_file_with_names_of_classes(tmp_path):
         data.check("test")
 
 
-def test_a_folder_of_parquet_files_has_its_splits(tmp_path):
+def test_splits_of_parquet_folder_follow_file_names(tmp_path):
     for split, labels in (("train", [2, 0, 1]), ("validation", [1]), ("test", [2, 2])):
         parquet(tmp_path / "set" / f"{split}-00000-of-00001.parquet", labels)
     data = HuggingFace(path=str(tmp_path / "set"))
@@ -54,7 +54,7 @@ def test_a_folder_of_parquet_files_has_its_splits(tmp_path):
     assert data.eval_split == "test"
 
 
-def test_a_folder_of_images_has_its_class_names(tmp_path):
+def test_image_folder_classes_are_its_subfolder_names(tmp_path):
     for split, count in (("train", 3), ("test", 2)):
         for number in range(count):
             path = tmp_path / "set" / split / "ab"[number % 2] / f"{number}.png"
@@ -67,7 +67,7 @@ def test_a_folder_of_images_has_its_class_names(tmp_path):
     assert len(data.split("test")) == 2
 
 
-def test_a_saved_data_set_with_features(tmp_path):
+def test_saved_dataset_uses_its_image_and_class_label_features(tmp_path):
     features = datasets.Features(
         {
             "image": datasets.Image(),
@@ -98,7 +98,7 @@ def test_damaged_images_are_skipped(tmp_path):
         ({}, "has several columns of images among photo, other; choose one with --data.image_column"),
     ],
 )
-def test_columns_and_splits_are_named_in_one_line(tmp_path, options, message):
+def test_unknown_or_ambiguous_columns_and_splits_raise_input_error(tmp_path, options, message):
     path = parquet(tmp_path / "x.parquet", [0, 1], other=[{"bytes": png(9), "path": None}] * 2)
     with pytest.raises(InputError, match=message):
         HuggingFace(path=path, **options).split("train")
@@ -106,7 +106,7 @@ def test_columns_and_splits_are_named_in_one_line(tmp_path, options, message):
     assert (values(chosen), chosen.labels.tolist()) == ([9, 9], [0, 1])
 
 
-def test_a_name_is_not_downloaded_without_being_asked():
+def test_dataset_name_is_not_downloaded_unless_requested():
     with pytest.raises(
         InputError, match=r"nobody/nothing cannot be read .*; download it with --data.download true"
     ):

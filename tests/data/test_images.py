@@ -8,7 +8,7 @@ PIXELS = torch.arange(4 * 3 * 2 * 2).view(4, 3, 2, 2).to(torch.uint8)
 LABELS = torch.tensor([1, -1, 0, 1])
 
 
-def test_select_takes_rows_in_the_order_asked():
+def test_select_returns_rows_in_requested_order():
     images = Images(PIXELS, LABELS, ("a", "b")).select(torch.tensor([3, 0]))
     assert torch.equal(images.images, PIXELS[[3, 0]])
     assert images.labels.tolist() == [1, 1]
@@ -44,10 +44,10 @@ def test_labelled_masks_rows_without_label():
         (PIXELS, LABELS - 1, "-1..1"),
     ],
 )
-def test_a_wrong_shape_dtype_or_label_is_refused(pixels, labels, message):
+def test_invalid_shape_dtype_or_label_raises_input_error(pixels, labels, message):
     with pytest.raises(InputError, match=message):
         Images(pixels, labels, ("a", "b"))
 
 
-def test_batch_has_no_views_unless_given():
+def test_batch_views_default_to_none():
     assert Batch(PIXELS, LABELS, LABELS).views is None

@@ -24,28 +24,28 @@ def tree(tmp_path):
     for number, name in enumerate([*NAMES, "a/notes.txt", ".ssl_vision_cache/c.jpg"]):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(b"x" * number)
-    age(root)
+    backdate_folders(root)
     return root
 
 
-def age(root):
-    """Makes the folders look as if they had last changed long ago."""
+def backdate_folders(root):
+    """Make the folders look as if they last changed long ago."""
     for folder, *_ in os.walk(root):
         os.utime(folder, ns=(1, int(time.time() - 1000) * 10**9))
 
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The folders of images that are read."""
+    """Paths of the image folders that are read. Listings of any size are stored."""
     paths = []
     scandir = os.scandir
 
-    def recorded(path):
+    def recording_scandir(path):
         if Path(path).name not in ("place", ".ssl_vision_cache"):
             paths.append(path)
         return scandir(path)
 
-    monkeypatch.setattr(os, "scandir", recorded)
+    monkeypatch.setattr(os, "scandir", recording_scandir)
     monkeypatch.setattr(module, "_STORED", 1)
     return paths
 
@@ -60,7 +60,7 @@ def test_names_are_packed_and_unpacked():
     assert list(Names.of([])) == []
 
 
-def test_files_are_sorted_by_the_parts_of_their_paths(tree):
+def test_listing_has_sorted_names_sizes_times_and_labels(tree):
     listing = list_images(tree)
     names = sorted(NAMES, key=lambda name: name.split("/"))
     assert list(listing.names) == names
@@ -71,13 +71,13 @@ def test_files_are_sorted_by_the_parts_of_their_paths(tree):
     assert labels == [name.rpartition("/")[0].partition("/")[0] for name in names]
 
 
-def test_a_link_without_a_target_has_no_size(tree):
+def test_dangling_link_has_no_size(tree):
     (tree / "b" / "y.jpg").symlink_to("nothing")
     listing = list_images(tree)
     assert listing.sizes[list(listing.names).index("b/y.jpg")] == -1
 
 
-def test_a_link_to_itself_has_no_size(tree):
+def test_link_to_itself_has_no_size_and_is_not_followed(tree):
     (tree / "b" / "y.jpg").symlink_to("y.jpg")
     (tree / "b" / "z").symlink_to("z")
     listing = list_images(tree)
@@ -85,7 +85,7 @@ def test_a_link_to_itself_has_no_size(tree):
     assert len(listing.names) == len(NAMES) + 1
 
 
-def test_circular_links_are_not_followed_for_ever(tree):
+def test_circular_links_are_followed_once(tree):
     (tree / "a" / "to_b").symlink_to(tree / "b")
     (tree / "b" / "to_a").symlink_to(tree / "a")
     names = list(list_images(tree).names)
@@ -95,7 +95,7 @@ def test_circular_links_are_not_followed_for_ever(tree):
 
 
 def test_folders_may_be_deeper_than_the_recursion_limit(tmp_path):
-    place = os.getcwd()
+    working_directory = os.getcwd()
     try:
         os.chdir(tmp_path)
         for _ in range(1200):
@@ -104,29 +104,29 @@ def test_folders_may_be_deeper_than_the_recursion_limit(tmp_path):
         Path("x.jpg").touch()
         assert list(list_images(tmp_path).names) == ["d/" * 1200 + "x.jpg"]
     finally:
-        os.chdir(place)
+        os.chdir(working_directory)
         subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
 
 
-def test_an_unreadable_folder_is_one_line(tree, monkeypatch):
+def test_unreadable_folder_raises_one_line_input_error(tree, monkeypatch):
     scandir = os.scandir
 
-    def refused(path):
+    def failing_scandir(path):
         if str(path).rstrip("/").endswith("b"):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return scandir(path)
 
-    monkeypatch.setattr(os, "scandir", refused)
+    monkeypatch.setattr(os, "scandir", failing_scandir)
     with pytest.raises(InputError, match=r"^.*a/b/ cannot be read \(Permission denied\)$"):
         list_images(tree)
 
 
-def test_folders_of_one_name_have_separate_listings(tree, tmp_path, reads):
+def test_folders_with_same_name_have_separate_listings(tree, tmp_path, reads):
     place = tmp_path / "place"
     for name in ("a", "z"):
         (tree / name / "train").mkdir()
         (tree / name / "train" / f"{name}.jpg").touch()
-    age(tree)
+    backdate_folders(tree)
     reads.clear()
     for _ in range(2):
         for name in ("a", "z"):
@@ -135,7 +135,7 @@ def test_folders_of_one_name_have_separate_listings(tree, tmp_path, reads):
 
 
 @pytest.mark.parametrize("but", [(), ("z",)])
-def test_a_stored_listing_is_read_without_its_folders(tree, tmp_path, reads, but):
+def test_stored_listing_is_used_without_reading_folders(tree, tmp_path, reads, but):
     options = {"place": tmp_path / "place", "but": [tree / name for name in but]}
     first = list_images(tree, **options)
     assert len(reads) == 7 - len(but)
@@ -176,12 +176,12 @@ def test_a_folder_that_has_just_changed_is_read_again(tree, tmp_path, reads, mon
     assert len(reads) == 2 * first
 
 
-def test_a_stored_listing_inside_the_folder_does_not_change_it(tree, reads):
+def test_listing_stored_inside_image_folder_stays_valid(tree, reads):
     place = tree / ".ssl_vision_cache"
     for path in place.iterdir():
         path.unlink()
     place.rmdir()
-    age(tree)
+    backdate_folders(tree)
     list_images(tree, place=place)
     first = len(reads)
     list_images(tree, place=place)
@@ -189,22 +189,22 @@ def test_a_stored_listing_inside_the_folder_does_not_change_it(tree, reads):
 
 
 @pytest.mark.parametrize("content", [b"", b"no listing", None])
-def test_a_damaged_listing_is_made_again(tree, tmp_path, reads, content):
+def test_damaged_stored_listing_is_rebuilt(tree, tmp_path, reads, content):
     place = tmp_path / "place"
     first = list_images(tree, place=place)
     (file,) = place.iterdir()
     file.write_bytes(file.read_bytes()[:1000] if content is None else content)
     before = len(reads)
     assert list(list_images(tree, place=place).names) == list(first.names)
-    made = len(reads)
-    assert made > before
+    after = len(reads)
+    assert after > before
     list_images(tree, place=place)
-    assert len(reads) == made
+    assert len(reads) == after
 
 
-def test_a_stored_listing_is_used_only_where_images_are_streamed(tree, reads):
+def test_stored_listing_is_used_only_for_streamed_images(tree, reads):
     (tree / "z" / "9.jpg").write_bytes(b"before")
-    age(tree)
+    backdate_folders(tree)
     for _ in range(2):
         listings = {
             stream: ImageFolder(root=tree, stream=stream).listing("train") for stream in (True, False)
@@ -214,7 +214,7 @@ def test_a_stored_listing_is_used_only_where_images_are_streamed(tree, reads):
     assert sizes == {True: len(b"before"), False: len(b"overwritten in place")}
 
 
-def test_a_listing_with_another_byte_anywhere_gives_the_same_files(tree, tmp_path, reads):
+def test_any_corrupted_byte_of_stored_listing_leaves_result_unchanged(tree, tmp_path, reads):
     place = tmp_path / "place"
     first = list_images(tree, place=place)
     (file,) = place.iterdir()
@@ -228,7 +228,7 @@ def test_a_listing_with_another_byte_anywhere_gives_the_same_files(tree, tmp_pat
         assert np.array_equal(again.labels, first.labels)
 
 
-def test_several_writers_leave_one_complete_file(tmp_path):
+def test_concurrent_writers_leave_one_complete_file(tmp_path):
     file = tmp_path / "place" / "x.listing"
     file.parent.mkdir()
     (file.parent / "x.listing.0123abcd.partial").write_bytes(b"of a process that was killed")
@@ -251,15 +251,15 @@ def test_images_are_listed_without_a_writable_cache(tree, tmp_path, reads):
     assert len(list_images(tree, place=tmp_path / "place").names) == len(NAMES)
 
 
-def test_small_folders_are_always_read(tmp_path):
+def test_listing_of_small_folder_is_not_stored(tmp_path):
     (tmp_path / "train").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "train" / "x.png")
-    age(tmp_path)
+    backdate_folders(tmp_path)
     data = ImageFolder(root=tmp_path, stream=True)
     data.split("train")
     assert not (tmp_path / ".ssl_vision_cache").exists()
 
 
-def test_a_folder_without_images_is_refused(tmp_path):
+def test_folder_without_images_raises_input_error(tmp_path):
     with pytest.raises(InputError, match=r"no images in .*: looked for \.bmp"):
         list_images(tmp_path)

@@ -41,13 +41,13 @@ def test_images_without_labels_are_read():
 @pytest.mark.parametrize(
     ("sizes", "side"), [([(12, 12)] * 2, 12), ([(12, 12), (12, 14)], 96), ([(200, 200)] * 2, 96)]
 )
-def test_only_small_squares_of_one_size_keep_it(sizes, side):
+def test_only_small_square_images_of_equal_size_keep_their_size(sizes, side):
     items = [(grey(5, size), 0) for size in sizes]
     assert dataset(items).split("train").shape == (3, side, side)
     assert dataset(items, image_size=7).split("train").shape == (3, 7, 7)
 
 
-def test_splits_are_those_of_the_data_sets():
+def test_splits_come_from_the_given_datasets():
     data = dataset([(grey(1), 1), (grey(2), 0)], test=[(grey(3), 1)])
     assert data.split("test").labels.tolist() == [1]
     assert data.split("test").classes == ("0", "1")
@@ -56,7 +56,7 @@ def test_splits_are_those_of_the_data_sets():
         data.check("val")
 
 
-def test_classes_of_test_must_be_those_of_train():
+def test_test_split_with_other_classes_raises_input_error():
     data = dataset([(grey(1), 0)], test=[(grey(3), 1)])
     with pytest.raises(InputError, match="the classes of list's test split are not those of train"):
         data.split("test")
@@ -71,12 +71,12 @@ def test_classes_of_test_must_be_those_of_train():
         ([(grey(1), "cat")], "list/train/0 has the label 'cat'; labels must be integers"),
     ],
 )
-def test_wrong_items_are_refused_in_one_line(items, message):
+def test_invalid_items_raise_input_error(items, message):
     with pytest.raises(InputError, match=message):
         dataset(items).split("train")
 
 
-def test_the_cache_is_written_again_when_the_images_change(tmp_path):
+def test_cache_is_rewritten_when_images_change(tmp_path):
     options = {"cache": "always", "cache_dir": tmp_path}
     items = [(grey(value), value % 2) for value in range(5)]
     for _ in range(2):
@@ -103,14 +103,14 @@ def test_images_of_any_number_of_channels_are_scaled_to_8_bits(channels):
     for item in (values.int(), values.float(), values.permute(1, 2, 0).numpy().astype(np.uint16)):
         images = dataset([(item, 0), (item, 1)], **options).split("train")
         assert images.shape == (channels, 8, 8)
-        assert (images.images[1].int() - expected.int()).abs().max() <= 1  # float32 resizing
+        assert (images.images[1].int() - expected.int()).abs().max() <= 1  # resizing uses float32
     wide = torch.zeros(channels, 8, 16, dtype=torch.uint8)
-    wide[:, :, 4:12] = 200  # the centre that remains
+    wide[:, :, 4:12] = 200  # the part that centre cropping keeps
     data = dataset([wide, wide], views=views_of(channels), image_size=8, cache="never")
     assert data.split("train").images.unique().tolist() == [200]
 
 
-def test_channels_survive_the_cache(tmp_path):
+def test_cache_preserves_channels(tmp_path):
     values = torch.arange(4 * 64, dtype=torch.uint8).view(4, 8, 8)
     data = dataset([values, values.flip(0)], views=views_of(4), cache="always", cache_dir=tmp_path)
     assert data.split("train").file is not None
@@ -125,7 +125,7 @@ def test_channels_survive_the_cache(tmp_path):
         (grey(1, (8, 8)), views_of(4), "0 is read with 3 channels, but views.mean has 4 numbers"),
     ],
 )
-def test_images_of_other_channels_than_the_views_are_refused(item, views, message):
+def test_unsuitable_channels_or_dtype_raise_input_error(item, views, message):
     with pytest.raises(InputError, match=message):
         dataset([item, item], views=views).split("train")
 
@@ -152,24 +152,24 @@ def test_thirteen_bands_are_trained_evaluated_exported_and_loaded(encoder, tmp_p
     (tmp_path / "thirteen_bands.py").write_text(BANDS.replace("BANDS", "13"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    tiny = [each for each in TINY if encoder == "ResNet" or "encoder" not in each]
+    tiny = [option for option in TINY if encoder == "ResNet" or "encoder" not in option]
     options = [
         "--data=Dataset", "--data.dataset=thirteen_bands.Bands", "--data.pixel_range=[0,8000]",
         f"--data.views.mean={[0.5] * 13}", f"--data.views.std={[0.25] * 13}", "--data.views.size=16",
         "--data.test_share=0.25", "--data.val_share=0.5", *tiny, "--data.batch_size=8", "--name=run",
     ]  # fmt: skip
-    plain = ["--data.views.saturation=0", "--data.views.hue=0", "--data.views.grayscale=0"]
+    no_colour_changes = ["--data.views.saturation=0", "--data.views.hue=0", "--data.views.grayscale=0"]
     network = (
         ["--model.encoder=ResNet"]
         if encoder == "ResNet"
         else ["--model.encoder=Timm", "--model.encoder.name=resnet18"]
     )
     assert main(["fit", *options, *network]) == 2
-    refused = capsys.readouterr().err
-    assert "saturation and views.hue and views.grayscale must be 0 for images with 13 channels" in refused
-    assert main(["fit", *options, *plain, *network]) == 2
+    error = capsys.readouterr().err
+    assert "saturation and views.hue and views.grayscale must be 0 for images with 13 channels" in error
+    assert main(["fit", *options, *no_colour_changes, *network]) == 2
     assert capsys.readouterr().err.strip().endswith("has 3 channels: set --model.encoder.in_channels 13")
-    assert main(["fit", *options, *plain, *network, "--model.encoder.in_channels=13"]) == 0
+    assert main(["fit", *options, *no_colour_changes, *network, "--model.encoder.in_channels=13"]) == 0
     capsys.readouterr()
     with open("runs/run/metrics.csv", newline="") as file:
         losses = [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]

@@ -14,7 +14,7 @@ def file(tmp_path):
     return RowFile(tmp_path / "rows", (50, 3, 5, 5))
 
 
-def test_rows_are_read_as_asked(file):
+def test_read_returns_requested_rows(file):
     rows = torch.tensor([49, 3, 3, 0])
     assert torch.equal(file.read(rows), PIXELS[rows])
     assert torch.equal(file.mapped(), PIXELS)
@@ -29,14 +29,14 @@ def test_rows_of_a_selection_are_read_from_the_file(file, monkeypatch):
     assert even.store.data_ptr() == images.store.data_ptr()
 
 
-def test_it_stays_readable_when_its_name_is_deleted(file):
+def test_row_file_stays_readable_after_deletion(file):
     mapped = file.mapped()
     file.path.unlink()
     assert torch.equal(file.read(torch.arange(50)), PIXELS)
     assert torch.equal(mapped, PIXELS)
 
 
-def test_images_that_are_stored_by_column_are_given_by_row(tmp_path):
+def test_images_stored_by_column_are_returned_by_row(tmp_path):
     pixels = PIXELS[..., :4]
     (tmp_path / "columns").write_bytes(pixels.transpose(2, 3).contiguous().numpy().tobytes())
     file, rows = RowFile(tmp_path / "columns", (50, 3, 5, 4), by_column=True), torch.tensor([7, 0])
@@ -45,7 +45,7 @@ def test_images_that_are_stored_by_column_are_given_by_row(tmp_path):
     assert file.read(rows).is_contiguous()
 
 
-def test_a_file_of_another_size_is_refused(file):
+def test_row_file_of_wrong_size_raises_input_error(file):
     with pytest.raises(InputError, match=r"rows is damaged; delete it"):
         RowFile(file.path, (51, 3, 5, 5))
     with file.path.open("r+b") as writer:

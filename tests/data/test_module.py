@@ -14,7 +14,7 @@ VIEWS = Views(size=6)
 
 
 class Toy(ImageData):
-    """40 train rows, every fourth without label, and 10 test rows; 10 more to pretrain on."""
+    """Data with 40 train rows, every fourth unlabelled, 10 test rows, and 10 more rows for pretraining."""
 
     def __init__(self, labels=None, **options):
         options = {"batch_size": 16, "eval_batch_size": 7, "seed": 3} | options
@@ -35,20 +35,20 @@ class Toy(ImageData):
 
 
 class Recorder(pl.LightningModule):
-    """Keeps the batches that it is given."""
+    """Records the batches that it receives, with their epochs."""
 
     def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(()))
-        self.seen = {"train": [], "bank": [], "queries": []}
+        self.recorded = {"train": [], "bank": [], "queries": []}
 
     def training_step(self, batch, _):
-        self.seen["train"].append((self.current_epoch, batch))
+        self.recorded["train"].append((self.current_epoch, batch))
         return self.weight * 0
 
     def validation_step(self, batch, _, dataloader_idx=0):
         if not self.trainer.sanity_checking:
-            self.seen[("queries", "bank")[dataloader_idx]].append((self.current_epoch, batch))
+            self.recorded[("queries", "bank")[dataloader_idx]].append((self.current_epoch, batch))
 
     def configure_optimizers(self):
         return torch.optim.SGD([self.weight], lr=0.1)
@@ -62,45 +62,48 @@ def fitted(tmp_path):
         accelerator="cpu", max_epochs=2, default_root_dir=tmp_path, enable_model_summary=False, **options
     )
     trainer.fit(model, datamodule=data)
-    return data, model.seen
+    return data, model.recorded
 
 
 def rows(loader):
     return torch.cat([batch.images for batch in loader]).flatten(1).tolist()
 
 
-def test_training_gets_two_views_of_every_pretraining_image(fitted):
-    data, seen = fitted
-    assert [epoch for epoch, _ in seen["train"]] == [0, 0, 0, 1, 1, 1]
-    for epoch, batch in seen["train"]:
+def test_training_batches_have_views_of_pretraining_images(fitted):
+    data, recorded = fitted
+    assert [epoch for epoch, _ in recorded["train"]] == [0, 0, 0, 1, 1, 1]
+    for epoch, batch in recorded["train"]:
         assert torch.equal(batch.images, data.split("pretrain").images[batch.indices])
         assert torch.equal(batch.views, VIEWS(batch.images, batch.indices, seed=3, epoch=epoch))
     for epoch in (0, 1):
-        order = torch.cat([batch.indices for at, batch in seen["train"] if at == epoch])
+        order = torch.cat([batch.indices for batch_epoch, batch in recorded["train"] if batch_epoch == epoch])
         assert len(order.unique()) == len(order) == 48  # of 50, in full batches
-    first, second = (torch.cat([b.indices for at, b in seen["train"] if at == epoch]) for epoch in (0, 1))
+    first, second = (
+        torch.cat([b.indices for batch_epoch, b in recorded["train"] if batch_epoch == epoch])
+        for epoch in (0, 1)
+    )
     assert not torch.equal(first, second)
 
 
-def test_progressive_resizing_makes_smaller_views_in_the_first_epochs_of_training_alone(tmp_path):
+def test_progressive_resizing_applies_only_to_early_training_epochs(tmp_path):
     data, module = Toy(progressive_resizing={1: 6}), Recorder()
     pl.Trainer(
         accelerator="cpu", max_epochs=2, default_root_dir=tmp_path, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False,
     ).fit(module, datamodule=data)  # fmt: skip
-    for epoch, batch in module.seen["train"]:
+    for epoch, batch in module.recorded["train"]:
         views = dataclasses.replace(VIEWS, size=6) if epoch == 0 else VIEWS
         assert torch.equal(batch.views, views(batch.images, batch.indices, seed=3, epoch=epoch))
-    assert {batch.images.shape[-1] for _, batch in module.seen["queries"]} == {VIEWS.size}
+    assert {batch.images.shape[-1] for _, batch in module.recorded["queries"]} == {VIEWS.size}
 
 
 @pytest.mark.parametrize("sizes", [{0: 8}, {3: 0}, {3: 5000}])
-def test_invalid_sizes_of_progressive_resizing_are_refused(sizes):
+def test_invalid_progressive_resizing_raises_input_error(sizes):
     with pytest.raises(InputError, match="progressive_resizing must map numbers of epochs to sides"):
         Toy(progressive_resizing=sizes)
 
 
-def test_views_are_left_to_a_method_that_makes_them_until_the_next_setup(tmp_path):
+def test_views_are_deferred_to_method_until_next_setup(tmp_path):
     class Deferring(Recorder):
         def on_train_start(self):
             self.views = data.defer_views(self.device)
@@ -115,27 +118,27 @@ def test_views_are_left_to_a_method_that_makes_them_until_the_next_setup(tmp_pat
             accelerator="cpu", max_epochs=epochs, limit_val_batches=0, default_root_dir=tmp_path,
             logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
         ).fit(module, datamodule=data)  # fmt: skip
-        seen = module.seen["train"]
-        assert len(seen) == 3 * epochs
-        for epoch, batch in seen:
+        recorded = module.recorded["train"]
+        assert len(recorded) == 3 * epochs
+        for epoch, batch in recorded:
             expected = VIEWS(batch.images, batch.indices, seed=3, epoch=epoch)
             assert torch.equal(batch.views, expected)
 
 
-def test_validation_gets_plain_images_and_the_same_pair_of_query_views_every_epoch(fitted):
-    data, seen = fitted
+def test_validation_has_plain_images_and_same_query_views_every_epoch(fitted):
+    data, recorded = fitted
     queries, bank = data.val_dataloader()
     for name, loader in (("bank", bank), ("queries", queries)):
         plain = VIEWS.plain(loader.data.images)
         for epoch in (0, 1):
-            got = [batch for at, batch in seen[name] if at == epoch]
-            assert torch.equal(torch.cat([batch.images for batch in got]), plain)
-            assert torch.equal(torch.cat([batch.labels for batch in got]), loader.data.labels)
-    assert all(batch.views is None for _, batch in seen["bank"])
+            epoch_batches = [batch for batch_epoch, batch in recorded[name] if batch_epoch == epoch]
+            assert torch.equal(torch.cat([batch.images for batch in epoch_batches]), plain)
+            assert torch.equal(torch.cat([batch.labels for batch in epoch_batches]), loader.data.labels)
+    assert all(batch.views is None for _, batch in recorded["bank"])
     pixels, indices = queries.data.images, torch.arange(len(queries.data))
     expected = VIEWS(pixels, indices, seed=fold(3, Stream.QUERIES), epoch=0)
     for epoch in (0, 1):
-        pairs = [batch.views.chunk(2) for at, batch in seen["queries"] if at == epoch]
+        pairs = [batch.views.chunk(2) for batch_epoch, batch in recorded["queries"] if batch_epoch == epoch]
         assert torch.allclose(torch.cat([first for first, _ in pairs]), expected[: len(indices)], atol=1e-5)
         assert torch.allclose(torch.cat([second for _, second in pairs]), expected[len(indices) :], atol=1e-5)
     assert not torch.allclose(expected, VIEWS(pixels, indices, seed=3, epoch=0), atol=0.1)
@@ -164,22 +167,22 @@ def test_heldout_rows_are_evenly_spaced(share, expected):
 
 
 @pytest.mark.parametrize("val", ["train", "test"])
-def test_without_labels_there_are_queries_and_no_bank(val):
+def test_unlabelled_data_has_queries_but_no_bank(val):
     data = Toy(labels=torch.full((40,), -1), val=val)
     (queries,) = data.val_dataloader()
-    rows = data.split("train").images[9::10] if val == "train" else data.split("test").images
-    assert torch.equal(queries.data.images, rows)
+    expected = data.split("train").images[9::10] if val == "train" else data.split("test").images
+    assert torch.equal(queries.data.images, expected)
     assert len(data.train_dataloader()) == 3
 
 
-def test_too_few_labels_to_hold_any_out_is_refused():
+def test_too_few_labels_for_validation_raise_input_error():
     labels = torch.full((40,), -1)
     labels[:5] = 0
     with pytest.raises(InputError, match=r"val_share 0\.1 leaves 0 queries and 5 labelled bank images"):
         Toy(labels=labels).val_dataloader()
 
 
-def test_loaders_take_the_share_of_their_process():
+def test_joined_batches_of_two_processes_match_single_process():
     shares = []
     for rank in (0, 1):
         data = Toy(batch_size=8)
@@ -200,25 +203,25 @@ def test_loaders_take_the_share_of_their_process():
         ("validate", "train", ["train"]),
     ],
 )
-def test_setup_reads_what_the_stage_needs_once(stage, val, expected):
+def test_setup_reads_only_splits_of_its_stage_once(stage, val, expected):
     data = Toy(val=val)
     data.setup(stage)
     data.setup(stage)
     assert data.reads == expected
 
 
-def test_the_seed_is_torchs_unless_given():
+def test_seed_defaults_to_torch_seed():
     torch.manual_seed(77)
     assert Toy(seed=None).seed == 77
     assert Toy(seed=5).seed == 5
 
 
-def test_classes_are_those_of_train():
+def test_classes_come_from_train_split():
     assert Toy().classes == ("a", "b", "c")
     assert Toy().num_classes == 3
 
 
-def test_printing_reads_nothing():
+def test_str_does_not_read_data():
     data = Toy()
     assert "size=6" in str(data)
     assert not data.reads
@@ -228,13 +231,13 @@ def test_printing_reads_nothing():
     ("name", "value"),
     [("batch_size", 0), ("eval_batch_size", -1), ("val", "valid"), ("val_share", 0.0), ("val_share", 0.6)],
 )
-def test_an_option_out_of_range_is_refused_by_name(name, value):
+def test_option_out_of_range_raises_error_naming_it(name, value):
     with pytest.raises(InputError, match=rf"^{name} must .*{value}$"):
         Toy(**{name: value})
 
 
 @pytest.mark.parametrize(("kind", "default"), [(Digits, Digits().views), (STL10, STL10().views)])
-def test_one_view_option_on_the_command_line_leaves_the_others(kind, default):
+def test_view_options_on_command_line_keep_other_defaults(kind, default):
     arguments = [f"--data={kind.__name__}", "--data.views.size=20", "--data.views.blur=0.5"]
     options = {"subclass_mode_data": True, "run": False, "save_config_callback": None}
     data = LightningCLI(Recorder, ImageData, args=arguments, **options).datamodule
@@ -243,7 +246,7 @@ def test_one_view_option_on_the_command_line_leaves_the_others(kind, default):
 
 
 class NoTest(Toy):
-    """As Toy, without a test split and with pretrain as train."""
+    """Variant of Toy without a test split, whose pretrain split is its train split."""
 
     def has(self, split):
         return split in ("pretrain", "train")
@@ -253,7 +256,7 @@ class NoTest(Toy):
         return super().read(split)
 
 
-def test_test_share_divides_the_labelled_train_images_equally_for_every_seed(caplog):
+def test_test_share_holds_out_same_labelled_images_for_every_seed(caplog):
     caplog.set_level("INFO")
     data, other = NoTest(test_share=0.2, seed=3), NoTest(test_share=0.2, seed=4)
     train, test = data.split("train"), data.split("test")
@@ -274,7 +277,7 @@ def test_test_share_divides_the_labelled_train_images_equally_for_every_seed(cap
     assert "6 of 30 labelled train images are held out as the test split" in caplog.text
 
 
-def test_test_share_is_refused_where_it_is_out_of_range_or_of_no_use():
+def test_invalid_or_unusable_test_share_raises_input_error():
     with pytest.raises(InputError, match=r"test_share must lie in \(0, 0\.5\], not 0\.6"):
         NoTest(test_share=0.6)
     with pytest.raises(InputError, match="Toy has a test split; leave out test_share"):
@@ -283,7 +286,7 @@ def test_test_share_is_refused_where_it_is_out_of_range_or_of_no_use():
         NoTest(labels=torch.full((40,), -1), test_share=0.1).split("test")
 
 
-def test_images_of_other_channels_than_the_views_are_refused():
+def test_channel_mismatch_with_views_raises_input_error():
     data = Toy()
     data.views = Views(mean=(0.5,) * 4, std=(0.5,) * 4, saturation=0, hue=0, grayscale=0)
     with pytest.raises(InputError, match=r"the images have 3 channels, but views\.mean has 4 numbers"):

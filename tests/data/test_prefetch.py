@@ -15,11 +15,11 @@ def test_results_come_in_order(workers, depth, count):
         time.sleep(0.001 * (item % 3))
         return item**2
 
-    made = ahead(make, range(count), workers=workers, depth=depth)
-    assert list(made) == [item**2 for item in range(count)]
+    results = ahead(make, range(count), workers=workers, depth=depth)
+    assert list(results) == [item**2 for item in range(count)]
 
 
-def test_nothing_runs_further_ahead_than_asked():
+def test_prefetch_depth_is_never_exceeded():
     started, taken = [], 0
 
     def make(item):
@@ -31,15 +31,15 @@ def test_nothing_runs_further_ahead_than_asked():
     assert taken == 100
 
 
-def test_the_next_result_is_made_while_one_is_used():
-    made = [threading.Event() for _ in range(3)]
-    results = ahead(lambda item: made[item].set(), range(3))
+def test_next_result_is_computed_while_current_one_is_used():
+    computed = [threading.Event() for _ in range(3)]
+    results = ahead(lambda item: computed[item].set(), range(3))
     next(results)
-    assert made[1].wait(timeout=5)
-    assert not made[2].is_set()
+    assert computed[1].wait(timeout=5)
+    assert not computed[2].is_set()
 
 
-def test_an_error_is_raised_when_its_turn_comes_and_the_threads_end():
+def test_error_is_raised_when_its_result_is_due():
     def make(item):
         return 6 // (3 - item)
 
@@ -49,7 +49,7 @@ def test_an_error_is_raised_when_its_turn_comes_and_the_threads_end():
         next(results)
 
 
-def test_threads_end_with_an_iterator_that_is_given_up():
+def test_closing_iterator_ends_its_threads():
     before = threading.active_count()
     results = ahead(str, range(10), workers=2)
     assert next(results) == "0"

@@ -21,12 +21,12 @@ def splitmix64(state: int, count: int) -> list[int]:
     return [mix((state + n * 0x9E3779B97F4A7C15) % WORD) for n in range(1, count + 1)]
 
 
-def test_the_reference_gives_the_published_values():
+def test_splitmix64_reference_matches_published_values():
     # The first outputs of the public-domain splitmix64.c for the seed 1234567.
     assert splitmix64(1234567, 3) == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
-def test_fold_by_hand():
+def test_fold_matches_splitmix64_reference():
     expected = 0
     for part in (5, -1):
         expected = splitmix64(expected ^ (part % WORD), 1)[0]
@@ -41,14 +41,14 @@ def test_uniforms_equal_arithmetic_on_python_integers(key, index):
     assert drawn.tolist() == [[(word >> 40) / 2**24 for word in words]]
 
 
-def test_fold_is_a_torch_seed_and_depends_on_every_part_and_the_order():
+def test_fold_is_torch_seed_and_depends_on_every_part_and_order():
     folds = [fold(*key) for key in ((0,), (0, 0), (0, 1), (1, 0), (1,), (-1,), (2**64 - 2,))]
     assert len(set(folds)) == len(folds)
     assert all(0 <= value < 2**63 for value in folds)
     assert fold(-1) == fold(2**64 - 1)
 
 
-def test_a_row_depends_on_its_id_alone():
+def test_uniforms_of_row_depend_only_on_its_id():
     ids = torch.arange(1000)
     rows = torch.randperm(1000, generator=torch.Generator().manual_seed(0))[:300]
     drawn = uniforms(ids, key=KEY, count=5)
@@ -56,7 +56,7 @@ def test_a_row_depends_on_its_id_alone():
     assert torch.equal(uniforms(ids, key=KEY, count=2), drawn[:, :2])
 
 
-def test_several_keys_draw_what_each_draws_alone():
+def test_numbers_of_several_keys_match_each_key_alone():
     ids = torch.tensor([5, -1, 2**62])
     drawn = numbers(states(ids, (1, 2), (1, 3)), count=4).view(3, 2, 4)
     for view, key in enumerate(((1, 2), (1, 3))):
@@ -105,7 +105,7 @@ def test_neighbours_are_uncorrelated():
 
 
 @pytest.mark.parametrize("first", [0, 2**31 - 500, 2**40, 2**62, -(2**63)])
-def test_the_numbers_of_the_compiled_form_are_those_of_the_plain_one(first, monkeypatch):
+def test_numbers_under_compilation_match_plain_numbers(first, monkeypatch):
     ids = torch.arange(first, first + 1000)
     starts = states(
         ids, *((seed, 2, epoch, view) for seed in (0, -7, 2**40) for epoch in (0, 999) for view in (0, 1))
@@ -116,7 +116,7 @@ def test_the_numbers_of_the_compiled_form_are_those_of_the_plain_one(first, monk
 
 
 @pytest.mark.long
-def test_compiled_numbers_are_those_of_the_plain_form():
+def test_compiled_numbers_match_eager_numbers():
     compiled = torch.compile(numbers)
     for first in (0, 2**31 - 500, 2**62):
         starts = states(torch.arange(first, first + 1000), (3, 2, 5, 0), (3, 2, 5, 1))

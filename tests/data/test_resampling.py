@@ -10,12 +10,12 @@ OFF = torch.zeros(4, dtype=torch.bool)
 
 
 def dense(taps, source):
-    """(N, T, source) matrices of the same weights."""
+    """Return the weights as dense matrices (N, T, source)."""
     return torch.zeros(*taps.weight.shape[:2], source).scatter_add_(2, taps.pixel, taps.weight)
 
 
 @pytest.mark.parametrize("views", [1, 2])
-def test_separable_is_two_matrix_products(views):
+def test_separable_matches_two_matrix_products(views):
     generator = torch.Generator().manual_seed(1)
 
     def taps(source, size):
@@ -40,14 +40,14 @@ def test_triangle_resizes_an_interval_like_torch(size):
         assert (PIXELS[row, :, 0] @ weights[row].T - expected).abs().max() < 2e-6
 
 
-def test_triangle_weighs_nothing_outside_the_interval():
+def test_triangle_weights_are_zero_outside_interval():
     weights = dense(triangle(torch.tensor([5]), torch.tensor([4]), OFF[:1], source=23, size=8), 23)
     assert weights[:, :, :5].abs().max() == 0
     assert weights[:, :, 9:].abs().max() == 0
     assert torch.allclose(weights.sum(2), torch.ones(1, 8))
 
 
-def test_triangle_reversed_mirrors_the_result():
+def test_reversed_triangle_mirrors_taps():
     start, length = torch.tensor([3]), torch.tensor([9])
     forward = triangle(start, length, OFF[:1], source=23, size=8)
     backward = triangle(start, length, ~OFF[:1], source=23, size=8)
@@ -55,14 +55,14 @@ def test_triangle_reversed_mirrors_the_result():
 
 
 @pytest.mark.parametrize("source", [20, 28, 33, 96])
-def test_enlarging_takes_two_taps_and_shrinking_enough(source):
+def test_triangle_has_two_taps_for_enlarging_and_enough_for_shrinking(source):
     length = torch.arange(1, source + 1)
     for size in (source // 3, source // 2, source - 1, source, source + 5):
         taps = triangle(
             torch.zeros_like(length), length, torch.zeros_like(length).bool(), source=source, size=size
         )
         assert (taps.weight.shape[2] == 2) == (size >= source)
-        # Every pixel within the filter's half-width, whatever it takes to find them.
+        # The expected weights cover every pixel within the half-width of the filter.
         scale = (length / size).double().view(-1, 1, 1)
         centre = scale * (torch.arange(size).view(-1, 1) + 0.5)
         expected = 1 - (torch.arange(source) + 0.5 - centre).abs() / scale.clamp(min=1)

@@ -1,4 +1,4 @@
-"""Training, resuming, evaluating and embedding with every kind of data set, through the command line."""
+"""Tests of training, resuming, evaluating and embedding every kind of dataset on the command line."""
 
 import io
 import json
@@ -103,11 +103,11 @@ def test_a_run_is_trained_resumed_evaluated_and_embedded(source, tmp_path, monke
     assert main(["fit", *args, *online, "--trainer.max_epochs=1"]) == 0
     assert main(["fit", *args, *online, "--trainer.max_epochs=2", "--ckpt_path=last"]) == 0
     assert main(["fit", *args, *online, "--trainer.max_epochs=2", "--name=whole"]) == 0
-    first, second = (
+    resumed, uninterrupted = (
         read_checkpoint(tmp_path / name / "checkpoints" / "last.ckpt") for name in ("r", "whole")
     )
-    for name, weight in first.state.items():
-        assert torch.equal(weight, second.state[name])
+    for name, weight in resumed.state.items():
+        assert torch.equal(weight, uninterrupted.state[name])
     assert len(column(tmp_path / "r" / "metrics.csv", "val/knn_top1")) == 2
     (tmp_path / "p.yaml").write_text("measurements: [knn: {k: 3}]")
     assert main(["evaluate", "r", "--baselines=false", "--protocol=p.yaml", *allowed]) == 0

@@ -1,4 +1,4 @@
-"""Folders named like splits are splits in every layout, and are checked before anything is decoded."""
+"""Tests of folders named like splits: which split they are, and how they are checked before decoding."""
 
 import pytest
 from PIL import Image
@@ -41,21 +41,21 @@ def test_known_names_are_splits_and_never_classes(tmp_path, train, val, test):
 
 
 @pytest.mark.parametrize("name", ["val", "Valid", "VALIDATION", "test", "Testing"])
-def test_without_a_train_folder_other_splits_are_not_trained_on(tmp_path, name):
+def test_root_without_train_folder_excludes_other_splits(tmp_path, name):
     images(tmp_path, "b/1.png", "a/1.png", "a/2.png", f"{name}/a/1.png", f"{name}/b/1.png")
     train = folder(tmp_path).split("train")
     assert train.classes == ("a", "b")
     assert len(train) == 3
 
 
-def test_below_a_split_every_folder_is_a_class(tmp_path):
+def test_every_folder_inside_a_split_is_a_class(tmp_path):
     images(tmp_path, "train/test/1.png", "train/val/1.png", "train/train/1.png")
     data = folder(tmp_path)
     assert data.split("train").classes == ("test", "train", "val")
     assert (data.val_split, data.eval_split) == ("train", "test")
 
 
-def test_options_win_over_known_names(tmp_path):
+def test_options_override_known_folder_names(tmp_path):
     for split in ("train", "val", "test", "first", "second", "third"):
         images(tmp_path / split, f"{split}-class/1.png")
     data = folder(tmp_path, train="first", val_folder="second", test="third")
@@ -63,7 +63,7 @@ def test_options_win_over_known_names(tmp_path):
     assert [data.folder_of(split).name for split in ("train", "val", "test")] == ["first", "second", "third"]
 
 
-def test_the_default_name_wins_and_other_doubts_are_refused(tmp_path):
+def test_default_folder_name_wins_and_other_ambiguities_raise_error(tmp_path):
     images(tmp_path, "train/a/1.png", "val/a/1.png", "Validation/a/1.png", "Test/a/1.png", "testing/a/1.png")
     data = folder(tmp_path)
     assert data.folder_of("val") == tmp_path / "val"
@@ -77,7 +77,7 @@ def sizes(data):
     return [len(loader.data) for loader in data.val_dataloader()]
 
 
-def test_validation_takes_its_queries_from_a_validation_split(tmp_path):
+def test_validation_queries_come_from_validation_split(tmp_path):
     images(tmp_path, *(f"train/{label}/{number:02}.png" for label in "ab" for number in range(10)))
     images(tmp_path, *(f"val/{label}/{number}.png" for label in "ab" for number in range(3)), "val/loose.png")
     assert sizes(folder(tmp_path)) == [6, 20]  # queries with a label, and all of train
@@ -85,42 +85,41 @@ def test_validation_takes_its_queries_from_a_validation_split(tmp_path):
     assert sizes(folder(tmp_path, val="train")) == [2, 18]
 
 
-def test_an_unlabelled_validation_split_is_measured_without_a_bank(tmp_path):
+def test_validation_split_of_unlabelled_train_split_has_no_bank(tmp_path):
     images(tmp_path, *(f"train/{number:02}.png" for number in range(20)), "val/a/1.png", "val/a/2.png")
     data = folder(tmp_path)
     assert sizes(data) == [2]
-    assert not data.split("val").labelled.any()  # classes that train does not have mean nothing
+    assert not data.split("val").labelled.any()  # classes that the train split does not have are ignored
 
 
-def test_a_validation_split_without_labels_names_the_way_out(tmp_path):
+def test_unlabelled_validation_split_error_suggests_train_split(tmp_path):
     images(tmp_path, "train/a/1.png", "train/b/1.png", "val/1.png", "val/2.png")
     with pytest.raises(InputError, match=r"the val split leaves 0 queries .*; --data\.val train uses"):
         folder(tmp_path).val_dataloader()
 
 
-def test_a_missing_split_names_its_option_and_the_folders_there_are(tmp_path):
+def test_missing_split_error_names_option_and_existing_folders(tmp_path):
     images(tmp_path, "train/a/1.png", "holdout/a/1.png")
-    there = r"\(folders: holdout and train\)"
+    existing = r"\(folders: holdout and train\)"
     for split, option, title in (("val", "val_folder", "validation"), ("test", "test", "test")):
-        with pytest.raises(InputError, match=rf"{title} split in .*--data\.{option} FOLDER {there}"):
+        with pytest.raises(InputError, match=rf"{title} split in .*--data\.{option} FOLDER {existing}"):
             folder(tmp_path).split(split)
         with pytest.raises(
-            InputError, match=rf"no folder .*no for the {title} split: .*{option} FOLDER {there}"
+            InputError, match=rf"no folder .*no for the {title} split: .*{option} FOLDER {existing}"
         ):
             folder(tmp_path, **{option: "no"}).split(split)
     with pytest.raises(
-        InputError, match=rf"no folder .*trian for the train split: set it with --data\.train .*{there}"
+        InputError, match=rf"no folder .*trian for the train split: set it with --data\.train .*{existing}"
     ):
         folder(tmp_path, train="trian").split("train")
-    with pytest.raises(
-        InputError, match=r"no folder .*no for the validation split"
-    ):  # never held out in silence
+    # Train images are never held out silently instead.
+    with pytest.raises(InputError, match=r"no folder .*no for the validation split"):
         folder(tmp_path, val_folder="no").setup("fit")
     with pytest.raises(InputError, match="Digits has no val split"):
         Digits(val="val").setup("fit")
 
 
-def test_a_root_with_nothing_but_other_splits_names_the_option(tmp_path):
+def test_root_without_train_images_raises_error_naming_option(tmp_path):
     images(tmp_path, "val/a/1.png", "test/a/1.png")
     with pytest.raises(InputError, match=r"no images in .* outside test and val: .*--data\.train FOLDER"):
         folder(tmp_path).split("train")
@@ -133,17 +132,17 @@ def test_folders_and_classes_are_checked_before_anything_is_decoded(tmp_path, mo
     monkeypatch.setattr(module, "squares", decode)
     images(tmp_path, "train/a/1.png", "val/z/1.png", "test/a/1.png")
     unknown = r"val/z is a class that the train split does not have"
-    for wrong, message in (
+    for options, message in (
         ({}, unknown),
         ({"val": "test", "test": "no"}, "no folder .*no for the test split"),
     ):
         with pytest.raises(InputError, match=message):
-            folder(tmp_path, **wrong).setup("fit")
+            folder(tmp_path, **options).setup("fit")
     with pytest.raises(InputError, match=unknown):
         folder(tmp_path).split("val")
 
 
 @pytest.mark.parametrize(("there", "split"), [(("val", "test"), "test"), (("val",), "val"), ((), "test")])
-def test_evaluation_takes_the_test_split_or_else_the_validation_split(tmp_path, there, split):
+def test_evaluation_uses_test_split_or_else_validation_split(tmp_path, there, split):
     images(tmp_path, "train/a/1.png", *(f"{name}/a/1.png" for name in there))
     assert folder(tmp_path).eval_split == split

@@ -29,12 +29,12 @@ def stored(root, part):
     return (root / "stl10_binary" / f"{part}_X.bin").read_bytes()
 
 
-def test_pixels_are_stored_by_column(root):
+def test_pixels_are_read_from_column_order(root):
     images, content = STL10(root=root).split("test").images, stored(root, "test")
     assert images.shape == (3, 3, SIDE, SIDE)
     for image, channel, row, column in ((0, 0, 0, 1), (1, 2, 5, 7), (2, 1, 95, 3)):
-        place = ((image * 3 + channel) * SIDE + column) * SIDE + row
-        assert images[image, channel, row, column] == content[place]
+        offset = ((image * 3 + channel) * SIDE + column) * SIDE + row
+        assert images[image, channel, row, column] == content[offset]
 
 
 def test_labels_start_at_zero(root):
@@ -44,7 +44,7 @@ def test_labels_start_at_zero(root):
     assert data.classes == tuple(NAMES.split())
 
 
-def test_pretraining_sees_train_and_unlabeled(root):
+def test_pretrain_split_has_train_and_unlabeled_images(root):
     data = STL10(root=root)
     images = data.split("pretrain")
     assert images.labels.tolist() == [0, 9, 1, 1, -1, -1]
@@ -53,7 +53,7 @@ def test_pretraining_sees_train_and_unlabeled(root):
     assert np.array_equal(images.images[4:].numpy(), expected)
 
 
-def test_train_is_kept_once_where_pretraining_was_read_before(root):
+def test_train_split_shares_memory_of_earlier_pretrain_split(root):
     data = STL10(root=root)
     pretrain, train = data.split("pretrain"), data.split("train")
     assert train.store is pretrain.store
@@ -62,13 +62,13 @@ def test_train_is_kept_once_where_pretraining_was_read_before(root):
     assert train.classes == pretrain.classes
 
 
-def test_files_are_read_in_parts(root, monkeypatch):
+def test_reading_in_parts_gives_same_images(root, monkeypatch):
     expected = STL10(root=root).split("pretrain").images
     monkeypatch.setattr("ssl_vision.data.datasets.stl10._PART", 3)
     assert torch.equal(STL10(root=root).split("pretrain").images, expected)
 
 
-def test_a_split_needs_its_own_files_only(root):
+def test_split_needs_only_its_own_files(root):
     for name in ("unlabeled_X.bin", "test_X.bin", "test_y.bin"):
         (root / "stl10_binary" / name).unlink()
     data = STL10(root=root, unlabeled=False)
@@ -87,19 +87,19 @@ def test_a_split_needs_its_own_files_only(root):
         ("train_y.bin", bytes([1, 2, 3, 11]), r"train_y\.bin contains labels outside 1\.\.10"),
     ],
 )
-def test_a_damaged_file_is_named(root, name, content, message):
+def test_damaged_file_raises_error_naming_it(root, name, content, message):
     (root / "stl10_binary" / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         STL10(root=root).split("train")
 
 
-def test_labels_that_do_not_fit_train_are_no_unlabeled_images(root):
+def test_wrong_number_of_train_labels_fails_pretrain_split(root):
     (root / "stl10_binary" / "train_y.bin").write_bytes(bytes([1, 2, 3]))
     with pytest.raises(InputError, match=r"train_y\.bin contains 3 labels for 4 images"):
         STL10(root=root).split("pretrain")
 
 
-def test_a_download_happens_only_where_a_file_is_missing(root, monkeypatch):
+def test_download_happens_only_if_a_required_file_is_missing(root, monkeypatch):
     def fail(*_, **__):
         raise URLError("offline")
 
@@ -113,13 +113,13 @@ def test_a_download_happens_only_where_a_file_is_missing(root, monkeypatch):
 
 
 @pytest.mark.realdata
-def test_official_files(data_root):
+def test_official_files_have_smooth_images_and_ten_classes(data_root):
     data = STL10(root=data_root, unlabeled=False)
     for split in ("train", "test"):
         images = data.split(split)
         assert images.images.shape[1:] == (3, SIDE, SIDE)
         assert images.labels.unique().tolist() == list(range(10))
-    # Photographs are smooth along both axes, and no smoother transposed.
+    # Photographs are smooth along both axes; transposing does not make them smoother.
     pixels = data.split("train").images.float()
     assert (pixels[..., 1:] - pixels[..., :-1]).abs().mean() < 15
     assert (pixels[..., 1:, :] - pixels[..., :-1, :]).abs().mean() < 15

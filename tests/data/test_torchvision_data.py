@@ -24,7 +24,7 @@ def save(path, value, size=(20, 16)):
 
 
 def squares(start, count, side):
-    """Grey squares, uint8 (count, side, side)."""
+    """Return grey squares, uint8 (count, side, side), each one value brighter than the last."""
     return np.arange(start, start + count, dtype=np.uint8)[:, None, None] * np.ones((side, side), np.uint8)
 
 
@@ -74,7 +74,7 @@ def eurosat(root, monkeypatch):
 def food(root, monkeypatch):
     for split, start in (("train", TRAIN), ("test", TEST)):
         names = {"apple_pie": ["apple_pie/1"], "sushi": ["sushi/2", "sushi/3"]}
-        names = {each: [f"{name}{split}" for name in files] for each, files in names.items()}
+        names = {label: [f"{name}{split}" for name in files] for label, files in names.items()}
         folder = root / "food-101"
         for value, name in enumerate([*names["apple_pie"], *names["sushi"]], start=start):
             save(folder / "images" / f"{name}.jpg", value)
@@ -183,7 +183,7 @@ FAKES = {
 
 
 @pytest.mark.parametrize("name", FAKES)
-def test_images_labels_and_splits_are_those_of_the_files(name, tmp_path, monkeypatch):
+def test_images_labels_and_splits_match_files(name, tmp_path, monkeypatch):
     labels = FAKES[name](tmp_path, monkeypatch)
     data = Torchvision(name=name, root=tmp_path)
     assert [split for split in ("train", "val", "test") if data.has(split)] == list(labels)
@@ -197,14 +197,14 @@ def test_images_labels_and_splits_are_those_of_the_files(name, tmp_path, monkeyp
     assert len(data.classes) > max(data.split("train").labels.tolist())
 
 
-def test_every_data_set_of_torchvision_is_read_or_left_out_with_a_reason():
+def test_every_torchvision_dataset_is_either_supported_or_excluded():
     classes = {name for name in datasets.__all__ if inspect.isclass(getattr(datasets, name))}
     assert classes == DATASETS.keys() | EXCLUDED.keys()
     assert not DATASETS.keys() & EXCLUDED.keys()
 
 
 @pytest.mark.parametrize("name", [name for name, splits in DATASETS.items() if splits["train"] is not None])
-def test_the_argument_of_the_split_exists(name):
+def test_split_argument_exists_with_matching_type(name):
     parameters = inspect.signature(getattr(datasets, name)).parameters
     for value in DATASETS[name].values():
         if isinstance(value, dict):
@@ -215,19 +215,19 @@ def test_the_argument_of_the_split_exists(name):
 
 
 @pytest.mark.parametrize("name", [name for name in DATASETS if name not in ("FakeData", "PCAM")])
-def test_missing_files_are_reported_in_one_line(name, tmp_path):
+def test_missing_files_raise_error_naming_dataset_and_root(name, tmp_path):
     with pytest.raises(InputError, match=rf"{name} is missing or damaged at {tmp_path}"):
         Torchvision(name=name, root=tmp_path).split("train")
 
 
 @pytest.mark.long
-def test_the_built_in_data_set_has_the_same_images(data_root):
-    ours, theirs = Torchvision(name="CIFAR10", root=data_root), CIFAR10(root=data_root)
-    assert torch.equal(ours.split("test").images, theirs.split("test").images)
-    assert torch.equal(ours.split("test").labels, theirs.split("test").labels)
+def test_torchvision_cifar10_matches_built_in_cifar10(data_root):
+    torchvision_data, built_in_data = Torchvision(name="CIFAR10", root=data_root), CIFAR10(root=data_root)
+    assert torch.equal(torchvision_data.split("test").images, built_in_data.split("test").images)
+    assert torch.equal(torchvision_data.split("test").labels, built_in_data.split("test").labels)
 
 
-def test_cached_squares_are_those_in_memory_and_follow_the_files(tmp_path, monkeypatch):
+def test_cached_images_match_memory_and_follow_file_changes(tmp_path, monkeypatch):
     food(tmp_path, monkeypatch)
     options = {"name": "Food101", "root": tmp_path, "image_size": 8}
     plain = Torchvision(**options, cache="never").split("train")
@@ -242,7 +242,7 @@ def test_cached_squares_are_those_in_memory_and_follow_the_files(tmp_path, monke
     assert len(list((tmp_path / ".ssl_vision_cache").glob("*.uint8"))) == 1
 
 
-def test_the_cache_of_the_working_directory_is_in_it(tmp_path, monkeypatch):
+def test_cache_of_relative_root_is_in_working_directory(tmp_path, monkeypatch):
     food(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     Torchvision(name="Food101", root=".", image_size=8, cache="always").split("train")
@@ -271,12 +271,12 @@ def test_fake_images_are_always_the_same():
         ({"name": "DTD", "arguments": {"part": 1}}, "torchvision's DTD has no argument part"),
     ],
 )
-def test_wrong_names_are_refused(options, message):
+def test_invalid_dataset_names_and_arguments_raise_input_error(options, message):
     with pytest.raises(InputError, match=message):
         Torchvision(**options)
 
 
-def test_a_missing_split_is_named_with_those_that_exist():
+def test_missing_split_error_lists_existing_splits():
     data = Torchvision(name="EuroSAT")
     with pytest.raises(InputError, match="torchvision's EuroSAT has no test split, only train"):
         data.check("train", data.eval_split)

@@ -34,7 +34,7 @@ def draw(options, count=DRAWS, *, height=200, width=150, **key):
 
 
 def reference(views, image, parameters, row):
-    """The view of one image by torchvision's functions, one after the other."""
+    """Return the view of one image, made by torchvision's functions one after another."""
     p = type(parameters)(*(field[row].tolist() for field in parameters))
     image = image / 255
     if views.degrees:
@@ -66,7 +66,7 @@ def reference(views, image, parameters, row):
     ],
     ids=["crop", "flip", "jitter", "blends", "hue", "grayscale", "blur", "solarize", "all"],
 )
-def test_a_view_is_torchvisions(options, height, width, size):
+def test_views_match_torchvision(options, height, width, size):
     views = Views(size=size, **RAW, **options)
     images = pixels(24, height, width)
     parameters = draw(views, 24, height=height, width=width)
@@ -76,7 +76,7 @@ def test_a_view_is_torchvisions(options, height, width, size):
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 13])
-def test_each_channel_of_a_view_is_torchvisions_view_of_this_channel(channels):
+def test_each_channel_of_a_view_matches_torchvision(channels):
     colours = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.0, "hue": 0.0, "grayscale": 0.0}
     steps = {"jitter": 1.0, "blur": 0.5, "solarize": 0.5, "threshold": 0.0, "degrees": 30.0}
     options = {"size": 16, "mean": (0.4,) * channels, "std": (0.5,) * channels, **colours, **steps}
@@ -95,13 +95,13 @@ def test_each_channel_of_a_view_is_torchvisions_view_of_this_channel(channels):
 
 
 @pytest.mark.parametrize("option", ["saturation", "hue", "grayscale"])
-def test_colours_of_images_without_three_channels_are_refused_by_name(option):
+def test_colour_options_for_four_channels_raise_error_naming_option(option):
     still = {"saturation": 0.0, "hue": 0.0, "grayscale": 0.0}
     with pytest.raises(InputError, match=rf"^views\.{option} must be 0 for images with 4 channels"):
         Views(mean=(0.5,) * 4, std=(0.5,) * 4, **still | {option: 0.1})
 
 
-def test_a_rotated_and_normalised_view_is_torchvisions():
+def test_rotated_and_normalised_views_match_torchvision():
     views = Views(size=16, degrees=30.0, scale=(0.5, 1.0))
     images = pixels(24, 20, 20)
     parameters = draw(views, 24, height=20, width=20)
@@ -110,22 +110,21 @@ def test_a_rotated_and_normalised_view_is_torchvisions():
         assert (rendered[row] - reference(views, image, parameters, row)).abs().max() < 1e-4
 
 
-def test_a_solarized_view_is_torchvisions():
+def test_solarized_views_match_torchvision():
     views = Views(size=16, solarize=0.5, threshold=0.4, **RAW)
     images = pixels(24, 20, 20)
     parameters = draw(views, 24, height=20, width=20)
     rendered = views.render(images, parameters)
     before = parameters._replace(solarize=torch.zeros(24, dtype=torch.bool))
     for row, image in enumerate(images):
-        clear = (
-            reference(views, image, before, row) - 0.4
-        ).abs() > 2e-6  # which side is not rounding's choice
+        # Compare only pixels that rounding cannot move to the other side of the threshold.
+        clear = (reference(views, image, before, row) - 0.4).abs() > 2e-6
         assert clear.float().mean() > 0.99
         assert ((rendered[row] - reference(views, image, parameters, row)).abs() * clear).max() < 2e-6
 
 
 @pytest.mark.parametrize(("size", "kernel"), [(16, 3), (32, 3), (64, 7), (96, 9), (224, 23)])
-def test_the_blur_covers_a_tenth_of_the_view(size, kernel):
+def test_blur_kernel_covers_a_tenth_of_the_view(size, kernel):
     assert Views(size=size).kernel == kernel
 
 
@@ -139,16 +138,16 @@ def test_the_blur_covers_a_tenth_of_the_view(size, kernel):
         (8, 8, (0.08, 1.0), (3 / 4, 4 / 3)),
     ],
 )
-def test_boxes_are_distributed_like_torchvisions(height, width, scale, ratio):
+def test_crop_boxes_are_distributed_as_in_torchvision(height, width, scale, ratio):
     views = Views(scale=scale, ratio=ratio)
     p = draw(views, height=height, width=width)
     torch.manual_seed(0)
     image = torch.empty(3, height, width)
-    boxes = [RandomResizedCrop.get_params(image, list(scale), list(ratio)) for _ in range(DRAWS)]
-    ours = torch.stack((p.top, p.left, p.height, p.width), dim=1).double().numpy()
-    theirs = measures(np.array(boxes, float), height, width)
-    for name, values in measures(ours, height, width).items():
-        assert stats.ks_2samp(values, theirs[name]).pvalue > 1e-3, name
+    torchvision_boxes = [RandomResizedCrop.get_params(image, list(scale), list(ratio)) for _ in range(DRAWS)]
+    drawn_boxes = torch.stack((p.top, p.left, p.height, p.width), dim=1).double().numpy()
+    expected = measures(np.array(torchvision_boxes, float), height, width)
+    for name, values in measures(drawn_boxes, height, width).items():
+        assert stats.ks_2samp(values, expected[name]).pvalue > 1e-3, name
     assert (p.top >= 0).all()
     assert (p.left >= 0).all()
     assert (p.top + p.height <= height).all()
@@ -166,21 +165,21 @@ def measures(boxes, height, width):
 
 
 @pytest.mark.parametrize(("height", "width", "ratio"), [(40, 80, (0.5, 0.7)), (80, 40, (1.5, 3.0))])
-def test_where_no_box_fits_the_crop_is_torchvisions_central_one(height, width, ratio):
+def test_crop_without_fitting_box_is_torchvision_centre_crop(height, width, ratio):
     p = draw(Views(scale=(1.0, 1.0), ratio=ratio), 50, height=height, width=width)
     box = RandomResizedCrop.get_params(torch.empty(3, height, width), [1.0, 1.0], list(ratio))
     assert {tuple(row) for row in zip(*(field.tolist() for field in p[:4]), strict=True)} == {box}
 
 
-def test_factors_and_orders_are_distributed_like_torchvisions():
+def test_jitter_factors_and_orders_are_distributed_as_in_torchvision():
     views = Views(brightness=0.4, contrast=1.5, saturation=0.2, hue=0.1)
     p = draw(views)
     torch.manual_seed(0)
     jitter = ColorJitter(0.4, 1.5, 0.2, 0.1)
     ranges = (jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue)
-    theirs = [jitter.get_params(*ranges) for _ in range(DRAWS)]
+    torchvision_draws = [jitter.get_params(*ranges) for _ in range(DRAWS)]
     for operation in range(4):
-        factors = [drawn[operation + 1] for drawn in theirs]
+        factors = [drawn[operation + 1] for drawn in torchvision_draws]
         assert stats.ks_2samp(p.factors[:, operation].numpy(), factors).pvalue > 1e-3
     assert torch.equal(p.order.sort(dim=1).values, torch.arange(4).expand(DRAWS, 4))
     _, counts = p.order.unique(dim=0, return_counts=True)
@@ -188,7 +187,7 @@ def test_factors_and_orders_are_distributed_like_torchvisions():
     assert stats.chisquare(counts.numpy()).pvalue > 1e-3
 
 
-def test_rates_angles_and_sigmas_are_as_asked():
+def test_rates_angles_and_sigmas_follow_options():
     rates = {"hflip": 0.3, "jitter": 0.8, "grayscale": 0.2, "blur": 0.6, "solarize": 0.1}
     p = draw(Views(degrees=20.0, sigma=(0.5, 1.5), **rates))
     drawn = p._asdict() | {"hflip": p.flip}
@@ -198,7 +197,7 @@ def test_rates_angles_and_sigmas_are_as_asked():
     assert stats.kstest(p.sigma.numpy(), stats.uniform(0.5, 1.0).cdf).pvalue > 1e-3
 
 
-def test_parameters_are_independent_of_each_other_and_of_the_other_view():
+def test_parameters_are_uncorrelated_within_and_between_views():
     views = Views(degrees=9.0, blur=0.5, solarize=0.5)
     columns = []
     for p in (draw(views), draw(views, views=(1,))):
@@ -206,7 +205,7 @@ def test_parameters_are_independent_of_each_other_and_of_the_other_view():
         columns += [p.solarize]
         columns += [p.order[:, 0] == operation for operation in range(3)]
     correlation = np.corrcoef(torch.stack([column.float() for column in columns]).numpy())
-    for start in (12, 27):  # one order has one first operation
+    for start in (12, 27):  # each order has only one first operation, so these are correlated
         correlation[start : start + 3, start : start + 3] = np.eye(3)
     assert np.abs(correlation - np.eye(len(columns))).max() < 5 / math.sqrt(DRAWS)
 
@@ -221,7 +220,7 @@ def test_a_view_does_not_depend_on_the_rest_of_the_batch():
     assert (some[4:] - both[300 + rows]).abs().max() < 1e-5
 
 
-def test_views_epochs_seeds_and_images_differ():
+def test_views_differ_by_number_epoch_seed_and_image_index():
     views = Views()
     images, indices = pixels(1).expand(8, 3, 32, 32), torch.arange(8)
     first, second = views(images, indices, seed=0, epoch=0).chunk(2)
@@ -245,7 +244,7 @@ def test_plain_resizes_and_normalises_like_torchvision(height, width, size):
     assert (views.plain(images) - expected).abs().max() < 2e-6
 
 
-def test_a_view_without_any_change_is_the_plain_image():
+def test_view_without_augmentation_equals_plain_image():
     views = Views(size=24, scale=(1.0, 1.0), ratio=(1.0, 1.0), **STILL)
     images = pixels(5)
     twice = views(images, torch.arange(5), seed=0, epoch=0)
@@ -253,33 +252,33 @@ def test_a_view_without_any_change_is_the_plain_image():
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_values_never_reach_the_host(device):
+def test_views_never_copy_values_to_host(device):
     views = Views(blur=0.5, degrees=5.0, solarize=0.5)
-    with FakeTensorMode():  # refuses .item(), nonzero(), a mixture of devices and the like
+    with FakeTensorMode():  # rejects .item(), nonzero(), mixed devices and similar calls
         images = torch.empty(4, 3, 40, 40, dtype=torch.uint8, device=device)
-        made = views(images, torch.arange(4, device=device), seed=0, epoch=0)
-    assert made.shape == (8, 3, 32, 32)
-    assert made.device.type == device
+        output = views(images, torch.arange(4, device=device), seed=0, epoch=0)
+    assert output.shape == (8, 3, 32, 32)
+    assert output.device.type == device
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_views_come_in_any_dtype_and_memory_format(dtype, memory_format):
+def test_views_have_requested_dtype_and_memory_format(dtype, memory_format):
     images, indices = pixels(5), torch.arange(5)
     views = Views(size=16)
-    made = views(images, indices, seed=0, epoch=0, dtype=dtype, memory_format=memory_format)
-    assert made.is_contiguous(memory_format=memory_format)
-    assert torch.equal(made, views(images, indices, seed=0, epoch=0).to(dtype))
+    output = views(images, indices, seed=0, epoch=0, dtype=dtype, memory_format=memory_format)
+    assert output.is_contiguous(memory_format=memory_format)
+    assert torch.equal(output, views(images, indices, seed=0, epoch=0).to(dtype))
 
 
-def test_autocast_does_not_reach_the_pixels():
+def test_autocast_does_not_change_views():
     images, indices = pixels(5), torch.arange(5)
     with torch.autocast("cpu", torch.bfloat16):
-        within = Views(blur=0.5)(images, indices, seed=0, epoch=0)
-    assert torch.equal(within, Views(blur=0.5)(images, indices, seed=0, epoch=0))
+        autocast_views = Views(blur=0.5)(images, indices, seed=0, epoch=0)
+    assert torch.equal(autocast_views, Views(blur=0.5)(images, indices, seed=0, epoch=0))
 
 
-def test_both_views_in_one_call_are_those_made_apart():
+def test_views_of_one_call_match_views_rendered_separately():
     views = Views(blur=0.5, solarize=0.1)
     images, indices = pixels(100), torch.arange(100)
     both = views(images, indices, seed=3, epoch=4).chunk(2)
@@ -290,36 +289,38 @@ def test_both_views_in_one_call_are_those_made_apart():
 
 @COMPILER
 @pytest.mark.long
-def test_compiled_views_of_four_channels_are_the_eager_ones():
+def test_compiled_four_channel_views_match_eager_views():
     options = {"size": 16, "mean": (0.4,) * 4, "std": (0.5,) * 4, "saturation": 0.0, "hue": 0.0}
     options |= {"grayscale": 0.0, "blur": 0.5}
     images = torch.cat((pixels(70), pixels(70)[:, :1].flip(0)), dim=1)
     views = (Views(**options, compile=compiled) for compiled in (True, False))
-    made, expected = (each(images, torch.arange(70), seed=1, epoch=0) for each in views)
-    assert (made - expected).abs().max() < 2e-6
+    actual, expected = (make_views(images, torch.arange(70), seed=1, epoch=0) for make_views in views)
+    assert (actual - expected).abs().max() < 2e-6
 
 
 @COMPILER
-def test_compiled_views_are_the_eager_ones_and_compile_once():
+def test_compiled_views_match_eager_views_and_compile_once():
     options = RAW | {"size": 24, "blur": 0.5}
     eager, compiled = Views(**options), Views(compile=True, **options)
     torch._dynamo.reset()
     counters.clear()
-    for count in (128, 70, 1, 64, 300):  # full parts, a last part, less than a part
+    for count in (128, 70, 1, 64, 300):  # full parts, full parts and a rest, less than one part
         images, indices = pixels(count), torch.arange(count)
         for epoch, mode in ((0, torch.enable_grad), (1, torch.no_grad), (2, torch.inference_mode)):
             with mode():
-                made = compiled(images, indices, seed=1, epoch=epoch)
+                actual = compiled(images, indices, seed=1, epoch=epoch)
             expected = eager(images, indices, seed=1, epoch=epoch)
-            assert (made - expected).abs().max() < 2e-6
+            assert (actual - expected).abs().max() < 2e-6
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
-    made = compiled(images, indices, seed=1, epoch=2, dtype=torch.bfloat16, memory_format=torch.channels_last)
-    assert made.is_contiguous(memory_format=torch.channels_last)
-    assert torch.allclose(made.float(), expected, rtol=2**-7, atol=1e-5)
+    actual = compiled(
+        images, indices, seed=1, epoch=2, dtype=torch.bfloat16, memory_format=torch.channels_last
+    )
+    assert actual.is_contiguous(memory_format=torch.channels_last)
+    assert torch.allclose(actual.float(), expected, rtol=2**-7, atol=1e-5)
 
 
-def test_what_a_device_compiles_is_the_eager_function_in_a_graph_for_each_size(monkeypatch):
+def test_device_compilation_matches_eager_with_one_graph_per_shape(monkeypatch):
     compile_ = torch.compile
     monkeypatch.setattr(torch, "compile", functools.partial(compile_, backend="eager", fullgraph=True))
     torch._dynamo.reset()
@@ -327,19 +328,21 @@ def test_what_a_device_compiles_is_the_eager_function_in_a_graph_for_each_size(m
     compiled = CompiledOrEager(Views._make, name="views").compiled
     for size, count in ((16, 64), (16, 17), (12, 64), (16, 64)):
         starts = states(torch.arange(count), (0,), (1,))
-        given = Views(size=size), pixels(count), starts, torch.bfloat16, torch.channels_last
-        assert torch.allclose(compiled(*given).float(), Views._make(*given).float(), rtol=2**-7, atol=1e-5)
+        arguments = Views(size=size), pixels(count), starts, torch.bfloat16, torch.channels_last
+        assert torch.allclose(
+            compiled(*arguments).float(), Views._make(*arguments).float(), rtol=2**-7, atol=1e-5
+        )
     assert counters["stats"]["unique_graphs"] == 3
 
 
 def test_views_are_eager_on_a_cpu_unless_compilation_is_requested(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda *args, **options: pytest.fail("compiled"))
     images, indices = pixels(5), torch.arange(5)
-    given, expected = (views(images, indices, seed=0, epoch=0) for views in (Views(), Views(compile=False)))
-    assert torch.equal(given, expected)
+    actual, expected = (views(images, indices, seed=0, epoch=0) for views in (Views(), Views(compile=False)))
+    assert torch.equal(actual, expected)
 
 
-def test_a_function_that_cannot_be_compiled_runs_eagerly_and_logs_it_once(monkeypatch, caplog):
+def test_failed_compilation_falls_back_to_eager_and_logs_once(monkeypatch, caplog):
     attempts = []
 
     def fail(*args):
@@ -385,13 +388,13 @@ def test_a_function_that_cannot_be_compiled_runs_eagerly_and_logs_it_once(monkey
         ("std", (0.2, 0.2, 0.0)),
     ],
 )
-def test_a_value_out_of_range_is_refused_by_name(field, value):
+def test_value_out_of_range_raises_error_naming_option(field, value):
     with pytest.raises(InputError, match=rf"views\.{field} must") as caught:
         Views(**{field: value})
     assert "\n" not in str(caught.value)
 
 
-def test_a_view_of_one_pixel_cannot_be_blurred():
+def test_blur_of_one_pixel_view_raises_input_error():
     with pytest.raises(InputError, match=r"views\.blur"):
         Views(size=1, blur=0.5)
 
@@ -404,6 +407,6 @@ def test_a_view_of_one_pixel_cannot_be_blurred():
         torch.zeros(3, 8, 8, dtype=torch.uint8),
     ],
 )
-def test_only_uint8_images_with_the_channels_first_are_made_plain(images):
+def test_plain_rejects_images_that_are_not_uint8_channels_first(images):
     with pytest.raises(InputError, match=r"images must be uint8 \(N, 3, H, W\), not torch\."):
         Views(size=8).plain(images)

@@ -1,4 +1,4 @@
-"""The fake device, and the results of a file's cases on it."""
+"""Fixtures for the fake device and for the results of a test file's cases on it."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ LAUNCHES = Path(__file__).with_name("launches.json")
 
 @pytest.fixture(scope="session")
 def libraries(request: pytest.FixtureRequest) -> Path:
-    """The libraries of the fake device; its tests are skipped where they cannot be built."""
+    """Directory of the fake device's libraries; its tests are skipped where they cannot be built."""
     if reason := fake_device.reason_to_skip():
         pytest.skip(reason)
     return fake_device.build(request.config.cache.mkdir("fake_device"))
@@ -22,7 +22,7 @@ def libraries(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="module")
 def results(request: pytest.FixtureRequest, libraries: Path) -> dict[str, Any]:
-    """What the file returns, as a program, for the cases of the selected tests: one process for all."""
+    """Results of the test file, run as a program in one process, for the cases of all selected tests."""
     here = [item for item in request.session.items if item.path == request.path]
     specs = [item.callspec for item in here if hasattr(item, "callspec")]
     cases = dict.fromkeys(str(spec.params["case"]) for spec in specs if "case" in spec.params)
@@ -31,22 +31,22 @@ def results(request: pytest.FixtureRequest, libraries: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def result(results: dict[str, Any], case: str) -> Any:
-    """What the file returns for the case of a test."""
-    found = results[case]
-    assert "error" not in found, found["error"]
-    return found
+    """Result of the test file for the case of one test."""
+    value = results[case]
+    assert "error" not in value, value["error"]
+    return value
 
 
 @pytest.fixture(scope="session")
 def launches() -> Callable[[str, int], bool]:
     """A function that compares the launches of a case with launches.json, recorded with one torch version."""
     record = json.loads(LAUNCHES.read_text())
-    same = torch.__version__.split("+")[0] == record["torch"]
+    same_version = torch.__version__.split("+")[0] == record["torch"]
 
     def within(case: str, count: int) -> bool:
         recorded = record["launches"].get(case)
         assert recorded is not None, f"add {case!r}: {count} to {LAUNCHES.name}"
-        assert not same or count <= recorded, f"{case}: {count} launches, {recorded} recorded"
+        assert not same_version or count <= recorded, f"{case}: {count} launches, {recorded} recorded"
         return True
 
     return within

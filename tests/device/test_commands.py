@@ -1,6 +1,6 @@
-"""Commands and searches on the fake device, whose kernels are computed on the host: as on the CPU.
+"""Tests of commands and searches on the fake device, with kernels computed on the host, against the CPU.
 
-Run as a script, this file is the program.
+Run as a script, this file is the program that runs the cases.
 """
 
 import atexit
@@ -63,7 +63,7 @@ RECORDED: dict[str, tuple[str, float, dict[str, Any]]] = {
 }
 """Optimizers of recorded steps, with learning rates at which losses change visibly, and options of MoCo."""
 VIEWS = dataclasses.replace(Digits().views, compile=False)
-names = itertools.count()
+run_numbers = itertools.count()
 
 
 @functools.cache
@@ -74,21 +74,21 @@ def folder() -> Path:
 
 
 def fit(*options: str, name: str | None = None) -> Path:
-    name = name or f"run{next(names)}"
+    name = name or f"run{next(run_numbers)}"
     start = [f"--runs_dir={folder()}", f"--name={name}", "--seed_everything=3"]
     assert main(["fit", *start, *GPU, *options]) == 0
     return folder() / name
 
 
 def logged(run: Path) -> dict[str, float]:
-    """The last value of each column of a run's metrics.csv."""
+    """Return the last value of each column of a run's metrics.csv."""
     with (run / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     return {name: float(row[name]) for row in rows for name in row if row[name]}
 
 
 def on_cpu() -> dict[str, float]:
-    """What a run on the CPU logs."""
+    """Return what the same run logs on the CPU."""
     return logged(fit("--trainer.accelerator=cpu", SHORT))
 
 
@@ -125,7 +125,7 @@ def validate() -> None:
 
 
 def search(name: str) -> dict[str, Any]:
-    """Neighbours and votes on the device and on the CPU, in more tiles than one."""
+    """Compare neighbours and votes on the device with those on the CPU, over more than one tile."""
     g = torch.Generator().manual_seed(0)
     queries, bank = torch.randn(300, 16, generator=g), torch.randn(70_000, 16, generator=g)
     labels = torch.randint(10, (len(bank),), generator=g)
@@ -135,11 +135,11 @@ def search(name: str) -> dict[str, Any]:
         neighbours = nearest(queries.to(device), bank.to(device), 20, **options)
         return neighbours, vote(neighbours, labels.to(device), num_classes=10, k=20)
 
-    (here, votes), (there, other) = scores("cpu"), scores("cuda")
+    (cpu_neighbours, cpu_votes), (device_neighbours, device_votes) = scores("cpu"), scores("cuda")
     return {
-        "devices": sorted({str(tensor.device) for tensor in (*there, other)}),
-        "neighbours": (here.index == there.index.cpu()).float().mean().item(),
-        "votes": (votes.argmax(dim=1) == other.cpu().argmax(dim=1)).float().mean().item(),
+        "devices": sorted({str(tensor.device) for tensor in (*device_neighbours, device_votes)}),
+        "neighbours": (cpu_neighbours.index == device_neighbours.index.cpu()).float().mean().item(),
+        "votes": (cpu_votes.argmax(dim=1) == device_votes.cpu().argmax(dim=1)).float().mean().item(),
     }
 
 
@@ -170,7 +170,7 @@ def validation() -> dict[str, Any]:
 
 
 def recorded(optimizer: str, lr: float, options: dict[str, Any]) -> dict[str, Any]:
-    """Losses of two epochs and the weights after them: trained eagerly, and as a CUDA graph."""
+    """Train two epochs eagerly and as a CUDA graph; return losses, replays and the weight difference."""
     method: Any = MoCo if options else SimCLR
 
     def trained(cuda_graph: bool) -> tuple[list[float], dict[str, torch.Tensor]]:
@@ -183,7 +183,7 @@ def recorded(optimizer: str, lr: float, options: dict[str, Any]) -> dict[str, An
             cuda_graph=cuda_graph,
             optimizer=OptimizerRule(name=optimizer, lr=lr, schedule="cosine"),
         )
-        losses = Losses()
+        losses = LossRecorder()
         pl.Trainer(
             max_epochs=2, limit_train_batches=4, limit_val_batches=0, accelerator="gpu", devices=1,
             logger=False, enable_checkpointing=False, enable_progress_bar=False, log_every_n_steps=1,
@@ -191,18 +191,18 @@ def recorded(optimizer: str, lr: float, options: dict[str, Any]) -> dict[str, An
         ).fit(model, Digits(batch_size=16, seed=0, views=VIEWS))  # fmt: skip
         return losses.values, model.state_dict()
 
-    eager, weights = trained(False)
+    eager, eager_weights = trained(False)
     device_program.reset()
-    graph, others = trained(True)
+    graph, graph_weights = trained(True)
     differences = [
-        float((device_program.host(others[name]) - device_program.host(value)).abs().max())
-        for name, value in weights.items()
+        float((device_program.host(graph_weights[name]) - device_program.host(value)).abs().max())
+        for name, value in eager_weights.items()
     ]
     replays = device_program.counts()["graph"]
     return {"eager": eager, "graph": graph, "difference": max(differences), "replays": replays}
 
 
-class Losses(pl.Callback):
+class LossRecorder(pl.Callback):
     def __init__(self) -> None:
         self.values = []
 
@@ -214,7 +214,7 @@ COMMANDS = {"resume": resume, "evaluate": evaluate, "embed": embed, "export": ex
 
 
 def run(case: str) -> dict[str, Any]:
-    """What a case gives."""
+    """Return the results of a case."""
     with device_program.ComputedOnHost():
         if case in SEARCHES:
             return search(case)
@@ -235,12 +235,12 @@ LONG = [pytest.param(case, marks=pytest.mark.long) for case in (*FITS, *COMMANDS
 
 
 @pytest.mark.parametrize("case", [QUICK, *LONG])
-def test_a_command_runs_on_a_device(case, result):
+def test_command_runs_on_device(case, result):
     assert all(map(math.isfinite, result.get("logged", {}).values()))
 
 
 @pytest.mark.parametrize("case", [QUICK])
-def test_a_run_logs_what_it_logs_on_the_cpu(case, result):
+def test_device_run_logs_same_values_as_cpu_run(case, result):
     device, cpu = result["logged"], result["cpu"]
     assert device.keys() == cpu.keys()
     assert {"train/loss", "val/knn_top1", "val/rankme"} <= device.keys()
@@ -249,7 +249,7 @@ def test_a_run_logs_what_it_logs_on_the_cpu(case, result):
 
 
 @pytest.mark.parametrize("case", ["validation"])
-def test_a_validation_batch_does_not_wait(case, result):
+def test_validation_batch_does_not_wait_for_device(case, result):
     assert len(result["waits"]) > 2
     assert set(result["waits"]) == {0}, result["places"]
 
@@ -257,15 +257,15 @@ def test_a_validation_batch_does_not_wait(case, result):
 @pytest.mark.parametrize(
     "case", [pytest.param(name, marks=pytest.mark.long) if name != "sgd" else name for name in RECORDED]
 )
-def test_a_recorded_run_is_the_eager_run(case, result):
+def test_cuda_graph_run_matches_eager_run(case, result):
     assert len(set(result["eager"])) == len(result["eager"]) == 8
-    assert result["replays"] == 5  # after three steps that warm up
+    assert result["replays"] == 5  # after three warm-up steps
     assert result["graph"] == pytest.approx(result["eager"], rel=1e-4)
     assert result["difference"] < 1e-4
 
 
 @pytest.mark.parametrize("case", SEARCHES)
-def test_neighbours_on_the_device_are_those_of_the_cpu(case, result):
+def test_device_search_matches_cpu_search(case, result):
     assert result["devices"] == ["cuda:0"]
     assert result["neighbours"] > (0.999 if SEARCHES[case].get("dtype") is None else 0.99)
     assert result["votes"] > 0.99
@@ -273,5 +273,5 @@ def test_neighbours_on_the_device_are_those_of_the_cpu(case, result):
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
-    fused.available = lambda rows: False  # its kernels are Triton's, which nothing computes
+    fused.available = lambda rows: False  # its Triton kernels are not computed on the host
     device_program.main(run)

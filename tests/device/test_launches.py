@@ -1,11 +1,11 @@
-"""The record of kernel launches states a reason for each of its versions."""
+"""Test that launches.json, the record of kernel launches, states a reason for each of its changes."""
 
 import hashlib
 import json
 from pathlib import Path
 
 
-def test_the_record_changes_only_with_a_reason():
+def test_launch_record_gives_reason_for_each_change():
     record = json.loads(Path(__file__).with_name("launches.json").read_text())
     text = json.dumps([record["torch"], record["launches"]], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,5 +1,6 @@
-"""Training steps on the fake device: no host waits, no pageable copies, no more launches than recorded.
+"""Tests of training steps on the fake device.
 
+A step must not wait for the device, copy pageable memory or launch more kernels than recorded.
 Run as a script, this file is the program that trains.
 """
 
@@ -33,26 +34,28 @@ VIEWS = dataclasses.replace(Digits().views, compile=False)
 
 
 def objective(name: str) -> nn.Module:
-    """The objective of a file of configs/objective."""
-    given = yaml.safe_load((CONFIGS / "objective" / f"{name}.yaml").read_text())
+    """Return the objective of a file in configs/objective."""
+    content = yaml.safe_load((CONFIGS / "objective" / f"{name}.yaml").read_text())
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(nn.Module, "objective")
-    config = parser.parse_object({"objective": full(given["model"]["init_args"]["objective"])})
+    config = parser.parse_object({"objective": with_import_paths(content["model"]["init_args"]["objective"])})
     return parser.instantiate_classes(config).objective
 
 
-def full(config: Any) -> Any:
-    """A config with import paths of the classes."""
+def with_import_paths(config: Any) -> Any:
+    """Return a config with the import paths of its classes."""
     if isinstance(config, str):
         return {"class_path": f"ssl_vision.objectives.{config}"}
     if not isinstance(config, dict):
         return config
     path = {"class_path": f"ssl_vision.objectives.{config['class_path']}"} if "class_path" in config else {}
-    return {key: full(value) if isinstance(value, dict) else value for key, value in config.items()} | path
+    return {
+        key: with_import_paths(value) if isinstance(value, dict) else value for key, value in config.items()
+    } | path
 
 
-class Watch(pl.Callback):
-    """Counts one step, from its forward pass to the views of the next one, after the first have warmed up."""
+class StepCounter(pl.Callback):
+    """Counts one step after warm-up, from its forward pass to the views of the next step."""
 
     def __init__(self, step: int) -> None:
         self.step, self.parts, self.places = step, {}, []
@@ -98,7 +101,7 @@ def train(
         optimizer=OptimizerRule(name=optimizer),
         **options,
     )
-    watch, rows = Watch(warm), SimpleNamespace(log_metrics=lambda *args, **kwargs: None)
+    counter, weight_log = StepCounter(warm), SimpleNamespace(log_metrics=lambda *args, **kwargs: None)
     skips = SkipNonFiniteSteps()
     skips.skipped = 1  # so that the number is logged
     with tempfile.TemporaryDirectory() as folder:
@@ -107,7 +110,7 @@ def train(
             accelerator="gpu", devices=1, precision=precision, deterministic=deterministic, logger=False,
             enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
             default_root_dir=folder,
-            callbacks=[watch, ObjectiveStatistics(), WeightHistogram(rows), skips],
+            callbacks=[counter, ObjectiveStatistics(), WeightHistogram(weight_log), skips],
         )  # fmt: skip
         data = Digits(batch_size=BATCH, views=VIEWS if views is None else Views(**views))
         try:
@@ -115,7 +118,7 @@ def train(
         finally:
             torch.use_deterministic_algorithms(False)
             torch.backends.cudnn.deterministic = False
-    return {"places": Counter(watch.places), **watch.parts}
+    return {"places": Counter(counter.places), **counter.parts}
 
 
 OBJECTIVES = sorted(file.stem for file in (CONFIGS / "objective").glob("*.yaml"))
@@ -165,7 +168,7 @@ GRAPHS: dict[str, dict[str, Any]] = {
 
 
 def run(case: str) -> dict[str, Any]:
-    """The counts of a case."""
+    """Return the counts of a case."""
     if case == NO_COMPILER:
         return without_compiler()
     options = dict((CASES | OTHERS | COMPILED | GRAPHS)[case])
@@ -175,12 +178,12 @@ def run(case: str) -> dict[str, Any]:
         negatives = options.pop("negatives")
         options["objective"] = o.RECLAIM(k=10, warmup_epochs=0, negatives=negatives)
     if "method" in options:
-        options |= of_method(options["method"])
+        options |= method_options(options["method"])
     return train(**options)
 
 
 def without_compiler() -> dict[str, Any]:
-    """The counts of a step whose views would be compiled if Triton were there."""
+    """Return the counts of a step whose views would be compiled if Triton were available."""
     compiled_views.cache_clear()
     missing = patch("torch._inductor.scheduler.has_triton", lambda *args: False)
     try:
@@ -190,12 +193,12 @@ def without_compiler() -> dict[str, Any]:
         compiled_views.cache_clear()
 
 
-def of_method(name: str) -> dict[str, Any]:
-    """The method of a file of configs/method and its options."""
-    given = yaml.safe_load((CONFIGS / "method" / f"{name}.yaml").read_text())["model"]
-    options = given["init_args"]
+def method_options(name: str) -> dict[str, Any]:
+    """Return the method of a file in configs/method and its options."""
+    model = yaml.safe_load((CONFIGS / "method" / f"{name}.yaml").read_text())["model"]
+    options = model["init_args"]
     return options | {
-        "method": given["class_path"], "objective": o.InfoNCE(**options["objective"]["init_args"])
+        "method": model["class_path"], "objective": o.InfoNCE(**options["objective"]["init_args"])
     }  # fmt: skip
 
 
@@ -204,7 +207,7 @@ ALL = [*CASES, *(pytest.param(case, marks=pytest.mark.long) for case in LONG)]
 
 
 @pytest.mark.parametrize("case", ALL)
-def test_a_step_neither_waits_nor_launches_more_than_recorded(case, result, launches):
+def test_step_neither_waits_nor_exceeds_recorded_launches(case, result, launches):
     whole = result["whole"]
     assert whole["wait"] == 0, result["places"]
     assert whole["pageable"] == 0
@@ -213,17 +216,17 @@ def test_a_step_neither_waits_nor_launches_more_than_recorded(case, result, laun
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.long) for case in GRAPHS])
-def test_a_recorded_step_is_one_graph(case, result):
+def test_cuda_graph_step_launches_one_graph(case, result):
     update, whole = result["update"], result["whole"]
     assert (update["graph"], whole["graph"], whole["refused"]) == (1, 1, 0)
-    # The momentum network follows after the graph, with one launch or, in torch 2.11, with two.
+    # The momentum network is updated after the graph, with one launch or, in torch 2.11, with two.
     assert (update["launch"] > 0) == ("moco" in case)
     assert whole["launch"] - update["launch"] <= 4
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", ["compiled views"])
-def test_compiled_views_are_few_kernels(case, result):
+def test_compiled_views_take_at_most_40_launches(case, result):
     assert result["whole"]["launch"] - result["update"]["launch"] <= 40
 
 

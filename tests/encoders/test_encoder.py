@@ -1,4 +1,4 @@
-"""The encoder contract: measured widths, and training of encoders that are not ours."""
+"""Tests of the encoder interface: measured widths, and training of encoders from elsewhere."""
 
 import hashlib
 from functools import partial
@@ -21,7 +21,7 @@ from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.folder import derived_name
 from ssl_vision.runs.registry import Run
 
-OTHERS = [option for option in TINY if "encoder" not in option]
+SMALL = [option for option in TINY if "encoder" not in option]
 VIT = partial(Timm, "vit_tiny_patch16_224", img_size=32, depth=4)
 NETWORK = """
 from torch import nn
@@ -53,7 +53,7 @@ def digest(model):
         ),
     ],
 )
-def test_initial_weights_are_those_of_version_0_1(encoder, seed, expected):
+def test_initial_weights_match_version_0_1(encoder, seed, expected):
     """The digests were computed with the options width, depth and stem of SimCLR."""
     assert digest(SimCLR(encoder=encoder, seed=seed)) == expected
 
@@ -61,14 +61,14 @@ def test_initial_weights_are_those_of_version_0_1(encoder, seed, expected):
 @pytest.mark.parametrize(
     ("name", "claimed", "width"), [("mobilenetv4_conv_small", 960, 1280), ("convnext_atto", 320, 320)]
 )
-def test_num_features_is_the_width_of_the_output(name, claimed, width):
+def test_num_features_is_output_width(name, claimed, width):
     encoder = Timm(name)
     assert encoder.network.num_features == claimed
     assert encoder.num_features == width
     assert encoder.eval()(torch.zeros(2, 3, 64, 64)).shape == (2, width)
 
 
-def test_measuring_changes_nothing():
+def test_width_measurement_changes_neither_module_nor_random_state():
     module = nn.Sequential(nn.BatchNorm2d(3), nn.Dropout(), nn.Flatten())
     module[1].eval()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
@@ -81,7 +81,7 @@ def test_measuring_changes_nothing():
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
 
 
-def test_an_encoder_is_not_wrapped_again():
+def test_encoder_is_not_wrapped_twice():
     encoder = ResNet(width=4)
     assert as_encoder(encoder) is encoder
     assert SimCLR(encoder=encoder).backbone is encoder
@@ -104,14 +104,14 @@ def test_an_encoder_is_not_wrapped_again():
         (lambda: Timm("convnext_atto", checkpoint_path="x"), "checkpoint_path is not an option of Timm"),
     ],
 )
-def test_wrong_encoders_are_refused_in_one_line(build, words):
+def test_invalid_encoder_raises_one_line_value_error(build, words):
     with pytest.raises(ValueError, match=words) as error:
         build()
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("encoder", [VIT, partial(Timm, "convnext_atto")], ids=["vit", "convnext"])
-def test_intermediates_belong_to_the_same_features(encoder):
+def test_intermediates_match_forward_and_shallow_features(encoder):
     encoder, images = encoder().eval(), torch.randn(2, 3, 32, 32)
     features, maps = encoder.forward_intermediates(images)
     torch.testing.assert_close(features, encoder(images))
@@ -121,7 +121,7 @@ def test_intermediates_belong_to_the_same_features(encoder):
     assert encoder.shallow_features() == maps[2].shape[1]
 
 
-def test_an_objective_of_feature_maps_needs_an_encoder_that_has_them():
+def test_feature_map_objective_requires_encoder_with_feature_maps():
     objective = RECLAIM(pair="depths")
     with pytest.raises(InputError, match="RECLAIM needs the encoder's feature maps: ModuleEncoder has no"):
         SimCLR(encoder=nn.Flatten, objective=objective)
@@ -154,7 +154,7 @@ def test_an_objective_of_feature_maps_needs_an_encoder_that_has_them():
 def test_any_encoder_trains_evaluates_and_is_exported(options, formats, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_network.py").write_text(NETWORK)
-    common = ["--data=Digits", "--data.views.size=32", "--name=run", *OTHERS, "--trainer.max_epochs=1"]
+    common = ["--data=Digits", "--data.views.size=32", "--name=run", *SMALL, "--trainer.max_epochs=1"]
     assert main(["fit", *common, *options]) == 0
     allow = ["--allow_class=own_network.MyNet"] if "own" in options[0] else []
     measure = ["--protocol=macl", "--baselines=false"]
@@ -169,54 +169,54 @@ def test_any_encoder_trains_evaluates_and_is_exported(options, formats, tmp_path
     assert config["class_path"] in ("ssl_vision.encoders.Timm", "own_network.MyNet")
 
 
-def test_views_of_a_size_that_the_encoder_refuses_are_one_line(tmp_path, capsys):
+def test_unsupported_view_size_is_reported_with_fix(tmp_path, capsys):
     options = ["--model.encoder.name=vit_tiny_patch16_224", "--model.encoder.img_size=32"]
     assert (
-        main(["fit", "--data=Digits", f"--runs_dir={tmp_path}", "--model.encoder=Timm", *options, *OTHERS])
+        main(["fit", "--data=Digits", f"--runs_dir={tmp_path}", "--model.encoder=Timm", *options, *SMALL])
         == 2
     )
     message = capsys.readouterr().err.strip().splitlines()[-1]
     assert "data.views.size 16: Timm cannot encode images (1, 3, 16, 16), Input height (16)" in message
     assert message.endswith("; add --model.encoder.img_size 16")
     resizing = ["--data.views.size=32", "--data.progressive_resizing={1: 16}"]
-    args = ["fit", "--data=Digits", f"--runs_dir={tmp_path}", "--model.encoder=Timm", *options, *OTHERS]
+    args = ["fit", "--data=Digits", f"--runs_dir={tmp_path}", "--model.encoder=Timm", *options, *SMALL]
     assert main([*args, *resizing]) == 2
     assert "data.progressive_resizing to 16: " in capsys.readouterr().err
 
 
-def test_weights_of_timm_are_taken_as_initial_weights(tmp_path):
+def test_timm_checkpoint_loads_as_initial_weights(tmp_path):
     from ssl_vision.runs.initial import start_from
 
-    theirs = VIT().network
-    torch.save({**theirs.state_dict(), "head.weight": torch.zeros(10, 192)}, tmp_path / "vit.pth")
+    timm_network = VIT().network
+    torch.save({**timm_network.state_dict(), "head.weight": torch.zeros(10, 192)}, tmp_path / "vit.pth")
     model = SimCLR(encoder=VIT, seed=3)
     start_from(model, tmp_path / "vit.pth")
-    assert torch.equal(model.backbone.network.patch_embed.proj.weight, theirs.patch_embed.proj.weight)
+    assert torch.equal(model.backbone.network.patch_embed.proj.weight, timm_network.patch_embed.proj.weight)
 
 
 def as_version_0_1(config):
-    """The config as version 0.1 wrote it."""
+    """Return the config in the form that version 0.1 wrote."""
     options = {**config["model"]["init_args"], **config["model"]["init_args"]["encoder"]["init_args"]}
     del options["encoder"], options["in_channels"]  # which version 0.1 did not have
     return {**config, "model": {**config["model"], "init_args": options}}
 
 
-def test_a_run_of_version_0_1_is_read(tiny_run, tmp_path):
+def test_version_0_1_run_is_read_resumed_and_exported(tiny_run, tmp_path):
     config = yaml.safe_load((tiny_run / "config.yaml").read_text())
     name = derived_name(config)
     del config["model"]["init_args"]["encoder"]["init_args"]["in_channels"]
     content = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
-    old = as_version_0_1(yaml.safe_load((tiny_run / "config.yaml").read_text()))
-    assert old["model"]["init_args"]["width"] == 4
-    content["ssl_vision"]["config"] = yaml.safe_dump(old)
+    old_config = as_version_0_1(yaml.safe_load((tiny_run / "config.yaml").read_text()))
+    assert old_config["model"]["init_args"]["width"] == 4
+    content["ssl_vision"]["config"] = yaml.safe_dump(old_config)
     folder = tmp_path / "tiny"
     (folder / "checkpoints").mkdir(parents=True)
     torch.save(content, folder / "checkpoints" / "last.ckpt")
-    (folder / "config.yaml").write_text(yaml.safe_dump(old, sort_keys=False))
+    (folder / "config.yaml").write_text(yaml.safe_dump(old_config, sort_keys=False))
     assert Run(folder).config == config
     assert Run(folder).setting("model.width") == 4
     assert read_checkpoint(folder).config == config
-    assert derived_name(old) == name
+    assert derived_name(old_config) == name
     resume = ["--ckpt_path=last", f"--runs_dir={tmp_path}", "--trainer.max_epochs=3", "--report=false"]
     assert main(["fit", f"--config={folder}/config.yaml", *resume]) == 0
     assert main(["export", str(folder)]) == 0
@@ -224,22 +224,22 @@ def test_a_run_of_version_0_1_is_read(tiny_run, tmp_path):
 
 
 @pytest.mark.parametrize("option", ["width=16", "depth=18", "stem=small"])
-def test_an_old_option_names_the_new_one(option, tmp_path, capsys):
+def test_removed_option_names_its_replacement(option, tmp_path, capsys):
     assert main(["fit", f"--model.{option}", f"--runs_dir={tmp_path}"]) == 2
     message = capsys.readouterr().err.strip()
     assert message.endswith(f"--model.encoder.{option.partition('=')[0]}")
     assert "\n" not in message
 
 
-def test_a_checkpoint_never_makes_an_evaluation_download(tiny_run, monkeypatch):
+def test_untrained_model_does_not_download_pretrained_weights(tiny_run, monkeypatch):
     config = read_checkpoint(tiny_run).config
     options = {"name": "convnext_atto", "pretrained": True}
     config["model"]["init_args"]["encoder"] = {"class_path": "ssl_vision.encoders.Timm", "init_args": options}
-    given = []
+    pretrained_arguments = []
     create = timm.create_model
     monkeypatch.setattr(
         "timm.create_model",
-        lambda name, pretrained, **rest: given.append(pretrained) or create(name, **rest),
+        lambda name, pretrained, **rest: pretrained_arguments.append(pretrained) or create(name, **rest),
     )
     assert isinstance(untrained_model(config).backbone, Encoder)
-    assert given == [False]
+    assert pretrained_arguments == [False]

@@ -1,4 +1,4 @@
-"""The ResNet: torchvision's own at width 64, in any other width, with both stems."""
+"""Tests of the ResNet: agreement with torchvision at width 64, other widths, and both stems."""
 
 import subprocess
 import sys
@@ -22,11 +22,11 @@ for width, count, size in [(4, 16, 96), (8, 16, 96), (12, 9, 96), (8, 39, 16)]:
 """
 
 
-def test_narrow_networks_do_not_end_the_process():
+def test_backward_of_narrow_networks_does_not_crash():
     assert subprocess.run([sys.executable, "-c", BACKWARD], check=False).returncode == 0
 
 
-def test_the_shortcuts_of_narrow_networks_are_strided_convolutions():
+def test_shortcuts_of_narrow_networks_match_strided_convolutions():
     narrow = ResNet(width=4)
     image = torch.randn(2, 4, 7, 9, generator=torch.Generator().manual_seed(0), requires_grad=True)
     convolution = narrow.layer2[0].downsample[0]
@@ -38,25 +38,25 @@ def test_the_shortcuts_of_narrow_networks_are_strided_convolutions():
 
 
 @pytest.mark.parametrize("depth", [18, 34, 50, 101])
-def test_at_width_64_with_the_imagenet_stem_it_is_torchvisions_resnet(depth):
-    theirs = getattr(torchvision.models, f"resnet{depth}")(weights=None)
-    theirs.fc = torch.nn.Identity()
-    ours = ResNet(depth=depth, stem="imagenet")
-    ours.load_state_dict(theirs.state_dict())
-    torch.testing.assert_close(ours.eval()(X), theirs.eval()(X))
+def test_imagenet_stem_at_width_64_matches_torchvision(depth):
+    reference = getattr(torchvision.models, f"resnet{depth}")(weights=None)
+    reference.fc = torch.nn.Identity()
+    network = ResNet(depth=depth, stem="imagenet")
+    network.load_state_dict(reference.state_dict())
+    torch.testing.assert_close(network.eval()(X), reference.eval()(X))
 
 
-def test_the_small_stem_is_the_modified_torchvision_resnet():
-    theirs = torchvision.models.resnet18(weights=None)
-    theirs.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)
-    theirs.maxpool, theirs.fc = torch.nn.Identity(), torch.nn.Identity()
-    ours = ResNet()
-    theirs.load_state_dict(ours.state_dict())
-    torch.testing.assert_close(ours.eval()(X), theirs.eval()(X))
+def test_small_stem_matches_modified_torchvision_resnet():
+    reference = torchvision.models.resnet18(weights=None)
+    reference.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    reference.maxpool, reference.fc = torch.nn.Identity(), torch.nn.Identity()
+    network = ResNet()
+    reference.load_state_dict(network.state_dict())
+    torch.testing.assert_close(network.eval()(X), reference.eval()(X))
 
 
 @pytest.mark.parametrize(("depth", "width", "num_features"), [(18, 4, 32), (18, 64, 512), (50, 8, 256)])
-def test_width_sets_the_feature_num_featuresension(depth, width, num_features):
+def test_depth_and_width_set_num_features(depth, width, num_features):
     backbone = ResNet(depth=depth, width=width)
     assert backbone.num_features == num_features
     assert backbone(X).shape == (2, num_features)
@@ -71,20 +71,20 @@ def test_stems_keep_or_quarter_the_resolution():
 @pytest.mark.parametrize(
     ("options", "word"), [({"depth": 19}, "depth"), ({"width": 0}, "width"), ({"stem": "x"}, "stem")]
 )
-def test_what_does_not_exist_is_refused_by_name(options, word):
+def test_invalid_options_raise_value_error(options, word):
     with pytest.raises(ValueError, match=word):
         ResNet(**options)
 
 
 @pytest.mark.parametrize("depth", [18, 34, 50, 101])
-def test_the_estimate_of_parameters_is_that_of_the_network(depth):
+def test_parameter_estimate_matches_network(depth):
     with torch.device("meta"):
         count = sum(parameter.numel() for parameter in ResNet(depth=depth, width=256).parameters())
     assert resnet._OVER_SQUARED_WIDTH[depth] * 256**2 == pytest.approx(count, rel=5e-3)
 
 
 @pytest.mark.parametrize("width", [700, 10**8, 10**30])
-def test_a_network_that_is_too_large_is_refused_before_it_takes_memory(width):
+def test_oversized_network_raises_value_error_before_allocation(width):
     with pytest.raises(ValueError, match=f"width {width} and depth 18 make .* parameters, over"):
         ResNet(width=width)
 
@@ -92,7 +92,7 @@ def test_a_network_that_is_too_large_is_refused_before_it_takes_memory(width):
 @pytest.mark.parametrize("stem", ["small", "imagenet"])
 def test_in_channels_change_the_first_convolution_only(stem):
     rgb, bands = ResNet(width=4, stem=stem), ResNet(width=4, stem=stem, in_channels=13)
-    shapes = [{name: each.shape for name, each in net.state_dict().items()} for net in (rgb, bands)]
+    shapes = [{name: tensor.shape for name, tensor in net.state_dict().items()} for net in (rgb, bands)]
     assert {name for name in shapes[0] if shapes[0][name] != shapes[1][name]} == {"conv1.weight"}
     assert shapes[1]["conv1.weight"][1] == bands.in_channels == 13
     assert bands(torch.zeros(2, 13, 32, 32)).shape == (2, 32)

@@ -1,4 +1,4 @@
-"""Encoders of timm on CIFAR-10: training, evaluation, export and loading elsewhere."""
+"""Tests of timm encoders: training and export on CIFAR-10, agreement between training modes, image sizes."""
 
 import csv
 import subprocess
@@ -38,7 +38,7 @@ SMALL = [option for option in TINY if "encoder.width" not in option and "batch_s
         for name in MODELS
     ],
 )
-def test_a_model_trains_and_is_exported(name, data_root, tmp_path, monkeypatch, capsys):
+def test_timm_model_trains_and_exports(name, data_root, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     data = ["--data=CIFAR10", f"--data.root={data_root}", "--data.batch_size=16"]
     short = ["--trainer.limit_train_batches=3", "--trainer.limit_val_batches=2", "--trainer.max_epochs=1"]
@@ -65,7 +65,7 @@ SHORT = [
 
 
 def trained(name, data_root, *options):
-    """First loss and weights after three steps in a process of its own, in the current directory."""
+    """Train three steps in a separate process in the current directory; return first loss and weights."""
     encoder = [f"--model.encoder.name={name}", *MODELS[name], f"--data.root={data_root}"]
     command = [sys.executable, "-m", "ssl_vision", "fit", *SMALL, *SHORT, *encoder, *options]
     subprocess.run(command, check=True)
@@ -78,29 +78,29 @@ def trained(name, data_root, *options):
 @pytest.mark.long
 @pytest.mark.realdata
 @pytest.mark.parametrize("name", MODELS)
-def test_two_processes_bfloat16_and_compilation(name, data_root, tmp_path, monkeypatch):
-    """They change rounding only, except where a BatchNorm sees half of the batch.
+def test_two_processes_bfloat16_and_compilation_match_plain_run(name, data_root, tmp_path, monkeypatch):
+    """The training modes change only rounding, except where a BatchNorm sees half of the batch.
 
-    A BatchNorm amplifies rounding in these small maps, so that weights are compared without one only.
+    BatchNorm amplifies rounding in these small feature maps, so weights are compared only without it.
     """
     monkeypatch.chdir(tmp_path)
     options = ["--data.batch_size=16", "--model.head_batch_norm=none", "--model.optimizer.name=sgd"]
-    if "drop_path_rate" in str(MODELS[name]):  # its random numbers depend on the number of processes
+    if "drop_path_rate" in str(MODELS[name]):  # drop path's random numbers depend on the number of processes
         options.append("--model.encoder.dict_kwargs.drop_path_rate=0")
-    loss, one = trained(name, data_root, "--name=one", *options)
-    two = ["--data.batch_size=8", "--trainer.devices=2", "--trainer.strategy=ddp"]
-    others = {
-        "two": trained(name, data_root, "--name=two", *options, *two),
+    loss, plain_state = trained(name, data_root, "--name=one", *options)
+    two_processes = ["--data.batch_size=8", "--trainer.devices=2", "--trainer.strategy=ddp"]
+    variants = {
+        "two": trained(name, data_root, "--name=two", *options, *two_processes),
         "compiled": trained(name, data_root, "--name=compiled", *options, "--model.compile_mode=default"),
         "half": trained(name, data_root, "--name=half", *options, "--trainer.precision=bf16-mixed"),
     }
-    with_batch_norm = any(key.endswith("running_mean") for key in one)
-    for kind, (other_loss, state) in others.items():
+    with_batch_norm = any(key.endswith("running_mean") for key in plain_state)
+    for kind, (other_loss, state) in variants.items():
         assert all(value.isfinite().all() for value in state.values())
         if kind != "two":
             assert other_loss == pytest.approx(loss, rel=0.1 if kind == "half" else 1e-4)
         if kind != "half" and not with_batch_norm:
-            for key, value in one.items():
+            for key, value in plain_state.items():
                 torch.testing.assert_close(state[key], value, rtol=1e-3, atol=1e-5, msg=f"{kind} {key}")
 
 
@@ -113,7 +113,7 @@ def test_two_processes_bfloat16_and_compilation(name, data_root, tmp_path, monke
         ("vit_tiny_patch16_224", 224, {"depth": 2}),
     ],
 )  # fmt: skip
-def test_images_from_32_to_224_pixels(name, size, options):
+def test_models_encode_images_from_32_to_224_pixels(name, size, options):
     encoder = Timm(name, **options).eval()
     with torch.no_grad():
         assert encoder(torch.rand(1, 3, size, size)).shape == (1, encoder.num_features)

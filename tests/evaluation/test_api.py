@@ -1,4 +1,7 @@
-"""Evaluation from Python: any module and any map-style data sets, equal to the command where both apply."""
+"""Tests of ``ssl_vision.evaluate`` with any module and any map-style data sets.
+
+It must equal the command where both apply.
+"""
 
 import json
 
@@ -43,7 +46,7 @@ def digits(split, transform=lambda image: image):
 
 
 @pytest.mark.parametrize("transform", [lambda image: image, pil], ids=["uint8", "PIL"])
-def test_a_method_gives_the_rows_of_the_command(tiny_run, tmp_path, transform):
+def test_evaluate_function_gives_rows_of_command(tiny_run, tmp_path, transform):
     options = ["--cache=false", f"--output={tmp_path / 'rows.json'}"]
     assert main(["evaluate", str(tiny_run), "--protocol=macl", "--protocol=solo", *options]) == 0
     expected = json.loads((tmp_path / "rows.json").read_text())
@@ -54,19 +57,19 @@ def test_a_method_gives_the_rows_of_the_command(tiny_run, tmp_path, transform):
     )  # fmt: skip
     assert model.training
     keys = ("features", "protocol", "layer", "metric", "k", "value")
-    found, wanted = ([tuple(row.get(key) for key in keys) for row in rows] for rows in (
+    function_rows, command_rows = ([tuple(row.get(key) for key in keys) for row in rows] for rows in (
         [row.as_dict() for row in result.rows], expected,
     ))  # fmt: skip
-    ours = {row[:-1]: row[-1] for row in found}
-    theirs = {row[:-1]: row[-1] for row in wanted}
-    both = ours.keys() & theirs.keys()
-    assert ("trained", "macl", "projector", "linear_top1", None) in both
-    assert ("pixels", "macl", "raw", "linear_top1", None) in both
-    assert {key: ours[key] for key in both} == {key: theirs[key] for key in both}
+    function_values = {row[:-1]: row[-1] for row in function_rows}
+    command_values = {row[:-1]: row[-1] for row in command_rows}
+    common = function_values.keys() & command_values.keys()
+    assert ("trained", "macl", "projector", "linear_top1", None) in common
+    assert ("pixels", "macl", "raw", "linear_top1", None) in common
+    assert {key: function_values[key] for key in common} == {key: command_values[key] for key in common}
     assert "trained backbone" in str(result)
 
 
-def test_normalised_tensors_are_encoded_as_they_are():
+def test_normalised_tensors_are_encoded_unchanged():
     torch.manual_seed(0)
     network = torchvision.models.resnet18(num_classes=7).eval()
     images, labels = torch.randn(60, 3, 40, 24), torch.arange(60) % 3
@@ -81,7 +84,7 @@ def test_normalised_tensors_are_encoded_as_they_are():
     assert {row.data for row in result.rows} == {"TensorDataset"}
 
 
-def test_what_needs_views_is_left_out_with_the_reason(tmp_path, capsys):
+def test_measurements_that_need_views_are_left_out_with_reason(tmp_path, capsys):
     (tmp_path / "mine.yaml").write_text(
         "layers: [backbone, projector]\nmeasurements: [linear: {augmentation: crop, epochs: 1}, "
         "corruptions: {severities: [1]}, geometry: {}, finetune: {epochs: 1}, "
@@ -93,35 +96,35 @@ def test_what_needs_views_is_left_out_with_the_reason(tmp_path, capsys):
     result = ssl_vision.evaluate(encoder, train=data, test=data, protocol=str(tmp_path / "mine.yaml"))
     assert [row.metric for row in result.rows] == ["finetune_top1", "linear_top1"]
     assert torch.equal(encoder[1].weight, before)
-    said = capsys.readouterr().err
-    assert "mine: projector left out: an encoder has none" in said
+    error = capsys.readouterr().err
+    assert "mine: projector left out: an encoder has none" in error
     for kind in ("linear", "corruptions", "geometry", "finetune"):
-        assert f"mine: {kind} of trained backbone is left out: " in said
-    assert said.count("return PIL images or uint8 tensors, and set views") == 3
+        assert f"mine: {kind} of trained backbone is left out: " in error
+    assert error.count("return PIL images or uint8 tensors, and set views") == 3
 
 
-def test_images_of_several_sizes_become_squares_and_labels_of_test_count():
+def test_images_of_several_sizes_and_unseen_test_labels_are_evaluated():
     sizes = [(20, 30), (31, 17), (16, 16), (40, 12)]
     train = [(Image.new("L", size, 40 * row), row % 2) for row, size in enumerate(sizes)]
     test = [*train, (Image.new("RGBA", (18, 50), (9, 200, 9, 255)), 4)]
     views = Views(size=16, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
     result = ssl_vision.evaluate(nn.Flatten(), train=train, test=test, protocol="solo", views=views)
-    assert 0 <= result.value("knn_top1") <= 0.8  # the fifth has a class that train does not have
+    assert 0 <= result.value("knn_top1") <= 0.8  # train does not have the class of the fifth image
     with pytest.raises(InputError, match=r"list\[1\] is torch.uint8 \(3, 17, 31\), list\[0\] torch.uint8"):
         read_dataset(train)
 
 
-def test_large_data_sets_are_read_again_and_give_the_same(monkeypatch):
+def test_large_data_sets_are_read_again_with_same_rows(monkeypatch):
     train, test = digits("train"), digits("test")
     train.labels, test.labels = train.labels[:200], test.labels[:100]
     encoder = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.AdaptiveAvgPool2d(2), nn.Flatten())
     options = {"train": train, "test": test, "protocol": "solo", "views": Digits().views}
-    kept = ssl_vision.evaluate(encoder, **options)
-    assert 200 <= (first := train.reads) < 210
+    in_memory = ssl_vision.evaluate(encoder, **options)
+    assert 200 <= (first_reads := train.reads) < 210
     monkeypatch.setattr("ssl_vision.data.datasets.map_style._IN_MEMORY", 0)
-    again = ssl_vision.evaluate(encoder, **options)
-    assert 400 <= train.reads - first < 410
-    assert [row.as_dict() for row in kept.rows] == [row.as_dict() for row in again.rows]
+    read_again = ssl_vision.evaluate(encoder, **options)
+    assert 400 <= train.reads - first_reads < 410
+    assert [row.as_dict() for row in in_memory.rows] == [row.as_dict() for row in read_again.rows]
 
 
 class Stream(IterableDataset):
@@ -157,14 +160,14 @@ VIEWS = Views(size=8)
         ({"protocol": "online"}, "nothing could be measured"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_evaluated_is_one_line(given, message):
+def test_invalid_input_raises_one_line_input_error(given, message):
     options = {"encoder": nn.Flatten(), "train": FLOATS, "test": FLOATS} | given
     with pytest.raises(InputError, match=message) as caught:
         ssl_vision.evaluate(options.pop("encoder"), **options)
     assert "\n" not in str(caught.value)
 
 
-def test_two_protocols_of_one_name_are_refused(tmp_path):
+def test_protocols_of_same_name_raise_input_error(tmp_path):
     paths = [tmp_path / name / "own.yaml" for name in ("a", "b")]
     for path in paths:
         path.parent.mkdir()
@@ -173,7 +176,7 @@ def test_two_protocols_of_one_name_are_refused(tmp_path):
         ssl_vision.evaluate(nn.Flatten(), train=FLOATS, test=FLOATS, protocol=[str(path) for path in paths])
 
 
-def test_a_value_is_that_of_one_row():
+def test_value_requires_exactly_one_matching_row():
     result = ssl_vision.evaluate(nn.Flatten(), train=FLOATS, test=FLOATS, protocol=["solo", "dkobak"])
     assert result.value("knn_top1", protocol="solo") == result.value(
         "knn_top1", protocol="solo", layer="backbone"

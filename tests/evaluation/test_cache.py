@@ -1,4 +1,4 @@
-"""The feature cache: what is kept, when it is used, and what makes it be made anew."""
+"""Tests of the feature cache: what it stores, when it is used, and when features are recomputed."""
 
 import dataclasses
 import json
@@ -34,48 +34,48 @@ def forbid_embedding(monkeypatch):
     monkeypatch.setattr(embedded, "embed_views", fail)
 
 
-def test_the_second_evaluation_embeds_nothing_and_finds_the_same(run, monkeypatch):
+def test_second_evaluation_embeds_nothing_and_gives_same_rows(run, monkeypatch):
     assert main(["evaluate", str(run), *FAST]) == 0
-    first, kept = (run / "evaluation.json").read_text(), files(run)
-    assert [name.rsplit("-", 1)[0] for name in kept] == ["test", "test", "test-views", "train", "train"]
+    first, cached = (run / "evaluation.json").read_text(), files(run)
+    assert [name.rsplit("-", 1)[0] for name in cached] == ["test", "test", "test-views", "train", "train"]
     forbid_embedding(monkeypatch)
     assert main(["evaluate", str(run), *FAST]) == 0
     assert (run / "evaluation.json").read_text() == first
     assert main(["evaluate", str(run), "--protocol=lightly", "--protocol=solo"]) == 0
-    assert files(run) == kept
+    assert files(run) == cached
 
 
-def test_without_a_cache_nothing_is_kept_and_the_numbers_are_the_same(run):
+def test_disabled_cache_stores_nothing_and_gives_same_rows(run):
     assert main(["evaluate", str(run), *FAST, "--cache=false"]) == 0
     assert not (run / "features").exists()
-    without = (run / "evaluation.json").read_text()
+    uncached = (run / "evaluation.json").read_text()
     assert main(["evaluate", str(run), *FAST]) == 0
-    assert (run / "evaluation.json").read_text() == without
+    assert (run / "evaluation.json").read_text() == uncached
 
 
-def test_another_checkpoint_is_embedded_anew(run):
+def test_changed_checkpoint_is_embedded_again(run):
     assert main(["evaluate", str(run), *FAST]) == 0
-    before, kept = json.loads((run / "evaluation.json").read_text()), files(run)
+    before, cached = json.loads((run / "evaluation.json").read_text()), files(run)
     file = run / "checkpoints" / "last.ckpt"
     content = torch.load(file, weights_only=True)
     content["state_dict"]["backbone.conv1.weight"][0] *= -1
     torch.save(content, file)
     assert main(["evaluate", str(run), *FAST]) == 0
-    assert len(set(files(run)) - set(kept)) == 3  # the untrained network is what it was
+    assert len(set(files(run)) - set(cached)) == 3  # the untrained network has not changed
     assert json.loads((run / "evaluation.json").read_text()) != before
 
 
-def test_other_images_are_embedded_anew_and_other_random_views_only_as_such(run):
+def test_changed_views_recompute_only_affected_features(run):
     assert main(["evaluate", str(run), *FAST, "--baselines=false"]) == 0
-    kept = files(run)
+    cached = files(run)
     assert main(["evaluate", str(run), *FAST, "--baselines=false", "--data.views.size=8"]) == 0
-    assert len(files(run)) == 2 * len(kept)
+    assert len(files(run)) == 2 * len(cached)
     assert main(["evaluate", str(run), *FAST, "--baselines=false", "--data.views.blur=0.2"]) == 0
-    assert len(files(run)) == 2 * len(kept) + 1
+    assert len(files(run)) == 2 * len(cached) + 1
 
 
 @pytest.mark.parametrize("content", [b"", b"junk"])
-def test_a_damaged_file_is_made_again(run, capsys, content):
+def test_damaged_file_is_recomputed(run, capsys, content):
     assert main(["evaluate", str(run), *FAST]) == 0
     first = (run / "evaluation.json").read_text()
     damaged = run / "features" / files(run)[0]
@@ -103,38 +103,38 @@ def retype(features):
 
 
 @pytest.mark.parametrize("change", [reverse, spoil, shorten, retype])
-def test_features_that_are_not_those_written_are_computed_again(tmp_path, capsys, change):
+def test_altered_features_are_recomputed(tmp_path, capsys, change):
     cache = FeatureCache(tmp_path)
     features = {"a": torch.randn(5, 3), "b": torch.randn(5, 2)}
     cache.get("train", ("x",), ("a", "b"), lambda: features)
     (file,) = tmp_path.iterdir()
     content = torch.load(file, weights_only=True)
     torch.save({**content, "features": change(content["features"])}, file)
-    for said in (f"{file}: its features are not those that were written", ""):
-        found = cache.get("train", ("x",), ("a", "b"), lambda: features)
-        assert all(torch.equal(found[name], features[name]) for name in features)
-        assert capsys.readouterr().err.startswith(said)
+    for message in (f"{file}: its features are not those that were written", ""):
+        loaded = cache.get("train", ("x",), ("a", "b"), lambda: features)
+        assert all(torch.equal(loaded[name], features[name]) for name in features)
+        assert capsys.readouterr().err.startswith(message)
         assert torch.equal(torch.load(file, weights_only=True)["features"]["a"], features["a"])
 
 
-def test_a_file_under_the_name_of_another_is_not_believed(tmp_path, capsys):
+def test_file_copied_to_name_of_another_is_recomputed(tmp_path, capsys):
     cache = FeatureCache(tmp_path)
     for name in "xy":
         cache.get(name, (name,), ("a",), partial(dict, a=torch.full((2, 3), float(ord(name)))))
-    one, other = sorted(tmp_path.iterdir())
-    shutil.copy(one, other)
-    found = cache.get("y", ("y",), ("a",), lambda: {"a": torch.full((2, 3), 121.0)})
-    assert found["a"].unique().tolist() == [121.0]
+    source, target = sorted(tmp_path.iterdir())
+    shutil.copy(source, target)
+    features = cache.get("y", ("y",), ("a",), lambda: {"a": torch.full((2, 3), 121.0)})
+    assert features["a"].unique().tolist() == [121.0]
     assert "not those that were written" in capsys.readouterr().err
 
 
-def test_features_that_are_not_finite_are_not_kept(tmp_path):
+def test_non_finite_features_are_not_cached(tmp_path):
     cache = FeatureCache(tmp_path)
     cache.get("train", ("x",), ("a",), lambda: {"a": torch.tensor([[1.0, torch.inf]])})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_network_whose_features_are_not_finite_leaves_good_rows_alone(run, capsys):
+def test_network_with_non_finite_features_keeps_earlier_rows(run, capsys):
     assert main(["evaluate", str(run), *FAST]) == 0
     good = (run / "evaluation.json").read_text()
     file = run / "checkpoints" / "last.ckpt"
@@ -149,34 +149,34 @@ def test_a_network_whose_features_are_not_finite_leaves_good_rows_alone(run, cap
     assert (run / "evaluation.json").read_text() == good
 
 
-def test_a_checkpoint_outside_a_run_has_its_features_beside_it(run, tmp_path):
+def test_features_of_checkpoint_outside_a_run_are_cached_beside_it(run, tmp_path):
     (tmp_path / "alone").mkdir()
     file = shutil.copy(run / "checkpoints" / "last.ckpt", tmp_path / "alone" / "model.ckpt")
     assert main(["evaluate", str(file), *FAST, "--baselines=false"]) == 0
     assert len(list((tmp_path / "alone" / "features").iterdir())) == 3
 
 
-def test_where_nothing_can_be_written_that_is_said_and_nothing_is_left(tmp_path, capsys):
+def test_unwritable_cache_is_reported_and_leaves_no_files(tmp_path, capsys):
     (tmp_path / "file").touch()
-    cache, made = FeatureCache(tmp_path / "file"), {"a": torch.ones(2, 3)}
-    assert cache.get("train", ("x",), ("a",), lambda: made) is made
+    cache, features = FeatureCache(tmp_path / "file"), {"a": torch.ones(2, 3)}
+    assert cache.get("train", ("x",), ("a",), lambda: features) is features
     assert "features not kept" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_every_part_changes_the_key(tmp_path):
+def test_cache_key_depends_on_every_part(tmp_path):
     cache = FeatureCache(tmp_path)
     for parts, layers in ((("x",), ("a",)), (("y",), ("a",)), (("x", "y"), ("a",)), (("x",), ("a", "b"))):
         cache.get("train", parts, layers, lambda: {"a": torch.ones(1), "b": torch.ones(1)})
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_digests_see_content_and_nothing_else():
+def test_digests_depend_only_on_content():
     config = {"model": {"init_args": {"stem": "small"}}}
     state = {"w": torch.ones(2, 3), "n": torch.tensor(3)}
     digests = {
-        digest_of_network(other, made)
-        for other, made in (
+        digest_of_network(network_state, network_config)
+        for network_state, network_config in (
             (state, config),
             (dict(reversed(state.items())), config),
             ({**state, "w": torch.ones(3, 2)}, config),

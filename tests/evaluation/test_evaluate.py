@@ -1,4 +1,4 @@
-"""``ssl-vision evaluate``: the table from a checkpoint alone, and what it refuses."""
+"""Tests of ``ssl-vision evaluate``: the table from a checkpoint alone, and invalid input."""
 
 import json
 import pickle
@@ -27,14 +27,14 @@ def evaluated(tiny_run, tmp_path_factory):
     return run
 
 
-def found(rows, features, layer, metric):
+def find_row(rows, features, layer, metric):
     (row,) = [r for r in rows if (r["features"], r["layer"], r["metric"]) == (features, layer, metric)]
     return row
 
 
-def test_every_row_says_how_it_came_about(evaluated):
+def test_rows_state_evaluation_settings(evaluated):
     rows = json.loads((evaluated / "evaluation.json").read_text())
-    knn = found(rows, "trained", "backbone", "knn_top1")
+    knn = find_row(rows, "trained", "backbone", "knn_top1")
     value = knn.pop("value")
     assert 0 < value < 1
     assert len(knn.pop("weights")) == 12
@@ -47,10 +47,10 @@ def test_every_row_says_how_it_came_about(evaluated):
         ("trained", "backbone"), ("trained", "hidden"), ("trained", "projector"),
         ("untrained", "backbone"), ("pixels", "raw"),
     }  # fmt: skip
-    assert found(rows, "untrained", "backbone", "knn_top1")["epoch"] == 0
+    assert find_row(rows, "untrained", "backbone", "knn_top1")["epoch"] == 0
 
 
-def test_the_numbers_are_those_of_the_rebuilt_network(evaluated):
+def test_accuracies_match_rebuilt_network(evaluated):
     rows = json.loads((evaluated / "evaluation.json").read_text())
     checkpoint, data = read_checkpoint(evaluated), Digits()
     train, test = data.split("train"), data.split("test")
@@ -62,19 +62,19 @@ def test_the_numbers_are_those_of_the_rebuilt_network(evaluated):
         knn = KNNAccuracy(num_classes=10, k=5)
         knn.update(bank, train.labels, "bank")
         knn.update(queries, test.labels, "query")
-        assert found(rows, name, "backbone", "knn_top1")["value"] == pytest.approx(float(knn.compute()))
+        assert find_row(rows, name, "backbone", "knn_top1")["value"] == pytest.approx(float(knn.compute()))
         probe = linear_probe(bank, train.labels, queries, test.labels, num_classes=10)
-        assert found(rows, name, "backbone", "linear_top1")["value"] == pytest.approx(probe.test_top1)
+        assert find_row(rows, name, "backbone", "linear_top1")["value"] == pytest.approx(probe.test_top1)
 
 
-def test_untrained_is_the_network_that_training_started_from(tiny_run):
+def test_untrained_model_has_initial_weights_of_training(tiny_run):
     model = untrained_model(read_checkpoint(tiny_run).config)
     expected = SimCLR(encoder=resnet(width=4), hidden_dim=16, output_dim=8, seed=0)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), expected.parameters(), strict=True))
 
 
-def test_embedding_and_probing_leave_the_backbone_as_it_was(tiny_run):
-    """Frozen for real: weights and BatchNorm statistics identical, mode restored."""
+def test_embedding_and_probing_do_not_change_network(tiny_run):
+    """Weights and BatchNorm statistics must stay identical, and the mode must be restored."""
     model, data = trained_model(read_checkpoint(tiny_run)).train(), Digits()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     train, test = (embed(model, data.split(name), data.views)["backbone"] for name in ("train", "test"))
@@ -84,7 +84,7 @@ def test_embedding_and_probing_leave_the_backbone_as_it_was(tiny_run):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_the_table_has_the_protocol_above_and_a_line_for_each_feature(evaluated, tmp_path, capsys):
+def test_table_shows_protocol_and_a_line_for_each_layer(evaluated, tmp_path, capsys):
     assert main(["evaluate", str(evaluated), f"--output={tmp_path / 'out.json'}", "--k=9"]) == 0
     printed = capsys.readouterr().out
     assert "test split (360 images) against the train split (1437), epoch 2, seed 0" in printed
@@ -97,10 +97,12 @@ def test_the_table_has_the_protocol_above_and_a_line_for_each_feature(evaluated,
         "raw pixels",
     ):
         assert name in printed
-    assert found(json.loads((tmp_path / "out.json").read_text()), "trained", "backbone", "knn_top1")["k"] == 9
+    assert (
+        find_row(json.loads((tmp_path / "out.json").read_text()), "trained", "backbone", "knn_top1")["k"] == 9
+    )
 
 
-def test_options_change_protocol_and_data(evaluated, tmp_path, capsys):
+def test_options_omit_baselines_and_set_probe_epochs(evaluated, tmp_path, capsys):
     args = ["--baselines=false", "--probe.epochs=3", "--data.views.size=8", f"--output={tmp_path / 'o.json'}"]
     assert main(["evaluate", str(evaluated / "checkpoints" / "last.ckpt"), *args]) == 0
     printed = capsys.readouterr().out
@@ -125,7 +127,7 @@ def write_foreign(path):
 
 
 def write_tensor(path):
-    """A tensor where a table is expected; torch warns of indexing one by a name."""
+    """Write a tensor where a dictionary is expected. Indexing a tensor by a name makes torch warn."""
     torch.save({"ssl_vision": torch.zeros(2, 3), "state_dict": {}}, path)
 
 
@@ -151,7 +153,7 @@ def write_nothing(path):
         (write_nothing, "not a readable checkpoint"),
     ],
 )
-def test_files_that_are_no_checkpoint_are_refused_in_one_line(tmp_path, capsys, write, words):
+def test_invalid_checkpoint_file_is_reported_in_one_line(tmp_path, capsys, write, words):
     write(tmp_path / "model.ckpt")
     assert main(["evaluate", str(tmp_path / "model.ckpt")]) == 2
     error = capsys.readouterr().err
@@ -173,14 +175,14 @@ def test_files_that_are_no_checkpoint_are_refused_in_one_line(tmp_path, capsys, 
         (["RUN", "--k=0"], "k"),
     ],
 )
-def test_wrong_options_end_in_one_line_and_exit_code_2(evaluated, capsys, args, words):
+def test_invalid_options_are_reported_in_one_line_with_exit_code_2(evaluated, capsys, args, words):
     assert main(["evaluate", *(str(evaluated) if arg == "RUN" else arg for arg in args)]) == 2
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
 
 
-def test_a_checkpoint_of_another_architecture_is_refused(tiny_run, tmp_path, capsys):
+def test_checkpoint_of_other_architecture_is_reported_in_one_line(tiny_run, tmp_path, capsys):
     content = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
     content["ssl_vision"]["config"] = content["ssl_vision"]["config"].replace("width: 4", "width: 8")
     torch.save(content, tmp_path / "other.ckpt")
@@ -194,26 +196,26 @@ def test_extended_geometry_is_in_the_rows(tiny_run, tmp_path, monkeypatch):
     monkeypatch.setattr(
         ssl_vision.evaluation.feature_extractor, "_IMAGES_OF_MANY_VIEWS", 32
     )  # 90 images in 3 blocks
-    mine, rows = tmp_path / "mine.yaml", tmp_path / "rows.json"
-    mine.write_text("measurements:\n  - geometry: {extended: true, lidar_images: 90, lidar_views: 5}\n")
-    options = [f"--protocol={mine}", "--baselines=false", "--cache=false", f"--output={rows}"]
+    protocol, rows = tmp_path / "mine.yaml", tmp_path / "rows.json"
+    protocol.write_text("measurements:\n  - geometry: {extended: true, lidar_images: 90, lidar_views: 5}\n")
+    options = [f"--protocol={protocol}", "--baselines=false", "--cache=false", f"--output={rows}"]
     assert main(["evaluate", str(tiny_run), *options]) == 0
-    found = {row["metric"]: row for row in json.loads(rows.read_text())}
-    values = {metric: row["value"] for metric, row in found.items()}
+    rows_by_metric = {row["metric"]: row for row in json.loads(rows.read_text())}
+    values = {metric: row["value"] for metric, row in rows_by_metric.items()}
     assert {"alignment", "rankme", "effective_rank", "feature_std", "nc1", "map", "recall@10"} <= set(values)
     assert 0 < values["map"] <= values["recall@10"] <= 1
     model, data = trained_model(read_checkpoint(tiny_run)), Digits()
-    test, every = data.split("test"), torch.arange(0, 360, 4)
+    test, indices = data.split("test"), torch.arange(0, 360, 4)
     pairs = [
-        embed_views(model, test.select(every), data.views, seed=0, epoch=epoch)["backbone"]
+        embed_views(model, test.select(indices), data.views, seed=0, epoch=epoch)["backbone"]
         for epoch in range(3)
     ]
     expected = lidar(torch.cat(pairs)[:5].transpose(0, 1))
     assert values["lidar"] == pytest.approx(float(expected), rel=1e-4)
-    assert found["lidar"]["augmentation"] == "pretraining, 5 views of 90 images"
+    assert rows_by_metric["lidar"]["augmentation"] == "pretraining, 5 views of 90 images"
 
 
-def test_pixels_are_never_converted_as_a_whole(tiny_run, tmp_path, monkeypatch):
+def test_pixels_are_not_converted_all_at_once(tiny_run, tmp_path, monkeypatch):
     monkeypatch.setattr(Images, "images", property(lambda self: pytest.fail("all images at once")))
     for number, text in enumerate(("geometry: {}", "knn: {k: 5}", "logistic: {labels: 10%}")):
         (tmp_path / f"{number}.yaml").write_text(f"measurements: [{text}]")
@@ -224,17 +226,17 @@ def test_pixels_are_never_converted_as_a_whole(tiny_run, tmp_path, monkeypatch):
     knn = KNNAccuracy(num_classes=10, k=5)
     for split, role in (("train", "bank"), ("test", "query")):
         knn.update(data.split(split).store.flatten(1) / 255, data.split(split).labels, role)
-    assert found(rows, "pixels", "raw", "knn_top1")["value"] == pytest.approx(float(knn.compute()))
+    assert find_row(rows, "pixels", "raw", "knn_top1")["value"] == pytest.approx(float(knn.compute()))
 
 
-def test_one_measurement_that_fails_is_left_out_of_the_rest(tiny_run, tmp_path, capsys):
-    mine, output = tmp_path / "mine.yaml", tmp_path / "rows.json"
-    mine.write_text(
+def test_failing_measurement_is_left_out(tiny_run, tmp_path, capsys):
+    protocol, output = tmp_path / "mine.yaml", tmp_path / "rows.json"
+    protocol.write_text(
         "measurements: [knn: {k: 3}, linear: {lr: 1e38, epochs: 2}, finetune: {lr: 1e30, epochs: 1}, "
         "logistic: {}]"
     )
     options = ["--baselines=false", f"--output={output}", "--cache=false"]
-    assert main(["evaluate", str(tiny_run), f"--protocol={mine}", *options]) == 0
+    assert main(["evaluate", str(tiny_run), f"--protocol={protocol}", *options]) == 0
     printed = capsys.readouterr()
     lines = [line for line in printed.err.replace("\r", "\n").splitlines() if "left out" in line]
     assert lines == [
@@ -249,21 +251,21 @@ def test_one_measurement_that_fails_is_left_out_of_the_rest(tiny_run, tmp_path, 
     assert "linear %" not in heading
 
 
-def test_nothing_measured_at_all_is_an_error(tiny_run, tmp_path, capsys):
-    mine, output = tmp_path / "mine.yaml", tmp_path / "rows.json"
-    mine.write_text("measurements: [linear: {lr: 1e38, epochs: 2}]")
+def test_evaluate_fails_only_if_nothing_was_measured(tiny_run, tmp_path, capsys):
+    protocol, output = tmp_path / "mine.yaml", tmp_path / "rows.json"
+    protocol.write_text("measurements: [linear: {lr: 1e38, epochs: 2}]")
     options = [f"--output={output}", "--cache=false"]
-    assert main(["evaluate", str(tiny_run), f"--protocol={mine}", *options]) == 2
+    assert main(["evaluate", str(tiny_run), f"--protocol={protocol}", *options]) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
     assert [line.split(" is left out")[0] for line in lines] == [
         f"mine: linear of {name}" for name in ("trained backbone", "untrained backbone", "pixels raw")
     ]
     assert not output.exists()
-    assert main(["evaluate", str(tiny_run), f"--protocol={mine}", "--protocol=solo", *options]) == 0
+    assert main(["evaluate", str(tiny_run), f"--protocol={protocol}", "--protocol=solo", *options]) == 0
     assert "nothing could be measured" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_device_that_is_not_there_is_one_line(tiny_run, capsys):
+def test_missing_device_is_reported(tiny_run, capsys):
     assert main(["evaluate", str(tiny_run), "--device=cuda"]) == 2
     assert "there is no CUDA device" in capsys.readouterr().err

@@ -22,45 +22,47 @@ TRAIN, TEST = blobs(0), blobs(1)
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 @pytest.mark.parametrize("decays", [(0.0,), (0.0, 0.05)])
-def test_each_member_is_the_probe_trained_alone(schedule, decays):
+def test_each_member_matches_probe_trained_alone(schedule, decays):
     rule = dataclasses.replace(RULE, schedule=schedule, weight_decays=decays)
     weight, bias = train_grid(*TRAIN, 4, rule, seed=3)
     assert weight.shape == (len(rule.members), 4, 6)
     for member, (lr, decay) in enumerate(rule.members):
-        alone = ProbeRule(epochs=4, lr=lr, weight_decay=decay, batch_size=32, schedule=schedule)
-        expected = linear_probe(*TRAIN, *TEST, num_classes=4, rule=alone, seed=3)
+        member_rule = ProbeRule(epochs=4, lr=lr, weight_decay=decay, batch_size=32, schedule=schedule)
+        expected = linear_probe(*TRAIN, *TEST, num_classes=4, rule=member_rule, seed=3)
         torch.testing.assert_close(weight[member], expected.weight, atol=2e-6, rtol=1e-5)
         torch.testing.assert_close(bias[member], expected.bias, atol=2e-6, rtol=1e-5)
 
 
-def test_the_choice_is_the_best_on_the_held_out_rows_and_its_test_accuracy_is_reported():
-    found = grid_probe(*TRAIN, *TEST, num_classes=4, rule=RULE, seed=3)
-    (x, y), held = TRAIN, stratified(TRAIN[1], RULE.held_out, seed=3)
+def test_grid_reports_test_accuracy_of_best_held_out_member():
+    grid = grid_probe(*TRAIN, *TEST, num_classes=4, rule=RULE, seed=3)
+    (x, y), mask = TRAIN, stratified(TRAIN[1], RULE.held_out, seed=3)
     results = []
     for lr, decay in RULE.members:
-        alone = ProbeRule(epochs=4, lr=lr, weight_decay=decay, batch_size=32, schedule="cosine")
-        chosen_on = linear_probe(x[~held], y[~held], x[held], y[held], num_classes=4, rule=alone, seed=3)
-        reported = linear_probe(x[~held], y[~held], *TEST, num_classes=4, rule=alone, seed=3)
-        results.append((chosen_on.test_top1, reported.test_top1, lr, decay))
+        member_rule = ProbeRule(epochs=4, lr=lr, weight_decay=decay, batch_size=32, schedule="cosine")
+        held_out_probe = linear_probe(
+            x[~mask], y[~mask], x[mask], y[mask], num_classes=4, rule=member_rule, seed=3
+        )
+        test_probe = linear_probe(x[~mask], y[~mask], *TEST, num_classes=4, rule=member_rule, seed=3)
+        results.append((held_out_probe.test_top1, test_probe.test_top1, lr, decay))
     best = max(range(len(results)), key=lambda member: results[member][0])
-    assert found.held_out_top1.tolist() == pytest.approx([result[0] for result in results])
-    assert found[:3] == pytest.approx(results[best][1:])
+    assert grid.held_out_top1.tolist() == pytest.approx([result[0] for result in results])
+    assert grid[:3] == pytest.approx(results[best][1:])
     assert len({result[0] for result in results}) > 1
 
 
-def test_the_test_split_has_no_part_in_the_choice():
-    found = grid_probe(*TRAIN, *TEST, num_classes=4, rule=RULE)
+def test_choice_does_not_depend_on_test_split():
+    original = grid_probe(*TRAIN, *TEST, num_classes=4, rule=RULE)
     order = torch.randperm(300, generator=torch.Generator().manual_seed(0))
     shuffled = grid_probe(*TRAIN, TEST[0], TEST[1][order], num_classes=4, rule=RULE)
     other = grid_probe(*TRAIN, *blobs(7, spread=9.0), num_classes=4, rule=RULE)
-    assert found[1:3] == shuffled[1:3] == other[1:3]
-    assert torch.equal(found.held_out_top1, shuffled.held_out_top1)
-    assert found.test_top1 > shuffled.test_top1 + 0.2
+    assert original[1:3] == shuffled[1:3] == other[1:3]
+    assert torch.equal(original.held_out_top1, shuffled.held_out_top1)
+    assert original.test_top1 > shuffled.test_top1 + 0.2
 
 
-def test_one_seed_one_result():
+def test_same_seed_gives_same_result():
     first = grid_probe(*TRAIN, *TEST, num_classes=4, rule=RULE, seed=1)
-    torch.rand(5)  # the global generator has no part in it
+    torch.rand(5)  # the global generator must have no effect
     again = grid_probe(*TRAIN, *TEST, num_classes=4, rule=RULE, seed=1)
     assert first[:3] == again[:3]
     assert torch.equal(first.held_out_top1, again.held_out_top1)
@@ -69,9 +71,9 @@ def test_one_seed_one_result():
 def test_a_member_that_diverges_is_not_chosen():
     x, y = TRAIN[0] * 1e15, TRAIN[1]
     rule = GridRule(lrs=(1e30, 1e-31), epochs=2)
-    found = grid_probe(x, y, x, y, num_classes=4, rule=rule)
-    assert found.lr == 1e-31
-    assert found.held_out_top1[0] == -1
+    grid = grid_probe(x, y, x, y, num_classes=4, rule=rule)
+    assert grid.lr == 1e-31
+    assert grid.held_out_top1[0] == -1
     with pytest.raises(ValueError, match="lrs: training diverged"):
         grid_probe(x, y, x, y, num_classes=4, rule=GridRule(lrs=(1e30,), epochs=2))
 
@@ -79,10 +81,10 @@ def test_a_member_that_diverges_is_not_chosen():
 def test_unlabelled_rows_are_ignored():
     plain = grid_probe(*TRAIN, *TEST, num_classes=4, rule=RULE)
     junk, unlabelled = torch.full((50, 6), torch.nan), torch.full((50,), -1)
-    more = grid_probe(
+    with_unlabelled = grid_probe(
         torch.cat((junk, TRAIN[0])), torch.cat((unlabelled, TRAIN[1])), *TEST, num_classes=4, rule=RULE
     )
-    assert plain[:3] == more[:3]
+    assert plain[:3] == with_unlabelled[:3]
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.5])
@@ -105,7 +107,7 @@ def test_stratified_takes_its_share_of_every_class(share):
         ({"train_features": TRAIN[0][:1], "train_labels": TRAIN[1][:1]}, "too few to hold some out"),
     ],
 )
-def test_refuses(change, message):
+def test_invalid_data_raises_value_error(change, message):
     names = ("train_features", "train_labels", "test_features", "test_labels")
     data = dict(zip(names, (*TRAIN, *TEST), strict=True))
     with pytest.raises(ValueError, match=message):
@@ -119,6 +121,6 @@ def test_refuses(change, message):
         {"batch_size": 0}, {"held_out": 1.0}, {"schedule": "step"},
     ],
 )  # fmt: skip
-def test_rule_refuses(option):
+def test_invalid_rule_raises_value_error(option):
     with pytest.raises(ValueError, match=next(iter(option))):
         GridRule(**option)

@@ -1,4 +1,4 @@
-"""Features that are mapped from a file: the results of features in memory, in bounded memory."""
+"""Tests of features mapped from a file: the same results as features in memory, with bounded memory."""
 
 import errno
 import json
@@ -46,12 +46,14 @@ def conditions(rows):
     return [{name: value for name, value in row.items() if name != "value"} for row in rows]
 
 
-def test_mapped_features_give_the_rows_of_features_in_memory(run, tmp_path, monkeypatch):
+def test_mapped_features_give_same_rows_as_features_in_memory(run, tmp_path, monkeypatch):
     (tmp_path / "p.yaml").write_text(PROTOCOL)
     options = [f"--protocol={tmp_path / 'p.yaml'}", "--baselines=false", "--report=false"]
     expected = evaluated(run, *options, "--cache=false")
-    seen, plain = [], FeatureExtractor.plain
-    monkeypatch.setattr(FeatureExtractor, "plain", lambda *args: seen.append(plain(*args)) or seen[-1])
+    extracted, plain = [], FeatureExtractor.plain
+    monkeypatch.setattr(
+        FeatureExtractor, "plain", lambda *args: extracted.append(plain(*args)) or extracted[-1]
+    )
     monkeypatch.setattr(mapped, "IN_MEMORY", 1000)
     for cache in (False, True, True):  # in a temporary file, written to the cache, and mapped from it
         (run / "evaluation.json").unlink()
@@ -60,20 +62,20 @@ def test_mapped_features_give_the_rows_of_features_in_memory(run, tmp_path, monk
         assert [row["value"] for row in rows] == pytest.approx(
             [row["value"] for row in expected], abs=1 / 360
         )
-        assert seen
-        assert all(isinstance(features, LazyRows) for features in seen)
-        seen.clear()
+        assert extracted
+        assert all(isinstance(features, LazyRows) for features in extracted)
+        extracted.clear()
 
 
-def test_an_approximate_search_states_its_recall_in_the_table_and_the_rows(run, capsys):
+def test_approximate_search_states_recall_in_table_and_rows(run, capsys):
     pytest.importorskip("faiss")
     options = ["--protocol=lightly", "--baselines=false", "--report=false"]
     (exact,) = evaluated(run, *options)
     assert not {"index", "recall"} & exact.keys()
     capsys.readouterr()
     for _ in range(2):  # the second row replaces the first
-        same, row = evaluated(run, *options, "--knn.index=ivf")
-    assert same == exact
+        unchanged, row = evaluated(run, *options, "--knn.index=ivf")
+    assert unchanged == exact
     assert row["index"] == "ivf"
     assert 0 < row["recall"] <= 1
     out = capsys.readouterr().out
@@ -81,27 +83,27 @@ def test_an_approximate_search_states_its_recall_in_the_table_and_the_rows(run, 
     assert f"{100 * row['value']:.2f} (recall {100 * row['recall']:.1f})" in out
 
 
-def test_an_unknown_index_is_one_line(run, capsys):
+def test_unknown_index_is_reported_in_one_line(run, capsys):
     assert main(["evaluate", str(run), "--knn.index=hnsw"]) == 2
     error = capsys.readouterr().err
     assert "knn.index" in error
     assert error.count("\n") == 1
 
 
-def test_a_full_disk_is_named(tmp_path, monkeypatch):
+def test_full_disk_error_names_folder(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     monkeypatch.setattr(mapped, "IN_MEMORY", 0)
-    for folder, named in ((tmp_path, str(tmp_path)), (None, f"{tempfile.gettempdir()} (TMPDIR)")):
+    for folder, place in ((tmp_path, str(tmp_path)), (None, f"{tempfile.gettempdir()} (TMPDIR)")):
         with pytest.raises(InputError) as error:
             empty_rows((5, 3), folder=folder)
-        expected = f"{named}: 0.0 GiB of features cannot be written (No space left on device)"
+        expected = f"{place}: 0.0 GiB of features cannot be written (No space left on device)"
         assert str(error.value) == expected
 
 
-def test_only_large_rows_are_in_a_file_which_has_no_name(tmp_path, monkeypatch):
+def test_only_large_rows_are_in_an_unnamed_file(tmp_path, monkeypatch):
     monkeypatch.setattr(mapped, "IN_MEMORY", 4 * 12)
     small, large = empty_rows((4, 3), folder=tmp_path), empty_rows((5, 3), folder=tmp_path)
     assert (is_large(small), is_large(large), is_large(large[:1])) == (False, True, True)
@@ -115,7 +117,7 @@ def test_only_large_rows_are_in_a_file_which_has_no_name(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (9000, 2), (2, 5000, 3), (2, 2, 3, 4)])
-def test_blocks_are_the_values_in_order(shape):
+def test_blocks_digest_and_finite_check_ignore_memory_layout(shape):
     values = torch.randn(shape).movedim(0, -1) if shape else torch.randn(shape)
     joined = torch.cat([block.reshape(-1) for block in blocks(values)])
     assert torch.equal(joined, values.contiguous().view(-1))
@@ -189,17 +191,17 @@ print((peak - before) // 2**20)
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_a_bank_of_300_000_rows_is_evaluated_in_less_memory_than_its_features_take(tmp_path):
+def test_mapped_bank_of_300_000_rows_needs_less_memory_than_features(tmp_path):
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**20), "OMP_NUM_THREADS": "1"}
     size = 300_000 * 512 * 4 // 2**20  # 585 MiB
-    found = []
+    results = []
     for limit in (2**20, 2**40):
         command = [sys.executable, "-c", MEMORY, str(tmp_path / str(limit)), str(limit)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         assert done.returncode == 0, done.stderr
         values, peak = done.stdout.splitlines()
-        found.append((values, int(peak)))
-    (mapped_values, mapped_peak), (values, peak) = found
+        results.append((values, int(peak)))
+    (mapped_values, mapped_peak), (values, peak) = results
     assert mapped_values == values
     assert mapped_peak < size // 2
     assert peak > size

@@ -1,4 +1,4 @@
-"""The raw-pixel baseline: the values of whole tensors, in memory that does not grow with the images."""
+"""Tests of the raw-pixel baseline: it matches whole tensors, and memory does not grow with the images."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ COUNT: dict[Split, int] = {"train": 300, "test": 80}
 
 @pytest.fixture(params=[2**20, 20_000], ids=["one part", "several parts"])
 def splits(request, monkeypatch):
-    """Splits of the digits, read in one part or in several."""
+    """Splits of the digits that are read in one part or in several."""
     monkeypatch.setattr(ssl_vision.metrics.rows, "_VALUES", request.param)
     data = Digits()
     return Splits.of(data, {name: data.split(name).select(torch.arange(n)) for name, n in COUNT.items()})
@@ -34,13 +34,13 @@ def lazy_and_whole(splits, name):
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-def test_neighbours_are_those_of_whole_tensors(splits, metric):
+def test_lazy_pixel_neighbours_match_whole_tensors(splits, metric):
     (bank, whole_bank, labels), (queries, whole, truth) = (lazy_and_whole(splits, n) for n in COUNT)
-    found, expected = (
+    result, expected = (
         nearest(*rows, 9, metric=metric) for rows in ((queries, bank), (whole.double(), whole_bank.double()))
     )
-    torch.testing.assert_close(found.similarity, expected.similarity, atol=1e-6, rtol=1e-6)
-    assert (found.index == expected.index).float().mean() > 0.99  # but for equals to within rounding
+    torch.testing.assert_close(result.similarity, expected.similarity, atol=1e-6, rtol=1e-6)
+    assert (result.index == expected.index).float().mean() > 0.99  # except for ties within rounding
     options = {"num_classes": 10, "ks": (1, 5, 20), "temperatures": (0.1, None), "metric": metric}
     for one, other in zip(
         knn_table(queries, truth, bank, labels, **options),
@@ -50,31 +50,35 @@ def test_neighbours_are_those_of_whole_tensors(splits, metric):
         assert one == pytest.approx(other, abs=1 / COUNT["test"])
 
 
-def test_probes_are_those_of_whole_tensors(splits):
+def test_lazy_pixel_probes_match_whole_tensors(splits):
     (train, whole_train, labels), (test, whole, truth) = (lazy_and_whole(splits, n) for n in COUNT)
     labels = labels.clone()
     labels[::7] = -1
     lazy, plain = (train, labels, test, truth), (whole_train, labels, whole, truth)
     rule = ProbeRule(epochs=3, lr=0.1)
-    one, other = (linear_probe(*data, num_classes=10, rule=rule, seed=1) for data in (lazy, plain))
-    torch.testing.assert_close(one.weight, other.weight, atol=1e-6, rtol=1e-5)
-    assert one[:2] == pytest.approx(other[:2])
+    lazy_probe, plain_probe = (
+        linear_probe(*data, num_classes=10, rule=rule, seed=1) for data in (lazy, plain)
+    )
+    torch.testing.assert_close(lazy_probe.weight, plain_probe.weight, atol=1e-6, rtol=1e-5)
+    assert lazy_probe[:2] == pytest.approx(plain_probe[:2])
     grid = GridRule(lrs=(0.01, 0.1), epochs=3)
-    found, expected = (grid_probe(*data, num_classes=10, rule=grid, seed=1) for data in (lazy, plain))
-    assert found[:3] == pytest.approx(expected[:3])
-    assert found.held_out_top1.tolist() == pytest.approx(expected.held_out_top1.tolist())
+    lazy_grid, plain_grid = (grid_probe(*data, num_classes=10, rule=grid, seed=1) for data in (lazy, plain))
+    assert lazy_grid[:3] == pytest.approx(plain_grid[:3])
+    assert lazy_grid.held_out_top1.tolist() == pytest.approx(plain_grid.held_out_top1.tolist())
 
 
 @pytest.mark.parametrize("classes", [2, 10])
-def test_logistic_regression_is_scikit_learns(splits, classes):
+def test_lazy_pixel_logistic_regression_matches_scikit_learn(splits, classes):
     (train, whole_train, labels), (test, whole, truth) = (lazy_and_whole(splits, n) for n in COUNT)
     labels, truth = (torch.where(each < classes, each, -1) for each in (labels, truth))
-    known, asked = labels >= 0, truth >= 0
-    mean, std = whole_train[known].double().mean(0), whole_train[known].double().std(0, correction=0)
+    labelled, labelled_test = labels >= 0, truth >= 0
+    mean, std = whole_train[labelled].double().mean(0), whole_train[labelled].double().std(0, correction=0)
     varies = std > 1e-7 * mean
-    rows, queries = (((x.double() - mean) / std)[:, varies] for x in (whole_train[known], whole[asked]))
-    peer = LogisticRegression(max_iter=1000).fit(rows.numpy(), labels[known].numpy())
-    expected = peer.score(queries.numpy(), truth[asked].numpy())
+    rows, queries = (
+        ((x.double() - mean) / std)[:, varies] for x in (whole_train[labelled], whole[labelled_test])
+    )
+    regression = LogisticRegression(max_iter=1000).fit(rows.numpy(), labels[labelled].numpy())
+    expected = regression.score(queries.numpy(), truth[labelled_test].numpy())
     assert logistic_top1(train, labels, test, truth, num_classes=10) == pytest.approx(expected)
 
 
@@ -112,13 +116,13 @@ for count in (80, 320):
 
 
 @pytest.mark.long
-def test_ten_times_the_images_take_no_more_memory():
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**20)}  # what is freed leaves the process
+def test_memory_does_not_grow_with_number_of_images():
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**20)}  # freed memory leaves the process
     command = [sys.executable, "-c", GROWTH]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    few, many = map(int, done.stdout.split())
-    whole = (320 - 80) * 3 * 96 * 96 * 4 / 2**20  # 25 MiB for the bank alone, in float32
-    assert many - few < whole
+    small_peak, large_peak = map(int, done.stdout.split())
+    bank_size = (320 - 80) * 3 * 96 * 96 * 4 / 2**20  # 25 MiB for the bank alone, in float32
+    assert large_peak - small_peak < bank_size
 
 
 HEAP = """
@@ -140,10 +144,10 @@ print(resident() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the parameters are glibc's")
-def test_large_blocks_leave_the_process_when_they_are_freed():
-    kept = []
+def test_unmap_large_blocks_returns_freed_memory_to_system():
+    remaining = []
     for change in ("", "unmap_large_blocks()"):
         command = [sys.executable, "-c", HEAP.format(change=change)]
-        kept.append(int(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
-    assert kept[0] > 100 * 2**10  # KiB
-    assert kept[1] < 10 * 2**10
+        remaining.append(int(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    assert remaining[0] > 100 * 2**10  # KiB
+    assert remaining[1] < 10 * 2**10

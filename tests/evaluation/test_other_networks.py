@@ -1,4 +1,4 @@
-"""Networks without a run, and networks beside a run: ``--encoder`` and ``--beside``."""
+"""Tests of ``--encoder`` (a network without a run) and ``--beside`` (networks evaluated beside a run)."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ def values(file, features, metric="knn_top1", layer="backbone"):
     return [r["value"] for r in rows if (r["features"], r["metric"], r["layer"]) == (features, metric, layer)]
 
 
-def test_an_encoder_with_weights_has_the_values_of_its_run(run, tmp_path, capsys):
+def test_encoder_with_weights_reproduces_values_of_its_run(run, tmp_path, capsys):
     out = tmp_path / "rows.json"
     encoder = ["--encoder=ResNet", "--encoder.width=4", f"--weights={run}"]
     assert main(["evaluate", *encoder, "--data=Digits", "--protocol=solo", f"--output={out}"]) == 0
@@ -43,17 +43,17 @@ def test_an_encoder_with_weights_has_the_values_of_its_run(run, tmp_path, capsys
 
 
 @pytest.mark.parametrize("size", [None, 24])
-def test_a_timm_model_sees_the_images_that_its_weights_expect(size, tmp_path, capsys):
+def test_timm_encoder_gets_images_that_its_weights_expect(size, tmp_path, capsys):
     name, options = "vit_tiny_patch16_224", {"depth": 1, "img_size": 16, "patch_size": 8}
     network = timm.create_model(name, num_classes=7, **options)
     torch.save({"state_dict": network.state_dict()}, tmp_path / "weights.pth")
-    given = [f"--encoder.dict_kwargs.{key}={value}" for key, value in options.items() if key != "img_size"]
-    given += [f"--encoder.img_size={size or 16}"]
-    command = ["evaluate", f"--encoder=timm/{name}", *given, f"--weights={tmp_path / 'weights.pth'}"]
+    flags = [f"--encoder.dict_kwargs.{key}={value}" for key, value in options.items() if key != "img_size"]
+    flags += [f"--encoder.img_size={size or 16}"]
+    command = ["evaluate", f"--encoder=timm/{name}", *flags, f"--weights={tmp_path / 'weights.pth'}"]
     out = tmp_path / "rows.json"
     assert main([*command, "--data=Digits", "--protocol=solo", "--baselines=false", f"--output={out}"]) == 0
-    said = capsys.readouterr().out
-    assert f"images of {size or 16} pixels with mean (0.5, 0.5, 0.5) and std (0.5, 0.5, 0.5)" in said
+    printed = capsys.readouterr().out
+    assert f"images of {size or 16} pixels with mean (0.5, 0.5, 0.5) and std (0.5, 0.5, 0.5)" in printed
     assert f"views.size {size or 16}" in json.loads(out.read_text())[0]["settings"]
     if size is None:
         encoder = Timm(name, **options)
@@ -72,7 +72,7 @@ def test_a_timm_model_sees_the_images_that_its_weights_expect(size, tmp_path, ca
 
 
 def test_networks_beside_a_run_have_their_own_values(run, tmp_path):
-    """Another run with images of another size, its exported encoder, and bare weights of the same encoder."""
+    """The networks: a run with another image size, its exported encoder, and plain weights of this run."""
     larger = ["--model.encoder.width=8", "--data.views.size=12", "--name=larger", f"--runs_dir={tmp_path}"]
     assert main(["fit", *TINY, *larger, "--trainer.max_epochs=1"]) == 0
     other = tmp_path / "larger"
@@ -80,8 +80,8 @@ def test_networks_beside_a_run_have_their_own_values(run, tmp_path):
     assert main(["evaluate", str(other), "--protocol=solo", "--report=false"]) == 0
     state = read_checkpoint(run).state
     torch.save({f"module.{name}": value for name, value in state.items()}, tmp_path / "own.pth")
-    own = {"larger": other, "exported": other / "backbone.safetensors", "own": tmp_path / "own.pth"}
-    beside = [f"--beside={name}={file}" for name, file in own.items()]
+    networks = {"larger": other, "exported": other / "backbone.safetensors", "own": tmp_path / "own.pth"}
+    beside = [f"--beside={name}={file}" for name, file in networks.items()]
     before = json.loads((run / "evaluation.json").read_text())
     assert main(["evaluate", str(run), "--protocol=solo", *beside]) == 0
     file = run / "evaluation.json"
@@ -90,31 +90,31 @@ def test_networks_beside_a_run_have_their_own_values(run, tmp_path):
     assert all(row in json.loads(file.read_text()) for row in before)
     assert "larger backbone" in str(protocols.section(Run(run)).html)
     assert main(["evaluate", str(run), "--protocol=solo", *beside[:1], "--report=false"]) == 0
-    assert len(values(file, "larger")) == len(values(file, "own")) == 1  # the one replaced, the other kept
+    assert len(values(file, "larger")) == len(values(file, "own")) == 1  # "larger" is replaced, "own" is kept
 
 
-def test_an_encoder_that_sets_its_own_weights_needs_no_file(tmp_path, monkeypatch, capsys):
+def test_custom_encoder_with_own_weights_needs_no_file(tmp_path, monkeypatch, capsys):
     lines = ["from torch import nn", "", "def features() -> nn.Module:", "    return nn.Flatten()"]
     (tmp_path / "own_features.py").write_text("\n".join(lines))
     monkeypatch.chdir(tmp_path)
     assert main(["evaluate", "--encoder=own_features.features", "--data=Digits", "--protocol=solo"]) == 0
-    said = capsys.readouterr().out
-    assert "trained backbone" in said
-    assert "untrained" not in said
+    printed = capsys.readouterr().out
+    assert "trained backbone" in printed
+    assert "untrained" not in printed
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_images_of_a_size_that_a_network_refuses_are_one_line(beside, run, tmp_path, capsys):
+def test_unsupported_image_size_is_reported_in_one_line(beside, run, tmp_path, capsys):
     name, depth = "vit_tiny_patch16_224", "--encoder.dict_kwargs.depth=1"
     torch.save(timm.create_model(name, img_size=32, depth=1).state_dict(), tmp_path / "vit.pth")
     file = f"--weights={tmp_path / 'vit.pth'}"
     command = [f"--encoder=timm/{name}", depth, "--encoder.img_size=32", file, "--data=Digits"]
     command += ["--protocol=solo", "--data.views.size=24", *([f"--beside=tiny={run}"] if beside else [])]
     assert main(["evaluate", *command]) == 2
-    said = capsys.readouterr().err
-    assert "trained: Timm cannot encode images (1, 3, 24, 24)" in said
-    assert "--data.views.size sets the size of the images" in said
-    assert len(said.strip().splitlines()) == 1
+    error = capsys.readouterr().err
+    assert "trained: Timm cannot encode images (1, 3, 24, 24)" in error
+    assert "--data.views.size sets the size of the images" in error
+    assert len(error.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -153,18 +153,18 @@ def test_images_of_a_size_that_a_network_refuses_are_one_line(beside, run, tmp_p
         (["{run}", "--beside=x=none.pth"], "--beside none.pth: no such file or run directory"),
     ],
 )
-def test_a_wrong_command_is_one_line(options, words, run, monkeypatch, capsys):
+def test_invalid_command_is_reported_in_one_line(options, words, run, monkeypatch, capsys):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     before = (run / "evaluation.json").read_bytes()
     assert main(["evaluate", *(option.format(run=run) for option in options), "--data=Digits"]) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert len(said.strip().splitlines()) == 1
+    error = capsys.readouterr().err
+    assert words in error
+    assert len(error.strip().splitlines()) == 1
     assert (run / "evaluation.json").read_bytes() == before
 
 
-def test_an_encoder_without_data_is_one_line(capsys):
+def test_encoder_requires_data(capsys):
     assert main(["evaluate", "--encoder=ResNet"]) == 2
     assert "--encoder requires --data, the labelled images" in capsys.readouterr().err
 
@@ -172,9 +172,9 @@ def test_an_encoder_without_data_is_one_line(capsys):
 def test_the_help_does_not_list_all_modules(capsys):
     with pytest.raises(SystemExit):
         main(["evaluate", "--help"])
-    said = capsys.readouterr().out
-    assert "timm/NAME" in said
-    assert "CIFAR10, ImageFolder, …; --data.help lists them." in " ".join(said.split())
-    assert "DataModule standardizes" not in said
-    assert "torch.nn.Linear" not in said
-    assert len(said.splitlines()) < 200
+    printed = capsys.readouterr().out
+    assert "timm/NAME" in printed
+    assert "CIFAR10, ImageFolder, …; --data.help lists them." in " ".join(printed.split())
+    assert "DataModule standardizes" not in printed
+    assert "torch.nn.Linear" not in printed
+    assert len(printed.splitlines()) < 200

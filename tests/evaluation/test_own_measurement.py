@@ -1,4 +1,4 @@
-"""A measurement and a metric in a user's own module are evaluated, shown and compared like the package's."""
+"""Tests of a user's own measurement and metric: evaluated, shown and compared like built-in ones."""
 
 import json
 import shutil
@@ -50,8 +50,8 @@ class NoMeasurement:
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """A folder with the user's module and protocol, in which the command runs."""
+def user_folder(tmp_path, monkeypatch):
+    """Change to a folder that contains the user's module and protocol, and return it."""
     (tmp_path / "their_metrics.py").write_text(MODULE)
     (tmp_path / "mine.yaml").write_text(
         "measurements:\n- their_metrics.Impurity: {neighbours: 3}\n- knn: {k: 3}\n"
@@ -63,8 +63,8 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(here, tiny_run):
-    return shutil.copytree(tiny_run, here / "runs" / "a")
+def run(user_folder, tiny_run):
+    return shutil.copytree(tiny_run, user_folder / "runs" / "a")
 
 
 def evaluated(run):
@@ -72,7 +72,7 @@ def evaluated(run):
     return json.loads((run / "evaluation.json").read_text())
 
 
-def test_a_measurement_in_a_users_module_is_in_the_table(run, capsys):
+def test_user_measurement_is_in_rows_and_table(run, capsys):
     rows = [row for row in evaluated(run) if row["metric"] == "impurity"]
     assert [row["features"] for row in rows] == ["trained", "untrained", "pixels"]
     model, data = trained_model(read_checkpoint(run)), Digits()
@@ -91,8 +91,8 @@ def test_a_measurement_in_a_users_module_is_in_the_table(run, capsys):
     assert first.split()[-1] == f"{100 * rows[0]['value']:.2f}"
 
 
-def test_the_file_describes_the_metric_where_its_module_is_not_imported(run, here):
-    """Compared and reported by a process that knows nothing of the module."""
+def test_evaluation_file_describes_metric_without_its_module(run, user_folder):
+    """Compare and report the run in a process that does not know the module."""
     rows = evaluated(run)
     assert all(
         (row["title"], row["unit"], row["direction"]) == ("strangers", "%", "lower")
@@ -100,20 +100,20 @@ def test_the_file_describes_the_metric_where_its_module_is_not_imported(run, her
         if row["metric"] == "impurity"
     )
     assert all("title" not in row for row in rows if row["metric"] == "knn_top1")
-    other = shutil.copytree(run, here / "runs" / "b")
+    other = shutil.copytree(run, user_folder / "runs" / "b")
     config = (other / "config.yaml").read_text()
     assert config.count("alpha: 3") == 1
     (other / "config.yaml").write_text(config.replace("alpha: 3", "alpha: 4"))
     for row in rows:
         row["value"] /= 2
     (other / "evaluation.json").write_text(json.dumps(rows))
-    (here / "their_metrics.py").unlink()
+    (user_folder / "their_metrics.py").unlink()
     command = [sys.executable, "-m", "ssl_vision", "compare", "runs", "--by=model.objective.alpha"]
     command += ["--metric=impurity", "--protocol=mine", "--output=out.json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "in percent, lower is better" in done.stdout
-    written = json.loads((here / "out.json").read_text())
+    written = json.loads((user_folder / "out.json").read_text())
     assert (written["unit"], written["direction"]) == ("percent", "lower")
     assert [group["name"] for group in written["groups"]] == ["3.0", "4.0"]
     value = next(row["value"] for row in rows if row["metric"] == "impurity")
@@ -122,7 +122,7 @@ def test_the_file_describes_the_metric_where_its_module_is_not_imported(run, her
     assert "strangers %" in protocols.section(Run(run)).html
 
 
-def test_a_described_metric_that_is_logged_has_a_curve(run, capsys):
+def test_logged_metric_with_description_has_curve(run, capsys):
     head, *lines = (run / "metrics.csv").read_text().splitlines()
     column = head.split(",").index("val/knn_top1")
     cells = [line.split(",")[column] for line in lines]
@@ -151,8 +151,8 @@ def test_a_described_metric_that_is_logged_has_a_curve(run, capsys):
         ("Impurity", "expected one of corruptions, finetune"),
     ],
 )
-def test_a_wrong_import_path_is_refused_in_one_line(run, here, capsys, kind, words):
-    (here / "mine.yaml").write_text(f"measurements: [{kind}: {{}}]")
+def test_invalid_import_path_is_reported_in_one_line(run, user_folder, capsys, kind, words):
+    (user_folder / "mine.yaml").write_text(f"measurements: [{kind}: {{}}]")
     assert main(["evaluate", str(run), "--protocol=mine.yaml"]) == 2
     error = capsys.readouterr().err
     assert words in error
@@ -160,7 +160,7 @@ def test_a_wrong_import_path_is_refused_in_one_line(run, here, capsys, kind, wor
     assert error.count("\n") == 1
 
 
-def test_only_a_users_own_file_may_name_an_import_path(here):
+def test_only_user_protocol_may_name_import_path(user_folder):
     with pytest.raises(InputError, match="expected one of corruptions, finetune"):
         _measurement({"their_metrics.Impurity": {}}, 20, "protocol macl", own=False)
     assert "their_metrics" not in sys.modules
@@ -168,7 +168,7 @@ def test_only_a_users_own_file_may_name_an_import_path(here):
     assert list(names_in_command(["evaluate", "--config", "mine.yaml"])) == []
 
 
-def test_a_failing_measurement_leaves_out_itself_alone(run, here, capsys):
+def test_failing_measurement_leaves_out_only_itself(run, user_folder, capsys):
     module = (
         MODULE
         + "\n\n@dataclass(frozen=True)\nclass Failing(Impurity):\n"
@@ -179,16 +179,16 @@ def test_a_failing_measurement_leaves_out_itself_alone(run, here, capsys):
             "        return super().measure(source, splits, seed)\n"
         )
     )
-    (here / "their_metrics.py").write_text(module)
+    (user_folder / "their_metrics.py").write_text(module)
     kind = "their_metrics.Failing"
     text = f"measurements: [{kind}: {{neighbours: 1}}, {kind}: {{neighbours: 2}}]"
-    (here / "mine.yaml").write_text(text)
+    (user_folder / "mine.yaml").write_text(text)
     rows = evaluated(run)
     assert {row["k"] for row in rows} == {2}
     assert "mine: failing of trained backbone is left out: one is too few" in capsys.readouterr().err
 
 
-def test_a_kind_is_registered_once():
+def test_registering_a_kind_twice_raises_value_error():
     assert {"knn", "linear", "grid", "logistic", "geometry", "corruptions", "finetune", "online"} <= set(
         kinds()
     )
@@ -201,5 +201,5 @@ def test_a_kind_is_registered_once():
     assert kinds()["knn"].__name__ == "KNN"
 
 
-def test_an_unknown_metric_is_called_by_its_name():
+def test_unknown_metric_is_titled_by_its_name():
     assert description_of("val/impurity").title == "val/impurity"

@@ -24,9 +24,9 @@ def blobs(seed, n=300, spread=0.2, classes=4, width=6):
         ProbeRule(epochs=4, lr=0.01, batch_size=30, optimizer="adam", schedule="cosine"),
     ],
 )
-def test_equals_autograd_and_torchs_optimizers(rule):
+def test_linear_probe_matches_autograd_and_torch_optimizers(rule):
     (x, y), (test_x, test_y) = blobs(0, spread=2.0), blobs(1, spread=2.0)
-    found = linear_probe(x, y, test_x, test_y, num_classes=4, rule=rule, seed=3)
+    probe = linear_probe(x, y, test_x, test_y, num_classes=4, rule=rule, seed=3)
     layer = torch.nn.Linear(6, 4)
     for parameter in layer.parameters():
         torch.nn.init.zeros_(parameter)
@@ -45,30 +45,30 @@ def test_equals_autograd_and_torchs_optimizers(rule):
             torch.nn.CrossEntropyLoss()(layer(x[batch]), y[batch]).backward()
             optimizer.step()
             schedule.step()
-    torch.testing.assert_close(found.weight, layer.weight.detach(), atol=2e-6, rtol=1e-5)
-    torch.testing.assert_close(found.bias, layer.bias.detach(), atol=2e-6, rtol=1e-5)
-    right = [int(layer(row).argmax()) == int(label) for row, label in zip(test_x, test_y, strict=True)]
-    assert 0.3 < found.test_top1 < 0.99
-    assert found.test_top1 == pytest.approx(sum(right) / len(right))
+    torch.testing.assert_close(probe.weight, layer.weight.detach(), atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(probe.bias, layer.bias.detach(), atol=2e-6, rtol=1e-5)
+    correct = [int(layer(row).argmax()) == int(label) for row, label in zip(test_x, test_y, strict=True)]
+    assert 0.3 < probe.test_top1 < 0.99
+    assert probe.test_top1 == pytest.approx(sum(correct) / len(correct))
 
 
-def test_separable_classes_are_read_without_error():
-    found = linear_probe(*blobs(0), *blobs(1), num_classes=4, rule=ProbeRule(epochs=20))
-    assert found[:2] == (1.0, 1.0)
+def test_separable_classes_are_classified_without_error():
+    probe = linear_probe(*blobs(0), *blobs(1), num_classes=4, rule=ProbeRule(epochs=20))
+    assert probe[:2] == (1.0, 1.0)
 
 
-def test_labels_unrelated_to_features_give_chance():
+def test_labels_unrelated_to_features_give_chance_accuracy():
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn(4000, 6, generator=g), torch.randint(4, (4000,), generator=g)
-    found = linear_probe(x[:2000], y[:2000], x[2000:], y[2000:], num_classes=4, rule=ProbeRule(epochs=10))
-    assert found.test_top1 == pytest.approx(0.25, abs=0.05)
+    probe = linear_probe(x[:2000], y[:2000], x[2000:], y[2000:], num_classes=4, rule=ProbeRule(epochs=10))
+    assert probe.test_top1 == pytest.approx(0.25, abs=0.05)
 
 
-def test_one_seed_one_result():
+def test_linear_probe_depends_only_on_seed():
     data = (*blobs(0, spread=2.0), *blobs(1, spread=2.0))
     rule = ProbeRule(epochs=3)
     first = linear_probe(*data, num_classes=4, rule=rule, seed=1)
-    torch.rand(5)  # the global generator has no part in it
+    torch.rand(5)  # the global generator must have no effect
     again = linear_probe(*data, num_classes=4, rule=rule, seed=1)
     other = linear_probe(*data, num_classes=4, rule=rule, seed=2)
     assert torch.equal(first.weight, again.weight)
@@ -76,16 +76,16 @@ def test_one_seed_one_result():
     assert not torch.equal(first.weight, other.weight)
 
 
-def test_close_to_logistic_regression_on_digits():
+def test_linear_probe_is_close_to_logistic_regression_on_digits():
     digits = load_digits()
     x, y = torch.from_numpy(digits.data / 16), torch.from_numpy(digits.target)
-    # sklearn minimises C Σ loss + ‖w‖²/2: the same optimum as a weight decay of 1 / (C N)
-    peer = LogisticRegression(C=10.0, max_iter=2000).fit(x[:1200].numpy(), y[:1200].numpy())
+    # scikit-learn minimises C Σ loss + ‖w‖²/2, which has the optimum of a weight decay of 1 / (C N)
+    regression = LogisticRegression(C=10.0, max_iter=2000).fit(x[:1200].numpy(), y[:1200].numpy())
     rule = ProbeRule(lr=0.1, batch_size=32, weight_decay=1 / (10.0 * 1200))
-    found = linear_probe(x[:1200], y[:1200], x[1200:], y[1200:], num_classes=10, rule=rule)
-    assert found.test_top1 == pytest.approx(peer.score(x[1200:].numpy(), y[1200:].numpy()), abs=0.01)
-    assert found.train_top1 == pytest.approx(peer.score(x[:1200].numpy(), y[:1200].numpy()), abs=0.01)
-    assert found.test_top1 > 0.9
+    probe = linear_probe(x[:1200], y[:1200], x[1200:], y[1200:], num_classes=10, rule=rule)
+    assert probe.test_top1 == pytest.approx(regression.score(x[1200:].numpy(), y[1200:].numpy()), abs=0.01)
+    assert probe.train_top1 == pytest.approx(regression.score(x[:1200].numpy(), y[:1200].numpy()), abs=0.01)
+    assert probe.test_top1 > 0.9
 
 
 def test_unlabelled_rows_are_ignored():
@@ -93,15 +93,15 @@ def test_unlabelled_rows_are_ignored():
     plain = linear_probe(x, y, test_x, test_y, num_classes=4)
     junk, unlabelled = torch.full((50, 6), 9.0), torch.full((50,), -1)
     junk[0] = torch.nan
-    more = linear_probe(
+    with_unlabelled = linear_probe(
         torch.cat((junk, x)), torch.cat((unlabelled, y)),
         torch.cat((test_x, junk)), torch.cat((test_y, unlabelled)), num_classes=4,
     )  # fmt: skip
-    assert torch.equal(plain.weight, more.weight)
-    assert plain[:2] == more[:2]
+    assert torch.equal(plain.weight, with_unlabelled.weight)
+    assert plain[:2] == with_unlabelled[:2]
 
 
-def test_several_views_take_turns():
+def test_epochs_alternate_between_views():
     (x, y), test = blobs(0, spread=2.0), blobs(1, spread=2.0)
     other = x + 0.5
     rule = ProbeRule(epochs=1, batch_size=300, momentum=0.0)
@@ -124,17 +124,17 @@ def test_several_views_take_turns():
         linear_probe([x, other[:, :5]], y, *test, num_classes=4)
 
 
-def test_features_stay_as_they_are():
+def test_linear_probe_does_not_change_features():
     (x, y), test = blobs(0), blobs(1)
     x.requires_grad_()
     before = x.detach().clone()
-    found = linear_probe(x, y, *test, num_classes=4, rule=ProbeRule(epochs=1))
+    probe = linear_probe(x, y, *test, num_classes=4, rule=ProbeRule(epochs=1))
     assert torch.equal(x, before)
     assert x.grad is None
-    assert not found.weight.requires_grad
+    assert not probe.weight.requires_grad
 
 
-def test_a_long_probe_says_how_far_it_is(capsys, monkeypatch):
+def test_long_probe_prints_progress(capsys, monkeypatch):
     rule = ProbeRule(epochs=20)
     linear_probe(*blobs(0), *blobs(1), num_classes=4, rule=rule)
     assert capsys.readouterr() == ("", "")
@@ -142,8 +142,8 @@ def test_a_long_probe_says_how_far_it_is(capsys, monkeypatch):
     linear_probe(*blobs(0), *blobs(1), num_classes=4, rule=rule)
     out, err = capsys.readouterr()
     assert out == ""
-    said = [line.removeprefix("linear probe: ").split()[0] for line in err.splitlines()]
-    assert said == [f"{epoch}/20" for epoch in range(1, 21)]
+    progress = [line.removeprefix("linear probe: ").split()[0] for line in err.splitlines()]
+    assert progress == [f"{epoch}/20" for epoch in range(1, 21)]
 
 
 X, Y = blobs(0, n=10)
@@ -165,7 +165,7 @@ X, Y = blobs(0, n=10)
         ({"train_features": X * 1e30}, "lr: .*diverged"),
     ],
 )
-def test_refuses(change, message):
+def test_invalid_data_raises_value_error(change, message):
     data = {"train_features": X, "train_labels": Y, "test_features": X, "test_labels": Y, **change}
     with pytest.raises(ValueError, match=message):
         linear_probe(**data, num_classes=4)
@@ -183,6 +183,6 @@ def test_refuses(change, message):
         {"batch_size": 0},
     ],
 )
-def test_rule_refuses(option):
+def test_invalid_rule_raises_value_error(option):
     with pytest.raises(ValueError, match=next(iter(option))):
         ProbeRule(**option)

@@ -1,4 +1,4 @@
-"""Several processes that embed together: one output, whatever their number."""
+"""Tests of embedding in several processes: the output does not depend on their number."""
 
 import json
 import os
@@ -19,29 +19,29 @@ from ssl_vision.evaluation.processes import ALONE, Processes, results_of_all, sh
 from ssl_vision.main import main
 
 
-def three():
-    """Three connected processes, here threads."""
+def three_processes():
+    """Return three connected processes, which the tests run as threads."""
     pipes = {rank: Pipe() for rank in (1, 2)}
     first = Processes(0, 3, {rank: ends[0] for rank, ends in pipes.items()})
     return [first, *(Processes(rank, 3, {0: ends[1]}) for rank, ends in pipes.items())]
 
 
-def together(function, processes):
-    """Results of a function of each process, which runs in a thread; its errors are raised."""
+def in_threads(function, processes):
+    """Call a function with each process in a thread of its own. Return the results, and raise errors."""
     with ThreadPoolExecutor(len(processes)) as pool:
         futures = [pool.submit(copy_context().run, function, each) for each in processes]
         return [future.result() for future in futures]
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 7])
-def test_results_come_in_order_to_the_first_process(count):
+def test_first_process_gathers_results_in_order(count):
     items = list(range(count))
 
     def run(processes):
         own = (item * item for item in items[processes.share])
         return list(processes.gathered(own, count))
 
-    assert together(run, three()) == [[item * item for item in items], [], []]
+    assert in_threads(run, three_processes()) == [[item * item for item in items], [], []]
     assert run(ALONE) == [item * item for item in items]
 
 
@@ -49,7 +49,7 @@ def test_results_come_in_order_to_the_first_process(count):
 @pytest.mark.parametrize(
     ("error", "raised"), [(InputError("a.png is damaged"), InputError), (KeyError("a.png"), RuntimeError)]
 )
-def test_an_error_of_any_process_is_raised_in_the_first(rank, error, raised):
+def test_error_of_any_process_is_raised_in_first_process(rank, error, raised):
     def run(processes):
         def own():
             yield 0
@@ -63,42 +63,42 @@ def test_an_error_of_any_process_is_raised_in_the_first(rank, error, raised):
         with pytest.raises(raised, match=r"a\.png"):
             list(processes.gathered(own(), 6))
 
-    together(run, three())
+    in_threads(run, three_processes())
 
 
 def test_agreed_returns_the_value_of_the_first_process():
-    assert together(lambda processes: processes.agreed(processes.rank + 5), three()) == [5, 5, 5]
+    assert in_threads(lambda processes: processes.agreed(processes.rank + 5), three_processes()) == [5, 5, 5]
 
 
-def test_other_processes_end_silently_when_the_first_one_has():
-    first, other, _ = three()
+def test_other_processes_exit_if_first_process_has_ended():
+    first, other, _ = three_processes()
     first.connections[1].close()
     for wait in (other.agreed, lambda: list(other.gathered(iter([1]), 3))):
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             wait()
-        assert ended.value.code == 1
+        assert exit_info.value.code == 1
 
 
-def test_the_first_process_names_one_that_has_ended():
-    first, other, _ = three()
+def test_first_process_reports_ended_process():
+    first, other, _ = three_processes()
     other.connections[0].close()
     for wait in (first.agreed, lambda: list(first.gathered(iter([1]), 3))):
         with pytest.raises(RuntimeError, match="process 1 of 3 has ended"):
             wait()
 
 
-ASKED = []
+COMPUTED = []
 
 
 def squares(network, data, power, share):
-    """Stands for the batches of a network."""
+    """Stand in for the batches of a network."""
     for number, item in list(enumerate(data))[share]:
-        ASKED.append(number)
+        COMPUTED.append(number)
         yield network * item**power
 
 
-def test_known_networks_and_images_are_shared_and_others_are_not():
-    ASKED.clear()
+def test_only_known_networks_and_images_are_shared():
+    COMPUTED.clear()
     network, data, other = 3.5, [1, 2, 3, 4], [5, 6]
 
     def run(processes):
@@ -107,15 +107,15 @@ def test_known_networks_and_images_are_shared_and_others_are_not():
             first = list(results_of_all(squares, network, data, 2, total=4))
             return first, list(results_of_all(squares, network, other, 1, total=2))
 
-    first, *others = three()
+    first, *others = three_processes()
     with ThreadPoolExecutor(3) as pool:
         futures = [pool.submit(copy_context().run, run, each) for each in (first, *others)]
     assert futures[0].result() == ([3.5, 14.0, 31.5, 56.0], [17.5, 21.0])
-    assert sorted(ASKED) == [0, 0, 1, 1, 2, 3]
+    assert sorted(COMPUTED) == [0, 0, 1, 1, 2, 3]
     assert [future.exception().code for future in futures[1:]] == [0, 0]
 
 
-def test_a_request_after_one_that_was_not_used_up_has_its_own_results():
+def test_request_after_unfinished_request_has_its_own_results():
     data = [1, 2, 3, 4, 5]
 
     def run(processes):
@@ -126,29 +126,29 @@ def test_a_request_after_one_that_was_not_used_up_has_its_own_results():
                     break
             return list(results_of_all(squares, 10, data, 2, total=5))
 
-    first, *others = three()
+    first, *others = three_processes()
     with ThreadPoolExecutor(3) as pool:
         futures = [pool.submit(copy_context().run, run, each) for each in (first, *others)]
     assert futures[0].result() == [10, 40, 90, 160, 250]
     assert [future.exception().code for future in futures[1:]] == [0, 0]
 
 
-def cannot(network, data, share):
-    """Stands for batches of which none can be decoded."""
+def undecodable(network, data, share):
+    """Stand in for batches that cannot be decoded."""
     raise InputError("a.png cannot be decoded")
     yield
 
 
-def test_an_input_error_of_one_of_several_processes_ends_the_evaluation():
+def test_input_error_in_shared_batches_ends_evaluation():
     data = []
 
     def run(processes):
         with sharing(processes, [1], [data]):
-            with suppress(ValueError):  # as for measurements that are not possible
-                list(results_of_all(cannot, 1, data, total=3))
+            with suppress(ValueError):  # as for impossible measurements
+                list(results_of_all(undecodable, 1, data, total=3))
             pytest.fail("the evaluation went on")
 
-    first, *others = three()
+    first, *others = three_processes()
     with ThreadPoolExecutor(3) as pool:
         futures = [pool.submit(copy_context().run, run, each) for each in (first, *others)]
         with pytest.raises(InputError, match="cannot be decoded"):
@@ -158,7 +158,7 @@ def test_an_input_error_of_one_of_several_processes_ends_the_evaluation():
 
 
 def torchrun(count, *args, module=("-m", "ssl_vision")):
-    """Run a command in several processes, and return stdout and stderr of all."""
+    """Run a command in several processes. Return the exit code, and stdout and stderr of all processes."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={count}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
@@ -169,7 +169,7 @@ def torchrun(count, *args, module=("-m", "ssl_vision")):
 
 
 @pytest.mark.long
-def test_evaluate_writes_and_prints_the_same_from_two_processes(tiny_run, tmp_path, capsys):
+def test_evaluate_has_same_output_from_one_and_two_processes(tiny_run, tmp_path, capsys):
     runs = [shutil.copytree(tiny_run, tmp_path / name) for name in ("one", "two")]
     for run in runs:
         shutil.rmtree(run / "features", ignore_errors=True)
@@ -200,7 +200,7 @@ def images(tmp_path_factory):
 
 @pytest.mark.long
 @pytest.mark.parametrize("count", [2, 4])
-def test_embed_writes_the_same_from_several_processes(images, tiny_run, tmp_path, count):
+def test_embed_has_same_output_from_one_and_several_processes(images, tiny_run, tmp_path, count):
     options = [f"--backbone={tiny_run}", "--batch_size=2"]
     with pytest.warns(UserWarning, match="skipped 2 of 12"):
         assert main(["embed", str(images), *options, f"--output={tmp_path / 'one.npz'}"]) == 0
@@ -214,7 +214,7 @@ def test_embed_writes_the_same_from_several_processes(images, tiny_run, tmp_path
 
 
 @pytest.mark.long
-def test_a_damaged_file_of_another_process_is_reported_once(images, tiny_run, tmp_path):
+def test_damaged_file_is_reported_once_by_several_processes(images, tiny_run, tmp_path):
     options = [f"--backbone={tiny_run}", "--batch_size=2", f"--output={tmp_path / 'f.npz'}", "--strict=true"]
     code, _, error = torchrun(2, "embed", images, *options)
     assert code != 0
@@ -243,7 +243,7 @@ if group.rank == 0:
 
 
 @pytest.mark.long
-def test_processes_connect_again_and_do_not_wait_for_ever(tmp_path):
+def test_processes_reconnect_and_time_out(tmp_path):
     (tmp_path / "calls.py").write_text(CALLS)
     code, out, error = torchrun(2, tmp_path / "calls.py", module=())
     assert code == 0, error

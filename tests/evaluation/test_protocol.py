@@ -1,4 +1,4 @@
-"""Protocols: the shipped ones, one's own, and what is refused."""
+"""Tests of evaluation protocols: shipped files, user files and invalid files."""
 
 import csv
 import dataclasses
@@ -35,7 +35,7 @@ def run(tiny_run, tmp_path_factory):
     return shutil.copytree(tiny_run, tmp_path_factory.mktemp("protocols") / "tiny")
 
 
-def test_a_description_names_each_kind_once_with_its_shares_of_the_labels():
+def test_description_names_each_kind_once_with_its_label_shares():
     assert described_protocol(read_protocol("few_labels"), 1437) == (
         "logistic: L-BFGS on standardised features, C = 1, with 1% and 10% of the labels. "
         "linear: 100 epochs of SGD 0.02 on frozen features, with 1% and 10% of the labels."
@@ -45,21 +45,21 @@ def test_a_description_names_each_kind_once_with_its_shares_of_the_labels():
     )
 
 
-def test_k_in_a_description_is_at_most_the_number_of_training_images():
+def test_description_limits_k_to_number_of_training_images():
     assert "k = 50" in described_protocol(read_protocol("macl", k=200), 50)
     assert "k = 50" in described_protocol(read_protocol("robustness", k=200), 50)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
-def test_the_schedule_of_fine_tuning_is_described(schedule):
+def test_fine_tuning_description_names_schedule(schedule):
     assert f"SGD 0.05, {schedule}, on crops" in str(FineTune(schedule=schedule))
 
 
 @pytest.fixture
-def brief(monkeypatch):
-    """One epoch, whatever a protocol says."""
+def one_epoch(monkeypatch):
+    """Train for one epoch, whatever the protocol says."""
 
-    def brief(train):
+    def one_epoch(train):
         return lambda *args, rule, **options: train(
             *args, rule=dataclasses.replace(rule, epochs=1), **options
         )
@@ -70,7 +70,7 @@ def brief(monkeypatch):
         (grid, "grid_probe"),
         (finetune, "finetuned_top1"),
     ):
-        monkeypatch.setattr(module, name, brief(getattr(module, name)))
+        monkeypatch.setattr(module, name, one_epoch(getattr(module, name)))
 
 
 def rows_of(run, *args):
@@ -79,41 +79,41 @@ def rows_of(run, *args):
     return json.loads(output.read_text())
 
 
-def test_the_published_numbers():
+def test_shipped_protocols_have_published_settings():
     assert {"macl", "lightly", "solo", "dkobak", "dinov2"} <= set(shipped())
-    found = {name: read_protocol(name).measurements for name in shipped()}
-    assert found["macl"][:2] == (KNN(k=200), Linear(epochs=100, lr=0.02, momentum=0.9, weight_decay=0.0))
-    assert found["lightly"] == (KNN(k=200, temperature=0.1),)
-    assert found["solo"] == (KNN(k=20, temperature=0.07),)
+    protocols = {name: read_protocol(name).measurements for name in shipped()}
+    assert protocols["macl"][:2] == (KNN(k=200), Linear(epochs=100, lr=0.02, momentum=0.9, weight_decay=0.0))
+    assert protocols["lightly"] == (KNN(k=200, temperature=0.1),)
+    assert protocols["solo"] == (KNN(k=20, temperature=0.07),)
     adam = {"weight_decay": 5e-6, "optimizer": "adam", "schedule": "cosine"}
-    assert found["dkobak"] == (
+    assert protocols["dkobak"] == (
         KNN(k=10, vote="majority"),
         KNN(k=10, vote="majority", distance="euclidean"),
         Linear(epochs=500, lr=0.01, batch_size=1000, **adam),
         Linear(epochs=100, lr=0.1, batch_size=512, augmentation="crop", views=10, **adam),
     )
-    assert [each.k for each in found["dinov2"] if isinstance(each, KNN)] == [10, 20, 100, 200]
-    assert [len(each.members) for each in found["dinov2"] if isinstance(each, Grid)] == [13]
+    assert [each.k for each in protocols["dinov2"] if isinstance(each, KNN)] == [10, 20, 100, 200]
+    assert [len(each.members) for each in protocols["dinov2"] if isinstance(each, Grid)] == [13]
     rules = [
         (each.labels, each.epochs, each.lr, each.weight_decay)
-        for each in found["finetune"]
+        for each in protocols["finetune"]
         if isinstance(each, FineTune)
     ]
     assert rules == [("1%", 60, 0.05, 0.0), ("10%", 30, 0.05, 0.0), ("all", 30, 0.05, 0.0)]
 
 
-def test_files_are_short_and_say_where_they_come_from():
+def test_shipped_files_are_short_and_start_with_comment():
     for file in FOLDER.glob("*.yaml"):
         lines = file.read_text().splitlines()
         assert lines[0].startswith("# ")
         assert len(lines) <= 20
 
 
-def test_rows_carry_their_protocol(run, brief, capsys):
-    rows = rows_of(run, "--protocol=solo", "--protocol=dkobak")  # dkobak has more than kNN
+def test_rows_and_output_state_protocol_settings(run, one_epoch, capsys):
+    rows = rows_of(run, "--protocol=solo", "--protocol=dkobak")  # dkobak also has linear probes
     keys = ("protocol", "layer", "k", "temperature", "distance", "vote", "augmentation", "epoch", "seed")
-    found = [tuple(row.get(key) for key in keys) for row in rows if row["metric"] == "knn_top1"]
-    assert found == [
+    settings = [tuple(row.get(key) for key in keys) for row in rows if row["metric"] == "knn_top1"]
+    assert settings == [
         ("solo", "backbone", 20, 0.07, "cosine", "weighted", "none", 2, 0),
         ("dkobak", "backbone", 10, None, "cosine", "majority", "none", 2, 0),
         ("dkobak", "backbone", 10, None, "euclidean", "majority", "none", 2, 0),
@@ -123,7 +123,7 @@ def test_rows_carry_their_protocol(run, brief, capsys):
     assert "dkobak. kNN: cosine, k = 10, majority vote." in printed
 
 
-def test_a_protocol_of_ones_own(run, tmp_path, capsys):
+def test_user_protocol_file_is_evaluated(run, tmp_path, capsys):
     file = tmp_path / "mine.yaml"
     file.write_text(
         "layers: [projector]\nmeasurements:\n- knn: {k: 3, vote: majority}\n- knn: {k: 7, temperature: 0.5}\n"
@@ -152,13 +152,13 @@ def test_a_protocol_of_ones_own(run, tmp_path, capsys):
         assert row["value"] == pytest.approx(float(knn.compute()))
 
 
-def test_all_measures_every_protocol_of_the_package(run, brief, capsys):
+def test_protocol_all_measures_every_shipped_protocol(run, one_epoch, capsys):
     rows = rows_of(run, "--protocol=all")
     assert sorted({row["protocol"] for row in rows} | {"online"}) == shipped()
     assert "online of trained backbone is left out: the run has no --online_probe" in capsys.readouterr().err
 
 
-def test_augmented_views_and_few_labels(run, tmp_path, brief):
+def test_rows_state_augmentation_and_label_share(run, tmp_path, one_epoch):
     (tmp_path / "mine.yaml").write_text(
         "measurements: [linear: {augmentation: crop, views: 3}, "
         "linear: {augmentation: pretraining, views: 2}, linear: {}, linear: {labels: 1%}, "
@@ -174,45 +174,47 @@ def test_augmented_views_and_few_labels(run, tmp_path, brief):
         ("logistic_top1", "none", "10%"),
         ("grid_top1", "none", "10%"),
     ]
-    assert len(pixels) == 4  # of which there are no views
+    assert len(pixels) == 4  # pixels have no augmented views
     assert len({row["value"] for row in trained}) > 3
 
 
-def test_augmented_features_are_those_of_the_views(run):
+def test_augmented_features_match_features_of_views(run):
     checkpoint, data = read_checkpoint(run), Digits()
     model, splits = trained_model(checkpoint), Splits.of(data)
-    embedded = FeatureExtractor(model, splits, description=None, layers=("backbone",), cache=None, seed=5)
-    found = embedded.augmented(("backbone",), 3, plainer=True)["backbone"]
-    assert len(found) == 3
+    extractor = FeatureExtractor(model, splits, description=None, layers=("backbone",), cache=None, seed=5)
+    features = extractor.augmented(("backbone",), 3, plainer=True)["backbone"]
+    assert len(features) == 3
     plainer = dataclasses.replace(data.views, degrees=0.0, jitter=0.0, grayscale=0.0, blur=0.0)
     train = data.split("train")
-    some = torch.arange(100, 120)
+    rows = torch.arange(100, 120)
     with torch.inference_mode():
-        for epoch, views in ((1, found[:2]), (2, found[2:])):
-            made = plainer(train.images[some], some, seed=5, epoch=epoch).chunk(2)
-            for own, image in zip(views, made, strict=False):
-                torch.testing.assert_close(own[some], model.eval()(image).backbone, atol=1e-4, rtol=1e-4)
-    assert not torch.equal(found[0], found[1])
+        for epoch, views in ((1, features[:2]), (2, features[2:])):
+            batches = plainer(train.images[rows], rows, seed=5, epoch=epoch).chunk(2)
+            for view_features, image in zip(views, batches, strict=False):
+                torch.testing.assert_close(
+                    view_features[rows], model.eval()(image).backbone, atol=1e-4, rtol=1e-4
+                )
+    assert not torch.equal(features[0], features[1])
 
 
 def test_options_change_the_default_protocol_only(run):
     default = rows_of(run, "--probe.epochs=1")
-    assert [row["k"] for row in default if "k" in row] == [5] * 3  # the run's own
+    assert [row["k"] for row in default if "k" in row] == [5] * 3  # the k of the run
     named = rows_of(run, "--protocol=macl", "--protocol=lightly", "--temperature=0.5", "--probe.epochs=1")
-    found = [(row["protocol"], row["k"], row["temperature"]) for row in named if "k" in row]
-    assert found == [("macl", 20, 0.5)] * 3 + [("lightly", 200, 0.1)]
+    settings = [(row["protocol"], row["k"], row["temperature"]) for row in named if "k" in row]
+    assert settings == [("macl", 20, 0.5)] * 3 + [("lightly", 200, 0.1)]
 
 
-def test_k_is_the_data_sets_where_neither_file_nor_option_nor_run_says_it(run, tmp_path):
+def test_k_defaults_to_value_of_data_set(run, tmp_path):
     text = "measurements: [knn: {}, corruptions: {corruptions: [jpeg], severities: [1], linear: {epochs: 1}}]"
     (tmp_path / "mine.yaml").write_text(text)
-    mine = rows_of(run, f"--protocol={tmp_path / 'mine.yaml'}")
-    assert {row["k"] for row in mine if "k" in row} == {20}
+    rows = rows_of(run, f"--protocol={tmp_path / 'mine.yaml'}")
+    assert {row["k"] for row in rows if "k" in row} == {20}
     assert CIFAR10.knn_k == STL10.knn_k == 200
     assert read_protocol("macl").measurements[0] == KNN(k=200)
 
 
-def test_a_k_that_exceeds_the_smallest_class_is_a_warning(run):
+def test_k_above_smallest_class_size_warns(run):
     with pytest.warns(UserWarning, match="k = 142, but the smallest class has 141 images"):
         rows_of(run, "--k=142", "--probe.epochs=1")
     with warnings.catch_warnings():
@@ -220,7 +222,7 @@ def test_a_k_that_exceeds_the_smallest_class_is_a_warning(run):
         rows_of(run, "--k=141", "--probe.epochs=1")
 
 
-def test_the_macl_file_says_what_the_defaults_are():
+def test_macl_file_matches_linear_probe_defaults():
     (rule,) = [each for each in read_protocol("macl").measurements if isinstance(each, Linear)]
     assert dataclasses.asdict(rule) == dataclasses.asdict(Linear())
 
@@ -251,7 +253,7 @@ def test_the_macl_file_says_what_the_defaults_are():
         ("layers: [hidden]\nmeasurements: [finetune: {}]", "finetune is of the backbone"),
     ],
 )
-def test_files_that_are_no_protocol_are_refused_in_one_line(run, tmp_path, capsys, text, words):
+def test_invalid_protocol_file_is_reported_in_one_line(run, tmp_path, capsys, text, words):
     (tmp_path / "mine.yaml").write_text(text)
     assert main(["evaluate", str(run), f"--protocol={tmp_path / 'mine.yaml'}"]) == 2
     error = capsys.readouterr().err
@@ -274,14 +276,14 @@ def test_files_that_are_no_protocol_are_refused_in_one_line(run, tmp_path, capsy
         (["--temperature=0"], "temperature"),
     ],
 )
-def test_wrong_options_end_in_one_line(run, capsys, args, words):
+def test_invalid_options_are_reported_in_one_line(run, capsys, args, words):
     assert main(["evaluate", str(run), *args]) == 2
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
 
 
-def test_the_online_probe_is_measured_as_training_left_it(tmp_path, capsys):
+def test_online_protocol_reproduces_last_logged_accuracy(tmp_path, capsys):
     args = ["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--online_probe=true", "--data.val=test"]
     assert main(args) == 0
     (row,) = rows_of(tmp_path / "run", "--protocol=online")
@@ -292,23 +294,23 @@ def test_the_online_probe_is_measured_as_training_left_it(tmp_path, capsys):
     assert "online %" in capsys.readouterr().out
 
 
-def test_a_run_without_an_online_probe_has_no_online_accuracy(tiny_run, tmp_path, capsys):
+def test_online_protocol_requires_online_probe(tiny_run, tmp_path, capsys):
     run = shutil.copytree(tiny_run, tmp_path / "run")
     assert main(["evaluate", str(run), "--protocol=online"]) == 2
     assert "the run has no --online_probe on Digits" in capsys.readouterr().err
 
 
-def test_where_classes_have_superclasses_the_ranking_is_measured(run, monkeypatch):
+def test_rank_correlation_is_measured_if_classes_have_superclasses(run, monkeypatch):
     superclasses = torch.arange(10) // 2
     monkeypatch.setattr(Digits, "superclasses", superclasses, raising=False)
-    found = {(row["metric"], row["layer"]): row for row in rows_of(run, "--protocol=macl")}
+    rows = {(row["metric"], row["layer"]): row for row in rows_of(run, "--protocol=macl")}
     checkpoint = read_checkpoint(run)
     data = Digits(seed=0, batch_size=64)
     test = data.split("test")
     pair = embed_views(trained_model(checkpoint), test, data.views, seed=0)
     levels = torch.stack([superclasses[test.labels], test.labels, torch.arange(len(test))], dim=1)
-    want = rank_correlation(pair["backbone"].flatten(0, 1), levels.repeat(2, 1))
-    for metric, value in want._asdict().items():
-        row = found[metric, "backbone"]
+    expected = rank_correlation(pair["backbone"].flatten(0, 1), levels.repeat(2, 1))
+    for metric, value in expected._asdict().items():
+        row = rows[metric, "backbone"]
         assert row["value"] == pytest.approx(float(value))
         assert row["augmentation"] == "pretraining"

@@ -1,4 +1,4 @@
-"""Accuracy under corruptions, beside the same taken step by step."""
+"""Tests of the accuracy under corruptions against a step-by-step computation."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ from ssl_vision.metrics import KNNAccuracy
 from ssl_vision.pretrained.rebuild import trained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 
-SOME = (
+MEASUREMENT = (
     "corruptions: {corruptions: [jpeg, noise], severities: [2, 5], knn: {k: 7}, linear: {epochs: 5, lr: 0.1}}"
 )
 
@@ -31,18 +31,18 @@ def run(tiny_run, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rows(run, tmp_path_factory):
-    mine = tmp_path_factory.mktemp("protocol") / "mine.yaml"
-    mine.write_text(f"layers: [backbone, projector]\nmeasurements:\n- {SOME}\n")
-    assert main(["evaluate", str(run), f"--protocol={mine}"]) == 0
+    protocol = tmp_path_factory.mktemp("protocol") / "mine.yaml"
+    protocol.write_text(f"layers: [backbone, projector]\nmeasurements:\n- {MEASUREMENT}\n")
+    assert main(["evaluate", str(run), f"--protocol={protocol}"]) == 0
     return json.loads((run / "evaluation.json").read_text())
 
 
-def test_there_is_a_row_for_each_case_of_each_layer(rows):
-    found = [
+def test_each_corruption_and_layer_has_one_row(rows):
+    cases = [
         (row["features"], row["layer"], row["metric"], row["corruption"], row["severity"]) for row in rows
     ]
-    assert len(set(found)) == len(found)
-    assert set(found) == {
+    assert len(set(cases)) == len(cases)
+    assert set(cases) == {
         (features, layer, f"corrupted_{kind}_top1", corruption, severity)
         for features, layer in (("trained", "backbone"), ("trained", "projector"), ("untrained", "backbone"))
         for kind in ("knn", "linear")
@@ -51,14 +51,14 @@ def test_there_is_a_row_for_each_case_of_each_layer(rows):
 
 
 @pytest.mark.parametrize(("corruption", "severity"), [("none", 0), ("jpeg", 5), ("noise", 2)])
-def test_numbers_are_those_of_the_corrupted_images(run, rows, corruption, severity):
+def test_corrupted_accuracies_match_step_by_step_computation(run, rows, corruption, severity):
     model, data = trained_model(read_checkpoint(run)), Digits()
     train, test = data.split("train"), data.split("test")
-    big = F.interpolate(test.images.float(), size=(16, 16), mode="bilinear", antialias=True)
-    images = big.round().to(torch.uint8)
+    resized = F.interpolate(test.images.float(), size=(16, 16), mode="bilinear", antialias=True)
+    images = resized.round().to(torch.uint8)
     if severity:
-        every = torch.arange(len(images))
-        images = corrupt(images, every, corruption=corruption, severity=severity, seed=0)
+        indices = torch.arange(len(images))
+        images = corrupt(images, indices, corruption=corruption, severity=severity, seed=0)
     with torch.inference_mode():
         queries = model.eval()(data.views.plain(images)).backbone
     if not severity:
@@ -70,34 +70,34 @@ def test_numbers_are_those_of_the_corrupted_images(run, rows, corruption, severi
     rule = ProbeRule(epochs=5, lr=0.1)
     probe = linear_probe(bank, train.labels, queries, test.labels, num_classes=10, rule=rule)
     expected = {"corrupted_knn_top1": float(knn.compute()), "corrupted_linear_top1": probe.test_top1}
-    found = {
+    measured = {
         row["metric"]: row["value"]
         for row in rows
         if (row["features"], row["layer"], row["corruption"], row["severity"])
         == ("trained", "backbone", corruption, severity)
     }
-    assert found == pytest.approx(expected, abs=1.1 / 360)
+    assert measured == pytest.approx(expected, abs=1.1 / 360)
 
 
-def test_images_of_the_networks_size_are_corrupted_as_they_are():
+def test_images_of_network_size_are_corrupted_without_resizing():
     model, views = SimCLR(encoder=resnet(width=4), hidden_dim=8, output_dim=4, seed=0).eval(), Views(size=8)
     test = Digits().split("test").select(torch.arange(40))
     options = {"corruption": "noise", "severity": 3, "seed": 5}
-    found = embed_corrupted(model, test, views, batch_size=16, **options)["backbone"]
+    features = embed_corrupted(model, test, views, batch_size=16, **options)["backbone"]
     with torch.inference_mode():
         expected = model(views.plain(corrupt(test.images, torch.arange(40), **options))).backbone
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(features, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_the_second_evaluation_takes_them_from_the_cache(run, rows, tmp_path, monkeypatch):
+def test_second_evaluation_reads_corrupted_features_from_cache(run, rows, tmp_path, monkeypatch):
     monkeypatch.setattr("ssl_vision.evaluation.feature_extractor.embed_corrupted", None)
-    (tmp_path / "mine.yaml").write_text(f"layers: [backbone, projector]\nmeasurements:\n- {SOME}\n")
+    (tmp_path / "mine.yaml").write_text(f"layers: [backbone, projector]\nmeasurements:\n- {MEASUREMENT}\n")
     options = [f"--protocol={tmp_path / 'mine.yaml'}", f"--output={tmp_path / 'rows.json'}"]
     assert main(["evaluate", str(run), *options]) == 0
     assert json.loads((tmp_path / "rows.json").read_text()) == rows
 
 
-def test_the_table_shows_clean_each_mean_and_the_mean_of_all():
+def test_table_shows_clean_accuracy_corruption_means_and_overall_mean():
     def row(value, corruption, severity, features="trained", metric="corrupted_knn_top1"):
         return Row(features, "backbone", metric, value, "test", k=5, corruption=corruption, severity=severity)
 
@@ -119,19 +119,19 @@ def test_the_table_shows_clean_each_mean_and_the_mean_of_all():
     ]
 
 
-def test_the_shipped_protocol_has_all_cases(run, tmp_path, capsys):
+def test_robustness_protocol_covers_all_corruptions_and_severities(run, tmp_path, capsys):
     output = tmp_path / "rows.json"
     options = ["--baselines=false", "--cache=false", f"--output={output}"]
     assert main(["evaluate", str(run), "--protocol=robustness", *options]) == 0
-    found = {(row["corruption"], row["severity"]) for row in json.loads(output.read_text())}
-    assert found == {("none", 0)} | {(name, severity) for name in CORRUPTIONS for severity in SEVERITIES}
+    cases = {(row["corruption"], row["severity"]) for row in json.loads(output.read_text())}
+    assert cases == {("none", 0)} | {(name, severity) for name in CORRUPTIONS for severity in SEVERITIES}
     printed = capsys.readouterr().out.splitlines()
     heading = next(line for line in printed if line.startswith("top-1 %"))
     assert heading.split()[2:] == ["clean", *CORRUPTIONS, "mean"]
 
 
 @pytest.mark.realdata
-def test_damage_to_images_of_cifar10_grows_with_severity(data_root):
+def test_cifar10_corruption_error_grows_with_severity(data_root):
     test = CIFAR10(root=data_root).split("test").select(torch.arange(64))
     for corruption in CORRUPTIONS:
         errors = [

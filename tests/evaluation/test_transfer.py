@@ -1,4 +1,4 @@
-"""A backbone on another data set than its own."""
+"""Tests of a backbone on data sets other than its own."""
 
 import json
 import shutil
@@ -39,9 +39,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize(("options", "size"), [([], 16), (["--data.views.size=12"], 12)])
-def test_another_data_set_comes_at_the_size_and_normalisation_of_the_run(
-    run, folder, tmp_path, options, size
-):
+def test_other_data_set_uses_image_size_and_normalisation_of_run(run, folder, tmp_path, options, size):
     before = sorted(path.name for path in run.iterdir())
     (tmp_path / "mine.yaml").write_text(KNN)
     args = ["--baselines=false", "--cache=false", f"--protocol={tmp_path / 'mine.yaml'}"]
@@ -61,7 +59,7 @@ def test_another_data_set_comes_at_the_size_and_normalisation_of_the_run(
     assert row["value"] == pytest.approx(float(knn.compute()))
 
 
-def test_rows_of_every_folder_and_protocol_stay(folder, tmp_path, monkeypatch):
+def test_rows_of_other_folders_and_protocols_are_kept(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     other = shutil.copytree(folder, tmp_path / "Other one")
     shutil.copytree(folder / "test", folder / "second")
@@ -78,14 +76,14 @@ def test_rows_of_every_folder_and_protocol_stay(folder, tmp_path, monkeypatch):
         ["--data.views.size=8"],
         [f"--protocol={tmp_path / 'other.yaml'}"],
     ]
-    places = []
+    conditions = []
     for step in [*steps, []]:
         assert main([*measure, *step]) == 0
         rows = json.loads((tmp_path / "r" / "evaluation.json").read_text())
-        places = [(row["protocol"], row["root"], row["folder"], row.get("settings")) for row in rows]
-        assert len(set(places)) == len(places)
+        conditions = [(row["protocol"], row["root"], row["folder"], row.get("settings")) for row in rows]
+        assert len(set(conditions)) == len(conditions)
     own = "~/folder"
-    assert set(places) == {
+    assert set(conditions) == {
         ("mine", own, "second", None), ("mine", "~/Other one", "test", None), ("mine", own, "test", None),
         ("mine", own, "test", "views.size 8"), ("other", own, "test", None),
     }  # fmt: skip
@@ -93,7 +91,7 @@ def test_rows_of_every_folder_and_protocol_stay(folder, tmp_path, monkeypatch):
     assert (row["root"], row["folder"], row.get("settings")) == (own, "test", None)
 
 
-def test_what_one_image_a_class_does_not_define_is_no_row(run, folder, tmp_path):
+def test_metrics_undefined_for_single_image_classes_have_no_row(run, folder, tmp_path):
     for name in "ab":
         for extra in sorted((folder / "test" / name).iterdir())[1:]:
             extra.unlink()
@@ -101,13 +99,13 @@ def test_what_one_image_a_class_does_not_define_is_no_row(run, folder, tmp_path)
     args = ["--baselines=false", "--cache=false", f"--protocol={tmp_path / 'mine.yaml'}"]
     assert main(["evaluate", str(run), *args, "--data=ImageFolder", f"--data.root={folder}"]) == 0
     text = (run / "evaluation.json").read_text()
-    found = {row["metric"] for row in json.loads(text)}
+    metrics = {row["metric"] for row in json.loads(text)}
     assert "NaN" not in text
-    assert {"different_cosine", "uniformity", "alignment"} <= found
-    assert not {"same_cosine"} & found
+    assert {"different_cosine", "uniformity", "alignment"} <= metrics
+    assert not {"same_cosine"} & metrics
 
 
-def test_the_runs_own_data_is_named_in_its_rows(run, tmp_path):
+def test_rows_name_data_set_of_run(run, tmp_path):
     (tmp_path / "mine.yaml").write_text(KNN)
     args = ["--baselines=false", "--cache=false", f"--protocol={tmp_path / 'mine.yaml'}", "--data=Digits"]
     assert main(["evaluate", str(run), *args]) == 0
@@ -116,7 +114,7 @@ def test_the_runs_own_data_is_named_in_its_rows(run, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.realdata
-def test_a_backbone_of_cifar10_on_other_data(data_root, tmp_path, capsys):
+def test_cifar10_backbone_beats_chance_on_other_data(data_root, tmp_path, capsys):
     args = [f"--runs_dir={tmp_path}", "--name=c", "--data=CIFAR10", f"--data.root={data_root}", *TINY]
     assert main(["fit", *args, "--trainer.limit_train_batches=2", "--trainer.max_epochs=1"]) == 0
     (tmp_path / "mine.yaml").write_text(KNN)

@@ -1,4 +1,4 @@
-"""Images without a test split are evaluated on their validation split, and the rows say so."""
+"""Tests that images without a test split are evaluated on their validation split, as the rows state."""
 
 import json
 
@@ -26,7 +26,7 @@ def evaluate(run, images, output, *options):
     return main(["evaluate", str(run), *data, *quick, f"--output={output}"])
 
 
-def test_the_validation_split_stands_in_for_the_test_split(tiny_run, images, tmp_path, capsys):
+def test_validation_split_replaces_missing_test_split(tiny_run, images, tmp_path, capsys):
     output = tmp_path / "evaluation.json"
     assert evaluate(tiny_run, images, output) == 0
     assert (
@@ -36,7 +36,7 @@ def test_the_validation_split_stands_in_for_the_test_split(tiny_run, images, tmp
     assert {row["split"] for row in json.loads(output.read_text())} == {"val"}
 
 
-def test_a_test_split_is_taken_where_there_is_one(tiny_run, images, tmp_path, capsys):
+def test_unknown_test_folder_must_be_named_by_option(tiny_run, images, tmp_path, capsys):
     (images / "Validation").rename(images / "held")
     assert evaluate(tiny_run, images, tmp_path / "e.json") == 2
     assert "set it with --data.test FOLDER (folders: Training and held)" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``ssl-vision embed``: a folder's images as features, in order, and what is refused."""
+"""Tests of ``ssl-vision embed``: the features of a folder's images in order, and invalid input."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def embedded(images, backbone, output, *args):
 
 
 @pytest.mark.parametrize("layer", ["backbone", "hidden", "projector"])
-def test_the_features_are_those_of_evaluation(images, tiny_run, tmp_path, layer):
+def test_embed_features_match_evaluation_features(images, tiny_run, tmp_path, layer):
     features, names = embedded(
         images, tiny_run, tmp_path / "new" / "f.npz", f"--layer={layer}", "--batch_size=2"
     )
@@ -48,7 +48,7 @@ def test_the_features_are_those_of_evaluation(images, tiny_run, tmp_path, layer)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["f.npz"]
 
 
-def test_an_exported_backbone_gives_the_same_and_parquet_holds_it(images, tiny_run, tmp_path):
+def test_exported_backbone_gives_same_features_in_parquet(images, tiny_run, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     file = tmp_path / "it.safetensors"
     assert main(["export", str(tiny_run), "--output", str(file)]) == 0
@@ -62,30 +62,28 @@ def test_an_exported_backbone_gives_the_same_and_parquet_holds_it(images, tiny_r
 
 
 @pytest.mark.parametrize("suffix", ["npz", "parquet"])
-def test_large_features_are_collected_in_a_file_and_written_in_parts(
-    images, tiny_run, tmp_path, monkeypatch, suffix
-):
+def test_large_features_are_mapped_and_written_in_parts(images, tiny_run, tmp_path, monkeypatch, suffix):
     if suffix == "parquet":
         pytest.importorskip("pyarrow")
-    contents = []
+    outputs = []
     for limit in (2**30, 0):
         monkeypatch.setattr("ssl_vision.evaluation.mapped.IN_MEMORY", limit)
         monkeypatch.setattr("ssl_vision.export.feature_files._ROW_GROUP", 2 if limit == 0 else 2**16)
         output = tmp_path / f"{limit}.{suffix}"
         assert main(["embed", str(images), f"--backbone={tiny_run}", f"--output={output}"]) == 0
-        contents.append(output)
-    assert sorted(tmp_path.iterdir()) == sorted(contents)
+        outputs.append(output)
+    assert sorted(tmp_path.iterdir()) == sorted(outputs)
     if suffix == "npz":
-        one, other = (dict(np.load(file)) for file in contents)
+        one, other = (dict(np.load(file)) for file in outputs)
         assert one["names"].tolist() == other["names"].tolist() == NAMES
         np.testing.assert_array_equal(one["features"], other["features"])
     else:
         parquet = pytest.importorskip("pyarrow.parquet")
-        assert parquet.read_table(contents[0]).equals(parquet.read_table(contents[1]))
-        assert parquet.ParquetFile(contents[1]).num_row_groups == 3
+        assert parquet.read_table(outputs[0]).equals(parquet.read_table(outputs[1]))
+        assert parquet.ParquetFile(outputs[1]).num_row_groups == 3
 
 
-def test_files_are_decoded_to_the_size_that_the_run_decoded_them_to(tiny_run, tmp_path):
+def test_description_keeps_decoded_size_of_run(tiny_run, tmp_path):
     checkpoint = read_checkpoint(tiny_run)
     config = yaml.safe_load(yaml.safe_dump(checkpoint.config))
     config["data"]["init_args"]["image_size"] = 24
@@ -93,7 +91,9 @@ def test_files_are_decoded_to_the_size_that_the_run_decoded_them_to(tiny_run, tm
     assert (description.decoded_size, description.size) == (24, 16)
 
 
-def test_corrupt_files_stop_it_or_are_left_out_by_name(images, tiny_run, tmp_path, capsys, monkeypatch):
+def test_corrupt_files_stop_strict_embed_or_are_skipped_by_name(
+    images, tiny_run, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr("ssl_vision.export.embed._NAMED", 1)
     for name in NAMES[:3]:
         (tmp_path / "i" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def test_corrupt_files_stop_it_or_are_left_out_by_name(images, tiny_run, tmp_pat
         (["IMAGES", "--backbone=RUN", "--output=RUN/config.yaml/f.npz"], "cannot be written"),
     ],
 )
-def test_what_cannot_be_embedded_is_one_line(images, tiny_run, capsys, args, words):
+def test_embed_reports_invalid_input_in_one_line(images, tiny_run, capsys, args, words):
     places = {"RUN": str(tiny_run), "IMAGES": str(images)}
     for name, place in places.items():
         args = [arg.replace(name, place) for arg in args]
@@ -147,7 +147,7 @@ def test_a_process_without_a_batch_embeds_nothing(tiny_run, tmp_path):
     assert list(_embedded(network, tmp_path, [], device=torch.device("cpu"), strict=True)) == []
 
 
-def test_an_absent_device_is_one_line(images, tiny_run, capsys):
+def test_missing_device_is_reported_in_one_line(images, tiny_run, capsys):
     args = [f"--backbone={tiny_run}", "--output=f.npz", "--device=cuda"]
     assert main(["embed", str(images), *args]) == 2
     assert capsys.readouterr().err == "ssl-vision embed: --device cuda: there is no CUDA device\n"
@@ -159,7 +159,7 @@ def test_parquet_without_pyarrow_names_the_extra(images, tiny_run, monkeypatch, 
     assert "pip install 'ssl_vision[parquet]'" in capsys.readouterr().err
 
 
-def test_a_name_that_is_no_text_is_marked(images, tiny_run, tmp_path):
+def test_undecodable_file_name_gets_replacement_character(images, tiny_run, tmp_path):
     (tmp_path / "i").mkdir()
     try:
         (tmp_path / "i" / "\udcff.png").write_bytes((images / NAMES[0]).read_bytes())
@@ -169,7 +169,7 @@ def test_a_name_that_is_no_text_is_marked(images, tiny_run, tmp_path):
     assert names == ["\N{REPLACEMENT CHARACTER}.png"]
 
 
-def test_an_exported_file_keeps_the_range_of_its_images(tmp_path):
+def test_exported_file_keeps_pixel_range(tmp_path):
     values = np.random.default_rng(0).integers(0, 256, (16, 16))
     for name, pixels in (("deep", (values * 16).astype(np.uint16)), ("plain", values.astype(np.uint8))):
         (tmp_path / name).mkdir()

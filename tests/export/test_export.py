@@ -1,4 +1,4 @@
-"""``ssl-vision export`` and ``load_encoder``: the same features elsewhere, and what is refused."""
+"""Tests of ``ssl-vision export`` and ``load_encoder``: the same features elsewhere, and invalid input."""
 
 import json
 import os
@@ -25,7 +25,10 @@ X = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(1))
 
 @pytest.fixture(scope="module")
 def checkpoint(tiny_run, tmp_path_factory):
-    """Makes a checkpoint of another architecture, with BatchNorm statistics that are not the initial ones."""
+    """Return a function that makes checkpoints of other architectures.
+
+    Their BatchNorm statistics differ from the initial ones.
+    """
 
     def make(**architecture):
         content = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
@@ -44,12 +47,12 @@ def checkpoint(tiny_run, tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=["small", "imagenet"])
-def of_width_64(request, checkpoint):
+def checkpoint_of_width_64(request, checkpoint):
     return checkpoint(width=64, stem=request.param)
 
 
 def exported(checkpoint, form, folder, capsys):
-    """The file of an export, what its card's Python loads from it, and the card."""
+    """Export a checkpoint. Return the file, the Python code in its model card that loads it, and the card."""
     file = folder / f"it{formats.FORMATS[form].suffix}"
     assert main(["export", str(checkpoint), "--format", form, "--output", str(file)]) == 0
     assert "Checked: with" in capsys.readouterr().out
@@ -59,10 +62,10 @@ def exported(checkpoint, form, folder, capsys):
 
 
 @pytest.mark.parametrize("form", ["torchvision", "timm"])
-def test_the_cards_python_gives_the_same_features(form, of_width_64, tmp_path, monkeypatch, capsys):
+def test_code_in_model_card_gives_same_features(form, checkpoint_of_width_64, tmp_path, monkeypatch, capsys):
     pytest.importorskip(form)
-    expected = ssl_vision.load_encoder(of_width_64)(X)
-    file, code, _ = exported(of_width_64, form, tmp_path, capsys)
+    expected = ssl_vision.load_encoder(checkpoint_of_width_64)(X)
+    file, code, _ = exported(checkpoint_of_width_64, form, tmp_path, capsys)
     assert b"ssl_vision" not in file.read_bytes()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "ssl_vision", None)
@@ -78,7 +81,7 @@ def test_onnx_gives_the_same_features_for_any_batch(tiny_run, tmp_path, monkeypa
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
     expected = ssl_vision.load_encoder(tiny_run)(X).detach()
     file, code, card = exported(tiny_run, "onnx", tmp_path, capsys)
-    assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"  # onnxruntime is told to send no usage data
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"  # onnxruntime must not send usage data
     assert not re.search(rb"ssl_vision|site-packages|\.py", file.read_bytes())
     assert "less (0.3054, 0.3054, 0.3054), divided by (0.3755, 0.3755, 0.3755)" in card
     monkeypatch.chdir(tmp_path)
@@ -110,7 +113,7 @@ def test_load_encoder_takes_a_run_a_checkpoint_and_an_export(tiny_run, tmp_path,
     assert (description.size, description.decoded_size, description.mean) == (16, 16, (0.3054,) * 3)
 
 
-def test_the_default_file_lies_in_the_run_folder(tiny_run, tmp_path, capsys):
+def test_default_output_is_in_run_directory(tiny_run, tmp_path, capsys):
     run = shutil.copytree(tiny_run, tmp_path / "tiny")
     assert main(["export", str(run)]) == 0
     assert f"written to {run / 'backbone.safetensors'} (0.2 MB)" in capsys.readouterr().out
@@ -120,7 +123,7 @@ def test_the_default_file_lies_in_the_run_folder(tiny_run, tmp_path, capsys):
     ).stat().st_mode & 0o777
 
 
-def test_the_card_says_what_it_is_and_how_good(tiny_run, tmp_path, capsys):
+def test_model_card_describes_training_and_evaluation(tiny_run, tmp_path, capsys):
     run = shutil.copytree(tiny_run, tmp_path / "tiny")
     row = {
         "features": "trained",
@@ -149,7 +152,7 @@ def test_the_card_says_what_it_is_and_how_good(tiny_run, tmp_path, capsys):
     assert str(tmp_path) not in card
 
 
-def test_the_card_does_not_show_another_epochs_evaluation(tiny_run, tmp_path, capsys):
+def test_model_card_omits_evaluation_of_other_epoch(tiny_run, tmp_path, capsys):
     run = shutil.copytree(tiny_run, tmp_path / "tiny")
     row = {"features": "trained", "layer": "backbone", "metric": "knn_top1", "value": 0.75, "epoch": 1}
     (run / "evaluation.json").write_text(json.dumps([row]))
@@ -159,7 +162,7 @@ def test_the_card_does_not_show_another_epochs_evaluation(tiny_run, tmp_path, ca
 
 
 @pytest.mark.parametrize("columns", [32, 31])
-def test_a_file_with_other_features_is_not_kept(columns, tiny_run, tmp_path, monkeypatch, capsys):
+def test_export_with_wrong_features_is_removed(columns, tiny_run, tmp_path, monkeypatch, capsys):
     def load(path, description):
         return lambda images: torch.zeros(len(images), columns)
 
@@ -170,7 +173,7 @@ def test_a_file_with_other_features_is_not_kept(columns, tiny_run, tmp_path, mon
     assert not list(tmp_path.iterdir())
 
 
-def test_an_unchecked_file_is_called_so(tiny_run, tmp_path, monkeypatch, capsys):
+def test_unchecked_export_is_reported_as_not_checked(tiny_run, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(export, "installed", lambda library: False)
     file = tmp_path / "it.safetensors"
     assert main(["export", str(tiny_run), "--output", str(file)]) == 0
@@ -191,7 +194,9 @@ def test_an_unchecked_file_is_called_so(tiny_run, tmp_path, monkeypatch, capsys)
         (["RUN", "--colour=red"], "colour"),
     ],
 )
-def test_what_cannot_be_exported_is_one_line_and_leaves_nothing(tiny_run, tmp_path, capsys, args, words):
+def test_export_reports_invalid_input_in_one_line_and_leaves_no_files(
+    tiny_run, tmp_path, capsys, args, words
+):
     run = shutil.copytree(tiny_run, tmp_path / "tiny")
     (run / "x.safetensors").mkdir()
     before = sorted(tmp_path.rglob("*"))
@@ -211,21 +216,21 @@ def test_onnx_without_its_libraries_names_the_extra(tiny_run, tmp_path, monkeypa
 
 
 @pytest.fixture(scope="module")
-def right(tiny_run, tmp_path_factory):
+def valid_export(tiny_run, tmp_path_factory):
     file = tmp_path_factory.mktemp("right") / "right.safetensors"
     assert main(["export", str(tiny_run), "--output", str(file)]) == 0
     return file
 
 
-def changed(file, path, **about):
-    """A copy of an export with other words about it, or with none."""
+def changed(file, path, **metadata):
+    """Write a copy of an export with changed metadata; an entry that is None is left out."""
     options = {"depth": "18", "width": "4", "stem": '"small"'}
-    options |= {name: about.pop(name) for name in options if name in about}
+    options |= {name: metadata.pop(name) for name in options if name in metadata}
     inner = ", ".join(f'"{name}": {value}' for name, value in options.items() if value)
-    known = {"encoder": f'{{"class_path": "ssl_vision.encoders.ResNet", "init_args": {{{inner}}}}}'}
-    known |= {"size": "16", "decoded_size": "16"}
-    known |= {"mean": "[0, 0, 0]", "std": "[1, 1, 1]", "version": '"1"'}
-    save_file(load_file(file), path, {key: value for key, value in (known | about).items() if value})
+    defaults = {"encoder": f'{{"class_path": "ssl_vision.encoders.ResNet", "init_args": {{{inner}}}}}'}
+    defaults |= {"size": "16", "decoded_size": "16"}
+    defaults |= {"mean": "[0, 0, 0]", "std": "[1, 1, 1]", "version": '"1"'}
+    save_file(load_file(file), path, {key: value for key, value in (defaults | metadata).items() if value})
 
 
 @pytest.mark.parametrize(
@@ -243,9 +248,9 @@ def changed(file, path, **about):
         (lambda file, path: changed(file, path, mean="[0]"), "views.mean"),
     ],
 )
-def test_files_that_are_no_export_are_refused_in_one_line(right, tmp_path, write, words):
+def test_invalid_export_file_raises_one_line_input_error(valid_export, tmp_path, write, words):
     path = tmp_path / "wrong.safetensors"
-    write(right, path)
+    write(valid_export, path)
     with pytest.raises(InputError, match=re.escape(words)) as error:
         ssl_vision.load_encoder(path)
     assert str(error.value).startswith(f"{path}: ")
@@ -264,7 +269,7 @@ def test_files_that_are_no_export_are_refused_in_one_line(right, tmp_path, write
         (lambda config: config.pop("model"), "not an encoder trained on views"),
     ],
 )
-def test_a_config_that_describes_no_backbone_is_refused_in_one_line(tiny_run, change, words):
+def test_config_without_backbone_raises_one_line_input_error(tiny_run, change, words):
     checkpoint = read_checkpoint(tiny_run)
     change(checkpoint.config)
     with pytest.raises(InputError, match=words) as error:
@@ -272,7 +277,7 @@ def test_a_config_that_describes_no_backbone_is_refused_in_one_line(tiny_run, ch
     assert "\n" not in str(error.value)
 
 
-def test_a_checkpoint_that_is_none_is_refused(tmp_path):
+def test_pickle_checkpoint_and_misspelled_function_raise_errors(tmp_path):
     (tmp_path / "x.ckpt").write_bytes(pickle.dumps(print, protocol=2))
     with pytest.raises(InputError, match="refused"):
         ssl_vision.load_encoder(tmp_path / "x.ckpt")

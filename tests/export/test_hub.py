@@ -1,4 +1,4 @@
-"""``ssl-vision export --push`` and ``hf://`` addresses, with a server on the loopback interface."""
+"""Tests of ``ssl-vision export --push`` and ``hf://`` addresses with a server on the loopback interface."""
 
 import json
 import os
@@ -49,15 +49,15 @@ def exported(tiny_run, tmp_path_factory):
 
 
 def described(file, tensors=None, **changes):
-    """The bytes of an exported file with other tensors or other metadata."""
+    """Return the bytes of an exported file with other tensors or other metadata."""
     with safe_open(file, framework="pt") as opened:
-        about = opened.metadata()
+        header = opened.metadata()
     changes = {key: json.dumps(value) for key, value in changes.items()}
-    return save(tensors or load_file(file), about | changes)
+    return save(tensors or load_file(file), header | changes)
 
 
 def front_matter(files) -> Any:
-    """The metadata of a repository's model card, as huggingface_hub reads it."""
+    """Return the metadata of a repository's model card as huggingface_hub reads it."""
     return ModelCard(files["README.md"].decode(), ignore_metadata_errors=False).data
 
 
@@ -69,9 +69,7 @@ def one_line_error(capsys):
     return lines[0]
 
 
-def test_an_uploaded_encoder_is_loaded_with_the_same_features_and_again_offline(
-    hub, tiny_run, tmp_path, monkeypatch, capsys
-):
+def test_uploaded_encoder_loads_with_same_features_also_offline(hub, tiny_run, tmp_path, monkeypatch, capsys):
     run = shutil.copytree(tiny_run, tmp_path / "tiny")
     (run / "evaluation.json").write_text(
         json.dumps([ROW, ROW | {"metric": "alignment", "value": 0.5}, ROW | {"features": "untrained"}])
@@ -134,7 +132,7 @@ def test_an_uploaded_encoder_is_loaded_with_the_same_features_and_again_offline(
     assert len(hub.downloads) == 1
 
 
-def test_without_license_and_evaluation_the_card_states_none(hub, tiny_run, tmp_path, capsys):
+def test_private_upload_without_license_and_evaluation_states_none(hub, tiny_run, tmp_path, capsys):
     file = str(tmp_path / "it.safetensors")
     assert main(["export", str(tiny_run), "--output", file, "--push", NAME, "--private", "true"]) == 0
     data = front_matter(hub.repositories[NAME]["main"])
@@ -143,7 +141,7 @@ def test_without_license_and_evaluation_the_card_states_none(hub, tiny_run, tmp_
     assert hub.private[NAME]
 
 
-def test_a_second_upload_replaces_the_files_of_the_first(hub, tiny_run, tmp_path):
+def test_second_upload_replaces_only_files_of_the_export(hub, tiny_run, tmp_path):
     hub.add(NAME, {"README.md": b"old", "notes.md": b"mine"})
     assert main(["export", str(tiny_run), "--output", str(tmp_path / "it.safetensors"), "--push", NAME]) == 0
     files = hub.repositories[NAME]["main"]
@@ -151,7 +149,7 @@ def test_a_second_upload_replaces_the_files_of_the_first(hub, tiny_run, tmp_path
     assert files["README.md"] != b"old"
 
 
-def test_a_revision_is_loaded(hub, exported):
+def test_load_encoder_loads_revision_of_address(hub, exported):
     tensors = load_file(exported)
     other = {name: tensor + 1 for name, tensor in tensors.items()}
     hub.add(NAME, {"model.safetensors": exported.read_bytes()})
@@ -202,7 +200,7 @@ def test_timm_loads_an_uploaded_timm_encoder(hub, tmp_path, monkeypatch, capsys)
     assert "timm" in front_matter(files).tags
     (code,) = re.findall(r"```python\n(.*?)```", files["README.md"].decode(), flags=re.DOTALL)
     names = {}
-    exec(code, names)  # ends with timm's loader
+    exec(code, names)  # the code ends with timm's loader
     backbone = names["backbone"]
     assert isinstance(backbone, timm.models.VisionTransformer)
     torch.testing.assert_close(backbone(X), expected, atol=1e-5, rtol=0)
@@ -211,13 +209,13 @@ def test_timm_loads_an_uploaded_timm_encoder(hub, tmp_path, monkeypatch, capsys)
     assert tuple(config["mean"]) == (0.3054,) * 3
 
 
-def test_an_initial_checkpoint_may_be_a_repository_of_timm(hub):
+def test_initial_checkpoint_accepts_timm_repository(hub):
     timm: Any = pytest.importorskip("timm")
     state = timm.create_model("resnet18").state_dict()
     hub.add("timm/resnet18", {"config.json": b"{}", "model.safetensors": save(state)})
     model = SimCLR(encoder=resnet(stem="imagenet"))
-    said = start_from(model, "hf://timm/resnet18")
-    assert said == "backbone from hf://timm/resnet18; the projection head is initialised randomly"
+    message = start_from(model, "hf://timm/resnet18")
+    assert message == "backbone from hf://timm/resnet18; the projection head is initialised randomly"
     assert torch.equal(model.backbone.state_dict()["layer4.1.conv2.weight"], state["layer4.1.conv2.weight"])
     with pytest.raises(InputError, match=r"hf://timm/resnet18: .* must match the file"):
         start_from(SimCLR(encoder=resnet(depth=34)), "hf://timm/resnet18")
@@ -251,7 +249,7 @@ A_FILE = {"class_path": "ssl_vision.encoders.ResNet", "init_args": {"stem": __fi
         (lambda file, ran: {}, "has no model.safetensors"),
     ],
 )
-def test_a_repository_of_something_else_is_refused_in_one_line(hub, exported, tmp_path, capsys, files, words):
+def test_invalid_repository_is_reported_in_one_line(hub, exported, tmp_path, capsys, files, words):
     ran = tmp_path / "ran"
     hub.add(NAME, files(exported, ran))
     with pytest.raises(InputError, match=re.escape(words)) as error:
@@ -267,11 +265,11 @@ def test_a_repository_of_something_else_is_refused_in_one_line(hub, exported, tm
     assert not ran.exists()
 
 
-def test_an_outside_class_is_built_where_it_is_allowed(hub, exported):
+def test_outside_class_is_built_only_if_allowed(hub, exported):
     hub.add(NAME, {"model.safetensors": described(exported, encoder={"class_path": "torch.nn.Flatten"})})
     with pytest.raises(InputError, match="names the class torch"):
         ssl_vision.load_encoder(ADDRESS)
-    with pytest.raises(InputError, match="Unexpected key"):  # built, but the weights are another network's
+    with pytest.raises(InputError, match="Unexpected key"):  # built, but the weights are of another network
         ssl_vision.load_encoder(ADDRESS, allow_class=["torch.nn.Flatten"])
 
 
@@ -282,7 +280,7 @@ def test_an_outside_class_is_built_where_it_is_allowed(hub, exported):
         "hf://a/b@../../x", "hf://a/b@/etc/passwd", "hf://a b/c", "hf://datasets/a/b", "hf://a/b@x/./y",
     ],
 )  # fmt: skip
-def test_an_address_of_another_form_is_refused_before_any_request(hub, tmp_path, address):
+def test_malformed_address_is_refused_before_any_request(hub, tmp_path, address):
     with pytest.raises(InputError) as error:
         ssl_vision.load_encoder(address)
     assert str(error.value).startswith(f"{address}: expected ")
@@ -291,7 +289,7 @@ def test_an_address_of_another_form_is_refused_before_any_request(hub, tmp_path,
 
 
 @pytest.mark.parametrize("command", ["evaluate", "export"])
-def test_commands_that_need_a_checkpoint_say_so(command, capsys):
+def test_commands_that_require_a_checkpoint_refuse_an_address(command, capsys):
     assert main([command, ADDRESS]) == 2
     assert one_line_error(capsys) == (
         f"ssl-vision {command}: {ADDRESS}: a repository on the Hugging Face Hub holds an encoder, "
@@ -299,7 +297,7 @@ def test_commands_that_need_a_checkpoint_say_so(command, capsys):
     )
 
 
-def test_what_cannot_be_downloaded_says_what_to_do(hub, exported):
+def test_download_errors_say_what_to_do(hub, exported):
     hub.add(NAME, {"model.safetensors": exported.read_bytes()})
     for address, words in [
         (f"hf://{OWNER}/nothing", "no such repository, or a private one: check the name, or log in"),
@@ -311,10 +309,10 @@ def test_what_cannot_be_downloaded_says_what_to_do(hub, exported):
         start_from(SimCLR(), f"{ADDRESS}@v9")
 
 
-def test_without_a_network_a_download_is_one_line(monkeypatch, tmp_path):
+def test_download_without_network_raises_one_line_input_error(monkeypatch, tmp_path):
     with hub_server.serve() as server:
         hub_server.use(server, str(tmp_path), monkeypatch)
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the library's attempts
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the library waits between its attempts
     with pytest.raises(InputError, match="Hub cannot be reached: check the network") as error:
         ssl_vision.load_encoder(ADDRESS)
     assert "\n" not in str(error.value)
@@ -337,7 +335,7 @@ def test_without_a_network_a_download_is_one_line(monkeypatch, tmp_path):
         ([f"--push={OWNER}/public", "--private=true"], "exists and is public, so nothing was uploaded"),
     ],
 )
-def test_what_cannot_be_uploaded_says_what_to_do(hub, tiny_run, tmp_path, capsys, args, words):
+def test_upload_errors_say_what_to_do(hub, tiny_run, tmp_path, capsys, args, words):
     hub.add("others/it", {})
     hub.add(f"{OWNER}/public", {})
     assert main(["export", str(tiny_run), "--output", str(tmp_path / "it.safetensors"), *args]) == 2
@@ -369,7 +367,7 @@ def test_an_upload_without_token_or_network_says_what_to_do(hub, tiny_run, tmp_p
 
 
 @pytest.mark.long
-def test_the_variables_of_huggingface_hub_are_respected(hub, exported, tmp_path):
+def test_environment_variables_of_huggingface_hub_are_respected(hub, exported, tmp_path):
     hub.add(NAME, {"model.safetensors": exported.read_bytes()})
     home = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
 

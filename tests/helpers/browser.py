@@ -1,4 +1,4 @@
-"""Chromium with a page open, driven by chromedriver; tests that import this are skipped without it."""
+"""Chromium with an open page, driven by chromedriver; tests that import this are skipped without it."""
 
 import base64
 import io
@@ -21,7 +21,7 @@ if not (CHROMIUM and DRIVER):
 
 
 class Browser:
-    """Chromium with a page open."""
+    """Chromium with an open page."""
 
     def __init__(self) -> None:
         options = webdriver.ChromeOptions()
@@ -52,12 +52,12 @@ class Browser:
             time.sleep(0.02)
 
     def show(self, selector: str) -> None:
-        """Scrolls there and waits until what is near is drawn."""
+        """Scroll to an element and wait until its chart is drawn."""
         self(f"document.querySelector('{selector}').scrollIntoView({{behavior: 'instant', block: 'center'}})")
         self.until(f"document.querySelector('{selector} .main-svg') !== null")
 
     def show_all(self) -> int:
-        """Scrolls through the whole page; returns how many charts there are."""
+        """Scroll through the whole page and return the number of charts."""
         count: int = self("document.querySelectorAll('.plot').length")
         for i in range(count):
             self(f"document.querySelectorAll('.plot')[{i}].scrollIntoView({{behavior: 'instant'}})")
@@ -76,11 +76,11 @@ class Browser:
             self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", event)
 
     def pixels(self, selector: str) -> NDArray[np.uint8]:
-        """(H, W, 3) of an element that is wholly in the window."""
+        """Return the pixels of an element that is fully visible, shape (H, W, 3)."""
         box = self(f"(r => [r.left, r.top, r.right, r.bottom])({one(selector)}.getBoundingClientRect())")
-        shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
-        whole = Image.open(io.BytesIO(base64.b64decode(shot["data"]))).convert("RGB")
-        return np.asarray(whole.crop(tuple(round(x) for x in box)))
+        screenshot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
+        window = Image.open(io.BytesIO(base64.b64decode(screenshot["data"]))).convert("RGB")
+        return np.asarray(window.crop(tuple(round(x) for x in box)))
 
     def errors(self) -> list[str]:
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] != "INFO"]

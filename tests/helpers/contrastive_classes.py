@@ -1,4 +1,4 @@
-"""Classes of contrastive objectives, by where they are defined."""
+"""Classes of contrastive objectives, selected by the module that defines them."""
 
 import ssl_vision.objectives as o
 

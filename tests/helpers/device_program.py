@@ -1,4 +1,4 @@
-"""Within a process that sees the fake device: its counts, and the loop over the cases of a program."""
+"""For a process that uses the fake device: the device's counts, and the loop over a program's cases."""
 
 import ctypes
 import json
@@ -19,7 +19,7 @@ _LIBRARY = ctypes.CDLL(None)
 
 
 def counts() -> dict[str, int]:
-    """What the device was asked for since the last `reset`, by kind (tests/device/fake/runtime.c)."""
+    """Return the counts of device requests since the last `reset`, by kind (tests/device/fake/runtime.c)."""
     numbers = (ctypes.c_long * 32)()
     _LIBRARY.fake_kind.restype = ctypes.c_char_p
     kinds = range(_LIBRARY.fake_counts(numbers))
@@ -32,15 +32,15 @@ def reset() -> None:
 
 
 def trace(path: str | None) -> None:
-    """Write every event to a file from now on; None ends it."""
+    """Write every event to a file from now on; None stops writing."""
     _LIBRARY.fake_trace((path or "").encode())
 
 
 @contextmanager
 def watched(places: list[str]) -> Iterator[None]:
-    """Collect the places where the host waits for the device, in the package if it is called from there."""
+    """Collect the places where the host waits for the device, in the package if the wait comes from there."""
 
-    def note(message: Warning | str, *args: Any) -> None:
+    def record(message: Warning | str, *args: Any) -> None:
         if "called a synchronizing" in str(message):
             stack = traceback.extract_stack()[:-1]
             own = [frame for frame in stack if "/ssl_vision/" in frame.filename]
@@ -49,7 +49,7 @@ def watched(places: list[str]) -> Iterator[None]:
     show, mode = warnings.showwarning, torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        warnings.showwarning = note  # type: ignore[assignment]
+        warnings.showwarning = record  # type: ignore[assignment]
         torch.cuda.set_sync_debug_mode("warn")
         try:
             yield
@@ -59,7 +59,7 @@ def watched(places: list[str]) -> Iterator[None]:
 
 
 class ComputedOnHost(TorchDispatchMode):
-    """Computes on the host what the kernels of the fake device do not: its memory is memory of the host.
+    """Computes operations on the host, because the fake device has host memory but runs no kernels.
 
     Each operation also runs on the device, so that its launches and waits are counted. The operations that a
     CUDA graph has captured are computed whenever it is replayed. Kernels that are not called through the
@@ -71,16 +71,16 @@ class ComputedOnHost(TorchDispatchMode):
         self._patches = ExitStack()
         begin, replay = torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.replay
 
-        def begun(graph: Any, *args: Any, **kwargs: Any) -> None:
+        def begin_capture(graph: Any, *args: Any, **kwargs: Any) -> None:
             self._captured = graph.operations = []
             begin(graph, *args, **kwargs)
 
-        def replayed(graph: Any) -> None:
+        def replay_on_host(graph: Any) -> None:
             replay(graph)
             for operation in graph.operations:
                 _compute(*operation)
 
-        for name, function in (("capture_begin", begun), ("replay", replayed)):
+        for name, function in (("capture_begin", begin_capture), ("replay", replay_on_host)):
             self._patches.enter_context(patch.object(torch.cuda.CUDAGraph, name, function))
         return super().__enter__()  # type: ignore[no-untyped-call]
 
@@ -95,8 +95,8 @@ class ComputedOnHost(TorchDispatchMode):
         if str(func).startswith(CUSOLVER) and _on_device(args[0]):
             return tree_map(_to_device, func(*tree_map(host, args), **tree_map(host, kwargs)))
         result = func(*args, **kwargs)
-        elsewhere = not any(map(_on_device, tree_leaves((result, args, kwargs))))
-        if elsewhere or func.overloadpacket is aten.set_:
+        off_device = not any(map(_on_device, tree_leaves((result, args, kwargs))))
+        if off_device or func.overloadpacket is aten.set_:
             return result
         if torch.cuda.is_current_stream_capturing():
             self._captured.append((func, args, kwargs, result))
@@ -105,7 +105,7 @@ class ComputedOnHost(TorchDispatchMode):
 
 
 def _compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-    """The result of an operation on the device, with the values that the host computes."""
+    """Return the result of an operation on the device, with the values that the host computes."""
     on_host = HOST_FORMS.get(func, func)(*tree_map(host, args), **tree_map(host, kwargs))
     if func is aten._local_scalar_dense.default:
         return on_host
@@ -115,7 +115,7 @@ def _compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
 
 
 def host(value: Any) -> Any:
-    """A tensor of the host with the memory of a tensor of the device; other values as they are."""
+    """Return a host tensor that shares the memory of a device tensor; return other values unchanged."""
     if isinstance(value, torch.device):
         return torch.device("cpu")
     if not _on_device(value):
@@ -138,21 +138,21 @@ def _to_device(value: Any) -> Any:
 
 
 def _rows_of(index: Any) -> Any:
-    """The rows that a mask chooses, which the device does not know."""
+    """Return the rows that a mask selects, which only the host can compute."""
     if not _on_device(index) or index.dtype != torch.bool:
         return index
     assert index.ndim == 1, "the package indexes with masks of one dimension"
-    index.nonzero()  # waits
+    index.nonzero()  # waits for the device
     return _to_device(host(index).nonzero().squeeze(1))
 
 
 def _written(result: Any, on_host: Any) -> Any:
-    """The result on the device with its values; a tensor of another shape where the shape depends on them."""
+    """Return the device's result filled with values; a new tensor if its shape depends on the values."""
     if not isinstance(result, torch.Tensor):
         return on_host
     if result.shape != on_host.shape:
         return on_host.to(result.device)
-    if result.data_ptr() != on_host.data_ptr():  # a view, or written in place
+    if result.data_ptr() != on_host.data_ptr():  # equal for views and in-place results
         host(result).copy_(on_host)
     return result
 
@@ -186,7 +186,7 @@ def _shown(frames: list[traceback.FrameSummary]) -> str:
 
 
 def main(run: Callable[[str], Any]) -> None:
-    """Run the cases of the command line and write a line of JSON for each into its first argument."""
+    """Run the cases of the command line and write a line of JSON for each to its first argument, a file."""
     path, *cases = sys.argv[1:]
     with open(path, "w") as file:
         for case in cases:

@@ -1,4 +1,4 @@
-"""Whether two runs came to the same end, to the bit."""
+"""Bitwise comparison of the final states of two runs."""
 
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,13 @@ _KEYS = ("state_dict", "optimizer_states", "lr_schedulers", "callbacks", "epoch"
 
 
 def everything(run: Path) -> dict[str, Any]:
-    """All that the run's last checkpoint holds."""
+    """Return the content of the run's last checkpoint."""
     content: dict[str, Any] = torch.load(RunFolder(run).last, weights_only=True)
     return content
 
 
 def difference(one: Any, other: Any, path: str = "") -> str:
-    """Where two nests of tensors and values first differ; empty where they do not."""
+    """Return where two nested structures of tensors and values first differ; empty if they are equal."""
     if type(one) is not type(other):
         return f"{path}: {type(one).__name__} and {type(other).__name__}"
     if isinstance(one, dict):
@@ -31,14 +31,14 @@ def difference(one: Any, other: Any, path: str = "") -> str:
     else:
         equal = torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
         return "" if equal else f"{path}: {one} and {other}"[:200]
-    return next((found for place, a, b in pairs if (found := difference(a, b, place))), "")
+    return next((message for place, a, b in pairs if (message := difference(a, b, place))), "")
 
 
 def difference_of_runs(one: Path, other: Path) -> str:
-    """Where the last checkpoints or the metrics of two runs first differ; empty where they do not."""
+    """Return where the last checkpoints or the metrics of two runs first differ; empty if they are equal."""
     first, second = everything(one), everything(other)
     for key in _KEYS:
-        if found := difference(first[key], second[key], key):
-            return found
+        if message := difference(first[key], second[key], key):
+            return message
     rows, others = ((run / "metrics.csv").read_text(encoding="utf-8").splitlines() for run in (one, other))
     return difference(rows, others, "metrics.csv")

@@ -1,4 +1,4 @@
-"""A fake CUDA device: how it is built, and how a program runs on it.
+"""Functions that build a fake CUDA device and run a program on it.
 
 Two libraries stand in for libcudart, cuBLAS, cuDNN and the driver. PyTorch's dispatcher, caching allocator,
 synchronisation checks, deterministic mode and CUDA graphs, Inductor and Triton's compiler are the real ones.
@@ -28,7 +28,7 @@ SECONDS = 280.0
 
 
 def reason_to_skip() -> str | None:
-    """What the fake device lacks here; None if nothing."""
+    """Return the missing requirement of the fake device, or None if there is none."""
     if sys.platform != "linux" or torch.version.cuda is None:
         return "the fake device needs a CUDA build of PyTorch on Linux"
     if shutil.which("gcc") is None:
@@ -40,7 +40,7 @@ def reason_to_skip() -> str | None:
 
 @functools.cache
 def headers() -> Path | None:
-    """The include directory of a CUDA toolkit, or of NVIDIA's packages from PyPI."""
+    """Return the include directory of a CUDA toolkit or of NVIDIA's packages from PyPI, or None."""
     site = Path(sysconfig.get_paths()["purelib"])
     places = [*site.glob(f"nvidia/*/{HEADER}"), *Path("/usr/local").glob(f"cuda*/{HEADER}")]
     return places[0].parents[1] if places else None
@@ -59,23 +59,23 @@ def build(cache: Path) -> Path:
     digest = hashlib.sha256(f"{torch.__version__} {include}".encode())
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.read_bytes())
-    place = cache / digest.hexdigest()[:16]
-    if not place.exists():
-        with tempfile.TemporaryDirectory(dir=cache) as made:
+    target = cache / digest.hexdigest()[:16]
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=cache) as temp:
             for name, sources in LIBRARIES.items():
                 files = [str(SOURCES / source) for source in sources]
                 command = ["gcc", "-O1", "-fPIC", "-shared", "-w", f"-I{include}", f"-Wl,-soname,{name}"]
-                subprocess.run([*command, "-o", f"{made}/{name}", *files, "-ldl", "-lpthread"], check=True)
-            os.symlink("libcuda.so.1", f"{made}/libcuda.so")  # the name that Triton's launcher is linked with
+                subprocess.run([*command, "-o", f"{temp}/{name}", *files, "-ldl", "-lpthread"], check=True)
+            os.symlink("libcuda.so.1", f"{temp}/libcuda.so")  # the name that Triton's launcher is linked with
             try:
-                os.rename(shutil.copytree(made, f"{made}.complete", symlinks=True), place)
+                os.rename(shutil.copytree(temp, f"{temp}.complete", symlinks=True), target)
             except OSError:  # another process was faster
-                shutil.rmtree(f"{made}.complete")
-    return place
+                shutil.rmtree(f"{temp}.complete")
+    return target
 
 
 def environment(libraries: Path) -> dict[str, str]:
-    """Environment variables of a process that sees the fake device."""
+    """Return the environment variables of a process that uses the fake device."""
     search = os.pathsep.join(filter(None, (str(libraries), os.environ.get("LD_LIBRARY_PATH"))))
     return os.environ | {
         "LD_PRELOAD": str(libraries / "libfakecuda.so"),
@@ -112,5 +112,5 @@ def run(libraries: Path, program: Path, cases: Iterable[str], *, seconds: float 
             process.kill()
             output = f"{process.communicate()[0]}\nstopped after {seconds:g} s"
         lines = results.read_text().splitlines() if results.exists() else []
-    lost = {"error": f"the process ended with {process.returncode}: {output[-2000:]}"}
-    return dict.fromkeys(cases, lost) | dict(json.loads(line) for line in lines)
+    failure = {"error": f"the process ended with {process.returncode}: {output[-2000:]}"}
+    return dict.fromkeys(cases, failure) | dict(json.loads(line) for line in lines)

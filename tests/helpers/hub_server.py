@@ -43,15 +43,15 @@ class HubServer:
     def post(self, path: str, body: bytes) -> tuple[int, Any]:
         """Answer a request of a user who owns the repositories of `OWNER` alone."""
         if path == "api/repos/create":
-            asked = json.loads(body)
-            name = f"{asked['organization']}/{asked['name']}"
+            request = json.loads(body)
+            name = f"{request['organization']}/{request['name']}"
             answer = {"url": f"{self.url}/{name}"}
             if name in self.repositories:
                 return 409, answer | {"error": "You already created this model repo"}
-            if asked["organization"] != OWNER:
+            if request["organization"] != OWNER:
                 return 403, {"error": "You don't have the rights to create a model under this namespace"}
             self.add(name, {})
-            self.private[name] = asked.get("visibility") == "private" or asked.get("private") is True
+            self.private[name] = request.get("visibility") == "private" or request.get("private") is True
             return 200, answer
         if path == "api/validate-yaml":
             _, front_matter, _ = json.loads(body)["content"].split("---\n", 2)

@@ -8,10 +8,10 @@ import pytorch_lightning as pl
 
 
 class InterruptOnce(pl.Callback):
-    """Sends SIGTERM to the process at a batch, in the first process that gets so far.
+    """Sends SIGTERM to its own process at a batch, but only in the first process that reaches it.
 
     Args:
-        marker: path of a file that is created by the process that is interrupted.
+        marker: path of a file that the interrupted process creates.
         batch: number of batches of the run before it, including those of earlier epochs.
     """
 

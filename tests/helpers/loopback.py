@@ -1,4 +1,4 @@
-"""HTTP servers on a free port of the loopback interface, for stand-ins of services."""
+"""HTTP servers on a free port of the loopback interface that stand in for web services."""
 
 import gzip
 import threading
@@ -41,7 +41,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(handler: type[Handler]) -> Iterator[str]:
-    """Serve requests as long as the context is open; gives the address."""
+    """Serve requests as long as the context is open, and yield the address."""
     http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     http.daemon_threads = True
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)

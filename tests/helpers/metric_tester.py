@@ -1,4 +1,4 @@
-"""A metric as a function of rows, and the properties that every metric has."""
+"""Metrics as functions of rows, and assertions of the properties that every metric must have."""
 
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +25,9 @@ class Case:
         function: from ``rows`` to a value, or to several.
         metric: makes the metric; None for a function without one.
         update: adds rows to the metric.
-        empty: what the error about missing rows says; None where the value is NaN.
+        empty: message of the error about missing rows; None where the value is NaN.
         value: reads the value, or values, of the metric.
-        below: what the error about labels below -1 says; None where they are allowed.
+        below: message of the error about labels below -1; None where they are allowed.
         atol: largest difference of metric and function, and of float32 and float64 input.
     """
 
@@ -41,7 +41,7 @@ class Case:
     atol: float = 1e-6
 
     def measure(self, rows: Sequence[Tensor], chunk: int | None = None) -> Tensor:
-        """All values of the metric after updates with ``chunk`` rows each (None: all), or of the function."""
+        """Return all values of the metric after updates by ``chunk`` rows (None: all) or of the function."""
         if self.metric is None:
             assert self.function is not None
             return numbers(self.function(*rows))
@@ -57,7 +57,7 @@ class Case:
 
 
 def numbers(value: Any) -> Tensor:
-    """All numbers of nested results, in float64; None is NaN."""
+    """Return all numbers of nested results in float64; None becomes NaN."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -67,17 +67,17 @@ def numbers(value: Any) -> Tensor:
 
 
 def names(value: Any) -> list[str]:
-    """The keys of a dictionary, or the fields of a named tuple."""
+    """Return the keys of a dictionary or the fields of a named tuple."""
     return list(value if isinstance(value, Mapping) else getattr(value, "_fields", ()))
 
 
 def assert_equal(found: Tensor, expected: Tensor, atol: float = 0.0) -> None:
-    """Both have the same NaN and else the same numbers."""
+    """Assert that both have the same NaN entries and otherwise the same numbers."""
     torch.testing.assert_close(found, expected, atol=atol, rtol=atol, equal_nan=True)
 
 
 def assert_equals_function(case: Case) -> None:
-    """One update, and updates with parts in inference mode after a reset, give the function of all rows."""
+    """Assert that one update, or updates by parts in inference mode after a reset, equal the function."""
     assert case.metric is not None
     metric = case.metric()
     case.fill(metric, [each[:20] for each in case.rows])
@@ -97,7 +97,7 @@ def assert_equals_function(case: Case) -> None:
 
 
 def assert_takes_any_float(case: Case) -> None:
-    """Low precision, also around the metric, gives the value of the float64 numbers that it stands for."""
+    """Assert that low-precision rows, also under autocast, give the value of the same rows in float64."""
     for dtype in (torch.float32, torch.bfloat16):
         rounded = [each.to(dtype) if each.is_floating_point() else each for each in case.rows]
         exact = [each.double() if each.is_floating_point() else each for each in rounded]
@@ -107,39 +107,39 @@ def assert_takes_any_float(case: Case) -> None:
 
 
 def assert_refuses_bad_rows(case: Case) -> None:
-    """Wrong shapes and labels are named with what was given."""
+    """Assert that errors about wrong shapes and labels name the argument and its shape or values."""
     floats = [i for i, each in enumerate(case.rows) if each.is_floating_point()]
     labels = [i for i in range(len(case.rows)) if i not in floats]
 
-    def refused(change: Callable[[Tensor], Tensor], which: Sequence[int], message: str) -> None:
-        given = [change(each) if i in which else each for i, each in enumerate(case.rows)]
+    def assert_raises(change: Callable[[Tensor], Tensor], indices: Sequence[int], message: str) -> None:
+        changed = [change(each) if i in indices else each for i, each in enumerate(case.rows)]
         with pytest.raises(ValueError, match=message):
-            case.measure(given)
+            case.measure(changed)
 
-    refused(lambda x: x.new_zeros(N), floats, rf"(features|views|queries|bank|x|z1): .*\({N},\)")
-    refused(lambda x: x[:, None, None], floats, rf"(features|views|queries|bank|x|z1): .*\({N}, 1, 1, ")
+    assert_raises(lambda x: x.new_zeros(N), floats, rf"(features|views|queries|bank|x|z1): .*\({N},\)")
+    assert_raises(lambda x: x[:, None, None], floats, rf"(features|views|queries|bank|x|z1): .*\({N}, 1, 1, ")
     if labels:
-        refused(lambda x: x[1:], labels, rf"(labels|levels).*\({N}.*\({N - 1},")
-        refused(lambda x: x.float(), labels, "(labels|levels).* integers.*float32")
+        assert_raises(lambda x: x[1:], labels, rf"(labels|levels).*\({N}.*\({N - 1},")
+        assert_raises(lambda x: x.float(), labels, "(labels|levels).* integers.*float32")
     if labels and case.below:
-        refused(lambda x: x - 1, labels, case.below)
+        assert_raises(lambda x: x - 1, labels, case.below)
 
 
 def assert_without_rows(case: Case) -> None:
-    """Without rows there is an error, also before any update, or NaN."""
-    none = [each[:0] for each in case.rows]
+    """Assert that no rows, or no update, give an error or NaN."""
+    no_rows = [each[:0] for each in case.rows]
     if case.empty is None:
-        assert case.measure(none).isnan().all()
+        assert case.measure(no_rows).isnan().all()
         return
     with pytest.raises(ValueError, match=case.empty):
-        case.measure(none)
+        case.measure(no_rows)
     if case.metric is not None:
         with pytest.raises(ValueError, match=case.empty):
             case.value(case.metric())
 
 
 def of_processes(cases: Mapping[str, Case], folder: Path) -> list[dict[str, Tensor]]:
-    """What each of two processes with uneven shards computes; they are forked, which spares the imports."""
+    """Return the results of two processes with uneven shards; they are forked to avoid repeated imports."""
     context = multiprocessing.get_context("fork")
     ranks = [context.Process(target=_measure_shard, args=(cases, folder, rank)) for rank in range(2)]
     for process in ranks:

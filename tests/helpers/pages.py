@@ -1,4 +1,4 @@
-"""How a report is read."""
+"""Parser of the HTML reports."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Page(HTMLParser):
-    """What stands in a page: elements, JSON by section and class, text by section, CSS of the views."""
+    """The content of a page: elements, JSON by section and class, text by section, CSS of the views."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -19,12 +19,12 @@ class Page(HTMLParser):
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.elements.append((tag, given))
+        attributes = dict(attrs)
+        self.elements.append((tag, attributes))
         if tag == "section":
-            self._section = given["id"] or ""
-        if tag == "script" and given.get("type") == "application/json":
-            self._block = given["class"] or ""
+            self._section = attributes["id"] or ""
+        if tag == "script" and attributes.get("type") == "application/json":
+            self._block = attributes["class"] or ""
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "section":
@@ -38,5 +38,5 @@ class Page(HTMLParser):
             self.text[self._section] = self.text.get(self._section, "") + data
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
-        """The attributes of all elements of a name."""
+        """Return the attributes of all elements with a tag name."""
         return [attrs for name, attrs in self.elements if name == tag]

@@ -1,4 +1,4 @@
-"""Processes of one Gloo group."""
+"""Running a function in the processes of one Gloo group."""
 
 import multiprocessing
 import os
@@ -14,21 +14,23 @@ from threadpoolctl import threadpool_limits
 def assert_ranks_succeed(
     process: Callable[[int, int], None], world: int, folder: Path, timeout: float = 120
 ) -> None:
-    """Calls ``process(rank, world)`` in each process of a group; all must exit with 0.
+    """Call ``process(rank, world)`` in each process of a group, and assert that all exit with 0.
 
-    They are forked, which spares the imports, except where there is a GPU, for which autograd has threads.
+    Processes are forked to avoid repeated imports, but spawned with a GPU, for which autograd has threads.
     """
     context: Any = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "fork")
-    ranks = [context.Process(target=_in_group, args=(process, rank, world, folder)) for rank in range(world)]
-    for each in ranks:
-        each.start()
+    workers = [
+        context.Process(target=_in_group, args=(process, rank, world, folder)) for rank in range(world)
+    ]
+    for worker in workers:
+        worker.start()
     try:
-        for each in ranks:
-            each.join(timeout)
-        assert [each.exitcode for each in ranks] == [0] * world
+        for worker in workers:
+            worker.join(timeout)
+        assert [worker.exitcode for worker in workers] == [0] * world
     finally:
-        for each in ranks:
-            each.kill()
+        for worker in workers:
+            worker.kill()
 
 
 def _in_group(process: Callable[[int, int], None], rank: int, world: int, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A callback that records what a run trains on, and interrupts it.
+"""A callback that records the batches of a run and can interrupt it.
 
 ``SSL_VISION_RECORD`` names the file of the records, one JSON list for each batch: epoch, batch, optimizer
 step, image indices, and a digest of the views. ``SSL_VISION_INTERRUPT`` is ``N:SIGNAL`` or ``N:sleep``: at
@@ -34,10 +34,10 @@ class Recorder(pl.Callback):
         with open(f"{os.environ['SSL_VISION_RECORD']}.{trainer.global_rank}", "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         self.batches += 1
-        number, _, how = os.environ.get("SSL_VISION_INTERRUPT", "0:").partition(":")
+        number, _, action = os.environ.get("SSL_VISION_INTERRUPT", "0:").partition(":")
         if self.batches != int(number) or trainer.global_rank:
             return
-        if how == "sleep":
+        if action == "sleep":
             time.sleep(max(0.0, SECONDS + 0.1 - (time.monotonic() - self.begin)))
         else:
-            os.kill(os.getpid(), getattr(signal, how))
+            os.kill(os.getpid(), getattr(signal, action))

@@ -1,4 +1,4 @@
-"""Where the configs are, and the options that make a run on the digits take a second."""
+"""The directory of the configs, and options with which a run on Digits takes about a second."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,5 +25,5 @@ TINY = [
 
 
 def resnet(**options: Any) -> Callable[[], ResNet]:
-    """A function that builds a ResNet with some options."""
+    """Return a function that builds a ResNet with the given options."""
     return partial(ResNet, **options)

@@ -1,4 +1,4 @@
-"""Sweeps in processes of their own."""
+"""Functions that run sweeps in separate processes."""
 
 import csv
 import multiprocessing
@@ -16,9 +16,9 @@ FORK = multiprocessing.get_context("fork")
 
 
 def started(*args: object, log: Path) -> ForkProcess:
-    """A sweep in a process that leads a session, its output in a file."""
+    """Start a sweep in a process that leads a session and writes its output to a file."""
 
-    def whole() -> None:
+    def run_sweep() -> None:
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
         sys.stdout = sys.stderr = log.open("a")
@@ -30,14 +30,14 @@ def started(*args: object, log: Path) -> ForkProcess:
         sys.stdout.flush()
         os._exit(code)
 
-    process = FORK.Process(target=whole)
+    process = FORK.Process(target=run_sweep)
     process.start()
     return process
 
 
-def until(found: Callable[[], bool], *, seconds: float = 60) -> None:
+def until(condition: Callable[[], bool], *, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
-    while not found():
+    while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)
 

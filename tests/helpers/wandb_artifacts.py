@@ -42,24 +42,24 @@ class ArtifactStore:
         self._url = url
 
     def on_create_artifact(self, variables: JSON) -> JSON:
-        given = variables["input"]
-        names = given.get("artifactCollectionNames") or [given["artifactCollectionName"]]
-        aliases = [item["alias"] for item in given.get("aliases") or ()]
+        request = variables["input"]
+        names = request.get("artifactCollectionNames") or [request["artifactCollectionName"]]
+        aliases = [item["alias"] for item in request.get("aliases") or ()]
         versions = [
-            a for a in self.artifacts if (a.project, a.collection) == (given["projectName"], names[0])
+            a for a in self.artifacts if (a.project, a.collection) == (request["projectName"], names[0])
         ]
-        same = [a for a in versions if a.digest == given["digest"] and a.state == "COMMITTED"]
+        same = [a for a in versions if a.digest == request["digest"] and a.state == "COMMITTED"]
         if same:
             artifact = same[-1]
         else:
             artifact = StoredArtifact(
                 base64.b64encode(f"Artifact:{len(self.artifacts)}".encode()).decode(),
-                given["projectName"],
+                request["projectName"],
                 names[0],
-                given["artifactTypeName"],
-                given["digest"],
+                request["artifactTypeName"],
+                request["digest"],
                 len(versions),
-                given.get("metadata"),
+                request.get("metadata"),
                 [],
             )
             self.artifacts.append(artifact)
@@ -76,8 +76,8 @@ class ArtifactStore:
         return {"createArtifactManifest": {"artifactManifest": {"id": variables["artifactID"], "file": file}}}
 
     def on_update_artifact_manifest(self, variables: JSON) -> JSON:
-        made = self.on_create_artifact_manifest({"artifactID": variables["artifactManifestID"]})
-        return {"updateArtifactManifest": made["createArtifactManifest"]}
+        created = self.on_create_artifact_manifest({"artifactID": variables["artifactManifestID"]})
+        return {"updateArtifactManifest": created["createArtifactManifest"]}
 
     def on_create_artifact_files(self, variables: JSON) -> JSON:
         edges = []
@@ -122,7 +122,7 @@ class ArtifactStore:
         return {"project": {"artifactCollectionMembership": membership}}
 
     def _node(self, artifact: StoredArtifact) -> JSON:
-        """What the client asks of an artifact."""
+        """Return the fields of an artifact that the client requests."""
         sequence = {
             "__typename": "ArtifactSequence",
             "name": artifact.collection,
@@ -174,7 +174,7 @@ class ArtifactStore:
         return next(artifact for artifact in self.artifacts if artifact.id == artifact_id)
 
     def _named(self, project: str, name: str) -> StoredArtifact | None:
-        """The committed artifact that ``collection:alias`` names."""
+        """Return the committed artifact that ``collection:alias`` names."""
         collection, _, alias = name.partition(":")
         for artifact in self.artifacts:
             if (artifact.project, artifact.collection, artifact.state) != (project, collection, "COMMITTED"):

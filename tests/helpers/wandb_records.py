@@ -1,4 +1,4 @@
-"""The records of an offline W&B run, by W&B's own reader."""
+"""The records of an offline W&B run, read with W&B's own reader."""
 
 import json
 import subprocess
@@ -9,23 +9,23 @@ from typing import Any
 
 
 def parts(run: Path) -> list[Path]:
-    """Offline folders of a run directory in the order in which they were begun."""
+    """Return the offline folders of a run directory in the order in which they were started."""
     return sorted((run / "wandb").glob("offline-run-*"), key=lambda part: part.stat().st_mtime)
 
 
 def inspect(part: Path, *options: str) -> str:
-    """What ``wandb leet inspect`` prints of an offline folder."""
+    """Return what ``wandb leet inspect`` prints for an offline folder."""
     command = [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--json", *options, str(part)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 def records(part: Path, kind: str) -> list[dict[str, Any]]:
-    """The records of one kind."""
+    """Return the records of one kind."""
     return [record for record in map(json.loads, inspect(part).splitlines()) if record["type"] == kind]
 
 
 def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The plain values of nested dicts, by dotted keys."""
+    """Yield the plain values of nested dicts with dotted keys."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from flat(item, f"{prefix}{key}.")

@@ -1,4 +1,4 @@
-"""What the stand-in for the W&B server keeps of a run."""
+"""Runs as the stand-in for the W&B server stores them."""
 
 import json
 import time
@@ -15,7 +15,7 @@ JSON = dict[str, Any]
 
 @dataclass
 class MirroredRun:
-    """What the server knows of a run."""
+    """A run as the server stores it."""
 
     id: str
     project: str
@@ -38,7 +38,7 @@ class MirroredRun:
     """Seconds without a heartbeat after which the run is lost; five minutes at W&B."""
 
     def start(self) -> None:
-        """Begin, or continue after an end."""
+        """Start the run, or resume it after it ended."""
         if self.pending or self.state not in ("running", "preempting"):
             self.starts += 1
             self.pending, self.preempting, self.exit_code = False, False, None
@@ -84,5 +84,5 @@ class MirroredRun:
 
 
 def project_node(name: str) -> JSON:
-    """A project as the client asks for it."""
+    """Return the fields of a project that the client requests."""
     return {"id": name, "internalId": name, "name": name, "entity": {"id": ENTITY, "name": ENTITY}}

@@ -48,7 +48,7 @@ class WandbServer:
         self._crash_after = crash_after
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """Variables with which a client talks to this server alone and writes to a folder alone."""
+        """Return variables with which a client talks only to this server and writes only to a folder."""
         folders = {
             f"WANDB_{name}_DIR": str(folder / name.lower())
             for name in ("CACHE", "CONFIG", "DATA", "ARTIFACT")
@@ -92,7 +92,7 @@ class WandbServer:
         bucket = None
         if run is not None:
             history, events = (run.streams.get(name, []) for name in (HISTORY, EVENTS))
-            own = run.raw_config.get("_wandb", {}).get("value", {})
+            client_entry = run.raw_config.get("_wandb", {}).get("value", {})
             bucket = {
                 "id": run.id,
                 "name": run.id,
@@ -106,7 +106,7 @@ class WandbServer:
                 "config": json.dumps(run.raw_config),
                 "tags": run.tags,
                 "notes": None,
-                "wandbConfig": json.dumps({"t": own["t"]} if "t" in own else {}),
+                "wandbConfig": json.dumps({"t": client_entry["t"]} if "t" in client_entry else {}),
             }
         return {"model": {**project_node(variables["project"]), "bucket": bucket}}
 
@@ -139,7 +139,7 @@ class WandbServer:
         return {"upsertBucket": {"bucket": bucket, "inserted": inserted}}
 
     def file_stream(self, run_id: str, body: JSON) -> None:
-        """Take lines of history, events, summary and output, and what became of the run."""
+        """Store lines of history, events, summary and output, and the final state of the run."""
         run = self.runs[run_id]
         run.last_heartbeat = time.monotonic()
         for name, chunk in (body.get("files") or {}).items():
@@ -186,17 +186,17 @@ class _Handler(Handler):
         if self.command == "CONNECT" or address.scheme:
             self.wandb.refused.append(f"{self.command} {self.path}")
             return self.send(403)
-        room, _, rest = unquote(address.path).lstrip("/").partition("/")
+        route, _, rest = unquote(address.path).lstrip("/").partition("/")
         with self.wandb.lock:
-            if room in ("storage", "run_files"):
-                return self.file(room, rest, body)
+            if route in ("storage", "run_files"):
+                return self.file(route, rest, body)
             expected = "Basic " + base64.b64encode(f"api:{KEY}".encode()).decode()
             if self.headers.get("Authorization") != expected:
                 self.wandb.refused.append(f"{self.command} {self.path} without the key")
                 return self.send(401)
-            if room == "graphql":
+            if route == "graphql":
                 return self.send(200, json.dumps(self.wandb.graphql(json.loads(body))).encode(), JSON_TYPE)
-            if room == "files" and rest.endswith("/file_stream"):
+            if route == "files" and rest.endswith("/file_stream"):
                 self.wandb.file_stream(rest.split("/")[2], json.loads(body))
                 return self.send(200, b"{}", JSON_TYPE)
             self.wandb.unsupported.append((f"{self.command} {self.path}", {}))
@@ -204,10 +204,10 @@ class _Handler(Handler):
 
     do_GET = do_POST = do_PUT = do_CONNECT = answer
 
-    def file(self, room: str, path: str, body: bytes) -> None:
+    def file(self, route: str, path: str, body: bytes) -> None:
         """Store or return a file of a run or of an artifact; as at W&B, the address is enough."""
         store = self.wandb.artifact_store.blobs
-        if room == "run_files":
+        if route == "run_files":
             run, _, path = path.partition("/")
             store = self.wandb.runs[run].files
         if self.command == "PUT":

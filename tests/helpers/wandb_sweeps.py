@@ -78,9 +78,9 @@ class SweepStore:
         return {"agentHeartbeat": {"agent": {"id": agent}, "commands": json.dumps(commands)}}
 
     def _commands(self, agent: str, sweep: Sweep) -> list[JSON]:
-        """What an idle agent does next: a preempted run, a new cell, wait, or exit.
+        """Return what an idle agent does next: resume a preempted run, run a new cell, wait, or exit.
 
-        It waits while the run of another agent may still be preempted. A run that its process has not
+        The agent waits while the run of another agent may still be preempted. A run that its process has not
         started when its agent is idle again has crashed.
         """
         for run, holder in {run: holder for holder, run in sweep.handouts}.items():
@@ -112,7 +112,7 @@ class SweepStore:
 
 
 def _grid(parameters: Mapping[str, JSON]) -> Iterator[JSON]:
-    """The cells of a grid of parameters with ``value`` or ``values``."""
+    """Yield the cells of a grid of parameters with ``value`` or ``values``."""
     choices = [item.get("values") or [item["value"]] for item in parameters.values()]
     for cell in itertools.product(*choices):
         yield dict(zip(parameters, cell, strict=True))

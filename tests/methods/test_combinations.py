@@ -1,4 +1,4 @@
-"""Files of configs/method and of configs/objective together, through the command line."""
+"""Command-line tests of every pair of files in configs/method and configs/objective."""
 
 import itertools
 
@@ -28,7 +28,7 @@ SAMPLE = {
 }  # fmt: skip
 
 
-def refusal(method, objective):
+def expected_error(method, objective):
     if method == "moco_v2" and objective not in QUEUED:
         return {
             "reclaim": "RECLAIM needs features, indices, labels, which MoCo does not have",
@@ -51,7 +51,7 @@ def fit(method, objective, tmp_path, *options):
     [
         pytest.param(*pair, marks=[] if pair in SAMPLE else [pytest.mark.long])
         for pair in itertools.product(METHODS, OBJECTIVES)
-        if refusal(*pair) is None
+        if expected_error(*pair) is None
     ],
 )
 def test_method_and_objective_train(method, objective, tmp_path):
@@ -60,8 +60,9 @@ def test_method_and_objective_train(method, objective, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("method", "objective"), [pair for pair in itertools.product(METHODS, OBJECTIVES) if refusal(*pair)]
+    ("method", "objective"),
+    [pair for pair in itertools.product(METHODS, OBJECTIVES) if expected_error(*pair)],
 )
-def test_the_refusal_of_others_says_why(method, objective, tmp_path, capsys):
+def test_unsupported_combination_reports_reason(method, objective, tmp_path, capsys):
     assert fit(method, objective, tmp_path) == 2
-    assert capsys.readouterr().err.strip().endswith(refusal(method, objective))
+    assert capsys.readouterr().err.strip().endswith(expected_error(method, objective))

@@ -1,4 +1,4 @@
-"""A step that is replayed is the same training, launched otherwise; recording itself needs a CUDA device."""
+"""Tests of training with a CUDA graph, whose recording needs a CUDA device and is emulated here."""
 
 import copy
 from types import SimpleNamespace
@@ -19,18 +19,18 @@ SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 
 
 @pytest.fixture
 def recordings(monkeypatch):
-    """Recording on a CPU: a replay runs the step on the fixed inputs again. Counts the recordings."""
-    made = []
+    """Emulate recording on the CPU, where a replay repeats the step on the fixed inputs; list recordings."""
+    recorders = []
 
     def record(self, batch):
-        made.append(self)
-        place, loss = copy.deepcopy(batch), torch.zeros(())
-        return place, lambda: loss.copy_(self._step(place)), loss
+        recorders.append(self)
+        static_batch, loss = copy.deepcopy(batch), torch.zeros(())
+        return static_batch, lambda: loss.copy_(self._step(static_batch)), loss
 
     monkeypatch.setattr(GraphedTraining, "_record", record)
     monkeypatch.setattr(GraphedTraining, "_on_side_stream", GraphedTraining._step)
     monkeypatch.setattr(SimCLR, "_check_graph", lambda self: None)
-    return made
+    return recorders
 
 
 class StopAfter(pl.Callback):
@@ -66,32 +66,34 @@ def fitted(tmp_path, *, cuda_graph, optimizer="sgd", objective=None, stop=None, 
     return model, trainer
 
 
-def close(replayed, plain):
-    """Equal but for the learning rate's rounding to float32."""
+def assert_states_close(replayed, plain):
+    """Assert that weights agree except for the learning rate's rounding to float32."""
     for key, value in plain.state_dict().items():
         torch.testing.assert_close(replayed.state_dict()[key], value, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "lars"])
-def test_a_replayed_run_is_the_plain_run(tmp_path, recordings, optimizer):
-    plain, one = fitted(tmp_path, cuda_graph=False, optimizer=optimizer)
-    replayed, other = fitted(tmp_path, cuda_graph=True, optimizer=optimizer)
+def test_replayed_run_matches_plain_run(tmp_path, recordings, optimizer):
+    plain, plain_trainer = fitted(tmp_path, cuda_graph=False, optimizer=optimizer)
+    replayed, replayed_trainer = fitted(tmp_path, cuda_graph=True, optimizer=optimizer)
     assert len(recordings) == 1
-    assert other.global_step == one.global_step == 9
-    close(replayed, plain)
-    losses = [float(trainer.logged_metrics["train/loss"]) for trainer in (one, other)]
+    assert replayed_trainer.global_step == plain_trainer.global_step == 9
+    assert_states_close(replayed, plain)
+    losses = [float(trainer.logged_metrics["train/loss"]) for trainer in (plain_trainer, replayed_trainer)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
-    rates = [float(trainer.optimizers[0].param_groups[0]["lr"]) for trainer in (one, other)]
+    rates = [
+        float(trainer.optimizers[0].param_groups[0]["lr"]) for trainer in (plain_trainer, replayed_trainer)
+    ]
     assert rates[1] == pytest.approx(rates[0], rel=1e-6)
 
 
-def test_views_of_another_size_are_recorded_anew(tmp_path, recordings):
+def test_replayed_run_with_new_view_size_matches_plain_run(tmp_path, recordings):
     (plain, _), (replayed, _) = (fitted(tmp_path, cuda_graph=graph, sizes={1: 8}) for graph in (False, True))
     assert len(recordings) == 1  # the first two epochs are all warm-up
-    close(replayed, plain)
+    assert_states_close(replayed, plain)
 
 
-def test_a_temperature_that_follows_the_epoch_is_recorded_anew(tmp_path, recordings):
+def test_epoch_dependent_temperature_is_recorded_each_epoch(tmp_path, recordings):
     plain, replayed = (
         fitted(
             tmp_path,
@@ -101,11 +103,11 @@ def test_a_temperature_that_follows_the_epoch_is_recorded_anew(tmp_path, recordi
         for graph in (False, True)
     )
     assert len(recordings) == 2  # the first epoch is all warm-up
-    close(replayed, plain)
+    assert_states_close(replayed, plain)
 
 
-class InEpoch(o.Objective):
-    """An objective of one's own, scaled by a number that follows the epoch."""
+class EpochScaledObjective(o.Objective):
+    """A custom objective, scaled by a number that depends on the epoch."""
 
     scale = 1.0
 
@@ -116,21 +118,21 @@ class InEpoch(o.Objective):
         return self.scale * (z1 - z2).square().mean()
 
 
-def test_an_objective_that_follows_the_epoch_is_recorded_in_each(tmp_path, recordings):
-    fitted(tmp_path, cuda_graph=True, objective=InEpoch())
+def test_epoch_dependent_objective_is_recorded_each_epoch(tmp_path, recordings):
+    fitted(tmp_path, cuda_graph=True, objective=EpochScaledObjective())
     assert len(recordings) == 2  # the first epoch is all warm-up
 
 
-def test_a_run_of_it_continues_from_its_checkpoint(tmp_path, recordings):
+def test_run_with_cuda_graph_resumes_from_checkpoint(tmp_path, recordings):
     def run(folder, stop, **options):
         return fitted(folder, cuda_graph=True, stop=stop, **options)
 
-    whole, _ = run(tmp_path / "whole", 3)
+    uninterrupted, _ = run(tmp_path / "whole", 3)
     _, trainer = run(tmp_path / "part", 2)
     trainer.save_checkpoint(tmp_path / "two.ckpt")
-    continued, trainer = run(tmp_path / "rest", 3, ckpt_path=tmp_path / "two.ckpt")
+    resumed, trainer = run(tmp_path / "rest", 3, ckpt_path=tmp_path / "two.ckpt")
     assert trainer.global_step == 9
-    close(continued, whole)
+    assert_states_close(resumed, uninterrupted)
 
 
 @pytest.mark.parametrize(
@@ -146,16 +148,16 @@ def test_a_run_of_it_continues_from_its_checkpoint(tmp_path, recordings):
         ({}, {"optimizer": OptimizerRule(name="muon")}, "optimizer.name muon"),
     ],
 )
-def test_what_it_does_not_go_with_is_refused(trainer, model, what):
-    chosen = SimCLR(**SMALL, cuda_graph=True, **model)
+def test_unsupported_settings_raise_input_error(trainer, model, what):
+    method = SimCLR(**SMALL, cuda_graph=True, **model)
     device = torch.device("cpu" if what == "a CPU" else "cuda")
-    usual = {
+    defaults = {
         "world_size": 1,
         "precision": "bf16-mixed",
         "gradient_clip_val": None,
         "accumulate_grad_batches": 1,
         "strategy": SimpleNamespace(root_device=device),
     }
-    chosen._trainer = SimpleNamespace(**(usual | trainer))
+    method._trainer = SimpleNamespace(**(defaults | trainer))
     with pytest.raises(InputError, match=f"cuda_graph does not support {what}"):
-        chosen.setup("fit")
+        method.setup("fit")

@@ -1,4 +1,4 @@
-"""LARS against lightly's, a loop in float64 and torch's SGD; skipped steps, scaled gradients, no waits."""
+"""Tests of LARS against lightly's, a float64 loop and torch's SGD, and of skipped and scaled steps."""
 
 import copy
 
@@ -16,161 +16,161 @@ WEIGHTS = 3  # the first shapes; the third weight starts at zero
 
 def parameters(dtype=torch.float32):
     g = torch.Generator().manual_seed(0)
-    made = [torch.randn(shape, generator=g, dtype=torch.float64).to(dtype) for shape in SHAPES]
-    made[2].zero_()
-    return [torch.nn.Parameter(value) for value in made]
+    values = [torch.randn(shape, generator=g, dtype=torch.float64).to(dtype) for shape in SHAPES]
+    values[2].zero_()
+    return [torch.nn.Parameter(value) for value in values]
 
 
-def give_gradients(made, step):
-    """Gradients of a step; the first weight has one of zeros in step 2, the last bias none in step 1."""
+def set_gradients(params, step):
+    """Set the gradients of a step: zeros for the first weight in step 2, None for the last bias in step 1."""
     g = torch.Generator().manual_seed(step)
-    for number, parameter in enumerate(made):
+    for number, parameter in enumerate(params):
         gradient = torch.randn(parameter.shape, generator=g, dtype=torch.float64).to(parameter.dtype)
         parameter.grad = torch.zeros_like(parameter) if (number, step) == (0, 2) else gradient
     if step == 1:
-        made[-1].grad = None
+        params[-1].grad = None
 
 
-def groups(made, **plain):
-    return [{"params": made[:WEIGHTS]}, {"params": made[WEIGHTS:], "weight_decay": 0.0, **plain}]
+def groups(params, **plain):
+    return [{"params": params[:WEIGHTS]}, {"params": params[WEIGHTS:], "weight_decay": 0.0, **plain}]
 
 
-def ours(made, **options):
-    return LARS(groups(made, adapt=False), **({"lr": 0.3, "momentum": 0.9} | options))
+def make_lars(params, **options):
+    return LARS(groups(params, adapt=False), **({"lr": 0.3, "momentum": 0.9} | options))
 
 
-def take_steps(made, optimizer, count=6, start=0):
+def take_steps(params, optimizer, count=6, start=0):
     for step in range(start, start + count):
-        give_gradients(made, step)
+        set_gradients(params, step)
         for group in optimizer.param_groups:
             group["lr"] = 0.3 / (1 + step)
         optimizer.step()
-    return [parameter.detach() for parameter in made]
+    return [parameter.detach() for parameter in params]
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("weight_decay", [1e-4, 0.5])
-def test_with_weight_decay_it_is_lightlys(weight_decay, momentum):
+def test_lars_with_weight_decay_matches_lightly(weight_decay, momentum):
     options = {"lr": 0.3, "momentum": momentum, "weight_decay": weight_decay, "trust_coefficient": 0.02}
     first, second = parameters(), parameters()
-    mine = take_steps(first, ours(first, **options))
-    theirs = take_steps(second, LightlyLARS(groups(second), **options))
-    torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)
+    actual = take_steps(first, make_lars(first, **options))
+    expected = take_steps(second, LightlyLARS(groups(second), **options))
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_weights_are_adapted_with_and_without_weight_decay(weight_decay):
-    made = parameters(torch.float64)
-    expected = [parameter.detach().clone() for parameter in made]
+def test_lars_matches_float64_loop(weight_decay):
+    params = parameters(torch.float64)
+    expected = [parameter.detach().clone() for parameter in params]
     velocity = [torch.zeros_like(value) for value in expected]
     for step in range(6):
-        give_gradients(made, step)
-        for number, (w, v, parameter) in enumerate(zip(expected, velocity, made, strict=True)):
+        set_gradients(params, step)
+        for number, (w, v, parameter) in enumerate(zip(expected, velocity, params, strict=True)):
             g = parameter.grad
             if g is None:
                 continue
             if number < WEIGHTS:
-                length, slope = float(w.square().sum().sqrt()), float(g.square().sum().sqrt())
-                scale = 0.001 * length / (slope + weight_decay * length + 1e-8) if length else 1.0
-                g = scale * (g + weight_decay * w) if slope else g
+                w_norm, g_norm = float(w.square().sum().sqrt()), float(g.square().sum().sqrt())
+                scale = 0.001 * w_norm / (g_norm + weight_decay * w_norm + 1e-8) if w_norm else 1.0
+                g = scale * (g + weight_decay * w) if g_norm else g
             v.mul_(0.9).add_(g)
             w.sub_(0.3 / (1 + step) * v)
     torch.testing.assert_close(
-        take_steps(made, ours(made, weight_decay=weight_decay)), expected, rtol=1e-12, atol=1e-14
+        take_steps(params, make_lars(params, weight_decay=weight_decay)), expected, rtol=1e-12, atol=1e-14
     )
 
 
-def test_biases_take_the_steps_of_sgd():
+def test_lars_updates_biases_like_sgd():
     first, second = parameters(), parameters()
-    mine = take_steps(first, ours(first, weight_decay=0.1))[WEIGHTS:]
+    actual = take_steps(first, make_lars(first, weight_decay=0.1))[WEIGHTS:]
     sgd = torch.optim.SGD(groups(second), lr=0.3, momentum=0.9)
-    torch.testing.assert_close(mine, take_steps(second, sgd)[WEIGHTS:])
+    torch.testing.assert_close(actual, take_steps(second, sgd)[WEIGHTS:])
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 1e-4])
-def test_the_rule_adapts_weights_and_no_biases(weight_decay):
-    """The first update of a convolution is as long as lr · 0.001 · ‖w‖, whatever its gradient."""
+def test_optimizer_rule_adapts_weights_but_not_biases(weight_decay):
+    """The first update of a convolution has the norm lr · 0.001 · ‖w‖, whatever its gradient."""
     network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
     rule = OptimizerRule(name="lars", lr=0.5, weight_decay=weight_decay)
     before = [parameter.detach().clone() for parameter in network.parameters()]
     for parameter in network.parameters():
         parameter.grad = torch.full_like(parameter, 7.0)
     rule.optimizer(network).step()
-    moved = [old - new.detach() for old, new in zip(before, network.parameters(), strict=True)]
-    assert float(moved[0].norm()) == pytest.approx(0.5 * 0.001 * float(before[0].norm()), rel=1e-3)
-    assert all(torch.allclose(step, torch.tensor(3.5)) for step in moved[1:])
+    updates = [old - new.detach() for old, new in zip(before, network.parameters(), strict=True)]
+    assert float(updates[0].norm()) == pytest.approx(0.5 * 0.001 * float(before[0].norm()), rel=1e-3)
+    assert all(torch.allclose(step, torch.tensor(3.5)) for step in updates[1:])
 
 
 @pytest.mark.parametrize("skipped", [0, 3])
-def test_a_step_with_found_inf_changes_nothing(skipped):
-    """Neither parameters nor momenta; a skipped first step leaves the second as if it were the first."""
-    made, twin = parameters(), parameters()
-    optimizer, other = ours(made, weight_decay=0.1), ours(twin, weight_decay=0.1)
-    take_steps(made, optimizer, skipped)
-    take_steps(twin, other, skipped)
-    give_gradients(made, skipped)
+def test_step_with_found_inf_changes_nothing(skipped):
+    """Parameters and momenta stay the same, and after a skipped first step the next one acts as the first."""
+    params, twin_params = parameters(), parameters()
+    optimizer, twin_optimizer = make_lars(params, weight_decay=0.1), make_lars(twin_params, weight_decay=0.1)
+    take_steps(params, optimizer, skipped)
+    take_steps(twin_params, twin_optimizer, skipped)
+    set_gradients(params, skipped)
     for value in (torch.nan, torch.inf):
-        made[0].grad[0, 0] = made[-1].grad[0] = value
+        params[0].grad[0, 0] = params[-1].grad[0] = value
         optimizer.found_inf = torch.tensor(1.0)
         optimizer.step()
     optimizer.found_inf = torch.tensor(0.0)
-    mine = take_steps(made, optimizer, start=skipped)
-    torch.testing.assert_close(mine, take_steps(twin, other, start=skipped), rtol=0, atol=0)
+    actual = take_steps(params, optimizer, start=skipped)
+    torch.testing.assert_close(actual, take_steps(twin_params, twin_optimizer, start=skipped), rtol=0, atol=0)
 
 
-def test_under_a_gradient_scaler_it_is_the_plain_step_and_skips_overflows():
-    made, twin = parameters(), parameters()
-    optimizer, other = ours(made, weight_decay=0.1), ours(twin, weight_decay=0.1)
+def test_steps_with_gradient_scaler_match_plain_steps_and_skip_overflows():
+    params, plain = parameters(), parameters()
+    optimizer, plain_optimizer = make_lars(params, weight_decay=0.1), make_lars(plain, weight_decay=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for step in range(4):
-        for each in (made, twin):
-            give_gradients(each, step)
-        for parameter in made:
+        for each in (params, plain):
+            set_gradients(each, step)
+        for parameter in params:
             if parameter.grad is not None:
                 parameter.grad *= scaler.scale(torch.ones(()))
         if step == 2:
-            made[1].grad.fill_(torch.inf)
+            params[1].grad.fill_(torch.inf)
         else:
-            other.step()
+            plain_optimizer.step()
         scaler.step(optimizer)
         scaler.update()
     assert scaler.get_scale() == 512
-    torch.testing.assert_close(made, twin)
+    torch.testing.assert_close(params, plain)
 
 
-class NoWaits(TorchDispatchMode):
-    """Refuses what makes the host wait for a device: reading a number from a tensor."""
+class ForbidWaits(TorchDispatchMode):
+    """Fails on operations that make the host wait for a device by reading a number from a tensor."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         assert func not in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
         return func(*args, **(kwargs or {}))
 
 
-def test_no_step_waits_for_the_device():
-    made = parameters()
-    optimizer = ours(made, lr=torch.tensor(0.3), weight_decay=0.1)
+def test_step_does_not_wait_for_device():
+    params = parameters()
+    optimizer = make_lars(params, lr=torch.tensor(0.3), weight_decay=0.1)
     for step in range(2):
-        give_gradients(made, step)
+        set_gradients(params, step)
         optimizer.found_inf, optimizer.grad_scale = torch.tensor(float(step)), torch.tensor(8.0)
-        with NoWaits():
+        with ForbidWaits():
             optimizer.step()
-    with pytest.raises(AssertionError), NoWaits():
-        float(made[0].detach().sum())
+    with pytest.raises(AssertionError), ForbidWaits():
+        float(params[0].detach().sum())
 
 
-def test_checkpoints_of_lightlys_optimizer_load():
+def test_lightly_optimizer_state_loads():
     first, second = parameters(), parameters()
     options = {"lr": 0.3, "momentum": 0.9, "weight_decay": 0.1}
-    theirs = LightlyLARS(groups(first), **options)
-    take_steps(first, theirs, 3)
-    optimizer = ours(second, weight_decay=0.1)
-    optimizer.load_state_dict(copy.deepcopy(theirs.state_dict()))
+    lightly_optimizer = LightlyLARS(groups(first), **options)
+    take_steps(first, lightly_optimizer, 3)
+    optimizer = make_lars(second, weight_decay=0.1)
+    optimizer.load_state_dict(copy.deepcopy(lightly_optimizer.state_dict()))
     for parameter, value in zip(second, first, strict=True):
         parameter.data.copy_(value.detach())
     assert [group["adapt"] for group in optimizer.param_groups] == [True, False]
-    mine = take_steps(second, optimizer, start=3)
-    torch.testing.assert_close(mine, take_steps(first, theirs, start=3), rtol=1e-6, atol=1e-6)
-    again = ours(second, weight_decay=0.1)
-    again.load_state_dict(optimizer.state_dict())
-    assert set(again.state_dict()["state"][0]) == {"momentum_buffer"}
-    torch.testing.assert_close(again.state_dict(), optimizer.state_dict())
+    actual = take_steps(second, optimizer, start=3)
+    torch.testing.assert_close(actual, take_steps(first, lightly_optimizer, start=3), rtol=1e-6, atol=1e-6)
+    reloaded = make_lars(second, weight_decay=0.1)
+    reloaded.load_state_dict(optimizer.state_dict())
+    assert set(reloaded.state_dict()["state"][0]) == {"momentum_buffer"}
+    torch.testing.assert_close(reloaded.state_dict(), optimizer.state_dict())

@@ -1,4 +1,4 @@
-"""MoCo, SimMoCo and SimCo against plain loops, lightly's memory bank, and interrupted runs."""
+"""Tests of MoCo, SimMoCo and SimCo against plain loops and lightly's memory bank, and of resumed runs."""
 
 import copy
 import math
@@ -42,7 +42,7 @@ def negatives_of(name, keys, queue, i):
 
 
 def direct_loss(name, queries, keys, queue, tau):
-    """InfoNCE or dual temperature of one direction, an anchor at a time."""
+    """Return InfoNCE or dual temperature of one direction, computed one anchor at a time."""
     losses = []
     for i, query in enumerate(queries):
         similarities = torch.stack([query @ k for k in [keys[i], *negatives_of(name, keys, queue, i)]])
@@ -57,8 +57,8 @@ def direct_loss(name, queries, keys, queue, tau):
 
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("cls", [MoCo, SimMoCo])
-def test_three_steps_are_those_of_a_plain_loop(cls, symmetric):
-    """Of networks, momentum networks and the queue, in float64."""
+def test_three_steps_match_plain_loop(cls, symmetric):
+    """Networks, momentum networks and the queue are compared in float64."""
     options = {"queue_size": 10} if cls is MoCo else {}
     method = small(cls, momentum=0.9, symmetric=symmetric, predictor=symmetric, **options).double()
     backbone, head, predictor = (copy.deepcopy(m) for m in (method.backbone, method.head, method.predictor))
@@ -78,7 +78,7 @@ def test_three_steps_are_those_of_a_plain_loop(cls, symmetric):
         method.after_update()
 
         with torch.no_grad():
-            # The key of the second view first, as in a single direction.
+            # The key of the second view comes first, as in a single direction.
             key2, key1 = (slow_head(slow_backbone(view)) if view is not None else None
                           for view in (views[1], views[0] if symmetric else None))  # fmt: skip
         if symmetric:
@@ -104,46 +104,46 @@ def test_three_steps_are_those_of_a_plain_loop(cls, symmetric):
         for slow, fast in pairs:
             slow.data = 0.9 * slow.data + 0.1 * fast.data
         torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)
-    for ours, theirs in (
+    for network, reference in (
         (method.backbone, backbone), (method.head, head), (method.predictor, predictor),
         (method.momentum_backbone, slow_backbone), (method.momentum_head, slow_head),
     ):  # fmt: skip
-        for name, value in theirs.state_dict().items():
-            torch.testing.assert_close(ours.state_dict()[name], value, rtol=1e-8, atol=1e-10, msg=name)
+        for name, value in reference.state_dict().items():
+            torch.testing.assert_close(network.state_dict()[name], value, rtol=1e-8, atol=1e-10, msg=name)
     if cls is MoCo:
         oldest = int(method.queue.oldest)
         in_order = torch.cat([method.queue.keys[oldest:], method.queue.keys[:oldest]])
         torch.testing.assert_close(in_order, torch.stack(queue), rtol=1e-8, atol=1e-10)
 
 
-def test_moco_is_lightlys_loss_with_a_memory_bank():
-    """Its bank drops keys at its end unless the batch divides its size, so it does here."""
+def test_moco_loss_and_queue_match_lightly_memory_bank():
+    """lightly's bank drops keys at its end unless the batch size divides the bank size, as it does here."""
     method = small(MoCo, queue_size=2 * N, objective=o.InfoNCE(temperature=0.2, pairs="queue"))
     criterion = NTXentLoss(temperature=0.2, memory_bank_size=(2 * N, 8))
     criterion.memory_bank.bank = method.queue.keys.clone()
     for batch in batches(5):
         first, second = batch.views.chunk(2)
         query, key = method.embed_view(first).embeddings, method.keys(second).embeddings
-        ours = method.objective(query, key, negatives=method.queue.keys)
-        torch.testing.assert_close(ours, criterion(query, key))
+        loss = method.objective(query, key, negatives=method.queue.keys)
+        torch.testing.assert_close(loss, criterion(query, key))
         method.queue.enqueue(key)
         assert torch.allclose(method.queue.keys, criterion.memory_bank.bank, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 4, 5, 7, 20])
-def test_the_queue_has_the_last_keys_in_order(size):
+def test_queue_holds_latest_keys_in_order(size):
     queue = KeyQueue(size, 3)
-    kept = list(queue.keys.clone())
+    expected = list(queue.keys.clone())
     for count in (2, 3, 7, 1, 4):
         keys = torch.randn(count, 3)
         queue.enqueue(2 * keys)
-        kept = [*kept, *F.normalize(keys, dim=1)][-size:]
+        expected = [*expected, *F.normalize(keys, dim=1)][-size:]
         oldest = int(queue.oldest)
-        found = torch.cat([queue.keys[oldest:], queue.keys[:oldest]])
-        torch.testing.assert_close(found, torch.stack(kept))
+        in_order = torch.cat([queue.keys[oldest:], queue.keys[:oldest]])
+        torch.testing.assert_close(in_order, torch.stack(expected))
 
 
-def test_a_key_that_is_not_finite_does_not_enter_the_queue():
+def test_nonfinite_keys_are_not_queued():
     queue = KeyQueue(4, 3)
     before = queue.keys.clone()
     keys = torch.tensor([[1.0, 0, 0], [torch.nan, 0, 0], [0, torch.inf, 0]])
@@ -152,7 +152,7 @@ def test_a_key_that_is_not_finite_does_not_enter_the_queue():
     assert int(queue.oldest) == 3
 
 
-def test_the_initial_weights_do_not_depend_on_the_method():
+def test_initial_weights_do_not_depend_on_method():
     methods = [small(cls) for cls in (MoCo, SimMoCo, SimCo)]
     first = methods[0].backbone.state_dict()
     for method in methods[1:]:
@@ -160,7 +160,7 @@ def test_the_initial_weights_do_not_depend_on_the_method():
     assert not torch.equal(small(MoCo, seed=1).queue.keys, methods[0].queue.keys)
 
 
-def test_simco_is_dual_temperature_of_each_view_by_itself():
+def test_simco_loss_is_mean_dual_temperature_of_both_directions():
     method = small(SimCo)
     (batch,) = batches(1)
     q1, q2 = (method.head(method.backbone(view)) for view in batch.views.chunk(2))
@@ -171,7 +171,7 @@ def test_simco_is_dual_temperature_of_each_view_by_itself():
 
 @pytest.mark.parametrize("cls", [MoCo, SimMoCo])
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_chunks_change_nothing_with_fixed_statistics(cls, symmetric):
+def test_chunks_do_not_change_gradients_with_fixed_batchnorm(cls, symmetric):
     (batch,) = batches(1, dtype=torch.float64)
     gradients = []
     for size in (None, 4):
@@ -196,7 +196,7 @@ def test_chunks_change_nothing_with_fixed_statistics(cls, symmetric):
         (lambda: small(SimMoCo, momentum_schedule="linear"), "constant or cosine, not linear"),
     ],
 )
-def test_what_does_not_go_together_is_named(make, message):
+def test_unsupported_options_raise_input_error(make, message):
     with pytest.raises(InputError, match=message):
         make()
 
@@ -222,9 +222,9 @@ CASES = {
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=[pytest.mark.long] if case == "simmoco" else []) for case in CASES]
 )
-def test_a_run_stopped_within_an_epoch_continues_exactly(case, tmp_path, monkeypatch):
+def test_run_interrupted_within_epoch_resumes_exactly(case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    whole = fit("whole", *CASES[case])
+    uninterrupted = fit("whole", *CASES[case])
     options = [
         *CASES[case],
         "--trainer.callbacks+=interrupt_once.InterruptOnce",
@@ -232,26 +232,26 @@ def test_a_run_stopped_within_an_epoch_continues_exactly(case, tmp_path, monkeyp
         "--trainer.callbacks.batch=6",  # in the second of two epochs of four batches
     ]
     assert main(["fit", "--runs_dir=runs", "--name=part", *TINY, *options]) == 128 + signal.SIGTERM
-    part = fit("part", *options, "--ckpt_path=last")
-    assert [name for name, value in whole.items() if not torch.equal(part[name], value)] == []
+    resumed = fit("part", *options, "--ckpt_path=last")
+    assert [name for name, value in uninterrupted.items() if not torch.equal(resumed[name], value)] == []
 
 
-def test_the_cosine_momentum_ends_at_one(tmp_path, monkeypatch):
+def test_cosine_momentum_follows_schedule(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    used = []
-    step = SimMoCo._momentum_of_step
+    momenta = []
+    original = SimMoCo._momentum_of_step
 
-    def recorded(self):
-        used.append(step(self))
-        return used[-1]
+    def recording(self):
+        momenta.append(original(self))
+        return momenta[-1]
 
-    monkeypatch.setattr(SimMoCo, "_momentum_of_step", recorded)
+    monkeypatch.setattr(SimMoCo, "_momentum_of_step", recording)
     keys = ["--model=SimMoCo", "--model.objective.pairs=keys"]
     fit("run", *keys, "--model.momentum_schedule=cosine", "--model.momentum=0.9")
-    assert used == pytest.approx([1 - 0.1 * (math.cos(math.pi * t / 8) + 1) / 2 for t in range(8)])
+    assert momenta == pytest.approx([1 - 0.1 * (math.cos(math.pi * t / 8) + 1) / 2 for t in range(8)])
 
 
-def test_networks_are_equal_after_an_initial_checkpoint(tmp_path, monkeypatch):
+def test_initial_checkpoint_sets_momentum_network(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = fit("first", "--trainer.max_epochs=1")
     keys = ["--model=SimMoCo", "--model.objective.pairs=keys"]

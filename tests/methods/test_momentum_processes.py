@@ -1,4 +1,4 @@
-"""Methods with a momentum network on 1, 2 and 4 processes."""
+"""Tests of methods with a momentum network on 1, 2 and 4 processes."""
 
 from unittest import mock
 
@@ -38,17 +38,17 @@ def encoder():
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 64, 12), nn.ReLU(), nn.Linear(12, 10))
 
 
-def share(mine):
-    """Batches of some of the images."""
+def share(part):
+    """Yield batches of a part of the images."""
     views = torch.randn(STEPS, 2, N, 3, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for first, second in views:
-        rows = len(first[mine])
+        rows = len(first[part])
         yield Batch(
-            first[mine], torch.zeros(rows), torch.arange(rows), torch.cat([first[mine], second[mine]])
+            first[part], torch.zeros(rows), torch.arange(rows), torch.cat([first[part], second[part]])
         )
 
 
-def trained(name, mine, wrap):
+def trained(name, part, wrap):
     cls, options = METHODS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -59,7 +59,7 @@ def trained(name, mine, wrap):
     step = wrap(Step(method))
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
     losses = []
-    for batch in share(mine):
+    for batch in share(part):
         loss = step(batch)
         optimizer.zero_grad()
         loss.backward()
@@ -71,9 +71,9 @@ def trained(name, mine, wrap):
 
 
 def process(rank, world):
-    mine = slice(rank * N // world, (rank + 1) * N // world)
+    part = slice(rank * N // world, (rank + 1) * N // world)
     for name in METHODS:
-        losses, state = trained(name, mine, DistributedDataParallel)
+        losses, state = trained(name, part, DistributedDataParallel)
         with mock.patch("torch.distributed.is_initialized", return_value=False):
             expected_losses, expected = trained(name, slice(None), nn.Identity())
         torch.testing.assert_close(losses, expected_losses, rtol=1e-9, atol=1e-12, msg=name)

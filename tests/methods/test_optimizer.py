@@ -1,4 +1,4 @@
-"""Learning rates that follow the batch size."""
+"""Tests of learning rates that scale with the batch size."""
 
 import csv
 
@@ -17,20 +17,20 @@ from ssl_vision.runs.folder import differences
 
 
 @pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 4), ("sqrt", 2)])
-def test_the_rate_is_that_of_the_batch_size(scaling, factor):
+def test_learning_rate_scales_with_batch_size(scaling, factor):
     rule = OptimizerRule(lr=0.3, lr_scaling=scaling, reference_batch_size=128)
     assert rule.scaled(512).lr == pytest.approx(0.3 * factor)
     assert rule.scaled(128).lr == 0.3
     assert rule.scaled(512).scaled(512).lr == rule.scaled(512).lr
 
 
-def test_a_reference_of_no_images_is_refused():
+def test_zero_reference_batch_size_raises_value_error():
     with pytest.raises(ValueError, match="reference_batch_size must be 1 or more, got 0"):
         OptimizerRule(reference_batch_size=0)
 
 
 @pytest.mark.parametrize("option", ["name", "schedule", "lr_scaling"])
-def test_an_unknown_choice_is_refused(option):
+def test_unknown_option_value_raises_value_error(option):
     with pytest.raises(ValueError, match=f"optimizer.{option} must be .*, got 'other'"):
         OptimizerRule(**{option: "other"})
 
@@ -40,7 +40,7 @@ def rates(run):
         return [float(row["train/lr"]) for row in csv.DictReader(file) if row["train/lr"]]
 
 
-def test_all_images_of_a_step_count_and_the_rate_is_logged(tmp_path, caplog):
+def test_scaled_rate_counts_accumulated_batches_and_is_logged(tmp_path, caplog):
     args = ["fit", *TINY, f"--runs_dir={tmp_path}", "--trainer.max_epochs=1", "--trainer.log_every_n_steps=1"]
     args += ["--data.batch_size=32", "--trainer.accumulate_grad_batches=2", "--model.optimizer.lr=0.001"]
     args += ["--model.optimizer.reference_batch_size=128"]
@@ -58,7 +58,7 @@ def test_all_images_of_a_step_count_and_the_rate_is_logged(tmp_path, caplog):
 
 
 def batches(batch_size):
-    """A loader of one's own, of batches with two views of each image."""
+    """Return a custom loader of batches with two views of each image."""
 
     def collate(rows):
         images = torch.zeros(len(rows), 3, 8, 8)
@@ -79,18 +79,18 @@ def fitted(loader):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_loader_of_ones_own_states_the_batch_size_or_is_refused():
+def test_lr_scaling_requires_batch_size_of_custom_loader():
     for batch_size, rate in ((4, 0.1), (8, 0.2)):
         assert fitted(batches(batch_size)).optimizers[0].param_groups[0]["lr"] == pytest.approx(rate)
     with pytest.raises(InputError, match="lr_scaling needs a DataLoader with a batch_size"):
         fitted(list(batches(4)))
 
 
-def test_a_run_without_these_options_is_the_same_run():
+def test_default_scaling_options_do_not_make_runs_differ():
     optimizer = {"name": "adam", "lr": 0.001}
     before = {"model": {"class_path": "SimCLR", "init_args": {"optimizer": optimizer}}}
-    added = optimizer | {"lr_scaling": "none", "reference_batch_size": 256}
-    now = {"model": {"class_path": "SimCLR", "init_args": {"optimizer": added}}}
-    assert differences(before, now) == []
-    now["model"]["init_args"]["optimizer"] = added | {"lr_scaling": "linear"}
-    assert len(differences(before, now)) == 1
+    extended = optimizer | {"lr_scaling": "none", "reference_batch_size": 256}
+    after = {"model": {"class_path": "SimCLR", "init_args": {"optimizer": extended}}}
+    assert differences(before, after) == []
+    after["model"]["init_args"]["optimizer"] = extended | {"lr_scaling": "linear"}
+    assert len(differences(before, after)) == 1

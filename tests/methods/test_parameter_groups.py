@@ -1,4 +1,4 @@
-"""Layer-wise learning rates, weight decay without biases, and frozen parts."""
+"""Tests of layer-wise learning rates, weight decay without biases, and frozen parts."""
 
 import pytest
 import timm
@@ -15,7 +15,7 @@ from ssl_vision.runs.checkpoint import read_checkpoint
 
 
 def settings(module, optimizer):
-    """(lr, weight decay) of each trained parameter by its name."""
+    """Return the learning rate and the weight decay of each trained parameter, by its name."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     return {
         names[id(parameter)]: (group["lr"], group["weight_decay"])
@@ -34,43 +34,45 @@ def settings(module, optimizer):
         ("mobilenetv4_conv_small", {}),
     ],
 )
-def test_groups_are_those_of_timm_below_the_projection_head(name, options):
+def test_encoder_groups_match_timm_layer_decay(name, options):
     method = SimCLR(encoder=Timm(name, **options), seed=0)
     rule = OptimizerRule(name="adamw", lr=0.1, weight_decay=0.05, exclude_bias_and_norm=True, layer_decay=0.7)
-    ours = settings(method, rule.optimizer(method))
-    assert set(ours) == {name for name, _ in method.named_parameters()}
+    actual = settings(method, rule.optimizer(method))
+    assert set(actual) == {name for name, _ in method.named_parameters()}
     model = timm.create_model(name, num_classes=10, **options)
     undecayed = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
     groups = param_groups_layer_decay(model, 0.05, no_weight_decay_list=undecayed, layer_decay=0.7)
     names = {id(parameter): f"backbone.network.{name}" for name, parameter in model.named_parameters()}
-    theirs = {names[id(p)]: group for group in groups for p in group["params"]}
-    encoder = [name for name in ours if name.startswith("backbone.")]
-    assert len(encoder) == len(theirs) - 2  # weight and bias of the classifier
+    timm_groups = {names[id(p)]: group for group in groups for p in group["params"]}
+    encoder = [name for name in actual if name.startswith("backbone.")]
+    assert len(encoder) == len(timm_groups) - 2  # weight and bias of the classifier
     for key in encoder:
-        assert ours[key] == pytest.approx((0.1 * theirs[key]["lr_scale"], theirs[key]["weight_decay"])), key
-    assert ours["head.layers.0.weight"] == (0.1, 0.05)
-    assert ours["head.layers.1.bias"] == (0.1, 0.0)
+        assert actual[key] == pytest.approx(
+            (0.1 * timm_groups[key]["lr_scale"], timm_groups[key]["weight_decay"])
+        ), key
+    assert actual["head.layers.0.weight"] == (0.1, 0.05)
+    assert actual["head.layers.1.bias"] == (0.1, 0.0)
 
 
-def test_blocks_of_a_resnet_are_its_layers():
+def test_resnet_layer_decay_matches_timm_layers():
     method = SimCLR(encoder=ResNet(width=4), seed=0)
-    ours = settings(method, OptimizerRule(lr=1.0, layer_decay=0.5).optimizer(method))
-    of_timm = Timm("resnet18").layers_to_head()
+    actual = settings(method, OptimizerRule(lr=1.0, layer_decay=0.5).optimizer(method))
+    timm_distances = Timm("resnet18").layers_to_head()
     for name, distance in method.backbone.layers_to_head().items():
-        assert distance == of_timm[f"network.{name}"]
-        assert ours[f"backbone.{name}"] == (pytest.approx(0.5**distance), 1e-6)
+        assert distance == timm_distances[f"network.{name}"]
+        assert actual[f"backbone.{name}"] == (pytest.approx(0.5**distance), 1e-6)
 
 
-def test_without_these_options_there_is_one_group():
+def test_default_rule_makes_one_group():
     method = SimCLR(encoder=ResNet(width=4), seed=0)
     (group,) = OptimizerRule().optimizer(method).param_groups
     assert group["params"] == list(method.parameters())
 
 
-def test_the_first_group_has_the_full_rate_which_is_logged():
+def test_first_group_has_full_rate_and_momentum_network_no_group():
     method = SimMoCo(encoder=ResNet(width=4), seed=0)
     groups = OptimizerRule(lr=0.3, layer_decay=0.9).optimizer(method).param_groups
-    assert groups[0]["lr"] == 0.3
+    assert groups[0]["lr"] == 0.3  # the rate that a run logs
     trained = {id(p) for group in groups for p in group["params"]}
     assert not trained & {id(p) for p in method.momentum_backbone.parameters()}
 
@@ -91,7 +93,7 @@ def test_the_first_group_has_the_full_rate_which_is_logged():
         ),
     ],
 )
-def test_what_is_not_possible_is_named(make, message):
+def test_unsupported_layer_decay_raises_error(make, message):
     with pytest.raises((ValueError, InputError), match=message):
         make()
 
@@ -101,10 +103,10 @@ def fit(tmp_path, name, *options):
 
 
 def test_frozen_parts_keep_their_weights_and_the_others_train(tmp_path, capsys):
-    once = ["--trainer.max_epochs=1", "--model=SimMoCo", "--model.objective.pairs=keys"]
+    one_epoch = ["--trainer.max_epochs=1", "--model=SimMoCo", "--model.objective.pairs=keys"]
     layers = ["--model.optimizer.layer_decay=0.8", "--model.optimizer.exclude_bias_and_norm=true"]
     frozen = "--model.optimizer.freeze=[backbone.conv1, backbone.layer1]"
-    assert fit(tmp_path, "a", *once, *layers, frozen, "--model.optimizer.schedule=cosine") == 0
+    assert fit(tmp_path, "a", *one_epoch, *layers, frozen, "--model.optimizer.schedule=cosine") == 0
     state = read_checkpoint(tmp_path / "a").state
     initial = SimCLR(encoder=lambda: ResNet(width=4), hidden_dim=16, output_dim=8, seed=0).state_dict()
     for name in ("conv1.weight", "layer1.0.conv1.weight", "layer1.1.bn2.bias"):

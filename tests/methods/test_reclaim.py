@@ -1,4 +1,4 @@
-"""SimCLR hands RECLAIM what it wants, in one piece and in chunks; its checkpoints are as good as any."""
+"""Tests of SimCLR with RECLAIM: the inputs of the objective, with and without chunks, and checkpoints."""
 
 from types import SimpleNamespace
 
@@ -23,37 +23,37 @@ BATCH = Batch(VIEWS[:8], LABELS, torch.arange(20, 28), VIEWS)
 
 
 def model(pair="layers", **options):
-    """In float64, its BatchNorm fixed, with banks of 30 rows."""
-    made = SimCLR(**SMALL, objective=RECLAIM(pair=pair, k=3), **options)
-    made.objective.prepare(images=30, **DIMS)
-    return made.double().eval()
+    """Return a float64 model with fixed BatchNorm and banks of 30 rows."""
+    simclr = SimCLR(**SMALL, objective=RECLAIM(pair=pair, k=3), **options)
+    simclr.objective.prepare(images=30, **DIMS)
+    return simclr.double().eval()
 
 
 @pytest.mark.parametrize("bn", ["joint", "per_view"])
 @pytest.mark.parametrize("chunk_size", [None, 3])
 @pytest.mark.parametrize("pair", ["layers", "views", "depths"])
-def test_the_objective_gets_what_it_wants(pair, chunk_size, bn):
-    ours, other = model(pair, chunk_size=chunk_size, bn=bn), model(pair)
-    loss = ours.training_step(BATCH, 0)
-    backbone = other.backbone
+def test_objective_receives_required_inputs(pair, chunk_size, bn):
+    actual, reference = model(pair, chunk_size=chunk_size, bn=bn), model(pair)
+    loss = actual.training_step(BATCH, 0)
+    backbone = reference.backbone
     stages = (backbone.conv1, backbone.bn1, backbone.relu, backbone.layer1, backbone.layer2, backbone.layer3)
     shallow = VIEWS
     for stage in stages:
         shallow = stage(shallow)
     features = backbone.layer4(shallow).mean(dim=(2, 3))
-    given = {"features": features.chunk(2), "shallow": shallow.mean(dim=(2, 3)).chunk(2)}
-    given = {name: value for name, value in given.items() if name in other.objective.required_inputs}
-    z = other.head(features).chunk(2)
-    want = other.objective(*z, indices=BATCH.indices, labels=LABELS, **given)
-    torch.testing.assert_close(loss, want)
+    inputs = {"features": features.chunk(2), "shallow": shallow.mean(dim=(2, 3)).chunk(2)}
+    inputs = {name: value for name, value in inputs.items() if name in reference.objective.required_inputs}
+    z = reference.head(features).chunk(2)
+    reference_loss = reference.objective(*z, indices=BATCH.indices, labels=LABELS, **inputs)
+    torch.testing.assert_close(loss, reference_loss)
     loss.backward()
-    want.backward()
-    for one, expected in zip(ours.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, expected.grad, rtol=1e-8, atol=1e-12)
-    for key, value in other.objective.state_dict().items():
-        torch.testing.assert_close(ours.objective.state_dict()[key], value, msg=key)
-    assert ours.objective.u_bank.written.nonzero()[:, 0].tolist() == list(range(20, 28))
-    assert not any(part.requires_grad for part in ours.features)
+    reference_loss.backward()
+    for parameter, expected in zip(actual.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-8, atol=1e-12)
+    for key, value in reference.objective.state_dict().items():
+        torch.testing.assert_close(actual.objective.state_dict()[key], value, msg=key)
+    assert actual.objective.u_bank.written.nonzero()[:, 0].tolist() == list(range(20, 28))
+    assert not any(part.requires_grad for part in actual.features)
 
 
 def trainer(tmp_path, **options):
@@ -63,49 +63,49 @@ def trainer(tmp_path, **options):
     )  # fmt: skip
 
 
-def test_a_fit_prepares_it_for_the_images_there_are(tmp_path):
+def test_fit_prepares_banks_for_number_of_training_images(tmp_path):
     data = Digits(batch_size=32)
-    chosen = SimCLR(**SMALL, objective=RECLAIM(k=3))
-    first = SimCLR(**SMALL).state_dict()["backbone.conv1.weight"].clone()
-    assert torch.equal(chosen.state_dict()["backbone.conv1.weight"], first)
-    trainer(tmp_path).fit(chosen, data)
-    assert len(chosen.objective.labels) == len(data.split("pretrain"))
-    assert chosen.objective.u_bank.written.sum() == 64
-    assert "objective.u_bank.rows" in chosen._ddp_params_and_buffers_to_ignore
-    assert not any("backbone" in name for name in chosen._ddp_params_and_buffers_to_ignore)
-    optimizer = chosen.configure_optimizers()
+    simclr = SimCLR(**SMALL, objective=RECLAIM(k=3))
+    initial_weight = SimCLR(**SMALL).state_dict()["backbone.conv1.weight"].clone()
+    assert torch.equal(simclr.state_dict()["backbone.conv1.weight"], initial_weight)
+    trainer(tmp_path).fit(simclr, data)
+    assert len(simclr.objective.labels) == len(data.split("pretrain"))
+    assert simclr.objective.u_bank.written.sum() == 64
+    assert "objective.u_bank.rows" in simclr._ddp_params_and_buffers_to_ignore
+    assert not any("backbone" in name for name in simclr._ddp_params_and_buffers_to_ignore)
+    optimizer = simclr.configure_optimizers()
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    assert {id(p) for p in chosen.objective.critic.parameters()} <= trained
+    assert {id(p) for p in simclr.objective.critic.parameters()} <= trained
 
 
-def test_without_a_data_module_or_with_too_few_images_it_is_refused(tmp_path):
+def test_missing_data_module_or_too_few_images_raise_input_error(tmp_path):
     with pytest.raises(InputError, match="RECLAIM requires the number of training images"):
         trainer(tmp_path).fit(SimCLR(**SMALL, objective=RECLAIM()), torch.utils.data.DataLoader([0]))
     with pytest.raises(InputError, match="k 5000 must be below the number of training images, 1"):
         trainer(tmp_path).fit(SimCLR(**SMALL, objective=RECLAIM(k=5000)), Digits(batch_size=32))
 
 
-def test_negatives_that_are_not_the_nearest_need_no_k_images(tmp_path):
+def test_batch_and_random_negatives_allow_k_above_image_count(tmp_path):
     for negatives in ("batch", "random"):
-        chosen = SimCLR(**SMALL, objective=RECLAIM(k=5000, gamma=1.0, negatives=negatives))
-        trainer(tmp_path).fit(chosen, Digits(batch_size=32))
-        assert int(chosen.objective.steps) > 0
+        simclr = SimCLR(**SMALL, objective=RECLAIM(k=5000, gamma=1.0, negatives=negatives))
+        trainer(tmp_path).fit(simclr, Digits(batch_size=32))
+        assert int(simclr.objective.steps) > 0
 
 
-def test_what_it_does_not_go_with_is_refused(tmp_path):
-    chosen = SimCLR(**SMALL, objective=RECLAIM(pair="depths"), compile_mode="default")
+def test_compile_mode_and_cuda_graph_raise_input_error(tmp_path):
+    simclr = SimCLR(**SMALL, objective=RECLAIM(pair="depths"), compile_mode="default")
     with pytest.raises(InputError, match="compile_mode does not support"):
-        trainer(tmp_path).fit(chosen, Digits(batch_size=32))
-    chosen = SimCLR(**SMALL, objective=RECLAIM(), cuda_graph=True, optimizer=OptimizerRule())
-    chosen._trainer = SimpleNamespace(
+        trainer(tmp_path).fit(simclr, Digits(batch_size=32))
+    simclr = SimCLR(**SMALL, objective=RECLAIM(), cuda_graph=True, optimizer=OptimizerRule())
+    simclr._trainer = SimpleNamespace(
         world_size=1, precision="32-true", gradient_clip_val=None, accumulate_grad_batches=1,
         strategy=SimpleNamespace(root_device=torch.device("cuda")), datamodule=Digits(),
     )  # fmt: skip
     with pytest.raises(InputError, match=r"cuda_graph does not support model\.objective RECLAIM"):
-        chosen.setup("fit")
+        simclr.setup("fit")
 
 
-def test_its_checkpoints_are_measured_and_exported(tmp_path, capsys):
+def test_checkpoint_loads_evaluates_and_validates(tmp_path, capsys):
     args = ["--model.objective=RECLAIM", "--model.objective.k=5", f"--runs_dir={tmp_path}", "--name=run"]
     assert main(["fit", *args, *TINY]) == 0
     run = tmp_path / "run"

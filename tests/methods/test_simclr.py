@@ -1,4 +1,4 @@
-"""SimCLR as a module: taps, BatchNorm per view, reproducible weights, optimizers, checkpoints from Python."""
+"""Tests of SimCLR: layers, BatchNorm per view, initial weights, optimizers, chunks and checkpoints."""
 
 from itertools import pairwise
 
@@ -29,7 +29,7 @@ def test_layers_are_backbone_hidden_and_projector():
     torch.testing.assert_close(model.head(layers.backbone), layers.projector)
 
 
-def test_initial_weights_depend_on_the_seed_and_on_nothing_else():
+def test_initial_weights_depend_only_on_seed():
     pl.seed_everything(3, verbose=False)
     first = SimCLR(**SMALL, objective=InfoNCE()).state_dict()
     pl.seed_everything(3, verbose=False)
@@ -44,7 +44,7 @@ def test_initial_weights_depend_on_the_seed_and_on_nothing_else():
     )
 
 
-def test_building_a_model_leaves_the_generator_alone():
+def test_model_construction_does_not_change_random_state():
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
@@ -52,7 +52,7 @@ def test_building_a_model_leaves_the_generator_alone():
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_joint_batchnorm_sees_both_views_and_per_view_each_alone():
+def test_bn_normalizes_views_jointly_or_separately():
     views = torch.cat([VIEWS[:8], 3 * VIEWS[8:]])
     losses = {}
     for bn in ("joint", "per_view"):
@@ -66,19 +66,19 @@ def test_joint_batchnorm_sees_both_views_and_per_view_each_alone():
     assert abs(losses["joint"] - losses["per_view"]) > 1e-4
 
 
-def test_a_batch_without_views_is_refused():
+def test_batch_without_views_raises_value_error():
     with pytest.raises(ValueError, match="no views"):
         SimCLR(**SMALL).training_step(BATCH._replace(views=None), 0)
 
 
-def test_the_objectives_parameters_are_trained_too():
+def test_objective_parameters_are_optimized():
     model = SimCLR(**SMALL, objective=InfoNCE(temperature=Learnable()))
     optimizer = model.configure_optimizers()
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
     assert id(model.objective.temperature.log_temperature) in trained
 
 
-def test_the_default_optimizer_is_the_papers():
+def test_default_lr_and_weight_decay_match_paper():
     group = SimCLR(**SMALL).configure_optimizers().param_groups[0]
     assert (group["lr"], group["weight_decay"]) == (1e-3, 1e-6)
 
@@ -102,7 +102,7 @@ def test_lars_keeps_biases_and_batchnorm_out_of_weight_decay():
     assert {id(p) for p in plain["params"]} >= {id(model.backbone.bn1.weight), id(model.head.layers[3].bias)}
 
 
-def test_muon_orthogonalises_steps_of_weights_and_takes_nadamw_steps_of_the_rest():
+def test_muon_orthogonalises_weight_steps_and_uses_nadamw_elsewhere():
     model = SimCLR(**SMALL, optimizer=OptimizerRule(name="muon", lr=0.01, weight_decay=0.0))
     optimizer = model.configure_optimizers()
     before = {key: value.detach().clone() for key, value in model.named_parameters()}
@@ -119,14 +119,14 @@ def test_muon_orthogonalises_steps_of_weights_and_takes_nadamw_steps_of_the_rest
 def test_cosine_schedule_warms_up_and_ends_near_zero(tmp_path):
     rates = []
 
-    class Watch(pl.Callback):
+    class Rates(pl.Callback):
         def on_train_batch_start(self, trainer, *args):
             rates.append(trainer.optimizers[0].param_groups[0]["lr"])
 
     rule = OptimizerRule(name="sgd", lr=1.0, schedule="cosine", warmup_epochs=2)
     trainer = pl.Trainer(
         max_epochs=10, limit_train_batches=5, limit_val_batches=0, accelerator="cpu", logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, callbacks=[Watch()], default_root_dir=tmp_path,
+        enable_checkpointing=False, enable_progress_bar=False, callbacks=[Rates()], default_root_dir=tmp_path,
     )  # fmt: skip
     trainer.fit(SimCLR(**SMALL, optimizer=rule), Digits(batch_size=64))
     assert len(rates) == 50
@@ -139,12 +139,12 @@ def test_cosine_schedule_warms_up_and_ends_near_zero(tmp_path):
     ("options", "word"),
     [({"lr": -1.0}, "lr"), ({"weight_decay": -1.0}, "weight_decay"), ({"warmup_epochs": 2}, "warmup_epochs")],
 )
-def test_impossible_optimizer_options_are_refused_by_name(options, word):
+def test_invalid_optimizer_options_raise_value_error(options, word):
     with pytest.raises(ValueError, match=word):
         OptimizerRule(**options)
 
 
-def test_a_checkpoint_written_from_python_rebuilds_the_network(tmp_path):
+def test_checkpoint_saved_by_trainer_restores_network(tmp_path):
     model = SimCLR(**SMALL, objective=DCL())
     trainer = pl.Trainer(
         max_epochs=1, limit_train_batches=2, limit_val_batches=0, accelerator="cpu", logger=False,
@@ -153,27 +153,27 @@ def test_a_checkpoint_written_from_python_rebuilds_the_network(tmp_path):
     trainer.fit(model, Digits(batch_size=32))
     trainer.save_checkpoint(tmp_path / "model.ckpt")
     torch.load(tmp_path / "model.ckpt", weights_only=True)
-    again = SimCLR.load_from_checkpoint(tmp_path / "model.ckpt", encoder=SMALL["encoder"], objective=DCL())
-    assert again.backbone.num_features == 32
-    torch.testing.assert_close(again.eval()(VIEWS).projector, model.eval()(VIEWS).projector)
+    restored = SimCLR.load_from_checkpoint(tmp_path / "model.ckpt", encoder=SMALL["encoder"], objective=DCL())
+    assert restored.backbone.num_features == 32
+    torch.testing.assert_close(restored.eval()(VIEWS).projector, model.eval()(VIEWS).projector)
     with pytest.raises(InputError, match=r"as in SimCLR\.load_from_checkpoint\(FILE, encoder="):
         SimCLR.load_from_checkpoint(tmp_path / "model.ckpt")
 
 
-class Rows(torch.nn.Module):
+class LossPerRow(torch.nn.Module):
     def forward(self, z1, z2):
         return (z1 - z2).square().mean(dim=1)
 
 
-class Number(torch.nn.Module):
+class ConstantLoss(torch.nn.Module):
     def forward(self, z1, z2):
         return torch.tensor(0.5)
 
 
 @pytest.mark.parametrize(
-    ("objective", "problem"), [(Rows(), r"has shape \(\d+,\)"), (Number(), "has no gradient")]
+    ("objective", "problem"), [(LossPerRow(), r"has shape \(\d+,\)"), (ConstantLoss(), "has no gradient")]
 )
-def test_a_loss_that_cannot_be_trained_with_is_refused(objective, problem):
+def test_nonscalar_or_constant_loss_raises_input_error(objective, problem):
     model = SimCLR(**SMALL, objective=objective, seed=0)
     with pytest.raises(
         InputError, match=f"the loss of SimCLR with {type(objective).__name__} {problem}: it must"
@@ -183,8 +183,8 @@ def test_a_loss_that_cannot_be_trained_with_is_refused(objective, problem):
 
 @pytest.mark.parametrize("bn", ["joint", "per_view"])
 @pytest.mark.parametrize("chunk_size", [3, 8, 100])
-def test_chunks_hold_both_views_and_the_objective_sees_all(bn, chunk_size):
-    """With BatchNorm fixed the gradients are those of the whole batch; one that fits in a chunk is whole."""
+def test_chunks_give_loss_and_gradients_of_whole_batch(bn, chunk_size):
+    """This holds with fixed BatchNorm statistics, or if the whole batch fits into one chunk."""
 
     def gradients(chunk_size):
         model = SimCLR(**SMALL, bn=bn, chunk_size=chunk_size, seed=0).double()
@@ -195,32 +195,32 @@ def test_chunks_hold_both_views_and_the_objective_sees_all(bn, chunk_size):
         return loss.detach(), [p.grad for p in model.parameters()]
 
     fixed = chunk_size == 3
-    (loss, ours), (whole, want) = gradients(chunk_size), gradients(None)
-    torch.testing.assert_close(loss, whole)
-    for one, other in zip(ours, want, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-12)
+    (loss, actual), (expected_loss, expected) = gradients(chunk_size), gradients(None)
+    torch.testing.assert_close(loss, expected_loss)
+    for gradient, expected_gradient in zip(actual, expected, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-8, atol=1e-12)
 
 
-def test_an_objective_that_wants_labels_gets_them():
+def test_objective_receives_required_labels():
     model = SimCLR(**SMALL, objective=SupCon(), seed=0)
     labels = torch.tensor([0, 1, 0, 1, 2, -1, -1, 2])
     loss = model.training_step(BATCH._replace(labels=labels), 0)
     torch.testing.assert_close(loss, SupCon()(*model(VIEWS).projector.chunk(2), labels))
 
 
-def test_a_chunk_of_nothing_is_refused():
+def test_zero_chunk_size_raises_input_error():
     with pytest.raises(InputError, match="chunk_size must be 1 or more, not 0"):
         SimCLR(**SMALL, chunk_size=0)
 
 
-def compiled_by(backend, monkeypatch):
-    """Lets ``compile_mode`` compile with a backend that needs no C++ compiler."""
-    compile_ = torch.nn.Module.compile
+def set_compile_backend(backend, monkeypatch):
+    """Make ``compile_mode`` use a backend that needs no C++ compiler."""
+    original = torch.nn.Module.compile
 
-    def other(self, *, mode, **options):
-        compile_(self, backend=backend, **options)
+    def compile_with_backend(self, *, mode, **options):
+        original(self, backend=backend, **options)
 
-    monkeypatch.setattr("ssl_vision.encoders.resnet.ResNet.compile", other)
+    monkeypatch.setattr("ssl_vision.encoders.resnet.ResNet.compile", compile_with_backend)
 
 
 def short_fit(model, tmp_path, **options):
@@ -233,8 +233,8 @@ def short_fit(model, tmp_path, **options):
     return trainer
 
 
-def test_a_compiled_backbone_is_compiled_once_and_changes_nothing(tmp_path, monkeypatch):
-    compiled_by("eager", monkeypatch)
+def test_backbone_is_compiled_once_without_changing_weights(tmp_path, monkeypatch):
+    set_compile_backend("eager", monkeypatch)
     counters = torch._dynamo.utils.counters
     torch._dynamo.reset()
     counters.clear()
@@ -245,24 +245,26 @@ def test_a_compiled_backbone_is_compiled_once_and_changes_nothing(tmp_path, monk
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
     assert not [key for key in compiled.state_dict() if "_orig_mod" in key]
-    for (key, one), other in zip(plain.state_dict().items(), compiled.state_dict().values(), strict=True):
-        torch.testing.assert_close(other, one, msg=key)
+    for (key, expected), value in zip(
+        plain.state_dict().items(), compiled.state_dict().values(), strict=True
+    ):
+        torch.testing.assert_close(value, expected, msg=key)
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_clipping_clips(tmp_path, precision):
+def test_gradient_clipping_limits_update_norm(tmp_path, precision):
     norms = []
 
-    class Watch(pl.Callback):
+    class NormRecorder(pl.Callback):
         def on_before_optimizer_step(self, trainer, module, optimizer):
             norms.append(torch.cat([p.grad.flatten() for p in module.parameters()]).norm())
 
-    short_fit(SimCLR(**SMALL, seed=0), tmp_path, precision=precision, callbacks=[Watch()])
-    free = norms.copy()
+    short_fit(SimCLR(**SMALL, seed=0), tmp_path, precision=precision, callbacks=[NormRecorder()])
+    unclipped = norms.copy()
     norms.clear()
     before = {}
 
-    class Step(pl.Callback):
+    class InitialWeights(pl.Callback):
         def on_train_start(self, trainer, module):
             before.update({key: value.clone() for key, value in module.named_parameters()})
 
@@ -270,35 +272,37 @@ def test_clipping_clips(tmp_path, precision):
     model = SimCLR(**SMALL, seed=0, optimizer=rule)
     trainer = pl.Trainer(
         max_steps=1, limit_val_batches=0, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, precision=precision, gradient_clip_val=1e-3, callbacks=[Step()],
+        enable_progress_bar=False, precision=precision, gradient_clip_val=1e-3, callbacks=[InitialWeights()],
         default_root_dir=tmp_path,
     )  # fmt: skip
     trainer.fit(model, Digits(batch_size=32))
-    moved = torch.cat([(p.detach() - before[key]).flatten() for key, p in model.named_parameters()]).norm()
-    assert float(free[0]) > 0.01
-    assert float(moved) == pytest.approx(1e-3, rel=1e-2)
+    update_norm = torch.cat(
+        [(p.detach() - before[key]).flatten() for key, p in model.named_parameters()]
+    ).norm()
+    assert float(unclipped[0]) > 0.01
+    assert float(update_norm) == pytest.approx(1e-3, rel=1e-2)
 
 
-def test_the_loss_is_logged_at_the_trainers_steps(tmp_path):
+def test_loss_is_logged_at_log_interval_of_trainer(tmp_path):
     trainer = short_fit(SimCLR(**SMALL, seed=0), tmp_path, log_every_n_steps=12)
     assert torch.isfinite(trainer.callback_metrics["train/loss"])
 
 
 @pytest.mark.parametrize("equal", [True, False])
-def test_equal_shares_stated_by_the_loader_reach_the_loss_and_the_backward(tmp_path, monkeypatch, equal):
-    seen = []
+def test_equal_shares_of_loader_reach_loss_and_backward_hook(tmp_path, monkeypatch, equal):
+    equal_shares = []
 
-    class Watched(SimCLR):
+    class RecordingSimCLR(SimCLR):
         def loss(self, batch):
-            seen.append(_equal_shares.get())
+            equal_shares.append(_equal_shares.get())
             return super().loss(batch)
 
         def after_backward(self):
-            seen.append(_equal_shares.get())
+            equal_shares.append(_equal_shares.get())
 
     monkeypatch.setattr(Batches, "equal_shares", equal)
-    short_fit(Watched(**SMALL), tmp_path, max_steps=2)
-    assert seen == [equal] * 4
+    short_fit(RecordingSimCLR(**SMALL), tmp_path, max_steps=2)
+    assert equal_shares == [equal] * 4
 
 
 LINEAR, NORM = {"weight", "bias"}, {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
@@ -307,12 +311,12 @@ LINEAR, NORM = {"weight", "bias"}, {"weight", "bias", "running_mean", "running_v
 @pytest.mark.parametrize(
     ("head_batch_norm", "layers"),
     [
-        ("hidden", {0: {"weight"}, 1: NORM, 3: LINEAR}),  # the default, so the keys of existing checkpoints
+        ("hidden", {0: {"weight"}, 1: NORM, 3: LINEAR}),  # the default, with the keys of existing checkpoints
         ("none", {0: LINEAR, 2: LINEAR}),
         ("all", {0: {"weight"}, 1: NORM, 3: {"weight"}, 4: NORM}),
     ],
 )
-def test_head_has_batchnorm_where_it_is_asked_for(head_batch_norm, layers):
+def test_head_batch_norm_places_batchnorm_in_head(head_batch_norm, layers):
     option = {} if head_batch_norm == "hidden" else {"head_batch_norm": head_batch_norm}
     model = SimCLR(**SMALL, **option, seed=0).train()
     keys = {f"layers.{index}.{name}" for index, names in layers.items() for name in names}
@@ -325,31 +329,31 @@ def test_head_has_batchnorm_where_it_is_asked_for(head_batch_norm, layers):
     assert bool(centred) == (head_batch_norm == "all")
 
 
-def test_head_with_batchnorm_everywhere_is_lightlys():
+def test_head_with_batchnorm_everywhere_matches_lightly():
     model = SimCLR(**SMALL, head_batch_norm="all", seed=0).train()
-    theirs = SimCLRProjectionHead(32, 16, 8)
-    theirs.load_state_dict(model.head.state_dict())
+    lightly_head = SimCLRProjectionHead(32, 16, 8)
+    lightly_head.load_state_dict(model.head.state_dict())
     layers = model(VIEWS)
-    torch.testing.assert_close(theirs(layers.backbone), layers.projector)
+    torch.testing.assert_close(lightly_head(layers.backbone), layers.projector)
 
 
-def test_an_unknown_place_of_batchnorm_is_refused():
+def test_unknown_head_batch_norm_raises_input_error():
     with pytest.raises(InputError, match="head_batch_norm must be none, hidden or all, not output"):
         SimCLR(**SMALL, head_batch_norm="output")
 
 
-def test_an_unknown_batchnorm_of_views_is_refused():
+def test_unknown_bn_raises_input_error():
     with pytest.raises(InputError, match="bn must be joint or per_view, not none"):
         SimCLR(**SMALL, bn="none")
 
 
 @pytest.mark.parametrize("name", ["hidden_dim", "output_dim"])
-def test_a_head_of_no_width_is_refused(name):
+def test_zero_head_width_raises_input_error(name):
     with pytest.raises(InputError, match=f"{name} must be 1 or more, not 0"):
         SimCLR(**(SMALL | {name: 0}))
 
 
 @pytest.mark.parametrize("objective", [Learnable(), torch.nn.Linear(3, 3), SimCLR(**SMALL)])
-def test_what_does_not_take_two_embeddings_is_no_objective(objective):
+def test_module_that_is_no_objective_raises_input_error(objective):
     with pytest.raises(InputError, match=f"{type(objective).__name__} is not an objective"):
         SimCLR(**SMALL, objective=objective)

@@ -1,4 +1,4 @@
-"""What all metrics have in common; each has a file for its own numbers."""
+"""Tests of the behaviour that all metrics share; the values of each are tested in its own file."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ FEATURES = torch.randn(5, 6, generator=G)[LABELS] + torch.randn(N, 6, generator=
 OTHER = FEATURES + torch.randn(N, 6, generator=G)
 LEVELS = torch.stack([torch.where(LABELS < 0, -1, LABELS // 2), LABELS], dim=1)
 TRUTH = LABELS.clone()
-TRUTH[SHARDS[0]] = -1  # a process without a labelled query
+TRUTH[SHARDS[0]] = -1  # the first process has no labelled query
 KS, TEMPERATURES = (1, 7), (0.5, None)
 
 
@@ -24,14 +24,14 @@ def plain(features, labels):
 
 
 def extended(features, labels):
-    found = m.retrieval(features, labels, ks=(1, 5, 10))
+    retrieved = m.retrieval(features, labels, ks=(1, 5, 10))
     return {
         **plain(features, labels),
         "effective_rank": m.effective_rank(features),
         "feature_std": m.feature_std(features),
         **m.class_means(features, labels)._asdict(),
-        "map": found.mean_average_precision,
-        **dict(zip(("recall@1", "recall@5", "recall@10"), found.recall, strict=True)),
+        "map": retrieved.mean_average_precision,
+        **dict(zip(("recall@1", "recall@5", "recall@10"), retrieved.recall, strict=True)),
     }
 
 
@@ -56,7 +56,7 @@ def knn():
     return m.KNNAccuracy(num_classes=5, k=7, temperature=0.5)
 
 
-NONE = {"empty": "no features"}
+EMPTY = {"empty": "no features"}
 SPLITS = {"update": add_both_splits, "empty": "split='bank'", "below": "labels.*got -2"}
 ONE, LABELLED, VIEWS, GRADED = (FEATURES,), (FEATURES, LABELS), (FEATURES, OTHER), (FEATURES, LEVELS)
 SEARCH = (FEATURES, LABELS, OTHER, TRUTH)
@@ -68,20 +68,20 @@ CASES = {
         VIEWS, lambda *x: m.lidar(torch.stack(x, 1), delta=0.01), lambda: m.LiDAR(0.01), empty="no images"
     ),
     "rankme": Case(ONE, m.rankme),
-    "RankMe, rankme": Case(ONE, m.rankme, m.RankMe, **NONE),
-    "Ranking": Case(GRADED, m.rank_correlation, m.Ranking, below=None, **NONE),
-    "Representation": Case(LABELLED, plain, lambda: m.Representation(t=1.5), **NONE),
+    "RankMe, rankme": Case(ONE, m.rankme, m.RankMe, **EMPTY),
+    "Ranking": Case(GRADED, m.rank_correlation, m.Ranking, below=None, **EMPTY),
+    "Representation": Case(LABELLED, plain, lambda: m.Representation(t=1.5), **EMPTY),
     "Representation, extended": Case(
-        LABELLED, extended, partial(m.Representation, 1.5, extended=True), **NONE
+        LABELLED, extended, partial(m.Representation, 1.5, extended=True), **EMPTY
     ),
     "SemanticSensitivity": Case(
-        LABELLED, lambda *rows: m.pair_statistics(*rows).sensitivity, m.SemanticSensitivity, **NONE
+        LABELLED, lambda *rows: m.pair_statistics(*rows).sensitivity, m.SemanticSensitivity, **EMPTY
     ),
-    "Tolerance": Case(LABELLED, lambda *rows: m.pair_statistics(*rows).tolerance, m.Tolerance, **NONE),
+    "Tolerance": Case(LABELLED, lambda *rows: m.pair_statistics(*rows).tolerance, m.Tolerance, **EMPTY),
     "Tolerance, conditional": Case(
-        LABELLED, lambda *rows: m.pair_statistics(*rows).same_cosine, partial(m.Tolerance, True), **NONE
+        LABELLED, lambda *rows: m.pair_statistics(*rows).same_cosine, partial(m.Tolerance, True), **EMPTY
     ),
-    "Uniformity": Case(ONE, lambda rows: m.pair_statistics(rows).uniformity, m.Uniformity, **NONE),
+    "Uniformity": Case(ONE, lambda rows: m.pair_statistics(rows).uniformity, m.Uniformity, **EMPTY),
     "class_means": Case(LABELLED, m.class_means),
     "effective_rank": Case(ONE, m.effective_rank),
     "feature_std": Case(ONE, m.feature_std),
@@ -92,41 +92,41 @@ CASES = {
     "retrieval": Case(LABELLED, m.retrieval),
 }
 METRICS = {name: case for name, case in CASES.items() if case.metric}
-OTHERS = {"faiss_kind", "gradient_statistics", "gradient_terms", "nearest", "pair_coefficients", "vote"}
+WITHOUT_CASE = {"faiss_kind", "gradient_statistics", "gradient_terms", "nearest", "pair_coefficients", "vote"}
 """Functions of other things than rows, which have tests of their own."""
 
 
-def test_every_public_metric_is_in_the_table():
+def test_every_public_metric_has_a_case():
     results = {cls.__name__ for cls in vars(m).values() if isinstance(cls, type) and issubclass(cls, tuple)}
-    assert set(m.__all__) - results - OTHERS <= {name for key in CASES for name in key.split(", ")}
+    assert set(m.__all__) - results - WITHOUT_CASE <= {name for key in CASES for name in key.split(", ")}
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_updates_equal_the_function(name):
+def test_metric_updates_match_function(name):
     tester.assert_equals_function(CASES[name])
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_low_precision_is_measured_as_its_numbers(name):
+def test_low_precision_rows_match_same_rows_in_float64(name):
     tester.assert_takes_any_float(CASES[name])
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_refuses_bad_rows(name):
+def test_bad_rows_raise_value_error(name):
     tester.assert_refuses_bad_rows(CASES[name])
 
 
 @pytest.mark.filterwarnings("ignore:The ``compute`` method")
 @pytest.mark.parametrize("name", CASES)
-def test_without_rows(name):
+def test_empty_rows_give_nan_or_raise_value_error(name):
     tester.assert_without_rows(CASES[name])
 
 
 def test_two_processes_equal_one(tmp_path):
-    both = tester.of_processes(METRICS, tmp_path)
+    results = tester.of_processes(METRICS, tmp_path)
     for name, case in METRICS.items():
         expected = case.measure(case.rows)
-        for found in both:
-            tester.assert_equal(found[name], expected, 1e-6)
-        part = case.measure([each[SHARDS[1]] for each in case.rows])
-        assert not torch.allclose(part, expected, rtol=0, atol=1e-4)
+        for result in results:
+            tester.assert_equal(result[name], expected, 1e-6)
+        second_shard = case.measure([each[SHARDS[1]] for each in case.rows])
+        assert not torch.allclose(second_shard, expected, rtol=0, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Approximate neighbours and their recall, against exact neighbours by brute force."""
+"""Tests of the approximate neighbour search and its recall against a brute-force search."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def rows():
 
 
 def similarities(queries, bank, metric):
-    """All similarities in float64, (Q, N)."""
+    """Compute all similarities in float64, shape (Q, N)."""
     queries, bank = (each.double().numpy() for each in (queries, bank))
     if metric == "euclidean":
         return -np.sqrt(((queries[:, None] - bank) ** 2).sum(axis=2))
@@ -33,7 +33,7 @@ def similarities(queries, bank, metric):
 
 
 @METRICS
-def test_recall_is_that_of_brute_force(rows, metric):
+def test_recall_matches_brute_force(rows, metric):
     queries, bank = rows
     labels = torch.arange(len(bank)) % 7
     (score,) = knn_table(
@@ -42,24 +42,26 @@ def test_recall_is_that_of_brute_force(rows, metric):
     )  # fmt: skip
     sample = np.arange(SAMPLE) * len(queries) // SAMPLE
     exact = np.argsort(-similarities(queries[sample], bank, metric), axis=1)[:, :K]
-    found = nearest(queries, bank, K, metric=metric, index="ivf").index[sample].tolist()
-    expected = np.mean([len({*one} & {*other}) / K for one, other in zip(found, exact.tolist(), strict=True)])
+    approximate = nearest(queries, bank, K, metric=metric, index="ivf").index[sample].tolist()
+    expected = np.mean(
+        [len({*one} & {*other}) / K for one, other in zip(approximate, exact.tolist(), strict=True)]
+    )
     assert score.recall == pytest.approx(expected)
     assert 0.1 < score.recall < 0.95  # random rows have no clusters
 
 
 @METRICS
-def test_found_neighbours_have_their_similarities_in_order(rows, metric):
+def test_approximate_neighbours_have_exact_sorted_similarities(rows, metric):
     queries, bank = rows[0][:100], rows[1]
-    found = nearest(queries, bank, K, metric=metric, index="ivf")
-    expected = np.take_along_axis(similarities(queries, bank, metric), found.index.numpy(), axis=1)
-    np.testing.assert_allclose(found.similarity.numpy(), expected, atol=1e-5)
-    assert (found.similarity.diff(dim=1) <= 0).all()
-    assert all(len(set(row)) == K for row in found.index.tolist())
+    approximate = nearest(queries, bank, K, metric=metric, index="ivf")
+    expected = np.take_along_axis(similarities(queries, bank, metric), approximate.index.numpy(), axis=1)
+    np.testing.assert_allclose(approximate.similarity.numpy(), expected, atol=1e-5)
+    assert (approximate.similarity.diff(dim=1) <= 0).all()
+    assert all(len(set(row)) == K for row in approximate.index.tolist())
 
 
 @METRICS
-def test_a_bank_in_parts_has_the_same_neighbours(rows, metric, monkeypatch):
+def test_sharded_bank_gives_same_neighbours(rows, metric, monkeypatch):
     queries, bank = rows
     whole = nearest(queries, bank, K, metric=metric, index="ivf")
     monkeypatch.setattr(module, "_SHARD", 24 * 1000)
@@ -71,10 +73,12 @@ def test_a_bank_in_parts_has_the_same_neighbours(rows, metric, monkeypatch):
 
 
 @METRICS
-def test_more_neighbours_than_clusters_hold_are_exact(rows, metric):
+def test_k_above_cluster_size_has_perfect_recall(rows, metric):
     queries, bank = rows[0][:50], rows[1][:400]
-    found, exact = (nearest(queries, bank, 399, metric=metric, index=index) for index in ("ivf", "flat"))
-    assert recall(found, exact, 399) == 1
+    approximate, exact = (
+        nearest(queries, bank, 399, metric=metric, index=index) for index in ("ivf", "flat")
+    )
+    assert recall(approximate, exact, 399) == 1
 
 
 def test_exact_search_has_no_recall(rows):
@@ -84,7 +88,7 @@ def test_exact_search_has_no_recall(rows):
     assert score.recall is None
 
 
-def test_an_unknown_index_and_a_missing_faiss_are_errors(rows, monkeypatch):
+def test_unknown_index_and_missing_faiss_raise_value_error(rows, monkeypatch):
     queries, bank = rows
     with pytest.raises(ValueError, match="index: expected flat or ivf, got 'hnsw'"):
         nearest(queries, bank, 3, index="hnsw")

@@ -1,4 +1,4 @@
-"""The terms of the gradient are those of the papers' closed forms, and add up to the gradient itself."""
+"""Tests that gradient terms match the papers' closed forms and add up to the gradient."""
 
 import math
 
@@ -34,8 +34,8 @@ def views(count=COUNT, dim=DIM, *, seed=0, noise=0.5, dtype=torch.float64):
     return z1, z1 + noise * torch.randn(count, dim, generator=g, dtype=dtype)
 
 
-def of_anchors(loss):
-    """Mean over 2N anchors of which those of view 2 have no loss; the keys, b, have no gradient."""
+def anchor_objective(loss):
+    """Return the mean loss over 2N anchors. Anchors of view 2 have no loss; the keys b have no gradient."""
 
     def mean(z1, z2):
         a, b = F.normalize(z1, dim=1), F.normalize(z2.detach(), dim=1)
@@ -70,7 +70,7 @@ LOSSES = {
 
 
 def closed_form(name, p, n):
-    """Gate, weights and ratio of an anchor, as the table of the unified-gradient paper has them."""
+    """Return gate, weights and ratio of an anchor as given in the table of the unified-gradient paper."""
     negatives = [math.exp(s / TAU) for s in n]
     softmax = [e / sum(negatives) / TAU for e in negatives]
     hardest = [float(s == max(n)) for s in n]
@@ -95,11 +95,11 @@ def closed_form(name, p, n):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_terms_are_the_closed_forms(name):
+def test_gradient_terms_match_closed_forms(name):
     z1, z2 = views()
     a, b = F.normalize(z1, dim=1), F.normalize(z2, dim=1)
-    terms = gradient_terms(of_anchors(LOSSES[name]), z1, z2)
-    c = pair_coefficients(of_anchors(LOSSES[name]), torch.cat([a, b]))
+    terms = gradient_terms(anchor_objective(LOSSES[name]), z1, z2)
+    c = pair_coefficients(anchor_objective(LOSSES[name]), torch.cat([a, b]))
     assert not c[COUNT:].any()
     gates = []
     for i in range(COUNT):
@@ -132,15 +132,15 @@ def test_terms_are_the_closed_forms(name):
     assert (terms.norm[:COUNT] == 0).tolist() == [gate == 0 for gate in gates]
 
 
-OF_COSINES = [
+COSINE_OBJECTIVES = [
     InfoNCE(), InfoNCE(pairs="cross"), DCL(), DCLPlus(temperature=0.5), MACLc(), MPT(), MET(), MAT(),
     ArcCon(), AlignmentUniformity(), MHE(), MHS(), UnifiedGradient(detach="negatives"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("objective", OF_COSINES, ids=lambda objective: type(objective).__name__)
+@pytest.mark.parametrize("objective", COSINE_OBJECTIVES, ids=lambda objective: type(objective).__name__)
 @pytest.mark.parametrize("count", [COUNT, 80])
-def test_coefficients_add_up_to_the_gradient(objective, count):
+def test_pair_coefficients_add_up_to_gradient(objective, count):
     u = F.normalize(torch.cat(views(count)), dim=1).requires_grad_()
     (gradient,) = torch.autograd.grad(objective(*u.chunk(2)), u)
     c, u = pair_coefficients(objective, u.detach()), u.detach()
@@ -150,7 +150,7 @@ def test_coefficients_add_up_to_the_gradient(objective, count):
     assert c.any()
 
 
-def test_small_coefficients_keep_their_digits_in_float32():
+def test_small_coefficients_keep_precision_in_float32():
     z1, z2 = views(noise=0.1)
     u = F.normalize(torch.cat([z1, z2]), dim=1)
     exact, single = (pair_coefficients(InfoNCE(temperature=0.05), x) for x in (u, u.float()))
@@ -158,7 +158,7 @@ def test_small_coefficients_keep_their_digits_in_float32():
     assert torch.allclose(single.double(), exact, rtol=1e-4, atol=0)
 
 
-def test_both_roles_of_a_pair_are_in_its_coefficient():
+def test_pair_coefficient_sums_both_anchor_roles():
     u = F.normalize(torch.cat(views()), dim=1)
     c = pair_coefficients(InfoNCE(temperature=TAU), u)
     s, n = u @ u.T, len(u)
@@ -171,7 +171,7 @@ def test_both_roles_of_a_pair_are_in_its_coefficient():
     assert torch.allclose(c, anchor + anchor.T, atol=1e-10)
 
 
-def test_the_batchs_ratio_is_the_anchors_whatever_the_roles():
+def test_batch_ratio_is_gate_weighted_mean_of_anchor_ratios():
     z1, z2 = views()
     assert float(gradient_statistics(InfoNCE(), z1, z2).ratio) == pytest.approx(1)
     u = F.normalize(torch.cat([z1, z2]), dim=1)
@@ -188,7 +188,7 @@ def objective_gates(objective, z1, z2):
 
 
 @pytest.mark.parametrize("objective", [BarlowTwins(), VICReg()])
-def test_what_is_no_function_of_cosines_has_a_gradient_but_no_pairs(objective):
+def test_non_cosine_objectives_have_gradient_norm_but_no_pair_terms(objective):
     z = torch.cat(views(30)).requires_grad_()
     terms = gradient_terms(objective, *z.chunk(2))
     (gradient,) = torch.autograd.grad(objective(*z.chunk(2)), z)
@@ -198,15 +198,18 @@ def test_what_is_no_function_of_cosines_has_a_gradient_but_no_pairs(objective):
     assert torch.allclose(terms.norm, g.norm(dim=1))
     assert terms.pull.isnan().all()
     assert terms.hardest_share.isnan().all()
-    found = gradient_statistics(objective, *z.chunk(2))
-    assert found.ratio.isnan()
-    assert found.norm_quotient.isnan()
-    assert float(found.norm) == pytest.approx(float(g.norm(dim=1).mean()))
+    statistics = gradient_statistics(objective, *z.chunk(2))
+    assert statistics.ratio.isnan()
+    assert statistics.norm_quotient.isnan()
+    assert float(statistics.norm) == pytest.approx(float(g.norm(dim=1).mean()))
 
 
 @pytest.mark.parametrize("ratio", [0.3, 0.7, 1.0, 1.6])
-def test_lemma_is_the_papers_for_a_small_step(ratio):
-    """One negative an anchor, pulled ``ratio`` times as hard: the lemma's two bounds at a step of 1e-6."""
+def test_lemma_share_matches_paper_for_small_step(ratio):
+    """Check the lemma's two bounds at a step of 1e-6.
+
+    Each anchor has one negative, and its positive pulls ``ratio`` times as hard as the negative pushes.
+    """
     z1, z2 = views(40, 3, noise=1.0)
     a, b = F.normalize(z1, dim=1), F.normalize(z2, dim=1)
 
@@ -214,7 +217,7 @@ def test_lemma_is_the_papers_for_a_small_step(ratio):
         a, b = F.normalize(z1, dim=1), F.normalize(z2.detach(), dim=1)
         return ((a * b.roll(1, 0)).sum(1) - ratio * (a * b).sum(1)).sum() / (2 * len(a))
 
-    held = 0
+    within_count = 0
     for h, p, n in zip(a, b, b.roll(1, 0), strict=True):
         alpha, beta = torch.arccos(h @ p), torch.arccos(h @ n)
         toward, away = p - (h @ p) * h, n - (h @ n) * h
@@ -224,14 +227,14 @@ def test_lemma_is_the_papers_for_a_small_step(ratio):
         within = 1e6 + middle - width < ratio < 1e6 + middle + width
         moved = h + 1e-6 * (ratio * toward - away)
         assert within == ((moved - p).norm() < (h - p).norm())
-        held += bool(within)
-    found = gradient_statistics(loss, z1, z2)
-    assert float(found.lemma_share) == pytest.approx(held / 40)
-    assert float(found.zero_share) == 0.5
-    assert 0 < held < 40
+        within_count += bool(within)
+    statistics = gradient_statistics(loss, z1, z2)
+    assert float(statistics.lemma_share) == pytest.approx(within_count / 40)
+    assert float(statistics.zero_share) == 0.5
+    assert 0 < within_count < 40
 
 
-def test_angle_gap_is_that_of_the_angles():
+def test_angle_gap_is_difference_of_mean_angles():
     z1, z2 = views()
     u = F.normalize(torch.cat([z1, z2]), dim=1)
     positive = [math.acos(float(u[i] @ u[i + COUNT])) for i in range(COUNT)]
@@ -242,16 +245,16 @@ def test_angle_gap_is_that_of_the_angles():
     assert float(gradient_statistics(InfoNCE(), z1, z2).angle_gap) == pytest.approx(expected)
 
 
-def test_nothing_moves_where_every_anchor_is_outside_the_margin():
+def test_gradient_is_zero_if_all_anchors_satisfy_margin():
     u = torch.eye(6, dtype=torch.float64)
-    found = gradient_statistics(MPT(), u, u)
-    assert float(found.zero_share) == 1
-    assert float(found.norm) == 0
-    assert found.lemma_share.isnan()
-    assert found.hardest_share.isnan()
+    statistics = gradient_statistics(MPT(), u, u)
+    assert float(statistics.zero_share) == 1
+    assert float(statistics.norm) == 0
+    assert statistics.lemma_share.isnan()
+    assert statistics.hardest_share.isnan()
 
 
-def test_measuring_leaves_the_embeddings_alone():
+def test_gradient_statistics_do_not_set_embedding_gradients():
     z1, z2 = (z.requires_grad_() for z in views())
     gradient_statistics(InfoNCE(), z1, z2)
     assert z1.grad is None

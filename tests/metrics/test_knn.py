@@ -19,27 +19,27 @@ clusters = partial(knn_oracle.clusters, classes=CLASSES, spread=1.0)
 @pytest.mark.parametrize("temperature", [0.05, 0.1, 0.5])
 @pytest.mark.parametrize("k", [1, 7, 50])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_one_search_serves_every_k_and_temperature_as_lightly_does(backend, k, temperature):
+def test_vote_matches_lightly_for_every_k_and_temperature(backend, k, temperature):
     (bank, labels), (queries, _) = clusters(0, 200), clusters(1, 60)
     scores = vote(nearest(queries, bank, 50, backend=backend), labels, CLASSES, k=k, temperature=temperature)
     normal = torch.nn.functional.normalize
-    peer = knn_predict(normal(queries), normal(bank).T, labels, CLASSES, knn_k=k, knn_t=temperature)
-    assert torch.equal(scores.argmax(dim=1), peer[:, 0])
+    expected = knn_predict(normal(queries), normal(bank).T, labels, CLASSES, knn_k=k, knn_t=temperature)
+    assert torch.equal(scores.argmax(dim=1), expected[:, 0])
 
 
 def test_vote_is_the_weighted_sum():
-    found = Neighbours(torch.tensor([[0.9, 0.8, 0.1, 0.0]]), torch.tensor([[3, 0, 1, 2]]))
+    neighbours = Neighbours(torch.tensor([[0.9, 0.8, 0.1, 0.0]]), torch.tensor([[3, 0, 1, 2]]))
     labels = torch.tensor([1, 1, 0, 2])
-    scores = vote(found, labels, 4, k=3, temperature=0.2)
+    scores = vote(neighbours, labels, 4, k=3, temperature=0.2)
     expected = torch.tensor([[0.0, math.exp(-0.5) + math.exp(-4.0), 1.0, 0.0]])
     torch.testing.assert_close(scores, expected)
-    assert vote(found, labels, 4, k=4, temperature=None).tolist() == [[1, 2, 1, 0]]
+    assert vote(neighbours, labels, 4, k=4, temperature=None).tolist() == [[1, 2, 1, 0]]
 
 
 @pytest.mark.parametrize("level", [1.0, 0.0, -1.0])
 def test_small_temperature_neither_overflows_nor_underflows(level):
-    found = Neighbours(torch.tensor([[level, level - 1e-3]]), torch.tensor([[0, 1]]))
-    scores = vote(found, torch.tensor([1, 0]), 2, k=2, temperature=1e-3)
+    neighbours = Neighbours(torch.tensor([[level, level - 1e-3]]), torch.tensor([[0, 1]]))
+    scores = vote(neighbours, torch.tensor([1, 0]), 2, k=2, temperature=1e-3)
     torch.testing.assert_close(scores, torch.tensor([[math.exp(-1), 1.0]]), rtol=1e-3, atol=0)
 
 
@@ -56,10 +56,10 @@ def test_small_temperature_neither_overflows_nor_underflows(level):
         (torch.tensor([0]), {"k": 1}, "labels: 1, but the bank has at least 2"),
     ],
 )
-def test_vote_refuses(labels, options, message):
-    found = nearest(torch.eye(2), torch.eye(2), 2)
+def test_vote_with_invalid_arguments_raises_value_error(labels, options, message):
+    neighbours = nearest(torch.eye(2), torch.eye(2), 2)
     with pytest.raises(ValueError, match=message):
-        vote(found, labels, 2, **options)
+        vote(neighbours, labels, 2, **options)
 
 
 @pytest.mark.parametrize("top", [1, 2])
@@ -68,7 +68,7 @@ def test_accuracy_equals_loops_and_ignores_unlabelled_rows(k, temperature, top):
     (bank, labels), (queries, truth) = clusters(0, 100, spread=2.0), clusters(1, 40, spread=2.0)
     (expected,) = by_loops(queries, truth, bank, labels, k, temperature, classes=CLASSES, tops=(top,))
     metric = KNNAccuracy(num_classes=CLASSES, k=k, temperature=temperature, top=top)
-    # unlabelled copies of the queries would be everybody's nearest neighbour
+    # unlabelled copies of the queries, which would be the nearest neighbours if they counted
     metric.update(queries, torch.full_like(truth, -1), "bank")
     for rows, targets in zip(bank.split(33), labels.split(33), strict=True):
         metric.update(rows, targets, "bank")
@@ -104,7 +104,7 @@ def test_k_is_clamped_with_one_warning():
     ]
 
 
-def test_says_that_no_query_has_a_label():
+def test_unlabelled_queries_raise_value_error():
     metric = KNNAccuracy(num_classes=2)
     metric.update(torch.eye(2), torch.tensor([0, 1]), "bank")
     metric.update(torch.eye(2), torch.tensor([-1, -1]), "query")
@@ -112,7 +112,7 @@ def test_says_that_no_query_has_a_label():
         metric.compute()
 
 
-def test_refuses_bad_updates_and_options():
+def test_invalid_updates_and_options_raise_value_error():
     metric = KNNAccuracy(num_classes=2, k=1)
     with pytest.raises(ValueError, match="train"):
         metric.update(torch.ones(4, 2), torch.zeros(4, dtype=torch.long), "train")

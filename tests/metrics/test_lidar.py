@@ -32,20 +32,20 @@ def random_views(seed, n=20, v=3, d=5):
 
 @pytest.mark.parametrize("delta", [1e-4, 1.0])
 @pytest.mark.parametrize(("n", "v"), [(20, 2), (20, 3), (3, 4), (2, 2)])
-def test_equals_loops(n, v, delta):
+def test_lidar_matches_loops(n, v, delta):
     views = random_views(0, n, v)
     assert lidar(views, delta=delta).item() == pytest.approx(by_loops(views, delta), rel=1e-7)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
-def test_counts_the_directions_of_images(rank):
-    """Image means ± e_k, views that do not differ: Σ_w = δI, and `rank` equal eigenvalues."""
+def test_lidar_counts_directions_of_image_means(rank):
+    """Image means are ±e_k and views do not differ, so Σ_w = δI with `rank` equal eigenvalues."""
     means = torch.zeros(8, 6)
     means[:, :rank] = torch.cat((torch.eye(rank), -torch.eye(rank))).repeat(8 // (2 * rank), 1)
     assert lidar(means[:, None].repeat(1, 2, 1)).item() == pytest.approx(rank, rel=2e-5)
 
 
-def test_a_direction_that_only_augmentations_use_does_not_count():
+def test_lidar_ignores_direction_of_augmentations_only():
     g = torch.Generator().manual_seed(0)
     views = torch.zeros(4000, 4, 3, dtype=torch.float64)
     views[..., :2] = torch.randn(4000, 1, 2, generator=g, dtype=torch.float64)
@@ -54,16 +54,16 @@ def test_a_direction_that_only_augmentations_use_does_not_count():
     assert lidar(views, delta=1e-9).item() == pytest.approx(2.0, abs=1e-2)
 
 
-def test_invariances():
+def test_lidar_ignores_order_rotation_offset_and_scale():
     views = random_views(1).double()
     plain = lidar(views).item()
     rotation = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(0)).double()).Q
-    for other in (views.flip(0), views.flip(1), views @ rotation, views + 7):
-        assert lidar(other).item() == pytest.approx(plain, rel=1e-9)
+    for transformed in (views.flip(0), views.flip(1), views @ rotation, views + 7):
+        assert lidar(transformed).item() == pytest.approx(plain, rel=1e-9)
     assert lidar(views * 10, delta=1e-2).item() == pytest.approx(plain, rel=1e-9)
 
 
-def test_without_a_value():
+def test_degenerate_views_give_nan_and_invalid_ones_raise_value_error():
     assert lidar(torch.ones(4, 2, 3)).isnan()
     assert lidar(random_views(0, n=1)).isnan()
     assert lidar(torch.full((4, 2, 3), torch.nan)).isnan()

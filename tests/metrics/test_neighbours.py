@@ -17,7 +17,7 @@ def small_tiles(monkeypatch):
 
 
 def brute_force(queries, bank, k):
-    """Float64 cosines, one pair at a time; decreasing, equals by index."""
+    """Compute float64 cosines one pair at a time, in decreasing order, with ties ordered by index."""
     similarity, index = np.zeros((len(queries), k)), np.zeros((len(queries), k), dtype=np.int64)
     for i, q in enumerate(queries.double().numpy()):
         cosines = []
@@ -31,15 +31,15 @@ def brute_force(queries, bank, k):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("k", [1, 5, 20, 40])
-def test_equals_brute_force(backend, k, small_tiles):
+def test_cosine_equals_brute_force(backend, k, small_tiles):
     g = torch.Generator().manual_seed(k)
     queries, bank = torch.randn(11, 6, generator=g) * 50, torch.randn(40, 6, generator=g)
-    found = nearest(queries, bank, k, backend=backend)
+    result = nearest(queries, bank, k, backend=backend)
     similarity, index = brute_force(queries, bank, k)
-    assert found.similarity.dtype == torch.float32
-    assert found.index.dtype == torch.int64
-    torch.testing.assert_close(found.similarity.double(), similarity, atol=1e-6, rtol=0)
-    assert torch.equal(found.index, index)
+    assert result.similarity.dtype == torch.float32
+    assert result.index.dtype == torch.int64
+    torch.testing.assert_close(result.similarity.double(), similarity, atol=1e-6, rtol=0)
+    assert torch.equal(result.index, index)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -49,29 +49,29 @@ def test_equal_similarities_are_ordered_by_index(backend, k, tiles, monkeypatch)
     monkeypatch.setattr(module, "QUERY_TILE", tiles[0])
     monkeypatch.setattr(module, "BANK_TILE", tiles[1])
     g = torch.Generator().manual_seed(0)
-    # ±1 rows of length 2: every cosine is a multiple of 1/2, exact in float32, and ties abound
+    # ±1 rows of length 2: every cosine is a multiple of 1/2, which is exact in float32, and many are equal
     queries = torch.randint(0, 2, (9, 4), generator=g).float() * 2 - 1
     bank = torch.randint(0, 2, (60, 4), generator=g).float() * 2 - 1
-    found = nearest(queries, bank, k, backend=backend)
+    result = nearest(queries, bank, k, backend=backend)
     similarity, index = brute_force(queries, bank, k)
-    assert torch.equal(found.similarity.double(), similarity)
-    assert torch.equal(found.index, index)
+    assert torch.equal(result.similarity.double(), similarity)
+    assert torch.equal(result.index, index)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_zero_rows_are_similar_to_nothing(backend):
+def test_zero_rows_have_zero_similarity(backend):
     queries, bank = (
         torch.tensor([[0.0, 0.0], [1.0, 0.0]]),
         torch.tensor([[-1.0, 0.0], [0.0, 0.0], [2.0, 0.0]]),
     )
-    found = nearest(queries, bank, 3, backend=backend)
-    assert found.similarity.tolist() == [[0, 0, 0], [1, 0, -1]]
-    assert found.index.tolist() == [[0, 1, 2], [2, 1, 0]]
+    result = nearest(queries, bank, 3, backend=backend)
+    assert result.similarity.tolist() == [[0, 0, 0], [1, 0, -1]]
+    assert result.index.tolist() == [[0, 1, 2], [2, 1, 0]]
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_scale_does_not_matter(backend, scale):
+def test_cosine_search_ignores_scale(backend, scale):
     rows = torch.randn(30, 5, generator=torch.Generator().manual_seed(0))
     plain, scaled = nearest(rows, rows, 4, backend=backend), nearest(rows * scale, rows, 4, backend=backend)
     assert torch.equal(plain.index, scaled.index)
@@ -87,12 +87,12 @@ def test_euclidean_equals_brute_force(backend, k, scale, offset, small_tiles):
     bank = (torch.randn(40, 6, generator=g) + offset) * scale
     queries[3] = bank[7]
     queries[4] = bank[8] * (1 + 1e-5)
-    found = nearest(queries, bank, k, backend=backend, metric="euclidean")
+    result = nearest(queries, bank, k, backend=backend, metric="euclidean")
     distance = torch.tensor([[float((q - b).norm()) for b in bank.double()] for q in queries.double()])
     index = torch.tensor([sorted(range(40), key=row.__getitem__)[:k] for row in distance.tolist()])
-    assert torch.equal(found.index, index)
-    torch.testing.assert_close(found.similarity, -distance.gather(1, index).float(), rtol=1e-5, atol=0)
-    assert found.similarity[3, 0] == 0
+    assert torch.equal(result.index, index)
+    torch.testing.assert_close(result.similarity, -distance.gather(1, index).float(), rtol=1e-5, atol=0)
+    assert result.similarity[3, 0] == 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -101,62 +101,63 @@ def test_equal_distances_are_ordered_by_index(backend, k, small_tiles):
     g = torch.Generator().manual_seed(0)
     queries = torch.randint(0, 2, (9, 4), generator=g).float()
     bank = torch.randint(0, 2, (60, 4), generator=g).float()
-    queries, bank = torch.cat((queries, 1 - queries)), torch.cat((bank, 1 - bank))  # centred, all is exact
-    found = nearest(queries, bank, k, backend=backend, metric="euclidean")
+    # centred values are exact
+    queries, bank = torch.cat((queries, 1 - queries)), torch.cat((bank, 1 - bank))
+    result = nearest(queries, bank, k, backend=backend, metric="euclidean")
     square = (queries[:, None] - bank).square().sum(dim=2)
     values, index = square.sort(dim=1, stable=True)
-    assert torch.equal(found.index, index[:, :k])
-    assert torch.equal(found.similarity, -values[:, :k].sqrt())
+    assert torch.equal(result.index, index[:, :k])
+    assert torch.equal(result.similarity, -values[:, :k].sqrt())
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.uint8])
-def test_features_of_any_type(metric, dtype):
+def test_search_of_any_dtype_matches_float32(metric, dtype):
     g = torch.Generator().manual_seed(0)
     queries, bank = (torch.randint(0, 50, (n, 6), generator=g).to(dtype) for n in (9, 30))
-    found = nearest(queries, bank, 4, metric=metric)
+    result = nearest(queries, bank, 4, metric=metric)
     expected = nearest(queries.float(), bank.float(), 4, metric=metric)
-    assert torch.equal(found.index, expected.index)
-    torch.testing.assert_close(found.similarity, expected.similarity)
-    assert found.similarity.dtype == torch.float32
+    assert torch.equal(result.index, expected.index)
+    torch.testing.assert_close(result.similarity, expected.similarity)
+    assert result.similarity.dtype == torch.float32
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("dtype", "step"), [(torch.float16, 2e-3), (torch.bfloat16, 1e-2)])
-def test_half_precision_is_an_exact_search_of_rounded_rows(backend, dtype, step, small_tiles):
+def test_half_precision_search_is_exact_on_rounded_rows(backend, dtype, step, small_tiles):
     g = torch.Generator().manual_seed(0)
     queries, bank = torch.randn(11, 6, generator=g), torch.randn(40, 6, generator=g)
-    found = nearest(queries, bank, 5, backend=backend, dtype=dtype)
+    result = nearest(queries, bank, 5, backend=backend, dtype=dtype)
     rounded = [torch.nn.functional.normalize(rows).to(dtype).double() for rows in (queries, bank)]
     similarity, index = (rounded[0] @ rounded[1].T).sort(dim=1, descending=True)
-    assert torch.equal(found.index, index[:, :5])
-    torch.testing.assert_close(found.similarity.double(), similarity[:, :5], atol=1e-6, rtol=0)
+    assert torch.equal(result.index, index[:, :5])
+    torch.testing.assert_close(result.similarity.double(), similarity[:, :5], atol=1e-6, rtol=0)
     exact = nearest(queries, bank, 5, backend=backend).similarity
-    assert 0 < (found.similarity - exact).abs().max() < step
+    assert 0 < (result.similarity - exact).abs().max() < step
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_no_queries(backend, metric):
-    found = nearest(torch.zeros(0, 3), torch.ones(4, 3), 2, backend=backend, metric=metric)
-    assert found.similarity.shape == found.index.shape == (0, 2)
+def test_search_without_queries_returns_no_rows(backend, metric):
+    result = nearest(torch.zeros(0, 3), torch.ones(4, 3), 2, backend=backend, metric=metric)
+    assert result.similarity.shape == result.index.shape == (0, 2)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_low_precision_around_it_changes_nothing(backend):
+def test_search_ignores_surrounding_low_precision_settings(backend):
     rows = torch.randn(50, 32, generator=torch.Generator().manual_seed(0), requires_grad=True)
     expected = nearest(rows, rows, 5, backend=backend)
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("medium")
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            found = nearest(rows, rows, 5, backend=backend)
+            result = nearest(rows, rows, 5, backend=backend)
         assert torch.get_float32_matmul_precision() == "medium"
         assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"  # type: ignore[attr-defined]
     finally:
         torch.set_float32_matmul_precision(before)
-    assert torch.equal(found.similarity, expected.similarity)
-    assert not found.similarity.requires_grad
+    assert torch.equal(result.similarity, expected.similarity)
+    assert not result.similarity.requires_grad
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def test_low_precision_around_it_changes_nothing(backend):
         ),
     ],
 )
-def test_refuses(queries, bank, k, options, message):
+def test_invalid_arguments_raise_value_error(queries, bank, k, options, message):
     with pytest.raises(ValueError, match=message):
         nearest(queries, bank, k, **options)
 
@@ -192,7 +193,7 @@ def test_broken_faiss_counts_as_missing(error, monkeypatch):
     def fake_import(name):
         if error:
             raise error("libcudart.so.12")
-        return types.ModuleType(name)  # what a half-removed FAISS leaves
+        return types.ModuleType(name)  # a half-removed FAISS leaves an empty module
 
     monkeypatch.setattr(importlib, "import_module", fake_import)
     assert faiss_kind() == "none"
@@ -212,16 +213,16 @@ def test_gpu_faiss_is_used_only_with_a_gpu(monkeypatch):
     assert faiss_kind() == "cpu"
 
 
-def test_gpu_faiss_keeps_its_resources(monkeypatch):
-    made = []
+def test_gpu_faiss_creates_resources_once(monkeypatch):
+    created = []
 
     def knn_gpu(resources, queries, bank, count, **options):
-        assert resources is made[0]
+        assert resources is created[0]
         return (queries @ bank.T).topk(count)
 
     def resources():
-        made.append(object())
-        return made[-1]
+        created.append(object())
+        return created[-1]
 
     faiss = types.SimpleNamespace(StandardGpuResources=resources, knn_gpu=knn_gpu, METRIC_INNER_PRODUCT=0)
     monkeypatch.setattr(importlib, "import_module", lambda name: faiss)
@@ -231,7 +232,7 @@ def test_gpu_faiss_keeps_its_resources(monkeypatch):
             module._search_faiss(torch.eye(4), torch.eye(4), 2, on_gpu=True)
     finally:
         module._gpu_resources.cache_clear()
-    assert len(made) == 1
+    assert len(created) == 1
 
 
 @pytest.mark.gpu
@@ -239,9 +240,9 @@ def test_gpu_faiss_keeps_its_resources(monkeypatch):
 def test_cuda_equals_cpu():
     g = torch.Generator().manual_seed(0)
     queries, bank = torch.randn(300, 16, generator=g), torch.randn(1000, 16, generator=g)
-    here, there = nearest(queries, bank, 20, backend="torch"), nearest(queries.cuda(), bank.cuda(), 20)
-    torch.testing.assert_close(there.similarity.cpu(), here.similarity, atol=1e-6, rtol=0)
-    assert (there.index.cpu() == here.index).float().mean() > 0.99
+    on_cpu, on_cuda = nearest(queries, bank, 20, backend="torch"), nearest(queries.cuda(), bank.cuda(), 20)
+    torch.testing.assert_close(on_cuda.similarity.cpu(), on_cpu.similarity, atol=1e-6, rtol=0)
+    assert (on_cuda.index.cpu() == on_cpu.index).float().mean() > 0.99
 
 
 @pytest.mark.gpu
@@ -252,6 +253,9 @@ def test_cuda_equals_cpu():
 def test_cuda_equals_cpu_under_every_option(options):
     g = torch.Generator().manual_seed(0)
     queries, bank = torch.randn(300, 16, generator=g), torch.randn(1000, 16, generator=g)
-    here, there = nearest(queries, bank, 20, **options), nearest(queries.cuda(), bank.cuda(), 20, **options)
-    torch.testing.assert_close(there.similarity.cpu(), here.similarity, atol=1e-5, rtol=0)
-    assert (there.index.cpu() == here.index).float().mean() > 0.99
+    on_cpu, on_cuda = (
+        nearest(queries, bank, 20, **options),
+        nearest(queries.cuda(), bank.cuda(), 20, **options),
+    )
+    torch.testing.assert_close(on_cuda.similarity.cpu(), on_cpu.similarity, atol=1e-5, rtol=0)
+    assert (on_cuda.index.cpu() == on_cpu.index).float().mean() > 0.99

@@ -10,7 +10,7 @@ NAN = float("nan")
 
 
 def by_loops(features, labels=None, t=2.0):
-    """Every ordered pair of different rows, in float64."""
+    """Compute the statistics in float64 over every ordered pair of different rows."""
     rows = [[float(v) for v in row] for row in features.double()]
     unit = []
     for row in rows:
@@ -49,10 +49,10 @@ def random_rows(seed, n=25, d=6, classes=4):
 
 @pytest.mark.parametrize("t", [0.5, 2.0, 5.0])
 @pytest.mark.parametrize("tile", [1, 4, 25, 1024])
-def test_equals_loops(tile, t):
+def test_pair_statistics_match_loops(tile, t):
     features, labels = random_rows(0)
     features[3] = 0.0
-    features[7] = features[8]  # a copy is a pair like any other
+    features[7] = features[8]  # identical rows are a pair like any other
     assert (labels == -1).sum() >= 2
     assert list(by_loops(features, labels, t)) == values(pair_statistics(features, labels, t=t, tile=tile))
 
@@ -67,16 +67,17 @@ def test_statistics_without_pairs_are_nan(labels):
     assert list(by_loops(features, labels)) == values(pair_statistics(features, labels))
 
 
-def test_without_a_same_class_pair_rounding_is_not_divided_by_zero():
+def test_same_cosine_is_nan_without_same_class_pairs():
+    # a rounding error must not be divided by zero pairs
     for seed in range(20):
         features, _ = random_rows(seed, n=33, d=17)
         labels = torch.randperm(33, generator=torch.Generator().manual_seed(seed))
-        found = pair_statistics(features, labels)
-        assert found.same_cosine.isnan()
-        assert found.tolerance == 0
+        statistics = pair_statistics(features, labels)
+        assert statistics.same_cosine.isnan()
+        assert statistics.tolerance == 0
 
 
-def test_invariances():
+def test_pair_statistics_ignore_order_rotation_scale_and_label_values():
     features, labels = random_rows(2, n=60)
     g = torch.Generator().manual_seed(5)
     order = torch.randperm(60, generator=g)
@@ -100,10 +101,10 @@ def same_share(classes, size):
 
 
 @pytest.mark.parametrize("classes", [10, 100])
-def test_collapsed(classes):
+def test_collapsed_features_match_closed_form(classes):
     p = same_share(classes, 20)
-    found = pair_statistics(torch.full((20 * classes, 5), 0.3), balanced(classes, 20))
-    assert [0.0, p, 1.0, 1.0, p + (1 - p) * E4] == values(found)
+    statistics = pair_statistics(torch.full((20 * classes, 5), 0.3), balanced(classes, 20))
+    assert [0.0, p, 1.0, 1.0, p + (1 - p) * E4] == values(statistics)
 
 
 def test_collapsed_uniformity_is_never_positive():
@@ -113,7 +114,7 @@ def test_collapsed_uniformity_is_never_positive():
 
 
 @pytest.mark.parametrize("classes", [10, 100])
-def test_orthogonal_classes(classes):
+def test_orthogonal_classes_match_closed_form(classes):
     labels = balanced(classes, 20)
     p = same_share(classes, 20)
     expected = [math.log(p + (1 - p) * E4), p, 1.0, 0.0, p + (1 - p) * E1]
@@ -121,7 +122,7 @@ def test_orthogonal_classes(classes):
 
 
 @pytest.mark.parametrize("classes", [10, 100])
-def test_simplex(classes):
+def test_simplex_classes_match_closed_form(classes):
     labels = balanced(classes, 20)
     p, cosine = same_share(classes, 20), -1 / (classes - 1)
     expected = [
@@ -134,13 +135,13 @@ def test_simplex(classes):
     assert expected == values(pair_statistics((torch.eye(classes) - 1 / classes)[labels], labels))
 
 
-def test_dipoles():
+def test_dipole_features_match_expected_statistics():
     labels = balanced(10, 200)
     pole = torch.zeros(2000, 3)
     pole[:, 1] = 1.0 - 2.0 * (torch.arange(2000) % 2)  # half of each class at each pole
-    blind = pair_statistics(pole, labels)
-    assert blind.sensitivity.item() == pytest.approx(0.5 * (1 + E4), abs=1e-3)
-    assert blind.same_cosine.item() == pytest.approx(0.0, abs=6e-3)
+    mixed_classes = pair_statistics(pole, labels)
+    assert mixed_classes.sensitivity.item() == pytest.approx(0.5 * (1 + E4), abs=1e-3)
+    assert mixed_classes.same_cosine.item() == pytest.approx(0.0, abs=6e-3)
     pole[:, 1] = 1.0 - 2.0 * (labels % 2)  # five whole classes at each pole
     assert pair_statistics(pole, labels).sensitivity.item() == pytest.approx(0.6073, abs=1e-3)
 
@@ -148,15 +149,15 @@ def test_dipoles():
 @pytest.mark.parametrize(
     ("d", "uniformity", "sensitivity"), [(2, -1.5750, 0.4624), (3, -2.0798, 0.4410), (64, -3.8752, 0.3734)]
 )
-def test_uniform_on_the_sphere(d, uniformity, sensitivity):
+def test_uniform_samples_on_sphere_match_known_values(d, uniformity, sensitivity):
     features = torch.randn(4000, d, generator=torch.Generator().manual_seed(d))
-    found = pair_statistics(features, balanced(10, 400))
-    assert found.uniformity.item() == pytest.approx(uniformity, abs=4e-3)
-    assert found.sensitivity.item() == pytest.approx(sensitivity, abs=2e-3)
-    assert found.tolerance.item() == pytest.approx(0.0, abs=2e-3)
+    statistics = pair_statistics(features, balanced(10, 400))
+    assert statistics.uniformity.item() == pytest.approx(uniformity, abs=4e-3)
+    assert statistics.sensitivity.item() == pytest.approx(sensitivity, abs=2e-3)
+    assert statistics.tolerance.item() == pytest.approx(0.0, abs=2e-3)
 
 
-def test_not_finite_in_not_finite_out():
+def test_uniformity_of_nan_features_is_nan():
     features, labels = random_rows(4)
     features[0, 0] = torch.nan
     assert pair_statistics(features, labels).uniformity.isnan()
@@ -171,6 +172,6 @@ def test_not_finite_in_not_finite_out():
         (torch.ones(3, 2), None, {"tile": 0}, "tile: .*0"),
     ],
 )
-def test_refuses(features, labels, options, message):
+def test_invalid_arguments_raise_value_error(features, labels, options, message):
     with pytest.raises(ValueError, match=message):
         pair_statistics(features, labels, **options)

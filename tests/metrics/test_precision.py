@@ -12,7 +12,7 @@ def settings():
 
 
 @pytest.mark.parametrize("precision", ["highest", "high", "medium"])
-def test_products_are_float32_and_settings_come_back(precision):
+def test_exact_float32_gives_float32_products_and_restores_settings(precision):
     before = torch.get_float32_matmul_precision()
     exact = ROWS.double() @ ROWS.double()
     try:
@@ -20,7 +20,7 @@ def test_products_are_float32_and_settings_come_back(precision):
         outside = settings()
         with torch.autocast("cpu", dtype=torch.bfloat16), exact_float32(ROWS.device):
             assert settings() == ("ieee", "ieee")
-            assert not torch.backends.cuda.matmul.allow_tf32  # older code reads it
+            assert not torch.backends.cuda.matmul.allow_tf32  # older code reads this flag
             torch.testing.assert_close((ROWS @ ROWS).double(), exact, atol=1e-4, rtol=0)
         assert settings() == outside
         with pytest.raises(KeyError), exact_float32(ROWS.device):
@@ -31,7 +31,7 @@ def test_products_are_float32_and_settings_come_back(precision):
         torch.set_float32_matmul_precision(before)
 
 
-def test_settings_of_one_backend_are_restored():
+def test_exact_float32_restores_setting_of_single_backend():
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("highest")

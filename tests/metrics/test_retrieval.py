@@ -21,7 +21,7 @@ def by_loops(features, labels, ks=KS):
             if i != j:
                 cosine = sum(a * b for a, b in zip(query, row, strict=True))
                 others.append((-round(cosine, 9), label == own))
-        others.sort()  # at equal cosines False, another class, comes first
+        others.sort()  # at equal cosines, False (another class) comes first
         ranks = [rank for rank, (_, same) in enumerate(others, 1) if same]
         if ranks:
             precisions.append(sum(i / rank for i, rank in enumerate(ranks, 1)) / len(ranks))
@@ -32,14 +32,16 @@ def by_loops(features, labels, ks=KS):
     return [sum(v) / len(precisions) for v in (precisions, *hits.values())]
 
 
-def values(found):
-    assert found.mean_average_precision.dtype == found.recall.dtype == torch.float64
-    return pytest.approx([found.mean_average_precision.item(), *found.recall.tolist()], abs=1e-9, nan_ok=True)
+def values(result):
+    assert result.mean_average_precision.dtype == result.recall.dtype == torch.float64
+    return pytest.approx(
+        [result.mean_average_precision.item(), *result.recall.tolist()], abs=1e-9, nan_ok=True
+    )
 
 
 @pytest.mark.parametrize("tile", [1, 7, 256])
 @pytest.mark.parametrize("classes", [1, 3, 20])
-def test_equals_loops(classes, tile):
+def test_retrieval_matches_loops(classes, tile):
     g = torch.Generator().manual_seed(classes)
     labels = torch.randint(-1, classes, (50,), generator=g)
     features = torch.randn(50, 6, generator=g) * 10
@@ -48,19 +50,19 @@ def test_equals_loops(classes, tile):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_ties_never_help_whatever_the_order(seed):
+def test_ties_rank_other_classes_first_in_any_order(seed):
     g = torch.Generator().manual_seed(seed)
-    # ±1 rows of length 2: every cosine is a multiple of 1/2, exact in float32, and ties abound
+    # ±1 rows of length 2: every cosine is a multiple of 1/2, which is exact in float32, and many are equal
     features = torch.randint(0, 2, (30, 4), generator=g).float() * 2 - 1
     labels = torch.randint(0, 3, (30,), generator=g)
-    found = retrieval(features, labels, ks=KS)
-    assert by_loops(features, labels) == values(found)
+    result = retrieval(features, labels, ks=KS)
+    assert by_loops(features, labels) == values(result)
     order = torch.randperm(30, generator=g)
-    again = retrieval(features[order], labels[order], ks=KS)
-    assert [found.mean_average_precision.item(), *found.recall.tolist()] == values(again)
+    permuted = retrieval(features[order], labels[order], ks=KS)
+    assert [result.mean_average_precision.item(), *result.recall.tolist()] == values(permuted)
 
 
-def test_limits():
+def test_perfect_and_collapsed_features_match_closed_form():
     labels = torch.arange(40) % 4
     perfect = retrieval(torch.eye(4)[labels], labels, ks=(1,))
     assert values(perfect) == [1, 1]
@@ -71,31 +73,31 @@ def test_limits():
     assert collapsed.recall.tolist() == [0, 0, 1]
 
 
-def test_recall_at_one_is_the_nearest_neighbours_accuracy():
+def test_recall_at_one_equals_nearest_neighbour_accuracy():
     g = torch.Generator().manual_seed(0)
     features, labels = torch.randn(60, 5, generator=g), torch.randint(3, (60,), generator=g)
-    second = nearest(features, features, 2).index[:, 1]
-    expected = (labels[second] == labels).double().mean().item()
+    neighbour = nearest(features, features, 2).index[:, 1]
+    expected = (labels[neighbour] == labels).double().mean().item()
     assert retrieval(features, labels, ks=(1,)).recall.item() == pytest.approx(expected)
 
 
-def test_a_sign_of_zero_is_no_difference():
+def test_negative_zero_equals_zero():
     features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-0.0, -1.0], [-1.0, 0.0]])
     labels = torch.tensor([0, 1, 0, 1])
     assert by_loops(features, labels) == values(retrieval(features, labels, ks=KS))
 
 
 @pytest.mark.parametrize("labels", [[0, 1, 2, 3], [-1, -1, -1, -1], [-1, 0, -1, 1]])
-def test_without_a_query_all_is_nan(labels):
-    found = retrieval(torch.eye(4), torch.tensor(labels), ks=(1, 5))
-    assert found.mean_average_precision.isnan()
-    assert found.recall.isnan().all()
+def test_retrieval_without_queries_is_nan(labels):
+    result = retrieval(torch.eye(4), torch.tensor(labels), ks=(1, 5))
+    assert result.mean_average_precision.isnan()
+    assert result.recall.isnan().all()
 
 
-def test_not_finite_in_not_finite_out():
-    found = retrieval(torch.tensor([[1.0], [torch.nan]]), torch.tensor([0, 0]))
-    assert found.mean_average_precision.isnan()
-    assert found.recall.isnan().all()
+def test_retrieval_of_nan_features_is_nan():
+    result = retrieval(torch.tensor([[1.0], [torch.nan]]), torch.tensor([0, 0]))
+    assert result.mean_average_precision.isnan()
+    assert result.recall.isnan().all()
 
 
 @pytest.mark.gpu
@@ -103,8 +105,10 @@ def test_not_finite_in_not_finite_out():
 def test_cuda_equals_cpu():
     g = torch.Generator().manual_seed(0)
     features, labels = torch.randn(500, 16, generator=g), torch.randint(5, (500,), generator=g)
-    here, there = retrieval(features, labels), retrieval(features.cuda(), labels.cuda())
-    assert there.mean_average_precision.item() == pytest.approx(here.mean_average_precision.item(), abs=1e-5)
+    on_cpu, on_cuda = retrieval(features, labels), retrieval(features.cuda(), labels.cuda())
+    assert on_cuda.mean_average_precision.item() == pytest.approx(
+        on_cpu.mean_average_precision.item(), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,6 +118,6 @@ def test_cuda_equals_cpu():
         (torch.ones(3, 2), torch.tensor([0, 0, 1]), {"tile": 0}, "tile: .*0"),
     ],
 )
-def test_refuses(features, labels, options, message):
+def test_invalid_options_raise_value_error(features, labels, options, message):
     with pytest.raises(ValueError, match=message):
         retrieval(features, labels, **options)

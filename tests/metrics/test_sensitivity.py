@@ -6,10 +6,10 @@ import torch
 from ssl_vision.metrics import SemanticSensitivity
 
 
-def test_by_hand_whatever_the_chunks():
+def test_sensitivity_of_chunked_updates_matches_hand_computation():
     features = torch.tensor([[2.0, 0.0], [0.0, 5.0], [-1.0, 0.0], [1.0, 7.0]])
     labels = torch.tensor([0, 0, 1, -1])
-    # unordered labelled pairs: same class at cosine 0, two classes at cosine −1, two classes at cosine 0
+    # three unordered labelled pairs: same class with cosine 0, different classes with cosines −1 and 0
     expected = (math.exp(-1) + 1 + math.exp(-1)) / 3
     metric = SemanticSensitivity()
     for rows, targets in zip(features.split(3), labels.split(3), strict=True):
@@ -17,7 +17,7 @@ def test_by_hand_whatever_the_chunks():
     assert metric.compute().item() == pytest.approx(expected, abs=1e-6)
 
 
-def test_is_nan_without_a_labelled_pair():
+def test_sensitivity_without_labelled_pairs_is_nan():
     metric = SemanticSensitivity()
     metric.update(torch.eye(3), torch.tensor([-1, 4, -1]))
     assert metric.compute().isnan()

@@ -6,7 +6,7 @@ import torch
 from ssl_vision.metrics import feature_std
 
 
-def test_equals_loops_at_any_scale():
+def test_feature_std_matches_loops_at_any_scale():
     features = torch.randn(17, 5, generator=torch.Generator().manual_seed(0)) + 0.5
     rows = []
     for row in features.tolist():
@@ -23,7 +23,7 @@ def test_equals_loops_at_any_scale():
 
 
 @pytest.mark.parametrize("d", [2, 64])
-def test_limits(d):
+def test_feature_std_is_one_if_uniform_and_zero_if_collapsed(d):
     axes = torch.cat((torch.eye(d), -torch.eye(d)))
     assert feature_std(axes).item() == pytest.approx(1.0, abs=1e-7)
     sphere = torch.randn(20_000, d, generator=torch.Generator().manual_seed(0))
@@ -32,5 +32,5 @@ def test_limits(d):
     assert feature_std(torch.ones(1, d)).item() == 0.0
 
 
-def test_without_a_value():
+def test_feature_std_of_infinite_features_is_nan():
     assert feature_std(torch.tensor([[1.0, torch.inf]])).isnan()

@@ -17,15 +17,15 @@ def measure(conditional, features=FEATURES, labels=LABELS):
     return metric.compute()
 
 
-def test_by_hand():
-    # labelled ordered pairs: 12; same-class: two of cosine √½ (class 0), two of cosine 0 (class 1)
+def test_tolerance_matches_hand_computation():
+    # 12 labelled ordered pairs; same class: two with cosine √½ (class 0), two with cosine 0 (class 1)
     assert measure(conditional=False).item() == pytest.approx(2 * H / 12, abs=1e-7)
     assert measure(conditional=True).item() == pytest.approx(2 * H / 4, abs=1e-7)
 
 
-def test_nothing_to_average():
-    alone = torch.tensor([0, 1, 2, 3, -1])
-    assert measure(False, labels=alone).item() == 0.0
-    assert measure(True, labels=alone).isnan()
+def test_tolerance_is_zero_or_nan_without_pairs_to_average():
+    distinct_labels = torch.tensor([0, 1, 2, 3, -1])
+    assert measure(False, labels=distinct_labels).item() == 0.0
+    assert measure(True, labels=distinct_labels).isnan()
     assert measure(False, labels=torch.full((5,), -1)).isnan()
     assert measure(False, labels=torch.tensor([2, -1, -1, -1, -1])).isnan()

@@ -7,8 +7,8 @@ from ssl_vision.metrics import Uniformity
 
 
 @pytest.mark.parametrize("t", [0.5, 2.0])
-def test_equals_pdist_whatever_the_chunks(t):
-    """Wang & Isola's own formula: over unordered pairs of different rows."""
+def test_uniformity_of_chunked_updates_matches_pdist(t):
+    """The reference is Wang and Isola's formula over unordered pairs of different rows."""
     features = torch.randn(50, 6, generator=torch.Generator().manual_seed(0))
     unit = torch.nn.functional.normalize(features.double())
     expected = torch.pdist(unit).pow(2).mul(-t).exp().mean().log().item()
@@ -18,8 +18,8 @@ def test_equals_pdist_whatever_the_chunks(t):
     assert metric.compute().item() == pytest.approx(expected, abs=1e-6)
 
 
-def test_closed_form_on_the_sphere():
-    """U = log Σ_m t^{2m} Γ(d/2) / (m! Γ(m + d/2)) − 2t for uniform samples."""
+def test_uniform_samples_on_sphere_match_closed_form():
+    """For uniform samples, U = log Σ_m t^{2m} Γ(d/2) / (m! Γ(m + d/2)) − 2t."""
     d, t = 8, 2.0
     terms = (
         t ** (2 * m) * math.gamma(d / 2) / (math.factorial(m) * math.gamma(m + d / 2)) for m in range(40)
@@ -29,7 +29,7 @@ def test_closed_form_on_the_sphere():
     assert metric.compute().item() == pytest.approx(math.log(sum(terms)) - 2 * t, abs=4e-3)
 
 
-def test_refuses():
+def test_invalid_t_and_single_row_raise_value_error():
     with pytest.raises(ValueError, match=r"t: .*-1"):
         Uniformity(t=-1)
     metric = Uniformity()

@@ -1,4 +1,4 @@
-"""A batch in chunks: the gradients of the whole batch, in less memory."""
+"""Tests of ``in_chunks``: the gradients of the whole batch in less memory."""
 
 import pytest
 import torch
@@ -27,72 +27,74 @@ def gradients(net, loss):
 
 @pytest.mark.parametrize("objective", [InfoNCE(), DCL(pairs="cross"), MACL(), DualTemperature()], ids=str)
 @pytest.mark.parametrize("size", [1, 7, 20, 99])
-def test_gradients_are_those_of_the_whole_batch(objective, size):
+def test_chunked_loss_and_gradients_equal_whole_batch(objective, size):
     net, (x1, x2) = network(nn.LayerNorm(16)), batch()
     whole = objective(net(x1), net(x2))
     chunked = objective(in_chunks(net, x1, size=size), in_chunks(net, x2, size=size))
     torch.testing.assert_close(chunked, whole, rtol=1e-12, atol=1e-12)
-    for ours, want in zip(gradients(net, chunked), gradients(net, whole), strict=True):
-        torch.testing.assert_close(ours, want, rtol=1e-9, atol=1e-12)
+    for gradient, expected in zip(gradients(net, chunked), gradients(net, whole), strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_gradients_are_not_those_of_accumulated_small_batches():
+def test_chunked_gradients_differ_from_accumulated_small_batches():
     net, (x1, x2) = network(), batch()
     small = [InfoNCE()(net(a), net(b)) for a, b in zip(x1.split(5), x2.split(5), strict=True)]
     chunked = InfoNCE()(in_chunks(net, x1, size=5), in_chunks(net, x2, size=5))
-    accumulated, ours = gradients(net, sum(small) / 4), gradients(net, chunked)
-    assert not torch.allclose(accumulated[0], ours[0], rtol=0.1)
+    accumulated, of_chunks = gradients(net, sum(small) / 4), gradients(net, chunked)
+    assert not torch.allclose(accumulated[0], of_chunks[0], rtol=0.1)
 
 
-def test_batchnorm_sees_chunks_and_counts_each_once():
+def test_batchnorm_normalizes_per_chunk_and_counts_each_once():
     chunked, plain = (network(nn.BatchNorm1d(16)) for _ in range(2))
     x1, x2 = batch()
 
-    def both(net, call):
+    def view_gradients(net, call):
         return gradients(net, InfoNCE()(call(x1), call(x2)))
 
-    ours = both(chunked, lambda x: in_chunks(chunked, x, size=5))
-    want = both(plain, lambda x: torch.cat([plain(part) for part in x.split(5)]))
-    for one, other in zip(ours, want, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
-    for (name, one), other in zip(chunked.state_dict().items(), plain.state_dict().values(), strict=True):
-        assert torch.equal(one, other), name
+    chunked_gradients = view_gradients(chunked, lambda x: in_chunks(chunked, x, size=5))
+    plain_gradients = view_gradients(plain, lambda x: torch.cat([plain(part) for part in x.split(5)]))
+    for actual, expected in zip(chunked_gradients, plain_gradients, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
+    for (name, actual), expected in zip(
+        chunked.state_dict().items(), plain.state_dict().values(), strict=True
+    ):
+        assert torch.equal(actual, expected), name
     assert (chunked[1].momentum, int(chunked[1].num_batches_tracked)) == (0.1, 8)
 
 
-def test_dropout_falls_alike_in_both_passes():
+def test_dropout_masks_are_equal_in_both_passes():
     net, (x1, x2) = network(dropout=0.5), batch()
     torch.manual_seed(3)
-    ours = gradients(net, InfoNCE()(in_chunks(net, x1, size=20), in_chunks(net, x2, size=20)))
+    chunked_gradients = gradients(net, InfoNCE()(in_chunks(net, x1, size=20), in_chunks(net, x2, size=20)))
     torch.manual_seed(3)
-    want = gradients(net, InfoNCE()(net(x1), net(x2)))
-    for one, other in zip(ours, want, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    plain_gradients = gradients(net, InfoNCE()(net(x1), net(x2)))
+    for actual, expected in zip(chunked_gradients, plain_gradients, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_the_network_keeps_one_chunk_at_a_time():
+def test_in_chunks_saves_under_a_quarter_of_the_activations():
     net, (x1, _) = network(), batch(4096)
-    kept = 0
+    saved_elements = 0
 
     def count(tensor):
-        nonlocal kept
-        kept += tensor.numel()
+        nonlocal saved_elements
+        saved_elements += tensor.numel()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         net(x1)
-        whole, kept = kept, 0
+        whole, saved_elements = saved_elements, 0
         in_chunks(net, x1, size=64)
-    assert kept < whole / 4
+    assert saved_elements < whole / 4
 
 
-def test_several_inputs_and_outputs_and_a_method():
+def test_in_chunks_supports_several_inputs_and_outputs():
     net, (x1, x2) = network(), batch()
     z1, z2 = in_chunks(net, x1, x2, size=6, call=lambda a, b: (net(a), net(b)))
     torch.testing.assert_close((z1, z2), (net(x1), net(x2)))
 
 
-def test_what_cannot_be_cut_is_refused():
+def test_invalid_size_or_row_counts_raise_value_error():
     net, (x1, x2) = network(), batch()
     with pytest.raises(ValueError, match="size must be 1 or more, got 0"):
         in_chunks(net, x1, size=0)

@@ -1,4 +1,4 @@
-"""What an objective tells of itself, its temperature rules, and free combinations."""
+"""Tests of statistics, temperature rules and custom combinations of contrastive objectives."""
 
 import pytest
 import torch
@@ -13,15 +13,15 @@ def test_statistics_describe_the_last_call():
     objective = o.MACL()
     assert objective.statistics() == {}
     objective(Z1, Z2)
-    seen = objective.statistics()
+    stats = objective.statistics()
     alignment = (Z1 * Z2).sum(1).mean()
     d = o.logit_margin(Z1, Z2, 0.1 * 2**alignment)
-    torch.testing.assert_close(seen["alignment"], alignment)
-    torch.testing.assert_close(seen["temperature"], 0.1 * 2**alignment)
-    torch.testing.assert_close(seen["weight_mean"], d.sigmoid().mean())
-    torch.testing.assert_close(seen["weight_q95"], d.sigmoid().quantile(0.95))
-    torch.testing.assert_close(seen["easy_share"], (d < 0).float().mean())
-    assert not any(value.requires_grad for value in seen.values())
+    torch.testing.assert_close(stats["alignment"], alignment)
+    torch.testing.assert_close(stats["temperature"], 0.1 * 2**alignment)
+    torch.testing.assert_close(stats["weight_mean"], d.sigmoid().mean())
+    torch.testing.assert_close(stats["weight_q95"], d.sigmoid().quantile(0.95))
+    torch.testing.assert_close(stats["easy_share"], (d < 0).float().mean())
+    assert not any(value.requires_grad for value in stats.values())
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_statistics_describe_the_last_call():
         (o.AlignmentLinear(0.1, 1.0, 1.0, minimum=0.02), 0.02, 0.1),
     ],
 )
-def test_alignment_rules_reach_their_stated_ends(rule, smallest, largest):
+def test_alignment_rules_reach_stated_minimum_and_maximum(rule, smallest, largest):
     assert float(rule(-torch.ones(3))) == pytest.approx(smallest)
     assert float(rule(torch.ones(3))) == pytest.approx(largest)
 
@@ -42,13 +42,13 @@ def test_alignment_rules_reach_their_stated_ends(rule, smallest, largest):
 @pytest.mark.parametrize(
     ("objective", "tau"), [(o.MACLb(beta=1.0), 0.15), (o.MACLICML(beta=1.0, threshold=1.0), 0.05)]
 )
-def test_macl_takes_the_largest_beta_and_threshold_at_any_alignment(objective, tau):
-    """At an alignment of −1 the gradient is that of DCL at the smallest temperature."""
+def test_macl_supports_largest_beta_and_threshold_at_any_alignment(objective, tau):
+    """At an alignment of −1, the gradient equals that of DCL at the smallest temperature."""
     assert float(objective.temperature(torch.full((6,), 0.5))) == pytest.approx(tau)
     z = Z1.double().requires_grad_()
-    ours = torch.autograd.grad(objective(z, -z), z)[0]
-    torch.testing.assert_close(ours, torch.autograd.grad(o.DCL(temperature=0.01)(z, -z), z)[0])
-    assert ours.norm() > 0
+    gradient = torch.autograd.grad(objective(z, -z), z)[0]
+    torch.testing.assert_close(gradient, torch.autograd.grad(o.DCL(temperature=0.01)(z, -z), z)[0])
+    assert gradient.norm() > 0
 
 
 def test_schedules_count_epochs_from_zero():
@@ -61,7 +61,7 @@ def test_schedules_count_epochs_from_zero():
     assert float(cosine(Z1[:, 0])) == pytest.approx(0.2)
 
 
-def test_the_adaptive_temperature_is_detached():
+def test_adaptive_temperature_is_detached():
     z1, z2 = Z1.double().requires_grad_(), Z2.double().requires_grad_()
     adaptive = torch.autograd.grad(o.MACL()(z1, z2), z1)[0]
     tau = float(0.1 * 2 ** (z1 * z2).sum(1).mean().detach())
@@ -69,7 +69,7 @@ def test_the_adaptive_temperature_is_detached():
     torch.testing.assert_close(adaptive, fixed)
 
 
-def test_learnable_temperature_learns_and_is_in_the_state():
+def test_learnable_temperature_is_saved_trained_and_bounded():
     objective = o.InfoNCE(temperature=o.Learnable(0.5))
     assert list(objective.state_dict()) == ["temperature.log_temperature"]
     before = float(objective.temperature(Z1[:, 0]))
@@ -84,32 +84,32 @@ def test_learnable_temperature_learns_and_is_in_the_state():
     assert float(objective.temperature(Z1[:, 0])) == pytest.approx(0.01)
 
 
-def test_free_combination_is_the_preset():
-    built = o.Contrastive(temperature=o.AlignmentLinear(0.1, 0.5), weight=o.Reweighted(), pairs="cross")
-    torch.testing.assert_close(built(Z1, Z2), o.MACLb(pairs="cross")(Z1, Z2))
+def test_contrastive_with_parts_of_preset_equals_preset():
+    combination = o.Contrastive(temperature=o.AlignmentLinear(0.1, 0.5), weight=o.Reweighted(), pairs="cross")
+    torch.testing.assert_close(combination(Z1, Z2), o.MACLb(pairs="cross")(Z1, Z2))
     torch.testing.assert_close(o.Contrastive()(Z1, Z2), o.InfoNCE()(Z1, Z2))
 
 
-def test_one_temperature_for_each_image():
+def test_logit_margin_accepts_one_temperature_per_image():
     taus = torch.linspace(0.1, 0.6, 6)
     d = o.logit_margin(Z1, Z2, taus, pairs="cross")
     for i, tau in enumerate(taus):
         torch.testing.assert_close(d[[i, i + 6]], o.logit_margin(Z1, Z2, tau, pairs="cross")[[i, i + 6]])
 
 
-def test_dense_path_compiles_whole():
+def test_dense_path_compiles_as_full_graph():
     objective = o.MACL()
     compiled = torch.compile(objective, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(Z1, Z2), objective(Z1, Z2))
 
 
-def test_a_learnable_temperature_that_overshot_comes_back():
+def test_learnable_temperature_above_maximum_recovers():
     rule = o.Learnable(0.5, minimum=0.1, maximum=1.0)
     with torch.no_grad():
         rule.log_temperature.fill_(2.0)
     optimizer = torch.optim.SGD(rule.parameters(), lr=0.1)
     for _ in range(3):
         optimizer.zero_grad()
-        rule(Z1[:, 0]).backward()  # pulls τ down
+        rule(Z1[:, 0]).backward()  # the gradient lowers τ
         optimizer.step()
     assert float(rule(Z1[:, 0]).detach()) < 0.9

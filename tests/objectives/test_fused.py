@@ -1,6 +1,7 @@
-"""The fused margin against its definition in float64: on Triton's interpreter, and on a device if present.
+"""Tests of the fused logit margin against its definition in float64.
 
-Kernels are interpreted only if a variable says so before Triton is imported, hence one process of their own,
+The kernels run in Triton's interpreter, and on a CUDA device if there is one. Triton interprets kernels only
+if an environment variable is set before it is imported. The interpreted kernels therefore run in a subprocess
 for which this file is also the program.
 """
 
@@ -18,7 +19,7 @@ from torch.nn.functional import normalize
 
 from ssl_vision.objectives import fused
 
-tl: Any = getattr(fused, "tl", None)  # a global name, by which Triton finds it
+tl: Any = getattr(fused, "tl", None)  # Triton looks this name up among the globals
 PATHS = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
@@ -49,8 +50,8 @@ CASES = [
         for batch in ("equal", "zeros", "narrow")
     ),
     *(Case(pairs, 40, 24, 0.001, batch) for pairs in ("both", "cross") for batch in ("near", "random")),
-    Case("cross", 129, 16, 0.1),  # the last tile of the last anchor holds its own image alone
-    Case("both", 140, 200, 0.03),  # several blocks, the widest tiles
+    Case("cross", 129, 16, 0.1),  # the last tile of the last anchor holds only its own image
+    Case("both", 140, 200, 0.03),  # several blocks and the widest tiles
     Case("both", 70, 24, 0.1, "random", "constant"),
     Case("cross", 70, 24, 0.1, "random", "constant"),
 ]
@@ -63,11 +64,11 @@ EDGES = [
 ]
 FAR = 131_072
 """Rows of a batch of 65,536 images."""
-TWICE = [case for case in CASES if case.n == 70]
+REPEATED = [case for case in CASES if case.n == 70]
 
 
 def leaves(case, dtype, device="cpu") -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(u1, u2, positive, τ), the same float32 numbers in every dtype."""
+    """Return (u1, u2, positive, τ), the same float32 numbers in every dtype."""
     g = torch.Generator().manual_seed(0)
 
     def randn(*shape):
@@ -91,7 +92,7 @@ def leaves(case, dtype, device="cpu") -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return u1, u2, positive, tau.requires_grad_(case.temperature != "constant")
 
 
-def dense(u1, u2, positive, tau, pairs):
+def dense_margin(u1, u2, positive, tau, pairs):
     n = len(u1)
     s = u1 @ u2.T
     s = torch.cat([torch.cat([u1 @ u1.T, s], 1), torch.cat([s.T, u2 @ u2.T], 1)]) if pairs == "both" else s
@@ -101,57 +102,58 @@ def dense(u1, u2, positive, tau, pairs):
     return gap.masked_fill(own, -torch.inf).logsumexp(dim=1)
 
 
-def kernels(u1, u2, positive, tau, pairs):
+def fused_margin(u1, u2, positive, tau, pairs):
     return fused.fused_logit_margin(torch.cat([u1, u2]), positive.repeat(2), tau, pairs=pairs)
 
 
 def outcome(case, margin, dtype=torch.float32, device="cpu"):
-    """The margin, and the gradient of a weighted sum of it to each leaf that takes one."""
-    given = leaves(case, dtype, device)
-    *rows, tau = given
+    """Return the margin, and the gradient of its weighted sum for each leaf that requires one."""
+    inputs = leaves(case, dtype, device)
+    *rows, tau = inputs
     d = margin(*rows, tau if tau.ndim else tau.expand(2 * case.n), case.pairs)
     weight = torch.linspace(0.5, 1, len(d), dtype=dtype, device=device)
-    gradients = torch.autograd.grad((d * weight).sum(), [leaf for leaf in given if leaf.requires_grad])
+    gradients = torch.autograd.grad((d * weight).sum(), [leaf for leaf in inputs if leaf.requires_grad])
     return [d.detach(), *gradients]
 
 
-def assert_exact(case, found, device="cpu"):
-    want = outcome(case, dense, torch.float64, device)
+def assert_exact(case, results, device="cpu"):
+    want = outcome(case, dense_margin, torch.float64, device)
     bounds = dict.fromkeys(("d", "u1", "u2", "positive", "tau"), 5e-6 if case.tau >= 0.03 else 5e-5)
     if device == "cuda" and case.batch == "narrow":
-        # Tensor cores round sums towards zero, which shifts all similarities alike. Their shares do not see
-        # it; their small distances to the positive, of which these two are made, do.
+        # Tensor cores round sums towards zero, which shifts all similarities alike. This does not change
+        # their softmax shares, but it does change their small distances to the positive, on which these
+        # two depend.
         bounds |= {"d": 1e-4, "tau": 1e-4}
-    assert len(found) == len(want)
-    for (name, bound), ours, exact in zip(bounds.items(), found, want, strict=False):
-        assert ours.shape == exact.shape
-        error = (ours - exact).norm() / exact.norm()
+    assert len(results) == len(want)
+    for (name, bound), result, exact in zip(bounds.items(), results, want, strict=False):
+        assert result.shape == exact.shape
+        error = (result - exact).norm() / exact.norm()
         assert error < bound, f"{name}: {error:.1e}"
 
 
-def refusal(device="cpu"):
-    given = leaves(Case("both", 8, 4, 0.1), torch.float32, device)
+def check_second_derivative_raises(device="cpu"):
+    inputs = leaves(Case("both", 8, 4, 0.1), torch.float32, device)
     with pytest.raises(RuntimeError, match="first derivative only"):
-        torch.autograd.grad(kernels(*given, "both").sum(), given[0], create_graph=True)
+        torch.autograd.grad(fused_margin(*inputs, "both").sum(), inputs[0], create_graph=True)
     return True
 
 
-def program(path):
-    """What the interpreter finds, for the tests below to judge."""
-    results = {"first": [outcome(case, kernels) for case in CASES]}
+def save_results(path):
+    """Save the results of the interpreter for the tests below."""
+    results = {"first": [outcome(case, fused_margin) for case in CASES]}
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        results["autocast"] = [outcome(case, kernels) for case in TWICE]
-    results["refused"] = refusal()
+        results["autocast"] = [outcome(case, fused_margin) for case in REPEATED]
+    results["refused"] = check_second_derivative_raises()
     torch.save(results, path)
 
 
-def edges(path):
-    """What the interpreter finds at the edges of tiles, and in the last tile of many rows."""
-    torch.save({"edges": [outcome(case, kernels) for case in EDGES], "far": last_tile()}, path)
+def save_edge_results(path):
+    """Save the results of the interpreter at tile edges and in the last tile of many rows."""
+    torch.save({"edges": [outcome(case, fused_margin) for case in EDGES], "far": last_tile()}, path)
 
 
 def last_tile():
-    """If the last tile of 131,072 rows is theirs, and which columns of its own images are its negatives."""
+    """Return whether the last of 131,072 rows fill the last tile, and which of their images are negatives."""
 
     @fused.triton.jit  # type: ignore[attr-defined]
     def kernel(x, first, second, mask, start, rows, images, ROWS: tl.constexpr, D: tl.constexpr):  # type: ignore[name-defined]
@@ -197,13 +199,13 @@ def interpreted_edges(tmp_path_factory):
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", EDGES, ids=str)
-def test_interpreted_kernels_equal_the_definition_at_the_edges_of_tiles(interpreted_edges, case):
+def test_interpreted_kernels_equal_the_definition_at_tile_edges(interpreted_edges, case):
     assert_exact(case, interpreted_edges["edges"][EDGES.index(case)])
 
 
 @pytest.mark.long
-def test_the_last_tile_of_131072_rows_is_theirs(interpreted_edges):
-    """Its rows, and as negatives all but each anchor's own image in both views."""
+def test_last_tile_of_131072_rows_has_correct_rows_and_negatives(interpreted_edges):
+    """The negatives are all rows of the tile except each anchor's own image in both views."""
     equal, mask = interpreted_edges["far"]
     assert equal
     own = torch.eye(fused.BLOCK, dtype=torch.bool)
@@ -215,18 +217,18 @@ def test_interpreted_kernels_equal_the_definition(interpreted, case):
     assert_exact(case, interpreted["first"][CASES.index(case)])
 
 
-def test_a_second_call_gives_the_same_bits_and_autocast_changes_none(interpreted):
-    for case, again in zip(TWICE, interpreted["autocast"], strict=True):
+def test_kernels_are_bitwise_reproducible_under_autocast(interpreted):
+    for case, again in zip(REPEATED, interpreted["autocast"], strict=True):
         for one, two in zip(interpreted["first"][CASES.index(case)], again, strict=True):
             assert torch.equal(one, two), case
 
 
-def test_a_second_derivative_is_an_error(interpreted):
+def test_second_derivative_raises_runtime_error(interpreted):
     assert interpreted["refused"]
 
 
 def test_kernels_compile_for_hopper_and_fit_its_shared_memory(tmp_path, monkeypatch):
-    """The compiler refuses things that the interpreter takes; it needs no device."""
+    """The compiler rejects code that the interpreter accepts; compiling needs no device."""
     triton = pytest.importorskip("triton")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -250,7 +252,7 @@ def test_kernels_compile_for_hopper_and_fit_its_shared_memory(tmp_path, monkeypa
         assert "wgmma" in compiled.asm["ptx"]
 
 
-def test_without_triton_there_are_no_kernels_and_no_error():
+def test_fused_kernels_are_unavailable_without_triton():
     code = """
 import sys
 sys.modules["triton"] = None
@@ -261,7 +263,7 @@ assert not fused.available(torch.zeros(4, 2))
     subprocess.run([sys.executable, "-c", code], env=os.environ | PATHS, check=True)
 
 
-def test_rows_on_the_cpu_are_left_to_the_tiles():
+def test_fused_kernels_are_unavailable_on_cpu():
     assert not fused.available(torch.zeros(4, 2))
 
 
@@ -273,7 +275,7 @@ def test_rows_on_the_cpu_are_left_to_the_tiles():
         ({"shared_memory_per_block_optin": fused.SHARED}, True),
     ],
 )
-def test_the_kernels_need_a_device_that_states_enough_shared_memory(monkeypatch, properties, expected):
+def test_fused_kernels_require_enough_reported_shared_memory(monkeypatch, properties, expected):
     rows = SimpleNamespace(is_cuda=True, dtype=torch.float32, shape=(4, 2), device="cuda")
     monkeypatch.setattr(fused, "triton", object())
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(**properties))
@@ -282,7 +284,7 @@ def test_the_kernels_need_a_device_that_states_enough_shared_memory(monkeypatch,
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-class TestOnTheDevice:
+class TestOnDevice:
     @pytest.fixture(autouse=True)
     def _large_enough(self):
         if not fused.available(torch.zeros(4, 2, device="cuda")):
@@ -292,26 +294,26 @@ class TestOnTheDevice:
     @pytest.mark.parametrize("batch", ["near", "random", "narrow"])
     @pytest.mark.parametrize(("n", "dim"), [(2, 3), (37, 24), (400, 64), (400, 200), (4096, 128)])
     @pytest.mark.parametrize("pairs", ["both", "cross"])
-    def test_equals_the_definition(self, pairs, n, dim, tau, batch):
+    def test_kernels_equal_the_definition_and_are_reproducible(self, pairs, n, dim, tau, batch):
         case = Case(pairs, n, dim, tau, batch)
-        found = outcome(case, kernels, device="cuda")
-        assert_exact(case, found, "cuda")
-        again = outcome(case, kernels, device="cuda")
-        assert all(torch.equal(one, two) for one, two in zip(found, again, strict=True))
+        results = outcome(case, fused_margin, device="cuda")
+        assert_exact(case, results, "cuda")
+        again = outcome(case, fused_margin, device="cuda")
+        assert all(torch.equal(one, two) for one, two in zip(results, again, strict=True))
 
-    def test_a_second_derivative_is_an_error(self):
-        assert refusal("cuda")
+    def test_second_derivative_raises_runtime_error(self):
+        assert check_second_derivative_raises("cuda")
 
     @pytest.mark.parametrize("pairs", ["both", "cross"])
-    def test_memory_grows_with_the_rows_and_not_with_their_pairs(self, pairs):
-        """One matrix of 2N = 131,072 would be 64 GiB."""
-        given = leaves(Case(pairs, 65536, 128, 0.1), torch.float32, "cuda")
+    def test_memory_grows_with_rows_not_with_pairs(self, pairs):
+        """One similarity matrix of 2N = 131,072 rows would take 64 GiB."""
+        inputs = leaves(Case(pairs, 65536, 128, 0.1), torch.float32, "cuda")
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        torch.autograd.grad(kernels(*given, pairs).sum(), given)
+        torch.autograd.grad(fused_margin(*inputs, pairs).sum(), inputs)
         assert torch.cuda.max_memory_allocated() - before < 0.5e9
 
 
 if __name__ == "__main__":
-    (edges if sys.argv[2:] else program)(sys.argv[1])
+    (save_edge_results if sys.argv[2:] else save_results)(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Gradients on 2 and 4 processes against one process with the whole batch, for every objective."""
+"""Tests of the gradients of all objectives on 2 and 4 processes against one process with the whole batch."""
 
 from typing import Any
 from unittest import mock
@@ -50,12 +50,12 @@ def batch():
 
 
 def arguments(objective, rows):
-    """Labels for the objective that takes them: classes of 4 and of 2, and images without a label."""
+    """Return labels for SupCon: classes of 4 and of 2 images, and images without a label."""
     labels = torch.tensor([0, 1, 0, 2, 0, 1, 2, -1, 0, -1, 3, 3])
     return [labels[rows]] if isinstance(objective, o.SupCon) else []
 
 
-OBJECTIVES |= {  # negatives from a queue; those of MACL have a temperature of the whole batch
+OBJECTIVES |= {  # negatives from a queue; the temperature of MACL depends on the whole batch
     "queue": (o.InfoNCE, {"pairs": "queue"}),
     "queue, MACL": (o.MACL, {"pairs": "queue"}),
 }
@@ -68,7 +68,7 @@ def inputs(objective):
 
 def build(name):
     cls, options = OBJECTIVES[name]
-    if cls in (o.InfoNCE, o.DCL):  # with a parameter of its own, too
+    if cls in (o.InfoNCE, o.DCL):  # these also have a parameter of their own
         options = {"temperature": o.Learnable(0.2), **options}
     return cls(**options)
 
@@ -82,49 +82,49 @@ def one_process(name):
 
 def process(rank, world):
     start = sum(SHARES[world][:rank])
-    mine = slice(start, start + SHARES[world][rank])
+    rows = slice(start, start + SHARES[world][rank])
     for name in OBJECTIVES:
-        x1, x2 = (x[mine] for x in batch())
+        x1, x2 = (x[rows] for x in batch())
         net, objective = DistributedDataParallel(network()), build(name)
-        loss = objective(*net(torch.cat([x1, x2])).chunk(2), *arguments(objective, mine), **inputs(objective))
+        loss = objective(*net(torch.cat([x1, x2])).chunk(2), *arguments(objective, rows), **inputs(objective))
         loss.backward()
         expected_loss, expected = one_process_alone(name)
         torch.testing.assert_close(loss.detach(), expected_loss, rtol=1e-5, atol=1e-6, msg=name)
-        got = torch.cat([p.grad.flatten() for p in net.parameters()])
-        want = torch.cat([g.flatten() for g in expected])
-        error = float((got - want).norm() / want.norm().clamp_min(1e-12))
+        gradient = torch.cat([p.grad.flatten() for p in net.parameters()])
+        expected_gradient = torch.cat([g.flatten() for g in expected])
+        error = float((gradient - expected_gradient).norm() / expected_gradient.norm().clamp_min(1e-12))
         assert error < 1e-5, f"{name}: relative gradient error {error}"
         objective.gather = False
-        alone = (
-            objective(*(network()(x) for x in (x1, x2)), *arguments(objective, mine), **inputs(objective))
+        local_loss = (
+            objective(*(network()(x) for x in (x1, x2)), *arguments(objective, rows), **inputs(objective))
             if len(x1) > 1
             else 0
         )
         with mock.patch("torch.distributed.is_initialized", return_value=False):
-            assert len(x1) == 1 or alone == build(name)(
-                *(network()(x) for x in (x1, x2)), *arguments(objective, mine), **inputs(objective)
+            assert len(x1) == 1 or local_loss == build(name)(
+                *(network()(x) for x in (x1, x2)), *arguments(objective, rows), **inputs(objective)
             )
-        everywhere = [torch.zeros_like(loss) for _ in range(world)]
-        dist.all_gather(everywhere, loss.detach())
-        assert all(torch.equal(other, loss.detach()) for other in everywhere), name
+        losses = [torch.zeros_like(loss) for _ in range(world)]
+        dist.all_gather(losses, loss.detach())
+        assert all(torch.equal(other, loss.detach()) for other in losses), name
     check_equal_shares(rank, world)
 
 
 def check_equal_shares(rank, world):
-    """Equal shares need one exchange, the rows, and no number that the host waits for."""
+    """Check that equal shares need one exchange, of the rows, and make the host wait for no number."""
     expected = batch()[0]
-    mine = expected.tensor_split(world)[rank]
+    share = expected.tensor_split(world)[rank]
     with mock.patch("torch.distributed.all_gather", wraps=dist.all_gather) as exchange:
-        with equal_shares(), NoNumbersRead():
-            assert torch.equal(gather(mine), expected)
+        with equal_shares(), ForbidScalarReads():
+            assert torch.equal(gather(share), expected)
         assert exchange.call_count == 1
         with equal_shares(False):
-            assert torch.equal(gather(mine), expected)
+            assert torch.equal(gather(share), expected)
         assert exchange.call_count == 3
 
 
-class NoNumbersRead(TorchDispatchMode):
-    """Refuses to read a number from a tensor, for which the host would wait."""
+class ForbidScalarReads(TorchDispatchMode):
+    """Forbid reading a number from a tensor, because the host would have to wait for it."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         assert func is not torch.ops.aten._local_scalar_dense.default
@@ -132,7 +132,7 @@ class NoNumbersRead(TorchDispatchMode):
 
 
 def one_process_alone(name):
-    """The reference, computed without the process group that is up."""
+    """Compute the reference without using the initialized process group."""
     with mock.patch("torch.distributed.is_initialized", return_value=False):
         return one_process(name)
 
@@ -140,5 +140,5 @@ def one_process_alone(name):
 @pytest.mark.parametrize(
     "world", [pytest.param(world, marks=[pytest.mark.long] if world > 2 else []) for world in SHARES]
 )
-def test_averaged_gradients_are_those_of_one_process(world, tmp_path):
+def test_averaged_gradients_equal_single_process_gradients(world, tmp_path):
     assert_ranks_succeed(process, world, tmp_path)

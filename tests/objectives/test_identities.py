@@ -1,4 +1,4 @@
-"""The identities that tie the family together, in float64, and the peers' losses on the same pair set."""
+"""Tests of identities between the objectives in float64, and of agreement with other libraries."""
 
 import pytest
 import torch
@@ -20,20 +20,20 @@ def gradient(objective, z1, z2):
     return torch.cat(torch.autograd.grad(objective(z1, z2), (z1, z2)))
 
 
-def relative(a, b):
+def relative_error(a, b):
     return float((a - b).norm() / b.norm())
 
 
 @pytest.mark.parametrize("pairs", ["both", "cross"])
-def test_at_a_fixed_temperature_macl_flatnce_and_dcl_have_one_gradient(pairs):
+def test_macl_and_flatnce_gradients_equal_dcl_at_fixed_temperature(pairs):
     z1, z2 = views()
     dcl = gradient(o.DCL(pairs=pairs), z1, z2)
-    assert relative(gradient(o.MACL(alpha=1.0, pairs=pairs), z1, z2), dcl) < 1e-12
-    assert relative(gradient(o.MACLb(beta=0.0, pairs=pairs), z1, z2), dcl) < 1e-12
-    assert relative(gradient(o.FlatNCE(pairs=pairs), z1, z2), dcl) < 1e-12
+    assert relative_error(gradient(o.MACL(alpha=1.0, pairs=pairs), z1, z2), dcl) < 1e-12
+    assert relative_error(gradient(o.MACLb(beta=0.0, pairs=pairs), z1, z2), dcl) < 1e-12
+    assert relative_error(gradient(o.FlatNCE(pairs=pairs), z1, z2), dcl) < 1e-12
 
 
-def test_softplus_of_dcl_is_infonce_and_sigmoid_of_dcl_is_w():
+def test_infonce_is_softplus_of_dcl_and_weight_is_its_sigmoid():
     z1, z2 = views()
     d = o.logit_margin(z1, z2, 0.1)
     info = torch.nn.functional.softplus(d)
@@ -44,24 +44,29 @@ def test_softplus_of_dcl_is_infonce_and_sigmoid_of_dcl_is_w():
     torch.testing.assert_close(objective.statistics()["weight_mean"], torch.sigmoid(d).mean())
 
 
-def test_dual_temperature_runs_from_infonce_to_a_share_of_dcl():
+def test_dual_temperature_has_infonce_and_scaled_dcl_as_limits():
     z1, z2 = views()
-    same = o.DualTemperature(temperature=0.2, outer_temperature=0.2)
-    torch.testing.assert_close(same(z1, z2), o.InfoNCE(temperature=0.2)(z1, z2))
-    assert relative(gradient(same, z1, z2), gradient(o.InfoNCE(temperature=0.2), z1, z2)) < 1e-12
+    equal_temperatures = o.DualTemperature(temperature=0.2, outer_temperature=0.2)
+    torch.testing.assert_close(equal_temperatures(z1, z2), o.InfoNCE(temperature=0.2)(z1, z2))
+    assert (
+        relative_error(gradient(equal_temperatures, z1, z2), gradient(o.InfoNCE(temperature=0.2), z1, z2))
+        < 1e-12
+    )
     negatives = 2 * len(z1) - 2
     limit = gradient(o.DualTemperature(temperature=0.2, outer_temperature=1e7), z1, z2)
-    assert relative(limit, negatives / (negatives + 1) * gradient(o.DCL(temperature=0.2), z1, z2)) < 1e-6
+    assert (
+        relative_error(limit, negatives / (negatives + 1) * gradient(o.DCL(temperature=0.2), z1, z2)) < 1e-6
+    )
 
 
-def test_icml_form_with_zero_threshold_is_macl_b():
+def test_macl_icml_with_zero_threshold_equals_macl_b():
     z1, z2 = views()
-    assert relative(gradient(o.MACLICML(beta=0.4), z1, z2), gradient(o.MACLb(beta=0.4), z1, z2)) < 1e-14
+    assert relative_error(gradient(o.MACLICML(beta=0.4), z1, z2), gradient(o.MACLb(beta=0.4), z1, z2)) < 1e-14
 
 
 def test_dclw_tends_to_dcl():
     z1, z2 = views()
-    assert relative(gradient(o.DCLW(sigma=1e8), z1, z2), gradient(o.DCL(), z1, z2)) < 1e-6
+    assert relative_error(gradient(o.DCLW(sigma=1e8), z1, z2), gradient(o.DCL(), z1, z2)) < 1e-6
 
 
 def test_macl_value_is_at_least_one_and_tends_to_one():
@@ -73,43 +78,44 @@ def test_macl_value_is_at_least_one_and_tends_to_one():
 
 
 @pytest.mark.parametrize("temperature", [0.5, 0.2, 0.1])
-def test_lightly_agrees_on_its_pair_set(temperature):
+def test_infonce_and_dcl_match_lightly(temperature):
     z1, z2 = views(n=24, dim=16)
-    for ours, theirs in [
+    for objective, reference in [
         (o.InfoNCE(temperature=temperature), NTXentLoss(temperature=temperature)),
         (o.DCL(temperature=temperature), DCLLoss(temperature=temperature)),
     ]:
-        torch.testing.assert_close(ours(z1, z2), theirs(z1, z2), rtol=1e-6, atol=1e-6)
-        assert relative(gradient(ours, z1, z2), gradient(theirs, z1, z2)) < 1e-6
+        torch.testing.assert_close(objective(z1, z2), reference(z1, z2), rtol=1e-6, atol=1e-6)
+        assert relative_error(gradient(objective, z1, z2), gradient(reference, z1, z2)) < 1e-6
 
 
 @pytest.mark.parametrize("temperature", [0.5, 0.1])
-def test_pytorch_metric_learning_agrees_on_infonce(temperature):
+def test_infonce_matches_pytorch_metric_learning(temperature):
     losses = pytest.importorskip("pytorch_metric_learning.losses")
     z1, z2 = views(n=12, dim=16)
-    theirs = losses.NTXentLoss(temperature=temperature)
+    reference = losses.NTXentLoss(temperature=temperature)
 
-    def labelled(a, b):
-        return theirs(torch.cat([a, b]), torch.arange(12).repeat(2))
+    def reference_of_views(a, b):
+        return reference(torch.cat([a, b]), torch.arange(12).repeat(2))
 
-    ours = o.InfoNCE(temperature=temperature)
-    torch.testing.assert_close(ours(z1, z2), labelled(z1, z2), rtol=1e-6, atol=1e-6)
-    assert relative(gradient(ours, z1, z2), gradient(labelled, z1, z2)) < 1e-6
+    objective = o.InfoNCE(temperature=temperature)
+    torch.testing.assert_close(objective(z1, z2), reference_of_views(z1, z2), rtol=1e-6, atol=1e-6)
+    assert relative_error(gradient(objective, z1, z2), gradient(reference_of_views, z1, z2)) < 1e-6
 
 
-def test_lightly_agrees_on_macl_in_its_icml_form():
+def test_macl_icml_matches_lightly():
     z1, z2 = views(n=24, dim=16)
-    ours = o.MACLICML(temperature=0.2, beta=0.5, threshold=0.1)
-    theirs = MACLLoss(temperature=0.2, alpha=0.5, A_0=0.1)
-    torch.testing.assert_close(ours(z1, z2), theirs(z1, z2), rtol=1e-5, atol=1e-5)
-    assert relative(gradient(ours, z1, z2), gradient(theirs, z1, z2)) < 1e-4
+    objective = o.MACLICML(temperature=0.2, beta=0.5, threshold=0.1)
+    reference = MACLLoss(temperature=0.2, alpha=0.5, A_0=0.1)
+    torch.testing.assert_close(objective(z1, z2), reference(z1, z2), rtol=1e-5, atol=1e-5)
+    assert relative_error(gradient(objective, z1, z2), gradient(reference, z1, z2)) < 1e-4
 
 
-def test_lightly_agrees_on_dclw_whose_weight_it_takes_from_unnormalised_input():
+def test_dclw_matches_lightly_on_normalized_embeddings():
+    # lightly computes the weight from unnormalised embeddings
     z1, z2 = (torch.nn.functional.normalize(z.detach()).requires_grad_() for z in views(n=24, dim=16))
-    ours, theirs = o.DCLW(temperature=0.2), DCLWLoss(temperature=0.2)
-    torch.testing.assert_close(ours(z1, z2), theirs(z1, z2), rtol=1e-6, atol=1e-6)
-    assert relative(gradient(ours, z1, z2), gradient(theirs, z1, z2)) < 1e-6
+    objective, reference = o.DCLW(temperature=0.2), DCLWLoss(temperature=0.2)
+    torch.testing.assert_close(objective(z1, z2), reference(z1, z2), rtol=1e-6, atol=1e-6)
+    assert relative_error(gradient(objective, z1, z2), gradient(reference, z1, z2)) < 1e-6
 
 
 ALL = [o.InfoNCE, o.DCL, o.DCLW, o.DCLPlus, o.DualTemperature, o.MACL, o.MACLb, o.MACLc, o.AdaptiveInfoNCE]
@@ -124,7 +130,7 @@ ALL = [o.InfoNCE, o.DCL, o.DCLW, o.DCLPlus, o.DualTemperature, o.MACL, o.MACLb, 
     pairs=st.sampled_from(["both", "cross"]),
     seed=st.integers(0, 99),
 )
-def test_value_ignores_order_scale_rotation_and_which_view_comes_first(n, dim, scale, which, pairs, seed):
+def test_value_is_invariant_to_order_scale_rotation_and_view_swap(n, dim, scale, which, pairs, seed):
     objective = which(pairs=pairs)
     z1, z2 = (z.detach() for z in views(n=n, dim=dim, seed=seed))
     value = objective(z1, z2)

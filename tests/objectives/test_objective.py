@@ -1,4 +1,4 @@
-"""The contract of objectives: what every one of them, and one from outside, can be asked."""
+"""Tests of the interface that all objectives share, including modules of other libraries."""
 
 import inspect
 
@@ -16,7 +16,7 @@ CLASSES = [
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.__name__)
-def test_every_objective_has_the_whole_contract(cls):
+def test_every_objective_implements_the_interface(cls):
     if cls in (o.TwoViews, o.HardestTriplet):
         return
     objective = cls()
@@ -30,7 +30,7 @@ def test_every_objective_has_the_whole_contract(cls):
 
 
 class Attraction(nn.Module):
-    """A loss of another library."""
+    """A loss from another library."""
 
     def __init__(self):
         super().__init__()
@@ -40,13 +40,13 @@ class Attraction(nn.Module):
         return self.scale * (z1 - z2).square().sum(dim=1).mean()
 
 
-def test_a_plain_module_is_an_objective_without_statistics():
+def test_plain_module_becomes_objective_without_statistics():
     module = Attraction()
     objective = o.as_objective(module)
     assert o.as_objective(objective) is objective
     assert objective(torch.zeros(3, 2), torch.ones(3, 2)) == 4
     assert objective.required_inputs == ()
     assert objective.statistics() == {}
-    assert not list(objective.parameters())  # they stay the module's
+    assert not list(objective.parameters())  # they belong to the module
     objective.double()
     assert module.scale.dtype == torch.float64

@@ -1,4 +1,4 @@
-"""Every objective against a double loop over anchors and keys in float64: values and gradients."""
+"""Tests of contrastive values and gradients against a double loop over anchors and keys in float64."""
 
 import math
 
@@ -16,7 +16,7 @@ def cosine(a, b):
 
 
 def loop_margins(z1, z2, taus, pairs):
-    """d_i written out: for each anchor, the sum over its negatives."""
+    """Compute every margin d_i from the sum over the negatives of its anchor."""
     views, margins, positives = (z1, z2), [], []
     for v in (0, 1):
         for i in range(len(z1)):
@@ -132,15 +132,15 @@ def assert_matches(objective, taus_of, loss_of, pairs):
         return loop_margins(z1, z2, [tau] * N, pairs)[0]
 
     expected = loss_of(d, s, torch.tensor(taus * 2, dtype=z1.dtype), margins_at).mean()
-    wanted = torch.autograd.grad(expected, (z1, z2))
+    expected_gradients = torch.autograd.grad(expected, (z1, z2))
     torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
-    for got, want in zip(gradients, wanted, strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("pairs", ["both", "cross"])
 @pytest.mark.parametrize("name", PRESETS)
-def test_preset_equals_the_loop(name, pairs):
+def test_preset_matches_loop_reference(name, pairs):
     make, taus_of, loss_of = PRESETS[name]
     assert_matches(make(pairs), taus_of, loss_of, pairs)
 
@@ -148,12 +148,12 @@ def test_preset_equals_the_loop(name, pairs):
 @pytest.mark.parametrize("pairs", ["both", "cross"])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("weight", WEIGHTS)
-def test_any_weight_takes_any_rule(weight, rule, pairs):
+def test_any_weight_with_any_temperature_rule_matches_loop_reference(weight, rule, pairs):
     make_weight, loss_of = WEIGHTS[weight]
-    make, taus_of = RULES[rule]
-    built = o.Contrastive(temperature=make(), weight=make_weight(), pairs=pairs)
-    built.set_epoch(3)
-    assert_matches(built, taus_of, loss_of, pairs)
+    make_rule, taus_of = RULES[rule]
+    objective = o.Contrastive(temperature=make_rule(), weight=make_weight(), pairs=pairs)
+    objective.set_epoch(3)
+    assert_matches(objective, taus_of, loss_of, pairs)
 
 
 def test_every_weight_and_rule_is_tested():

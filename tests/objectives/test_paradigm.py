@@ -1,4 +1,4 @@
-"""Gate, weight and ratio against the losses whose gradient they make up, and the modified losses' loops."""
+"""Tests of ``UnifiedGradient`` against the losses that its parts reproduce, and of the modified losses."""
 
 import math
 from functools import partial
@@ -27,7 +27,7 @@ def gradients(loss, z1, z2):
     return torch.cat(torch.autograd.grad(loss, (z1, z2)))
 
 
-def relative(got, want):
+def relative_error(got, want):
     return float((got - want).norm() / want.norm())
 
 
@@ -71,18 +71,18 @@ ROWS = {
 @pytest.mark.parametrize("aligned", [0.4, 0.6])
 @pytest.mark.parametrize("pairs", ["both", "cross"])
 @pytest.mark.parametrize("name", ROWS)
-def test_parts_make_up_the_gradient_of_the_loss(name, pairs, aligned):
+def test_gate_weight_and_ratio_reproduce_gradient_of_loss(name, pairs, aligned):
     loss, (gate, weight, ratio) = ROWS[name]
     z1, z2 = batch(aligned)
     parts = o.UnifiedGradient(gate=gate(), weight=weight(), ratio=ratio(), pairs=pairs)
     want = gradients(loss(pairs=pairs)(z1, z2), z1, z2)
-    assert relative(gradients(parts(z1, z2), z1, z2), want) < 1e-10
+    assert relative_error(gradients(parts(z1, z2), z1, z2), want) < 1e-10
     share = parts.statistics()["active_share"]
     assert 0.2 < share <= 1 if name in ("InfoNCE", "ArcCon", "DCL") else 0.2 < share < 1
 
 
-def simulated(z1, z2, pairs, detach, gate, average, ratio):
-    """The simulated gradient written out: softmax weights without 1/τ, gate on the cosine gap."""
+def simulated_loss(z1, z2, pairs, detach, gate, average, ratio):
+    """Compute the simulated gradient explicitly: softmax weights without 1/τ, gate on the cosine gap."""
     e, terms, opened = units(z1, z2), [], 0
     for v in (0, 1):
         for i in range(N):
@@ -105,18 +105,18 @@ def simulated(z1, z2, pairs, detach, gate, average, ratio):
 @pytest.mark.parametrize("average", ["all", "open"])
 @pytest.mark.parametrize("detach", ["nothing", "negatives", "keys"])
 @pytest.mark.parametrize("pairs", ["both", "cross", "within"])
-def test_simulated_gradient_equals_the_loop(pairs, detach, average):
+def test_simulated_gradient_matches_loop_reference(pairs, detach, average):
     z1, z2 = batch(0.6)
-    ours = o.UnifiedGradient(
+    objective = o.UnifiedGradient(
         gate=o.HingeGate(margin=0.5), ratio=1.3, pairs=pairs, detach=detach, average=average, scale=0.05
     )
-    loss, want = ours(z1, z2), simulated(z1, z2, pairs, detach, 0.5, average, 1.3)
+    loss, want = objective(z1, z2), simulated_loss(z1, z2, pairs, detach, 0.5, average, 1.3)
     torch.testing.assert_close(loss, want, rtol=1e-11, atol=1e-12)
-    assert relative(gradients(loss, z1, z2), gradients(want, z1, z2)) < 1e-10
-    assert 0 < ours.statistics()["active_share"] < 1
+    assert relative_error(gradients(loss, z1, z2), gradients(want, z1, z2)) < 1e-10
+    assert 0 < objective.statistics()["active_share"] < 1
 
 
-def test_the_power_weight_is_the_loop():
+def test_power_weight_matches_loop_reference():
     z1, z2 = batch()
     u = torch.cat(units(z1, z2)).detach()
     objective = o.UnifiedGradient(
@@ -131,8 +131,8 @@ def test_the_power_weight_is_the_loop():
         torch.testing.assert_close(got[i].detach(), want - (want @ u[i]) * u[i], rtol=1e-9, atol=1e-12)
 
 
-def released(z1, z2, *, margin, tau, ratio):
-    """The simulated gradient as the paper's code forms it, the mean of the matrix rows with an open gate."""
+def released_loss(z1, z2, *, margin, tau, ratio):
+    """Compute the simulated gradient as the paper's code does: the mean of matrix rows with an open gate."""
     x, y = units(z1, z2)
     own = torch.eye(len(x), dtype=torch.bool)
     aligned = (x * y).sum(dim=1)
@@ -147,22 +147,22 @@ def released(z1, z2, *, margin, tau, ratio):
     return total
 
 
-def test_open_per_view_is_the_released_code_up_to_the_stated_scale():
+def test_open_per_view_average_matches_released_code_up_to_scale():
     z1, z2 = batch(0.6, seed=4)
     z2 = (z2 + 0.3 * z2.roll(1, 1)).detach().requires_grad_()
     options = {"gate": o.HingeGate(margin=0.25), "ratio": 1.3, "pairs": "cross", "detach": "negatives"}
-    ours = o.UnifiedGradient(**options, average="open_per_view", scale=0.1 / N)
-    want = released(z1, z2, margin=0.25, tau=0.05, ratio=1.3)
-    loss = ours(z1, z2)
+    objective = o.UnifiedGradient(**options, average="open_per_view", scale=0.1 / N)
+    want = released_loss(z1, z2, margin=0.25, tau=0.05, ratio=1.3)
+    loss = objective(z1, z2)
     torch.testing.assert_close(loss, want, rtol=1e-11, atol=1e-12)
-    assert relative(gradients(loss, z1, z2), gradients(want, z1, z2)) < 1e-10
+    assert relative_error(gradients(loss, z1, z2), gradients(want, z1, z2)) < 1e-10
     pooled = o.UnifiedGradient(**options, average="open", scale=0.1 / N)(z1, z2)
     assert abs(pooled - want) > 1e-3 * abs(want)  # the views have different numbers of open rows
 
 
 @pytest.mark.parametrize("average", ["all", "open", "open_per_view"])
 @pytest.mark.parametrize("gate", [None, o.WithinViewGate()], ids=["hinge", "within view"])
-def test_with_every_gate_shut_loss_and_gradient_are_zero(gate, average):
+def test_loss_and_gradient_are_zero_if_all_gates_are_closed(gate, average):
     z = torch.eye(6, dtype=torch.float64).requires_grad_()
     objective = o.UnifiedGradient(gate=gate, average=average)
     loss = objective(z, z)
@@ -171,8 +171,8 @@ def test_with_every_gate_shut_loss_and_gradient_are_zero(gate, average):
     assert objective.statistics()["active_share"] == 0
 
 
-def modified(z1, z2, kind, *, mode, margin, ratio, tau=None):
-    """The modified losses as their code has them, gates included."""
+def modified_loss(z1, z2, kind, *, mode, margin, ratio, tau=None):
+    """Compute the modified losses as their released code does, including the gates."""
     plain = [x.detach() for x in units(z1, z2)]
     e = units(z1, z2)
     off = ~torch.eye(N, dtype=torch.bool)
@@ -223,37 +223,37 @@ MODIFIED = {
 
 @pytest.mark.parametrize("mode", ["cross_view", "within_view"])
 @pytest.mark.parametrize("kind", MODIFIED)
-def test_modified_losses_have_the_gradient_of_the_loop(kind, mode):
+def test_modified_loss_gradients_match_loop_reference(kind, mode):
     make, options = MODIFIED[kind]
     z1, z2 = batch(0.7, seed=3)
-    ours = make(gate_mode=mode)
-    want = modified(z1, z2, kind, mode=mode, margin=0.3, **options)
-    assert relative(gradients(ours(z1, z2), z1, z2), gradients(want, z1, z2)) < 1e-10
-    assert 0 < ours.statistics()["active_share"] < 1
+    objective = make(gate_mode=mode)
+    want = modified_loss(z1, z2, kind, mode=mode, margin=0.3, **options)
+    assert relative_error(gradients(objective(z1, z2), z1, z2), gradients(want, z1, z2)) < 1e-10
+    assert 0 < objective.statistics()["active_share"] < 1
 
 
 @pytest.mark.parametrize("kind", MODIFIED)
-def test_a_wide_margin_opens_every_gate_in_both_modes(kind):
+def test_wide_margin_opens_every_gate_in_both_modes(kind):
     make, options = MODIFIED[kind]
     z1, z2 = batch(0.7, seed=3)
     for mode in ("cross_view", "within_view"):
         got = gradients(make(gate_mode=mode, margin=2.1)(z1, z2), z1, z2)
-        want = modified(z1, z2, kind, mode="within_view", margin=2.1, **options)
-        assert relative(got, gradients(want, z1, z2)) < 1e-10
+        want = modified_loss(z1, z2, kind, mode="within_view", margin=2.1, **options)
+        assert relative_error(got, gradients(want, z1, z2)) < 1e-10
 
 
-def test_a_gate_within_the_view_holds_a_lone_embedding_still_and_one_across_views_does_not():
+def test_only_within_view_gate_stops_gradient_of_lone_embeddings():
     z1, z2 = batch(0.7, seed=3)
     e = units(z1.detach(), z2.detach())[0]
     lone = (e @ e.T - 2 * torch.eye(N, dtype=e.dtype)).amax(1) <= 0.7
-    still = torch.autograd.grad(o.ModifiedVICReg(gate_mode="within_view")(z1, z2), z1)[0]
-    assert torch.equal(~still.any(dim=1), lone)
-    moving = torch.autograd.grad(o.ModifiedVICReg()(z1, z2), z1)[0]
-    assert moving.any(dim=1).sum() > still.any(dim=1).sum()
+    within_view_gradient = torch.autograd.grad(o.ModifiedVICReg(gate_mode="within_view")(z1, z2), z1)[0]
+    assert torch.equal(~within_view_gradient.any(dim=1), lone)
+    cross_view_gradient = torch.autograd.grad(o.ModifiedVICReg()(z1, z2), z1)[0]
+    assert cross_view_gradient.any(dim=1).sum() > within_view_gradient.any(dim=1).sum()
 
 
-def test_ratio_in_effect_is_twice_r():
-    """Where negatives are detached, e_i gets Σ_j W_ij e'_j − 2r Σ_j W_ij e'_i."""
+def test_effective_ratio_is_twice_r():
+    """With detached negatives, the gradient of e_i is Σ_j W_ij e'_j − 2r Σ_j W_ij e'_i."""
     z1, z2 = (z.detach() for z in batch())
     e, p = units(z1, z2)
     a, b = e.clone().requires_grad_(), p.clone().requires_grad_()
@@ -286,6 +286,6 @@ def test_ratio_in_effect_is_twice_r():
         (lambda: o.ModifiedMHE(gate_mode="both"), "gate_mode must be .* got 'both'"),
     ],
 )
-def test_parts_that_cannot_work_are_refused_by_name(make, words):
+def test_invalid_parts_raise_value_error(make, words):
     with pytest.raises(ValueError, match=words):
         make()

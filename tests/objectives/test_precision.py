@@ -1,4 +1,4 @@
-"""What must hold in float32 and under autocast, and what must be refused."""
+"""Tests of objectives in float32, under autocast, on degenerate inputs and with invalid arguments."""
 
 import math
 
@@ -25,7 +25,7 @@ ALL = [
 
 
 def separated(n=128, dim=64, noise=0.03, seed=0):
-    """Well separated positives: where 1 − softmax underflows."""
+    """Return well separated positives, for which 1 − softmax underflows."""
     g = torch.Generator().manual_seed(seed)
     z1 = torch.randn(n, dim, generator=g, dtype=torch.float64)
     return z1, z1 + noise * torch.randn(n, dim, generator=g, dtype=torch.float64)
@@ -47,7 +47,7 @@ def gradients(objective, z1, z2, autocast=None):
 )
 @pytest.mark.parametrize("which", ALL)
 def test_float32_gradient_equals_float64(which, tau, bound, n, pairs, noise):
-    """A gradient that float32 cannot hold, such as InfoNCE's below d = −70, must come out as small."""
+    """A gradient too small for float32, such as InfoNCE's below d = −70, must be negligible there, too."""
     objective = which(temperature=tau, pairs=pairs)
     z1, z2 = (z.float() for z in separated(n=n, noise=noise))
     exact = gradients(objective, z1.double(), z2.double())
@@ -61,7 +61,7 @@ def test_float32_gradient_equals_float64(which, tau, bound, n, pairs, noise):
 
 @pytest.mark.parametrize("which", ALL)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_does_not_lower_the_precision_inside(which, dtype):
+def test_autocast_does_not_reduce_internal_precision(which, dtype):
     objective = which(temperature=0.05)
     z1, z2 = (z.float() for z in separated(n=16))
     outside = gradients(objective, z1, z2)
@@ -79,21 +79,21 @@ EVERY = [
 
 
 def gradients_in_autocast(which, n, *, enabled):
-    """Gradients of all leaves where forward and backward both run inside ``torch.autocast``."""
+    """Return the gradients of all leaves if forward and backward both run inside ``torch.autocast``."""
     z1, z2 = (z.float().requires_grad_() for z in separated(n, dim=16, noise=0.7))
-    known = {"labels": torch.arange(n) % 4, "indices": torch.arange(n)}
-    known["features"] = known["shallow"] = tuple(z.float().requires_grad_() for z in separated(n, seed=1))
+    inputs = {"labels": torch.arange(n) % 4, "indices": torch.arange(n)}
+    inputs["features"] = inputs["shallow"] = tuple(z.float().requires_grad_() for z in separated(n, seed=1))
     objective = which()
     if hasattr(objective, "prepare"):
         objective.prepare(images=200, embeddings=16, features=64, shallow=64)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-        loss = objective(z1, z2, **{name: known[name] for name in objective.required_inputs})
+        loss = objective(z1, z2, **{name: inputs[name] for name in objective.required_inputs})
         loss.backward()
-    leaves = (z1, z2, *known["features"], *objective.parameters())
+    leaves = (z1, z2, *inputs["features"], *objective.parameters())
     return torch.cat([leaf.grad.flatten() for leaf in leaves if leaf.grad is not None])
 
 
-@pytest.mark.parametrize("n", [16, 96])  # one matrix of similarities, and tiles
+@pytest.mark.parametrize("n", [16, 96])  # one similarity matrix, and tiles
 @pytest.mark.parametrize("which", EVERY, ids=lambda cls: cls.__name__)
 def test_backward_inside_autocast_equals_float32(which, n):
     exact = gradients_in_autocast(which, n, enabled=False)
@@ -150,7 +150,7 @@ Z = torch.randn(4, 3)
     ],
 )
 @pytest.mark.parametrize("which", [o.InfoNCE, o.MACL])
-def test_bad_embeddings_are_refused_by_name_and_shape(which, z1, z2, words):
+def test_invalid_embeddings_raise_value_error_with_name_and_shape(which, z1, z2, words):
     with pytest.raises(ValueError, match=words):
         which()(z1, z2)
 
@@ -180,14 +180,14 @@ def test_bad_embeddings_are_refused_by_name_and_shape(which, z1, z2, words):
         (lambda: o.logit_margin(Z, Z, 0.1, pairs="all"), "pairs"),
     ],
 )
-def test_parameters_that_cannot_work_are_refused_by_name(make, words):
+def test_invalid_parameters_raise_value_error(make, words):
     with pytest.raises(ValueError, match=words):
         make()
 
 
 @pytest.mark.parametrize("n", [16, 256])
 @pytest.mark.parametrize("preset", PRESETS)
-def test_what_is_not_finite_shows_in_the_loss(preset, n):
+def test_non_finite_embeddings_give_non_finite_loss(preset, n):
     for value in (math.nan, math.inf):
         z = torch.randn(2 * n, 8, generator=torch.Generator().manual_seed(0))
         z[3, 2] = value

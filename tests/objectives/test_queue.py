@@ -1,4 +1,4 @@
-"""Anchors with a queue of negatives: values and gradients by loops, and what the contract says of them."""
+"""Tests of objectives with a queue of negatives: values, gradients and invalid combinations."""
 
 import pytest
 import torch
@@ -25,14 +25,14 @@ def embeddings(n=5, k=11, dim=6, dtype=torch.float64):
 
 
 def direct_margin(z1, z2, negatives, tau):
-    """Logit margins from one matrix, by autograd."""
+    """Compute the logit margins from one matrix, differentiable by autograd."""
     u1, u2, keys = (F.normalize(z, dim=1) for z in (z1, z2.detach(), negatives.detach()))
     return torch.logsumexp(u1 @ keys.T / tau, dim=1) - (u1 * u2).sum(dim=1) / tau
 
 
 @pytest.mark.parametrize("tau", [0.01, 0.1, 1.0])
 @pytest.mark.usefixtures("tile")
-def test_infonce_is_mocos_cross_entropy(tau):
+def test_queue_infonce_equals_moco_cross_entropy(tau):
     z1, z2, negatives = embeddings()
     loss = o.InfoNCE(temperature=tau, pairs="queue")(z1, z2, negatives=negatives)
     u1, u2, keys = (F.normalize(z.detach(), dim=1) for z in (z1, z2, negatives))
@@ -40,16 +40,16 @@ def test_infonce_is_mocos_cross_entropy(tau):
     logits = torch.cat([(u1 * u2).sum(dim=1, keepdim=True), u1 @ keys.T], dim=1) / tau
     expected = F.cross_entropy(logits, torch.zeros(len(u1), dtype=torch.long))
     torch.testing.assert_close(loss, expected)
-    (found,) = torch.autograd.grad(loss, z1, retain_graph=True)
-    by_autograd = F.cross_entropy(
+    (gradient,) = torch.autograd.grad(loss, z1, retain_graph=True)
+    reference = F.cross_entropy(
         torch.cat([(F.normalize(z1, dim=1) * u2).sum(1, keepdim=True), F.normalize(z1, dim=1) @ keys.T], 1)
         / tau,
         torch.zeros(len(u1), dtype=torch.long),
     )
-    torch.testing.assert_close(found, torch.autograd.grad(by_autograd, z1)[0])
+    torch.testing.assert_close(gradient, torch.autograd.grad(reference, z1)[0])
 
 
-def test_only_the_anchors_get_a_gradient():
+def test_only_anchors_receive_a_gradient():
     z1, z2, negatives = embeddings()
     o.MACLc(pairs="queue")(z1, z2, negatives=negatives).backward()
     assert z1.grad.abs().sum() > 0
@@ -58,7 +58,7 @@ def test_only_the_anchors_get_a_gradient():
 
 
 @pytest.mark.usefixtures("tile")
-def test_the_margin_passes_gradcheck():
+def test_queue_margin_passes_gradcheck():
     z1, z2, negatives = embeddings(n=3, k=7)
     u, keys = F.normalize(z1.detach(), dim=1).requires_grad_(), F.normalize(negatives.detach(), dim=1)
     shift = (u.detach() * F.normalize(z2.detach(), dim=1)).sum(dim=1).requires_grad_()
@@ -69,50 +69,50 @@ def test_the_margin_passes_gradcheck():
 
 
 @pytest.mark.parametrize("cls", QUEUED, ids=lambda c: c.__name__)
-def test_margins_are_those_of_cross_where_the_queue_holds_the_same_negatives(cls):
-    """Of two images, the negative of one anchor is the second view of the other image."""
+def test_queue_margins_equal_cross_margins_for_same_negatives(cls):
+    """With two images, the negative of each anchor is the second view of the other image."""
     z1, z2, _ = embeddings(n=2)
     cross, with_queue = (cls(pairs=pairs, temperature=0.3) for pairs in ("cross", "queue"))
     cross(z1, z2)
     _, tau, d = cross._stats
     for i in range(2):
-        twice = [i, i]
-        assert with_queue(z1[twice], z2[twice], negatives=z2[1 - i : 2 - i]).isfinite()
-        _, own_tau, own_d = with_queue._stats
-        if torch.equal(own_tau, tau):  # not where it follows the alignment of the batch
-            torch.testing.assert_close(own_d, d[twice])
+        repeated = [i, i]
+        assert with_queue(z1[repeated], z2[repeated], negatives=z2[1 - i : 2 - i]).isfinite()
+        _, queue_tau, queue_d = with_queue._stats
+        if torch.equal(queue_tau, tau):  # not if it depends on the alignment of the batch
+            torch.testing.assert_close(queue_d, d[repeated])
 
 
-def test_half_precision_is_computed_in_float32():
+def test_queue_infonce_is_computed_in_float32_under_autocast():
     z1, z2, negatives = embeddings(dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = o.InfoNCE(pairs="queue")(z1, z2, negatives=negatives)
-        (found,) = torch.autograd.grad(loss, z1)
+        (gradient,) = torch.autograd.grad(loss, z1)
     expected = o.InfoNCE(pairs="queue")(z1, z2, negatives=negatives)
     torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(found, torch.autograd.grad(expected, z1)[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected, z1)[0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_learned_temperature_gets_its_gradient():
+def test_learnable_temperature_receives_correct_gradient():
     z1, z2, negatives = embeddings()
     rule = o.Learnable(0.3)
     o.InfoNCE(temperature=rule, pairs="queue")(z1, z2, negatives=negatives).backward()
     (parameter,) = rule.parameters()
-    mine = parameter.grad.clone()
+    gradient = parameter.grad.clone()
     tau = rule(torch.zeros(5))
     (expected,) = torch.autograd.grad(F.softplus(direct_margin(z1, z2, negatives, tau)).mean(), parameter)
-    torch.testing.assert_close(mine, expected)
+    torch.testing.assert_close(gradient, expected)
 
 
 @pytest.mark.parametrize("shape", [None, (11,), (11, 5), (0, 6)], ids=str)
-def test_negatives_that_do_not_fit_are_named(shape):
+def test_missing_or_misshapen_negatives_raise_value_error(shape):
     z1, z2, _ = embeddings()
     negatives = None if shape is None else torch.zeros(shape)
     with pytest.raises(ValueError, match=r"^negatives must have shape \(K, 6\)"):
         o.InfoNCE(pairs="queue")(z1, z2, negatives=negatives)
 
 
-def test_without_a_queue_negatives_are_refused():
+def test_negatives_without_queue_pairs_raise_value_error():
     z1, z2, negatives = embeddings()
     with pytest.raises(ValueError, match="negatives need pairs='queue', not 'both'"):
         o.InfoNCE()(z1, z2, negatives=negatives)
@@ -129,7 +129,7 @@ def test_without_a_queue_negatives_are_refused():
     ],
     ids=["labels", "triplets", "uniformity", "gradient", "SimCLR"],
 )
-def test_combinations_that_do_not_exist_fail_at_construction(make):
+def test_unsupported_queue_combinations_raise_at_construction(make):
     with pytest.raises(
         ValueError, match=r"pairs must be|InfoNCE needs negatives, which SimCLR does not have"
     ):

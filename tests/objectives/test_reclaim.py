@@ -1,4 +1,4 @@
-"""RECLAIM against loops in float64, its critic against singular values, its banks against brute force."""
+"""Tests of RECLAIM against float64 loops, its critic against singular values, its banks by brute force."""
 
 import importlib
 import math
@@ -19,8 +19,12 @@ critic_module = importlib.import_module("ssl_vision.objectives.critic")
 
 IMAGES, N = 20, 6
 DIMS = {"embeddings": 5, "features": 7, "shallow": 4}
-OF = {"layers": ("features", "embeddings"), "views": ("embeddings",) * 2, "depths": ("shallow", "features")}
-OWN = torch.tensor([3, 0, 17, 9, 12, 5])
+SOURCES = {
+    "layers": ("features", "embeddings"),
+    "views": ("embeddings",) * 2,
+    "depths": ("shallow", "features"),
+}
+INDICES = torch.tensor([3, 0, 17, 9, 12, 5])
 LABELS = torch.tensor([1, 0, 1, -1, 2, 0])
 
 
@@ -28,8 +32,8 @@ def randn(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def prepared(**options):
-    """With critic and banks in float64; all rows are written but those of images 1 and 9."""
+def make_prepared(**options):
+    """Return a RECLAIM with critic and banks in float64; all rows but those of images 1 and 9 are written."""
     options = {"k": 4, "width": 3, "warmup_epochs": 0} | options
     objective = o.RECLAIM(**options)
     objective.prepare(images=IMAGES, **DIMS)
@@ -40,7 +44,7 @@ def prepared(**options):
     with torch.no_grad():
         for name, parameter in objective.critic.named_parameters():
             parameter.copy_(3 * randn(*parameter.shape, seed=len(name)))
-        for layer in objective.critic.children():  # the power iteration stands still
+        for layer in objective.critic.children():  # the power iteration has converged
             left, _, right = torch.linalg.svd(layer.parametrizations.weight.original)
             layer.parametrizations.weight[0]._u.copy_(left[:, 0])
             layer.parametrizations.weight[0]._v.copy_(right[0])
@@ -48,17 +52,17 @@ def prepared(**options):
 
 
 def batch(objective):
-    """Everything that it could be called with; all but the integers is a leaf."""
+    """Return the embeddings and all other inputs; all tensors but the integers are leaves."""
     views = {
         name: tuple(randn(N, dim, seed=10 * dim + view).requires_grad_() for view in (0, 1))
         for name, dim in DIMS.items()
     }
-    given = {name: views[name] for name in ("features", "shallow") if name in objective.required_inputs}
-    return views["embeddings"], {"indices": OWN, "labels": LABELS, **given}
+    inputs = {name: views[name] for name in ("features", "shallow") if name in objective.required_inputs}
+    return views["embeddings"], {"indices": INDICES, "labels": LABELS, **inputs}
 
 
-def constrained(objective):
-    """c(u, v) with every matrix divided by its largest singular value."""
+def normalized_critic(objective):
+    """Return the critic c(u, v) with every matrix divided by its largest singular value."""
     layers = {}
     for name, layer in objective.critic.named_children():
         weight = layer.parametrizations.weight.original
@@ -80,12 +84,12 @@ def brute_force(rows, written, query, own, k):
     return sorted(cosines, key=cosines.get, reverse=True)[:k]
 
 
-def loop(objective, z, given, draw=None):
-    """λ · −L_ANS of the corrected Eq. 6, one anchor after the other."""
-    c, views = constrained(objective), {"embeddings": z, **given}
-    u, v = (normalize(views[name][view]) for view, name in enumerate(OF[objective.pair]))
+def loop_loss(objective, z, inputs, draw=None):
+    """Compute λ · −L_ANS of the corrected Eq. 6, one anchor at a time."""
+    c, views = normalized_critic(objective), {"embeddings": z, **inputs}
+    u, v = (normalize(views[name][view]) for view, name in enumerate(SOURCES[objective.pair]))
     losses = []
-    for i, own in enumerate(OWN.tolist()):
+    for i, own in enumerate(INDICES.tolist()):
         total = -torch.log(torch.sigmoid(c(u[i], v[i])))
         for bank, query, others in ((objective.v_bank, v, v), (objective.u_bank, u, u)):
             if objective.negatives == "nearest":
@@ -105,36 +109,36 @@ def loop(objective, z, given, draw=None):
 @pytest.mark.parametrize("pairs", [1, 9, 10**6], ids=["one anchor at a time", "in parts", "at once"])
 @pytest.mark.parametrize("negatives", ["nearest", "random", "batch"])
 @pytest.mark.parametrize(("pair", "gamma"), [("layers", None), ("views", 1.0), ("depths", 7.0)])
-def test_value_and_gradients_are_those_of_the_corrected_equation(monkeypatch, pair, gamma, negatives, pairs):
+def test_value_and_gradients_match_corrected_equation(monkeypatch, pair, gamma, negatives, pairs):
     monkeypatch.setattr(critic_module, "PAIRS", pairs)
-    objective = prepared(pair=pair, gamma=gamma, negatives=negatives, weight=0.3, share=0.5)
-    z, given = batch(objective)
-    want = loop(objective, z, given, objective._draw().tolist()) + o.InfoNCE()(*z)
-    leaves = [*z, *given.get("features", ()), *given.get("shallow", ()), *objective.critic.parameters()]
-    exact = torch.autograd.grad(want, leaves, allow_unused=True)
-    loss = objective(*z, **given)
+    objective = make_prepared(pair=pair, gamma=gamma, negatives=negatives, weight=0.3, share=0.5)
+    z, inputs = batch(objective)
+    want = loop_loss(objective, z, inputs, objective._draw().tolist()) + o.InfoNCE()(*z)
+    leaves = [*z, *inputs.get("features", ()), *inputs.get("shallow", ()), *objective.critic.parameters()]
+    expected_gradients = torch.autograd.grad(want, leaves, allow_unused=True)
+    loss = objective(*z, **inputs)
     torch.testing.assert_close(loss, want, rtol=1e-9, atol=0)
-    ours = torch.autograd.grad(loss, leaves, allow_unused=True)
-    assert [g is None for g in ours] == [g is None for g in exact]
-    for got, expected in zip(ours, exact, strict=True):
+    gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+    assert [g is None for g in gradients] == [g is None for g in expected_gradients]
+    for gradient, expected in zip(gradients, expected_gradients, strict=True):
         if expected is not None:
-            torch.testing.assert_close(got, expected, rtol=1e-7, atol=1e-10)
+            torch.testing.assert_close(gradient, expected, rtol=1e-7, atol=1e-10)
 
 
 @pytest.mark.parametrize("negatives", ["nearest", "random", "batch"])
 @pytest.mark.parametrize(("gamma", "level"), [(None, 1 + 4), (1.0, 2)])
-def test_at_chance_it_is_one_plus_gamma_times_log_2(negatives, gamma, level):
-    objective = prepared(negatives=negatives, gamma=gamma, weight=1.0)
+def test_contrast_of_zero_critic_is_one_plus_gamma_times_log_2(negatives, gamma, level):
+    objective = make_prepared(negatives=negatives, gamma=gamma, weight=1.0)
     objective.critic.third = torch.nn.Linear(3, 1).double()
     torch.nn.init.zeros_(objective.critic.third.weight)
     torch.nn.init.zeros_(objective.critic.third.bias)
-    z, given = batch(objective)
-    objective(*z, **given)
+    z, inputs = batch(objective)
+    objective(*z, **inputs)
     assert float(objective.statistics()["contrast"]) == pytest.approx(level * math.log(2), rel=1e-12)
 
 
-def test_the_critic_is_1_lipschitz_and_its_range_is_bounded():
-    torch.manual_seed(0)  # for some weights the largest of the sampled slopes is below 0.05
+def test_critic_is_1_lipschitz_with_bounded_range():
+    torch.manual_seed(0)  # for some weights, the largest sampled slope is below 0.05
     critic = o.Critic(7, 5, width=8).double()
     with torch.no_grad():
         for parameter in critic.parameters():
@@ -156,22 +160,22 @@ def test_the_critic_is_1_lipschitz_and_its_range_is_bounded():
     assert c.max() - c.min() <= 2
 
 
-def test_held_weights_are_those_of_one_turn_of_the_power_iteration():
+def test_critic_weights_run_one_power_iteration():
     critic = o.Critic(4, 3, width=5)
     before = critic.first.parametrizations.weight[0]._u.clone()
     weights = critic.weights(torch.zeros(1))
-    turned = critic.first.parametrizations.weight[0]._u.clone()
-    assert not torch.equal(turned, before)
+    after = critic.first.parametrizations.weight[0]._u.clone()
+    assert not torch.equal(after, before)
     u, v = torch.randn(6, 4), torch.randn(2, 1, 3)
     c = weights.joined(weights.left(u), weights.right(v))
-    assert torch.equal(critic.first.parametrizations.weight[0]._u, turned)
+    assert torch.equal(critic.first.parametrizations.weight[0]._u, after)
     torch.testing.assert_close(critic.eval()(u, v), c)
     assert c.shape == (2, 6)
 
 
 @pytest.mark.parametrize("tile", [1, 100, 2**24])
 @pytest.mark.parametrize("k", [1, 5, 30])
-def test_nearest_are_those_of_brute_force_without_oneself_and_rows_never_written(monkeypatch, tile, k):
+def test_nearest_equals_brute_force_without_own_and_unwritten_rows(monkeypatch, tile, k):
     monkeypatch.setattr(bank_module, "TILE", tile)
     bank = o.Bank(40, 6)
     written = torch.arange(4, 37)
@@ -184,30 +188,30 @@ def test_nearest_are_those_of_brute_force_without_oneself_and_rows_never_written
         assert index[i][counts[i]].tolist() == expected
 
 
-def test_fewer_rows_than_k_are_all_there_is():
+def test_nearest_returns_all_other_rows_if_fewer_than_k():
     bank = o.Bank(10, 3)
     bank.write(torch.tensor([2, 7]), normalize(randn(2, 3)).float(), rho=0.5)
     index, counts = bank.nearest(normalize(randn(2, 3, seed=1)).float(), torch.tensor([2, 4]), 5)
     assert [sorted(i[c].tolist()) for i, c in zip(index, counts, strict=True)] == [[7], [2, 7]]
 
 
-def test_a_row_is_first_the_image_itself_and_then_a_moving_average_of_unit_length():
+def test_bank_rows_are_unit_length_averages_of_finite_writes():
     bank = o.Bank(4, 3).double()
     first, second = normalize(randn(2, 3)), normalize(randn(2, 3, seed=1))
-    at = torch.tensor([3, 1])
-    bank.write(at, first, rho=0.7)
-    torch.testing.assert_close(bank.rows[at], first)
-    bank.write(at, second, rho=0.7)
-    torch.testing.assert_close(bank.rows[at], normalize(0.3 * second + 0.7 * first))
+    images = torch.tensor([3, 1])
+    bank.write(images, first, rho=0.7)
+    torch.testing.assert_close(bank.rows[images], first)
+    bank.write(images, second, rho=0.7)
+    torch.testing.assert_close(bank.rows[images], normalize(0.3 * second + 0.7 * first))
     assert bank.written.tolist() == [False, True, False, True]
     assert not bank.rows[[0, 2]].any()
-    kept = bank.rows.clone()
+    rows_before = bank.rows.clone()
     bank.write(torch.tensor([0, 1]), torch.tensor([[math.nan, 0, 0], [math.inf, 0, 0]]).double(), rho=0.7)
-    assert torch.equal(bank.rows, kept)
+    assert torch.equal(bank.rows, rows_before)
     assert not bank.written[0]
 
 
-def test_the_approximate_search_takes_the_least_hamming_distances_and_finds_most_neighbours():
+def test_approximate_search_minimizes_hamming_distance_with_high_recall():
     classes = randn(10, 32)[torch.arange(400) % 10]
     rows = normalize(classes + 0.7 * randn(400, 32, seed=1)).float()
     exact, approximate = o.Bank(400, 32), o.Bank(400, 32, search="approximate")
@@ -221,97 +225,97 @@ def test_the_approximate_search_takes_the_least_hamming_distances_and_finds_most
     signs = (rows @ approximate.directions > 0).int()
     distance = (signs[own][:, None] != signs[None, :399]).sum(dim=2)
     distance[torch.arange(len(own)), own] = 10**6
-    got = distance.gather(1, index).sort(dim=1).values
-    torch.testing.assert_close(got, distance.sort(dim=1).values[:, :20])
-    true = exact.nearest(rows[own], own, 20).index
-    found = (index[:, :, None] == true[:, None]).any(dim=2).double().mean()
-    assert found > 0.7
+    chosen_distance = distance.gather(1, index).sort(dim=1).values
+    torch.testing.assert_close(chosen_distance, distance.sort(dim=1).values[:, :20])
+    exact_index = exact.nearest(rows[own], own, 20).index
+    recall = (index[:, :, None] == exact_index[:, None]).any(dim=2).double().mean()
+    assert recall > 0.7
 
 
-def test_the_banks_warm_up_on_negatives_of_the_batch():
+def test_warmup_uses_batch_negatives_and_forwards_the_epoch():
     choices = []
-    objective = prepared(warmup_epochs=2, objective=o.InfoNCE(temperature=o.LinearInEpoch(0.1, 0.1)))
+    objective = make_prepared(warmup_epochs=2, objective=o.InfoNCE(temperature=o.LinearInEpoch(0.1, 0.1)))
     for epoch in range(3):
         objective.set_epoch(epoch)
-        z, given = batch(objective)
-        objective(*z, **given)
+        z, inputs = batch(objective)
+        objective(*z, **inputs)
         assert float(objective.statistics()["temperature"]) == pytest.approx(0.1 + 0.1 * epoch)
         choices.append(objective._chosen[1].index)
     assert [tuple(index.shape) for index in choices] == [(1, N), (1, N), (N, 4)]
-    assert torch.equal(choices[0][0], OWN)
+    assert torch.equal(choices[0][0], INDICES)
 
 
-def test_a_step_moves_the_banks_after_it_has_chosen_from_them():
-    objective = prepared(rho=0.25)
+def test_step_updates_bank_rows_and_labels_of_the_batch():
+    objective = make_prepared(rho=0.25)
     before = [objective.u_bank.rows.clone(), objective.v_bank.rows.clone()]
-    z, given = batch(objective)
-    objective(*z, **given)
+    z, inputs = batch(objective)
+    objective(*z, **inputs)
     for rows, bank, new in zip(
-        before, (objective.u_bank, objective.v_bank), (given["features"][0], z[1]), strict=True
+        before, (objective.u_bank, objective.v_bank), (inputs["features"][0], z[1]), strict=True
     ):
         expected = rows.clone()
-        expected[OWN] = normalize(0.75 * normalize(new) + 0.25 * rows[OWN]).detach()
+        expected[INDICES] = normalize(0.75 * normalize(new) + 0.25 * rows[INDICES]).detach()
         torch.testing.assert_close(bank.rows, expected)
         assert bank.written.sum() == IMAGES - 1
-    assert torch.equal(objective.labels[OWN], LABELS)
+    assert torch.equal(objective.labels[INDICES], LABELS)
 
 
-def test_random_negatives_are_a_share_of_the_bank_and_others_at_every_step():
-    objective = prepared(negatives="random", share=0.33)
-    z, given = batch(objective)
+def test_random_share_of_negatives_is_redrawn_and_restored_from_state():
+    objective = make_prepared(negatives="random", share=0.33)
+    z, inputs = batch(objective)
     draws = []
     for _ in range(5):
-        objective(*z, **given)
+        objective(*z, **inputs)
         draws.append(tuple(objective._chosen[1].index[0].tolist()))
     assert {len(set(draw)) for draw in draws} == {7}  # 0.33 of 20, rounded up
     assert len(set(draws)) == 5
-    again = prepared(negatives="random", share=0.33)
+    again = make_prepared(negatives="random", share=0.33)
     again.load_state_dict(objective.state_dict())
     assert torch.equal(again._draw(), objective._draw())
-    again(*z, **given)
+    again(*z, **inputs)
     assert not torch.equal(again._draw(), objective._draw())
     again.load_state_dict(objective.state_dict())
     assert torch.equal(again._draw(), objective._draw())
 
 
-def test_statistics_tell_the_gap_and_how_many_negatives_are_of_the_anchors_class():
-    objective = prepared()
+def test_statistics_report_critic_gap_and_same_class_share():
+    objective = make_prepared()
     objective.labels.copy_(torch.arange(IMAGES) % 3)
     assert objective.statistics() == {}
-    z, given = batch(objective)
-    c = constrained(objective)
-    u, v = normalize(given["features"][0]), normalize(z[1])
+    z, inputs = batch(objective)
+    c = normalized_critic(objective)
+    u, v = normalize(inputs["features"][0]), normalize(z[1])
     labels = objective.labels.clone()
-    labels[OWN] = LABELS
-    gaps, same, known = [], 0, 0
-    for i, own in enumerate(OWN.tolist()):
+    labels[INDICES] = LABELS
+    gaps, same_class, labelled_pairs = [], 0, 0
+    for i, own in enumerate(INDICES.tolist()):
         means = []
         for bank, query in ((objective.v_bank, v), (objective.u_bank, u)):
             chosen = brute_force(bank.rows, bank.written, query[i], own, 4)
             pairs = [(u[i], x) if bank is objective.v_bank else (x, v[i]) for x in bank.rows[chosen]]
             means.append(sum(float(c(*pair)) for pair in pairs) / 4)
             labelled = [j for j in chosen if labels[j] >= 0 and LABELS[i] >= 0]
-            known += len(labelled)
-            same += sum(int(labels[j] == LABELS[i]) for j in labelled)
+            labelled_pairs += len(labelled)
+            same_class += sum(int(labels[j] == LABELS[i]) for j in labelled)
         gaps.append(float(c(u[i], v[i])) - sum(means) / 2)
-    objective(*z, **given)
-    seen = objective.statistics()
-    assert float(seen["critic_gap"]) == pytest.approx(sum(gaps) / N, rel=1e-9)
-    assert float(seen["same_class_share"]) == pytest.approx(same / known)
-    assert 0 < same < known
-    inside = o.InfoNCE()
-    inside(*z)
-    assert all(torch.equal(seen[name], value) for name, value in inside.statistics().items())
+    objective(*z, **inputs)
+    stats = objective.statistics()
+    assert float(stats["critic_gap"]) == pytest.approx(sum(gaps) / N, rel=1e-9)
+    assert float(stats["same_class_share"]) == pytest.approx(same_class / labelled_pairs)
+    assert 0 < same_class < labelled_pairs
+    inner = o.InfoNCE()
+    inner(*z)
+    assert all(torch.equal(stats[name], value) for name, value in inner.statistics().items())
 
 
-def test_the_objective_inside_gets_what_it_wants():
-    objective = prepared(objective=o.SupCon(), weight=0.0)
+def test_inner_objective_receives_its_required_inputs():
+    objective = make_prepared(objective=o.SupCon(), weight=0.0)
     assert objective.required_inputs == ("features", "indices", "labels")
-    z, given = batch(objective)
-    torch.testing.assert_close(objective(*z, **given), o.SupCon()(*z, LABELS))
+    z, inputs = batch(objective)
+    torch.testing.assert_close(objective(*z, **inputs), o.SupCon()(*z, LABELS))
 
 
-def test_the_objective_inside_is_prepared():
+def test_inner_objective_is_prepared():
     calls = []
 
     class Inside(o.Objective):
@@ -322,16 +326,16 @@ def test_the_objective_inside_is_prepared():
     assert calls == [{"images": IMAGES, **DIMS}]
 
 
-def test_anchor_weights_are_those_of_the_objective_inside():
-    objective, inside = prepared(), o.InfoNCE()
-    z, given = batch(objective)
-    objective(*z, **given)
-    inside(*z)
-    assert len(inside.anchor_weights()) == 2 * N
-    assert torch.equal(objective.anchor_weights(), inside.anchor_weights())
+def test_anchor_weights_are_those_of_the_inner_objective():
+    objective, inner = make_prepared(), o.InfoNCE()
+    z, inputs = batch(objective)
+    objective(*z, **inputs)
+    inner(*z)
+    assert len(inner.anchor_weights()) == 2 * N
+    assert torch.equal(objective.anchor_weights(), inner.anchor_weights())
 
 
-def test_a_state_prepares_what_loads_it_and_preparing_again_changes_nothing():
+def test_loaded_state_prepares_objective_and_survives_prepare():
     torch.manual_seed(5)
     saved = o.RECLAIM(k=4)
     saved.prepare(images=IMAGES, **DIMS)
@@ -364,21 +368,21 @@ def test_a_state_prepares_what_loads_it_and_preparing_again_changes_nothing():
         ({"objective": o.RECLAIM()}, "objective must not be RECLAIM itself"),
     ],
 )
-def test_impossible_options_are_refused_by_name(options, words):
+def test_invalid_options_raise_value_error(options, words):
     with pytest.raises(ValueError, match=words):
         o.RECLAIM(**options)
 
 
-def test_what_is_missing_is_named(monkeypatch):
+def test_missing_requirements_raise_value_error(monkeypatch):
     objective = o.RECLAIM(k=4)
     z = randn(N, 5), randn(N, 5)
     with pytest.raises(ValueError, match="call prepare"):
-        objective(*z, indices=OWN)
+        objective(*z, indices=INDICES)
     with pytest.raises(ValueError, match="k 4 must be below the number of training images, 4"):
         objective.prepare(images=4, **DIMS)
     objective.prepare(images=IMAGES, **DIMS)
     with pytest.raises(ValueError, match="features of both views is required for pair"):
-        objective(*z, indices=OWN)
+        objective(*z, indices=INDICES)
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ValueError, match="search 'approximate' needs FAISS"):
         o.Bank(4, 3, search="approximate")
@@ -387,18 +391,18 @@ def test_what_is_missing_is_named(monkeypatch):
 SHARES = [2, 4]  # images of each process
 
 
-def trained(rows, wrap, negatives):
-    """A network and its objective after three steps on some rows of a batch, in float64."""
+def train(rows, wrap, negatives):
+    """Train a network and its objective for three steps on some rows of a batch, in float64."""
     torch.manual_seed(0)
     net = torch.nn.Linear(6, 12).double()
-    objective = prepared(negatives=negatives)
-    both = wrap(torch.nn.ModuleDict({"net": net, "objective": objective}))
-    optimizer = torch.optim.SGD(both.parameters(), lr=0.1)
+    objective = make_prepared(negatives=negatives)
+    module = wrap(torch.nn.ModuleDict({"net": net, "objective": objective}))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     losses = []
     for step in range(3):
         x = randn(2, N, 6, seed=step)[:, rows]
         optimizer.zero_grad()
-        loss = both(x, OWN.roll(step)[rows])
+        loss = module(x, INDICES.roll(step)[rows])
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
@@ -406,7 +410,7 @@ def trained(rows, wrap, negatives):
 
 
 class Step(torch.nn.Module):
-    """Network and objective as one module, as a LightningModule is."""
+    """Network and objective in one module, as in a LightningModule."""
 
     def __init__(self, parts):
         super().__init__()
@@ -417,16 +421,16 @@ class Step(torch.nn.Module):
         return self.parts["objective"](*z, indices=indices, features=tuple(features))
 
 
-def wrapped(parts):
+def distributed_step(parts):
     return DistributedDataParallel(Step(parts), broadcast_buffers=False)
 
 
 def process(rank, world):
-    mine = slice(sum(SHARES[:rank]), sum(SHARES[: rank + 1]))
+    rows = slice(sum(SHARES[:rank]), sum(SHARES[: rank + 1]))
     for negatives in ("nearest", "random", "batch"):
-        losses, state = trained(mine, wrapped, negatives)
+        losses, state = train(rows, distributed_step, negatives)
         with mock.patch("torch.distributed.is_initialized", return_value=False):
-            expected_losses, expected = trained(slice(None), Step, negatives)
+            expected_losses, expected = train(slice(None), Step, negatives)
         torch.testing.assert_close(losses, expected_losses, rtol=1e-9, atol=0)
         for key, value in expected.items():
             torch.testing.assert_close(state[key], value, rtol=1e-8, atol=1e-10, msg=f"{negatives} {key}")
@@ -436,5 +440,5 @@ def process(rank, world):
             assert torch.equal(*tensors), key
 
 
-def test_two_processes_train_as_one_and_have_the_same_banks(tmp_path):
+def test_two_processes_train_like_one_with_identical_banks(tmp_path):
     assert_ranks_succeed(process, 2, tmp_path)

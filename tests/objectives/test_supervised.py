@@ -1,4 +1,4 @@
-"""SupCon against its definition, a peer's, and the self-supervised objective that it becomes."""
+"""Tests of SupCon against its definition, pytorch-metric-learning, and InfoNCE as a special case."""
 
 import importlib
 
@@ -20,19 +20,19 @@ def views(n=8, noise=0.5, dtype=torch.float64):
     return z1.requires_grad_(), (2 * z2).requires_grad_()
 
 
-def loop(z1, z2, labels, tau, pairs, decoupled=False):
-    """Khosla et al., Eq. 2, written out; ``decoupled`` leaves the positives out of the denominator."""
+def loop_loss(z1, z2, labels, tau, pairs, decoupled=False):
+    """Compute Eq. 2 of Khosla et al. explicitly; ``decoupled`` omits the positives from the denominator."""
     u, n = normalize(torch.cat([z1, z2])), len(z1)
     losses = []
     for i in range(2 * n):
         others = [a for a in range(2 * n) if a != i and (pairs == "both" or (a < n) != (i < n))]
 
-        def alike(a, i=i):
+        def is_positive(a, i=i):
             return a % n == i % n or (labels[a % n] == labels[i % n] and labels[i % n] >= 0)
 
-        denominator = [a for a in others if not (decoupled and alike(a))]
+        denominator = [a for a in others if not (decoupled and is_positive(a))]
         total = torch.logsumexp(torch.stack([u[i] @ u[a] / tau for a in denominator]), 0)
-        terms = [total - u[i] @ u[p] / tau for p in others if alike(p)]
+        terms = [total - u[i] @ u[p] / tau for p in others if is_positive(p)]
         losses.append(sum(terms) / len(terms))
     return torch.stack(losses).mean()
 
@@ -41,32 +41,32 @@ def loop(z1, z2, labels, tau, pairs, decoupled=False):
 @pytest.mark.parametrize("tau", [0.5, 0.1, 0.02])
 @pytest.mark.parametrize("pairs", ["both", "cross"])
 @pytest.mark.parametrize("decoupled", [False, True])
-def test_value_and_gradient_are_those_of_the_definition(monkeypatch, decoupled, pairs, tau, dense):
+def test_supcon_value_and_gradient_match_definition(monkeypatch, decoupled, pairs, tau, dense):
     monkeypatch.setattr(margin_module, "DENSE", dense)
     z1, z2 = views()
     objective = o.SupCon(temperature=tau, pairs=pairs, weight=o.Decoupled() if decoupled else None)
-    loss, want = objective(z1, z2, LABELS), loop(z1, z2, LABELS, tau, pairs, decoupled)
+    loss, want = objective(z1, z2, LABELS), loop_loss(z1, z2, LABELS, tau, pairs, decoupled)
     torch.testing.assert_close(loss, want, rtol=1e-11, atol=1e-11)
-    ours, exact = (torch.autograd.grad(value, (z1, z2)) for value in (loss, want))
-    for got, expected in zip(ours, exact, strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+    gradients, expected_gradients = (torch.autograd.grad(value, (z1, z2)) for value in (loss, want))
+    for gradient, expected in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_pytorch_metric_learning_agrees():
+def test_supcon_matches_pytorch_metric_learning():
     losses = pytest.importorskip("pytorch_metric_learning.losses")
     z1, z2 = views()
     labels = LABELS.abs()
-    theirs = losses.SupConLoss(temperature=0.1)(torch.cat([z1, z2]), labels.repeat(2))
-    torch.testing.assert_close(o.SupCon()(z1, z2, labels), theirs, rtol=1e-6, atol=1e-6)
+    reference = losses.SupConLoss(temperature=0.1)(torch.cat([z1, z2]), labels.repeat(2))
+    torch.testing.assert_close(o.SupCon()(z1, z2, labels), reference, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("pairs", ["both", "cross"])
 @pytest.mark.parametrize("labels", [torch.arange(8), torch.full((8,), -1)], ids=["distinct", "none"])
-def test_with_no_two_labels_alike_it_is_infonce(labels, pairs):
+def test_supcon_without_shared_labels_equals_infonce(labels, pairs):
     z1, z2 = views()
-    ours, infonce = o.SupCon(pairs=pairs)(z1, z2, labels), o.InfoNCE(pairs=pairs)(z1, z2)
-    torch.testing.assert_close(ours, infonce, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(torch.autograd.grad(ours, z1)[0], torch.autograd.grad(infonce, z1)[0])
+    supcon, infonce = o.SupCon(pairs=pairs)(z1, z2, labels), o.InfoNCE(pairs=pairs)(z1, z2)
+    torch.testing.assert_close(supcon, infonce, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(torch.autograd.grad(supcon, z1)[0], torch.autograd.grad(infonce, z1)[0])
 
 
 @pytest.mark.parametrize("noise", [0.03, 3.0])
@@ -85,33 +85,33 @@ def test_float32_gradient_equals_float64(n, tau, bound, noise):
 
 
 @pytest.mark.parametrize("n", [4, 150])
-def test_a_batch_of_one_class_has_no_negatives_and_stays_finite(n):
+def test_single_class_batch_without_negatives_is_finite_and_exact(n):
     z1, z2 = views(n, dtype=torch.float32)
     loss = o.SupCon()(z1, z2, torch.zeros(n, dtype=torch.long))
     loss.backward()
     assert torch.isfinite(loss)
     assert torch.isfinite(z1.grad).all()
-    want = loop(z1.detach().double(), z2.detach().double(), torch.zeros(n), 0.1, "both")
+    want = loop_loss(z1.detach().double(), z2.detach().double(), torch.zeros(n), 0.1, "both")
     torch.testing.assert_close(loss.double(), want, rtol=1e-5, atol=0)
 
 
-def test_rules_and_statistics_read_the_mean_similarity_of_the_positives():
+def test_temperature_rule_and_statistics_use_mean_positive_similarity():
     z1, z2 = views()
     objective = o.SupCon(temperature=o.AlignmentExponential(0.1, 2.0))
     objective(z1, z2, LABELS)
     u = normalize(torch.cat([z1, z2]))
-    twice = torch.where(LABELS < 0, -1 - torch.arange(8), LABELS).repeat(2)
-    alike = (twice[:, None] == twice) & ~torch.eye(16, dtype=torch.bool)
-    mean = ((u @ u.T * alike).sum(1) / alike.sum(1)).mean().detach()
-    seen = objective.statistics()
-    torch.testing.assert_close(seen["alignment"], mean)
-    torch.testing.assert_close(seen["temperature"], 0.1 * 2**mean)
+    row_labels = torch.where(LABELS < 0, -1 - torch.arange(8), LABELS).repeat(2)
+    is_positive = (row_labels[:, None] == row_labels) & ~torch.eye(16, dtype=torch.bool)
+    mean = ((u @ u.T * is_positive).sum(1) / is_positive.sum(1)).mean().detach()
+    stats = objective.statistics()
+    torch.testing.assert_close(stats["alignment"], mean)
+    torch.testing.assert_close(stats["temperature"], 0.1 * 2**mean)
 
 
 @pytest.mark.parametrize(
     ("labels", "words"),
     [(None, "got none"), (LABELS[:3], r"got torch.int64 of shape \(3,\)"), (LABELS.float(), "torch.float32")],
 )
-def test_labels_that_do_not_fit_are_refused(labels, words):
+def test_invalid_labels_raise_value_error(labels, words):
     with pytest.raises(ValueError, match=r"labels must be integers of shape \(8,\).*" + words):
         o.SupCon()(*views(), labels)

@@ -1,4 +1,4 @@
-"""Objectives that are not made from the margin d: double loops in float64, peers, and what each promises."""
+"""Tests of objectives not based on the margin d: float64 loops, other libraries, stated properties."""
 
 import importlib
 import math
@@ -31,7 +31,7 @@ def units(z1, z2) -> tuple[Tensor, Tensor]:
 
 
 def keys(v, i, pairs, n):
-    """(view, image) of the negatives of image i in view v."""
+    """Return (view, image) of each negative of image i in view v."""
     views = {"both": (v, 1 - v), "cross": (1 - v,), "within": (v,)}[pairs]
     return [(w, j) for w in views for j in range(n) if j != i]
 
@@ -172,39 +172,39 @@ UNSCALED = (o.BarlowTwins, o.VICReg)
 """Those that do not normalise the embeddings."""
 
 
-def assert_same(ours, theirs, z1, z2):
-    torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
-    for got, want in zip(*(torch.autograd.grad(x, (z1, z2)) for x in (ours, theirs)), strict=True):
+def assert_same(loss, reference, z1, z2):
+    torch.testing.assert_close(loss, reference, rtol=1e-11, atol=1e-11)
+    for got, want in zip(*(torch.autograd.grad(x, (z1, z2)) for x in (loss, reference)), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("aligned", [0.2, 0.8])
 @pytest.mark.parametrize("pairs", ["both", "cross"])
 @pytest.mark.parametrize("name", WITH_PAIRS)
-def test_objective_equals_the_loop(name, pairs, aligned):
+def test_objective_matches_loop_reference(name, pairs, aligned):
     make, loop = WITH_PAIRS[name]
     z1, z2 = batch(aligned)
     assert_same(make(pairs=pairs)(z1, z2), loop(z1, z2, pairs), z1, z2)
 
 
 @pytest.mark.parametrize("name", ["AlignmentUniformity", "AlignmentUniformity with options"])
-def test_uniformity_within_each_view_equals_the_loop(name):
+def test_uniformity_within_each_view_matches_loop_reference(name):
     make, loop = WITH_PAIRS[name]
     z1, z2 = batch()
     assert_same(make(pairs="within")(z1, z2), loop(z1, z2, "within"), z1, z2)
 
 
 @pytest.mark.parametrize("name", WITHOUT_PAIRS)
-def test_objective_without_pairs_equals_the_loop(name):
+def test_objective_without_pairs_matches_loop_reference(name):
     make, loop = WITHOUT_PAIRS[name]
     z1, z2 = batch()
     assert_same(make()(z1, z2), loop(z1, z2), z1, z2)
 
 
 def subclasses(base):
-    found = {cls for cls in base.__subclasses__() if cls.__module__.startswith("ssl_vision.")}
-    public = {cls for cls in found if not cls.__name__.startswith("_")}
-    return public | {deeper for cls in found for deeper in subclasses(cls)}
+    direct = {cls for cls in base.__subclasses__() if cls.__module__.startswith("ssl_vision.")}
+    public = {cls for cls in direct if not cls.__name__.startswith("_")}
+    return public | {deeper for cls in direct for deeper in subclasses(cls)}
 
 
 def test_every_objective_is_tested():
@@ -212,20 +212,20 @@ def test_every_objective_is_tested():
 
 
 @pytest.mark.parametrize(("n", "dim"), [(16, 6), (5, 12)])
-def test_lightly_agrees_on_barlow_twins_and_vicreg(n, dim):
+def test_barlow_twins_and_vicreg_match_lightly(n, dim):
     z1, z2 = batch(n=n, dim=dim)
-    for ours, theirs in [(o.BarlowTwins(), BarlowTwinsLoss()), (o.VICReg(), VICRegLoss())]:
-        assert_same(ours(z1, z2), theirs(z1, z2), z1, z2)
+    for objective, reference in [(o.BarlowTwins(), BarlowTwinsLoss()), (o.VICReg(), VICRegLoss())]:
+        assert_same(objective(z1, z2), reference(z1, z2), z1, z2)
 
 
 def tangential(objective, e1, e2):
-    """Gradient on unit rows of view 1, which the objective normalises and so projects."""
+    """Return the gradient on unit rows of view 1, which the objective normalises and thereby projects."""
     e1, e2 = (e.detach().requires_grad_() for e in (e1, e2))
     return torch.autograd.grad(objective(e1, e2), e1)[0]
 
 
-def test_gradients_are_those_of_the_unified_papers_table():
-    """Its last column: weight of each negative, and the positive's pull, on the anchors of view 1."""
+def test_gradients_match_table_of_unified_paper():
+    """The last column has the weight of each negative and the positive's pull on the anchors of view 1."""
     e, p = (x.detach() for x in units(*batch()))
     similarity, others = e @ e.T, p @ p.T
     off = ~torch.eye(N, dtype=torch.bool)
@@ -246,13 +246,13 @@ def test_gradients_are_those_of_the_unified_papers_table():
         torch.testing.assert_close(tangential(which(), e, p), want, rtol=1e-10, atol=1e-12)
 
 
-def test_mhe_has_the_gradient_of_alignment_and_uniformity():
+def test_mhe_gradient_equals_alignment_uniformity_gradient():
     z1, z2 = batch()
     uniformity = o.AlignmentUniformity(uniformity_weight=2 * 10, t=0.5)
-    for ours, theirs in zip(
+    for gradient, expected in zip(
         *(torch.autograd.grad(f(z1, z2), (z1, z2)) for f in (o.MHE(), uniformity)), strict=True
     ):
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-14)
 
 
 @settings(max_examples=60, deadline=None)
@@ -279,7 +279,7 @@ def test_dissipating_objectives_bound_infonce(n, dim, aligned, tau, pairs, seed)
     "which", [o.MPT, o.MET, o.MAT, lambda pairs: o.UnifiedGradient(weight=o.HardestNegative(), pairs=pairs)]
 )
 def test_gradient_is_exactly_zero_outside_the_margin(which, pairs):
-    """Images 0 to 2 stand alone; 3 and 4 are close to each other and to nothing else."""
+    """Images 0 to 2 are isolated; 3 and 4 are close only to each other."""
     z1 = torch.eye(6)[:5]
     z1[4] = z1[3] + 0.3 * torch.eye(6)[5]
     z2 = z1 + 0.01 * torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
@@ -308,8 +308,8 @@ def test_gradient_is_exactly_zero_outside_the_margin(which, pairs):
     ],
     ids=["MET", "MAT", "ArcCon", "parts of MET", "parts of MAT", "parts of ArcCon"],
 )
-def test_views_that_nearly_coincide_pull_with_their_whole_strength(objective, length):
-    """At a distance of 0.001 no clamp silences them, at 0 nothing is infinite."""
+def test_gradient_is_accurate_and_finite_for_nearly_equal_views(objective, length):
+    """At a distance of 0.001, no clamp zeroes the gradient; at 0, it is finite."""
     z = torch.nn.functional.normalize(torch.randn(8, 16, generator=torch.Generator().manual_seed(0)), dim=1)
     aside = torch.zeros(8, 16)
     aside[:, 0] = length
@@ -327,11 +327,11 @@ def test_views_that_nearly_coincide_pull_with_their_whole_strength(objective, le
 
 
 @pytest.mark.parametrize("metric", ["product", "euclidean", "angle"])
-def test_hinge_takes_any_metric_and_margin(metric):
+def test_hardest_triplet_supports_any_metric_and_margin(metric):
     z1, z2 = batch()
     between = {"product": lambda a, b: 1 - a @ b, "euclidean": euclid, "angle": angle}[metric]
-    ours = o.HardestTriplet(metric=metric, margin=0.7, pairs="cross")
-    assert_same(ours(z1, z2), triplet(between, 0.7)(z1, z2, "cross"), z1, z2)
+    objective = o.HardestTriplet(metric=metric, margin=0.7, pairs="cross")
+    assert_same(objective(z1, z2), triplet(between, 0.7)(z1, z2, "cross"), z1, z2)
 
 
 BEYOND_TILES = [
@@ -355,7 +355,7 @@ def gradients(objective, z1, z2, dtype=torch.float64, autocast=None):
 
 
 @pytest.mark.parametrize("which", BEYOND_TILES, ids=lambda c: c.__name__)
-def test_tiles_and_blocks_change_nothing(monkeypatch, which):
+def test_tiles_and_blocks_do_not_change_gradients(monkeypatch, which):
     z1, z2 = batch(0.6, n=11, dim=4)
     whole = gradients(which(), z1, z2)
     monkeypatch.setattr(margin_module, "DENSE", 0)
@@ -378,7 +378,7 @@ def test_float32_gradient_equals_float64(which, aligned, n):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("which", ALL, ids=lambda c: c.__name__)
-def test_autocast_does_not_lower_the_precision_inside(which, dtype):
+def test_autocast_does_not_reduce_internal_precision(which, dtype):
     z1, z2 = (z.float() for z in batch(0.6, n=12, dim=8))
     inside = gradients(which(), z1, z2, torch.float32, autocast=dtype)
     assert torch.equal(inside, gradients(which(), z1, z2, torch.float32))
@@ -402,7 +402,7 @@ CASES = {
 @pytest.mark.parametrize("flipped", [False, True])
 def test_every_finite_input_gives_finite_value_and_gradient(case, which, flipped):
     if case == "huge" and which in UNSCALED:
-        return  # squares of embeddings that are taken as they are leave the float range
+        return  # squares of embeddings that are not normalised overflow
     z1 = CASES[case].clone().requires_grad_()
     z2 = (CASES[case].flip(0) if flipped else CASES[case]).clone().requires_grad_()
     loss = which()(z1, z2)
@@ -419,41 +419,41 @@ def test_every_finite_input_gives_finite_value_and_gradient(case, which, flipped
     which=st.sampled_from(ALL),
     seed=st.integers(0, 99),
 )
-def test_value_ignores_order_scale_rotation_and_which_view_comes_first(n, dim, scale, which, seed):
+def test_value_is_invariant_to_order_scale_rotation_and_view_swap(n, dim, scale, which, seed):
     z1, z2 = (z.detach() for z in batch(0.6, seed, n, dim))
     objective = which()
     value = objective(z1, z2)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    same = [objective(z1[order], z2[order]), objective(z2, z1)]
+    values = [objective(z1[order], z2[order]), objective(z2, z1)]
     if which not in UNSCALED:
-        same.append(objective(scale * z1, z2 / scale))
-    if which not in (o.BarlowTwins, o.SphericalBarlowTwins, o.VICReg):  # per dimension
+        values.append(objective(scale * z1, z2 / scale))
+    if which not in (o.BarlowTwins, o.SphericalBarlowTwins, o.VICReg):  # these are computed per dimension
         rotation = torch.linalg.qr(torch.randn(dim, dim, dtype=z1.dtype)).Q
-        same.append(objective(z1 @ rotation, z2 @ rotation))
-    for other in same:
-        torch.testing.assert_close(other, value, rtol=1e-9, atol=1e-9)
+        values.append(objective(z1 @ rotation, z2 @ rotation))
+    for transformed in values:
+        torch.testing.assert_close(transformed, value, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("which", ALL, ids=lambda c: c.__name__)
-def test_a_pickled_objective_is_the_same(which):
+def test_pickled_objective_gives_same_value(which):
     z1, z2 = batch()
     assert pickle.loads(pickle.dumps(which()))(z1, z2) == which()(z1, z2)
 
 
 @pytest.mark.parametrize("which", ALL, ids=lambda c: c.__name__)
-def test_statistics_are_of_the_last_call_and_detached(which):
+def test_statistics_describe_last_call_and_are_detached(which):
     objective = which()
     assert objective.statistics() == {}
     z1, z2 = batch(0.3)
     objective(*batch(0.9))
     objective(z1, z2)
-    seen = objective.statistics()
+    stats = objective.statistics()
     e = units(z1, z2) if which is not o.BarlowTwins else units(standardised(z1), standardised(z2))
-    torch.testing.assert_close(seen["alignment"], (e[0] * e[1]).sum(1).mean().detach())
-    assert not any(value.requires_grad or value.ndim for value in seen.values())
+    torch.testing.assert_close(stats["alignment"], (e[0] * e[1]).sum(1).mean().detach())
+    assert not any(value.requires_grad or value.ndim for value in stats.values())
 
 
-def test_terms_in_the_statistics_make_up_the_loss():
+def test_terms_in_statistics_add_up_to_loss():
     z1, z2 = batch()
     cases: list[tuple[o.Objective, dict[str, float]]] = [
         (o.BarlowTwins(), {"invariance": 1, "redundancy": 0.005}),
@@ -461,8 +461,8 @@ def test_terms_in_the_statistics_make_up_the_loss():
         (o.VICReg(), {"invariance": 25, "variance": 25, "covariance": 1}),
     ]
     for objective, weights in cases:
-        loss, seen = objective(z1, z2).detach(), objective.statistics()
-        torch.testing.assert_close(sum(w * seen[name] for name, w in weights.items()), loss)
+        loss, stats = objective(z1, z2).detach(), objective.statistics()
+        torch.testing.assert_close(sum(w * stats[name] for name, w in weights.items()), loss)
     aligned = 2 - 2 * (torch.stack(units(z1, z2)).prod(0)).sum(1).mean().detach()
     for objective, weights in [
         (o.AlignmentUniformity(), {"uniformity": 1}),
@@ -470,12 +470,12 @@ def test_terms_in_the_statistics_make_up_the_loss():
         (o.MHS(), {"separation": -2}),
         (o.SphericalVICReg(), {"covariance": 30}),
     ]:
-        loss, seen = objective(z1, z2).detach(), objective.statistics()
-        torch.testing.assert_close(aligned + sum(w * seen[name] for name, w in weights.items()), loss)
+        loss, stats = objective(z1, z2).detach(), objective.statistics()
+        torch.testing.assert_close(aligned + sum(w * stats[name] for name, w in weights.items()), loss)
 
 
 @pytest.mark.parametrize("which", ALL, ids=lambda c: c.__name__)
-def test_bad_embeddings_are_refused_by_name_and_shape(which):
+def test_invalid_embeddings_raise_value_error_with_name_and_shape(which):
     z = torch.randn(4, 3)
     for z1, z2, words in [
         (z, z[:3], r"z1 and z2 .*\(4, 3\) and \(3, 3\)"),
@@ -488,7 +488,7 @@ def test_bad_embeddings_are_refused_by_name_and_shape(which):
 
 @pytest.mark.parametrize("n", [8, 200])
 @pytest.mark.parametrize("which", ALL, ids=lambda c: c.__name__)
-def test_what_is_not_finite_shows_in_the_loss(which, n):
+def test_non_finite_embeddings_give_non_finite_loss(which, n):
     for value in (math.nan, math.inf):
         z1, z2 = (z.detach() for z in batch(n=n))
         z2[3, 1] = value
@@ -515,6 +515,6 @@ def test_what_is_not_finite_shows_in_the_loss(which, n):
         (lambda: o.SphericalVICReg(weight=-1.0), "weight"),
     ],
 )
-def test_parameters_that_cannot_work_are_refused_by_name(make, words):
+def test_invalid_parameters_raise_value_error(make, words):
     with pytest.raises(ValueError, match=words):
         make()

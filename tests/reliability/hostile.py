@@ -1,16 +1,17 @@
-"""The campaign of wrong and hostile inputs: no traceback, no fault, no hang, no file changed elsewhere.
+"""Campaign of invalid and hostile inputs: no command may crash, hang or change files elsewhere.
 
-    python tests/reliability/hostile.py                         every case, some minutes on one core
+    python tests/reliability/hostile.py                         all cases, some minutes on one core
     python tests/reliability/hostile.py --category sizes        one category
 
-A case is a command line, a change to a directory of good files, and limits. Cases are products: each numeric
-option of each command times wrong values, each file that a command reads times kinds of damage. To add a
+A case consists of a command line, a change to a directory of valid files, and limits. Cases are products: every
+numeric option of every command times invalid values, every file that a command reads times kinds of damage. To add a
 category, write a generator of cases and decorate it with `category`.
 
-Each case runs in a child process that is forked after the imports, without the privileges of root, in a copy of the
-directory. It passes if the command ends in time with exit code 0, or with exit code 2 and one line on stderr,
-takes no more memory than it may, and changes nothing outside ``runs/`` and ``out/``; with exit code 2 it may not
-leave a new run directory either. Linux only. Prints the counts by category and exits with 1 if a case fails.
+Each case runs in a copy of the directory, in a child process that is forked after the imports and drops the
+privileges of root. It passes if the command ends in time with exit code 0, or with exit code 2 and one line on stderr,
+stays within its memory limit, and changes nothing outside ``runs/``, ``out/`` and ``home/``. A command with exit code
+2 may not leave a new run directory either. The script runs on Linux only, prints the counts by category, and exits
+with 1 if a case fails.
 """
 
 import argparse
@@ -62,7 +63,7 @@ Make = Callable[[Path], object]
 
 
 class Case(NamedTuple):
-    """A command line in a changed copy of the template, and how it may end."""
+    """A command line, the change to the copy of the template in which it runs, and the permitted outcomes."""
 
     name: str
     args: list[str]
@@ -78,7 +79,7 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a case ended."""
+    """The result of a case."""
 
     code: int | None
     error: str
@@ -92,7 +93,7 @@ CATEGORIES: dict[str, Callable[[Path], Iterator[Case]]] = {}
 
 
 def category(function: Callable[[Path], Iterator[Case]]) -> Callable[[Path], Iterator[Case]]:
-    """Adds a generator of cases, which is given the template."""
+    """Register a generator of cases, which takes the template as its argument."""
     CATEGORIES[function.__name__] = function
     return function
 
@@ -122,10 +123,10 @@ BASE = {"data": {"class_path": "Digits"}, "model": {"class_path": "SimCLR"}}
 
 
 def template(folder: Path) -> None:
-    """Two runs, evaluated; an exported backbone; images; a file of each kind that a user writes."""
+    """Write two evaluated runs, an exported backbone, images, and a file of each kind that users write."""
     runs = ["--report=false", "--trainer.enable_progress_bar=false", f"--runs_dir={folder}/runs"]
-    _must(["fit", *SAME, *runs, "--name=a"])
-    _must(["evaluate", f"{folder}/runs/a", "--protocol=check", "--baselines=false", "--report=false"])
+    _run_command(["fit", *SAME, *runs, "--name=a"])
+    _run_command(["evaluate", f"{folder}/runs/a", "--protocol=check", "--baselines=false", "--report=false"])
     shutil.copytree(folder / "runs" / "a", folder / "runs" / "b")
     config = folder / "runs" / "b" / "config.yaml"
     config.write_text(config.read_text().replace("alpha: 3", "alpha: 5"))
@@ -133,7 +134,7 @@ def template(folder: Path) -> None:
     (folder / "runs" / "a" / "wandb" / "mirror.json").write_text(
         '{"id": "0123abcd", "project": "ssl_vision"}'
     )
-    _must(["export", f"{folder}/runs/a", f"--output={folder}/b.safetensors"])
+    _run_command(["export", f"{folder}/runs/a", f"--output={folder}/b.safetensors"])
     state = torch.load(folder / "runs/a/checkpoints/last.ckpt", weights_only=True)["state_dict"]
     torch.save({k.removeprefix("backbone."): v for k, v in state.items()}, folder / "w.pth")
     for label, number in itertools.product("ab", range(3)):
@@ -146,7 +147,7 @@ def template(folder: Path) -> None:
     (folder / "elsewhere" / "file").write_text("not to be changed")
 
 
-def _must(args: list[str]) -> None:
+def _run_command(args: list[str]) -> None:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as error:
         if main(args):
             raise RuntimeError(error.getvalue())
@@ -156,20 +157,20 @@ def _must(args: list[str]) -> None:
 
 
 def run_case(case: Case, template: Path, here: Path) -> Outcome:
-    """Runs a case in a child process and judges it."""
+    """Run a case in a child process and list its problems."""
     shutil.copytree(template, here, symlinks=True)
     problems: list[str] = []
     case.make(here)
-    before, existed = snapshot(here), _runs_of(here)
+    before, runs_before = snapshot(here), _run_names(here)
     begin = time.monotonic()
     pid = os.fork()
     if pid == 0:
         _child(case, here)
-    used = _resident()
-    status, usage = _waited(pid)
+    parent_megabytes = _resident()
+    status, usage = _wait(pid)
     code = None if status is None else os.waitstatus_to_exitcode(status)
     seconds = usage.ru_utime + usage.ru_stime
-    megabytes = max(0, usage.ru_maxrss / 1024 - used)
+    megabytes = max(0, usage.ru_maxrss / 1024 - parent_megabytes)
     error = (here.parent / "stderr").read_text(errors="replace")
     output = (here.parent / "stdout").read_text(errors="replace")
     if code is None:
@@ -179,12 +180,12 @@ def run_case(case: Case, template: Path, here: Path) -> Outcome:
     problems += [
         word for word in ("Traceback", "fault:", "Exception ignored", "Logging error") if word in error
     ]
-    said = lines_of(error)
-    if code == 2 and len(said) > 1:
-        problems.append(f"{len(said)} lines")
-    if code == 2 and said and not said[-1].startswith("ssl-vision "):
+    lines = lines_of(error)
+    if code == 2 and len(lines) > 1:
+        problems.append(f"{len(lines)} lines")
+    if code == 2 and lines and not lines[-1].startswith("ssl-vision "):
         problems.append("another last line")
-    if code == 2 and any(len(line) > 1200 for line in said):
+    if code == 2 and any(len(line) > 1200 for line in lines):
         problems.append("a line that is too long")
     if seconds > case.seconds:
         problems.append(f"{seconds:.1f} s")
@@ -192,16 +193,16 @@ def run_case(case: Case, template: Path, here: Path) -> Outcome:
         problems.append(f"{megabytes:.0f} MB")
     after = snapshot(here)
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-    free = ("runs", "out", "home")
-    if outside := sorted(name for name in changed if name.split(os.sep)[0] not in free):
+    writable = ("runs", "out", "home")
+    if outside := sorted(name for name in changed if name.split(os.sep)[0] not in writable):
         problems.append(f"changed {outside[:3]}")
-    if code == 2 and (new := _runs_of(here) - existed):
-        problems.append(f"left {sorted(new)}")
+    if code == 2 and (new_runs := _run_names(here) - runs_before):
+        problems.append(f"left {sorted(new_runs)}")
     return Outcome(code, error, output, seconds, megabytes, problems)
 
 
 def lines_of(error: str) -> list[str]:
-    """What a person reads on stderr: no blank lines, no warnings of Python, no notes of what is done."""
+    """Return the lines of stderr without blank lines, Python's warnings and progress notes."""
     lines = [line for line in error.splitlines() if line.strip()]
     return [line for line in lines if not NOTES.search(line)]
 
@@ -214,7 +215,7 @@ NOTES = re.compile(
 
 
 def _child(case: Case, here: Path) -> None:
-    """Becomes the command; does not return."""
+    """Run the command in place of this process; never returns."""
     code = 70
     try:
         os.setsid()
@@ -230,10 +231,10 @@ def _child(case: Case, here: Path) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         _give_up_privileges()
         warnings.resetwarnings()
-        warnings.simplefilter("ignore", DeprecationWarning)  # as the interpreter does at its start
+        warnings.simplefilter("ignore", DeprecationWarning)  # as the interpreter does when it starts
         with case.around():
             code = main([arg.replace("{here}", str(here)) for arg in case.args])
-            for stream in (sys.stdout, sys.stderr):  # as the interpreter does at its end
+            for stream in (sys.stdout, sys.stderr):  # as the interpreter does when it exits
                 if stream is not None:
                     stream.flush()
     except SystemExit as ended:
@@ -247,17 +248,17 @@ def _child(case: Case, here: Path) -> None:
 
 
 def _open_streams(encoding: str) -> None:
-    """Opens stdout and stderr as the interpreter does at its start."""
+    """Open stdout and stderr as the interpreter does when it starts."""
     sys.stdout = open(1, "w", encoding=encoding, closefd=False)
     sys.stderr = open(2, "w", encoding=encoding, errors="backslashreplace", closefd=False, buffering=1)
 
 
-def _waited(pid: int) -> tuple[int | None, Any]:
-    """Status and usage of a child; the status is None where it had to be killed."""
+def _wait(pid: int) -> tuple[int | None, Any]:
+    """Return status and usage of a child; the status is None if it had to be killed."""
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
-        found, status, usage = os.wait4(pid, os.WNOHANG)
-        if found:
+        ended, status, usage = os.wait4(pid, os.WNOHANG)
+        if ended:
             _kill(pid)
             return status, usage
         time.sleep(0.002)
@@ -266,7 +267,7 @@ def _waited(pid: int) -> tuple[int | None, Any]:
 
 
 def _kill(pid: int) -> None:
-    """Ends the processes of a case's group."""
+    """Kill all processes in the group of a case."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -276,7 +277,7 @@ def _resident() -> float:
 
 
 def _give_up_privileges() -> None:
-    """Makes permissions count for root, too: gives up CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_FOWNER."""
+    """Drop CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_FOWNER, so that permissions apply to root, too."""
     libc = ctypes.CDLL(None)
     header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     libc.capget(header, sets)
@@ -287,19 +288,19 @@ def _give_up_privileges() -> None:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Type, size and time of change of every file below a directory; no link is followed."""
-    found = {}
-    for place, folders, files in os.walk(folder):
+    """Return mode, size and modification time of every file below a directory, without following links."""
+    states = {}
+    for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
-            path = os.path.join(place, name)
+            path = os.path.join(parent, name)
             status = os.lstat(path)
-            held = status.st_size if name in files else 0
+            size = status.st_size if name in files else 0
             changed = status.st_mtime_ns if name in files else 0
-            found[os.path.relpath(path, folder)] = (status.st_mode, held, changed)
-    return found
+            states[os.path.relpath(path, folder)] = (status.st_mode, size, changed)
+    return states
 
 
-def _runs_of(here: Path) -> set[str]:
+def _run_names(here: Path) -> set[str]:
     return set(os.listdir(here / "runs")) if (here / "runs").is_dir() else set()
 
 
@@ -312,18 +313,18 @@ NUMBERS = ["0", "-1", ".nan", "inf", ".inf", "1e30", "", LONG]
 
 
 def numeric(owner: Callable[..., Any], prefix: str, *, but: Iterable[str] = ()) -> list[str]:
-    """Options that take a number: the parameters of a class whose types say so."""
-    found = []
+    """Return options for the parameters of a class that are annotated as numbers or durations."""
+    options = []
     for base in getattr(owner, "__mro__", [owner]):
         for name, parameter in inspect.signature(base.__init__).parameters.items():
             if re.search(r"\b(int|float|timedelta)\b", str(parameter.annotation)) and name not in but:
-                found.append(f"--{prefix}{name}")
-    return list(dict.fromkeys(found))
+                options.append(f"--{prefix}{name}")
+    return list(dict.fromkeys(options))
 
 
 @category
 def fit_options(template: Path) -> Iterator[Case]:
-    """Every numeric option of fit."""
+    """Every numeric option of fit, with invalid values."""
     options = numeric(pl.Trainer, "trainer.", but=("devices", "num_nodes"))
     options += numeric(SimCLR, "model.") + numeric(Digits, "data.") + numeric(Views, "data.views.")
     options += numeric(OptimizerRule, "model.optimizer.") + numeric(MACL, "model.objective.")
@@ -352,22 +353,22 @@ def fit_options(template: Path) -> Iterator[Case]:
 
 
 def parsed_options(command: str, args: list[str]) -> list[str]:
-    """Names of the options of a command that is not fit."""
-    found: list[str] = []
+    """Return the names of the options of a command other than fit."""
+    option_names: list[str] = []
 
-    class Found(Exception):
+    class OptionsCaptured(Exception):
         pass
 
     def capture(parser: ArgumentParser, *_: Any, **__: Any) -> None:
         for action in parser._actions:
             if action.option_strings and action.nargs != 0:
-                found.append(next(name for name in action.option_strings if name.startswith("--")))
-        raise Found
+                option_names.append(next(name for name in action.option_strings if name.startswith("--")))
+        raise OptionsCaptured
 
     module, _, name = COMMANDS[command].function.partition(":")
-    with mock.patch.object(ArgumentParser, "parse_args", capture), contextlib.suppress(Found):
+    with mock.patch.object(ArgumentParser, "parse_args", capture), contextlib.suppress(OptionsCaptured):
         getattr(importlib.import_module(module), name)(args)
-    return [option for option in found if option not in ("--print_config", "--config")]
+    return [option for option in option_names if option not in ("--print_config", "--config")]
 
 
 GOOD = {
@@ -396,12 +397,12 @@ GOOD = {
 
 @category
 def options(template: Path) -> Iterator[Case]:
-    """Every option with a value of every command but fit."""
+    """Every option that takes a value, of every command except fit."""
     for command, args in GOOD.items():
         if command == "validate":
             continue
-        own = [arg.replace("{here}", str(template)) for arg in args[1:]]
-        for option, value in itertools.product(parsed_options(command, own), NUMBERS):
+        template_args = [arg.replace("{here}", str(template)) for arg in args[1:]]
+        for option, value in itertools.product(parsed_options(command, template_args), NUMBERS):
             codes = frozenset({0, 1, 2}) if command == "doctor" else frozenset({0, 2})
             yield Case(f"{command} {option}={value[:9]}", [*args, f"{option}={value}"], codes=codes)
     for command, args in GOOD.items():
@@ -419,13 +420,13 @@ def options(template: Path) -> Iterator[Case]:
         ):
             if first:
                 yield Case(f"{command} {value[:9]!r}", [command, value, *args[2:]])
-        if command != "maps":  # which draws for a minute
+        if command != "maps":  # maps without options draws for a minute
             yield Case(f"{command} alone", [command], codes=frozenset({0, 1, 2}))
 
 
 @category
 def places(template: Path) -> Iterator[Case]:
-    """Run directories that cannot be one."""
+    """Paths that cannot be a run directory."""
     for value in ("x" * 300, "x" * 5000, "..", ".", "a/b", "/", "~", "ü" * 150):
         for command in ("fit", "validate"):
             yield Case(f"{command} --name={value[:9]}", [command, *FIT[1:], f"--name={value}"])
@@ -467,7 +468,7 @@ def places(template: Path) -> Iterator[Case]:
             args = [command, *FIT[1:]] if command in ("fit", "validate") else GOOD[command]
             codes = frozenset({0, 1, 2}) if command == "doctor" else frozenset({0, 2})
             make = (lambda here: (here / "nothing").mkdir()) if "nothing" in value else (lambda here: None)
-            # a directory that may be made is not a fault: it is made where runs may be
+            # a directory that can be created is no fault, so it is created below runs/
             place = value.replace("{here}/nothing", "{here}/runs/x")
             yield Case(f"{command} --runs_dir={value[:20]}", [*args, f"--runs_dir={place}"], codes=codes)
 
@@ -476,19 +477,19 @@ def places(template: Path) -> Iterator[Case]:
 
 
 def bomb(levels: int = 20) -> str:
-    """Nine to the power of `levels` values in some hundred bytes of YAML."""
+    """Return a few hundred bytes of YAML that expand to nine to the power of `levels` values."""
     lines = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 9)}]" for n in range(levels)]
     return "\n".join(lines) + "\n"
 
 
 def merge_bomb(levels: int = 12) -> str:
-    """The same by merge keys, which YAML's own reader expands."""
+    """Return a similar text with merge keys, which PyYAML itself expands."""
     lines = ["m0: &m0 {a: 1}"]
     lines += [f"m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 9)}]}}" for n in range(1, levels)]
     return "\n".join(lines) + "\n"
 
 
-def _replaced(path: Path) -> None:
+def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -496,83 +497,87 @@ def _replaced(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
 
 
-def _content(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+def _rewritten(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
         content = path.read_bytes() if path.is_file() else b""
-        _replaced(path)
+        _remove(path)
         path.write_bytes(change(content))
 
     return damage
 
 
-def _flipped(content: bytes, count: int = 8) -> bytes:
-    rng, changed = random.Random(len(content)), bytearray(content)
+def _flip_bits(content: bytes, count: int = 8) -> bytes:
+    rng, flipped = random.Random(len(content)), bytearray(content)
     for _ in range(count if content else 0):
-        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
-    return bytes(changed)
+        flipped[rng.randrange(len(flipped))] ^= 1 << rng.randrange(8)
+    return bytes(flipped)
 
 
-def _placed(place: Callable[[Path], object]) -> Callable[[Path], None]:
+def _replaced_by(place: Callable[[Path], object]) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
-        _replaced(path)
+        _remove(path)
         place(path)
 
     return damage
 
 
-def _sparse(path: Path) -> None:
+def _write_sparse(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(3 * 2**30)
 
 
 DAMAGES: dict[str, Callable[[Path], Any]] = {
-    "absent": _replaced,
-    "empty": _content(lambda content: b""),
-    "half": _content(lambda content: content[: len(content) // 2]),
-    "bits": _content(_flipped),
-    "binary": _content(lambda content: random.Random(0).randbytes(5000)),
-    "nulls": _content(lambda content: bytes(len(content))),
-    "not UTF-8": _content(lambda content: content[:60] + b"\xff\xfe" + content[60:]),
-    "a directory": _placed(Path.mkdir),
-    "a dangling link": _placed(lambda path: path.symlink_to("nowhere")),
-    "a link to itself": _placed(lambda path: path.symlink_to(path.name)),
+    "absent": _remove,
+    "empty": _rewritten(lambda content: b""),
+    "half": _rewritten(lambda content: content[: len(content) // 2]),
+    "bits": _rewritten(_flip_bits),
+    "binary": _rewritten(lambda content: random.Random(0).randbytes(5000)),
+    "nulls": _rewritten(lambda content: bytes(len(content))),
+    "not UTF-8": _rewritten(lambda content: content[:60] + b"\xff\xfe" + content[60:]),
+    "a directory": _replaced_by(Path.mkdir),
+    "a dangling link": _replaced_by(lambda path: path.symlink_to("nowhere")),
+    "a link to itself": _replaced_by(lambda path: path.symlink_to(path.name)),
     "unreadable": lambda path: (path.parent.mkdir(exist_ok=True), path.touch(), path.chmod(0)),
-    "a pipe": _placed(lambda path: os.mkfifo(path)),
-    "sparse, 3 GB": _placed(_sparse),
+    "a pipe": _replaced_by(lambda path: os.mkfifo(path)),
+    "sparse, 3 GB": _replaced_by(_write_sparse),
 }
 TEXTS: dict[str, Callable[[Path], Any]] = {
-    "aliases": _content(lambda content: bomb().encode()),
-    "merges": _content(lambda content: merge_bomb().encode()),
-    "itself": _content(lambda content: b"a: &a {b: *a}\n"),
-    "deep": _content(lambda content: b"[" * 100_000),
-    "deep pairs": _content(lambda content: b'{"a":' * 50_000 + b"1" + b"}" * 50_000),
-    "deep, indented": _content(lambda content: "".join(f"{' ' * n}a:\n" for n in range(1500)).encode()),
-    "long": _content(lambda content: b"[" + b"1," * 3_000_000 + b"1]"),
-    "a long word": _content(lambda content: b"a: " + b"x" * 8_000_000),
-    "a list": _content(lambda content: b"[1, 2]"),
-    "a word": _content(lambda content: b"word"),
-    "a number": _content(lambda content: b"3"),
-    "null": _content(lambda content: b"null"),
-    "a table": _content(lambda content: b'{"a": {"b": 1}}'),
-    "rows of words": _content(lambda content: b'[{"a": "b"}, {"value": "x"}]'),
-    "other keys": _content(lambda content: b"model: 3\ndata: [1]\ntrainer: x\nseed_everything: {a: 1}\n"),
-    "code": _content(lambda content: b"a: !!python/object/apply:os.system [x]\n"),
-    "numbers for keys": _content(lambda content: b"1: 2\nnull: 3\n? [a]\n: b\n"),
-    "a date": _content(lambda content: b"seed_everything: 2020-13-45\nmodel: 2020-01-01\n"),
-    "a large number": _content(lambda content: b"a: " + b"9" * 5000 + b"\n"),
+    "aliases": _rewritten(lambda content: bomb().encode()),
+    "merges": _rewritten(lambda content: merge_bomb().encode()),
+    "itself": _rewritten(lambda content: b"a: &a {b: *a}\n"),
+    "deep": _rewritten(lambda content: b"[" * 100_000),
+    "deep pairs": _rewritten(lambda content: b'{"a":' * 50_000 + b"1" + b"}" * 50_000),
+    "deep, indented": _rewritten(lambda content: "".join(f"{' ' * n}a:\n" for n in range(1500)).encode()),
+    "long": _rewritten(lambda content: b"[" + b"1," * 3_000_000 + b"1]"),
+    "a long word": _rewritten(lambda content: b"a: " + b"x" * 8_000_000),
+    "a list": _rewritten(lambda content: b"[1, 2]"),
+    "a word": _rewritten(lambda content: b"word"),
+    "a number": _rewritten(lambda content: b"3"),
+    "null": _rewritten(lambda content: b"null"),
+    "a table": _rewritten(lambda content: b'{"a": {"b": 1}}'),
+    "rows of words": _rewritten(lambda content: b'[{"a": "b"}, {"value": "x"}]'),
+    "other keys": _rewritten(lambda content: b"model: 3\ndata: [1]\ntrainer: x\nseed_everything: {a: 1}\n"),
+    "code": _rewritten(lambda content: b"a: !!python/object/apply:os.system [x]\n"),
+    "numbers for keys": _rewritten(lambda content: b"1: 2\nnull: 3\n? [a]\n: b\n"),
+    "a date": _rewritten(lambda content: b"seed_everything: 2020-13-45\nmodel: 2020-01-01\n"),
+    "a large number": _rewritten(lambda content: b"a: " + b"9" * 5000 + b"\n"),
 }
 TABLES: dict[str, Callable[[Path], Any]] = {
-    "a header": _content(lambda content: content.split(b"\n")[0] + b"\n"),
-    "no line": _content(lambda content: content.replace(b"\n", b"")),
-    "words": _content(lambda content: b"step,epoch,train/loss\nx,y,z\n"),
-    "nan": _content(lambda content: b"step,epoch,train/loss,val/knn_top1\nnan,nan,nan,nan\n1,nan,inf,nan\n"),
-    "inf": _content(lambda content: b"step,epoch,train/loss,val/knn_top1\ninf,inf,-inf,inf\n1,inf,inf,inf\n"),
-    "large": _content(lambda content: b"step,epoch,train/loss\n1,1e300,1e300\n" + b"9" * 400 + b",1,1\n"),
-    "negative": _content(lambda content: b"step,epoch,train/loss,val/knn_top1\n-3,-7,1,1\n"),
-    "a long line": _content(lambda content: b"step,epoch," + b"x" * 500_000 + b"\n1,1,1\n"),
-    "quotes": _content(lambda content: b'step,"epoch\n",a\n1,1,1\n'),
-    "twice a name": _content(lambda content: b"step,step,epoch,epoch\n1,2,3,4\n"),
-    "no step": _content(lambda content: b"a,b\n1,2\n"),
+    "a header": _rewritten(lambda content: content.split(b"\n")[0] + b"\n"),
+    "no line": _rewritten(lambda content: content.replace(b"\n", b"")),
+    "words": _rewritten(lambda content: b"step,epoch,train/loss\nx,y,z\n"),
+    "nan": _rewritten(
+        lambda content: b"step,epoch,train/loss,val/knn_top1\nnan,nan,nan,nan\n1,nan,inf,nan\n"
+    ),
+    "inf": _rewritten(
+        lambda content: b"step,epoch,train/loss,val/knn_top1\ninf,inf,-inf,inf\n1,inf,inf,inf\n"
+    ),
+    "large": _rewritten(lambda content: b"step,epoch,train/loss\n1,1e300,1e300\n" + b"9" * 400 + b",1,1\n"),
+    "negative": _rewritten(lambda content: b"step,epoch,train/loss,val/knn_top1\n-3,-7,1,1\n"),
+    "a long line": _rewritten(lambda content: b"step,epoch," + b"x" * 500_000 + b"\n1,1,1\n"),
+    "quotes": _rewritten(lambda content: b'step,"epoch\n",a\n1,1,1\n'),
+    "twice a name": _rewritten(lambda content: b"step,step,epoch,epoch\n1,2,3,4\n"),
+    "no step": _rewritten(lambda content: b"a,b\n1,2\n"),
 }
 OVER_RUNS = {
     "runs": GOOD["runs"],
@@ -599,7 +604,7 @@ def damaged(
     commands: dict[str, list[str]],
     **more: Any,
 ) -> Iterator[Case]:
-    """The product of files, damages and commands."""
+    """Yield a case for every combination of file, damage and command."""
     for file, (kind, damage), (name, args) in itertools.product(files, damages.items(), commands.items()):
 
         def make(here: Path, file: str = file, damage: Callable[[Path], Any] = damage) -> None:
@@ -610,7 +615,7 @@ def damaged(
 
 @category
 def configs(template: Path) -> Iterator[Case]:
-    """A run's config.yaml."""
+    """Damage to the config.yaml of a run."""
     yield from damaged(
         ["runs/a/config.yaml"], DAMAGES | TEXTS, OVER_RUNS | {"fit": CONTINUED, "fit anew": AGAIN["fit anew"]}
     )
@@ -619,15 +624,15 @@ def configs(template: Path) -> Iterator[Case]:
 
 @category
 def logs(template: Path) -> Iterator[Case]:
-    """A run's metrics.csv, times.csv and weights.csv."""
+    """Damage to the metrics.csv, times.csv and weights.csv of a run."""
     yield from damaged(["runs/a/metrics.csv"], DAMAGES | TABLES, OVER_RUNS | {"fit": AGAIN["fit, further"]})
-    few = {k: OVER_RUNS[k] for k in ("runs", "report")} | {"fit": AGAIN["fit, further"]}
-    yield from damaged(["runs/a/times.csv", "runs/a/weights.csv"], DAMAGES | TABLES, few)
+    readers = {k: OVER_RUNS[k] for k in ("runs", "report")} | {"fit": AGAIN["fit, further"]}
+    yield from damaged(["runs/a/times.csv", "runs/a/weights.csv"], DAMAGES | TABLES, readers)
 
 
 @category
 def results(template: Path) -> Iterator[Case]:
-    """evaluation.json and mirror.json."""
+    """Damage to evaluation.json and mirror.json."""
     readers = {k: OVER_RUNS[k] for k in ("compare rows", "report")} | {"export": AGAIN["export"]}
     yield from damaged(["runs/a/evaluation.json"], DAMAGES | TEXTS, readers)
     wandb = {
@@ -648,38 +653,38 @@ def results(template: Path) -> Iterator[Case]:
 
 @category
 def locks(template: Path) -> Iterator[Case]:
-    """A lock that cannot be read or taken."""
+    """Locks that cannot be read or taken."""
     readers = {k: OVER_RUNS[k] for k in ("runs", "compare", "report of both")} | {
         "fit": AGAIN["fit, further"]
     }
-    few = {
+    damages = {
         k: DAMAGES[k]
         for k in ("a directory", "a dangling link", "a link to itself", "unreadable", "a pipe", "binary")
     }
-    yield from damaged(["runs/a/.lock"], few, readers)
+    yield from damaged(["runs/a/.lock"], damages, readers)
 
-    def without(number: int) -> Callable[[], Any]:
-        def refused(*_: Any) -> None:
+    def flock_error(number: int) -> Callable[[], Any]:
+        def failing_flock(*_: Any) -> None:
             raise OSError(number, os.strerror(number))
 
-        return lambda: mock.patch.object(fcntl, "flock", refused)
+        return lambda: mock.patch.object(fcntl, "flock", failing_flock)
 
     for number in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EIO):
         for name, args in (readers | {"fit anew": FIT}).items():
-            yield Case(f"{name}: flock {errno.errorcode[number]}", args, around=without(number))
+            yield Case(f"{name}: flock {errno.errorcode[number]}", args, around=flock_error(number))
 
 
 @category
 def checkpoints(template: Path) -> Iterator[Case]:
-    """A damaged last.ckpt, alone and with the one before it."""
+    """Damage to last.ckpt, alone and together with previous-last.ckpt."""
     yield from damaged(["runs/a/checkpoints/last.ckpt"], DAMAGES, AGAIN)
 
-    def both(damage: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    def damage_both(damage: Callable[[Path], Any]) -> Callable[[Path], Any]:
         return lambda path: (damage(path), damage(path.with_name("previous-last.ckpt")))
 
     yield from damaged(
         ["runs/a/checkpoints/last.ckpt"],
-        {f"and previous {kind}": both(damage) for kind, damage in DAMAGES.items()},
+        {f"and previous {kind}": damage_both(damage) for kind, damage in DAMAGES.items()},
         {k: AGAIN[k] for k in ("fit", "fit anew", "validate")},
     )
 
@@ -691,7 +696,7 @@ WRONG: dict[str, Any] = {
 
 
 def changed_checkpoint(path: tuple[Any, ...], value: Any) -> Make:
-    """A checkpoint with another value at a path; `del` removes it."""
+    """Change the value at a path in a checkpoint; `DELETED` removes the key."""
 
     def make(here: Path) -> None:
         file = here / "runs/a/checkpoints/last.ckpt"
@@ -712,7 +717,7 @@ DELETED = object()
 
 
 def changed_config(key: str, value: Any) -> Make:
-    """A checkpoint and a config.yaml with another value at a dotted key."""
+    """Change the value of a dotted key in the config of a checkpoint and in config.yaml."""
 
     def make(here: Path) -> None:
         file = here / "runs/a/checkpoints/last.ckpt"
@@ -734,7 +739,7 @@ READ = {k: AGAIN[k] for k in ("evaluate", "export", "embed")}
 
 @category
 def contents(template: Path) -> Iterator[Case]:
-    """Checkpoints that are whole and hold something else."""
+    """Undamaged checkpoints with invalid content."""
     paths: list[tuple[Any, ...]] = [
         ("ssl_vision",), ("ssl_vision", "version"), ("ssl_vision", "config"), ("state_dict",),
         ("state_dict", "backbone.conv1.weight"), ("loops",), ("loops", "fit_loop", "epoch_progress", "current"),
@@ -792,20 +797,20 @@ HUGE = {
 
 @category
 def sizes(template: Path) -> Iterator[Case]:
-    """Absurd sizes: on the command line, in a config file, in a checkpoint."""
+    """Absurd sizes on the command line, in a config file and in a checkpoint."""
     limits: dict[str, Any] = {"seconds": 2, "megabytes": 100}
     for key, values in HUGE.items():
         for value in values:
             option = f"--{key.replace('init_args.', '')}={value}"
-            refused = (
+            expected_codes = (
                 frozenset({2})
                 if key.endswith(("width", "_dim", "depth", "views.size"))
                 else frozenset({0, 2})
             )
-            own = limits if refused == frozenset({2}) else {}
-            yield Case(f"fit {option}", [*FIT, option], codes=refused, **own)
+            own_limits = limits if expected_codes == frozenset({2}) else {}
+            yield Case(f"fit {option}", [*FIT, option], codes=expected_codes, **own_limits)
 
-            def written(here: Path, key: str = key, value: int = value) -> None:
+            def write_config(here: Path, key: str = key, value: int = value) -> None:
                 config: Any = {"data": {"class_path": "Digits"}, "model": {"class_path": "SimCLR"}}
                 node = config
                 for part in key.split(".")[:-1]:
@@ -815,21 +820,21 @@ def sizes(template: Path) -> Iterator[Case]:
                     config["data"]["init_args"]["views"] = {"size": value}
                 (here / "c.yaml").write_text(yaml.safe_dump(config))
 
-            few = [arg for arg in FIT if not re.search(rf"[.-]{key.rpartition('.')[2]}=", arg)]
+            other_args = [arg for arg in FIT if not re.search(rf"[.-]{key.rpartition('.')[2]}=", arg)]
             yield Case(
                 f"fit c.yaml {option}",
-                [few[0], "--config={here}/c.yaml", *few[1:]],
-                written,
-                refused,
-                **own,
+                [other_args[0], "--config={here}/c.yaml", *other_args[1:]],
+                write_config,
+                expected_codes,
+                **own_limits,
             )
             for name in READ:
-                same = key.startswith(
+                may_run = key.startswith(
                     ("metrics", "data.init_args.batch", "model.init_args.chunk", "data.init_args.eval")
                 )
                 yield Case(
-                    f"{name}: {key} {value}", READ[name], changed_config(key, value), seconds=8 if same else 2,
-                    megabytes=500 if same else 100,
+                    f"{name}: {key} {value}", READ[name], changed_config(key, value), seconds=8 if may_run else 2,
+                    megabytes=500 if may_run else 100,
                 )  # fmt: skip
     for value in ("100000000", "1" + "0" * 30):
         for command, option in (("maps", "--grid"), ("maps", "--batches"), ("maps", "--negatives"),
@@ -849,20 +854,20 @@ def sizes(template: Path) -> Iterator[Case]:
 
 @category
 def written_files(template: Path) -> Iterator[Case]:
-    """Files that a user writes, or gets from someone: configs, sweeps, protocols, papers, weights."""
-    every = DAMAGES | TEXTS
+    """Files that users write or receive: configs, sweeps, protocols, papers and weights."""
+    damages = DAMAGES | TEXTS
     sweep = [*GOOD["sweep"]]
-    yield from damaged(["sweep.yaml"], every, {"sweep": sweep}, seconds=3)
+    yield from damaged(["sweep.yaml"], damages, {"sweep": sweep}, seconds=3)
     yield from damaged(
         ["protocol.yaml"],
-        every,
+        damages,
         {"evaluate": [*GOOD["evaluate"], "--protocol={here}/protocol.yaml"]},
         seconds=8,
     )
-    yield from damaged(["paper.yaml"], every, {"reproduce": GOOD["reproduce"]}, seconds=3)
+    yield from damaged(["paper.yaml"], damages, {"reproduce": GOOD["reproduce"]}, seconds=3)
     yield from damaged(
         ["base.yaml"],
-        every,
+        damages,
         {"reproduce": GOOD["reproduce"], "fit": ["fit", "--config={here}/base.yaml", *FIT[1:]]},
     )
     yield from damaged(["w.pth"], DAMAGES, {"fit": [*FIT, "--initial_checkpoint={here}/w.pth"]})
@@ -878,7 +883,7 @@ def written_files(template: Path) -> Iterator[Case]:
 
 
 def closed(*numbers: int) -> Callable[[], Any]:
-    """Streams that the interpreter finds closed at its start."""
+    """Close streams as the interpreter finds them if they are closed when it starts."""
 
     @contextlib.contextmanager
     def around() -> Iterator[None]:
@@ -891,7 +896,7 @@ def closed(*numbers: int) -> Callable[[], Any]:
 
 
 def redirected(number: int, path: str) -> Callable[[], Any]:
-    """A stream into a file, or into a pipe without a reader."""
+    """Redirect a stream to a file, or to a pipe without a reader."""
 
     @contextlib.contextmanager
     def around() -> Iterator[None]:
@@ -909,7 +914,7 @@ def redirected(number: int, path: str) -> Callable[[], Any]:
 
 
 def encoded(encoding: str) -> Callable[[], Any]:
-    """Streams of another encoding, as PYTHONIOENCODING and LC_ALL=C make them."""
+    """Open streams with another encoding, as PYTHONIOENCODING and LC_ALL=C do."""
 
     @contextlib.contextmanager
     def around() -> Iterator[None]:
@@ -928,7 +933,7 @@ STREAMS = {
 
 @category
 def streams(template: Path) -> Iterator[Case]:
-    """Streams that are closed, broken, full or ASCII, for good and wrong commands."""
+    """Closed, broken, full and ASCII streams, for valid and invalid commands."""
     good = GOOD | {"fit": FIT, "usage": [], "version": ["--version"], "help": ["runs", "--help"]}
     wrong = {
         "fit, wrong": [*FIT, "--model.encoder.width=0"],
@@ -945,7 +950,7 @@ def streams(template: Path) -> Iterator[Case]:
 
 @category
 def permissions(template: Path) -> Iterator[Case]:
-    """Directories that cannot be written or read."""
+    """Directories that cannot be read or written, and outputs in invalid places."""
 
     def read_only(folder: str) -> Make:
         return lambda here: [
@@ -995,31 +1000,33 @@ def permissions(template: Path) -> Iterator[Case]:
 
 
 def cases(template: Path, names: Iterable[str] = ()) -> Iterator[tuple[str, Case]]:
-    """Every case with its category."""
+    """Yield every case with the name of its category."""
     for name in names or CATEGORIES:
         for case in CATEGORIES[name](template):
             yield name, case
 
 
 def sample(template: Path, count: int) -> list[tuple[str, Case]]:
-    """So many cases, evenly spaced, so that each category has its share."""
-    every = list(cases(template))
-    return every[:: len(every) // count][:count]
+    """Return `count` evenly spaced cases, so that each category has its share."""
+    all_cases = list(cases(template))
+    return all_cases[:: len(all_cases) // count][:count]
 
 
 def campaign(folder: Path, names: list[str], *, verbose: bool, pattern: str, every: int) -> bool:
-    """Runs the cases and prints the counts."""
-    good = folder / "template"
-    good.mkdir()
+    """Run the cases, print failures and counts, and return True if no case failed."""
+    template_folder = folder / "template"
+    template_folder.mkdir()
     folder.chmod(0o755)
-    template(good)
+    template(template_folder)
     counts: dict[str, Counter[str]] = {}
     slowest: list[tuple[float, str]] = []
-    chosen = [(name, case) for name, case in cases(good, names) if re.search(pattern, case.name)][::every]
-    for number, (name, case) in enumerate(chosen):
-        place = folder / f"case{number}"
-        place.mkdir()
-        outcome = run_case(case, good, place / "here")
+    selected = [
+        (name, case) for name, case in cases(template_folder, names) if re.search(pattern, case.name)
+    ][::every]
+    for number, (name, case) in enumerate(selected):
+        case_folder = folder / f"case{number}"
+        case_folder.mkdir()
+        outcome = run_case(case, template_folder, case_folder / "here")
         count = counts.setdefault(name, Counter())
         count["cases"] += 1
         count[{0: "done", 2: "refused"}.get(outcome.code, "other")] += 1  # type: ignore[call-overload]
@@ -1027,12 +1034,12 @@ def campaign(folder: Path, names: list[str], *, verbose: bool, pattern: str, eve
         if outcome.problems:
             count["failed"] += 1
         if outcome.problems or verbose:
-            said = lines_of(outcome.error)
-            last = (said[-1] if said else "").replace(str(place), "")[:300]
+            lines = lines_of(outcome.error)
+            last = (lines[-1] if lines else "").replace(str(case_folder), "")[:300]
             print(
                 f"{name}: {case.name}: {outcome.code} {', '.join(outcome.problems)}\n    {last}", flush=True
             )
-        _removed(place)
+        _remove_tree(case_folder)
     print("\n| category | cases | done | refused | other | failed |\n|---|---|---|---|---|---|")
     total = Counter[str]()
     for name, count in counts.items():
@@ -1046,17 +1053,17 @@ def campaign(folder: Path, names: list[str], *, verbose: bool, pattern: str, eve
 COLUMNS = ("cases", "done", "refused", "other", "failed")
 
 
-def _removed(place: Path) -> None:
-    for folder, folders, _ in os.walk(place):
+def _remove_tree(tree: Path) -> None:
+    for folder, folders, _ in os.walk(tree):
         for name in folders:
             path = os.path.join(folder, name)
             if not os.path.islink(path):
                 os.chmod(path, 0o700)
-    shutil.rmtree(place)
+    shutil.rmtree(tree)
 
 
 def prepare() -> None:
-    """Imports what commands import when they are called, so that children need not."""
+    """Import what commands import when they are called, so that child processes need not."""
     for command in COMMANDS.values():
         importlib.import_module(command.function.partition(":")[0])
     for name in ("optuna", "plotly", "matplotlib.pyplot", "wandb", "sklearn.datasets", "faiss"):
@@ -1066,19 +1073,19 @@ def prepare() -> None:
 
 
 def begin() -> int:
-    """Runs the campaign."""
+    """Run the campaign from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--category", action="append", choices=CATEGORIES, default=[])
     parser.add_argument("--match", default="", help="a regular expression that the case's name holds")
     parser.add_argument("--every", type=int, default=1, help="one case of so many")
     parser.add_argument("--verbose", action="store_true")
-    chosen = parser.parse_args()
+    args = parser.parse_args()
     prepare()
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        good = campaign(
-            Path(folder), chosen.category, verbose=chosen.verbose, pattern=chosen.match, every=chosen.every
+        passed = campaign(
+            Path(folder), args.category, verbose=args.verbose, pattern=args.match, every=args.every
         )
-    return 0 if good else 1
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":

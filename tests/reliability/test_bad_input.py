@@ -1,6 +1,6 @@
-"""Wrong input of every kind, through the command line: one line that names it, an exit code, no traces.
+"""Tests of invalid input on the command line: exit code 2, one line with the cause, and no files left.
 
-Lines are counted as a person sees them: all that reaches stderr, blank lines and Python's warnings left out.
+A line is anything on stderr, except for blank lines and Python's warnings.
 """
 
 import os
@@ -26,10 +26,10 @@ FOLDER += " --data.image_size=16"
 
 
 class Case(NamedTuple):
-    """A situation, what is typed in it, and the answer."""
+    """A situation, a command line, and the expected message."""
 
     name: str
-    typed: str
+    command_line: str
     """With {here} for the folder of the test, and {run} for that of a finished run."""
     line: str
     """A regular expression that the line on stderr matches behind ``ssl-vision COMMAND: ``."""
@@ -49,16 +49,16 @@ def images(here: Path, *names: str) -> Path:
 
 
 def with_file(name: str, content: bytes) -> Callable[[Path, Path], object]:
-    """Good images, and one file among them."""
+    """Write valid images and one file with this content among them."""
     return lambda here, run: (images(here) / name).write_bytes(content)
 
 
-def written(name: str, content: bytes) -> Callable[[Path, Path], object]:
+def with_user_file(name: str, content: bytes) -> Callable[[Path, Path], object]:
     return lambda here, run: (here / name).write_bytes(content)
 
 
-def changed(change: Callable[[dict], object]) -> Callable[[Path, Path], object]:
-    """here/other.ckpt: the finished run's checkpoint with another content."""
+def with_changed_checkpoint(change: Callable[[dict], object]) -> Callable[[Path, Path], object]:
+    """Write here/other.ckpt, the finished run's checkpoint with changed content."""
 
     def make(here: Path, run: Path) -> None:
         content = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
@@ -69,31 +69,31 @@ def changed(change: Callable[[dict], object]) -> Callable[[Path, Path], object]:
 
 
 def with_config(text: str) -> Callable[[Path, Path], object]:
-    """here/other.ckpt: the finished run's checkpoint with another config."""
-    return changed(lambda content: content["ssl_vision"].update(config=text))
+    """Write here/other.ckpt, the finished run's checkpoint with another config."""
+    return with_changed_checkpoint(lambda content: content["ssl_vision"].update(config=text))
 
 
-def reworded(old: str, new: str) -> Callable[[Path, Path], object]:
-    """here/other.ckpt: the finished run's checkpoint with ``new`` for ``old`` in its config."""
-    return changed(
+def with_replaced_config_text(old: str, new: str) -> Callable[[Path, Path], object]:
+    """Write here/other.ckpt, the finished run's checkpoint with ``old`` replaced by ``new`` in its config."""
+    return with_changed_checkpoint(
         lambda content: content["ssl_vision"].update(config=content["ssl_vision"]["config"].replace(old, new))
     )
 
 
-def reduced(here: Path, run: Path) -> None:
+def truncate_checkpoint(here: Path, run: Path) -> None:
     content = (run / "checkpoints" / "last.ckpt").read_bytes()
     (here / "other.ckpt").write_bytes(content[: len(content) // 2])
 
 
-def flipped(here: Path, run: Path) -> None:
+def flip_checkpoint_bit(here: Path, run: Path) -> None:
     content = bytearray((run / "checkpoints" / "last.ckpt").read_bytes())
     weights = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     content[content.index(weights["head.layers.0.weight"].numpy().tobytes()) + 7] ^= 64
     (here / "other.ckpt").write_bytes(content)
 
 
-def bomb() -> bytes:
-    """A PNG of 30000 x 30000 pixels in some 100 bytes."""
+def decompression_bomb() -> bytes:
+    """A PNG of about 100 bytes that claims 30000 x 30000 pixels."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return (
@@ -105,8 +105,8 @@ def bomb() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
-def corrupt(name: str, content: bytes, reason: str) -> Case:
-    """A file among good images that stops a strict run."""
+def corrupt_image(name: str, content: bytes, reason: str) -> Case:
+    """A file among valid images that stops a run with ``strict``."""
     return Case(
         name,
         f"fit {FOLDER} --data.strict=true",
@@ -129,7 +129,7 @@ def stl10(here: Path, **files: bytes) -> None:
     (here / "stl10_binary" / "class_names.txt").write_text("\n".join("abcdefghij"))
 
 
-GROWING = b"".join(
+EXPONENTIAL_YAML = b"".join(
     b"a%d: &a%d [%s]\n" % (n, n, b", ".join([b"*a%d" % (n - 1) if n else b"x"] * 9)) for n in range(20)
 )
 
@@ -185,13 +185,13 @@ KEYS = [
         "a wrong section in a file",
         "fit --config={here}/c.yaml",
         r"there is no option --metrix\.k, did you mean --metrics\.k\?",
-        written("c.yaml", b"metrix: {k: 3}"),
+        with_user_file("c.yaml", b"metrix: {k: 3}"),
     ),
     Case(
         "a wrong key of the metrics in a file",
         "fit --config={here}/c.yaml",
         r"metrics\.kk: .*did you mean 'metrics\.k'\?",
-        written("c.yaml", b"metrics: {kk: 3}"),
+        with_user_file("c.yaml", b"metrics: {kk: 3}"),
     ),
     Case(
         "a wrong key of a probe",
@@ -202,55 +202,55 @@ KEYS = [
         "a wrong key in a file",
         "fit --config={here}/c.yaml",
         r"model: SimCLR has no option 'hiden_dim', did you mean 'hidden_dim'\?",
-        written("c.yaml", b"model: {class_path: SimCLR, init_args: {hiden_dim: 18}}"),
+        with_user_file("c.yaml", b"model: {class_path: SimCLR, init_args: {hiden_dim: 18}}"),
     ),
     Case(
         "a file that is no YAML",
         "fit --config={here}/c.yaml",
         r"{here}/c\.yaml, line 2: .*",
-        written("c.yaml", b"data: Digits\nmodel: ["),
+        with_user_file("c.yaml", b"data: Digits\nmodel: ["),
     ),
     Case(
         "a file that is a list",
         "fit --config={here}/c.yaml",
         r"{here}/c\.yaml: not a table of keys and values",
-        written("c.yaml", b"- a\n- b\n"),
+        with_user_file("c.yaml", b"- a\n- b\n"),
     ),
     Case(
         "a file that is not text",
         "fit --config={here}/c.yaml",
         r"{here}/c\.yaml is not a text file",
-        written("c.yaml", b"\xff\xfe\x00"),
+        with_user_file("c.yaml", b"\xff\xfe\x00"),
     ),
     Case(
         "a number for a section",
         "fit --config={here}/c.yaml",
         r"{here}/c\.yaml: metrics: expected keys and values, got 3",
-        written("c.yaml", b"metrics: 3"),
+        with_user_file("c.yaml", b"metrics: 3"),
     ),
     Case(
         "a null byte",
         "fit --config={here}/c.yaml",
         r"{here}/c\.yaml: 'a\\x00b' contains a null byte",
-        written("c.yaml", b'trainer: "a\\0b"'),
+        with_user_file("c.yaml", b'trainer: "a\\0b"'),
     ),
     Case(
         "a file that asks for code",
         "fit --config={here}/c.yaml",
         r"{here}/c\.yaml, line 1: could not determine a constructor for the tag .*os\.system'",
-        written("c.yaml", b"data: !!python/object/apply:os.system [x]"),
+        with_user_file("c.yaml", b"data: !!python/object/apply:os.system [x]"),
     ),
     Case(
         "a file that grows without end",
         "fit --config={here}/c.yaml",
         r"{here}/c\.yaml: contains itself, or more than 10000 values",
-        written("c.yaml", GROWING),
+        with_user_file("c.yaml", EXPONENTIAL_YAML),
     ),
     Case(
         "a file that holds itself",
         "fit --config={here}/c.yaml",
         r"{here}/c\.yaml: contains itself, or more than 10000 values",
-        written("c.yaml", b"data: &a {class_path: Digits, init_args: *a}"),
+        with_user_file("c.yaml", b"data: &a {class_path: Digits, init_args: *a}"),
     ),
     Case("an absent file", "fit --config={here}/c.yaml", r"config: File does not exist: '{here}/c\.yaml'"),
 ]
@@ -432,7 +432,9 @@ SIZES = [
 
 DATA = [
     Case("absent images", f"fit {FOLDER}", r"no folder {here}/images: give .* with --data\.root"),
-    Case("a file for a folder", f"fit {FOLDER}", r"no folder {here}/images: .*", written("images", b"")),
+    Case(
+        "a file for a folder", f"fit {FOLDER}", r"no folder {here}/images: .*", with_user_file("images", b"")
+    ),
     Case(
         "no images",
         f"fit {FOLDER}",
@@ -458,18 +460,20 @@ DATA = [
         r"none of the 2 images can be decoded, for example {here}/images/x\.jpg",
         lambda here, run: [
             (images(here, "t/1.png"), (here / "images" / "t" / "1.png").unlink()),
-            with_only(here, "x.jpg", "y.png"),
+            write_corrupt_images(here, "x.jpg", "y.png"),
         ],
     ),
-    corrupt("a zero-byte file", b"", "cannot identify image file"),
-    corrupt("a text file named as an image", b"hello, world\n", "cannot identify image file"),
-    corrupt("a header alone", b"\x89PNG\r\n\x1a\n", ""),
-    corrupt("a decompression bomb", bomb(), r"Image size \(900000000 pixels\) exceeds limit"),
+    corrupt_image("a zero-byte file", b"", "cannot identify image file"),
+    corrupt_image("a text file named as an image", b"hello, world\n", "cannot identify image file"),
+    corrupt_image("a header alone", b"\x89PNG\r\n\x1a\n", ""),
+    corrupt_image(
+        "a decompression bomb", decompression_bomb(), r"Image size \(900000000 pixels\) exceeds limit"
+    ),
     Case(
         "a truncated photo",
         f"fit {FOLDER} --data.strict=true",
         r"{here}/images/a/x\.jpg cannot be decoded \(.*truncated.*",
-        lambda here, run: truncated(images(here) / "a" / "x.jpg"),
+        lambda here, run: save_truncated_jpeg(images(here) / "a" / "x.jpg"),
     ),
     Case(
         "a pipe named as an image",
@@ -574,54 +578,58 @@ DATA = [
 ]
 
 
-def with_only(here: Path, *names: str) -> None:
+def write_corrupt_images(here: Path, *names: str) -> None:
     for name in names:
         (here / "images" / name).write_bytes(b"no image")
 
 
-def truncated(path: Path) -> None:
+def save_truncated_jpeg(path: Path) -> None:
     Image.effect_noise((64, 64), 90).convert("RGB").save(path)
     path.write_bytes(path.read_bytes()[:700])
 
 
-SAME = "--model.objective=MACL --model.objective.alpha=3"
+TINY_RUN_CONFIG = "--model.objective=MACL --model.objective.alpha=3"
 READERS = {
-    "fit": f"fit {SAME} --ckpt_path={{here}}/other.ckpt",
-    "validate": f"validate {SAME} --ckpt_path={{here}}/other.ckpt",
+    "fit": f"fit {TINY_RUN_CONFIG} --ckpt_path={{here}}/other.ckpt",
+    "validate": f"validate {TINY_RUN_CONFIG} --ckpt_path={{here}}/other.ckpt",
     "evaluate": "evaluate {here}/other.ckpt",
     "export": "export {here}/other.ckpt",
     "embed": "embed {here}/images --backbone={here}/other.ckpt --output={here}/f.npz",
 }
 
 
-def read_by(reader: str, name: str, line: str, make: Callable[[Path, Path], object]) -> Case:
-    def both(here: Path, run: Path) -> None:
+def checkpoint_case(reader: str, name: str, line: str, make: Callable[[Path, Path], object]) -> Case:
+    def make_files(here: Path, run: Path) -> None:
         make(here, run)
         if reader == "embed":
             images(here)
 
-    return Case(f"{reader}: {name}", READERS[reader], line, both)
+    return Case(f"{reader}: {name}", READERS[reader], line, make_files)
 
 
 CHECKPOINTS = [
-    read_by(reader, *situation)
+    checkpoint_case(reader, *situation)
     for situation in [
         ("an absent checkpoint", r"{here}/other\.ckpt: no such checkpoint", lambda here, run: None),
-        ("a truncated checkpoint", r"{here}/other\.ckpt: not a readable checkpoint \(\w+\)", reduced),
+        (
+            "a truncated checkpoint",
+            r"{here}/other\.ckpt: not a readable checkpoint \(\w+\)",
+            truncate_checkpoint,
+        ),
         (
             "a checkpoint with a flipped bit",
             r"{here}/other\.ckpt: damaged, the checksum of .* does not match",
-            flipped,
+            flip_checkpoint_bit,
         ),
         (
             "a checkpoint of a later version",
             rf"{{here}}/other\.ckpt: written by ssl_vision 99\.1\.0, but {__version__} is installed; .*",
-            changed(lambda content: content["ssl_vision"].update(version="99.1.0")),
+            with_changed_checkpoint(lambda content: content["ssl_vision"].update(version="99.1.0")),
         ),
         (
             "another package's checkpoint",
             r"{here}/other\.ckpt: was not written by ssl-vision fit.*",
-            changed(lambda content: content.pop("ssl_vision")),
+            with_changed_checkpoint(lambda content: content.pop("ssl_vision")),
         ),
     ]
     for reader in READERS
@@ -630,13 +638,13 @@ CHECKPOINTS = [
         "an empty checkpoint",
         "export {here}/other.ckpt",
         r"{here}/other\.ckpt: not a readable checkpoint \(EOFError\)",
-        written("other.ckpt", b""),
+        with_user_file("other.ckpt", b""),
     ),
     Case(
         "a text for a checkpoint",
         "export {here}/other.ckpt",
         r"{here}/other\.ckpt: .*",
-        written("other.ckpt", b"hello world"),
+        with_user_file("other.ckpt", b"hello world"),
     ),
     Case(
         "weights alone",
@@ -648,7 +656,7 @@ CHECKPOINTS = [
         "a checkpoint without progress",
         "export {here}/other.ckpt",
         r"{here}/other\.ckpt: was not written by ssl-vision fit.*",
-        changed(lambda content: content.pop("loops")),
+        with_changed_checkpoint(lambda content: content.pop("loops")),
     ),
     Case(
         "another architecture to continue",
@@ -663,20 +671,20 @@ CHECKPOINTS = [
         r"use that config with ssl-vision validate {run}",
     ),
     *(
-        read_by(
+        checkpoint_case(
             reader,
             "weights of another architecture",
             r"{here}/other\.ckpt: .*size mismatch for backbone\.conv1\.weight.*",
-            reworded("width: 4", "width: 8"),
+            with_replaced_config_text("width: 4", "width: 8"),
         )
         for reader in ("evaluate", "export", "embed")
     ),
     *(
-        read_by(
+        checkpoint_case(
             reader,
             f"{new} in its config",
             line,
-            reworded(old, new),
+            with_replaced_config_text(old, new),
         )
         for reader in ("evaluate",)
         for old, new, line in [
@@ -695,7 +703,7 @@ CHECKPOINTS = [
         ]
     ),
     *(
-        read_by(
+        checkpoint_case(
             reader,
             f"{name} for a config",
             line,
@@ -703,7 +711,11 @@ CHECKPOINTS = [
         )
         for reader in ("export",)
         for name, text, line in [
-            ("aliases without end", GROWING.decode(), r"{here}/other\.ckpt: its config: contains itself, .*"),
+            (
+                "aliases without end",
+                EXPONENTIAL_YAML.decode(),
+                r"{here}/other\.ckpt: its config: contains itself, .*",
+            ),
             (
                 "brackets",
                 "[" * 100_000,
@@ -715,7 +727,7 @@ CHECKPOINTS = [
         "a table that cannot be written",
         "evaluate {run} --protocol=check --baselines=false --cache=false --output={here}/f/x.json",
         r"--output {here}/f/x\.json: {here}/f cannot be written to",
-        written("f", b""),
+        with_user_file("f", b""),
     ),
     Case(
         "no run of that name",
@@ -741,17 +753,17 @@ CHECKPOINTS = [
 ]
 
 
-def typed(case: Case, here: Path, run: Path) -> list[str]:
-    """The words of the command line: files and data first, then a tiny run's options, then the case's."""
-    command, *rest = case.typed.format(here=here, run=run).split(" ")
-    if command in ("fit", "validate") and "--data.batch_size=4 --data=Digits" not in case.typed:
-        first = [arg for arg in rest if arg.startswith(("--config=", "--data="))]
+def command_line(case: Case, here: Path, run: Path) -> list[str]:
+    """Return the arguments of a case: config files and data first, then a tiny run, then the rest."""
+    command, *rest = case.command_line.format(here=here, run=run).split(" ")
+    if command in ("fit", "validate") and "--data.batch_size=4 --data=Digits" not in case.command_line:
+        files_and_data = [arg for arg in rest if arg.startswith(("--config=", "--data="))]
         rest = [
-            *first,
+            *files_and_data,
             f"--runs_dir={here / 'runs'}",
             "--name=run",
             *TINY,
-            *(arg for arg in rest if arg not in first),
+            *(arg for arg in rest if arg not in files_and_data),
         ]
     return [command, *rest]
 
@@ -768,15 +780,15 @@ def contents(folder: Path) -> set[Path]:
 @pytest.mark.parametrize(
     "case", [*KEYS, *VALUES, *TRAINER, *SIZES, *DATA, *CHECKPOINTS], ids=lambda case: case.name
 )
-def test_wrong_input_is_answered_with_one_line(case, tiny_run, tmp_path, capfd):
+def test_invalid_input_is_reported_in_one_line(case, tiny_run, tmp_path, capfd):
     case.make(tmp_path, tiny_run)
     before = contents(tiny_run)
-    assert main(typed(case, tmp_path, tiny_run)) == 2
+    assert main(command_line(case, tmp_path, tiny_run)) == 2
     (line,) = lines_of(capfd.readouterr().err)
     expected = case.line.replace("{here}", re.escape(str(tmp_path))).replace(
         "{run}", re.escape(str(tiny_run))
     )
-    assert re.fullmatch(f"ssl-vision {case.typed.split()[0]}: {expected}", line), line
+    assert re.fullmatch(f"ssl-vision {case.command_line.split()[0]}: {expected}", line), line
     assert not (tmp_path / "runs").exists()
     assert not list(tmp_path.glob("*.npz"))
     assert contents(tiny_run) == before
@@ -785,7 +797,7 @@ def test_wrong_input_is_answered_with_one_line(case, tiny_run, tmp_path, capfd):
 @pytest.mark.parametrize(
     "named", ["--data.batch_size=5000", pytest.param("--model.encoder.widht=3", marks=pytest.mark.long)]
 )
-def test_as_a_process_there_is_nothing_else_on_stderr(named, tmp_path):
+def test_process_writes_only_the_error_line_to_stderr(named, tmp_path):
     command = [
         sys.executable,
         "-m",
@@ -795,26 +807,26 @@ def test_as_a_process_there_is_nothing_else_on_stderr(named, tmp_path):
         "--name=run",
         *TINY,
     ]
-    done = subprocess.run([*command, named], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 2
-    (line,) = lines_of(done.stderr)
+    result = subprocess.run([*command, named], capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 2
+    (line,) = lines_of(result.stderr)
     assert line.startswith("ssl-vision fit: ")
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_unreadable_folder_is_named(tmp_path, capfd):
+def test_unreadable_folder_is_named_in_error(tmp_path, capfd):
     (images(tmp_path) / "a").chmod(0)
     try:
         if os.access(tmp_path / "images" / "a", os.R_OK):
             pytest.skip("this user can read everything")
         case = Case("", f"fit {FOLDER}", "")
-        assert main(typed(case, tmp_path, tmp_path)) == 2
+        assert main(command_line(case, tmp_path, tmp_path)) == 2
         assert f"{tmp_path}/images/a cannot be read (Permission denied)" in capfd.readouterr().err
     finally:
         (tmp_path / "images" / "a").chmod(0o755)
 
 
-SOUND = {
+FEW_LABELS = {
     "one class": [f"a/{number}.png" for number in range(24)],
     "an image of each class": [f"{number:02}/x.png" for number in range(24)],
     "some labels": [*(f"a/{number}.png" for number in range(24)), "b/x.png", "loose.png"],
@@ -823,20 +835,24 @@ SOUND = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("names", SOUND.values(), ids=SOUND)
-def test_labels_that_are_few_stop_no_pretraining(names, tmp_path):
+@pytest.mark.parametrize("names", FEW_LABELS.values(), ids=FEW_LABELS)
+def test_fit_succeeds_with_few_or_no_labels(names, tmp_path):
     images(tmp_path, *names)
     assert (
-        main(typed(Case("", f"fit {FOLDER} --metrics.k=1000 --trainer.max_epochs=1", ""), tmp_path, tmp_path))
+        main(
+            command_line(
+                Case("", f"fit {FOLDER} --metrics.k=1000 --trainer.max_epochs=1", ""), tmp_path, tmp_path
+            )
+        )
         == 0
     )
     assert (tmp_path / "runs" / "run" / "checkpoints" / "last.ckpt").is_file()
 
 
-def test_a_corrupt_image_among_good_ones_is_counted_and_left_out(tmp_path):
+def test_fit_skips_and_counts_corrupt_image(tmp_path):
     with_file("a/x.png", b"no image")(tmp_path, tmp_path)
     case = Case("", f"fit {FOLDER} --trainer.max_epochs=1", "")
     with pytest.warns(
         UserWarning, match=r"skipped 1 of 25 images that cannot be decoded: .*images/a/x\.png$"
     ):
-        assert main(typed(case, tmp_path, tmp_path)) == 0
+        assert main(command_line(case, tmp_path, tmp_path)) == 0

@@ -1,4 +1,4 @@
-"""A sample of the campaign of hostile inputs, which ``make torture`` runs as a whole."""
+"""Test of a sample of the hostile inputs in ``hostile.py``; ``make torture`` runs all of them."""
 
 import os
 import subprocess
@@ -8,8 +8,8 @@ from pathlib import Path
 SAMPLE = 12
 
 
-def test_no_input_ends_in_a_traceback_a_fault_a_hang_or_a_changed_file(tmp_path):
-    """In a process of its own: each case is a fork, and what other tests leave in this one is not forked."""
+def test_sample_of_hostile_inputs_has_no_failing_case(tmp_path):
+    """Cases are forked from a separate process and so do not inherit what other tests left in this one."""
     paths = [str(Path(__file__).parents[1] / "helpers"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     result = subprocess.run(
         [sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False,
@@ -20,17 +20,17 @@ def test_no_input_ends_in_a_traceback_a_fault_a_hang_or_a_changed_file(tmp_path)
 
 
 def run_sample(folder: Path) -> None:
-    """Run the cases, each on a copy of the same files, and print those that fail and the number of all."""
+    """Run each case on a copy of the same files; print the cases that fail and the total number."""
     from hostile import lines_of, prepare, run_case, sample, template  # type: ignore[import-not-found]
 
     prepare()
-    good = folder / "template"
-    good.mkdir()
-    template(good)
+    template_folder = folder / "template"
+    template_folder.mkdir()
+    template(template_folder)
     count, failed = 0, 0
-    for category, case in sample(good, SAMPLE):
+    for category, case in sample(template_folder, SAMPLE):
         (folder / str(count)).mkdir()
-        outcome = run_case(case, good, folder / str(count) / "here")
+        outcome = run_case(case, template_folder, folder / str(count) / "here")
         count += 1
         if outcome.problems:
             failed += 1

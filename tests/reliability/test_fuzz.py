@@ -1,6 +1,6 @@
-"""Configs with one thing wrong, drawn at random: each trains a step, or ends in one line.
+"""Fuzz test of configs: one with a random fault trains a step or fails with a one-line message.
 
-The suite draws the same few each time; SSL_VISION_FUZZ=2000 draws so many others (``make torture``).
+The suite draws the same few configs each time; SSL_VISION_FUZZ=2000 draws 2000 others (``make torture``).
 """
 
 import contextlib
@@ -68,60 +68,68 @@ CLASSES = [
 
 
 class Hang(BaseException):
-    """The time is over."""
+    """The command exceeded the time limit."""
 
 
-def merged(below: dict, above: dict) -> dict:
-    both = dict(below)
+def merge(below: dict, above: dict) -> dict:
+    result = dict(below)
     for key, value in above.items():
-        both[key] = (
-            merged(both[key], value) if isinstance(both.get(key), dict) and isinstance(value, dict) else value
+        result[key] = (
+            merge(result[key], value)
+            if isinstance(result.get(key), dict) and isinstance(value, dict)
+            else value
         )
-    return both
+    return result
 
 
-def base(file: Path) -> dict:
-    """A shipped config, tiny and on the digits."""
+def tiny_config(file: Path) -> dict:
+    """A shipped config, changed to train a tiny network on the digits."""
     config = yaml.safe_load(file.read_text())
     if config.get("data", {}).get("class_path", "Digits") != "Digits":
         views = config["data"]["init_args"].get("views", {})
         config["data"] = {"init_args": {"views": {**views, "compile": False}} if views else {}}
-    config = merged({"model": {"class_path": "SimCLR"}, "data": {"class_path": "Digits"}}, config)
+    config = merge({"model": {"class_path": "SimCLR"}, "data": {"class_path": "Digits"}}, config)
     if "optimizer" in config["model"].get("init_args", {}):
-        config["model"]["init_args"]["optimizer"]["warmup_epochs"] = 0  # there is one epoch
-    return merged(config, TINY)
+        config["model"]["init_args"]["optimizer"]["warmup_epochs"] = 0  # the run has one epoch
+    return merge(config, TINY)
 
 
-BASES = [base(file) for file in sorted(CONFIGS.rglob("*.yaml")) if file.parent.name not in ("paper", "sweep")]
+VALID_CONFIGS = [
+    tiny_config(file)
+    for file in sorted(CONFIGS.rglob("*.yaml"))
+    if file.parent.name not in ("paper", "sweep")
+]
 
 
-def places(tree: Any, path: tuple = ()) -> Iterator[tuple]:
-    """The paths of all keys."""
+def key_paths(tree: Any, path: tuple = ()) -> Iterator[tuple]:
+    """Yield the paths of all keys of a nested dictionary."""
     if isinstance(tree, dict):
         for key, value in tree.items():
             yield (*path, key)
-            yield from places(value, (*path, key))
+            yield from key_paths(value, (*path, key))
 
 
 @st.composite
-def wrong(draw: st.DrawFn) -> dict:
-    """A shipped config with one thing changed."""
-    config = copy.deepcopy(draw(st.sampled_from(BASES)))
-    path = draw(st.sampled_from(list(places(config))))
+def faulty_configs(draw: st.DrawFn) -> dict:
+    """A shipped config with one change."""
+    config = copy.deepcopy(draw(st.sampled_from(VALID_CONFIGS)))
+    path = draw(st.sampled_from(list(key_paths(config))))
     parent = config
     for key in path[:-1]:
         parent = parent[key]
     key = path[-1]
-    how = draw(st.sampled_from(["delete", "rename", "replace", "replace", "class", "nest", "unnest", "add"]))
-    if how == "delete":
+    fault = draw(
+        st.sampled_from(["delete", "rename", "replace", "replace", "class", "nest", "unnest", "add"])
+    )
+    if fault == "delete":
         del parent[key]
-    elif how == "rename":
-        place = draw(st.integers(0, len(key)))
-        other = draw(
+    elif fault == "rename":
+        position = draw(st.integers(0, len(key)))
+        new_key = draw(
             st.sampled_from(
                 [
-                    key[:place] + key[place + 1 :],
-                    key[:place] + "x" + key[place:],
+                    key[:position] + key[position + 1 :],
+                    key[:position] + "x" + key[position:],
                     key.upper(),
                     "ü",
                     "",
@@ -130,14 +138,14 @@ def wrong(draw: st.DrawFn) -> dict:
                 ]
             )
         )
-        parent[other] = parent.pop(key)
-    elif how == "replace":
+        parent[new_key] = parent.pop(key)
+    elif fault == "replace":
         parent[key] = draw(st.sampled_from(VALUES))
-    elif how == "class":
+    elif fault == "class":
         parent["class_path" if "class_path" in parent else key] = draw(st.sampled_from(CLASSES))
-    elif how == "nest":
+    elif fault == "nest":
         parent[key] = {draw(st.sampled_from([key, "init_args", "class_path", "x"])): parent[key]}
-    elif how == "unnest" and isinstance(parent[key], dict):
+    elif fault == "unnest" and isinstance(parent[key], dict):
         config |= parent.pop(key)
     else:
         parent[draw(st.sampled_from(["x", "init_args", "class_path", "dict_kwargs", "__path__"]))] = draw(
@@ -148,24 +156,24 @@ def wrong(draw: st.DrawFn) -> dict:
 
 @pytest.fixture(autouse=True, scope="module")
 def limits():
-    """A step and no more, in some seconds and gigabytes: what is merely large ends soon."""
-    original = SimCLR.on_train_batch_end
+    """Stop runs after one step and limit time and memory, so that configs that are merely large end soon."""
+    original_hook = SimCLR.on_train_batch_end
 
     def stop(self: SimCLR, *args: Any) -> None:
-        original(self, *args)
+        original_hook(self, *args)
         self.trainer.should_stop = True
 
-    def late(*_: Any) -> None:
+    def raise_hang(*_: Any) -> None:
         raise Hang
 
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    handler = signal.signal(signal.SIGALRM, late)
+    address_space = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    previous_limit = resource.getrlimit(resource.RLIMIT_AS)
+    handler = signal.signal(signal.SIGALRM, raise_hang)
     SimCLR.on_train_batch_end = stop
-    resource.setrlimit(resource.RLIMIT_AS, (used + GIGABYTES * 2**30, before[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (address_space + GIGABYTES * 2**30, previous_limit[1]))
     yield
-    resource.setrlimit(resource.RLIMIT_AS, before)
-    SimCLR.on_train_batch_end = original
+    resource.setrlimit(resource.RLIMIT_AS, previous_limit)
+    SimCLR.on_train_batch_end = original_hook
     signal.signal(signal.SIGALRM, handler)
 
 
@@ -174,11 +182,11 @@ def limits():
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 @pytest.mark.timeout(0)
-@given(wrong())
-def test_a_config_with_one_thing_wrong_runs_or_ends_in_one_line(config):
-    place = Path(tempfile.mkdtemp())
+@given(faulty_configs())
+def test_config_with_one_fault_trains_or_fails_in_one_line(config):
+    folder = Path(tempfile.mkdtemp())
     try:
-        file = place / "config.yaml"
+        file = folder / "config.yaml"
         file.write_text(yaml.safe_dump(config, allow_unicode=True), encoding="utf-8")
         error = io.StringIO()
         signal.alarm(SECONDS)
@@ -188,7 +196,7 @@ def test_a_config_with_one_thing_wrong_runs_or_ends_in_one_line(config):
             contextlib.redirect_stdout(io.StringIO()),
         ):
             warnings.simplefilter("ignore")
-            code = main(["fit", f"--config={file}", f"--runs_dir={place / 'runs'}", "--name=run"])
+            code = main(["fit", f"--config={file}", f"--runs_dir={folder / 'runs'}", "--name=run"])
         signal.alarm(0)
         lines = [line for line in error.getvalue().splitlines() if line.startswith("ssl-vision")]
         note(f"{file.read_text()}\n{code} {error.getvalue()}")
@@ -196,13 +204,13 @@ def test_a_config_with_one_thing_wrong_runs_or_ends_in_one_line(config):
         if code == 0:
             trainer = config.get("trainer") or {}
             if all(trainer.get(key) == TINY["trainer"][key] for key in ("max_epochs", "limit_train_batches")):
-                assert (place / "runs" / "run" / "checkpoints" / "last.ckpt").is_file()
+                assert (folder / "runs" / "run" / "checkpoints" / "last.ckpt").is_file()
             return
         (line,) = lines
         event(line if code == 1 else f"exit code {code}")
         assert code in (1, 2)
         if code == 2:
-            assert not (place / "runs").exists()
+            assert not (folder / "runs").exists()
     finally:
         signal.alarm(0)
-        shutil.rmtree(place)
+        shutil.rmtree(folder)

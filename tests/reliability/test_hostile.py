@@ -1,4 +1,4 @@
-"""Run directories of others: no command follows their links, imports their code or chooses files by them."""
+"""Tests of untrusted run directories: commands do not follow links, run code or use paths from them."""
 
 import os
 import shutil
@@ -23,8 +23,8 @@ from ssl_vision.runs.registry import Run
 LOSS = "from ssl_vision.objectives import InfoNCE\nclass LocalLoss(InfoNCE):\n    pass\n"
 
 
-def change(run: Path, edit) -> None:
-    """Changes the config of a run, in its checkpoint and in config.yaml."""
+def change_config(run: Path, edit) -> None:
+    """Change the config of a run in its checkpoint and in config.yaml."""
     file = run / "checkpoints" / "last.ckpt"
     content = torch.load(file, weights_only=True)
     config = yaml.safe_load(content["ssl_vision"]["config"])
@@ -34,7 +34,7 @@ def change(run: Path, edit) -> None:
     (run / "config.yaml").write_text(yaml.safe_dump(config))
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def file_contents(folder: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
@@ -45,8 +45,8 @@ def run(tiny_run, tmp_path):
 
 
 @pytest.fixture
-def foreign(run, monkeypatch):
-    """The same, of another user."""
+def foreign_run(run, monkeypatch):
+    """A copy of a run that belongs to another user."""
     monkeypatch.setattr(os, "getuid", lambda: run.stat().st_uid + 1)
     return run
 
@@ -61,9 +61,9 @@ def images(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_training_and_evaluation_write_through_no_link(images, tmp_path, capsys):
-    """Every file that they write is a link to one that must stay as it is."""
-    (images / "a" / "broken.png").write_text("no image")  # so that there is a skipped.txt
+def test_commands_do_not_write_through_symbolic_links(images, tmp_path, capsys):
+    """Every file that the commands write is a link to a file that must not change."""
+    (images / "a" / "broken.png").write_text("no image")  # so that training writes skipped.txt
     run, precious = RunFolder(tmp_path / "runs" / "run"), tmp_path / "precious"
     data = [
         "--data=ImageFolder",
@@ -80,13 +80,13 @@ def test_training_and_evaluation_write_through_no_link(images, tmp_path, capsys)
         "--name=run",
         "--overwrite=true",
     ]
-    written = [run.config_file, run.metrics_file, run.times_file, run.skipped_file, run.last, run.previous]
+    outputs = [run.config_file, run.metrics_file, run.times_file, run.skipped_file, run.last, run.previous]
     run.checkpoints.mkdir(parents=True)
     precious.mkdir()
-    for file in (*written, run.evaluation_file, run.report_file):
+    for file in (*outputs, run.evaluation_file, run.report_file):
         (precious / file.name).write_text("{}")
         file.symlink_to(precious / file.name)
-    before = files(precious)
+    before = file_contents(precious)
 
     run.lock.path.symlink_to(precious / "config.yaml")
     assert main([*fit, "--trainer.max_epochs=2"]) == 2
@@ -95,22 +95,20 @@ def test_training_and_evaluation_write_through_no_link(images, tmp_path, capsys)
 
     assert main([*fit, "--trainer.max_epochs=2"]) == 0
     assert main(["export", str(run.path)]) == 0
-    assert not any(file.is_symlink() for file in written)
-    assert files(precious) == before
+    assert not any(file.is_symlink() for file in outputs)
+    assert file_contents(precious) == before
 
     shutil.move(run.checkpoints, precious / "checkpoints")
     run.checkpoints.symlink_to(precious / "checkpoints")
-    before = files(precious)
+    before = file_contents(precious)
     for command in (fit, ["evaluate", str(run.path)], ["report", str(run.path)]):
         capsys.readouterr()
         assert main(command) == 2
         assert f"{run.checkpoints} is a symbolic link out of {run.path}" in capsys.readouterr().err
-    assert files(precious) == before
+    assert file_contents(precious) == before
 
 
-def test_a_module_of_the_current_folder_may_be_named_by_the_user_and_not_by_a_run(
-    tmp_path, monkeypatch, capsys
-):
+def test_class_in_current_folder_is_imported_for_user_but_not_for_run(tmp_path, monkeypatch, capsys):
     (tmp_path / "local_loss.py").write_text(LOSS)
     monkeypatch.chdir(tmp_path)
     fit = [
@@ -121,7 +119,7 @@ def test_a_module_of_the_current_folder_may_be_named_by_the_user_and_not_by_a_ru
         "--trainer.limit_train_batches=1",
     ]
     assert main([*fit, "--trainer.max_epochs=1"]) == 0
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")  # as a requeued job, which continues
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")  # a requeued job resumes
     assert main([*fit, "--trainer.max_epochs=2"]) == 0
     assert torch.load("runs/run/checkpoints/last.ckpt", weights_only=True)["epoch"] == 1
     capsys.readouterr()
@@ -136,7 +134,7 @@ def test_python_m_imports_nothing_from_the_current_folder(tmp_path):
     (tmp_path / "run" / "config.yaml").write_text("seed_everything: 3")
     for name in ("yaml", "random", "rich"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "ssl_vision", "runs", "run", "--columns=seed"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
@@ -144,7 +142,7 @@ def test_python_m_imports_nothing_from_the_current_folder(tmp_path):
         text=True,
         check=False,
     )
-    assert (done.stdout.split(), done.stderr, done.returncode) == (["seed", "3"], "", 0)
+    assert (result.stdout.split(), result.stderr, result.returncode) == (["seed", "3"], "", 0)
     assert not (tmp_path / "imported").exists()
 
 
@@ -157,21 +155,21 @@ DOWNLOADS = [
 
 @pytest.mark.parametrize("owned", [True, False])
 @pytest.mark.parametrize("options", DOWNLOADS)
-def test_no_run_downloads(options, owned):
+def test_safe_data_disables_download(options, owned):
     config = {"data": {"class_path": "ssl_vision.data.CIFAR10", **options}}
     section = safe_data(config, where="x", owned=owned)
     assert not section["init_args"]["download"]
     assert not (section.get("dict_kwargs") or {}).get("download")
 
 
-def test_another_users_run_chooses_no_files():
+def test_safe_data_trusts_paths_of_own_run_only():
     options = {"root": "~/private", "cache": "always", "cache_dir": "/shared", "test": "test"}
     config = {"data": {"class_path": "ssl_vision.data.ImageFolder", "init_args": options}}
-    own = safe_data(config, where="x", owned=True)["init_args"]
-    assert {key: own[key] for key in options} == options
-    theirs = safe_data(config, where="x", owned=False)["init_args"]
-    assert theirs.keys() & options.keys() == {"root", "test"}
-    assert theirs["root"] == ROOT_NEEDED
+    own_options = safe_data(config, where="x", owned=True)["init_args"]
+    assert {key: own_options[key] for key in options} == options
+    foreign_options = safe_data(config, where="x", owned=False)["init_args"]
+    assert foreign_options.keys() & options.keys() == {"root", "test"}
+    assert foreign_options["root"] == ROOT_NEEDED
     config["data"]["init_args.root"] = "/etc"
     assert safe_data(config, where="x", owned=False)["init_args"]["root"] == ROOT_NEEDED
     for path in ("/etc", "~/mail", "../mail", "a/../../mail"):
@@ -181,35 +179,39 @@ def test_another_users_run_chooses_no_files():
 
 
 @pytest.mark.parametrize("whose", ["run", "checkpoint"])
-def test_a_run_belongs_to_the_user_with_all_that_is_read_of_it(whose, run, monkeypatch):
+def test_run_is_owned_only_if_its_folder_and_checkpoint_are(whose, run, monkeypatch):
     folder, stat = RunFolder(run), Path.stat
     assert folder.owned
-    other = run if whose == "run" else folder.last
+    other_users_path = run if whose == "run" else folder.last
 
-    def of_another(path, **options):
+    def stat_of_another_user(path, **options):
         status = stat(path, **options)
-        return os.stat_result((*status[:4], status.st_uid + 1, *status[5:10])) if path == other else status
+        return (
+            os.stat_result((*status[:4], status.st_uid + 1, *status[5:10]))
+            if path == other_users_path
+            else status
+        )
 
-    monkeypatch.setattr(Path, "stat", of_another)
+    monkeypatch.setattr(Path, "stat", stat_of_another_user)
     assert not folder.owned
 
 
-def test_evaluating_another_users_run_writes_into_it_alone(foreign, tmp_path, monkeypatch):
-    change(foreign, lambda config: config.update(wandb=True))
+def test_evaluating_another_users_run_writes_only_to_its_folder(foreign_run, tmp_path, monkeypatch):
+    change_config(foreign_run, lambda config: config.update(wandb=True))
     monkeypatch.setattr(
         "ssl_vision.evaluation.evaluate.mirror_rows", lambda *_, **__: pytest.fail("uploaded")
     )
     monkeypatch.chdir(tmp_path)
-    before = files(tmp_path)
-    assert main(["evaluate", str(foreign), "--baselines=false"]) == 0
-    after = files(tmp_path)
+    before = file_contents(tmp_path)
+    assert main(["evaluate", str(foreign_run), "--baselines=false"]) == 0
+    after = file_contents(tmp_path)
     new = set(after) - set(before)
-    assert {Path(name).relative_to(foreign).parts[0] for name in new} == {"evaluation.json", "features"}
+    assert {Path(name).relative_to(foreign_run).parts[0] for name in new} == {"evaluation.json", "features"}
     assert {name: after[name] for name in before} == before
 
 
 @pytest.mark.parametrize("mine", [True, False])
-def test_evaluation_reads_the_stored_root_of_ones_own_run_alone_and_downloads_nothing(
+def test_evaluate_reads_stored_root_of_own_run_only_and_never_downloads(
     mine, run, tmp_path, monkeypatch, capsys
 ):
     root = tmp_path / "private"
@@ -219,7 +221,7 @@ def test_evaluation_reads_the_stored_root_of_ones_own_run_alone_and_downloads_no
         config["data"]["class_path"] = "ssl_vision.data.CIFAR10"
         config["data"]["init_args"] |= data
 
-    change(run, to_cifar10)
+    change_config(run, to_cifar10)
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("downloaded"))
     if not mine:
         monkeypatch.setattr(os, "getuid", lambda: run.stat().st_uid + 1)
@@ -235,19 +237,19 @@ def test_evaluation_reads_the_stored_root_of_ones_own_run_alone_and_downloads_no
         ReportContext(Run(run)).images()
 
 
-def test_another_users_images_are_shown_from_the_folder_that_is_given(foreign, images):
-    change(foreign, lambda config: config["data"].update(
+def test_report_of_another_users_run_reads_images_from_given_root_only(foreign_run, images):
+    change_config(foreign_run, lambda config: config["data"].update(
         class_path="ssl_vision.data.ImageFolder",
         init_args={"root": "/shared", "image_size": 16, "views": config["data"]["init_args"]["views"]},
     ))  # fmt: skip
     with pytest.raises(Missing, match="belongs to another user"):
-        ReportContext(Run(foreign)).images()
-    data = ReportContext(Run(foreign), root=str(images)).images()
+        ReportContext(Run(foreign_run)).images()
+    data = ReportContext(Run(foreign_run), root=str(images)).images()
     assert len(data.split("train")) == 24
 
 
-def test_other_data_can_be_evaluated_without_trusting_the_class_of_the_runs_own(run, capsys):
-    change(run, lambda config: config["data"].update(class_path="absent_module.Data"))
+def test_evaluate_with_other_data_does_not_require_stored_data_class(run, capsys):
+    change_config(run, lambda config: config["data"].update(class_path="absent_module.Data"))
     assert main(["evaluate", str(run)]) == 2
     assert "add --allow_class absent_module.Data" in capsys.readouterr().err
     assert main(["evaluate", str(run), "--data=Digits", "--baselines=false", "--cache=false"]) == 0

@@ -1,4 +1,4 @@
-"""A run in bfloat16 stays near the run of the same seed in float32."""
+"""Test that training in bfloat16 stays close to training in float32 with the same seed."""
 
 import csv
 
@@ -7,7 +7,7 @@ from settings import TINY
 
 from ssl_vision.main import main
 
-LOSS = 0.1
+TOLERANCE = 0.1
 """Largest relative distance of the losses of one step, over the first 24 steps."""
 
 
@@ -25,4 +25,4 @@ def test_bfloat16_stays_near_float32(tmp_path, objective):
     exact, half = losses(tmp_path / "32-true"), losses(tmp_path / "bf16-mixed")
     assert len(exact) == 24
     assert half != exact
-    assert max(abs(a - b) / b for a, b in zip(half, exact, strict=True)) < LOSS
+    assert max(abs(a - b) / b for a, b in zip(half, exact, strict=True)) < TOLERANCE

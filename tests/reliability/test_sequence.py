@@ -1,7 +1,7 @@
-"""Whatever interrupts a run, and whatever its options, it trains on the images of the uninterrupted run.
+"""Tests that a run trains on the same images with and without an interruption, whatever its options.
 
-Two options of every pair meet in some case of `CASES`. The default suite runs `SAMPLE` of them, and all with
-``SSL_VISION_SEQUENCES=all``, those with two processes among them.
+Every pair of option values occurs together in some case of `CASES`. The default suite runs only `SAMPLE`;
+``SSL_VISION_SEQUENCES=all`` runs all cases, including those with two processes.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from equal import difference_of_runs
 from recorder import SECONDS
 from settings import TINY
 
-import ssl_vision.cli.fit  # noqa: F401  a forked run need not import it again
+import ssl_vision.cli.fit  # noqa: F401  so that forked runs need not import it again
 from ssl_vision.main import main
 
 OPTIONS = {
@@ -75,12 +75,12 @@ Case = dict[str, str]
 
 
 def possible(case: Case) -> bool:
-    """Where a schedule depends on the number of steps, another ``max_steps`` is another run."""
+    """Return False where ``max_steps`` would change the learning-rate schedule, and so the run."""
     return case.get("interruption") != "max_steps" or case.get("schedule") in (None, "constant")
 
 
 def pairwise() -> list[Case]:
-    """Cases in which two options of each pair meet, greedily few."""
+    """Choose few cases, greedily, so that every possible pair of option values occurs in one of them."""
     rng = random.Random(0)
     names = list(OPTIONS)
     missing = {
@@ -114,21 +114,21 @@ SAMPLE = list({case["interruption"]: case for case in reversed(ONE_PROCESS)}.val
 CHOSEN = CASES if os.environ.get("SSL_VISION_SEQUENCES") == "all" else SAMPLE
 
 
-def arguments(case: Case, folder: Path, *, cut: bool, resume: bool) -> list[str]:
+def arguments(case: Case, folder: Path, *, interrupted: bool, resume: bool) -> list[str]:
     options = [
         option
         for name, value in case.items()
-        if name != "interruption" or cut
+        if name != "interruption" or interrupted
         for option in OPTIONS[name][value]
     ]
-    more = ["--ckpt_path=last"] if resume else []
-    return ["fit", f"--runs_dir={folder}", "--name=run", *COMMON, *options, *more]
+    resume_options = ["--ckpt_path=last"] if resume else []
+    return ["fit", f"--runs_dir={folder}", "--name=run", *COMMON, *options, *resume_options]
 
 
 def run(args: list[str], environment: dict[str, str]) -> int:
-    """Return the exit code of a run; one that is killed, or has two processes, is started as a command."""
-    killed = "SIGKILL" in environment.get("SSL_VISION_INTERRUPT", "")
-    if killed or "--trainer.devices=2" in args:
+    """Return the exit code of a run; runs that are killed or have two processes are started as a command."""
+    is_killed = "SIGKILL" in environment.get("SSL_VISION_INTERRUPT", "")
+    if is_killed or "--trainer.devices=2" in args:
         command = [sys.executable, "-m", "ssl_vision", *args]
         paths = os.pathsep.join([str(Path(__file__).parents[1] / "helpers"), *filter(None, sys.path)])
         environment = os.environ | environment | {"PYTHONPATH": paths}
@@ -136,7 +136,7 @@ def run(args: list[str], environment: dict[str, str]) -> int:
             return run_tasks(command, environment)
         with subprocess.Popen(command, env=environment, start_new_session=True) as process:
             code = process.wait(timeout=200)
-        if code:  # the other process of a killed one
+        if code:  # end the other process of a killed run
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         return code
@@ -147,12 +147,17 @@ def run(args: list[str], environment: dict[str, str]) -> int:
 
 
 def run_tasks(command: list[str], environment: dict[str, str]) -> int:
-    """The exit code of the two tasks of a job, which srun starts in one process group."""
+    """Return the exit code of the two tasks of a job, which srun starts in one process group."""
     tasks: list[subprocess.Popen[bytes]] = []
     for rank in ("0", "1"):
-        own = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2"}
+        task_variables = {
+            "SLURM_PROCID": rank,
+            "SLURM_LOCALID": rank,
+            "SLURM_NTASKS": "2",
+            "SLURM_NTASKS_PER_NODE": "2",
+        }
         group = tasks[0].pid if tasks else 0
-        tasks.append(subprocess.Popen(command, env=environment | own, process_group=group))
+        tasks.append(subprocess.Popen(command, env=environment | task_variables, process_group=group))
     try:
         codes = [task.wait(timeout=200) for task in tasks]
     finally:
@@ -163,15 +168,15 @@ def run_tasks(command: list[str], environment: dict[str, str]) -> int:
 
 
 def records(file: Path, rank: int) -> list[list]:
-    """What a process trained on; nothing where the run had ended before."""
-    path = Path(f"{file}.{rank}")
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    """Return the records of what a process trained on; none if the run had already ended."""
+    rank_file = Path(f"{file}.{rank}")
+    lines = rank_file.read_text(encoding="utf-8").splitlines() if rank_file.exists() else []
     return [json.loads(line) for line in lines]
 
 
 @pytest.fixture
 def slurm(tmp_path) -> dict[str, str]:
-    """A job that SLURM requeues: scontrol ends it, as SLURM does."""
+    """Variables of a job that SLURM requeues; its scontrol ends the job, as SLURM does."""
     scontrol = tmp_path / "bin" / "scontrol"
     scontrol.parent.mkdir()
     scontrol.write_text('#!/bin/sh\n[ "$SLURM_NTASKS" = 1 ] && kill -TERM $PPID || kill -TERM 0\n')
@@ -185,34 +190,43 @@ def slurm(tmp_path) -> dict[str, str]:
 def test_an_interrupted_run_trains_on_the_same_images_and_views(tmp_path, slurm, case):
     seed = CASES.index(case)
     moment = random.Random(seed).randrange(2, 2 * BATCHES)
-    how = case["interruption"]
-    whole, cut, rest = (tmp_path / name for name in ("whole.rows", "cut.rows", "rest.rows"))
+    interruption = case["interruption"]
+    reference, interrupted, resumed = (tmp_path / name for name in ("whole.rows", "cut.rows", "rest.rows"))
 
     def arguments_of(folder, **kinds):
         return arguments(case, tmp_path / folder, **kinds)
 
-    assert run(arguments_of("whole", cut=False, resume=False), {"SSL_VISION_RECORD": str(whole)}) == 0
-    job = slurm if how == "SIGUSR1" else {}
-    interrupt = f"{moment}:{how if how.startswith('SIG') else 'sleep'}" if how != "max_steps" else "0:"
-    environment = {"SSL_VISION_RECORD": str(cut), "SSL_VISION_INTERRUPT": interrupt, **job}
-    code = run(arguments_of("run", cut=True, resume=False), environment)
-    expected = {"SIGKILL": (-9,), "SIGTERM": (143,), "SIGINT": (130,), "SIGUSR1": (143,)}.get(how, (0,))
+    assert (
+        run(arguments_of("whole", interrupted=False, resume=False), {"SSL_VISION_RECORD": str(reference)})
+        == 0
+    )
+    job = slurm if interruption == "SIGUSR1" else {}
+    interrupt = (
+        f"{moment}:{interruption if interruption.startswith('SIG') else 'sleep'}"
+        if interruption != "max_steps"
+        else "0:"
+    )
+    environment = {"SSL_VISION_RECORD": str(interrupted), "SSL_VISION_INTERRUPT": interrupt, **job}
+    code = run(arguments_of("run", interrupted=True, resume=False), environment)
+    expected = {"SIGKILL": (-9,), "SIGTERM": (143,), "SIGINT": (130,), "SIGUSR1": (143,)}.get(
+        interruption, (0,)
+    )
     assert code in expected
     requeued = job | {"SLURM_RESTART_COUNT": "1"} if job else {}
-    environment = {"SSL_VISION_RECORD": str(rest), **requeued}
-    assert run(arguments_of("run", cut=False, resume=not requeued), environment) == 0
+    environment = {"SSL_VISION_RECORD": str(resumed), **requeued}
+    assert run(arguments_of("run", interrupted=False, resume=not requeued), environment) == 0
 
     for rank in range(int(case["processes"])):
-        expected_rows, before, after = (records(file, rank) for file in (whole, cut, rest))
+        expected_rows, before, after = (records(file, rank) for file in (reference, interrupted, resumed))
         assert len(expected_rows) == 2 * BATCHES
         assert before == expected_rows[: len(before)]
         assert after == expected_rows[len(expected_rows) - len(after) :]
         assert len(before) + len(after) >= len(expected_rows)
-    if how != "max_time":  # Lightning validates once more where the time is up
+    if interruption != "max_time":  # Lightning validates once more when the time is up
         assert not difference_of_runs(tmp_path / "run" / "run", tmp_path / "whole" / "run")
 
 
-def test_two_options_of_every_pair_meet():
+def test_cases_cover_option_pairs_and_sample_covers_schedules():
     for a, b in itertools.combinations(OPTIONS, 2):
         for x, y in itertools.product(OPTIONS[a], OPTIONS[b]):
             assert not possible({a: x, b: y}) or any(case[a] == x and case[b] == y for case in CASES)

@@ -1,4 +1,4 @@
-"""A SLURM job that is told to make room: it saves between two steps, is requeued, and goes on."""
+"""Tests of preempted SLURM jobs, which save between two steps, are requeued and resume."""
 
 import os
 import shutil
@@ -19,30 +19,30 @@ def fit(runs, name="run"):
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """A job of one task, and a scontrol that notes what it is asked and ends the job, as SLURM does."""
-    asked = tmp_path / "asked"
+    """A job of one task, with a scontrol that records its arguments and ends the job, as SLURM does."""
+    requests = tmp_path / "asked"
     scontrol = tmp_path / "bin" / "scontrol"
     scontrol.parent.mkdir()
-    scontrol.write_text(f'#!/bin/sh\necho "$@" >> {asked}\nkill -TERM $PPID\n')
+    scontrol.write_text(f'#!/bin/sh\necho "$@" >> {requests}\nkill -TERM $PPID\n')
     scontrol.chmod(0o755)
     monkeypatch.setenv("PATH", f"{scontrol.parent}{os.pathsep}{os.environ['PATH']}")
     job = {"JOB_ID": 7, "JOB_NAME": "train", "NTASKS": 1, "LOCALID": 0, "NODEID": 0, "PROCID": 0}
     for key, value in job.items():
         monkeypatch.setenv(f"SLURM_{key}", str(value))
-    return asked
+    return requests
 
 
-def test_a_requeued_job_continues_to_the_same_end(tmp_path, monkeypatch, slurm):
+def test_preempted_job_is_requeued_and_resumes_exactly(tmp_path, monkeypatch, slurm):
     assert fit(tmp_path, "whole") == 0
     step, calls = SimCLR.training_step, []
 
-    def warned(self, *args, **kwargs):
+    def preempted_step(self, *args, **kwargs):
         calls.append(1)
         if len(calls) == 3:
             os.kill(os.getpid(), signal.SIGUSR1)
         return step(self, *args, **kwargs)
 
-    monkeypatch.setattr(SimCLR, "training_step", warned)
+    monkeypatch.setattr(SimCLR, "training_step", preempted_step)
     assert fit(tmp_path) == 128 + signal.SIGTERM
     assert slurm.read_text() == "requeue 7\n"
     assert everything(tmp_path / "run")["global_step"] in (3, 4)
@@ -52,8 +52,8 @@ def test_a_requeued_job_continues_to_the_same_end(tmp_path, monkeypatch, slurm):
     assert not list((tmp_path / "run").glob("hpc_*"))
 
 
-def test_what_a_requeue_left_is_not_taken_for_another_run(tmp_path, monkeypatch, slurm, tiny_run):
-    """Lightning takes such a file before all else, whatever run is asked for."""
+def test_overwriting_fit_ignores_checkpoint_left_by_requeue(tmp_path, monkeypatch, slurm, tiny_run):
+    """Lightning prefers such a file to every other checkpoint, whichever run it belongs to."""
     run = shutil.copytree(tiny_run, tmp_path / "run")
     shutil.copy(run / "checkpoints" / "last.ckpt", run / "hpc_ckpt_1.ckpt")
     args = ["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--overwrite=true", "--seed_everything=5"]
@@ -63,7 +63,7 @@ def test_what_a_requeue_left_is_not_taken_for_another_run(tmp_path, monkeypatch,
     assert not difference(everything(run)["loops"], everything(tiny_run)["loops"])
 
 
-def test_a_requeue_of_a_command_that_overwrites_continues(tmp_path, monkeypatch, slurm):
+def test_requeued_job_with_overwrite_resumes(tmp_path, monkeypatch, slurm):
     args = ["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--overwrite=true"]
     assert main([*args, "--trainer.max_steps=3"]) == 0
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, broken, full or ASCII: a code and a line, never a traceback."""
+"""Tests of closed, broken, full and ASCII streams: an exit code and at most one line, never a traceback."""
 
 import shlex
 import shutil
@@ -20,32 +20,34 @@ CASES = {
 
 @pytest.fixture
 def runs(tmp_path, tiny_run):
-    """A good run in a directory whose name is not ASCII, and one that is a line on stderr."""
+    """A directory with a non-ASCII name, a valid run, and a damaged run that causes a line on stderr."""
     shutil.copytree(tiny_run, tmp_path / "图" / "good")
     (tmp_path / "图" / "bad").mkdir()
     (tmp_path / "图" / "bad" / "config.yaml").touch()
     return tmp_path / "图"
 
 
-def listed(runs, redirection, **variables):
-    """Exit code, stdout and stderr of a shell's command, without the lines of the damaged run."""
+def list_runs(runs, redirection, **variables):
+    """Return exit code, stdout and stderr of ``ssl-vision runs``, without the lines about the damaged run."""
     command = f"{shlex.quote(sys.executable)} -m ssl_vision runs {shlex.quote(str(runs))} {redirection}"
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(filter(None, sys.path)), **variables}
-    done = subprocess.run(["bash", "-c", command], capture_output=True, env=environment, check=False)
-    error = [line for line in done.stderr.decode().splitlines(keepends=True) if "bad/config.yaml" not in line]
-    return done.returncode, done.stdout.decode(), "".join(error)
+    result = subprocess.run(["bash", "-c", command], capture_output=True, env=environment, check=False)
+    error = [
+        line for line in result.stderr.decode().splitlines(keepends=True) if "bad/config.yaml" not in line
+    ]
+    return result.returncode, result.stdout.decode(), "".join(error)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_stream_that_takes_nothing(name, runs):
+def test_closed_or_full_stream_gives_exit_code_and_message(name, runs):
     redirection, code, line = CASES[name]
-    assert (listed(runs, redirection)[0], listed(runs, redirection)[2]) == (code, line)
+    assert (list_runs(runs, redirection)[0], list_runs(runs, redirection)[2]) == (code, line)
 
 
 @pytest.mark.parametrize(("to", "code"), [("| true; exit ${PIPESTATUS[0]}", 141), ("2> >(true)", 0)])
-def test_a_reader_that_has_gone(to, code, runs):
-    found, _, error = listed(runs, to)
-    assert (found, error) == (code, "")
+def test_broken_pipe_gives_exit_code_without_message(to, code, runs):
+    exit_code, _, error = list_runs(runs, to)
+    assert (exit_code, error) == (code, "")
 
 
 @pytest.mark.parametrize(
@@ -53,13 +55,13 @@ def test_a_reader_that_has_gone(to, code, runs):
     [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}],
     ids=["PYTHONIOENCODING", "LC_ALL"],
 )
-def test_ascii_only(variables, runs):
-    code, output, error = listed(runs, "", **variables)
+def test_runs_lists_non_ascii_folder_on_ascii_streams(variables, runs):
+    code, output, error = list_runs(runs, "", **variables)
     assert (code, error) == (0, "")
     assert "good  finished" in output
 
 
-def test_an_output_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+def test_atomic_write_syncs_file_before_renaming_it(tmp_path, monkeypatch):
     synced, target = [], tmp_path / "config.yaml"
     monkeypatch.setattr(
         "ssl_vision.runs.atomic_files.sync", lambda path: synced.append((path, target.exists()))

@@ -1,4 +1,4 @@
-"""Files from others: none runs code, writes outside its folder, or takes paths and keys of a home along."""
+"""Tests that untrusted files run no code and write only to their folder, and that runs contain no secrets."""
 
 import contextlib
 import hashlib
@@ -23,10 +23,10 @@ from ssl_vision.evaluation.cache import FeatureCache
 from ssl_vision.main import main
 from ssl_vision.runs.checkpoint import read_checkpoint
 
-SAME = ["--model.objective=MACL", "--model.objective.alpha=3", *TINY]
+TINY_RUN_CONFIG = ["--model.objective=MACL", "--model.objective.alpha=3", *TINY]
 COMMANDS = {
-    "fit": ["fit", *SAME, "--runs_dir=HERE/runs", "--name=run", "--ckpt_path=FILE"],
-    "validate": ["validate", *SAME, "--runs_dir=HERE/runs", "--name=run", "--ckpt_path=FILE"],
+    "fit": ["fit", *TINY_RUN_CONFIG, "--runs_dir=HERE/runs", "--name=run", "--ckpt_path=FILE"],
+    "validate": ["validate", *TINY_RUN_CONFIG, "--runs_dir=HERE/runs", "--name=run", "--ckpt_path=FILE"],
     "evaluate": ["evaluate", "FILE"],
     "export": ["export", "FILE"],
     "embed": ["embed", "HERE/images", "--backbone=FILE", "--output=HERE/f.npz"],
@@ -34,7 +34,7 @@ COMMANDS = {
 
 
 class Payload:
-    """Makes a folder when it is unpickled."""
+    """An object that creates a folder when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -48,7 +48,7 @@ def with_payload(run: Path, marker: Path) -> dict:
     return content | {"callbacks": Payload(marker)}
 
 
-def scripted(run: Path, marker: Path, file: Path) -> None:
+def save_torchscript(run: Path, marker: Path, file: Path) -> None:
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), file)
 
 
@@ -63,13 +63,13 @@ FORMS = {
     "arrays.npz": lambda run, marker, file: np.savez(
         file, features=np.array([Payload(marker)], dtype=object)
     ),
-    "script.pt": scripted,
+    "script.pt": save_torchscript,
 }
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("form", FORMS)
-def test_no_command_runs_what_a_file_holds(form, tiny_run, tmp_path, capfd):
+def test_no_command_executes_code_in_file(form, tiny_run, tmp_path, capfd):
     marker, file = tmp_path / "ran", tmp_path / form
     FORMS[form](tiny_run, marker, file)
     (tmp_path / "images").mkdir()
@@ -85,7 +85,7 @@ def test_no_command_runs_what_a_file_holds(form, tiny_run, tmp_path, capfd):
     with pytest.raises(InputError):
         ssl_vision.load_encoder(file)
     assert not marker.exists()
-    if form != "script.pt":  # the payload is one
+    if form != "script.pt":  # which contains no Payload
         with open(file, "rb") as content:
             assert b"mkdir" in content.read()
 
@@ -98,22 +98,22 @@ def test_a_safetensors_file_that_is_a_pickle_is_refused(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_payload_among_kept_features_is_made_again(tmp_path, capsys):
+def test_feature_cache_recomputes_file_with_payload(tmp_path, capsys):
     cache, features = FeatureCache(tmp_path / "features"), {"backbone": torch.ones(2, 3)}
 
-    def kept():
+    def cached_features():
         return cache.get("train", ("a",), ("backbone",), lambda: features)["backbone"]
 
-    kept()
+    cached_features()
     (file,) = (tmp_path / "features").iterdir()
     for content in ({"backbone": Payload(tmp_path / "ran")}, Payload(tmp_path / "ran")):
         torch.save(content, file)
-        assert torch.equal(kept(), features["backbone"])
+        assert torch.equal(cached_features(), features["backbone"])
         assert "not readable" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_payload_in_the_cache_of_decoded_images_is_made_again(tmp_path):
+def test_image_cache_is_rebuilt_after_payload_or_invalid_index(tmp_path):
     for number in range(3):
         Image.new("RGB", (9, 9), (50 * number, 0, 0)).save(tmp_path / f"{number}.png")
 
@@ -121,12 +121,12 @@ def test_a_payload_in_the_cache_of_decoded_images_is_made_again(tmp_path):
         return ImageFolder(root=tmp_path, image_size=8, cache="always").split("train").images.clone()
 
     expected = images()
-    places = [file for file in (tmp_path / ".ssl_vision_cache").iterdir() if file.suffix != ".lock"]
-    for place in places:
-        place.write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
+    cache_files = [file for file in (tmp_path / ".ssl_vision_cache").iterdir() if file.suffix != ".lock"]
+    for cache_file in cache_files:
+        cache_file.write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
         assert torch.equal(images(), expected)
     for index in ("[]", '{"version": 1}', '{"version": 1, "images": 3, "skipped": 1}'):
-        next(place for place in places if place.suffix == ".json").write_text(index)
+        next(cache_file for cache_file in cache_files if cache_file.suffix == ".json").write_text(index)
         assert torch.equal(images(), expected)
     assert not (tmp_path / "ran").exists()
 
@@ -141,7 +141,7 @@ def archive(*members: tarfile.TarInfo) -> bytes:
     return buffer.getvalue()
 
 
-def link(name: str, target: str) -> tarfile.TarInfo:
+def link_member(name: str, target: str) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.type, member.linkname = tarfile.SYMTYPE, target
     return member
@@ -158,7 +158,7 @@ def test_an_archive_writes_nothing_outside_its_folder(way, data, reader, name, k
     members = {
         "above": [tarfile.TarInfo("../outside")],
         "absolute": [tarfile.TarInfo(str(outside))],
-        "link": [link("inside", str(tmp_path)), tarfile.TarInfo("inside/outside")],
+        "link": [link_member("inside", str(tmp_path)), tarfile.TarInfo("inside/outside")],
     }
     content = archive(*members[way])
     (tmp_path / "data").mkdir()
@@ -181,29 +181,29 @@ def test_an_archive_writes_nothing_outside_its_folder(way, data, reader, name, k
 
 
 @pytest.mark.parametrize("byte", range(20))
-def test_a_flipped_bit_is_refused_or_changes_nothing(byte, tiny_run, tmp_path):
-    """The few bytes that are in no checksum are the archive's padding."""
+def test_flipped_checkpoint_bit_is_refused_or_changes_nothing(byte, tiny_run, tmp_path):
+    """Only the padding of the archive is not covered by a checksum."""
     content = bytearray((tiny_run / "checkpoints" / "last.ckpt").read_bytes())
     random = np.random.default_rng(byte)
     content[random.integers(len(content))] ^= 1 << random.integers(8)
     file = tmp_path / "x.ckpt"
     file.write_bytes(content)
-    ours = read_checkpoint(tiny_run)
+    original = read_checkpoint(tiny_run)
     with contextlib.suppress(InputError):
-        theirs = read_checkpoint(file)
-        assert theirs.config == ours.config
-        assert all(torch.equal(ours.state[name], theirs.state[name]) for name in ours.state)
+        flipped = read_checkpoint(file)
+        assert flipped.config == original.config
+        assert all(torch.equal(original.state[name], flipped.state[name]) for name in original.state)
 
 
-def test_a_compressed_checkpoint_is_refused_before_it_grows(tiny_run, tmp_path):
-    whole, file = tiny_run / "checkpoints" / "last.ckpt", tmp_path / "x.ckpt"
-    shutil.unpack_archive(whole, tmp_path / "parts", "zip")
+def test_compressed_checkpoint_is_refused(tiny_run, tmp_path):
+    original, file = tiny_run / "checkpoints" / "last.ckpt", tmp_path / "x.ckpt"
+    shutil.unpack_archive(original, tmp_path / "parts", "zip")
     shutil.move(shutil.make_archive(str(tmp_path / "x"), "zip", tmp_path / "parts"), file)
     with pytest.raises(InputError, match=r"x\.ckpt: refused, it is compressed"):
         read_checkpoint(file)
 
 
-def test_neither_a_home_nor_a_key_goes_into_a_run_or_a_card(tmp_path, monkeypatch, capfd):
+def test_run_and_model_card_contain_no_home_path_or_api_key(tmp_path, monkeypatch, capfd):
     home, key = tmp_path / "home" / "somebody", "0123456789abcdef" * 2 + "01234567"
     for number in range(24):
         file = home / "images" / "ab"[number % 2] / f"{number}.png"
@@ -212,14 +212,14 @@ def test_neither_a_home_nor_a_key_goes_into_a_run_or_a_card(tmp_path, monkeypatc
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("WANDB_API_KEY", key)
     monkeypatch.chdir(home)
-    tiny = [
+    options = [
         "--data=ImageFolder",
         *TINY,
         "--data.batch_size=8",
         "--data.views.size=16",
         "--data.image_size=16",
     ]
-    assert main(["fit", *tiny, "--data.root=~/images", "--name=run", "--trainer.max_epochs=1"]) == 0
+    assert main(["fit", *options, "--data.root=~/images", "--name=run", "--trainer.max_epochs=1"]) == 0
     assert main(["export", "runs/run"]) == 0
     files = [file for file in (home / "runs").rglob("*") if file.is_file()]
     assert {"config.yaml", "last.ckpt", "backbone.safetensors", "backbone.safetensors.md"} <= {

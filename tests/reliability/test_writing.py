@@ -1,4 +1,4 @@
-"""A checkpoint is whole or not there; what cannot be written ends no run before its end."""
+"""Tests of saving checkpoints: files are complete or absent, and a failed save does not stop training."""
 
 import errno
 import os
@@ -23,11 +23,11 @@ def fit(runs, *args):
     return main(["fit", f"--runs_dir={runs}", "--name=run", *TINY, *args])
 
 
-def files_of(folder: Path) -> AtomicCheckpointIO:
+def checkpoint_files(folder: Path) -> AtomicCheckpointIO:
     return AtomicCheckpointIO(folder / "last.ckpt", folder / "previous-last.ckpt")
 
 
-def read(file: Path) -> int:
+def read_number(file: Path) -> int:
     return torch.load(file, weights_only=True)["n"]
 
 
@@ -36,54 +36,54 @@ def names(folder: Path) -> set[str]:
 
 
 @pytest.fixture
-def full(monkeypatch):
-    """Makes some of the calls of torch.save (counted from 1) find a full disk, after half of the file."""
+def fill_disk_at(monkeypatch):
+    """Make the given calls of torch.save, counted from 1, fail on a full disk after half of the file."""
 
-    def arrange(calls):
-        save, seen = torch.save, []
+    def arrange(failing_calls):
+        save, calls = torch.save, []
 
-        def failing(content, file):
-            seen.append(1)
-            if len(seen) in calls:
+        def failing_save(content, file):
+            calls.append(1)
+            if len(calls) in failing_calls:
                 file.write(b"half of it")
                 raise OSError(errno.ENOSPC, "No space left on device")
             save(content, file)
 
-        monkeypatch.setattr(torch, "save", failing)
+        monkeypatch.setattr(torch, "save", failing_save)
 
     return arrange
 
 
-def test_last_has_its_name_from_the_commit_on_and_the_one_before_stays(tmp_path):
-    files = files_of(tmp_path)
+def test_commit_replaces_last_checkpoint_and_keeps_previous(tmp_path):
+    files = checkpoint_files(tmp_path)
     for n in (1, 2, 3):
         files.save_checkpoint({"n": n}, files.last)
-        assert not files.last.exists() if n == 1 else read(files.last) == n - 1
+        assert not files.last.exists() if n == 1 else read_number(files.last) == n - 1
         files.commit()
-        assert read(files.last) == n
-    assert read(files.previous) == 2
+        assert read_number(files.last) == n
+    assert read_number(files.previous) == 2
     files.commit()
-    assert read(files.last) == 3
+    assert read_number(files.last) == 3
     files.save_checkpoint({"n": 7}, tmp_path / "epoch=1.ckpt")
-    assert read(tmp_path / "epoch=1.ckpt") == 7
+    assert read_number(tmp_path / "epoch=1.ckpt") == 7
     assert names(tmp_path) == {"last.ckpt", "previous-last.ckpt", "epoch=1.ckpt"}
 
 
-def test_without_hard_links_the_one_before_stays_too(tmp_path, monkeypatch):
-    def refused(*args):
+def test_commit_keeps_previous_checkpoint_without_hard_links(tmp_path, monkeypatch):
+    def failing_link(*args):
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(os, "link", refused)
-    files = files_of(tmp_path)
+    monkeypatch.setattr(os, "link", failing_link)
+    files = checkpoint_files(tmp_path)
     for n in (1, 2):
         files.save_checkpoint({"n": n}, files.last)
         files.commit()
-    assert (read(files.last), read(files.previous)) == (2, 1)
+    assert (read_number(files.last), read_number(files.previous)) == (2, 1)
 
 
-def test_a_full_disk_leaves_the_old_file_and_the_next_save_tries_again(tmp_path, full):
-    files = files_of(tmp_path)
-    full({2})
+def test_full_disk_keeps_old_checkpoint_and_next_save_succeeds(tmp_path, fill_disk_at):
+    files = checkpoint_files(tmp_path)
+    fill_disk_at({2})
     files.save_checkpoint({"n": 1}, files.last)
     files.commit()
     with pytest.warns(
@@ -91,16 +91,16 @@ def test_a_full_disk_leaves_the_old_file_and_the_next_save_tries_again(tmp_path,
     ):
         files.save_checkpoint({"n": 2}, files.last)
     files.commit()
-    assert read(files.last) == 1
+    assert read_number(files.last) == 1
     assert names(tmp_path) == {"last.ckpt"}
     files.save_checkpoint({"n": 3}, files.last)
     files.commit()
     files.finish(None)
-    assert read(files.last) == 3
+    assert read_number(files.last) == 3
 
 
-def test_torchs_own_words_for_a_full_disk_are_understood(tmp_path):
-    """torch.save turns them into a RuntimeError of its own."""
+def test_full_disk_error_of_torch_save_is_recognized(tmp_path):
+    """torch.save raises a RuntimeError instead of the OSError."""
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(
@@ -108,13 +108,13 @@ def test_torchs_own_words_for_a_full_disk_are_understood(tmp_path):
     ).returncode:
         pytest.skip("a small file system needs root")
     try:
-        files = files_of(small)
+        files = checkpoint_files(small)
         files.save_checkpoint({"n": 1}, files.last)
         files.commit()
         with pytest.warns(UserWarning, match="No space left on device"):
             files.save_checkpoint({"n": 2, "much": torch.zeros(2**20)}, files.last)
         files.commit()
-        assert read(files.last) == 1
+        assert read_number(files.last) == 1
         assert names(small) == {"last.ckpt"}
         with pytest.raises(OSError, match="the end of the run is lost; set --spare_dir"):
             files.finish(None)
@@ -122,21 +122,21 @@ def test_torchs_own_words_for_a_full_disk_are_understood(tmp_path):
             files.save_checkpoint({"n": 2, "much": torch.zeros(2**20)}, files.last)
         with pytest.raises(OSError, match=f"it was written to {tmp_path}/spare/last.ckpt"):
             files.finish(tmp_path / "spare")
-        assert read(tmp_path / "spare" / "last.ckpt") == 2
+        assert read_number(tmp_path / "spare" / "last.ckpt") == 2
     finally:
         subprocess.run(["umount", small], check=True)
 
 
-def test_a_run_lives_through_a_full_disk(tmp_path, full):
-    full({1})
+def test_fit_survives_full_disk(tmp_path, fill_disk_at):
+    fill_disk_at({1})
     with pytest.warns(UserWarning, match="cannot be written"):
         assert fit(tmp_path) == 0
     assert names(tmp_path / "run" / "checkpoints") == {"last.ckpt"}
     assert torch.load(RunFolder(tmp_path / "run").last, weights_only=True)["global_step"] == 8
 
 
-def test_a_run_whose_last_checkpoint_is_lost_fails_with_a_line(tmp_path, full, capsys):
-    full({2, 3})
+def test_fit_fails_without_traceback_if_final_checkpoint_is_lost(tmp_path, fill_disk_at, capsys):
+    fill_disk_at({2, 3})
     with pytest.warns(UserWarning, match="cannot be written"):
         assert fit(tmp_path) == 1
     error = capsys.readouterr().err
@@ -145,8 +145,8 @@ def test_a_run_whose_last_checkpoint_is_lost_fails_with_a_line(tmp_path, full, c
     assert torch.load(RunFolder(tmp_path / "run").last, weights_only=True)["global_step"] == 4
 
 
-def test_a_spare_folder_takes_it(tmp_path, full, capsys):
-    full({2, 3})
+def test_final_checkpoint_goes_to_spare_dir_if_disk_is_full(tmp_path, fill_disk_at, capsys):
+    fill_disk_at({2, 3})
     with pytest.warns(UserWarning, match="cannot be written"):
         assert fit(tmp_path, f"--spare_dir={tmp_path}/spare") == 1
     spare = tmp_path / "spare" / "last.ckpt"
@@ -155,8 +155,8 @@ def test_a_spare_folder_takes_it(tmp_path, full, capsys):
     assert torch.load(RunFolder(tmp_path / "run").last, weights_only=True)["global_step"] == 12
 
 
-def test_one_that_vanished_comes_back_with_the_next_save(tmp_path):
-    files = files_of(tmp_path / "gone")
+def test_next_save_recreates_deleted_checkpoint_folder(tmp_path):
+    files = checkpoint_files(tmp_path / "gone")
     files.save_checkpoint({"n": 1}, files.last)
     files.commit()
     for file in (tmp_path / "gone").iterdir():
@@ -164,10 +164,10 @@ def test_one_that_vanished_comes_back_with_the_next_save(tmp_path):
     (tmp_path / "gone").rmdir()
     files.save_checkpoint({"n": 2}, files.last)
     files.commit()
-    assert read(files.last) == 2
+    assert read_number(files.last) == 2
 
 
-KILLED = """
+SAVING_SCRIPT = """
 import sys, torch
 from pathlib import Path
 from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO, remove_partial
@@ -181,12 +181,12 @@ for n in range(1, 100000):
 """
 
 
-def test_a_process_killed_while_it_saves_leaves_a_whole_file(tmp_path):
+def test_process_killed_during_save_leaves_complete_checkpoints(tmp_path):
     environment = {**os.environ, "TMPDIR": "/dev/shm"}
     highest = 0
     for kill in range(2):
         with subprocess.Popen(
-            [sys.executable, "-c", KILLED, tmp_path], stdout=subprocess.PIPE, env=environment
+            [sys.executable, "-c", SAVING_SCRIPT, tmp_path], stdout=subprocess.PIPE, env=environment
         ) as process:
             process.stdout.readline()
             time.sleep(0.15 + 0.11 * kill)
@@ -200,40 +200,40 @@ def test_a_process_killed_while_it_saves_leaves_a_whole_file(tmp_path):
     assert highest > 1
 
 
-def test_a_checkpoint_that_could_not_be_replaced_is_kept(tmp_path, full):
-    full({2})
-    files = files_of(tmp_path)
+def test_checkpoint_is_kept_if_its_replacement_was_not_saved(tmp_path, fill_disk_at):
+    fill_disk_at({2})
+    files = checkpoint_files(tmp_path)
     files.save_checkpoint({"n": 1}, tmp_path / "a.ckpt")
     with pytest.warns(UserWarning, match="b.ckpt cannot be written"):
         files.save_checkpoint({"n": 2}, tmp_path / "b.ckpt")
-    files.remove_checkpoint(tmp_path / "a.ckpt")  # as ModelCheckpoint does once b is there
+    files.remove_checkpoint(tmp_path / "a.ckpt")  # as ModelCheckpoint does after saving b
     assert names(tmp_path) == {"a.ckpt"}
     files.save_checkpoint({"n": 3}, tmp_path / "c.ckpt")
     files.remove_checkpoint(tmp_path / "a.ckpt")
     assert names(tmp_path) == {"c.ckpt"}
 
 
-def test_a_folder_that_goes_before_the_commit_is_a_warning(tmp_path):
-    files = files_of(tmp_path / "gone")
+def test_commit_warns_if_folder_is_gone_and_finish_restores_it(tmp_path):
+    files = checkpoint_files(tmp_path / "gone")
     files.save_checkpoint({"n": 1}, files.last)
     shutil.rmtree(tmp_path / "gone")
     with pytest.warns(UserWarning, match="last.ckpt cannot be written"):
         files.commit()
     files.finish(None)
-    assert read(files.last) == 1
+    assert read_number(files.last) == 1
 
 
-def test_a_signal_on_a_full_disk_takes_the_spare_folder(tmp_path, full, monkeypatch, capsys):
-    full({1, 2})
+def test_run_stopped_by_signal_on_full_disk_saves_to_spare_dir(tmp_path, fill_disk_at, monkeypatch, capsys):
+    fill_disk_at({1, 2})
     step, calls = SimCLR.training_step, []
 
-    def warned(self, *args, **kwargs):
+    def interrupted_step(self, *args, **kwargs):
         calls.append(1)
         if len(calls) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         return step(self, *args, **kwargs)
 
-    monkeypatch.setattr(SimCLR, "training_step", warned)
+    monkeypatch.setattr(SimCLR, "training_step", interrupted_step)
     with pytest.warns(UserWarning, match="cannot be written"):
         assert fit(tmp_path, f"--spare_dir={tmp_path}/spare") == 1
     assert f"it was written to {tmp_path}/spare/last.ckpt" in capsys.readouterr().err

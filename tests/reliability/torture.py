@@ -1,13 +1,13 @@
-"""The long campaign: runs that are killed at random moments and continued, and one that is long.
+"""Long stress tests: runs that are killed at random moments and resumed, and one very long run.
 
     python tests/reliability/torture.py                   100 kills over 40 runs, then 20,000 steps
     python tests/reliability/torture.py --kills 10 --runs 4 --steps 2000
 
-A run trains a small network on the digits, saves at every second step and is killed with SIGKILL, again and
-again; each time it continues by ``--ckpt_path last``. A fifth of the kills wait until a checkpoint is being
-written, while TMPDIR lies on another file system. At the end checkpoint and metrics.csv must be those of the
-run that was never killed, to the bit. Three quarters of the runs have a learning-rate schedule, and a fifth
-has two processes. Linux only. Prints a table and exits with 1 if one differs.
+A run trains a small network on the digits, saves at every second step and is killed with SIGKILL repeatedly;
+each time it is resumed with ``--ckpt_path last``. A fifth of the kills wait until a checkpoint is being
+written, while TMPDIR is on another file system. In the end, the checkpoint and metrics.csv must equal those
+of an uninterrupted run bit for bit. Three quarters of the runs have a learning-rate schedule, and a fifth
+have two processes. The script runs on Linux only, prints a table, and exits with 1 if a run differs.
 """
 
 import argparse
@@ -69,11 +69,11 @@ def options(runs: Path, name: str, kind: Kind) -> list[str]:
 
 
 def started(args: list[str], log: Path) -> int:
-    """A run's process id; it leads a process group. One process is forked, which spares it the imports."""
+    """Start a run as leader of a process group and return its id; one process is forked to save imports."""
     if "--trainer.devices=2" in args:
         with log.open("ab") as file:
-            whole = [sys.executable, "-m", "ssl_vision", *args]
-            return subprocess.Popen(whole, start_new_session=True, stdout=file, stderr=file).pid
+            command_line = [sys.executable, "-m", "ssl_vision", *args]
+            return subprocess.Popen(command_line, start_new_session=True, stdout=file, stderr=file).pid
     pid = os.fork()
     if pid:
         return pid
@@ -85,17 +85,17 @@ def started(args: list[str], log: Path) -> int:
 
 
 def ended(pid: int, until: Callable[[], bool]) -> int | None:
-    """The exit code of a process, or None where the moment came first."""
+    """Return the exit code of a process, or None if `until` becomes true first."""
     while not until():
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
+        ended_pid, status = os.waitpid(pid, os.WNOHANG)
+        if ended_pid:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.0005)
     return None
 
 
 def killed(pid: int) -> None:
-    """Kills a process group and waits for its end."""
+    """Kill a process group and wait until it has ended."""
     os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     while True:
@@ -109,20 +109,20 @@ def killed(pid: int) -> None:
 def tortured(
     runs: Path, name: str, args: list[str], kills: list[str], seconds: float, rng: random.Random
 ) -> list[str]:
-    """Starts a run, kills it as often as asked, lets it end; the kills that struck a living run."""
+    """Start a run, kill it at each of `kills`, let it end, and return the kills that hit it while it ran."""
     struck: list[str] = []
-    writing = RunFolder(runs / name).checkpoints
-    waiting = list(kills)
+    checkpoint_folder = RunFolder(runs / name).checkpoints
+    pending = list(kills)
     for attempt in itertools.count():
         pid = started([*args, "--ckpt_path=last"] if attempt else args, runs / f"{name}.log")
         begin, delay = time.monotonic(), rng.uniform(0, 0.7 * seconds)
-        kind = waiting.pop(0) if waiting else ""
+        kind = pending.pop(0) if pending else ""
 
-        def moment(kind: str = kind, begin: float = begin, delay: float = delay) -> bool:
-            late = time.monotonic() - begin > delay
-            return bool(kind) and late and (kind == "anywhere" or any(writing.glob(".*.partial")))
+        def is_time_to_kill(kind: str = kind, begin: float = begin, delay: float = delay) -> bool:
+            is_due = time.monotonic() - begin > delay
+            return bool(kind) and is_due and (kind == "anywhere" or any(checkpoint_folder.glob(".*.partial")))
 
-        code = ended(pid, moment)
+        code = ended(pid, is_time_to_kill)
         if code is None:
             killed(pid)
             struck.append(kind)
@@ -134,38 +134,38 @@ def tortured(
 
 
 def campaign(folder: Path, *, runs: int, kills: int, seed: int) -> bool:
-    """Kills and compares, in as many runs as it takes, at least so many; prints the table."""
+    """Kill and compare `runs` runs, or more until `kills` kills have hit one, and print the table."""
     rng = random.Random(seed)
-    whole: dict[Kind, tuple[str, float]] = {}
-    struck, wrong = {"anywhere": 0, "writing": 0}, 0
+    references: dict[Kind, tuple[str, float]] = {}
+    struck, differing = {"anywhere": 0, "writing": 0}, 0
     for i in itertools.count():
-        left = kills - sum(struck.values())
-        if i >= runs and left <= 0:
+        remaining = kills - sum(struck.values())
+        if i >= runs and remaining <= 0:
             break
-        key = (list(OBJECTIVES)[i % 3], list(SCHEDULES)[i % 4], 2 if i % 5 == 4 else 1)
-        if key not in whole:
-            name, begin = f"whole-{len(whole)}", time.monotonic()
-            pid = started(options(folder, name, key), folder / f"{name}.log")
+        run_kind = (list(OBJECTIVES)[i % 3], list(SCHEDULES)[i % 4], 2 if i % 5 == 4 else 1)
+        if run_kind not in references:
+            name, begin = f"whole-{len(references)}", time.monotonic()
+            pid = started(options(folder, name, run_kind), folder / f"{name}.log")
             if ended(pid, lambda: False):
                 raise RuntimeError(_last_line(folder / f"{name}.log"))
-            whole[key] = (name, time.monotonic() - begin)
-        share = -(-left // max(runs - i, 1))
+            references[run_kind] = (name, time.monotonic() - begin)
+        share = -(-remaining // max(runs - i, 1))
         kinds = ["writing" if rng.random() < 0.2 else "anywhere" for _ in range(max(share, 0))]
-        args = options(folder, f"run-{i}", key)
-        for kind in (mine := tortured(folder, f"run-{i}", args, kinds, whole[key][1], rng)):
+        args = options(folder, f"run-{i}", run_kind)
+        for kind in (run_kills := tortured(folder, f"run-{i}", args, kinds, references[run_kind][1], rng)):
             struck[kind] += 1
-        found = difference_of_runs(folder / f"run-{i}", folder / whole[key][0])
-        wrong += bool(found)
-        kind = f"{key[0]}, {key[1]}, {key[2]} process(es)"
-        print(f"run {i:2} {kind}, {len(mine)} kills: {found or 'equal'}", flush=True)
+        difference = difference_of_runs(folder / f"run-{i}", folder / references[run_kind][0])
+        differing += bool(difference)
+        kind = f"{run_kind[0]}, {run_kind[1]}, {run_kind[2]} process(es)"
+        print(f"run {i:2} {kind}, {len(run_kills)} kills: {difference or 'equal'}", flush=True)
     print("\n| runs | kills at random moments | while a checkpoint was written | runs that differ |")
     print("|---|---|---|---|")
-    print(f"| {i} | {struck['anywhere']} | {struck['writing']} | {wrong} |")
-    return not wrong
+    print(f"| {i} | {struck['anywhere']} | {struck['writing']} | {differing} |")
+    return not differing
 
 
 def long_run(folder: Path, *, steps: int) -> bool:
-    """One run of many steps: memory and open files at the end beside those at a twentieth."""
+    """Compare memory and open files at the end of a run of many steps with those after a twentieth of it."""
     args = [
         arg
         for arg in TINY
@@ -177,29 +177,37 @@ def long_run(folder: Path, *, steps: int) -> bool:
         "--trainer.check_val_every_n_epoch=20",
     ]
     with (folder / "long.log").open("ab") as log:
-        whole = [sys.executable, "-m", "ssl_vision", "fit", f"--runs_dir={folder}", "--name=long", *args]
-        process = subprocess.Popen(whole, stdout=log, stderr=log)
-    metrics, early, found = folder / "long" / "metrics.csv", None, None
+        command_line = [
+            sys.executable,
+            "-m",
+            "ssl_vision",
+            "fit",
+            f"--runs_dir={folder}",
+            "--name=long",
+            *args,
+        ]
+        process = subprocess.Popen(command_line, stdout=log, stderr=log)
+    metrics, early, latest = folder / "long" / "metrics.csv", None, None
     while process.poll() is None:
         time.sleep(0.2)
         try:
             step = int(metrics.read_text().splitlines()[-1].split(",")[0])
-            place = Path(f"/proc/{process.pid}")
-            pages = int((place / "statm").read_text().split()[1])
-            if pages:  # one that has ended holds none
-                found = (pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir(place / "fd")), step)
+            process_folder = Path(f"/proc/{process.pid}")
+            pages = int((process_folder / "statm").read_text().split()[1])
+            if pages:  # a process that has ended has none
+                latest = (pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir(process_folder / "fd")), step)
         except (OSError, ValueError, IndexError):
             continue
         if early is None and step >= steps // 20:
-            early = found
-    if process.returncode or early is None or found is None:
+            early = latest
+    if process.returncode or early is None or latest is None:
         raise RuntimeError(_last_line(folder / "long.log"))
-    growth = found[0] / early[0] - 1
+    growth = latest[0] / early[0] - 1
     print("\n| step | resident memory, MiB | open files |\n|---|---|---|")
-    for rss, files, step in (early, found):
+    for rss, files, step in (early, latest):
         print(f"| {step:,} | {rss / 2**20:.0f} | {files} |")
     print(f"\nmemory grew by {100 * growth:.1f} %")
-    return growth < 0.02 and found[1] <= early[1]
+    return growth < 0.02 and latest[1] <= early[1]
 
 
 def _last_line(log: Path) -> str:
@@ -207,24 +215,22 @@ def _last_line(log: Path) -> str:
 
 
 def main() -> int:
-    """Runs the campaign and prints its tables."""
+    """Run the stress tests and print their tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tmpdir", default="/dev/shm", help="TMPDIR of the runs, on another file system")
-    chosen = parser.parse_args()
-    os.environ["TMPDIR"] = chosen.tmpdir
+    args = parser.parse_args()
+    os.environ["TMPDIR"] = args.tmpdir
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        good = (
-            campaign(Path(folder), runs=chosen.runs, kills=chosen.kills, seed=chosen.seed)
-            if chosen.runs
-            else True
+        passed = (
+            campaign(Path(folder), runs=args.runs, kills=args.kills, seed=args.seed) if args.runs else True
         )
-        good = (long_run(Path(folder), steps=chosen.steps) if chosen.steps else True) and good
-    return 0 if good else 1
+        passed = (long_run(Path(folder), steps=args.steps) if args.steps else True) and passed
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":

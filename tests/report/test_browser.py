@@ -1,4 +1,4 @@
-"""The page in a real browser; skipped where there is none."""
+"""Tests of the page in a real browser; they are skipped if there is none."""
 
 import itertools
 
@@ -17,9 +17,9 @@ from ssl_vision.sweeps.trials import Trial
 
 @pytest.fixture(scope="module")
 def browser():
-    opened = Browser()
-    yield opened
-    opened.driver.quit()
+    session = Browser()
+    yield session
+    session.driver.quit()
 
 
 @pytest.fixture(scope="module")
@@ -47,17 +47,17 @@ TRACES = "[...document.querySelectorAll('#map .scatterlayer .trace')]"
 SHOWN = f"{TRACES}.map(t => t.querySelectorAll('.point').length)"
 
 
-def lonely(browser):
-    """A point of the map with no other near it, and where it is in the window."""
-    at = np.array(browser(f"{POINTS}.layouts['t-SNE']"), dtype=float).T
-    distance = np.linalg.norm(at[:, None] - at, axis=2) + 1e9 * np.eye(len(at))
+def isolated_point(browser):
+    """Return the point of the map that is farthest from all others, and its position in the window."""
+    positions = np.array(browser(f"{POINTS}.layouts['t-SNE']"), dtype=float).T
+    distance = np.linalg.norm(positions[:, None] - positions, axis=2) + 1e9 * np.eye(len(positions))
     point = int(distance.min(axis=1).argmax())
-    x, y = at[point].tolist()
-    place = (
+    x, y = positions[point].tolist()
+    in_window = (
         f"((r, x, y) => [r.x + x._offset + x.d2p({x}), r.y + y._offset + y.d2p({y})])"
         f"({one(PLOT)}.getBoundingClientRect(), {one(PLOT)}._fullLayout.xaxis, {one(PLOT)}._fullLayout.yaxis)"
     )
-    return point, browser(place)
+    return point, browser(in_window)
 
 
 def test_every_chart_is_drawn_without_an_error_or_a_request(browser, file):
@@ -72,7 +72,7 @@ def test_every_chart_is_drawn_without_an_error_or_a_request(browser, file):
 def test_hovering_a_point_shows_its_image(browser, file):
     browser.open(file)
     browser.show("#map .field")
-    point, (x, y) = lonely(browser)
+    point, (x, y) = isolated_point(browser)
     assert browser(f"{one('#map .tip')}.hidden")
     browser.mouse(x, y)
     browser.until(f"!{one('#map .tip')}.hidden")
@@ -81,30 +81,30 @@ def test_hovering_a_point_shows_its_image(browser, file):
     assert browser(f"{one('#map .tip .words')}.textContent") == name
     assert f"image {row}: {name}" in browser(f"{one('#map .panel')}.textContent")
     image = Digits().split("test").images[row].permute(1, 2, 0).numpy()
-    seen = browser.pixels("#map .tip .tile")
-    centres = [int((i + 0.5) * len(seen) / 8) for i in range(8)]
-    np.testing.assert_allclose(seen[centres][:, centres], image, atol=3)
-    near = browser(
+    tile = browser.pixels("#map .tip .tile")
+    centres = [int((i + 0.5) * len(tile) / 8) for i in range(8)]
+    np.testing.assert_allclose(tile[centres][:, centres], image, atol=3)
+    neighbours = browser(
         "[...document.querySelectorAll('#map .near .tile')].map(t => t.getAttribute('aria-label'))"
     )
-    assert near == [
+    assert neighbours == [
         f"image {data['rows'][j]}, {data['names'][data['classes'][j]]}" for j in data["near"][point]
     ]
     assert browser.errors() == []
 
 
-def test_a_click_chooses_and_arrow_keys_go_on(browser, file):
+def test_click_selects_point_and_arrow_keys_select_others(browser, file):
     browser.open(file)
     browser.show("#map .field")
-    _, (x, y) = lonely(browser)
+    _, (x, y) = isolated_point(browser)
     browser.mouse(x, y, "mouseMoved", "mousePressed", "mouseReleased")
     browser(f"{one(PLOT)}.focus()")
-    said = f"{one('#map .panel')}.textContent"
-    seen = {browser(said)}
+    panel_text = f"{one('#map .panel')}.textContent"
+    texts = {browser(panel_text)}
     for key in ("ArrowLeft", "ArrowUp", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowDown"):
         browser.key(key)
-        seen.add(browser(said))
-    assert len(seen) > 2
+        texts.add(browser(panel_text))
+    assert len(texts) > 2
     browser.key("Escape")
     assert browser(f"{one('#map .tip')}.hidden")
 
@@ -116,15 +116,15 @@ def test_switching_a_class_off_hides_its_points_and_no_others(browser, file):
     sizes = [data["classes"].count(k) for k in range(len(data["names"]))]
     browser.until(f"{SHOWN}.slice(0, {len(sizes)}).join() === '{','.join(map(str, sizes))}'")
     browser("document.querySelectorAll('#map .classes input')[3].click()")
-    left = [size for k, size in enumerate(sizes) if k != 3]
-    browser.until(f"{SHOWN}.filter(n => n).join() === '{','.join(map(str, left))}'")
+    remaining = [size for k, size in enumerate(sizes) if k != 3]
+    browser.until(f"{SHOWN}.filter(n => n).join() === '{','.join(map(str, remaining))}'")
     browser("document.querySelector('#map .every button[value=none]').click()")
     browser.until(f"{SHOWN}.every(n => n === 0)")
     browser("document.querySelector('#map .every button[value=all]').click()")
     browser.until(f"{SHOWN}.filter(n => n).join() === '{','.join(map(str, sizes))}'")
 
 
-def test_the_layout_is_switched(browser, file):
+def test_layout_switch_moves_points(browser, file):
     browser.open(file)
     browser.show("#map .field")
     browser("document.querySelector('#map .layouts input[value=PCA]').click()")
@@ -143,7 +143,7 @@ def test_a_layer_is_switched_in_all_charts_of_its_section(browser, file):
     browser.until(f"{visible}.every(([name, on]) => on === (name !== 'hidden'))")
 
 
-def test_dark_is_asked_for_by_the_system_and_by_the_button(browser, file):
+def test_dark_theme_follows_system_setting_and_button(browser, file):
     browser.open(file, dark=True)
     paper = "getComputedStyle(document.body).backgroundColor"
     dark = browser(paper)
@@ -164,19 +164,19 @@ def test_charts_have_the_colours_of_the_page_and_follow_its_theme(browser, file)
     variable = "getComputedStyle(document.documentElement).getPropertyValue"
     classes = f"{one(PLOT)}.data.map(trace => trace.marker.color)"
     expected = [f"{variable}('--c{place}').trim()" for place in range(10)]
-    seen = []
+    themes = []
     for _ in range(2):
         colours = [browser(each) for each in expected]
         browser.until(f"{one('#curves .plot')}.data[0].line.color === '{colours[0]}'")
         assert browser(classes)[:10] == colours
-        shown = browser("[...document.querySelectorAll('#map .mark')].map(m => getComputedStyle(m).color)")
-        assert shown == [f"rgb({', '.join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5))})" for c in colours]
-        seen.append(colours)
+        marks = browser("[...document.querySelectorAll('#map .mark')].map(m => getComputedStyle(m).color)")
+        assert marks == [f"rgb({', '.join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5))})" for c in colours]
+        themes.append(colours)
         browser("document.querySelector('#theme').click()")
-    assert not set(seen[0]) & set(seen[1])
+    assert not set(themes[0]) & set(themes[1])
 
 
-def test_the_opening_fits_in_one_screen_and_images_are_large(browser, file):
+def test_summary_fits_in_one_screen_and_images_are_large(browser, file):
     browser.open(file, width=1400)
     assert browser(f"{one('.summary')}.getBoundingClientRect().bottom") < 900
     width = "getBoundingClientRect().width"
@@ -188,7 +188,7 @@ def test_the_opening_fits_in_one_screen_and_images_are_large(browser, file):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_the_page_of_a_sweep_is_one_of_the_same_kind(browser, sweep_file, dark):
+def test_sweep_page_has_charts_themes_and_switches(browser, sweep_file, dark):
     browser.open(sweep_file, dark=dark)
     assert browser.show_all() == 3
     paper = browser("getComputedStyle(document.body).backgroundColor")
@@ -210,18 +210,18 @@ def test_nothing_is_wider_than_the_window(browser, file, sweep_file, kind, width
     assert browser(f"{root}.scrollWidth <= {root}.clientWidth")
 
 
-def test_all_that_can_be_used_has_a_name_and_is_reached_by_the_keyboard(browser, file):
+def test_controls_are_named_and_map_is_reachable_by_keyboard(browser, file):
     browser.open(file)
-    used = "button, input, summary, [role=img], [role=region], [role=application]"
+    controls = "button, input, summary, [role=img], [role=region], [role=application]"
     name = "e.ariaLabel || e.textContent.trim() || e.closest('label')?.textContent.trim()"
-    assert browser(f"[...document.querySelectorAll('{used}')].every(e => {name})")
+    assert browser(f"[...document.querySelectorAll('{controls}')].every(e => {name})")
     assert browser(f"{one(PLOT)}.tabIndex") == 0
     assert browser("[...document.querySelectorAll('th')].every(t => t.scope)")
     ids = browser("[...document.querySelectorAll('[id]')].map(e => e.id)")
     assert len(ids) == len(set(ids))
 
 
-def test_the_page_of_a_run_in_training_reloads_where_it_was(browser, tmp_path):
+def test_page_of_training_run_keeps_scroll_position_on_reload(browser, tmp_path):
     file = tmp_path / "report.html"
 
     def write(title):

@@ -1,4 +1,4 @@
-"""The ten colours of classes and lines, on light and on dark pages, and for colour-blind readers."""
+"""Tests of the ten colours of classes and lines, on light and dark pages and for colour-blind readers."""
 
 import itertools
 import re
@@ -33,8 +33,8 @@ SIGHT = {
 """Simulation of colour blindness in linear RGB (Machado, Oliveira & Fernandes 2009)."""
 
 
-def rules():
-    """The variables of the light page, of the dark page, and of the page that the button darkens."""
+def css_variables():
+    """Return the variables of the light page, the dark page and the page that the button darkens."""
     blocks = re.findall(r"\{([^{}]*--c0[^{}]*)\}", CSS)
     return [dict(re.findall(r"--(\w+): (#\w{6})", block)) for block in blocks]
 
@@ -59,19 +59,19 @@ def oklab(rgb):
 
 
 def contrast(first, second):
-    """WCAG's contrast ratio of two colours."""
+    """Return the contrast ratio of two colours, as defined by WCAG."""
     low, high = sorted(float(linear([colour])[0] @ [0.2126, 0.7152, 0.0722]) for colour in (first, second))
     return (high + 0.05) / (low + 0.05)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("sight", SIGHT)
-def test_ten_colours_are_told_apart(theme, sight):
-    variables = rules()[["light", "dark"].index(theme)]
+def test_ten_colours_are_distinguishable(theme, sight):
+    variables = css_variables()[["light", "dark"].index(theme)]
     colours = [variables[f"c{place}"] for place in range(10)]
-    seen = oklab(linear(colours) @ np.array(SIGHT[sight]).T)
+    perceived = oklab(linear(colours) @ np.array(SIGHT[sight]).T)
     for i, j in itertools.combinations(range(10), 2):
-        distance = float(np.linalg.norm(seen[i] - seen[j]))
+        distance = float(np.linalg.norm(perceived[i] - perceived[j]))
         assert distance > (0.12 if sight == "normal" else 0.07), (i, j)
         if symbol(i) == symbol(j):
             assert distance > 0.11, (i, j)
@@ -79,14 +79,14 @@ def test_ten_colours_are_told_apart(theme, sight):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_colours_and_text_have_contrast_with_the_page(theme):
-    variables = rules()[["light", "dark"].index(theme)]
-    for place in range(10):  # WCAG's least for graphics, and for text
+    variables = css_variables()[["light", "dark"].index(theme)]
+    for place in range(10):  # WCAG's minimum for graphics; below, for text
         assert contrast(variables[f"c{place}"], variables["paper"]) >= 2.95
     for name in ("ink", "soft", "accent", "good", "bad"):
         assert contrast(variables[name], variables["paper"]) >= 4.5, name
 
 
 def test_the_button_and_the_system_give_the_same_dark_page():
-    _, system, button = rules()
+    _, system, button = css_variables()
     assert system == button
     assert [f"var(--c{place})" for place in range(10)] == list(markup.COLOURS)

@@ -1,4 +1,4 @@
-"""What a run's page computes from its embeddings, compared with the objectives, by autograd, in a browser."""
+"""Tests that what a page computes from embeddings in a browser matches the objectives and autograd."""
 
 import base64
 import json
@@ -21,17 +21,17 @@ STEP = 0.1
 
 @pytest.fixture(scope="module")
 def browser(evaluated_run):
-    opened = Browser()
-    opened.open(evaluated_run / "report.html")
-    opened(f"{one(FRAME)}.scrollIntoView({{behavior: 'instant'}})")
-    opened.until(f"{one(FRAME)}.explorer !== undefined")
-    yield opened
-    opened.driver.quit()
+    session = Browser()
+    session.open(evaluated_run / "report.html")
+    session(f"{one(FRAME)}.scrollIntoView({{behavior: 'instant'}})")
+    session.until(f"{one(FRAME)}.explorer !== undefined")
+    yield session
+    session.driver.quit()
 
 
 @pytest.fixture(scope="module")
 def batch(page):
-    """Data of the page, with its embeddings in float64."""
+    """Data of the page, with its normalised embeddings in float64."""
     (data,) = page.blocks["temperature"]["batch"]
     integers = np.frombuffer(base64.b64decode(data["embeddings"]), "<i2").reshape(-1, data["width"])
     rows = torch.from_numpy(integers.astype(np.float64))
@@ -39,7 +39,7 @@ def batch(page):
 
 
 def forces(objective, unit, anchor):
-    """Temperature, and margin, shares, gradient weight, pull, push and both of one anchor.
+    """Return temperature, margin, shares, gradient weight, pull, push and net force of one anchor.
 
     The anchor enters its positive and its negative similarities as two leaves, whose gradients are forces.
     """
@@ -71,7 +71,7 @@ def forces(objective, unit, anchor):
 
 
 def stepped(objective, unit):
-    """Unit rows after a step of gradient descent whose root mean square length is STEP."""
+    """Return unit rows after a step of gradient descent whose root mean square length is STEP."""
     u = unit.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(objective(*u.chunk(2)), u)
     square = gradient.square().sum(dim=1).mean()
@@ -80,15 +80,15 @@ def stepped(objective, unit):
 
 @pytest.mark.parametrize("tau", [0.01, 0.1, 1.0])
 @pytest.mark.parametrize("name", list(offered()))
-def test_every_number_is_that_of_the_objective(browser, batch, name, tau):
+def test_numbers_on_page_match_objective_and_autograd(browser, batch, name, tau):
     unit, labels = batch["unit"], torch.tensor(batch["labels"])
     parameters = batch["objectives"][name]["parameters"] | {"temperature": tau}
-    given = dict(parameters)
-    if "threshold" in given and name == "MACLb":
-        del given["threshold"]
-    objective = getattr(objectives, name)(**given)
+    options = dict(parameters)
+    if "threshold" in options and name == "MACLb":
+        del options["threshold"]
+    objective = getattr(objectives, name)(**options)
     anchor = 17
-    seen = browser(f"""(e => {{
+    shown = browser(f"""(e => {{
         e.change("{name}", {json.dumps(parameters)}, {anchor});
         const {{ weights, anchor, after, here }} = e.result;
         return {{ tau: weights.tau, margin: weights.margins[{anchor}], shares: [...anchor.shares],
@@ -98,28 +98,28 @@ def test_every_number_is_that_of_the_objective(browser, batch, name, tau):
     }})({one(FRAME)}.explorer)""")
     expected = forces(objective, unit, anchor)
     for key, value in expected.items():
-        np.testing.assert_allclose(seen[key], value.detach().numpy(), rtol=1e-5, atol=1e-5, err_msg=key)
+        np.testing.assert_allclose(shown[key], value.detach().numpy(), rtol=1e-5, atol=1e-5, err_msg=key)
     objective(*unit.chunk(2))
-    difficulty = torch.tensor(seen["margins"], dtype=torch.float64).sigmoid()
+    difficulty = torch.tensor(shown["margins"], dtype=torch.float64).sigmoid()
     torch.testing.assert_close(difficulty, objective.anchor_weights(), rtol=1e-5, atol=1e-5)
 
-    few = torch.tensor(batch["sample"])
-    sample = unit[torch.cat([few, few + len(labels)])]
+    indices = torch.tensor(batch["sample"])
+    sample = unit[torch.cat([indices, indices + len(labels)])]
     for key, rows in {"here": sample, "after": stepped(objective, sample)}.items():
-        statistics = pair_statistics(rows[: len(few)], labels[few])
+        statistics = pair_statistics(rows[: len(indices)], labels[indices])
         expected = [float(statistics.uniformity), float(statistics.tolerance)]
-        np.testing.assert_allclose(seen[key], expected, rtol=1e-5, atol=1e-5, err_msg=key)
+        np.testing.assert_allclose(shown[key], expected, rtol=1e-5, atol=1e-5, err_msg=key)
     assert browser.errors() == []
 
 
-def test_other_temperatures_do_not_discard_the_margins_at_the_outer_one(browser):
-    kept = browser(f"""(e => {{
+def test_changing_temperature_keeps_cached_margins_of_outer_one(browser):
+    cached = browser(f"""(e => {{
         e.change("DualTemperature", {{outer_temperature: 10}});
         const first = e.batch.margins(10);
         for (let k = 1; k < 20; k++) e.change("DualTemperature", {{temperature: k / 20}});
         return e.batch.margins(10) === first;
     }})({one(FRAME)}.explorer)""")
-    assert kept
+    assert cached
 
 
 def test_the_keyboard_moves_the_anchor_and_the_temperature(browser):
@@ -142,7 +142,7 @@ def test_a_click_on_a_negative_makes_it_the_anchor(browser):
     assert browser(f"{one(FRAME)}.explorer.state.anchor") == int(chosen)
 
 
-def test_stored_directions_keep_the_cosines_that_the_page_states():
+def test_quantised_embeddings_have_stated_cosine_error():
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(2, 100, 90, generator=generator) @ torch.randn(90, 300, generator=generator)
     stored = quantise(*z)
@@ -159,12 +159,12 @@ def test_only_objectives_that_the_page_can_compute_are_offered():
     assert described(objectives.ArcCon()) is None
     assert described(objectives.InfoNCE(temperature=objectives.LinearInEpoch())) is None
     assert described(objectives.BarlowTwins()) is None
-    own = described(objectives.DualTemperature(temperature=0.2, outer_temperature=0.5))
-    assert own["parameters"] == {"temperature": 0.2, "outer_temperature": 0.5}
+    description = described(objectives.DualTemperature(temperature=0.2, outer_temperature=0.5))
+    assert description["parameters"] == {"temperature": 0.2, "outer_temperature": 0.5}
 
 
 @pytest.mark.long
-def test_two_runs_with_the_same_weights_have_no_differences_and_one_anchor(browser, evaluated_run, tmp_path):
+def test_explorers_of_two_runs_share_anchor_and_list_differences(browser, evaluated_run, tmp_path):
     other = shutil.copytree(evaluated_run, tmp_path / "other")
     assert main(["report", str(evaluated_run), str(other), f"--output={tmp_path / 'pair.html'}"]) == 0
     browser.open(tmp_path / "pair.html")

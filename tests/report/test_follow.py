@@ -1,4 +1,4 @@
-"""``ssl-vision report --follow``: the page of a run that is training."""
+"""Tests of ``ssl-vision report --follow``, the page of a run that is training."""
 
 import shutil
 import time
@@ -11,7 +11,7 @@ from ssl_vision.runs.folder import RunFolder
 
 @pytest.fixture
 def training(tmp_path, tiny_run):
-    """A run with its lock held, and the function that ends it."""
+    """Run whose lock is held, as while it trains, and the function that ends it."""
     path = tmp_path / "run"
     shutil.copytree(tiny_run, path)
     lock = RunFolder(path).lock

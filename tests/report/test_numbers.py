@@ -1,4 +1,4 @@
-"""The numbers on the page against oracles."""
+"""Tests of the numbers on the page against independent computations."""
 
 import base64
 import io
@@ -44,7 +44,7 @@ def feature_view(*, bank=True, count=40, k=7):
     )  # fmt: skip
 
 
-def test_the_votes_are_those_of_the_knn_table():
+def test_accuracy_of_votes_matches_knn_table():
     view = feature_view()
     (score,) = knn_table(
         view.features["backbone"], view.images.labels, view.bank_features, view.bank.labels,
@@ -53,7 +53,7 @@ def test_the_votes_are_those_of_the_knn_table():
     assert (view.predicted == view.images.labels).double().mean().item() == score.top1
 
 
-def test_neighbours_in_the_bank_are_those_of_a_brute_force_search():
+def test_neighbours_in_bank_match_brute_force_search():
     view = feature_view()
     search = NearestNeighbors(n_neighbors=7, metric="cosine", algorithm="brute").fit(view.bank_features)
     distance, index = search.kneighbors(view.features["backbone"])
@@ -65,7 +65,7 @@ def test_neighbours_in_the_bank_are_those_of_a_brute_force_search():
 def test_without_a_bank_an_image_is_not_its_own_neighbour(copies):
     view = feature_view(bank=False)
     features = view.features["backbone"]
-    features[: copies + 1] = features[0]  # more equals than there are neighbours
+    features[: copies + 1] = features[0]  # more duplicates than there are neighbours
     assert view.neighbours.index.shape == (40, 7)
     assert not (view.neighbours.index == torch.arange(40)[:, None]).any()
     unit = (features / features.norm(dim=1, keepdim=True)).double()
@@ -74,17 +74,17 @@ def test_without_a_bank_an_image_is_not_its_own_neighbour(copies):
     np.testing.assert_allclose(view.neighbours.similarity, expected, atol=1e-6)
 
 
-def test_confusion_is_scikit_learns():
+def test_confusion_matrix_matches_scikit_learn():
     generator = torch.Generator().manual_seed(0)
     labels, predicted = torch.randint(5, (2, 200), generator=generator)
     labels[::7] = -1
     known = labels >= 0
     expected = confusion_matrix(labels[known], predicted[known], labels=range(5))
-    found = confusion.confusion(labels, predicted, 5)
-    np.testing.assert_array_equal(found, expected)
+    matrix = confusion.confusion(labels, predicted, 5)
+    np.testing.assert_array_equal(matrix, expected)
     off = {(i, j): expected[i, j] for i in range(5) for j in range(5) if i != j}
     worst = sorted(off, key=lambda pair: (-off[pair], pair))[:8]
-    assert confusion.confused(found) == worst
+    assert confusion.confused(matrix) == worst
 
 
 def test_only_confusions_that_occur_are_named():
@@ -92,7 +92,7 @@ def test_only_confusions_that_occur_are_named():
     assert confusion.confused(counts) == [(0, 1), (2, 1)]
 
 
-def test_the_closest_negatives_are_those_of_a_double_loop(monkeypatch):
+def test_closest_negatives_match_double_loop(monkeypatch):
     monkeypatch.setattr(gallery, "_TILE", 16)
     generator = torch.Generator().manual_seed(3)
     features = torch.randn(50, 4, generator=generator)
@@ -110,33 +110,33 @@ def test_the_closest_negatives_are_those_of_a_double_loop(monkeypatch):
         if not {i, j} & taken and len(expected) < 12:
             taken |= {i, j}
             expected.append((i, j))
-    found = gallery.closest(features, labels)
-    assert [(i, j) for i, j, _ in found] == expected
-    for i, j, cosine in found:
+    pairs = gallery.closest(features, labels)
+    assert [(i, j) for i, j, _ in pairs] == expected
+    for i, j, cosine in pairs:
         assert cosine == pytest.approx(torch.cosine_similarity(features[i], features[j], dim=0).item())
     assert gallery.closest(features, torch.zeros(50, dtype=torch.int64)) == []
 
 
-def test_mistakes_are_wrong_and_in_order():
+def test_mistakes_are_most_similar_wrong_predictions_in_order():
     view = feature_view()
     rows = gallery.mistakes(view)
     first = [view.neighbours.similarity[row, 0].item() for row in rows]
     wrong = (view.predicted != view.images.labels).nonzero().flatten().tolist()
     assert set(rows) <= set(wrong)
     assert first == sorted(first, reverse=True)
-    left = [view.neighbours.similarity[row, 0].item() for row in wrong if row not in rows]
-    assert max(left, default=-1) <= first[-1]
+    omitted = [view.neighbours.similarity[row, 0].item() for row in wrong if row not in rows]
+    assert max(omitted, default=-1) <= first[-1]
 
 
-def test_the_vote_is_explained_where_it_differs_from_the_label_or_from_what_is_shown():
-    """Five near neighbours of class 1 and, behind them, seven of class 0: k = 12 outvotes what is shown."""
+def test_vote_is_explained_if_it_differs_from_label_or_shown_neighbours():
+    """Five near neighbours are of class 1, seven farther ones of class 0, which win the vote at k = 12."""
     angles = torch.cat((torch.linspace(0.01, 0.02, 5), torch.linspace(0.03, 0.05, 7)))
     bank = torch.stack((angles.cos(), angles.sin()), dim=1)
     labels = torch.tensor([1] * 5 + [0] * 7)
     pixels = torch.zeros(12, 3, 4, 4, dtype=torch.uint8)
     query, names = torch.tensor([[1.0, 0.0]]), ("four", "nine")
 
-    def said(label, k):
+    def explanation(label, k):
         image = Images(pixels[:1], torch.tensor([label]), names)
         view = FeatureView(
             image, "test", {"backbone": query}, Images(pixels, labels, names), bank, k=k, temperature=0.1,
@@ -144,26 +144,26 @@ def test_the_vote_is_explained_where_it_differs_from_the_label_or_from_what_is_s
         )  # fmt: skip
         return gallery.vote_details(view, 0), gallery._vote_note(view)
 
-    lines, about = said(1, 12)
+    lines, note = explanation(1, 12)
     assert lines == [
         "kNN: four, 7 of 12 neighbours, 58 % of the vote",
         "label: nine, 5 of 12 neighbours, 42 % of the vote",
     ]
-    assert "a vote of the 12 nearest" in about
-    assert "smallest class has only 5 images" in about
-    assert said(0, 12)[0] == lines[:1]
-    assert said(1, 5) == ([], said(1, 5)[1])
-    assert "smallest class" not in said(1, 5)[1]
+    assert "a vote of the 12 nearest" in note
+    assert "smallest class has only 5 images" in note
+    assert explanation(0, 12)[0] == lines[:1]
+    assert explanation(1, 5) == ([], explanation(1, 5)[1])
+    assert "smallest class" not in explanation(1, 5)[1]
 
 
-def test_the_evaluation_has_a_table_for_each_data_set_protocol_and_epoch(tmp_path):
-    same = {"layer": "backbone", "metric": "knn_top1", "split": "test", "k": 5, "temperature": 0.1}
+def test_protocols_have_one_table_per_data_set_protocol_and_epoch(tmp_path):
+    common = {"layer": "backbone", "metric": "knn_top1", "split": "test", "k": 5, "temperature": 0.1}
     config = {"data": {"class_path": "ssl_vision.data.Digits", "init_args": {}}, "metrics": {"k": 5}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     rows = [
-        same | {"features": "untrained", "value": 0.25, "protocol": "macl", "data": "Digits", "epoch": 0},
+        common | {"features": "untrained", "value": 0.25, "protocol": "macl", "data": "Digits", "epoch": 0},
         *(
-            same | {"features": "trained", "value": value, "protocol": protocol, "epoch": epoch} | data
+            common | {"features": "trained", "value": value, "protocol": protocol, "epoch": epoch} | data
             for value, protocol, epoch, data in (
                 (0.5, "macl", 1, {"data": "Digits"}), (0.75, "macl", 2, {"data": "Digits"}),
                 (0.375, "macl", 2, {"data": "ImageFolder", "root": "~/x", "folder": "test"}),
@@ -175,7 +175,7 @@ def test_the_evaluation_has_a_table_for_each_data_set_protocol_and_epoch(tmp_pat
     (tmp_path / "evaluation.json").write_text(json.dumps(rows))
     content = protocols.section(Run(tmp_path)).html
     tables = re.findall(r"Protocol (\w+): (.*?); kNN(.*?)</table>", content, flags=re.DOTALL)
-    assert [(name, about, re.findall(r"\d\d\.\d\d", cells)) for name, about, cells in tables] == [
+    assert [(name, heading, re.findall(r"\d\d\.\d\d", cells)) for name, heading, cells in tables] == [
         ("macl", "Digits, test split, epoch 2", ["25.00", "75.00"]),
         ("macl", "Digits, test split, epoch 1", ["25.00", "50.00"]),
         ("macl", "ImageFolder ~/x test, test split, epoch 2", ["37.50"]),
@@ -187,8 +187,8 @@ def test_the_evaluation_has_a_table_for_each_data_set_protocol_and_epoch(tmp_pat
 def test_queries_take_each_class_once():
     data = images(60, 4)
     assert sorted(data.labels[gallery.queries(data)].tolist()) == [0, 1, 2, 3]
-    without = Images(data.store, torch.full((60,), -1), ())
-    assert gallery.queries(without) == list(range(0, 60, 6))
+    unlabelled = Images(data.store, torch.full((60,), -1), ())
+    assert gallery.queries(unlabelled) == list(range(0, 60, 6))
 
 
 def test_pca_is_the_projection_on_the_singular_vectors():
@@ -197,21 +197,21 @@ def test_pca_is_the_projection_on_the_singular_vectors():
     rows = rows - rows.mean(axis=0)
     _, _, vectors = np.linalg.svd(rows, full_matrices=False)
     expected = rows @ vectors[:2].T
-    found = embedding_map.projections(features, seed=0)["PCA"]
-    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-10)
+    projection = embedding_map.projections(features, seed=0)["PCA"]
+    np.testing.assert_allclose(np.abs(projection), np.abs(expected), atol=1e-10)
 
 
 def test_t_sne_keeps_groups_together_and_is_the_same_again():
     generator = torch.Generator().manual_seed(0)
     groups = 20 * torch.eye(3)[torch.arange(45) % 3] + torch.randn(45, 3, generator=generator)
-    found = embedding_map.projections(groups, seed=4)["t-SNE"]
-    np.testing.assert_array_equal(found, embedding_map.projections(groups, seed=4)["t-SNE"])
-    search = NearestNeighbors(n_neighbors=6).fit(found)
-    near = search.kneighbors(found, return_distance=False)
+    layout = embedding_map.projections(groups, seed=4)["t-SNE"]
+    np.testing.assert_array_equal(layout, embedding_map.projections(groups, seed=4)["t-SNE"])
+    search = NearestNeighbors(n_neighbors=6).fit(layout)
+    near = search.kneighbors(layout, return_distance=False)
     assert (near % 3 == np.arange(45)[:, None] % 3).mean() > 0.95
 
 
-def test_near_are_the_best_other_rows():
+def test_nearest_rows_match_brute_force_search():
     features = torch.nn.functional.normalize(torch.randn(20, 3, generator=torch.Generator().manual_seed(0)))
     search = NearestNeighbors(n_neighbors=6, metric="cosine", algorithm="brute").fit(features)
     index = search.kneighbors(features, return_distance=False)
@@ -219,12 +219,12 @@ def test_near_are_the_best_other_rows():
     assert embedding_map.nearest_rows(features[:3]).shape == (3, 2)
 
 
-def test_a_hundred_classes_are_told_apart():
+def test_100_classes_have_distinct_colours_and_symbols():
     shown = [(COLOURS[i % len(COLOURS)], embedding_map.symbol(i)) for i in range(100)]
     assert len(set(shown)) == 100
 
 
-def test_the_spectrum_is_numpys_of_centred_rows():
+def test_spectrum_matches_numpy_singular_values_of_centred_rows():
     features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)) + 5
     rows = features.double().numpy()
     values = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)
@@ -233,15 +233,15 @@ def test_the_spectrum_is_numpys_of_centred_rows():
 
 
 @pytest.mark.parametrize(("count", "kind"), [(5, "png"), (COLUMNS + 3, "png"), (2000, "webp")])
-def test_a_sheet_holds_every_image_at_its_place(count, kind):
+def test_sprite_sheet_contains_every_image_at_its_place(count, kind):
     sheet = SpriteSheet("image", side=64)
     side = 8 if kind == "png" else 32
     grey = torch.arange(count) * 37 % 256
     added = grey[:, None, None, None].to(torch.uint8).expand(count, 3, side, side)
     assert list(sheet.add(added[:4])) == [0, 1, 2, 3]
     assert sheet.add(added[4:]) == range(4, count)
-    found, content = re.search(r"data:image/(\w+);base64,([^)]+)\)", sheet.style()).groups()
-    assert found == kind
+    image_format, content = re.search(r"data:image/(\w+);base64,([^)]+)\)", sheet.style()).groups()
+    assert image_format == kind
     picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(content))).convert("RGB"))
     assert picture.shape == (sheet.rows * side, COLUMNS * side, 3)
     for number in range(0, count, 7):
@@ -250,34 +250,34 @@ def test_a_sheet_holds_every_image_at_its_place(count, kind):
         np.testing.assert_allclose(part, int(grey[number]), atol=0 if kind == "png" else 3)
 
 
-def test_large_images_are_shrunk_to_the_side():
+def test_sprite_sheet_shrinks_large_images_to_its_side():
     sheet = SpriteSheet("image", side=10)
     sheet.add(torch.zeros(2, 3, 40, 20, dtype=torch.uint8))
     assert "aspect-ratio:5/10" in sheet.style()
 
 
-def test_views_are_those_that_training_made(tmp_path, monkeypatch):
-    seen = {}
+def test_training_views_match_views_seen_in_training(tmp_path, monkeypatch):
+    trained = {}
     transfer = ImageData.on_after_batch_transfer
 
     def recording(self, batch, dataloader_idx):
-        made = transfer(self, batch, dataloader_idx)
+        augmented = transfer(self, batch, dataloader_idx)
         if self.trainer.training:
-            seen.setdefault(self.trainer.current_epoch, (batch.indices.clone(), made.views.clone()))
-        return made
+            trained.setdefault(self.trainer.current_epoch, (batch.indices.clone(), augmented.views.clone()))
+        return augmented
 
     monkeypatch.setattr(ImageData, "on_after_batch_transfer", recording)
     args = ["fit", f"--runs_dir={tmp_path}", "--name=run", "--seed_everything=3", "--report=false", *TINY]
     assert main([*args, "--data.progressive_resizing={1: 8}"]) == 0
     data = Digits(seed=3, progressive_resizing={1: 8})
     for epoch in (0, 1):
-        indices, normalised = seen[epoch]
-        shown = torch.cat(views.training_views(data, indices, epoch)).float()
+        indices, normalised = trained[epoch]
+        reported = torch.cat(views.training_views(data, indices, epoch)).float()
         mean, std = data.views.mean[0], data.views.std[0]
         expected = ((normalised * std + mean) * 255).clamp(0, 255)
-        assert (shown - expected).abs().max() <= 0.5 + 1e-3
+        assert (reported - expected).abs().max() <= 0.5 + 1e-3
     first = Order(len(data.split("pretrain")), shuffle=True, seed=3).rows()[:64]
-    assert torch.equal(seen[0][0], first)
+    assert torch.equal(trained[0][0], first)
 
 
 def test_long_curves_are_thinned_and_keep_their_end(tmp_path):

@@ -1,4 +1,4 @@
-"""``ssl-vision report`` as a person uses it: what is on the page, what is said of what is not."""
+"""Tests of ``ssl-vision report``: the content of the page, and what it says about missing data."""
 
 import csv
 import itertools
@@ -33,50 +33,50 @@ SECTIONS = [
 ]  # fmt: skip
 
 
-def page_of(*args, output):
+def report_page(*args, output):
     assert main(["report", *map(str, args), f"--output={output}"]) == 0
     return Page(output.read_text(encoding="utf-8"))
 
 
 def test_evaluate_writes_a_page_with_every_section(page):
-    assert [given["id"] for given in page.all("section")] == SECTIONS
+    assert [element["id"] for element in page.all("section")] == SECTIONS
     assert not any("Not available" in text for text in page.text.values())
-    assert [given["href"] for given in page.all("a")][1:] == [f"#{name}" for name in SECTIONS]
+    assert [element["href"] for element in page.all("a")][1:] == [f"#{name}" for name in SECTIONS]
     headings = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
     assert headings[0] == 1
     assert headings.count(1) == 1
     assert all(after - before <= 1 for before, after in itertools.pairwise(headings))
 
 
-def test_evaluate_shows_views_of_the_images_of_the_first_batch(evaluated_run):
+def test_page_shows_views_of_images_of_first_batch(evaluated_run):
     html = (evaluated_run / "report.html").read_text(encoding="utf-8")
     order = Order(len(Digits().split("pretrain")), shuffle=True, seed=0).rows()
     assert all(f"image {index} without augmentation" in html for index in order[:12].tolist())
 
 
-def test_the_page_asks_for_nothing(evaluated_run, page):
+def test_page_is_self_contained(evaluated_run, page):
     (policy,) = [m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; img-src data: blob:;")
     assert "unsafe" not in policy.split("script-src")[1]
-    for tag, given in page.elements:
-        assert not [name for name in given if name == "src" or name.startswith("on")], tag
-        assert tag != "link" or given["href"] == "data:,"
+    for tag, attributes in page.elements:
+        assert not [name for name in attributes if name == "src" or name.startswith("on")], tag
+        assert tag != "link" or attributes["href"] == "data:,"
     html = (evaluated_run / "report.html").read_text(encoding="utf-8")
     assert re.findall(r"url\((?!data:image)", html) == []
     assert "@import" not in html
     assert len(html) < 8_000_000
 
 
-def test_curves_are_the_values_of_metrics_csv(evaluated_run, page):
+def test_curves_match_metrics_csv(evaluated_run, page):
     with (evaluated_run / "metrics.csv").open(newline="") as file:
         logged = list(csv.DictReader(file))
-    drawn = {trace["name"]: trace for figure in page.blocks["curves"]["figure"] for trace in figure["traces"]}
-    loss = drawn["Loss"]
+    lines = {trace["name"]: trace for figure in page.blocks["curves"]["figure"] for trace in figure["traces"]}
+    loss = lines["Loss"]
     assert loss["y"] == pytest.approx([float(row["train/loss"]) for row in logged], rel=1e-4)
     assert loss["x"] == [pytest.approx((int(row["step"]) + 1) / 4) for row in logged]
     knn = [100 * float(row["val/knn_top1"]) for row in logged if row["val/knn_top1"]]
-    assert drawn["Validation kNN top-1, %"]["y"] == pytest.approx(knn, rel=1e-4)
-    assert drawn["Validation kNN top-1, %"]["x"] == [1, 2]
+    assert lines["Validation kNN top-1, %"]["y"] == pytest.approx(knn, rel=1e-4)
+    assert lines["Validation kNN top-1, %"]["x"] == [1, 2]
     (plane,) = page.blocks["plane"]["figure"]
     hidden = next(trace for trace in plane["traces"] if trace["name"] == "hidden")
     for axis, metric in (("x", "val/uniformity_hidden"), ("y", "val/alignment_hidden")):
@@ -84,7 +84,7 @@ def test_curves_are_the_values_of_metrics_csv(evaluated_run, page):
         assert hidden[axis] == pytest.approx(values, rel=1e-4)
 
 
-def test_weights_are_those_of_weights_csv(evaluated_run, page):
+def test_weight_heatmap_matches_weights_csv(evaluated_run, page):
     with (evaluated_run / "weights.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     (figure,) = page.blocks["weights"]["figure"]
@@ -104,8 +104,8 @@ def test_weights_are_those_of_weights_csv(evaluated_run, page):
         assert 1 / (1 + math.exp(-d)) == pytest.approx(w, abs=1e-3)
 
 
-def weights_page(folder, shares):
-    """The section on W of a run with these bins and shares at every step, all weights about 0.99."""
+def weights_figure(folder, shares):
+    """Return the figure of W of a run with these bins and shares at every step, all weights about 0.99."""
     (folder / "config.yaml").write_text("model: {class_path: x.SimCLR}\nwandb: false\n")
     steps = range(4)
     (folder / "weights.csv").write_text(
@@ -119,20 +119,20 @@ def weights_page(folder, shares):
     return json.loads(re.search(r'class="figure">(.*?)</script>', content).group(1))
 
 
-def test_the_bins_of_w_resolve_its_range_and_one_full_bin_is_not_drawn(tmp_path):
+def test_weight_heatmap_resolves_narrow_range_and_omits_single_bin(tmp_path):
     (tmp_path / "new").mkdir()
     values = torch.linspace(0.98, 0.997, 64)
-    figure = weights_page(tmp_path / "new", dict(zip(names(), shares(values).tolist(), strict=True)))
+    figure = weights_figure(tmp_path / "new", dict(zip(names(), shares(values).tolist(), strict=True)))
     assert figure["traces"][0]["type"] == "heatmap"
     assert len(figure["traces"][0]["z"]) >= 6
     ticks = [float(text) for text in figure["layout"]["yaxis"]["ticktext"]]
     assert {0.98, 0.99, 0.995} <= set(ticks)
     assert min(ticks) > 0.97
     (tmp_path / "old").mkdir()
-    figure = weights_page(tmp_path / "old", {f"weight/{i / 20:.2f}": int(i == 19) for i in range(20)})
+    figure = weights_figure(tmp_path / "old", {f"weight/{i / 20:.2f}": int(i == 19) for i in range(20)})
     assert [trace["mode"] for trace in figure["traces"]] == ["lines"] * 3
     (tmp_path / "damaged").mkdir()
-    figure = weights_page(
+    figure = weights_figure(
         tmp_path / "damaged", {"weight/": 0.5, "weight/x": 0.5, "weight/nan": 0.5, "weight/2": 1}
     )
     assert [trace["mode"] for trace in figure["traces"]] == ["lines"] * 3
@@ -163,7 +163,7 @@ def test_metrics_that_do_not_vary_are_listed_and_not_drawn(tmp_path):
         ("4.0", "1 epoch of 4 batches"),
     ],
 )
-def test_the_opening_states_the_limit_of_an_epoch(limit, told, tmp_path):
+def test_summary_states_limit_of_batches_per_epoch(limit, told, tmp_path):
     (tmp_path / "config.yaml").write_text(f"trainer: {{max_epochs: 1, limit_train_batches: {limit}}}\n")
     (tmp_path / "metrics.csv").write_text("step,epoch,train/loss\n0,0,2.5\n1,1,2.25\n")
     assert f" for {told}, with" in summary._sentence(ReportContext(Run(tmp_path), embed=False))
@@ -176,61 +176,61 @@ def test_each_metric_of_the_tables_is_explained():
     assert all(description_of(name).note in text for name in names)
 
 
-def test_the_opening_states_what_was_trained_and_how_good_it_is(evaluated_run, page):
+def test_summary_states_training_and_accuracy(evaluated_run, page):
     opening = " ".join(page.text[""].split()).partition("This file is self-contained")[0]
     run = Run(evaluated_run)
     accuracy = {row["metric"]: row for row in run.evaluation if row["layer"] == "backbone"}
-    trained = (
+    sentence = (
         "SimCLR with MACL (temperature 0.1) pretrained the encoder ResNet (depth 18, width 4, stem small, "
         "in_channels 3) on 1,437 images of Digits for 2 epochs of 4 batches, with 64 images per batch and "
         "seed 0."
     )
-    assert trained in opening
+    assert sentence in opening
     assert "kNN top-1protocol macl, k = 5, T = 0.1" in opening
     assert f"{100 * accuracy['knn_top1']['value']:.2f}" in opening
     validation = 100 * run.last("val/knn_top1")
     assert f"{validation:.2f} %kNN top-1last validation, held-out train images, k = 5" in opening
     assert opening.count("MACL") == opening.count("Digits") == opening.count("ResNet") == 1
-    assert [given["class"] for given in page.all("ul")][:2] == ["examples", "facts"]
+    assert [element["class"] for element in page.all("ul")][:2] == ["examples", "facts"]
 
 
-def test_the_opening_compares_with_baselines_of_the_same_conditions(evaluated_run, tmp_path):
+def test_summary_compares_with_baselines_of_same_conditions(evaluated_run, tmp_path):
     run = shutil.copytree(evaluated_run, tmp_path / "tiny")
     file = run / "evaluation.json"
     rows = json.loads(file.read_text())
-    own = next(row for row in rows if row["metric"] == "knn_top1" and row["layer"] == "backbone")
-    own["value"] = 0.75
+    trained_row = next(row for row in rows if row["metric"] == "knn_top1" and row["layer"] == "backbone")
+    trained_row["value"] = 0.75
     rows += [
-        own | {"features": "untrained", "value": 0.5, "epoch": 0},
-        own | {"features": "pixels", "layer": "raw", "value": 0.875, "epoch": 0},
-        own | {"features": "untrained", "value": 0.25, "epoch": 0, "k": 77},
+        trained_row | {"features": "untrained", "value": 0.5, "epoch": 0},
+        trained_row | {"features": "pixels", "layer": "raw", "value": 0.875, "epoch": 0},
+        trained_row | {"features": "untrained", "value": 0.25, "epoch": 0, "k": 77},
     ]
     file.write_text(json.dumps(rows))
-    opening = page_of(run, "--embed=false", output=tmp_path / "page.html").text[""]
-    said = "In kNN top-1, it is 25.00 points above the untrained network and 12.50 points below raw pixels."
-    assert said in opening
+    opening = report_page(run, "--embed=false", output=tmp_path / "page.html").text[""]
+    claim = "In kNN top-1, it is 25.00 points above the untrained network and 12.50 points below raw pixels."
+    assert claim in opening
     cells = " ".join(opening.split())
     assert "this network 75.00" in cells
     assert "untrained network 50.00" in cells
     assert "raw pixels 87.50" in cells
 
 
-def test_a_run_that_was_only_trained_has_a_page_that_says_what_is_missing(tiny_run, tmp_path):
-    page = page_of(tiny_run, "--embed=false", output=tmp_path / "page.html")
+def test_page_of_unevaluated_run_says_how_to_add_missing_sections(tiny_run, tmp_path):
+    page = report_page(tiny_run, "--embed=false", output=tmp_path / "page.html")
     missing = {name for name, text in page.text.items() if "Not available" in text}
     assert missing == {"protocols", "map", "temperature", "neighbours", "negatives", "confusion", "spectrum"}
     assert f"ssl-vision evaluate {tiny_run}" in page.text["protocols"]
     assert f"ssl-vision report {tiny_run}" in page.text["map"]
 
 
-def test_features_are_made_where_they_are_missing_and_kept(tiny_run, tmp_path, page):
+def test_missing_features_are_computed_once_and_reused(tiny_run, tmp_path, page):
     run = shutil.copytree(tiny_run, tmp_path / "tiny")
-    made = page_of(run, output=tmp_path / "page.html")
-    assert made.blocks["map"]["points"][0]["near"] == page.blocks["map"]["points"][0]["near"]
-    kept = {file.name: file.stat().st_mtime_ns for file in (run / "features").iterdir()}
-    assert len(kept) == 3
-    page_of(run, output=tmp_path / "page.html")
-    assert {file.name: file.stat().st_mtime_ns for file in (run / "features").iterdir()} == kept
+    new_page = report_page(run, output=tmp_path / "page.html")
+    assert new_page.blocks["map"]["points"][0]["near"] == page.blocks["map"]["points"][0]["near"]
+    modified = {file.name: file.stat().st_mtime_ns for file in (run / "features").iterdir()}
+    assert len(modified) == 3
+    report_page(run, output=tmp_path / "page.html")
+    assert {file.name: file.stat().st_mtime_ns for file in (run / "features").iterdir()} == modified
 
 
 def test_broken_and_absent_files_are_named_in_their_sections(evaluated_run, tmp_path):
@@ -239,7 +239,7 @@ def test_broken_and_absent_files_are_named_in_their_sections(evaluated_run, tmp_
     (run / "checkpoints" / "last.ckpt").write_bytes(b"no checkpoint")
     for name in ("metrics.csv", "times.csv", "weights.csv"):
         (run / name).unlink()
-    page = page_of(run, output=tmp_path / "page.html")
+    page = report_page(run, output=tmp_path / "page.html")
     assert "evaluation.json" in page.text["protocols"]
     assert "last.ckpt" in page.text["map"]
     assert "metrics.csv has no numbers" in page.text["curves"]
@@ -247,7 +247,7 @@ def test_broken_and_absent_files_are_named_in_their_sections(evaluated_run, tmp_
     assert "Not available" not in page.text["views"]
 
 
-def test_a_run_of_one_epoch_without_validation(tmp_path):
+def test_page_of_one_epoch_without_validation_has_loss_and_views(tmp_path):
     args = [*TINY, "--trainer.max_epochs=1", "--trainer.limit_val_batches=0", "--report=true"]
     args += ["--seed_everything=5"]
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=short", *args]) == 0
@@ -255,11 +255,11 @@ def test_a_run_of_one_epoch_without_validation(tmp_path):
     assert "requires two validations" in page.text["plane"]
     assert "epoch 1." in page.text["views"]
     assert page.blocks["curves"]["figure"][0]["traces"][0]["name"] == "Loss"
-    later = page_of(tmp_path / "short", "--embed=false", output=tmp_path / "page.html")
+    later = report_page(tmp_path / "short", "--embed=false", output=tmp_path / "page.html")
     assert later.views == page.views != ""
 
 
-def test_an_objective_without_w_says_so(tmp_path):
+def test_page_states_that_objective_has_no_weight_w(tmp_path):
     args = [*TINY, "--trainer.max_epochs=1", "--report=true", "--model.objective=BarlowTwins"]
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *args]) == 0
     page = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8"))
@@ -271,7 +271,7 @@ NASTY = "<img src=x onerror=alert(1)>"
 
 @pytest.fixture(scope="module")
 def folder_run(tmp_path_factory):
-    """A run on a folder of images whose classes would like to be markup; no test split."""
+    """Run on a folder of images whose class names are markup; it has no test split."""
     root = tmp_path_factory.mktemp("images")
     for shade, name in enumerate((NASTY, "'\"&</script><script>")):
         place = root / "train" / name.replace("/", "∕")
@@ -285,8 +285,8 @@ def folder_run(tmp_path_factory):
     return runs / "folder"
 
 
-def test_names_cannot_become_markup_and_a_test_split_is_no_need(folder_run, tmp_path):
-    page = page_of(folder_run, output=tmp_path / "page.html")
+def test_class_names_are_escaped_and_test_split_is_optional(folder_run, tmp_path):
+    page = report_page(folder_run, output=tmp_path / "page.html")
     assert page.all("img") == []
     assert len(page.all("script")) == 2 + sum(
         len(blocks) for kinds in page.blocks.values() for blocks in kinds.values()
@@ -307,13 +307,13 @@ def test_images_without_labels_have_a_map_and_neighbours(tmp_path):
     args = ["--data=ImageFolder", f"--data.root={root}", "--data.image_size=16"]
     args += [*TINY, "--data.views.size=16", "--data.batch_size=8", "--trainer.max_epochs=1"]
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *args]) == 0
-    page = page_of(tmp_path / "run", output=tmp_path / "page.html")
+    page = report_page(tmp_path / "run", output=tmp_path / "page.html")
     assert page.blocks["map"]["points"][0]["names"] == ["no label"]
     assert "two classes" in page.text["negatives"]
     assert "Not available" not in page.text["neighbours"] + page.text["spectrum"] + page.text["views"]
 
 
-def test_test_results_name_only_measured_baselines_and_explain_their_columns(evaluated_run, tmp_path, page):
+def test_results_name_only_measured_baselines_and_explain_columns(evaluated_run, tmp_path, page):
     text = page.text["protocols"]
     assert "baselines" not in text
     assert "measured by ssl-vision evaluate. The" in text
@@ -328,13 +328,13 @@ def test_test_results_name_only_measured_baselines_and_explain_their_columns(eva
     row = next(row for row in rows if (row["metric"], row["layer"]) == ("linear_top1", "backbone"))
     rows.append(row | {"features": "pixels", "layer": "raw"})
     (run / "evaluation.json").write_text(json.dumps(rows))
-    other = page_of(run, "--embed=false", output=tmp_path / "page.html")
+    other = report_page(run, "--embed=false", output=tmp_path / "page.html")
     assert "evaluate, with raw pixels as baselines." in other.text["protocols"]
     summary = re.sub(r"\s+", " ", other.text[""])
     assert f"raw pixels –{100 * row['value']:.2f}" in summary.replace(" –", " –").replace("– ", "–")
 
 
-def test_several_runs_beside_each_other(tiny_run, tmp_path):
+def test_page_of_several_runs_compares_them(tiny_run, tmp_path):
     for seed in (0, 1):
         for objective in ("InfoNCE", "DCL"):
             run = tmp_path / f"{objective}{seed}"
@@ -343,11 +343,11 @@ def test_several_runs_beside_each_other(tiny_run, tmp_path):
             config["seed_everything"] = seed
             config["model"]["init_args"]["objective"]["class_path"] = f"ssl_vision.objectives.{objective}"
             (run / "config.yaml").write_text(yaml.safe_dump(config))
-    page = page_of(tmp_path, output=tmp_path / "page.html")
-    assert [given["id"] for given in page.all("section")] == ["curves", "comparison", "configuration"]
+    page = report_page(tmp_path, output=tmp_path / "page.html")
+    assert [element["id"] for element in page.all("section")] == ["curves", "comparison", "configuration"]
     names = ["DCL0", "DCL1", "InfoNCE0", "InfoNCE1"]
     assert [trace["name"] for trace in page.blocks["curves"]["figure"][0]["traces"]] == names
-    boxes = [given["value"] for given in page.all("input") if given["type"] == "checkbox"]
+    boxes = [element["value"] for element in page.all("input") if element["type"] == "checkbox"]
     assert boxes == names
     assert "model.objective" in page.text["configuration"]
     assert "model.encoder.depth" not in page.text["configuration"]
@@ -360,7 +360,7 @@ def test_several_runs_beside_each_other(tiny_run, tmp_path):
 def test_accuracies_under_different_options_are_marked_as_not_comparable(evaluated_run, tmp_path):
     for name in ("first", "second"):
         shutil.copytree(evaluated_run, tmp_path / name)
-    equal = page_of(tmp_path, "--embed=false", output=tmp_path / "equal.html")
+    equal = report_page(tmp_path, "--embed=false", output=tmp_path / "equal.html")
     assert "Not comparable" not in equal.text[""]
     file = tmp_path / "second" / "evaluation.json"
     rows = json.loads(file.read_text())
@@ -368,7 +368,7 @@ def test_accuracies_under_different_options_are_marked_as_not_comparable(evaluat
         if row["metric"] == "linear_top1":
             row["options"] = "epochs 7"
     file.write_text(json.dumps(rows))
-    other = page_of(tmp_path, "--embed=false", output=tmp_path / "other.html")
+    other = report_page(tmp_path, "--embed=false", output=tmp_path / "other.html")
     assert (
         "* Not comparable: the runs were evaluated on different data or with different options."
         in other.text[""]
@@ -383,34 +383,34 @@ def test_runs_of_one_seed_are_compared_without_tests(evaluated_run, tmp_path):
         config = yaml.safe_load((run / "config.yaml").read_text())
         config["model"]["init_args"]["objective"]["class_path"] = f"ssl_vision.objectives.{objective}"
         (run / "config.yaml").write_text(yaml.safe_dump(config))
-    text = page_of(tmp_path, "--embed=false", output=tmp_path / "page.html").text["comparison"]
+    text = report_page(tmp_path, "--embed=false", output=tmp_path / "page.html").text["comparison"]
     assert "knn_top1 of the backbone" in text
     assert "linear_top1 of the backbone" in text
     assert text.count("chance") == 1
     assert not any(word in text for word in ("Wilcoxon", "% interval", "d_z", "Mean", "Differences"))
 
 
-def test_runs_that_cannot_be_paired_say_why(tiny_run, tmp_path):
+def test_page_says_why_runs_cannot_be_paired(tiny_run, tmp_path):
     for name in ("one", "other"):
         shutil.copytree(tiny_run, tmp_path / name)
-    page = page_of(tmp_path / "one", tmp_path / "other", output=tmp_path / "page.html")
+    page = report_page(tmp_path / "one", tmp_path / "other", output=tmp_path / "page.html")
     assert "differ only in the seed" in page.text["comparison"]
     assert "the same configuration" in page.text["configuration"]
 
 
-def test_a_page_that_fails_is_a_line(tiny_run, tmp_path, monkeypatch, capsys):
+def test_failed_rendering_is_reported_in_one_line(tiny_run, tmp_path, monkeypatch, capsys):
     run = shutil.copytree(tiny_run, tmp_path / "tiny")
 
-    def fails(*_, **options):
+    def fail(*_, **options):
         raise RuntimeError("no\nink")
 
-    monkeypatch.setattr(report, "render", fails)
+    monkeypatch.setattr(report, "render", fail)
     report.write(run)
     assert capsys.readouterr().err == f"{run}: no report was written (no ink)\n"
     assert not (run / "report.html").exists()
 
 
-def test_fit_writes_no_page_where_it_is_told_so(tiny_run):
+def test_fit_with_report_false_writes_no_page(tiny_run):
     assert "--report=false" in TINY
     assert not (tiny_run / "report.html").exists()
 
@@ -419,7 +419,7 @@ def test_fit_writes_no_page_where_it_is_told_so(tiny_run):
     ("args", "word"),
     [([], "runs"), (["nowhere"], "no such directory"), (["--outptu=x"], "output")],
 )
-def test_wrong_use_is_one_line(args, word, capsys):
+def test_invalid_options_are_reported_in_one_line(args, word, capsys):
     assert main(["report", *args]) == 2
     error = capsys.readouterr().err
     assert word in error

@@ -1,4 +1,4 @@
-"""The W&B report of objectives over the temperature, without W&B: what it would send."""
+"""Tests of what the W&B report of objectives over the temperature would send, without W&B."""
 
 import json
 
@@ -10,12 +10,12 @@ from ssl_vision.report import wandb_report
 wr = pytest.importorskip("wandb_workspaces.reports.v2")
 
 
-def sent(panel):
+def panel_config(panel):
     return json.loads(panel._to_model().model_dump_json(by_alias=True, exclude_none=True))["config"]
 
 
-def test_each_accuracy_is_drawn_over_the_temperature_of_the_config():
-    scatter = [sent(panel) for panel in wandb_report.panels(wr) if isinstance(panel, wr.ScatterPlot)]
+def test_scatter_plots_show_each_accuracy_over_temperature():
+    scatter = [panel_config(panel) for panel in wandb_report.panels(wr) if isinstance(panel, wr.ScatterPlot)]
     path = "config:model.value.init_args.objective.init_args.temperature"
     assert {each["xAxis"] for each in scatter} == {path}
     assert all(each["xAxisLogScale"] for each in scatter)
@@ -24,7 +24,7 @@ def test_each_accuracy_is_drawn_over_the_temperature_of_the_config():
 
 
 def test_curves_are_grouped_by_objective():
-    (curves,) = [sent(panel) for panel in wandb_report.panels(wr) if isinstance(panel, wr.LinePlot)]
+    (curves,) = [panel_config(panel) for panel in wandb_report.panels(wr) if isinstance(panel, wr.LinePlot)]
     assert (curves["xAxis"], curves["metrics"]) == ("epoch", ["val/knn_top1"])
     assert curves["groupBy"] == "model.value.init_args.objective.class_path"
 
@@ -35,7 +35,7 @@ def test_the_panels_do_not_overlap():
     assert len(cells) == len(set(cells))
 
 
-def test_the_command_saves_it_and_prints_its_address(monkeypatch, capsys):
+def test_command_saves_report_and_prints_its_address(monkeypatch, capsys):
     saved = []
     monkeypatch.setattr(wr.Report, "save", lambda report: saved.append(report))
     monkeypatch.setattr(wr.Report, "url", property(lambda report: "https://example.org/report"))
@@ -47,10 +47,10 @@ def test_the_command_saves_it_and_prints_its_address(monkeypatch, capsys):
     assert "sweep" in str(runs.filters)
 
 
-def test_a_refusal_is_one_line(monkeypatch, capsys):
-    def refused(report):
+def test_wandb_error_is_reported_in_one_line(monkeypatch, capsys):
+    def fail(report):
         raise Exception("not logged in\nto W&B")
 
-    monkeypatch.setattr(wr.Report, "save", refused)
+    monkeypatch.setattr(wr.Report, "save", fail)
     assert main(["wandb-report", "team/project"]) == 2
     assert capsys.readouterr().err == "ssl-vision wandb-report: team/project: not logged in to W&B\n"

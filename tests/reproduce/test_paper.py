@@ -1,4 +1,4 @@
-"""Paper files: the numbers that stand in them, and the runs that they mean."""
+"""Tests of paper files: their published numbers and the runs that they describe."""
 
 import copy
 import re
@@ -51,8 +51,8 @@ def test_numbers_that_macl_prints_twice_are_equal():
         assert fourth == {"CIFAR10": second["256"], "CIFAR100": third["200"], "STL10": second["0.1"]}
 
 
-def test_what_macl_says_of_its_tables_holds():
-    """The best of Table 2 and 3 are where the text says they are."""
+def test_macl_tables_agree_with_claims_of_the_paper():
+    """The best values of Tables 2 and 3 are where the text of the paper says they are."""
     paper = read_paper(MACL)
     rows = ("InfoNCE", "DCL", "Dual", "MACL-a", "MACL-b")
     for batch in ("64", "128", "256", "512", "1024"):
@@ -60,7 +60,7 @@ def test_what_macl_says_of_its_tables_holds():
         assert best.startswith("MACL")
     every = [(float(v), row, e) for row in rows for e, v in values(paper, "3", row, "LE").items()]
     assert max(every)[1:] == ("MACL-b", "500")
-    for row in rows:  # epochs only ever help in Table 3
+    for row in rows:  # in Table 3, more epochs never lower the accuracy
         line = [float(value) for value in values(paper, "3", row, "KNN").values()]
         assert line == sorted(line)
 
@@ -80,7 +80,7 @@ def test_names_of_runs_fit_into_a_file_name(file, small):
     assert all(len(f"{cell.name}-s0.log") <= 200 for cell in cells_of(read_paper(file, small=small)))
 
 
-def test_momentum_methods_of_lightly_and_solo_learn_are_runs():
+def test_moco_rows_of_lightly_and_solo_learn_use_momentum_methods():
     for name, rows in {
         "lightly": ("MoCo", "MoCo, queue of 8192"),
         "lightly_imagenet": ("MoCo v2",),
@@ -95,17 +95,17 @@ def test_momentum_methods_of_lightly_and_solo_learn_are_runs():
 
 
 @pytest.mark.parametrize("small", [False, True])
-def test_one_run_serves_the_tables_that_share_it(small):
+def test_equal_cells_of_different_tables_share_one_run(small):
     cells = cells_of(read_paper(MACL, small=small))
     names = {cell.name for cell in cells}
     assert len(names) == len({str(cell.options) for cell in cells})
-    # Table 4's MACL-a is in Tables 2 and 3; on the one data set of the small version more runs are the same.
+    # MACL-a of Table 4 is also in Tables 2 and 3; with one data set, the small version has more equal runs.
     assert len(names) == (2 + 5 * (11 - 1) + 5 * (4 - 1) + 1 if small else 3 + 5 * 11 + 5 * 4 + 3)
 
 
-def distinct():
-    """The first cell of each file and budget, and those with an option or a class that no cell before had."""
-    found, seen = [], set()
+def selected_cells():
+    """Return the first cell of each file and budget, and those with an option or class that is new."""
+    selected, known_parts = [], set()
     for file in FILES:
         for small in (False, True):
             try:
@@ -115,14 +115,14 @@ def distinct():
             first = True
             for cell in filter(lambda cell: cell.name, cells_of(paper)):
                 parts = {*cell.options, *((k, v) for k, v in cell.options.items() if not v[:1].isdigit())}
-                if first or parts - seen:
-                    found.append((paper, cell))
-                first, seen = False, seen | parts
-    return found
+                if first or parts - known_parts:
+                    selected.append((paper, cell))
+                first, known_parts = False, known_parts | parts
+    return selected
 
 
-@pytest.mark.parametrize(("paper", "cell"), distinct(), ids=lambda each: getattr(each, "name", ""))
-def test_fit_accepts_every_cell_and_takes_every_option(paper, cell, tmp_path, capsys):
+@pytest.mark.parametrize(("paper", "cell"), selected_cells(), ids=lambda each: getattr(each, "name", ""))
+def test_fit_accepts_options_of_paper_cells(paper, cell, tmp_path, capsys):
     run = PaperRun(cell, 3, tmp_path, paper)
     with pytest.raises(SystemExit) as end:
         main([*run.fit, "--print_config"])
@@ -135,17 +135,17 @@ def test_fit_accepts_every_cell_and_takes_every_option(paper, cell, tmp_path, ca
 
 
 def network_of(name, row, **small):
-    """A network and the objective as the cells of a row have them, and the cells' options."""
+    """Return the network with the objective of a row of a paper file, and the options of its first cell."""
     paper = read_paper(CONFIGS / "paper" / f"{name}.yaml")
     options = next(cell for cell in cells_of(paper) if cell.row == row).options
-    read = {
+    parsed = {
         key.removeprefix("model."): yaml.safe_load(value)
         for key, value in options.items()
         if key[:6] == "model."
     }
-    inside = {key.removeprefix("objective."): read[key] for key in read if key.startswith("objective.")}
-    outside = {key: value for key, value in read.items() if not key.startswith(("objective", "optimizer"))}
-    objective = getattr(objectives, read["objective"])(**inside)
+    inside = {key.removeprefix("objective."): parsed[key] for key in parsed if key.startswith("objective.")}
+    outside = {key: value for key, value in parsed.items() if not key.startswith(("objective", "optimizer"))}
+    objective = getattr(objectives, parsed["objective"])(**inside)
     return SimCLR(**(outside | small), objective=objective, seed=0).double(), options
 
 
@@ -156,8 +156,8 @@ def loss_on(model, views):
 VIEWS = torch.randn(16, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-def test_simco_has_the_loss_network_and_pixels_of_the_official_code():
-    """Of each view's softmax: sg((1 − P(1.0)) / (1 − P(0.1))) · −log P(0.1), the mean of both directions."""
+def test_simco_matches_official_loss_head_and_normalisation():
+    """Loss with softmax P(τ): mean of sg((1 − P(1.0)) / (1 − P(0.1))) · −log P(0.1) over both directions."""
     model, options = network_of("dual_temperature", "SimCo", encoder=resnet(width=4))
     first, relu, last = model.head.layers
     assert (type(first), type(relu), type(last)) == (torch.nn.Linear, torch.nn.ReLU, torch.nn.Linear)
@@ -171,14 +171,14 @@ def test_simco_has_the_loss_network_and_pixels_of_the_official_code():
     want = sum(directions) / 2
     got = loss_on(model, VIEWS)
     torch.testing.assert_close(got, want)
-    slopes = [torch.autograd.grad(loss, model.backbone.conv1.weight)[0] for loss in (got, want)]
-    torch.testing.assert_close(*slopes)
+    gradients = [torch.autograd.grad(loss, model.backbone.conv1.weight)[0] for loss in (got, want)]
+    torch.testing.assert_close(*gradients)
     assert yaml.safe_load(options["data.views.mean"]) == [0.4914, 0.4822, 0.4465]
     assert yaml.safe_load(options["data.views.std"]) == [0.247, 0.243, 0.261]
 
 
 @pytest.mark.parametrize(("row", "criterion"), [("SimCLR", NTXentLoss(0.5)), ("DCL", DCLLoss(0.1))])
-def test_lightlys_rows_have_its_head_and_its_loss(row, criterion):
+def test_lightly_rows_match_head_and_loss_of_lightly(row, criterion):
     model, _ = network_of("lightly", row, encoder=resnet(width=4))
     head = SimCLRProjectionHead(32, 512, 128).double()
     head.load_state_dict(model.head.state_dict())
@@ -202,7 +202,7 @@ CONTENT = {
 }
 
 
-def written(tmp_path, change) -> Path:
+def write_paper(tmp_path, change) -> Path:
     content = copy.deepcopy(CONTENT)
     change(content)
     file = tmp_path / "mine.yaml"
@@ -210,14 +210,14 @@ def written(tmp_path, change) -> Path:
     return file
 
 
-def test_a_cell_is_base_table_row_and_column_in_that_order(tmp_path):
+def test_cell_combines_options_of_base_table_row_and_column(tmp_path):
     def change(content):
         content["options"]["data.batch_size"] = 16
         content["options"]["model.objective.temperature"] = 0.5
         content["rows"]["B"]["model.objective.temperature"] = 0.2
         content["tables"]["1"]["options"] = {"model.encoder.width": 16}
 
-    paper = read_paper(written(tmp_path, change))
+    paper = read_paper(write_paper(tmp_path, change))
     first, *_, last = paper.tables["1"].cells
     assert list(first.options)[1:] == sorted(list(first.options)[1:])
     assert next(iter(first.options)) == "config"
@@ -233,12 +233,12 @@ def test_a_cell_is_base_table_row_and_column_in_that_order(tmp_path):
     assert (last.published, last.reason, last.name) == ({}, "not published", "")
 
 
-def test_more_options_reach_every_run_but_never_the_papers_own(tmp_path):
-    cells = read_paper(written(tmp_path, lambda content: None)).tables["1"].cells
-    more = options_of(["--trainer.precision", "bf16-mixed", "--data.root=/x"])
-    made = extended(cells, more)
-    assert [cell.name for cell in made] == [cell.name for cell in cells]
-    assert made[0].options["trainer.precision"] == "bf16-mixed"
+def test_extra_options_are_added_but_cannot_replace_those_of_the_paper(tmp_path):
+    cells = read_paper(write_paper(tmp_path, lambda content: None)).tables["1"].cells
+    extra = options_of(["--trainer.precision", "bf16-mixed", "--data.root=/x"])
+    results = extended(cells, extra)
+    assert [cell.name for cell in results] == [cell.name for cell in cells]
+    assert results[0].options["trainer.precision"] == "bf16-mixed"
     with pytest.raises(InputError, match=r"--trainer.max_epochs 9: the paper file sets this option to 2"):
         extended(cells, {"trainer.max_epochs": "9"})
 
@@ -254,7 +254,7 @@ def test_more_options_reach_every_run_but_never_the_papers_own(tmp_path):
         (["--trainer.devices=8"], "--trainer.devices: a run uses one device"),
     ],
 )
-def test_what_may_follow_the_dashes(args, message):
+def test_invalid_extra_options_are_refused(args, message):
     with pytest.raises(InputError, match=message):
         options_of(args)
 
@@ -297,25 +297,25 @@ def first_table(change):
         ),
     ],
 )
-def test_a_wrong_file_is_one_line_that_says_where(change, message, tmp_path):
-    file = written(tmp_path, change)
+def test_invalid_paper_file_is_reported_in_one_line(change, message, tmp_path):
+    file = write_paper(tmp_path, change)
     with pytest.raises(InputError, match=message) as error:
         read_paper(file)
     assert str(error.value).startswith(str(file))
     assert "\n" not in str(error.value)
 
 
-def test_no_file_no_yaml_no_small_version(tmp_path):
+def test_absent_file_invalid_yaml_and_absent_small_version_are_refused(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         read_paper(tmp_path / "absent.yaml")
     (tmp_path / "bad.yaml").write_text("a: [")
     with pytest.raises(InputError, match=r"bad.yaml"):
         read_paper(tmp_path / "bad.yaml")
     with pytest.raises(InputError, match="no small version: use --budget full"):
-        read_paper(written(tmp_path, lambda content: None), small=True)
+        read_paper(write_paper(tmp_path, lambda content: None), small=True)
 
 
-def test_the_file_that_the_page_writes_is_read(tmp_path):
+def test_documented_example_is_readable_and_all_files_are_documented(tmp_path):
     page = (CONFIGS.parent / "docs" / "reproduce.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     (tmp_path / "configs").symlink_to(CONFIGS)

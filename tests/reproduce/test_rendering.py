@@ -1,4 +1,4 @@
-"""A paper's table beside one's own, from made-up results."""
+"""Tests of tables of published and reproduced results, with made-up results."""
 
 import csv
 import io
@@ -110,16 +110,16 @@ MoCo & LE & published & 88.0 &  & 89.0 \\
 """
 
 
-def test_markdown():
+def test_markdown_table_equals_expected_text():
     assert as_markdown(PAPER, TABLE, FULL) == MARKDOWN
 
 
-def test_latex():
+def test_latex_table_equals_expected_text():
     assert as_latex(PAPER, TABLE, FULL) == LATEX
 
 
 @pytest.mark.parametrize(("results", "count"), [(FULL, 3), (FULL[:1], 1)])
-def test_latex_has_as_many_cells_in_each_line_and_closes_what_it_opens(results, count):
+def test_latex_has_equal_cells_per_line_and_balanced_delimiters(results, count):
     text = as_latex(PAPER, TABLE, results)
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
     for line in body:
@@ -133,7 +133,7 @@ def test_latex_has_as_many_cells_in_each_line_and_closes_what_it_opens(results, 
     assert code.isascii()
 
 
-def test_the_interval_is_scipys():
+def test_mean_and_interval_match_scipy():
     result = FULL[0]
     low, high = stats.t.interval(0.95, 2, loc=244 / 3, scale=stats.sem(result.values))
     assert math.isclose(result.mean, 244 / 3)
@@ -141,7 +141,7 @@ def test_the_interval_is_scipys():
     assert [r.within for r in FULL[:4]] == [True, False, None, True]
 
 
-def test_a_smoke_test_has_a_table_of_its_runs_without_the_papers_numbers():
+def test_smoke_test_lists_runs_without_published_numbers():
     paper = replace(PAPER, small=SmokeVariant("digits, width 16", {}, {}))
     text = smoke_test_markdown(paper, TABLE, SMALL)
     assert text.startswith("**Smoke test of table 2 of Paper: not results of the paper.**")
@@ -156,17 +156,18 @@ def test_a_smoke_test_has_a_table_of_its_runs_without_the_papers_numbers():
         ("digits-a", "S", None, 0),
         ("digits-b", "LE", 72.0, 2),
     ]
-    for printed in ("81.00", "82.00", "0.300", "90.00", "88.0", "0.1", "0.2"):  # the paper's, its columns too
+    # the paper's numbers and columns
+    for printed in ("81.00", "82.00", "0.300", "90.00", "88.0", "0.1", "0.2"):
         assert printed not in text
         assert printed not in as_json(rows)
 
 
-def test_csv_and_json_say_the_same_of_every_number():
+def test_csv_and_json_contain_the_same_values():
     rows = as_rows(PAPER, TABLE, FULL)
     assert json.loads(as_json(rows)) == rows
-    read = list(csv.DictReader(io.StringIO(as_csv(rows))))
-    assert len(read) == len(rows) == len(FULL)
-    for line, row in zip(read, rows, strict=True):
+    lines = list(csv.DictReader(io.StringIO(as_csv(rows))))
+    assert len(lines) == len(rows) == len(FULL)
+    for line, row in zip(lines, rows, strict=True):
         for key, value in row.items():
             expected = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
             assert line[key] == expected
@@ -181,6 +182,6 @@ def test_csv_and_json_say_the_same_of_every_number():
     assert (rows[5]["reason"], rows[5]["ours"]) == ("no queue", None)
 
 
-def test_a_table_of_nothing_says_so():
+def test_table_without_finished_runs_says_so():
     empty = [Result("A_1", LEFT, LE, "81.00", ())]
     assert "No run of this table is finished." in as_markdown(PAPER, TABLE, empty)

@@ -1,4 +1,4 @@
-"""`ssl-vision reproduce`, with runs that are made up, and once in earnest."""
+"""Tests of ``ssl-vision reproduce`` with simulated runs, and one with real runs."""
 
 import csv
 import json
@@ -60,8 +60,8 @@ def paper(tmp_path, monkeypatch):
     return "mine.yaml"
 
 
-class Ended:
-    """A process that has ended."""
+class EndedProcess:
+    """Stand-in for a process that has ended."""
 
     def __init__(self, code, log):
         self.code, self.log = code, log
@@ -75,13 +75,13 @@ class Ended:
 
 @pytest.fixture
 def commands(monkeypatch):
-    """The commands that were run; `fit` fails for batches of 5,000, and a run gives 0.9 + seed / 100."""
-    given = []
+    """Commands that were run; `fit` fails for batches of 5,000, and a run scores 0.9 + seed / 100."""
+    recorded = []
 
-    def pretend(args, log):
-        given.append(list(args))
+    def simulate(args, log):
+        recorded.append(list(args))
         if args[0] == "fit":
-            return fitted(dict(arg[2:].split("=", 1) for arg in args[1:]), log)
+            return simulate_fit(dict(arg[2:].split("=", 1) for arg in args[1:]), log)
         folder = Path(args[1])
         config = yaml.safe_load((folder / "config.yaml").read_text())
         row = {"features": "trained", "layer": "backbone", "protocol": "macl"}
@@ -95,15 +95,15 @@ def commands(monkeypatch):
         (folder / "evaluation.json").write_text(json.dumps(rows))
         return 0
 
-    def started(args, log, environment):
-        return Ended(pretend(args, log), log)
+    def start(args, log, environment):
+        return EndedProcess(simulate(args, log), log)
 
-    monkeypatch.setattr(reproduce, "spawned", started)
-    monkeypatch.setattr(reproduce, "ForkedProcess", started)
-    return given
+    monkeypatch.setattr(reproduce, "spawned", start)
+    monkeypatch.setattr(reproduce, "ForkedProcess", start)
+    return recorded
 
 
-def fitted(options, log):
+def simulate_fit(options, log):
     if options["data.batch_size"] == "5000":
         log.write_text("ssl-vision fit: batch_size 5000 is more than there are\n")
         return 2
@@ -140,12 +140,12 @@ def fitted(options, log):
 
 def cell(name, row, column, metric, place="runs/mine"):
     with open(f"{place}/table{name}.csv", newline="") as file:
-        (found,) = (
+        (result,) = (
             line
             for line in csv.DictReader(file)
             if (line["row"], line["column"], line["metric"]) == (row, column, metric)
         )
-    return found
+    return result
 
 
 def test_three_seeds_of_a_cell_are_trained_evaluated_and_compared(paper, commands, capsys):
@@ -155,10 +155,10 @@ def test_three_seeds_of_a_cell_are_trained_evaluated_and_compared(paper, command
         commands[0]
     )
     assert {"--protocol=macl", "--baselines=false"} <= set(commands[1])
-    found = cell("1", "InfoNCE", "64", "LE")
-    assert (found["published"], found["seeds"], found["within"]) == ("91.0", "3", "true")
-    assert float(found["ours"]) == pytest.approx(91.0)
-    assert float(found["half_width"]) == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
+    result = cell("1", "InfoNCE", "64", "LE")
+    assert (result["published"], result["seeds"], result["within"]) == ("91.0", "3", "true")
+    assert float(result["ours"]) == pytest.approx(91.0)
+    assert float(result["half_width"]) == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
     assert cell("1", "InfoNCE", "64", "S")["ours"] == "0.3"
     for other in (("InfoNCE", "32"), ("DCL", "64")):
         assert cell("1", *other, "LE")["ours"] == ""
@@ -170,7 +170,7 @@ def test_three_seeds_of_a_cell_are_trained_evaluated_and_compared(paper, command
     }
 
 
-def test_what_is_done_is_not_run_again_and_more_seeds_add_to_it(paper, commands):
+def test_finished_runs_are_reused_and_only_new_seeds_are_run(paper, commands):
     args = ["reproduce", paper, "--cells=InfoNCE,64"]
     assert main([*args, "--seeds=1"]) == 0
     assert len(commands) == 2  # one run for the two tables that have the cell
@@ -187,7 +187,7 @@ def test_what_is_done_is_not_run_again_and_more_seeds_add_to_it(paper, commands)
     assert [args[0] for args in commands] == ["evaluate"]
 
 
-def test_a_run_that_fails_leaves_its_cell_empty_and_the_others_go_on(paper, commands, capsys):
+def test_failed_run_leaves_its_cell_empty_and_others_continue(paper, commands, capsys):
     with pytest.raises(SystemExit) as end:
         main(["reproduce", paper, "--seeds=1"])
     assert end.value.code == 1
@@ -201,11 +201,11 @@ def test_a_run_that_fails_leaves_its_cell_empty_and_the_others_go_on(paper, comm
     assert cell("1", "DCL", "32", "LE")["ours"] == "90.0"
 
 
-def test_what_evaluation_could_not_measure_is_a_failure(paper, commands, monkeypatch, capsys):
-    pretend = reproduce.__dict__["spawned"]
+def test_evaluation_without_required_values_is_a_failure(paper, commands, monkeypatch, capsys):
+    simulate = reproduce.__dict__["spawned"]
 
     def without_linear(args, log, environment):
-        process = pretend(args, log, environment)
+        process = simulate(args, log, environment)
         if args[0] == "evaluate":
             (Path(args[1]) / "evaluation.json").write_text("[]")
         return process
@@ -218,23 +218,23 @@ def test_what_evaluation_could_not_measure_is_a_failure(paper, commands, monkeyp
     assert cell("1", "DCL", "32", "LE")["ours"] == ""
 
 
-def test_another_config_in_the_folder_is_refused(paper, commands, capsys):
+def test_existing_run_with_other_config_is_refused(paper, commands, capsys):
     args = ["reproduce", paper, "--cells=DCL,32", "--seeds=1"]
     assert main([*args, "--", "--trainer.precision=bf16-mixed"]) == 0
     assert "--trainer.precision=bf16-mixed" in commands[0]
-    assert main([*args, "--", "--data.root", "elsewhere"]) == 0  # where, not what
+    assert main([*args, "--", "--data.root", "elsewhere"]) == 0  # the location of the data may change
     assert main([*args, "--", "--trainer.precision=16-mixed"]) == 2
     error = capsys.readouterr().err
     assert "trainer.precision: bf16-mixed there, 16-mixed here" in error
     assert error.count("\n") == 1
     content = yaml.safe_load(Path(paper).read_text())
-    content["options"]["model.objective.temperature"] = 0.2  # so that the name stays
+    content["options"]["model.objective.temperature"] = 0.2  # does not change the name of the run
     Path(paper).write_text(yaml.safe_dump(content))
     assert main(args) == 2
     assert "temperature: 0.5 there, 0.2 here" in capsys.readouterr().err
 
 
-def test_another_length_in_the_folder_is_refused(paper, commands, capsys):
+def test_existing_run_with_other_max_epochs_is_refused(paper, commands, capsys):
     args = ["reproduce", paper, "--cells=DCL,32", "--seeds=1"]
     assert main(args) == 0
     Path(paper).write_text(Path(paper).read_text().replace("trainer.max_epochs: 4", "trainer.max_epochs: 8"))
@@ -242,23 +242,23 @@ def test_another_length_in_the_folder_is_refused(paper, commands, capsys):
     assert "trainer.max_epochs: 4 there, 8 here" in capsys.readouterr().err
 
 
-def test_a_run_of_another_process_is_left_to_it(paper, commands, capsys):
+def test_run_locked_by_another_process_is_skipped(paper, commands, capsys):
     assert main(["reproduce", paper, "--cells=DCL,32", "--seeds=1"]) == 0
     (run,) = Path("runs/mine").glob("*-s0")
     (run / "evaluation.json").unlink()
     commands.clear()
-    held = Lock(run / ".lock")
-    held.take()
+    lock = Lock(run / ".lock")
+    lock.take()
     try:
         assert main(["reproduce", paper, "--cells=DCL,32", "--seeds=1"]) == 0
     finally:
-        held.release()
+        lock.release()
     assert commands == []
     assert "left to another process" in capsys.readouterr().out
     assert cell("1", "DCL", "32", "LE")["ours"] == ""
 
 
-def test_dry_run_lists_what_is_left_and_measures_time_by_what_was_run(paper, commands, capsys):
+def test_dry_run_lists_remaining_runs_and_estimates_their_time(paper, commands, capsys):
     args = ["reproduce", paper, "--table=1", "--seeds=1", "--dry-run"]
     assert main(args) == 0
     printed = capsys.readouterr().out
@@ -275,30 +275,30 @@ def test_dry_run_lists_what_is_left_and_measures_time_by_what_was_run(paper, com
     assert "4 runs, 1 done; training left, one run after the other: 30 s\n" in printed
 
 
-def test_times_of_other_images_say_nothing(paper, commands, tmp_path):
+def test_times_on_other_data_give_no_estimate(paper, commands, tmp_path):
     assert main(["reproduce", paper, "--cells=DCL,32", "--seeds=1"]) == 0
-    made = read_paper(paper)
+    parsed = read_paper(paper)
     done, other = (
-        PaperRun(each, 0, Path("runs/mine"), made)
-        for each in (made.tables["1"].cells[2], made.tables["1"].cells[0])
+        PaperRun(each, 0, Path("runs/mine"), parsed)
+        for each in (parsed.tables["1"].cells[2], parsed.tables["1"].cells[0])
     )
     other.cell.options["config"] = str(CONFIGS / "pretrain" / "cifar10.yaml")
     assert seconds_left([done, other], [done, other]) == {done.name: 0.0, other.name: None}
 
 
-def smoke_test(table, run, metric):
+def smoke_test_row(table, run, metric):
     with open(f"runs/mine-small/smoke_test_table{table}.csv", newline="") as file:
         (row,) = (row for row in csv.DictReader(file) if (row["run"], row["metric"]) == (run, metric))
     return row
 
 
-def test_the_small_version_writes_a_smoke_test_without_the_papers_numbers(paper, commands, capsys):
+def test_small_budget_writes_smoke_test_without_published_numbers(paper, commands, capsys):
     assert main(["reproduce", paper, "--table=1", "--budget=small", "--workers=1"]) == 0
     assert len(commands) == 2 * 4  # one seed
     assert "--model.encoder.width=4" in commands[0]
     assert "--device=cpu" in commands[1]
     assert not Path("runs/mine").exists()
-    row = smoke_test("1", "digits-dcl-batch_size32", "LE")
+    row = smoke_test_row("1", "digits-dcl-batch_size32", "LE")
     assert (row["value"], row["settings"]) == ("90.0", "tiny")
     out = capsys.readouterr().out
     assert "**Smoke test of table 1 of Mine: not results of the paper.**" in out
@@ -329,7 +329,7 @@ def test_the_small_version_writes_a_smoke_test_without_the_papers_numbers(paper,
         ([], "paper"),
     ],
 )
-def test_wrong_input_is_one_line_and_runs_nothing(args, message, paper, commands, capsys):
+def test_invalid_options_are_reported_in_one_line_and_run_nothing(args, message, paper, commands, capsys):
     assert main(["reproduce", *args]) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -337,12 +337,12 @@ def test_wrong_input_is_one_line_and_runs_nothing(args, message, paper, commands
     assert commands == []
 
 
-def test_a_run_that_a_signal_ended_ends_the_others_and_starts_none(paper, commands, monkeypatch, capsys):
-    def started(args, log, environment):
+def test_signal_that_ends_a_run_prevents_further_runs(paper, commands, monkeypatch, capsys):
+    def start(args, log, environment):
         commands.append(args)
-        return Ended(128 + signal.SIGTERM, log)
+        return EndedProcess(128 + signal.SIGTERM, log)
 
-    monkeypatch.setattr(reproduce, "spawned", started)
+    monkeypatch.setattr(reproduce, "spawned", start)
     with pytest.raises(SystemExit) as end:
         main(["reproduce", paper, "--seeds=1"])
     assert end.value.code == 128 + signal.SIGTERM
@@ -353,12 +353,12 @@ def test_a_run_that_a_signal_ended_ends_the_others_and_starts_none(paper, comman
 def test_workers_share_the_gpus(paper, monkeypatch):
     environments = []
 
-    def started(args, log, environment):
+    def start(args, log, environment):
         environments.append(environment)
         log.write_text("no memory\n")
-        return Ended(1, log)
+        return EndedProcess(1, log)
 
-    monkeypatch.setattr(reproduce, "spawned", started)
+    monkeypatch.setattr(reproduce, "spawned", start)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     with pytest.raises(SystemExit):
         main(["reproduce", paper, "--table=1", "--seeds=1", "--workers=2"])
@@ -369,18 +369,18 @@ FORKS = pytest.mark.skipif(sys.platform != "linux", reason="forks")
 LAUNCHES = [spawned, pytest.param(ForkedProcess, marks=FORKS)]
 
 
-def code_of(process):
+def exit_code(process):
     while (code := process.poll()) is None:
         time.sleep(0.01)
     return code
 
 
 @pytest.mark.parametrize("launch", LAUNCHES)
-def test_a_process_of_its_own_has_its_command_and_output_in_the_log(launch, tmp_path):
+def test_log_of_process_has_its_command_and_output(launch, tmp_path):
     log = tmp_path / "run.log"
-    assert code_of(launch(["--version"], log, {})) == 0
+    assert exit_code(launch(["--version"], log, {})) == 0
     failed = launch(["pretrain"], log, {})
-    assert code_of(failed) == 2
+    assert exit_code(failed) == 2
     lines = log.read_text().splitlines()
     assert lines[0] == "$ ssl-vision --version"
     assert lines[1].startswith("ssl-vision ")
@@ -390,7 +390,7 @@ def test_a_process_of_its_own_has_its_command_and_output_in_the_log(launch, tmp_
 
 
 @pytest.mark.parametrize("launch", LAUNCHES)
-def test_runs_do_not_share_an_id_at_wandb(launch, tmp_path, monkeypatch):
+def test_processes_do_not_inherit_wandb_run_id(launch, tmp_path, monkeypatch):
     """The command is a function that prints its environment."""
     monkeypatch.setenv("WANDB_RUN_ID", "one")
     names = ("PATH", "OF_A_SLOT", "WANDB_RUN_ID")
@@ -398,7 +398,7 @@ def test_runs_do_not_share_an_id_at_wandb(launch, tmp_path, monkeypatch):
     (tmp_path / "printing.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     process = launch(["printing.show"], tmp_path / "log", {"OF_A_SLOT": "1"})
-    assert code_of(process) == 0
+    assert exit_code(process) == 0
     assert process.last_line() == "['PATH', 'OF_A_SLOT']"
 
 
@@ -431,15 +431,15 @@ def wait_for(file):
         time.sleep(0.02)
 
 
-def test_help_needs_no_torch():
+def test_importing_reproduce_does_not_import_torch():
     code = "import sys, ssl_vision.reproduce.reproduce; sys.exit('torch' in sys.modules)"
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0
 
 
 @FORKS
 @pytest.mark.long
-def test_in_earnest_on_the_digits(paper, capsys):
-    """Two runs that are done, and one that fit refuses; then nothing is left to do."""
+def test_reproduce_trains_and_evaluates_runs_on_digits(paper, capsys):
+    """Two runs finish and fit refuses the third; a repetition does not run the finished ones again."""
     args = ["reproduce", paper, "--budget=small", "--cells=InfoNCE", "--workers=1"]
     with pytest.raises(SystemExit):
         main(args)
@@ -447,14 +447,14 @@ def test_in_earnest_on_the_digits(paper, capsys):
     assert "1 of 3 runs failed" in err
     assert "5000" in out
     for column in ("32", "64"):
-        found = smoke_test("1", f"digits-infonce-batch_size{column}", "LE")
+        result = smoke_test_row("1", f"digits-infonce-batch_size{column}", "LE")
         (rows,) = Path("runs/mine-small").glob(f"*batch_size{column}-s0/evaluation.json")
         (row,) = (
             row
             for row in json.loads(rows.read_text())
             if (row["metric"], row["layer"], row["features"]) == ("linear_top1", "backbone", "trained")
         )
-        assert float(found["value"]) == pytest.approx(100 * row["value"])
+        assert float(result["value"]) == pytest.approx(100 * row["value"])
         assert row["epoch"] == 4
     with pytest.raises(SystemExit):
         main(args)

@@ -1,4 +1,4 @@
-"""Writing into a folder with hostile links: they are refused or replaced, never followed."""
+"""Tests of writing to folders with hostile links, which are refused or replaced but never followed."""
 
 import os
 
@@ -20,7 +20,7 @@ CONTENT = "precious"
 
 @pytest.fixture
 def precious(tmp_path):
-    """A file outside the folder that is written to; it must keep its content."""
+    """A file outside the folder that the test writes to; it must keep its content."""
     file = tmp_path / "precious.txt"
     file.write_text(CONTENT)
     yield file
@@ -34,7 +34,7 @@ def folder(tmp_path):
     return path
 
 
-def test_a_completed_file_replaces_a_link_and_uses_no_predictable_name(folder, precious):
+def test_atomic_write_replaces_link_and_uses_unpredictable_name(folder, precious):
     for name in ("out.json", f".{os.getpid()}-out.json"):
         (folder / name).symlink_to(precious)
     with atomic_write(folder / "out.json") as partial:
@@ -43,7 +43,7 @@ def test_a_completed_file_replaces_a_link_and_uses_no_predictable_name(folder, p
     assert (folder / "out.json").read_text() == "new"
 
 
-def test_a_completed_file_has_the_permissions_of_any_new_file(folder):
+def test_atomic_write_gives_default_permissions(folder):
     (folder / "plain").touch()
     with atomic_write(folder / "out.json"):
         pass
@@ -72,7 +72,7 @@ def test_a_lock_that_is_a_link_is_refused(target, folder, precious, tmp_path):
     assert not (tmp_path / "absent.txt").exists()
 
 
-def test_a_pipe_as_a_lock_does_not_hang(folder):
+def test_lock_that_is_a_pipe_is_refused_without_hanging(folder):
     os.mkfifo(folder / ".lock")
     assert not Lock(folder / ".lock").held
     with pytest.raises(InputError, match="cannot be used as a lock"):
@@ -91,7 +91,7 @@ def test_logs_replace_links(folder, precious):
     assert not any((folder / name).is_symlink() for name in ("metrics.csv", "times.csv", "weights.csv"))
 
 
-def test_a_log_that_becomes_a_link_is_not_appended_to(folder, precious):
+def test_log_replaced_by_link_is_rewritten_and_link_not_followed(folder, precious):
     log = RunLog(folder / "metrics.csv")
     log.log_metrics({"loss": 1.0}, step=0)
     (folder / "metrics.csv").unlink()
@@ -126,56 +126,56 @@ def test_a_subfolder_that_leads_out_of_the_run_is_refused(name, folder, tmp_path
         run.check({}, recorded=dict, resume=False, overwrite=True)
 
 
-def test_a_folder_that_is_reached_through_a_link_may_be_written_to(folder, tmp_path):
+def test_check_inside_accepts_linked_folder_and_refuses_escape(folder, tmp_path):
     (tmp_path / "way").symlink_to(folder)
     check_inside(tmp_path / "way", "checkpoints")
     with pytest.raises(InputError, match="symbolic link out of"):
         check_inside(tmp_path, "way/../../out")
 
 
-def test_clear_deletes_what_the_package_wrote_and_nothing_else(folder, precious):
+def test_clear_deletes_only_files_written_by_the_package(folder, precious):
     run = RunFolder(folder)
     row = '[{"protocol": "macl", "metric": "knn_top1", "value": 1}]'
     exports = [_file_name(name) for name in FORMATS]
-    own = [run.config_file, run.metrics_file, run.times_file, run.weights_file, run.skipped_file]
-    own += [run.evaluation_file, run.report_file, run.last, run.checkpoints / "epoch=1.ckpt"]
-    own += [
+    package_files = [run.config_file, run.metrics_file, run.times_file, run.weights_file, run.skipped_file]
+    package_files += [run.evaluation_file, run.report_file, run.last, run.checkpoints / "epoch=1.ckpt"]
+    package_files += [
         folder / "evaluation_stl10.json",
         *(folder / f"{name}{end}" for name in exports for end in ("", ".md")),
     ]
-    theirs = [
+    user_files = [
         "backbone_notes.txt",
         "backbone.txt",
         "backbones/x.md",
         "evaluation_notes.json",
         "checkpoints/notes.md",
     ]
-    theirs += ["features/notes.pt", "config.yaml.old", "metrics.csv.bak", "evaluation_empty.json"]
+    user_files += ["features/notes.pt", "config.yaml.old", "metrics.csv.bak", "evaluation_empty.json"]
     run.checkpoints.mkdir()
-    for file in own:
+    for file in package_files:
         file.write_text(row)
     FeatureCache(run.features).get("test-views", ("x",), ("a",), lambda: {"a": torch.ones(1)})
-    own += run.features.iterdir()
-    for name in theirs:
+    package_files += run.features.iterdir()
+    for name in user_files:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("[]" if name.endswith("empty.json") else "{}")
     (folder / "evaluation_link.json").symlink_to(precious)
     run.clear()
-    assert [str(file) for file in own if file.exists()] == []
-    left = {str(file.relative_to(folder)) for file in folder.rglob("*") if not file.is_dir()}
-    assert left == {*theirs, "evaluation_link.json"}
+    assert [str(file) for file in package_files if file.exists()] == []
+    remaining = {str(file.relative_to(folder)) for file in folder.rglob("*") if not file.is_dir()}
+    assert remaining == {*user_files, "evaluation_link.json"}
 
 
-def test_unfinished_files_of_training_are_removed_and_no_others(folder):
-    own = [
+def test_remove_partial_deletes_only_unfinished_training_files(folder):
+    unfinished = [
         ".last.ckpt.0123abcd.partial",
         ".last.ckpt.4711.partial",
         ".0123abcd-metrics.csv",
         ".89abcdef-config.yaml",
     ]
-    theirs = [".notes.partial", ".last.ckpt.partial", ".0123abcd-notes.csv", "0123abcd-metrics.csv"]
+    user_files = [".notes.partial", ".last.ckpt.partial", ".0123abcd-notes.csv", "0123abcd-metrics.csv"]
     (folder / ".dir.ckpt.4711.partial").mkdir()
-    for name in own + theirs:
+    for name in unfinished + user_files:
         (folder / name).touch()
     remove_partial(folder)
-    assert {file.name for file in folder.iterdir() if file.is_file()} == set(theirs)
+    assert {file.name for file in folder.iterdir() if file.is_file()} == set(user_files)

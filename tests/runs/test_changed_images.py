@@ -1,4 +1,4 @@
-"""A run is not continued on other images than its checkpoint was trained on, unless that is asked for."""
+"""Tests that a run is not resumed on changed images unless the user allows it."""
 
 import os
 import re
@@ -30,13 +30,13 @@ def save(path: Path, seed: int) -> None:
 
 def fit(here: Path, *options: str, images: str = "images") -> int:
     data = ["--data=ImageFolder", f"--data.root={here / images}", *FOLDER]
-    own = ["--data.batch_size=8", "--trainer.limit_train_batches=1", *options]
-    return main(["fit", f"--runs_dir={here}", "--name=run", *data, *TINY, *own])
+    training = ["--data.batch_size=8", "--trainer.limit_train_batches=1", *options]
+    return main(["fit", f"--runs_dir={here}", "--name=run", *data, *TINY, *training])
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """A folder with images, and a run on them of one epoch."""
+    """A folder with images and a run trained on them for one epoch."""
     here = tmp_path_factory.mktemp("here")
     for number in range(24):
         save(here / "images" / "train" / "ab"[number % 2] / f"{number:02}.png", number)
@@ -48,21 +48,21 @@ def trained(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def here(trained, tmp_path) -> Path:
-    """A copy of it; the images have other modification times."""
-    copy = shutil.copytree(trained, tmp_path / "here")
-    for path in (copy / "images").rglob("*.png"):
+    """A copy of that folder in which the images have other modification times."""
+    folder = shutil.copytree(trained, tmp_path / "here")
+    for path in (folder / "images").rglob("*.png"):
         os.utime(path, ns=(1, 1))
-    return copy
+    return folder
 
 
-def checked(here: Path, **options) -> None:
-    """What a continued fit does before it decodes anything."""
+def check_resume(here: Path, **options) -> None:
+    """Check the images as a resumed fit does before it decodes any."""
     data = ImageFolder(root=here / "images", image_size=8, **options)
-    data.read = None  # nothing is to be decoded
+    data.read = None  # nothing may be decoded
     check_images(data, read_checkpoint(here / "run"))
 
 
-def test_the_run_keeps_a_digest_in_the_checkpoint_and_the_list_in_its_folder(trained):
+def test_run_stores_image_digest_in_checkpoint_and_list_in_folder(trained):
     images = read_images(trained / "run" / "images.csv")
     assert len(images) == 25
     assert [path for path, file in images.items() if not file.decoded] == ["train/a/bad.png"]
@@ -73,16 +73,16 @@ def test_the_run_keeps_a_digest_in_the_checkpoint_and_the_list_in_its_folder(tra
     assert "00.png" not in repr(content)
 
 
-def test_images_with_other_times_are_the_same_images(here):
-    checked(here)
+def test_modification_times_do_not_count_as_changes(here):
+    check_resume(here)
 
 
-def test_a_corrupt_file_may_go(here):
+def test_removed_corrupt_image_does_not_count_as_change(here):
     (here / "images" / "train" / "a" / "bad.png").unlink()
-    checked(here)
+    check_resume(here)
 
 
-def test_changed_images_are_refused_by_name_before_anything_is_decoded(here):
+def test_changed_images_are_refused_by_name_before_decoding(here):
     train = here / "images" / "train"
     for number in (0, 2, 4):
         (train / "a" / f"{number:02}.png").unlink()
@@ -93,29 +93,29 @@ def test_changed_images_are_refused_by_name_before_anything_is_decoded(here):
         r"restore them, or continue with --data\.changed allow$"
     )
     with pytest.raises(InputError, match=expected):
-        checked(here)
+        check_resume(here)
     with pytest.warns(UserWarning, match=r"3 were removed .* training continues on the current images"):
-        checked(here, changed="allow")
+        check_resume(here, changed="allow")
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"path,size\n\xff,x\n"])
-def test_without_the_list_the_digest_still_decides(here, damage):
+def test_digest_detects_changes_without_image_list(here, damage):
     (here / "images" / "train" / "a" / "bad.png").unlink()
     file = here / "run" / "images.csv"
     file.unlink() if damage is None else file.write_bytes(damage)
-    checked(here)
+    check_resume(here)
     (here / "images" / "train" / "a" / "00.png").unlink()
     with pytest.raises(InputError, match=r": the run's images\.csv does not list the changes; restore"):
-        checked(here)
+        check_resume(here)
 
 
-def test_a_checkpoint_of_an_earlier_version_is_continued(here):
+def test_checkpoint_without_image_digest_is_accepted(here):
     (here / "images" / "train" / "a" / "00.png").unlink()
     checkpoint = read_checkpoint(here / "run")._replace(images=None)
     check_images(ImageFolder(root=here / "images"), checkpoint)
 
 
-def test_built_in_images_are_compared_too(tmp_path, monkeypatch):
+def test_changed_pixels_of_built_in_dataset_are_refused(tmp_path, monkeypatch):
     checkpoint = Checkpoint(tmp_path / "last.ckpt", {}, 1, {}, images=Digits().fingerprint().digest)
     check_images(Digits(), checkpoint)
     data = Digits()
@@ -126,34 +126,34 @@ def test_built_in_images_are_compared_too(tmp_path, monkeypatch):
         check_images(data, checkpoint)
 
 
-def test_fit_refuses_and_goes_on_when_asked_to(here, capfd, monkeypatch):
-    """From the command line, in an order that shows that a refusal changes nothing."""
+def test_fit_refuses_changed_images_unless_allowed(here, capfd, monkeypatch):
+    """The refusal comes first, to show that it changes no file of the run."""
     monkeypatch.setattr("warnings.showwarning", lambda *_, **__: None)
     (here / "images").rename(here / "moved")
     (here / "moved" / "train" / "a" / "00.png").unlink()
-    resumed = ["--trainer.max_epochs=2", "--ckpt_path=last"]
+    resume = ["--trainer.max_epochs=2", "--ckpt_path=last"]
     before = {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()}
-    assert fit(here, *resumed, images="moved") == 2
+    assert fit(here, *resume, images="moved") == 2
     error = capfd.readouterr().err
     assert "1 was removed (train/a/00.png); restore them, or continue with --data.changed allow\n" in error
     assert before == {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()}
     with pytest.warns(UserWarning, match=r"1 was removed \(train/a/00\.png\); training continues"):
-        assert fit(here, *resumed, "--data.changed=allow", images="moved") == 0
+        assert fit(here, *resume, "--data.changed=allow", images="moved") == 0
     images = read_images(here / "run" / "images.csv")
     assert len(images) == 24
-    assert read_checkpoint(here / "run").images != content_of(before, here)
+    assert read_checkpoint(here / "run").images != digest_of(before, here)
     assert Run(here / "run").config["data"]["init_args"]["root"] == str(here / "moved")
-    checked_now = ImageFolder(root=here / "moved", image_size=8)
-    check_images(checked_now, read_checkpoint(here / "run"))
+    moved_images = ImageFolder(root=here / "moved", image_size=8)
+    check_images(moved_images, read_checkpoint(here / "run"))
 
 
-def content_of(before: dict[Path, bytes], here: Path) -> str:
-    """The digest in the checkpoint as it was."""
+def digest_of(before: dict[Path, bytes], here: Path) -> str:
+    """Return the image digest of the checkpoint among the earlier file contents."""
     (here / "before.ckpt").write_bytes(before[RunFolder(here / "run").last])
     return str(read_checkpoint(here / "before.ckpt").images)
 
 
-def test_paths_of_every_kind_survive_the_list(tmp_path):
+def test_image_list_preserves_unusual_paths(tmp_path):
     data = tmp_path / "images"
     for name in ("a,b/ü 图.png", 'q"q/\n.png', os.fsdecode(b"bytes\xff/x.png")):
         save(data / name, 1)
@@ -162,7 +162,7 @@ def test_paths_of_every_kind_survive_the_list(tmp_path):
     assert read_images(tmp_path / "images.csv") == files
 
 
-def test_how_the_images_are_checked_is_no_part_of_what_a_run_is():
+def test_config_differences_ignore_changed_option_and_new_val_defaults():
     def config(**options):
         data = {"class_path": "ssl_vision.data.ImageFolder", "init_args": {"root": "a"} | options}
         return {"data": data, "seed_everything": 0}
@@ -177,7 +177,7 @@ def test_how_the_images_are_checked_is_no_part_of_what_a_run_is():
     assert differences(new, moved, moved=True) == []
 
 
-def test_runs_from_before_views_were_compiled_by_default_can_be_continued():
+def test_config_differences_ignore_new_default_of_views_compile():
     before, now, chosen = (
         {"data": {"class_path": "Digits", "init_args": {"views": {"compile": value}}}, "seed_everything": 0}
         for value in (False, "auto", True)
@@ -187,7 +187,7 @@ def test_runs_from_before_views_were_compiled_by_default_can_be_continued():
     assert differences(now, chosen) == ["data.init_args.views.compile: False there, True here"]
 
 
-def test_a_memory_of_the_images_is_not_continued_on_another_number_of_them(here, capfd):
+def test_objective_memory_refuses_another_number_of_images(here, capfd):
     options = ["--model.objective=RECLAIM", "--model.objective.k=3", "--data.changed=allow"]
     shutil.rmtree(here / "run")
     with pytest.warns(UserWarning, match="skipped 1 of 25"):

@@ -1,4 +1,4 @@
-"""Rows of evaluation.json: which are kept, which are replaced, and which one stands for a run."""
+"""Tests of merging, reading and selecting the rows of evaluation.json."""
 
 import json
 
@@ -10,14 +10,14 @@ CONFIG = {"data": {"class_path": "ssl_vision.data.ImageFolder", "init_args": {"r
 
 
 def row(value=0.5, **fields):
-    """A row as it is written now."""
-    same = {"features": "trained", "layer": "backbone", "metric": "knn_top1", "split": "test", "k": 20}
-    place = {"data": "ImageFolder", "root": "~/a", "folder": "test", "weights": "w"}
-    return same | place | {"value": value, "protocol": "macl", "epoch": 2, "seed": 0} | fields
+    """A row in the current format."""
+    measurement = {"features": "trained", "layer": "backbone", "metric": "knn_top1", "split": "test", "k": 20}
+    data = {"data": "ImageFolder", "root": "~/a", "folder": "test", "weights": "w"}
+    return measurement | data | {"value": value, "protocol": "macl", "epoch": 2, "seed": 0} | fields
 
 
-def before(**fields):
-    """A row as version 0.1 wrote it."""
+def old_row(**fields):
+    """A row in the format of version 0.1."""
     return {k: v for k, v in row(**fields).items() if k not in ("root", "folder", "weights")}
 
 
@@ -29,22 +29,22 @@ def before(**fields):
         {"settings": "views.size 8"}, {"features": "untrained"}, {"epoch": 1}, {"seed": 1},
     ],
 )  # fmt: skip
-def test_a_row_of_another_measurement_stays(change):
+def test_merged_keeps_row_of_another_measurement(change):
     other = row(0.25, **change)
     assert merged([other], [row()]) == [other, row()]
 
 
-def test_the_same_measurement_is_replaced():
+def test_merged_replaces_row_of_same_measurement():
     assert merged([row(0.25)], [row()]) == [row()]
-    chosen, again = (row(metric="grid_top1", lr=lr, options="lrs (1, 2)") for lr in (1.0, 2.0))
-    assert merged([chosen], [again]) == [again]
-    fixed, other = (row(metric="linear_top1", lr=lr, options="epochs 1") for lr in (1.0, 2.0))
-    assert merged([fixed], [other]) == [fixed, other]
-    longer = other | {"options": "epochs 9"}
-    assert merged([other], [longer]) == [other, longer]
+    grid, new_grid = (row(metric="grid_top1", lr=lr, options="lrs (1, 2)") for lr in (1.0, 2.0))
+    assert merged([grid], [new_grid]) == [new_grid]
+    linear, other_lr = (row(metric="linear_top1", lr=lr, options="epochs 1") for lr in (1.0, 2.0))
+    assert merged([linear], [other_lr]) == [linear, other_lr]
+    more_epochs = other_lr | {"options": "epochs 9"}
+    assert merged([other_lr], [more_epochs]) == [other_lr, more_epochs]
 
 
-def test_rows_of_other_weights_at_the_same_epoch_are_not_mixed_with_new_ones():
+def test_merged_drops_rows_of_other_weights_at_same_epoch():
     old = [
         row(weights="old", protocol="check"),
         row(weights="old", epoch=1),
@@ -53,13 +53,13 @@ def test_rows_of_other_weights_at_the_same_epoch_are_not_mixed_with_new_ones():
     assert merged(old, [row()]) == [*old[1:], row()]
 
 
-def test_rows_of_the_first_version_are_read_and_replaced(tmp_path):
+def test_rows_of_version_0_1_are_read_and_replaced(tmp_path):
     file = tmp_path / "evaluation.json"
-    old = [before(), before(metric="linear_top1", lr=0.1), before(protocol="check")]
+    old = [old_row(), old_row(metric="linear_top1", lr=0.1), old_row(protocol="check")]
     del old[2]["data"]
     file.write_text(json.dumps(old))
     read = read_rows(file, CONFIG)
-    assert [(each["data"], each["root"], each["folder"]) for each in read] == [
+    assert [(row_read["data"], row_read["root"], row_read["folder"]) for row_read in read] == [
         ("ImageFolder", "~/a", "test")
     ] * 3
     new = [row(0.75), row(0.75, metric="linear_top1", lr=0.1, options="epochs 100")]
@@ -67,18 +67,18 @@ def test_rows_of_the_first_version_are_read_and_replaced(tmp_path):
     assert read_rows(tmp_path / "absent.json", CONFIG) == []
 
 
-def test_a_row_of_other_data_is_not_taken_for_the_runs_own(tmp_path):
-    (tmp_path / "evaluation.json").write_text(json.dumps([before(data="Digits")]))
-    (found,) = read_rows(tmp_path / "evaluation.json", CONFIG)
-    assert "root" not in found
+def test_old_row_of_other_data_gets_no_root(tmp_path):
+    (tmp_path / "evaluation.json").write_text(json.dumps([old_row(data="Digits")]))
+    (row_read,) = read_rows(tmp_path / "evaluation.json", CONFIG)
+    assert "root" not in row_read
 
 
-def test_the_runs_own_data_and_test_split_come_first_wherever_they_stand():
-    own, elsewhere, digits = row(), row(root="~/b"), row(data="Digits", root=None)
+def test_preferred_selects_own_data_and_test_split_in_any_order():
+    own, other_root, digits = row(), row(root="~/b"), row(data="Digits", root=None)
     train, resized = row(split="train"), row(settings="views.size 8")
-    others = [digits, elsewhere, train, resized]
+    others = [digits, other_root, train, resized]
     for rows in ([*others, own], [own, *others], [own, *reversed(others)]):
         assert preferred(rows, CONFIG) == [own]
-    assert preferred([digits, elsewhere], CONFIG) == [elsewhere]
+    assert preferred([digits, other_root], CONFIG) == [other_root]
     assert preferred([digits], CONFIG) == [digits]
     assert preferred([], CONFIG) == []

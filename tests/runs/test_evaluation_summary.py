@@ -1,4 +1,4 @@
-"""Names and values of an evaluation in tables and in W&B's summary."""
+"""Tests of the names and values of an evaluation in tables and in the W&B summary."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def summary(*changes):
         ({"split": "val"}, "evaluation/knn_top1"),
     ],
 )
-def test_a_row_has_a_short_name(change, name):
+def test_summary_gives_rows_short_names(change, name):
     assert summary(change) == {name: 0.5}
 
 
@@ -39,57 +39,62 @@ def test_a_row_has_a_short_name(change, name):
         {"metric": "nc1"},  # in no table
     ],
 )
-def test_other_networks_epochs_and_images_have_none(change):
+def test_summary_omits_other_networks_epochs_images_and_metrics(change):
     assert summary(change) == {}
 
 
-def test_what_tells_rows_apart_is_in_the_name_and_nothing_else():
+def test_summary_names_contain_only_distinguishing_fields():
     rows = [{"protocol": "dinov2", "k": k, "temperature": 0.07, "value": k} for k in (10, 20)]
     assert summary(*rows) == {"test/dinov2/k=10/knn_top1": 10, "test/dinov2/k=20/knn_top1": 20}
     linear = {"metric": "linear_top1", "protocol": "dkobak"}
-    plain, augmented = (linear | {"augmentation": each} for each in ("none", "crop"))
+    plain, augmented = (linear | {"augmentation": augmentation} for augmentation in ("none", "crop"))
     assert list(summary(plain, augmented)) == ["test/dkobak/linear_top1", "test/dkobak/crop/linear_top1"]
 
 
-def test_the_last_of_two_measurements_of_one_name_counts():
+def test_summary_keeps_last_of_two_rows_with_same_name():
     first, second = ({"metric": "linear_top1", "lr": lr, "value": lr} for lr in (0.1, 0.2))
     assert summary(first, second) == {"test/linear_top1": 0.2}
     assert summary({"k": 200}, {"k": 20, "value": 0.7}) == {"test/knn_top1": 0.7}
 
 
-def test_the_root_of_a_data_set_is_a_place():
+def test_summary_ignores_root_of_built_in_dataset():
     assert summary({"root": "~/elsewhere"}) == {"test/knn_top1": 0.5}
 
 
 @pytest.mark.parametrize("name", DATA_OF_ROOT)
-def test_the_root_of_files_is_the_data_set(name):
+def test_root_identifies_dataset_of_user_files(name):
     own = {"data": {"class_path": f"ssl_vision.data.{name}", "init_args": {"root": "a"}}}
     rows = [BASE | {"data": name, "root": root, "value": value} for root, value in (("a", 0.9), ("b", 0.2))]
     assert evaluation_summary(rows, own, epoch=3) == {"test/knn_top1": 0.9}
-    other = {"data": own["data"] | {"init_args": {"root": "b"}}}
-    assert len(differences(own, other)) == 1
-    assert not differences(own, other, moved=True)
+    other_root = {"data": own["data"] | {"init_args": {"root": "b"}}}
+    assert len(differences(own, other_root)) == 1
+    assert not differences(own, other_root, moved=True)
 
 
-def test_a_row_with_an_invalid_description_is_in_no_table():
+def test_summary_omits_row_with_invalid_description():
     assert summary({"metric": "mine", "title": "mine", "direction": "sideways"}) == {}
 
 
-def test_corruptions_are_one_mean_without_the_clean_images():
+def test_summary_averages_corruptions_without_clean_images():
     rows = [
         {
             "metric": "corrupted_knn_top1",
             "protocol": "robustness",
-            "corruption": each,
-            "severity": s,
-            "value": v,
+            "corruption": corruption,
+            "severity": severity,
+            "value": value,
         }
-        for each, s, v in (("none", 0, 0.9), ("noise", 1, 0.5), ("noise", 2, 0.3), ("blur", 1, 0.7))
+        for corruption, severity, value in (
+            ("none", 0, 0.9),
+            ("noise", 1, 0.5),
+            ("noise", 2, 0.3),
+            ("blur", 1, 0.7),
+        )
     ]
     assert summary(*rows) == {"test/robustness/corrupted_knn_top1": pytest.approx(0.5)}
 
 
-def test_a_folder_without_a_test_split_is_measured_on_its_validation_images():
+def test_summary_accepts_validation_split_but_no_other_test_folder():
     config = {
         "data": {"class_path": "ssl_vision.data.ImageFolder", "init_args": {"root": "x", "test": "test"}}
     }

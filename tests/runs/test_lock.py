@@ -1,4 +1,4 @@
-"""Two runs into one folder: the second stops, and a dead one leaves no claim."""
+"""Tests of the lock of a run directory: a second run is refused, and a dead process holds no lock."""
 
 import errno
 import fcntl
@@ -17,22 +17,22 @@ from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.lock import Lock
 from ssl_vision.runs.record import RunRecord
 
-HOLD = "import sys, time; from ssl_vision.runs.lock import Lock; from pathlib import Path; "
-HOLD += "lock = Lock(Path(sys.argv[1])); lock.take(); print('taken', flush=True); time.sleep(60)"
+HOLDER_SCRIPT = "import sys, time; from ssl_vision.runs.lock import Lock; from pathlib import Path; "
+HOLDER_SCRIPT += "lock = Lock(Path(sys.argv[1])); lock.take(); print('taken', flush=True); time.sleep(60)"
 
 
 @pytest.fixture
-def other(tmp_path):
-    """Another process that has the folder tmp_path / "run"."""
-    args = [sys.executable, "-c", HOLD, str(tmp_path / "run" / ".lock")]
+def holder(tmp_path):
+    """Another process that holds the lock of the folder tmp_path / "run"."""
+    args = [sys.executable, "-c", HOLDER_SCRIPT, str(tmp_path / "run" / ".lock")]
     with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "taken\n"
         yield process
         process.kill()
 
 
-def test_a_folder_in_use_is_not_taken_and_says_by_whom(tmp_path, other):
-    with pytest.raises(InputError, match=f"run is being trained by process {other.pid} on "):
+def test_taking_a_held_lock_fails_and_names_the_process(tmp_path, holder):
+    with pytest.raises(InputError, match=f"run is being trained by process {holder.pid} on "):
         Lock(tmp_path / "run" / ".lock").take()
 
 
@@ -46,9 +46,9 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path):
         finally:
             os._exit(0)
     try:
-        lock.release()  # as at the end of this process
+        lock.release()  # as when this process ends
         deadline = time.monotonic() + 20
-        while lock.held and time.monotonic() < deadline:  # until the child has run
+        while lock.held and time.monotonic() < deadline:  # until the child has released its copy
             time.sleep(0.01)
         assert not lock.held
     finally:
@@ -56,9 +56,9 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path):
         os.waitpid(child, 0)
 
 
-def test_a_killed_process_has_no_claim(tmp_path, other):
-    other.send_signal(signal.SIGKILL)
-    other.wait()
+def test_lock_of_killed_process_can_be_taken(tmp_path, holder):
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
     lock = Lock(tmp_path / "run" / ".lock")
     lock.check()
     lock.take()
@@ -66,16 +66,16 @@ def test_a_killed_process_has_no_claim(tmp_path, other):
     lock.release()
 
 
-def test_a_second_run_into_a_folder_stops_with_a_line(tmp_path, other, capsys):
+def test_fit_refuses_folder_in_use_with_one_line(tmp_path, holder, capsys):
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY]) == 2
     error = capsys.readouterr().err
-    assert f"is being trained by process {other.pid}" in error
+    assert f"is being trained by process {holder.pid}" in error
     assert error.count("\n") == 1
     assert [file.name for file in (tmp_path / "run").iterdir()] == [".lock"]
 
 
-def test_one_that_comes_between_is_refused_before_anything_is_replaced(tmp_path, monkeypatch, capsys):
-    """Both have looked before either took the folder."""
+def test_fit_that_loses_race_for_lock_replaces_nothing(tmp_path, monkeypatch, capsys):
+    """Both runs have checked the lock before either takes it."""
     monkeypatch.setattr(Lock, "check", lambda self: None)
     first = Lock(tmp_path / "run" / ".lock")
     first.take()
@@ -85,29 +85,29 @@ def test_one_that_comes_between_is_refused_before_anything_is_replaced(tmp_path,
     first.release()
 
 
-def test_a_run_gives_its_folder_back(tmp_path, capsys):
+def test_fit_releases_lock_when_it_ends(tmp_path, capsys):
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--trainer.max_epochs=1"]) == 0
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--ckpt_path=last"]) == 0
 
 
-def test_a_run_that_another_finished_meanwhile_is_not_wiped(tmp_path, monkeypatch, capsys):
-    """Both found the folder free; the other trained and was done before this one began."""
+def test_run_finished_meanwhile_by_another_process_is_kept(tmp_path, monkeypatch, capsys):
+    """Both runs find the folder free; the other one trains and ends before this one begins."""
     start = RunRecord.on_train_start
-    runs = [f"--runs_dir={tmp_path}", "--name=run", *TINY, "--trainer.max_epochs=1"]
+    options = [f"--runs_dir={tmp_path}", "--name=run", *TINY, "--trainer.max_epochs=1"]
 
-    def late(self, trainer, pl_module):
+    def start_late(self, trainer, pl_module):
         monkeypatch.setattr(RunRecord, "on_train_start", start)
-        assert main(["fit", *runs, "--seed_everything=5"]) == 0
+        assert main(["fit", *options, "--seed_everything=5"]) == 0
         start(self, trainer, pl_module)
 
-    monkeypatch.setattr(RunRecord, "on_train_start", late)
-    assert main(["fit", *runs]) == 2
+    monkeypatch.setattr(RunRecord, "on_train_start", start_late)
+    assert main(["fit", *options]) == 2
     assert "run with a different config (seed_everything: 5 there, 0 here)" in capsys.readouterr().err
     assert read_checkpoint(tmp_path / "run").config["seed_everything"] == 5
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
-def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, number):
+def test_file_system_without_locks_gives_warning(tmp_path, monkeypatch, number):
     def refused(*args):
         raise OSError(number, os.strerror(number))
 
@@ -121,7 +121,7 @@ def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, number)
 
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink(path.name, path)])
-def test_a_lock_that_is_no_file_is_not_held_and_cannot_be_taken(tmp_path, make):
+def test_lock_that_is_not_a_regular_file_cannot_be_taken(tmp_path, make):
     make(tmp_path / ".lock")
     lock = Lock(tmp_path / ".lock")
     assert not lock.held

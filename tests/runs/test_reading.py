@@ -1,4 +1,4 @@
-"""Files that anyone may have written: what is too large, too deep or damaged is refused at once."""
+"""Tests of reading untrusted text files: too large, deeply nested or damaged ones are refused quickly."""
 
 import os
 import time
@@ -21,7 +21,7 @@ HOSTILE = {
     "merge keys": (MERGES, "contains itself, or more than 10000 values"),
     "itself": ("a: &a {b: *a}", "contains itself, or more than 10000 values"),
     "many values": (f"[{'1,' * 20_000}1]", "contains itself, or more than 10000 values"),
-    # PyYAML 6.0.4 refuses it while it looks ahead for a key
+    # PyYAML 6.0.4 refuses this itself, while it looks ahead for a key
     "brackets": ("[" * 100_000, "(nested more than 50 deep|line 1: exceeded maximum nesting depth)"),
     "braces": ("{a: " * 100_000, "nested more than 50 deep"),
     "indentation": ("".join(f"{' ' * n}a:\n" for n in range(1000)), "nested more than 50 deep"),
@@ -46,7 +46,7 @@ def test_hostile_yaml_is_refused_within_a_second(name):
 
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.rglob("*.yaml")), ids=lambda file: file.stem)
-def test_shipped_files_are_read_as_yaml_reads_them(file):
+def test_shipped_configs_are_read_as_by_pyyaml(file):
     assert read_yaml(file) == yaml.safe_load(file.read_text())
     assert read_yaml(file, words=True) == yaml.load(file.read_text(), Loader=yaml.BaseLoader)
 
@@ -56,7 +56,7 @@ def test_aliases_and_merge_keys_within_the_limits_are_read():
     assert parse_yaml(text, where="") == yaml.safe_load(text)
 
 
-def test_the_limits_are_reached_and_not_passed():
+def test_yaml_limits_of_size_and_depth_are_enforced():
     below = f"[{', '.join(['1'] * 9_998)}]"
     assert len(parse_yaml(below, where="")) == 9_998
     with pytest.raises(InputError, match="more than 10000"):
@@ -67,7 +67,7 @@ def test_the_limits_are_reached_and_not_passed():
 
 
 @pytest.mark.timeout(10)
-def test_what_is_no_text_file_is_refused_without_being_read(tmp_path):
+def test_read_text_refuses_special_binary_and_large_files(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")

@@ -1,4 +1,4 @@
-"""What run directories say: of a real run, of hand-made and damaged ones, and how soon of a thousand."""
+"""Tests of reading run directories: trained, hand-made and damaged ones."""
 
 import json
 import os
@@ -33,7 +33,7 @@ CONFIG = {
 METRICS = "step,epoch,train/loss,val/knn_top1\r\n1,0,3.5,\r\n3,0,,0.5\r\n5,1,2.5,\r\n"
 
 
-def made(path, *, config=CONFIG, metrics=METRICS, times=None):
+def make_run(path, *, config=CONFIG, metrics=METRICS, times=None):
     path.mkdir(parents=True)
     (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     if metrics is not None:
@@ -43,7 +43,7 @@ def made(path, *, config=CONFIG, metrics=METRICS, times=None):
     return Run(path)
 
 
-def test_a_real_run(tiny_run):
+def test_run_reads_settings_and_curves_of_trained_run(tiny_run):
     run = Run(tiny_run)
     assert (run.name, run.status, run.epoch) == ("tiny", "finished", 2)
     assert run.config == yaml.safe_load((tiny_run / "config.yaml").read_text())
@@ -51,13 +51,13 @@ def test_a_real_run(tiny_run):
     assert [run.setting(key) for key in settings] == ["MACL", "Digits", 0, 2, 64, 3, 5]
     assert len(run.curve("train/loss")) == 8
     assert run.last("val/knn_top1") == run.curve("val/knn_top1")[-1][2]
-    assert [place[:2] for place in run.curve("val/knn_top1")] == [(3, 0), (7, 1)]
+    assert [point[:2] for point in run.curve("val/knn_top1")] == [(3, 0), (7, 1)]
     assert run.seconds > 0
     assert run.evaluation == []
 
 
-def test_keys_whole_and_short(tmp_path):
-    run = made(tmp_path / "run")
+def test_setting_accepts_full_and_short_keys(tmp_path):
+    run = make_run(tmp_path / "run")
     objective = "model.init_args.objective"
     assert run.setting("objective") == run.setting(objective) == run.setting("model.objective") == "MACL"
     assert run.setting("model.objective.temperature") == "Rule"
@@ -71,16 +71,18 @@ def test_keys_whole_and_short(tmp_path):
     assert run.whole_key("model.objective.beta") is None
 
 
-def test_numbers_of_a_hand_made_log(tmp_path):
-    run = made(tmp_path / "run", times="step,epoch,time/train_seconds,time/val_seconds\n3,0,2.5,1\n7,1,2,\n")
+def test_run_reads_history_curves_and_seconds_from_logs(tmp_path):
+    run = make_run(
+        tmp_path / "run", times="step,epoch,time/train_seconds,time/val_seconds\n3,0,2.5,1\n7,1,2,\n"
+    )
     assert run.history[1] == {"step": 3, "epoch": 0, "val/knn_top1": 0.5}
     assert run.curve("train/loss") == [(1, 0, 3.5), (5, 1, 2.5)]
     assert (run.last("val/knn_top1"), run.last("val/rankme"), run.seconds) == (0.5, None, 5.5)
 
 
-def test_the_last_value_of_a_long_log_may_stand_far_from_its_end(tmp_path):
+def test_last_value_far_from_end_of_long_log_is_found(tmp_path):
     lines = ["step,epoch,a,b", "0,0,1,7", *(f"{i},0,{i}," for i in range(1, 30_000))]
-    run = made(tmp_path / "run", metrics="\n".join(lines) + "\n")
+    run = make_run(tmp_path / "run", metrics="\n".join(lines) + "\n")
     assert (run.last("a"), run.last("b")) == (29_999, 7)
 
 
@@ -88,9 +90,9 @@ def test_the_last_value_of_a_long_log_may_stand_far_from_its_end(tmp_path):
     "end",
     ["7,1,0.", "7,1", "7", "7,1,1.5,0.7", "7,1,1.5,0.7\r", "7,1,2.5,0.7,9\r\n", "x,1,2,3\r\n", "\0\0\0"],
 )
-def test_half_a_row_at_the_end_is_no_row(tmp_path, end):
+def test_incomplete_or_invalid_last_row_is_ignored(tmp_path, end):
     times = "step,epoch,time/train_seconds,time/val_seconds\r\n3,0,2.5,1\r\n"
-    run = made(tmp_path / "run", metrics=METRICS + end, times=times + end)
+    run = make_run(tmp_path / "run", metrics=METRICS + end, times=times + end)
     assert len(run.history) == 3
     assert (run.last("train/loss"), run.last("step"), run.seconds) == (2.5, 5, 3.5)
 
@@ -107,23 +109,23 @@ def test_half_a_row_at_the_end_is_no_row(tmp_path, end):
         (METRICS + "11,2,,0.6\n", None, 3, "finished"),
     ],
 )
-def test_epochs_done(tmp_path, metrics, times, epoch, status):
-    run = made(tmp_path / "run", metrics=metrics, times=times)
+def test_epoch_and_status_are_derived_from_logs(tmp_path, metrics, times, epoch, status):
+    run = make_run(tmp_path / "run", metrics=metrics, times=times)
     assert (run.epoch, run.status) == (epoch, status)
 
 
-def test_a_run_may_end_with_its_steps(tmp_path):
+def test_run_is_finished_after_max_steps(tmp_path):
     config = CONFIG | {"trainer": {"max_epochs": None, "max_steps": 6}}
-    assert made(tmp_path / "run", config=config).status == "finished"
-    assert made(tmp_path / "other", config=config, metrics="step,epoch,a\n4,0,1\n").status == "stopped"
+    assert make_run(tmp_path / "run", config=config).status == "finished"
+    assert make_run(tmp_path / "other", config=config, metrics="step,epoch,a\n4,0,1\n").status == "stopped"
 
 
 def test_a_run_is_running_while_its_lock_is_held(tmp_path):
-    run, lock = made(tmp_path / "run"), Lock(tmp_path / "run" / ".lock")
+    run, lock = make_run(tmp_path / "run"), Lock(tmp_path / "run" / ".lock")
     lock.take()
-    written = lock.path.read_text()
+    lock_text = lock.path.read_text()
     assert run.status == Run(tmp_path / "run").status == "running"
-    assert lock.path.read_text() == written
+    assert lock.path.read_text() == lock_text
     lock.release()
     assert run.status == "stopped"
     Lock(lock.path).take()
@@ -131,7 +133,7 @@ def test_a_run_is_running_while_its_lock_is_held(tmp_path):
 
 def test_runs_are_found_at_any_depth_and_once(tmp_path):
     for name in ("b", "a", "sweep/cell2", "sweep/cell1", "a/checkpoints/x", "c/wandb/run/files", ".hidden"):
-        made(tmp_path / name)
+        make_run(tmp_path / name)
     (tmp_path / "sweep" / "loop").symlink_to(tmp_path, target_is_directory=True)
     names = [
         run.folder.path.relative_to(tmp_path).as_posix() for run in find_runs([tmp_path, tmp_path / "a"])
@@ -139,7 +141,7 @@ def test_runs_are_found_at_any_depth_and_once(tmp_path):
     assert names == ["a", "b", "sweep/cell1", "sweep/cell2"]
 
 
-def test_nothing_to_be_found_is_said(tmp_path):
+def test_find_runs_refuses_folder_without_runs(tmp_path):
     with pytest.raises(InputError, match=r"no run directory \(one with"):
         find_runs([tmp_path])
     with pytest.raises(InputError, match=r"absent: no such directory"):
@@ -147,16 +149,16 @@ def test_nothing_to_be_found_is_said(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["a: [1,\n", "just text\n", "a: b: c\n", "\0", b"\xff\xfe".decode("latin1")])
-def test_a_damaged_config_is_named(tmp_path, text):
-    run = made(tmp_path / "run")
+def test_damaged_config_is_named_in_error(tmp_path, text):
+    run = make_run(tmp_path / "run")
     run.folder.config_file.write_bytes(text.encode("latin1"))
     with pytest.raises(InputError, match=r"run/config.yaml"):
         run.config  # noqa: B018
 
 
 @pytest.mark.parametrize("text", ["[1,", "{}", "[1]"])
-def test_a_damaged_evaluation_is_named(tmp_path, text):
-    run = made(tmp_path / "run")
+def test_damaged_evaluation_is_named_in_error(tmp_path, text):
+    run = make_run(tmp_path / "run")
     run.folder.evaluation_file.write_text(text)
     with pytest.raises(InputError, match=r"run/evaluation.json"):
         run.evaluation  # noqa: B018
@@ -173,16 +175,16 @@ def test_a_damaged_config_is_taken_from_the_checkpoint(tmp_path, tiny_run, text)
     (tmp_path / "run" / "config.yaml").write_text(text)
     assert Run(tmp_path / "run").config == Run(tiny_run).config
     (tmp_path / "run" / "checkpoints" / "last.ckpt").write_bytes(b"")
-    assert Run(tmp_path / "run").config == Run(tiny_run).config  # of the one before it
+    assert Run(tmp_path / "run").config == Run(tiny_run).config  # from previous-last.ckpt
 
 
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink(path.name, path)])
-def test_a_log_that_cannot_be_read_leaves_its_run_out_and_no_other(tmp_path, make, capsys):
-    made(tmp_path / "good")
-    make(made(tmp_path / "bad", metrics=None).folder.metrics_file)
-    (kept,) = readable(find_runs([tmp_path]), "compare")
-    assert kept.name == "good"
+def test_readable_skips_only_run_with_unreadable_log(tmp_path, make, capsys):
+    make_run(tmp_path / "good")
+    make(make_run(tmp_path / "bad", metrics=None).folder.metrics_file)
+    (run,) = readable(find_runs([tmp_path]), "compare")
+    assert run.name == "good"
     assert capsys.readouterr().err.startswith(f"ssl-vision compare: skipped: {tmp_path}/bad/metrics.csv ")
     with pytest.raises(InputError, match="no run can be read"):
         readable(find_runs([tmp_path / "bad"]), "compare")
@@ -200,22 +202,22 @@ def test_a_log_that_cannot_be_read_leaves_its_run_out_and_no_other(tmp_path, mak
         "step,epoch,val/a\n1,,3\n",
     ],
 )
-def test_a_log_of_anything_has_an_epoch_and_a_status(tmp_path, metrics):
-    run = made(tmp_path / "run", metrics=metrics)
+def test_malformed_log_gives_epoch_0_and_status_stopped(tmp_path, metrics):
+    run = make_run(tmp_path / "run", metrics=metrics)
     assert (run.epoch, run.status) == (0, "stopped")
     assert isinstance(run.history, list)
 
 
-def test_the_row_that_stands_for_a_run_is_of_its_own_data_its_last_epoch_and_the_default_protocol(tmp_path):
-    run = made(tmp_path / "run")
-    same = {"features": "trained", "layer": "backbone", "metric": "knn_top1", "split": "test"}
-    wanted = same | {"data": run.setting("data"), "protocol": "macl", "epoch": 2, "value": 0.5}
-    others = [
+def test_evaluated_selects_own_data_last_epoch_and_default_protocol(tmp_path):
+    run = make_run(tmp_path / "run")
+    measurement = {"features": "trained", "layer": "backbone", "metric": "knn_top1", "split": "test"}
+    expected = measurement | {"data": run.setting("data"), "protocol": "macl", "epoch": 2, "value": 0.5}
+    changes = [
         {"data": "STL10"}, {"protocol": "solo"}, {"epoch": 1}, {"features": "untrained"}, {"layer": "hidden"},
         {"split": "train"}, {"metric": "linear_top1"},
     ]  # fmt: skip
-    rows = [wanted | other for other in others]
-    for order in ([wanted, *rows], [*rows, wanted]):
+    rows = [expected | change for change in changes]
+    for order in ([expected, *rows], [*rows, expected]):
         run.folder.evaluation_file.write_text(json.dumps(order))
-        assert Run(run.folder.path).evaluated("knn_top1") == wanted
+        assert Run(run.folder.path).evaluated("knn_top1") == expected
     assert Run(run.folder.path).evaluated("grid_top1") is None

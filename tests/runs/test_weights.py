@@ -1,4 +1,4 @@
-"""Weights of encoders that other code saved: names, nesting, and conversion by timm."""
+"""Tests of loading encoder weights that other code saved: names, nesting, and conversion by timm."""
 
 import pytest
 import timm
@@ -16,7 +16,7 @@ def load(encoder, path):
 
 
 def random_state(encoder, prefix=""):
-    """A state dict with other values than the encoder's own."""
+    """A state dict of the encoder with random values."""
     return {f"{prefix}{name}": torch.rand_like(value.float()) for name, value in encoder.state_dict().items()}
 
 
@@ -34,7 +34,7 @@ def random_state(encoder, prefix=""):
         "model.backbone.",
     ],
 )
-def test_checkpoints_of_training_code_are_read(key, prefix, tmp_path):
+def test_checkpoints_with_common_keys_and_prefixes_load(key, prefix, tmp_path):
     encoder = ResNet(width=4)
     state = random_state(encoder, prefix)
     others = {"predictor.weight": torch.ones(2), "fc.weight": torch.ones(3)} if prefix else {}
@@ -48,7 +48,7 @@ def test_checkpoints_of_training_code_are_read(key, prefix, tmp_path):
         torch.testing.assert_close(value, state[prefix + name].to(value.dtype))
 
 
-def test_files_without_the_number_of_batches_are_read(tmp_path):
+def test_weights_without_num_batches_tracked_load(tmp_path):
     encoder = ResNet(width=4)
     state = random_state(encoder)
     save_file(
@@ -60,7 +60,7 @@ def test_files_without_the_number_of_batches_are_read(tmp_path):
     assert encoder.state_dict()["bn1.num_batches_tracked"] == 0
 
 
-def test_a_prefix_of_the_encoders_own_names_is_kept(tmp_path):
+def test_prefix_that_belongs_to_encoder_is_kept(tmp_path):
     class Wrapped(nn.Module):
         def __init__(self):
             super().__init__()
@@ -140,7 +140,7 @@ def test_a_state_dict_without_names_is_refused(tmp_path):
         read_weights(tmp_path / "x.pth", option="--weights")
 
 
-def test_the_message_about_other_names_shows_one_of_them(tmp_path):
+def test_missing_name_error_shows_a_name_from_the_file(tmp_path):
     torch.save(random_state(ResNet(width=4), "net."), tmp_path / "x.pth")
     with pytest.raises(InputError, match=r"has no conv1\.weight, but net\.conv1\.weight"):
         load(ResNet(width=4), tmp_path / "x.pth")

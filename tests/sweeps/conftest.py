@@ -1,4 +1,4 @@
-"""Sweeps of a program that trains nothing."""
+"""Fixtures for sweeps of a program that trains nothing."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ PROGRAM = Path(__file__).parent / "program.py"
 
 @pytest.fixture
 def sweep_text():
-    """The text of a sweep file of that program."""
+    """Return a function that makes the text of a sweep file for that program."""
 
     def text(parameters, *, method="grid", **others):
         content = {
@@ -29,7 +29,7 @@ def sweep_text():
 
 @pytest.fixture
 def sweep_path(sweep_text, tmp_path):
-    """The same as a file, ``trial.yaml``."""
+    """Return a function that writes such a text to ``trial.yaml`` and returns the path."""
 
     def path(*args, **options):
         file = tmp_path / "trial.yaml"
@@ -41,7 +41,7 @@ def sweep_path(sweep_text, tmp_path):
 
 @pytest.fixture
 def sweep():
-    """``ssl-vision sweep`` with these arguments, and the code that it exits with."""
+    """Return a function that runs ``ssl-vision sweep`` with its arguments and returns the exit code."""
 
     def exit_code(*args):
         try:

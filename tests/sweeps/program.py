@@ -1,6 +1,6 @@
-"""A trial that trains nothing: it counts to --steps, keeps its place after each, and writes metrics.csv.
+"""Trial that trains nothing: it counts to --steps, saves its position after each, and writes metrics.csv.
 
-It notes every start, whether another process of the same trial was alive, and that it came to the end.
+It records every start, whether another process of the same trial was alive, and that it reached the end.
 """
 
 import fcntl
@@ -37,6 +37,8 @@ for step in range(begin, int(options.get("steps", 2))):
     partial = place.with_suffix(".partial")
     partial.write_text(str(step + 1))
     partial.replace(place)
-if begin < int(options.get("steps", 2)) or not (folder / "ends").exists():  # killed before it noted the end
+if (
+    begin < int(options.get("steps", 2)) or not (folder / "ends").exists()
+):  # killed before it recorded the end
     with (folder / "ends").open("a") as file:
         file.write("end\n")

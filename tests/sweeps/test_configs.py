@@ -1,4 +1,4 @@
-"""Every file of configs/sweep: both engines read it, and fit takes every value of it."""
+"""Tests of the files in configs/sweep: both sweep engines read them, and fit accepts every value."""
 
 import re
 
@@ -49,28 +49,28 @@ COUNTS = {
 
 
 class Parsed(BaseException):
-    """Ends a command once its options are accepted."""
+    """Stops a command once its options are accepted."""
 
 
-def covering():
-    """The first trial of each file, and those with a value that no trial before had, except for the seed."""
-    chosen, seen = {}, set()
+def covering_trials():
+    """Return the first trial of each file and every trial with a new value of anything but the seed."""
+    chosen, earlier_values = {}, set()
     for path in FILES:
         file = read_sweep_file(path)
         for trial in trials_of(file, cap=file.run_cap, seed=0):
             values = {(name, str(value)) for name, value in trial.parameters.items()}
             values = {value for value in values if value[0] != "seed_everything"}
-            if path not in chosen or values - seen:
+            if path not in chosen or values - earlier_values:
                 chosen.setdefault(path, []).append(trial)
-            seen |= values
+            earlier_values |= values
     return chosen
 
 
-COVERING = covering()
+COVERING = covering_trials()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_fit_takes_every_value(path, monkeypatch, tmp_path):
+def test_fit_accepts_every_value(path, monkeypatch, tmp_path):
     def stop(self):
         raise Parsed
 
@@ -87,15 +87,15 @@ def test_fit_takes_every_value(path, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_wandb_reads_it(path):
+def test_wandb_reads_sweep_file(path):
     content = load_sweep_config(str(path))
     assert search_space_from_sweep_config(content["parameters"]).keys() == content["parameters"].keys()
     assert create_sweep_command(list(content["command"])) == content["command"]
     assert len(path.read_text().splitlines()) <= 20
-    assert "--wandb=true" in content["command"]  # without it an agent's runs would not be seen
+    assert "--wandb=true" in content["command"]  # without it, W&B would not show the runs of an agent
 
 
-def test_the_page_about_sweeps_says_what_there_is():
+def test_sweeps_page_has_valid_examples_and_lists_macros_and_files():
     page = (CONFIGS.parent / "docs" / "sweeps.md").read_text()
     blocks = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     file = parse_sweep(blocks[0], where="docs")

@@ -1,4 +1,4 @@
-"""Sweeps that evaluate their trials: once each, whatever dies meanwhile."""
+"""Tests of sweeps that evaluate every trial once, even if processes are killed."""
 
 import csv
 import json
@@ -56,7 +56,7 @@ with (run / "evaluations").open("a") as file:
 
 @pytest.fixture
 def stubs(tmp_path, monkeypatch):
-    """A sweep file of a stub of ``fit``, and a stub of ``evaluate`` that takes some seconds."""
+    """Return a function that makes a sweep of stubs of ``fit`` and ``evaluate`` and returns its arguments."""
 
     def make(*, count=2, seconds=0.0):
         program, evaluate = tmp_path / "ssl-vision", tmp_path / "evaluate.py"
@@ -75,7 +75,9 @@ def stubs(tmp_path, monkeypatch):
             return CommandLine(words, words)
 
         monkeypatch.setattr(evaluation, "evaluation_line", line)
-        monkeypatch.setattr("ssl_vision.sweeps.sweep._check_parameters", lambda file: None)  # fit has no x
+        monkeypatch.setattr(
+            "ssl_vision.sweeps.sweep._check_parameters", lambda file: None
+        )  # fit has no option x
         return [str(tmp_path / "trial.yaml"), f"--runs_dir={tmp_path}", "--workers=1", "--evaluate=macl"]
 
     return make
@@ -85,7 +87,7 @@ def evaluations(folder, count=2):
     return [(folder / f"x={i}" / "evaluations").read_text().split() for i in range(count)]
 
 
-def test_each_finished_trial_is_evaluated_once_and_shown_beside_the_metric(stubs, sweep, tmp_path, capsys):
+def test_finished_trials_are_evaluated_once_and_shown_beside_metric(stubs, sweep, tmp_path, capsys):
     args = stubs()
     assert sweep(*args) == 0
     out = capsys.readouterr().out
@@ -102,7 +104,7 @@ def test_each_finished_trial_is_evaluated_once_and_shown_beside_the_metric(stubs
     assert evaluations(tmp_path / "trial") == [["begin", "end"]] * 2
 
 
-def test_a_finished_sweep_is_evaluated_later_and_under_what_is_missing(stubs, sweep, tmp_path):
+def test_finished_sweep_is_evaluated_later_by_missing_protocols(stubs, sweep, tmp_path):
     args = stubs()
     assert sweep(*args[:-1]) == 0
     assert not (tmp_path / "trial/x=0/evaluations").exists()
@@ -114,11 +116,11 @@ def test_a_finished_sweep_is_evaluated_later_and_under_what_is_missing(stubs, sw
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_an_evaluation_that_dies_with_its_sweep_is_done_by_the_next(number, stubs, sweep, tmp_path):
+def test_killed_evaluation_is_repeated_by_next_sweep(number, stubs, sweep, tmp_path):
     args = stubs(seconds=1.0)
     process = started(*args, log=tmp_path / "log")
     first = tmp_path / "trial/x=0/evaluations"
-    until(lambda: first.exists() and first.stat().st_size > 0)  # it exists before it is written
+    until(lambda: first.exists() and first.stat().st_size > 0)  # the file exists before it is written
     os.kill(process.pid, number)
     process.join(60)
     assert process.exitcode == (128 + number if number == signal.SIGTERM else -number)
@@ -127,7 +129,7 @@ def test_an_evaluation_that_dies_with_its_sweep_is_done_by_the_next(number, stub
     assert not list((tmp_path / "trial").glob("*/double"))
 
 
-def test_two_sweeps_share_the_evaluations(stubs, tmp_path):
+def test_concurrent_sweeps_evaluate_each_trial_once(stubs, tmp_path):
     args = stubs(count=4, seconds=0.3)
     workers = [started(*args, log=tmp_path / f"log{i}") for i in range(2)]
     for worker in workers:
@@ -139,7 +141,7 @@ def test_two_sweeps_share_the_evaluations(stubs, tmp_path):
         assert [row["test/knn_top1"] for row in csv.DictReader(file)] == ["0.5"] * 4
 
 
-def test_a_failed_evaluation_is_named_and_repeated_by_the_next_start(stubs, sweep, tmp_path, capsys):
+def test_failed_evaluation_is_reported_and_retried_at_next_start(stubs, sweep, tmp_path, capsys):
     args = stubs()
     assert sweep(*args[:-1]) == 0
     (tmp_path / "trial/x=1/fails").touch()
@@ -152,7 +154,7 @@ def test_a_failed_evaluation_is_named_and_repeated_by_the_next_start(stubs, swee
     assert evaluations(tmp_path / "trial") == [["begin", "end"], ["begin", "begin", "end"]]
 
 
-def test_measurements_on_other_data_do_not_count(stubs, sweep, tmp_path):
+def test_evaluation_on_other_data_is_not_reused(stubs, sweep, tmp_path):
     args = stubs()
     assert sweep(*args[:-1]) == 0
     row = {"features": "trained", "split": "test", "epoch": 1, "data": "CIFAR10", "protocol": "macl"}
@@ -162,7 +164,7 @@ def test_measurements_on_other_data_do_not_count(stubs, sweep, tmp_path):
     assert evaluations(tmp_path / "trial") == [["begin", "end"]] * 2
 
 
-def test_a_damaged_evaluation_is_named_and_the_tables_are_written(stubs, sweep, tmp_path, capsys):
+def test_damaged_evaluation_is_reported_without_losing_summary(stubs, sweep, tmp_path, capsys):
     args = stubs()
     assert sweep(*args) == 0
     (tmp_path / "trial/x=0/evaluation.json").write_text('[{"metric": "knn_top1"}]')
@@ -173,7 +175,7 @@ def test_a_damaged_evaluation_is_named_and_the_tables_are_written(stubs, sweep, 
     assert "best: x=1, score 1" in captured.out
 
 
-def test_a_metric_of_ones_own_may_begin_with_test(sweep_path, sweep, tmp_path):
+def test_custom_metric_name_may_start_with_test(sweep_path, sweep, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         "import os, pathlib\n"
@@ -186,7 +188,7 @@ def test_a_metric_of_ones_own_may_begin_with_test(sweep_path, sweep, tmp_path):
     assert table(tmp_path / "trial")[0]["test/score"] == "0.5"
 
 
-def test_protocols_of_one_name_are_refused(stubs, sweep, tmp_path, monkeypatch, capsys):
+def test_protocols_with_same_name_are_rejected(stubs, sweep, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     args = stubs()
     (tmp_path / "macl.yaml").write_text("measurements: [{knn: {k: 5}}]\n")
@@ -194,9 +196,7 @@ def test_protocols_of_one_name_are_refused(stubs, sweep, tmp_path, monkeypatch, 
     assert "two of macl, ./macl.yaml have the same name" in capsys.readouterr().err
 
 
-def test_what_cannot_be_evaluated_is_refused_before_a_trial_begins(
-    stubs, sweep, sweep_path, tmp_path, capsys
-):
+def test_invalid_evaluation_is_rejected_before_first_trial(stubs, sweep, sweep_path, tmp_path, capsys):
     args = stubs()
     assert sweep(*args, "--evaluate=makl") == 2
     assert "no protocol 'makl'" in capsys.readouterr().err
@@ -207,7 +207,7 @@ def test_what_cannot_be_evaluated_is_refused_before_a_trial_begins(
 
 @pytest.fixture
 def digits(tmp_path):
-    """A sweep of one short run on the digits."""
+    """Return the arguments of a sweep of one short run on the digits."""
     words = ["${interpreter}", "-m", "ssl_vision", "fit", *TINY, "--trainer.max_epochs=1", "${args}"]
     content = {
         "method": "grid",
@@ -220,7 +220,7 @@ def digits(tmp_path):
     return [file, f"--runs_dir={tmp_path}", "--evaluate=lightly", "--evaluate=lightly"]
 
 
-def test_a_dry_run_shows_the_evaluation(digits, sweep, tmp_path, capsys):
+def test_dry_run_shows_evaluation_command(digits, sweep, tmp_path, capsys):
     assert sweep(*digits, "--dry_run") == 0
     expected = (
         f"ssl-vision evaluate {tmp_path}/digits/cell --protocol=lightly --baselines=false --cache=false"
@@ -229,7 +229,7 @@ def test_a_dry_run_shows_the_evaluation(digits, sweep, tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_a_real_trial_is_evaluated(digits, sweep, tmp_path, capsys):
+def test_real_trial_is_evaluated(digits, sweep, tmp_path, capsys):
     assert sweep(*digits) == 0
     run = tmp_path / "digits/cell"
     rows = json.loads((run / "evaluation.json").read_text())

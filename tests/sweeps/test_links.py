@@ -1,9 +1,9 @@
-"""A sweep's folder with hostile links: what is written there stays there."""
+"""Tests of sweep directories with hostile symbolic links: nothing is written outside the directory."""
 
 import pytest
 
 
-def test_tables_and_copies_replace_links(sweep, sweep_path, tmp_path):
+def test_tables_and_plot_replace_symbolic_links(sweep, sweep_path, tmp_path):
     precious, folder = tmp_path / "precious", tmp_path / "runs" / "trial"
     (folder / ".locks").mkdir(parents=True)
     precious.write_text("precious")
@@ -28,8 +28,8 @@ def test_tables_and_copies_replace_links(sweep, sweep_path, tmp_path):
         "cell",
     ],
 )
-def test_what_is_written_in_place_is_refused_as_a_link(name, sweep, sweep_path, tmp_path, capsys):
-    """Of a folder to another folder, of a file to one that is there or is not."""
+def test_symbolic_links_are_rejected_for_files_written_in_place(name, sweep, sweep_path, tmp_path, capsys):
+    """A directory is linked to another directory, a file to an existing or a missing file."""
     folder, outside = tmp_path / "runs" / "trial", tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("precious")

@@ -1,4 +1,4 @@
-"""How many trials run at a time, and what each may use."""
+"""Tests of the number of concurrent trials and of the GPUs and CPU threads of each."""
 
 import os
 
@@ -15,11 +15,11 @@ def visible(monkeypatch):
     return lambda names: monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
 
 
-def of_gpus(found):
-    return [slot.get("CUDA_VISIBLE_DEVICES") for slot in found]
+def gpu_of_each_slot(trial_slots):
+    return [slot.get("CUDA_VISIBLE_DEVICES") for slot in trial_slots]
 
 
-def test_the_gpus_that_are_visible_are_those_there_are(visible):
+def test_gpus_lists_visible_devices(visible):
     visible("0, 3,GPU-x")
     assert gpus() == ["0", "3", "GPU-x"]
     visible("-1")
@@ -28,15 +28,17 @@ def test_the_gpus_that_are_visible_are_those_there_are(visible):
 
 def test_slots_share_out_gpus_and_cores(visible):
     visible("0,3")
-    assert of_gpus(slots(workers=None, per_gpu=None)) == ["0", "3"]
-    assert of_gpus(slots(workers=None, per_gpu=3)) == ["0", "3"] * 3
-    assert of_gpus(slots(workers=3, per_gpu=None)) == ["0", "3", "0"]
-    assert of_gpus(slots(workers=1, per_gpu=None)) == [None]  # all of them, for torchrun within a trial
+    assert gpu_of_each_slot(slots(workers=None, per_gpu=None)) == ["0", "3"]
+    assert gpu_of_each_slot(slots(workers=None, per_gpu=3)) == ["0", "3"] * 3
+    assert gpu_of_each_slot(slots(workers=3, per_gpu=None)) == ["0", "3", "0"]
+    assert gpu_of_each_slot(slots(workers=1, per_gpu=None)) == [
+        None
+    ]  # one trial sees all GPUs, for torchrun within it
     assert {slot["OMP_NUM_THREADS"] for slot in slots(workers=3, per_gpu=None)} == {"4"}
     assert {slot["OMP_NUM_THREADS"] for slot in slots(workers=50, per_gpu=None)} == {"1"}
 
 
-def test_without_a_gpu_there_is_one_slot_or_as_many_as_asked(visible):
+def test_slots_without_gpu_default_to_one_and_reject_per_gpu(visible):
     visible("")
     assert slots(workers=None, per_gpu=None) == [{"OMP_NUM_THREADS": "12"}]
     assert len(slots(workers=5, per_gpu=None)) == 5
@@ -51,12 +53,12 @@ def test_all_cores_are_used_on_systems_without_affinity(visible, monkeypatch):
     assert slots(workers=2, per_gpu=None) == [{"OMP_NUM_THREADS": "4"}] * 2
 
 
-def test_the_users_threads_are_left_alone(visible, monkeypatch):
+def test_user_setting_of_omp_num_threads_is_kept(visible, monkeypatch):
     visible("")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert slots(workers=2, per_gpu=None) == [{}, {}]
 
 
-def test_two_ways_to_say_how_many_are_refused(visible):
+def test_workers_and_per_gpu_together_raise_input_error(visible):
     with pytest.raises(InputError, match="use one of them"):
         slots(workers=2, per_gpu=2)

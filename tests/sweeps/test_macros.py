@@ -1,4 +1,4 @@
-"""The command line of a trial, against the one that wandb's agent makes of the same command."""
+"""Tests of the command line of a trial against the one that W&B's agent makes from the same command."""
 
 import sys
 
@@ -20,11 +20,11 @@ PARAMETERS = {
 }
 
 
-def of_the_agent(command, program, monkeypatch, tmp_path):
-    """What wandb agent would start."""
+def agent_command(command, program, monkeypatch, tmp_path):
+    """Return the command that ``wandb agent`` would start."""
     started = {}
     monkeypatch.setattr(
-        wandb_agent, "AgentProcess", lambda **options: started.update(options) or SomeProcess()
+        wandb_agent, "AgentProcess", lambda **options: started.update(options) or StubProcess()
     )
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_SWEEP_ID", "s")
@@ -37,28 +37,28 @@ def of_the_agent(command, program, monkeypatch, tmp_path):
     return started["command"]
 
 
-class SomeProcess:
+class StubProcess:
     last_sigterm_time = None
 
 
 @pytest.mark.parametrize("macro", MACROS)
-def test_every_macro_is_as_the_agent_has_it(macro, monkeypatch, tmp_path):
+def test_macros_expand_as_in_wandb_agent(macro, monkeypatch, tmp_path):
     command = ["${env}", "word", f"${{{macro}}}", "--last"]
     json_file = tmp_path / "wandb" / "sweep-s" / "config-r.json"
-    ours = expanded(command, PARAMETERS, program="train.py", json_file=json_file)
-    theirs = of_the_agent(command, "train.py", monkeypatch, tmp_path)
-    assert ours == [sys.executable if word == "python" else word for word in theirs]
+    words = expanded(command, PARAMETERS, program="train.py", json_file=json_file)
+    agent_words = agent_command(command, "train.py", monkeypatch, tmp_path)
+    assert words == [sys.executable if word == "python" else word for word in agent_words]
 
 
-def test_environment_variables_stand_for_their_values_as_the_agent_has_it(monkeypatch, tmp_path):
+def test_environment_variables_expand_as_in_wandb_agent(monkeypatch, tmp_path):
     monkeypatch.setenv("PLACE", "here")
     command = ["--root=${envvar:PLACE}/data", "${envvar:PLACE}", "${args}"]
-    ours = expanded(command, PARAMETERS, program=None, json_file=tmp_path)
-    assert ours == of_the_agent(command, None, monkeypatch, tmp_path)
-    assert ours[:2] == ["--root=here/data", "here"]
+    words = expanded(command, PARAMETERS, program=None, json_file=tmp_path)
+    assert words == agent_command(command, None, monkeypatch, tmp_path)
+    assert words[:2] == ["--root=here/data", "here"]
 
 
-def test_an_environment_variable_that_is_not_set_is_said(monkeypatch, tmp_path):
+def test_unset_environment_variable_raises_input_error(monkeypatch, tmp_path):
     monkeypatch.delenv("PLACE", raising=False)
     with pytest.raises(InputError, match=r"needs \$PLACE, which is not set"):
         expanded(["${envvar:PLACE}"], {}, program=None, json_file=tmp_path)
@@ -75,5 +75,5 @@ def test_an_environment_variable_that_is_not_set_is_said(monkeypatch, tmp_path):
         ("ssl-vision", False),
     ],
 )
-def test_fit_is_known_by_its_words(line, fit):
+def test_is_fit_recognizes_fit_command_lines(line, fit):
     assert is_fit(line.split()) is fit

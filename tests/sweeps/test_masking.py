@@ -1,4 +1,4 @@
-"""Values of ``${envvar:NAME}`` in a sweep's command reach its trials and nothing that the sweep writes."""
+"""Tests that values of ``${envvar:NAME}`` reach the trials of a sweep but nothing that it writes."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ SECRET = "s3cr3t/pass'word\\x"
 
 @pytest.fixture
 def command(monkeypatch):
-    """One that fails and prints the value of a variable."""
+    """Return a command that prints the value of a variable and fails."""
     monkeypatch.setenv("TOKEN", SECRET)
     return [sys.executable, str(PROGRAM), "--fails=no access with ${envvar:TOKEN}", "${args}"]
 
@@ -33,7 +33,7 @@ def test_values_are_masked_in_every_form_and_the_longest_first():
     )
 
 
-def test_a_dry_run_shows_names_in_place_of_values(command, sweep, sweep_path, tmp_path, capsys):
+def test_dry_run_shows_variable_names_instead_of_values(command, sweep, sweep_path, tmp_path, capsys):
     path = sweep_path({"x": {"values": [1, 2]}}, command=command)
     assert sweep(path, f"--runs_dir={tmp_path}/runs", "--dry_run") == 0
     printed = "".join(capsys.readouterr())
@@ -41,12 +41,12 @@ def test_a_dry_run_shows_names_in_place_of_values(command, sweep, sweep_path, tm
     assert printed.count("${envvar:TOKEN}") == 2
 
 
-def test_no_file_and_no_message_of_a_sweep_holds_a_value(command, sweep, sweep_path, tmp_path, capfd):
+def test_sweep_files_and_messages_contain_no_values(command, sweep, sweep_path, tmp_path, capfd):
     path = sweep_path({"x": {"values": [1, 2]}}, command=command)
     folder = tmp_path / "runs" / "trial"
     assert sweep(path, f"--runs_dir={tmp_path}/runs", "--attempts=1") == 1
     trials = [folder / "x=1", folder / "x=2"]
-    for trial in trials:  # the trial itself has the value
+    for trial in trials:  # the trial itself receives the value
         assert f"--fails=no access with {SECRET}" in (trial / "starts").read_text()
         log = (folder / "logs" / f"{trial.name}.log").read_text()
         assert log.splitlines()[-1] == "no access with ${envvar:TOKEN}"
@@ -57,9 +57,7 @@ def test_no_file_and_no_message_of_a_sweep_holds_a_value(command, sweep, sweep_p
     assert "s3cr3t" not in "".join(capfd.readouterr())
 
 
-def test_a_program_that_cannot_be_started_is_named_by_its_variable(
-    sweep, sweep_path, tmp_path, monkeypatch, capsys
-):
+def test_unstartable_program_is_reported_by_variable_name(sweep, sweep_path, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TOKEN", "/s3cr3t/program")
     path = sweep_path({"x": {"values": [1]}}, command=["${envvar:TOKEN}", "${args}"])
     assert sweep(path, f"--runs_dir={tmp_path}/runs") == 2

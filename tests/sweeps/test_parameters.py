@@ -1,4 +1,4 @@
-"""What a parameter of a sweep file takes, against scipy's distributions and W&B's own reading."""
+"""Tests of the parameters of a sweep file against SciPy's distributions and W&B's own parser."""
 
 import math
 import random
@@ -33,14 +33,14 @@ ORACLES = {
 
 @pytest.mark.parametrize("name", ORACLES)
 @pytest.mark.parametrize("u", [0.001, 0.25, 0.5, 0.9, 0.999])
-def test_quantiles_are_scipys(name, u):
+def test_quantiles_match_scipy(name, u):
     options, oracle = ORACLES[name]
-    read = read_parameter("p", {"distribution": name, **options})
-    assert read.at(u) == pytest.approx(oracle.ppf(u), rel=1e-12)
+    parameter = read_parameter("p", {"distribution": name, **options})
+    assert parameter.at(u) == pytest.approx(oracle.ppf(u), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", [name for name in DISTRIBUTIONS if name.startswith("q_")])
-def test_a_quantized_value_is_the_multiple_nearest_to_the_plain_one(name):
+def test_quantized_value_is_nearest_multiple_of_q(name):
     options, _ = ORACLES[name.removeprefix("q_")]
     plain = read_parameter("p", {"distribution": name.removeprefix("q_"), **options})
     quantized = read_parameter("p", {"distribution": name, **options, "q": 0.25})
@@ -51,19 +51,19 @@ def test_a_quantized_value_is_the_multiple_nearest_to_the_plain_one(name):
         assert type(whole.at(u)) is int
 
 
-def test_integers_are_all_drawn_alike():
-    read = read_parameter("p", {"min": 3, "max": 6})
-    assert read.distribution == "int_uniform"
-    assert [read.at(u) for u in (0.0, 0.2499, 0.25, 0.5, 0.75, 0.9999)] == [3, 3, 4, 5, 6, 6]
+def test_integers_are_equally_likely():
+    parameter = read_parameter("p", {"min": 3, "max": 6})
+    assert parameter.distribution == "int_uniform"
+    assert [parameter.at(u) for u in (0.0, 0.2499, 0.25, 0.5, 0.75, 0.9999)] == [3, 3, 4, 5, 6, 6]
 
 
-def test_a_choice_goes_by_its_probabilities():
-    read = read_parameter("p", {"values": ["a", "b", "c"], "probabilities": [1, 0, 3]})
+def test_choice_follows_probabilities():
+    parameter = read_parameter("p", {"values": ["a", "b", "c"], "probabilities": [1, 0, 3]})
     rng = random.Random(0)
-    drawn = [read.at(rng.random()) for _ in range(4000)]
+    drawn = [parameter.at(rng.random()) for _ in range(4000)]
     assert drawn.count("b") == 0
     assert drawn.count("a") / 4000 == pytest.approx(0.25, abs=0.03)
-    assert read.at(math.nextafter(1.0, 0)) == "c"
+    assert parameter.at(math.nextafter(1.0, 0)) == "c"
 
 
 @pytest.mark.parametrize(
@@ -76,29 +76,35 @@ def test_a_choice_goes_by_its_probabilities():
         {"distribution": "log_uniform_values", "min": 1e-4, "max": 1.0},
     ],
 )
-def test_wandbs_optuna_scheduler_reads_the_same_range(given):
-    theirs, ours = sweep_parameter_to_distribution(given), optuna_distribution(read_parameter("p", given))
+def test_optuna_distribution_matches_wandb_scheduler(given):
+    expected, distribution = (
+        sweep_parameter_to_distribution(given),
+        optuna_distribution(read_parameter("p", given)),
+    )
     if "value" in given or "values" in given:
-        assert isinstance(ours, CategoricalDistribution)
-        assert isinstance(theirs, CategoricalDistribution)
-        assert [from_optuna(read_parameter("p", given), choice) for choice in ours.choices] == list(
-            theirs.choices
+        assert isinstance(distribution, CategoricalDistribution)
+        assert isinstance(expected, CategoricalDistribution)
+        assert [from_optuna(read_parameter("p", given), choice) for choice in distribution.choices] == list(
+            expected.choices
         )
     else:
-        assert ours == theirs
+        assert distribution == expected
 
 
-def test_a_distribution_that_optuna_lacks_is_searched_by_its_quantile():
-    read = read_parameter("p", {"distribution": "normal"})
-    assert from_optuna(read, 0.5) == pytest.approx(0)
-    assert math.isfinite(from_optuna(read, 0.0))
-    assert math.isfinite(from_optuna(read, 1.0))
+def test_distribution_without_optuna_type_is_searched_by_quantile():
+    parameter = read_parameter("p", {"distribution": "normal"})
+    assert from_optuna(parameter, 0.5) == pytest.approx(0)
+    assert math.isfinite(from_optuna(parameter, 0.0))
+    assert math.isfinite(from_optuna(parameter, 1.0))
 
 
-def test_lists_and_dicts_are_values():
-    read = read_parameter("p", {"values": [[0.2, 1.0], {"a": 1}]})
-    assert read == Choice(([0.2, 1.0], {"a": 1}))
-    assert [from_optuna(read, text) for text in optuna_distribution(read).choices] == [[0.2, 1.0], {"a": 1}]
+def test_lists_and_dicts_are_valid_values():
+    parameter = read_parameter("p", {"values": [[0.2, 1.0], {"a": 1}]})
+    assert parameter == Choice(([0.2, 1.0], {"a": 1}))
+    assert [from_optuna(parameter, text) for text in optuna_distribution(parameter).choices] == [
+        [0.2, 1.0],
+        {"a": 1},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -121,11 +127,11 @@ def test_lists_and_dicts_are_values():
         ({"min": 0.0, "max": 1.0, "q": 2}, "p: unknown key 'q'"),
     ],
 )
-def test_a_wrong_parameter_is_one_line(given, line):
+def test_invalid_parameter_raises_input_error(given, line):
     with pytest.raises(InputError) as error:
         read_parameter("p", given)
     assert line in str(error.value)
 
 
-def test_a_range_is_what_it_was_read_as():
+def test_min_and_max_are_read_as_uniform_range():
     assert read_parameter("p", {"min": 0.0, "max": 1}) == Range("uniform", {"min": 0.0, "max": 1})

@@ -1,4 +1,4 @@
-"""The table and the plot of a sweep, against numbers made by hand."""
+"""Tests of the tables and the plot of a sweep against numbers computed by hand."""
 
 import csv
 import itertools
@@ -25,26 +25,26 @@ def record(state, value=None, note="", **varied):
     return Record(Trial(name, varied, varied), state, value, note)
 
 
-def run_folder(folder, name, *, epochs=2, metric="val/top1", values=(0.1, 0.2)):
-    place = folder / name
-    place.mkdir()
+def make_run_directory(folder, name, *, epochs=2, metric="val/top1", values=(0.1, 0.2)):
+    run = folder / name
+    run.mkdir()
     lines = [f"{i},{i},{value}" for i, value in enumerate(values)]
-    (place / "metrics.csv").write_text("\n".join([f"step,epoch,{metric}", *lines]) + "\n")
+    (run / "metrics.csv").write_text("\n".join([f"step,epoch,{metric}", *lines]) + "\n")
     times = [f"{i},{i},1.5,0.25" for i in range(epochs)]
-    (place / "times.csv").write_text(
+    (run / "times.csv").write_text(
         "\n".join(["step,epoch,time/train_seconds,time/val_seconds", *times]) + "\n"
     )
 
 
-def test_the_best_comes_first_and_the_failed_last():
+def test_ranked_lists_best_first_and_failed_last():
     records = [record("failed", x=1), record("finished", 0.2, x=2), record("pruned", 0.9, x=3)]
     records += [record("finished", 0.7, x=4), record("waiting", x=5)]
     assert [r.trial.varied["x"] for r in ranked(records, BEST)] == [4, 2, 3, 5, 1]
     assert [r.trial.varied["x"] for r in ranked(records, LEAST)] == [2, 4, 3, 5, 1]
 
 
-def test_the_table_holds_what_is_known_of_every_trial(tmp_path):
-    run_folder(tmp_path, "x=1", epochs=3)
+def test_tables_show_state_metric_and_note_of_every_trial(tmp_path):
+    make_run_directory(tmp_path, "x=1", epochs=3)
     records = [record("finished", 0.25, x=1), record("failed", None, "exit code 1: a|b", x=2)]
     text = write_tables(tmp_path, records, BEST)
     lines = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in text.splitlines()[:4]]
@@ -61,7 +61,7 @@ def test_the_table_holds_what_is_known_of_every_trial(tmp_path):
     ]
 
 
-def test_a_parameter_that_is_named_like_a_column_has_its_own(tmp_path):
+def test_parameter_named_like_a_column_gets_its_own_column(tmp_path):
     records = [
         record("finished", 0.5, name="sgd", epochs=10, seed_everything=seed, **{"val/top1": 3})
         for seed in (0, 1)
@@ -70,15 +70,15 @@ def test_a_parameter_that_is_named_like_a_column_has_its_own(tmp_path):
     (row, _) = csv.DictReader((tmp_path / "sweep.csv").open())
     assert row["name"] == records[0].trial.name
     assert (row["--name"], row["--epochs"], row["--val/top1"], row["val/top1"]) == ("sgd", "10", "3", "0.5")
-    assert text.count("| sgd ") == 3  # twice a trial, once the mean
+    assert text.count("| sgd ") == 3  # two trials and their mean
 
 
-def test_seeds_become_a_mean_with_students_interval(tmp_path):
+def test_seeds_are_averaged_with_student_t_interval(tmp_path):
     values = {"a": [0.5, 0.6, 0.9], "b": [0.7, 0.8, 0.9], "c": [0.1]}
     records = [
         record("finished", value, objective=objective, seed_everything=seed)
-        for objective, found in values.items()
-        for seed, value in enumerate(found)
+        for objective, scores in values.items()
+        for seed, value in enumerate(scores)
     ]
     records.append(record("failed", None, "why", objective="b", seed_everything=3))
     text = write_tables(tmp_path, records, BEST)
@@ -86,10 +86,10 @@ def test_seeds_become_a_mean_with_students_interval(tmp_path):
     table = text.split("by Student's t:\n\n")[1].splitlines()
     assert re.match(r"\| b +\| 3 +\| 0\.8 ± ", table[2])
     assert re.match(rf"\| a +\| 3 +\| 0\.6667 ± {half:.2g} +\|", table[3])
-    assert len(table[: table.index("")]) == 4  # one value of c has no interval
+    assert len(table[: table.index("")]) == 4  # c has a single value and therefore no interval
 
 
-def test_accuracies_are_percentages_in_the_tables_and_fractions_in_the_csv_file(tmp_path):
+def test_accuracies_are_percentages_in_tables_and_fractions_in_csv(tmp_path):
     records = [record("finished", value, x=1, seed_everything=i) for i, value in enumerate((0.5, 0.7))]
     text = write_tables(tmp_path, [*records, record("failed", None, "why", x=1, seed_everything=2)], ACCURACY)
     head, _, best, *_ = ([c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines())
@@ -100,19 +100,19 @@ def test_accuracies_are_percentages_in_the_tables_and_fractions_in_the_csv_file(
         assert [row["val/knn_top1"] for row in csv.DictReader(file)] == ["0.7", "0.5", ""]
 
 
-def test_a_sweep_of_which_nothing_is_done_has_a_table(tmp_path):
+def test_sweep_without_finished_trials_has_table_but_no_plot(tmp_path):
     assert "waiting" in write_tables(tmp_path, [record("waiting", x=1)], BEST)
     assert write_plot(tmp_path, [record("waiting", x=1)], BEST) is None
 
 
-def drawn(page, section):
-    """Traces and layout of each chart of a section of the page."""
+def charts(page, section):
+    """Return the traces and the layout of each chart in a section of the page."""
     figures = Page(page.read_text(encoding="utf-8")).blocks.get(section, {}).get("figure", [])
     return [(figure["traces"], figure["layout"]) for figure in figures]
 
 
-def evaluated(folder, name, **values):
-    """Adds an evaluation to a run directory."""
+def add_evaluation(folder, name, **values):
+    """Add an evaluation to a run directory."""
     (folder / name / "config.yaml").write_text("data: {class_path: ssl_vision.data.Digits}\nwandb: false\n")
     base = {"features": "trained", "split": "test", "epoch": 2, "data": "Digits", "protocol": "macl"}
     rows = [
@@ -123,20 +123,20 @@ def evaluated(folder, name, **values):
     (folder / name / "evaluation.json").write_text(json.dumps(rows))
 
 
-def grid(folder):
-    """Temperature times batch size, two seeds each; the least on validation is the best on the test split."""
+def evaluated_grid(folder):
+    """Return temperature × batch size × two seeds; the worst on validation is the best on the test split."""
     records = []
     for number, (t, size, seed) in enumerate(itertools.product((0.1, 0.5), (64, 128), (0, 1))):
         records.append(record("finished", 0.1 * number, t=t, size=size, seed_everything=seed))
         name = records[-1].trial.name
-        run_folder(folder, name)
+        make_run_directory(folder, name)
         accuracies = {"knn_top1": 0.9 - 0.1 * number, "uniformity": -2.0}
-        evaluated(folder, name, backbone=accuracies, projector={"knn_top1": 0.3})
+        add_evaluation(folder, name, backbone=accuracies, projector={"knn_top1": 0.3})
     return records
 
 
-def test_evaluations_stand_beside_the_metric_that_ranks(tmp_path):
-    text = write_tables(tmp_path, grid(tmp_path), BEST)
+def test_evaluations_are_listed_beside_ranking_metric(tmp_path):
+    text = write_tables(tmp_path, evaluated_grid(tmp_path), BEST)
     tables = [part for part in text.split("\n\n") if part.startswith("|")]
     heads = [[cell.strip() for cell in table.splitlines()[0].split("|")[1:-1]] for table in tables]
     assert heads[0] == ["t", "size", "seed_everything", "state", "val/top1", "epochs", "seconds"]
@@ -155,9 +155,9 @@ def test_evaluations_stand_beside_the_metric_that_ranks(tmp_path):
 
 
 def test_accuracies_are_plotted_by_layer_and_as_heat_maps(tmp_path):
-    file = write_plot(tmp_path, grid(tmp_path), BEST)
+    file = write_plot(tmp_path, evaluated_grid(tmp_path), BEST)
     page = Page(file.read_text(encoding="utf-8"))
-    assert [given["id"] for given in page.all("section")] == [
+    assert [section["id"] for section in page.all("section")] == [
         "trials",
         "metric",
         "accuracies",
@@ -166,27 +166,27 @@ def test_accuracies_are_plotted_by_layer_and_as_heat_maps(tmp_path):
     ]
     assert "The best val/top1 is 0.7, with t 0.5, size 128 and seed_everything 1." in page.text[""]
     assert "test/knn_top1, %" in page.text["trials"]
-    ((traces, _),) = drawn(file, "accuracies")
+    ((traces, _),) = charts(file, "accuracies")
     dashes = {trace["name"]: trace["line"]["dash"] for trace in traces if trace["mode"] == "lines"}
     assert dashes["size 64 backbone"] == "solid"
     assert dashes["size 64 projector"] == "dot"
-    maps = [traces[0] for traces, _ in drawn(file, "heat")]
+    maps = [traces[0] for traces, _ in charts(file, "heat")]
     assert [(each["x"], each["y"]) for each in maps] == [(["0.1", "0.5"], ["64", "128"])] * 2
     assert maps[0]["z"] == [pytest.approx([0.05, 0.45]), pytest.approx([0.25, 0.65])]  # means over seeds
     assert maps[1]["z"] == [pytest.approx([85, 45]), pytest.approx([65, 25])]  # in percent
 
 
-def test_the_page_has_the_points_their_means_and_the_curves(tmp_path):
+def test_plot_shows_trials_means_and_curves_over_epochs(tmp_path):
     records = []
     for lr in (0.001, 0.1):
         for seed in (0, 1):
             records.append(record("finished", 10 * lr + seed, k="a", lr=lr, seed_everything=seed))
-            run_folder(tmp_path, records[-1].trial.name, values=(0.3, 10 * lr + seed))
+            make_run_directory(tmp_path, records[-1].trial.name, values=(0.3, 10 * lr + seed))
     records.append(record("pruned", 0.5, k="b", lr=0.1, seed_everything=0))
-    run_folder(tmp_path, records[-1].trial.name)
+    make_run_directory(tmp_path, records[-1].trial.name)
     records.append(record("failed", None, "exit code 1: <b>", k="b", lr=0.001, seed_everything=0))
     page = write_plot(tmp_path, records, BEST)
-    ((traces, layout),) = drawn(page, "metric")
+    ((traces, layout),) = charts(page, "metric")
     lines = [trace for trace in traces if trace["mode"] == "lines"]
     assert {trace["name"]: (trace["x"], trace["y"]) for trace in lines} == {
         "k a": ([0.001, 0.1], [pytest.approx(0.51), pytest.approx(1.5)]),
@@ -202,7 +202,7 @@ def test_the_page_has_the_points_their_means_and_the_curves(tmp_path):
     assert layout["xaxis"]["type"] == "log"
     assert layout["xaxis"]["ticktext"] == ["0.001", "0.1"]
     assert {trace["meta"] for trace in traces} == {"k a", "k b"}
-    ((curves, _),) = drawn(page, "epochs")
+    ((curves, _),) = charts(page, "epochs")
     assert len(curves) == 5
     assert curves[0]["x"] == [1, 2]
     assert curves[0]["y"] == [0.3, 2.0]
@@ -211,11 +211,11 @@ def test_the_page_has_the_points_their_means_and_the_curves(tmp_path):
     assert "4 of 6 trials have finished. They vary k, lr and seed_everything." in text[""]
 
 
-def test_a_constant_metric_of_a_sweep_is_a_sentence(tmp_path):
+def test_constant_metric_is_reported_as_sentence(tmp_path):
     records = [record("finished", 0.5, x=x) for x in (1, 2)]
     for each in records:
-        run_folder(tmp_path, each.trial.name, values=(0.5,))
+        make_run_directory(tmp_path, each.trial.name, values=(0.5,))
     page = write_plot(tmp_path, records, BEST)
-    assert drawn(page, "metric") == []
+    assert charts(page, "metric") == []
     assert "val/top1 is 0.5 in every trial." in Page(page.read_text(encoding="utf-8")).text["metric"]
-    assert drawn(page, "epochs") == []
+    assert charts(page, "epochs") == []

@@ -1,4 +1,4 @@
-"""The command, as a user meets it: real runs, and programs that train nothing."""
+"""Tests of the ``ssl-vision sweep`` command with real runs and with programs that train nothing."""
 
 import importlib.util
 import multiprocessing
@@ -23,7 +23,7 @@ FORK = multiprocessing.get_context("fork")
 
 @pytest.fixture
 def fit_file(tmp_path):
-    """A sweep of short runs on the digits."""
+    """Return the path of a sweep file of short runs on the digits."""
     content = {
         "method": "grid",
         "metric": {"name": "val/knn_top1", "goal": "maximize"},
@@ -36,15 +36,15 @@ def fit_file(tmp_path):
 
 
 @pytest.mark.long
-def test_a_killed_run_goes_on_to_the_bit_and_a_finished_one_is_left_as_it_is(fit_file, tmp_path, capsys):
+def test_killed_run_resumes_bitwise_and_finished_run_is_unchanged(fit_file, tmp_path, capsys):
     longer = "--trainer.max_epochs=5"
     args = ["sweep", fit_file, f"--runs_dir={tmp_path}", "--trials=1", longer]
     trial = tmp_path / "digits" / "temperature=0.2"
     sweep = FORK.Process(target=lambda: os._exit(main(args)))
     sweep.start()
-    end = time.monotonic() + 120
+    deadline = time.monotonic() + 120
     while not (trial / "checkpoints" / "last.ckpt").exists():
-        assert time.monotonic() < end
+        assert time.monotonic() < deadline
         assert sweep.is_alive()
         time.sleep(0.001)
     sweep.kill()
@@ -52,11 +52,17 @@ def test_a_killed_run_goes_on_to_the_bit_and_a_finished_one_is_left_as_it_is(fit
     assert main(args) == 0
     log = tmp_path / "digits" / "logs" / "temperature=0.2.log"
     assert log.read_text().count("continuing from") == 1
-    whole = [*TINY, "--model.objective.temperature=0.2", longer, f"--runs_dir={tmp_path}", "--name=whole"]
-    assert main(["fit", *whole]) == 0
+    uninterrupted = [
+        *TINY,
+        "--model.objective.temperature=0.2",
+        longer,
+        f"--runs_dir={tmp_path}",
+        "--name=whole",
+    ]
+    assert main(["fit", *uninterrupted]) == 0
     assert difference_of_runs(trial, tmp_path / "whole") == ""
 
-    shutil.copytree(trial, tmp_path / "before")  # as if the sweep was killed before it could note the end
+    shutil.copytree(trial, tmp_path / "before")  # as if the sweep was killed before it could record the end
     (tmp_path / "digits" / "sweep.db").unlink()
     assert main(args) == 0
     assert log.read_text().count("continuing from") == 2
@@ -66,7 +72,7 @@ def test_a_killed_run_goes_on_to_the_bit_and_a_finished_one_is_left_as_it_is(fit
     assert re.search(r"1/1 temperature=0.2: val/knn_top1 \d+\.\d\d %; 5 epochs, \d+ s", out)
 
 
-def test_a_dry_run_prints_the_commands_and_leaves_nothing(sweep, fit_file, tmp_path, capsys):
+def test_dry_run_prints_commands_and_writes_nothing(sweep, fit_file, tmp_path, capsys):
     assert sweep(fit_file, "--dry_run", "--name=s", f"--runs_dir={tmp_path}", "--patience", "3") == 0
     out = capsys.readouterr().out
     assert "temperature=0.2\n" in out
@@ -87,7 +93,7 @@ def test_a_dry_run_prints_the_commands_and_leaves_nothing(sweep, fit_file, tmp_p
     assert [file.name for file in tmp_path.iterdir()] == ["digits.yaml"]
 
 
-def test_a_dry_run_names_a_trial_whose_class_lacks_an_option(sweep, fit_file, capsys):
+def test_dry_run_names_trial_with_unknown_class_option(sweep, fit_file, capsys):
     file = Path(fit_file)
     file.write_text(file.read_text().replace("objective.temperature", "objective.outer_temperature"))
     assert sweep(file, "--dry_run") == 2
@@ -97,7 +103,7 @@ def test_a_dry_run_names_a_trial_whose_class_lacks_an_option(sweep, fit_file, ca
     assert re.search(rf"{refusal}.*; 2 trials are refused\n$", captured.err)
 
 
-def test_options_after_the_file_come_last_and_are_those_of_the_sweep(sweep, sweep_path, tmp_path, capsys):
+def test_options_after_file_come_last_and_identify_the_sweep(sweep, sweep_path, tmp_path, capsys):
     file = sweep_path({"x": {"values": [1, 2]}})
     args = [file, f"--runs_dir={tmp_path}", "--steps=5"]
     assert sweep(*args) == 0
@@ -110,14 +116,14 @@ def test_options_after_the_file_come_last_and_are_those_of_the_sweep(sweep, swee
     assert (trial / "starts").read_text().count("\n") == 1
 
 
-def test_a_sweep_imports_no_torch():
-    rooms = ("sweep", "cluster", "queue", "worker", "plot", "results_table")
-    names = ", ".join(rooms)
+def test_sweep_modules_do_not_import_torch():
+    modules = ("sweep", "cluster", "queue", "worker", "plot", "results_table")
+    names = ", ".join(modules)
     code = f"import sys; from ssl_vision.sweeps import {names}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_what_is_left_behind(sweep, sweep_path, tmp_path, capsys):
+def test_sweep_writes_expected_files(sweep, sweep_path, tmp_path, capsys):
     file = sweep_path({"x": {"values": [1, 2]}})
     assert sweep(file, f"--runs_dir={tmp_path}") == 0
     folder = tmp_path / "trial"
@@ -128,14 +134,14 @@ def test_what_is_left_behind(sweep, sweep_path, tmp_path, capsys):
     assert (folder / "sweep.md").read_text().strip() in capsys.readouterr().out
 
 
-def test_the_table_alone(sweep, sweep_path, tmp_path, capsys):
+def test_zero_workers_only_print_the_table(sweep, sweep_path, tmp_path, capsys):
     file = sweep_path({"x": {"values": [1, 2]}})
     assert sweep(file, f"--runs_dir={tmp_path}", "--workers=0") == 0
     assert capsys.readouterr().out.count("waiting") == 2
     assert not (tmp_path / "trial" / "x=1").exists()
 
 
-def test_random_and_bayes_find_the_largest(sweep, sweep_path, tmp_path, capsys):
+def test_random_and_bayes_sweeps_rank_trials_by_metric(sweep, sweep_path, tmp_path, capsys):
     for method in ("random", "bayes"):
         file = sweep_path({"x": {"min": 0.0, "max": 1.0}, "steps": {"value": 1}}, method=method, run_cap=4)
         assert sweep(file, f"--runs_dir={tmp_path}", f"--name={method}") == 0
@@ -145,9 +151,7 @@ def test_random_and_bayes_find_the_largest(sweep, sweep_path, tmp_path, capsys):
         assert lines[-1].startswith("best: x=")
 
 
-def test_a_wandb_mirror_is_a_run_of_its_own_in_the_group_of_the_sweep(
-    sweep, sweep_path, tmp_path, monkeypatch
-):
+def test_trials_get_wandb_group_of_sweep_and_no_run_id(sweep, sweep_path, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_RUN_ID", "another")
     command = ["sh", "-c", "echo group $WANDB_RUN_GROUP id $WANDB_RUN_ID; exit 1", "${args}"]
     assert (
@@ -156,13 +160,13 @@ def test_a_wandb_mirror_is_a_run_of_its_own_in_the_group_of_the_sweep(
     assert "group mine id" in (tmp_path / "mine" / "logs" / "cell.log").read_text().splitlines()
 
 
-def test_the_file_of_arguments_is_written(sweep, sweep_path, tmp_path, capsys):
+def test_args_json_file_is_written(sweep, sweep_path, tmp_path, capsys):
     file = sweep_path({"x": {"values": [1, 2]}}, command=["cat", "${args_json_file}"])
     assert sweep(file, f"--runs_dir={tmp_path}") == 1
     assert '{"x": 2}' in (tmp_path / "trial" / "logs" / "x=2.log").read_text()
 
 
-def test_jobs_of_submitit_train_the_trials(sweep, sweep_path, tmp_path, capsys):
+def test_submitit_jobs_run_the_trials(sweep, sweep_path, tmp_path, capsys):
     file = sweep_path({"x": {"values": [1, 2, 3, 4]}})
     jobs = ["--submitit.jobs=2", "--submitit.cluster=local", "--submitit.gpus=0", "--submitit.timeout_min=2"]
     assert sweep(file, f"--runs_dir={tmp_path}", *jobs) == 0
@@ -172,7 +176,7 @@ def test_jobs_of_submitit_train_the_trials(sweep, sweep_path, tmp_path, capsys):
     assert len(list((tmp_path / "trial" / "logs" / "jobs").glob("*_log.out"))) == 2
 
 
-def test_slurm_that_is_not_there_is_one_line(sweep, sweep_path, tmp_path, monkeypatch, capsys):
+def test_missing_slurm_is_reported_in_one_line(sweep, sweep_path, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", "/nowhere")
     file = sweep_path({"x": {"value": 1}})
     assert sweep(file, f"--runs_dir={tmp_path}", "--submitit.jobs=1") == 2
@@ -182,11 +186,13 @@ def test_slurm_that_is_not_there_is_one_line(sweep, sweep_path, tmp_path, monkey
 
 
 @pytest.mark.parametrize("library", ["optuna", "plotly", "submitit"])
-def test_a_library_that_is_not_installed_is_one_line(
+def test_missing_library_is_reported_with_install_command(
     sweep, library, sweep_path, tmp_path, monkeypatch, capsys
 ):
-    found = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == library else found(name))
+    real_find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == library else real_find_spec(name)
+    )
     args = ["--submitit.jobs=1"] if library == "submitit" else []
     assert sweep(sweep_path({"x": {"value": 1}}), f"--runs_dir={tmp_path}", *args) == 2
     assert f"{library} is not installed: pip install 'ssl_vision[sweep]'" in capsys.readouterr().err
@@ -213,7 +219,9 @@ def test_a_library_that_is_not_installed_is_one_line(
         (["FILE", "--submitit.job=1"], "--submitit.job: did you mean --submitit.jobs?"),
     ],
 )
-def test_a_wrong_command_line_is_one_line(sweep, args, line, sweep_path, tmp_path, monkeypatch, capsys):
+def test_invalid_command_line_is_reported_in_one_line(
+    sweep, args, line, sweep_path, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     file = sweep_path({"x": {"value": 1}})
     assert sweep(*(file if arg == "FILE" else arg for arg in args)) == 2
@@ -223,11 +231,11 @@ def test_a_wrong_command_line_is_one_line(sweep, args, line, sweep_path, tmp_pat
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_database_that_cannot_be_written_is_one_line(sweep, sweep_path, tmp_path, monkeypatch, capsys):
-    def full(self):
+def test_unwritable_database_is_reported(sweep, sweep_path, tmp_path, monkeypatch, capsys):
+    def raise_disk_full(self):
         raise StorageInternalError("An exception is raised during the commit.") from OSError("disk is full")
 
-    monkeypatch.setattr("ssl_vision.sweeps.worker.Runner.run", full)
+    monkeypatch.setattr("ssl_vision.sweeps.worker.Runner.run", raise_disk_full)
     assert sweep(sweep_path({"x": {"values": [1]}}), f"--runs_dir={tmp_path}") == 2
     assert "sweep: the sweep's database cannot be written (disk is full); repeat" in capsys.readouterr().err
 
@@ -236,9 +244,7 @@ def test_a_database_that_cannot_be_written_is_one_line(sweep, sweep_path, tmp_pa
     ("name", "meant"),
     [("temperature", "model.objective.temperature"), ("trainer.max_epoch", "trainer.max_epochs")],
 )
-def test_a_parameter_that_is_no_option_is_refused_before_the_first_trial(
-    sweep, tmp_path, capsys, name, meant
-):
+def test_unknown_option_in_sweep_file_is_rejected_with_suggestion(sweep, tmp_path, capsys, name, meant):
     file = tmp_path / "wrong.yaml"
     file.write_text(
         "program: ssl_vision\nmethod: grid\nmetric: {name: val/knn_top1, goal: maximize}\n"

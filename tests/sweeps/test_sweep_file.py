@@ -1,4 +1,4 @@
-"""Sweep files: what is read, and what is refused."""
+"""Tests of reading and validating sweep files."""
 
 import pytest
 import yaml
@@ -24,7 +24,7 @@ def changed(**keys):
     return yaml.safe_dump({key: value for key, value in content.items() if value is not None})
 
 
-def test_everything_that_is_said_is_read():
+def test_parse_sweep_reads_all_keys():
     file = parse_sweep(changed(), where="f")
     assert (file.method, file.run_cap, file.metric.target, file.metric.sign) == ("bayes", 7, 0.9, 1)
     assert list(file.parameters) == [("model", "depth"), ("model.objective.temperature",)]
@@ -33,10 +33,10 @@ def test_everything_that_is_said_is_read():
     assert [file.metric.reached(value) for value in (0.89, 0.9, 0.95)] == [False, True, True]
 
 
-def test_a_class_comes_before_its_arguments():
+def test_class_parameter_precedes_its_arguments():
     parameters = {"model.objective.alpha": {"value": 3}, "model.objective": {"value": "MACL"}}
-    read = parse_sweep(changed(parameters=parameters), where="f")
-    assert list(read.parameters) == [("model.objective",), ("model.objective.alpha",)]
+    file = parse_sweep(changed(parameters=parameters), where="f")
+    assert list(file.parameters) == [("model.objective",), ("model.objective.alpha",)]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_class_comes_before_its_arguments():
         ),
     ],
 )
-def test_a_wrong_file_is_one_line(keys, line):
+def test_invalid_sweep_raises_input_error(keys, line):
     with pytest.raises(InputError) as error:
         parse_sweep(changed(**keys), where="f")
     assert str(error.value).startswith(line)
@@ -90,13 +90,13 @@ def test_a_wrong_file_is_one_line(keys, line):
         ("a: *b", "undefined alias"),
     ],
 )
-def test_what_is_no_yaml_table_is_one_line(text, line, tmp_path):
+def test_file_that_is_not_a_yaml_table_raises_input_error(text, line, tmp_path):
     (tmp_path / "f.yaml").write_text(text)
     with pytest.raises(InputError, match=line):
         read_sweep_file(tmp_path / "f.yaml")
 
 
-def test_files_that_cannot_be_read(tmp_path):
+def test_unreadable_files_raise_input_error(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         read_sweep_file(tmp_path / "absent.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
@@ -104,7 +104,7 @@ def test_files_that_cannot_be_read(tmp_path):
         read_sweep_file(tmp_path / "binary.yaml")
 
 
-def test_an_endless_method_needs_an_end():
+def test_method_without_end_requires_a_cap():
     file = parse_sweep(changed(run_cap=None), where="f")
     with pytest.raises(InputError, match="set run_cap in the file, or --trials"):
         check_cap(file, None)
@@ -113,7 +113,7 @@ def test_an_endless_method_needs_an_end():
     assert check_cap(parse_sweep(changed(), where="f"), None) == 7
 
 
-def test_changed_keys_are_those_that_change_a_trial():
+def test_changed_keys_lists_only_keys_that_change_trials():
     before = {"method": "grid", "name": "a", "parameters": {"x": {"values": [1]}, "y": {"value": 1}}}
     now = {
         "method": "grid",

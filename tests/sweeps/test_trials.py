@@ -1,4 +1,4 @@
-"""Which trials a sweep has, and what they are called."""
+"""Tests of the trials of a sweep and of their names."""
 
 import itertools
 import re
@@ -11,7 +11,7 @@ from ssl_vision.sweeps.trials import short_names, trials_of
 OBJECTIVES, TEMPERATURES = ["InfoNCE", "MACL"], [0.1, 0.2, 0.5]
 
 
-def test_a_grid_is_the_product(sweep_text):
+def test_grid_is_product_of_values_up_to_cap(sweep_text):
     parameters = {
         "model.objective": {"values": OBJECTIVES},
         "model.objective.temperature": {"values": TEMPERATURES},
@@ -27,23 +27,23 @@ def test_a_grid_is_the_product(sweep_text):
     assert len(trials_of(parse_sweep(sweep_text(parameters), where="f"), cap=4, seed=0)) == 4
 
 
-def test_a_higher_cap_adds_random_trials_to_those_there_are(sweep_text):
+def test_higher_cap_appends_random_trials(sweep_text):
     file = parse_sweep(
         sweep_text({"x": {"min": 0.0, "max": 1.0}, "n": {"min": 1, "max": 9}}, method="random"), where="f"
     )
-    few, many = (trials_of(file, cap=cap, seed=0) for cap in (5, 20))
-    assert many[:5] == few
-    assert len({trial.name for trial in many}) == 20
-    assert trials_of(file, cap=5, seed=1)[0] != few[0]
-    assert all(0 <= trial.parameters["x"] < 1 and trial.parameters["n"] in range(1, 10) for trial in many)
+    five, twenty = (trials_of(file, cap=cap, seed=0) for cap in (5, 20))
+    assert twenty[:5] == five
+    assert len({trial.name for trial in twenty}) == 20
+    assert trials_of(file, cap=5, seed=1)[0] != five[0]
+    assert all(0 <= trial.parameters["x"] < 1 and trial.parameters["n"] in range(1, 10) for trial in twenty)
 
 
-def test_random_trials_are_distinct_and_end_with_the_values_there_are(sweep_text):
+def test_random_trials_are_distinct_and_limited_by_values(sweep_text):
     file = parse_sweep(sweep_text({"x": {"values": [1, 2, 3]}}, method="random"), where="f")
     assert sorted(trial.parameters["x"] for trial in trials_of(file, cap=10, seed=0)) == [1, 2, 3]
 
 
-def test_nested_parameters_are_a_dict(sweep_text):
+def test_nested_parameters_become_a_dict(sweep_text):
     parameters = {"model": {"parameters": {"depth": {"values": [18, 34]}, "width": {"value": 8}}}}
     trials = trials_of(parse_sweep(sweep_text(parameters), where="f"), cap=None, seed=0)
     assert [trial.parameters for trial in trials] == [{"model": {"depth": d, "width": 8}} for d in (18, 34)]
@@ -72,7 +72,7 @@ def test_names_are_safe_short_and_distinct(values, sweep_text):
     assert all(re.fullmatch(r"[A-Za-z0-9_=][A-Za-z0-9_.,=+-]{0,130}", name) for name in names)
 
 
-def test_a_short_name_is_no_shorter_than_what_tells_it_apart():
+def test_short_names_stay_distinguishable():
     names = ["model.lr", "head.lr", "data.batch_size", "a.model.lr"]
     assert short_names(names) == {
         "model.lr": "model.lr",
@@ -82,6 +82,6 @@ def test_a_short_name_is_no_shorter_than_what_tells_it_apart():
     }
 
 
-def test_a_sweep_of_nothing_is_one_trial(sweep_text):
+def test_sweep_without_varied_parameters_is_one_trial(sweep_text):
     (trial,) = trials_of(parse_sweep(sweep_text({"x": {"value": 1}}), where="f"), cap=None, seed=0)
     assert (trial.name, trial.parameters) == ("cell", {"x": 1})

@@ -1,6 +1,6 @@
-"""Workers, by the command line: processes that die at any moment, and early ends.
+"""Tests of sweep workers by the command line: killed processes and early termination.
 
-``SSL_VISION_KILLS=20`` makes the number of kills 20; the normal suite has a few.
+``SSL_VISION_KILLS=20`` sets the number of kills to 20; the default is 5.
 """
 
 import csv
@@ -22,22 +22,22 @@ def rows(trial):
         return [(int(row["step"]), float(row["score"])) for row in csv.DictReader(file)]
 
 
-def test_eight_workers_on_one_database_neither_lose_nor_double_a_trial(sweep_path, tmp_path):
+def test_eight_workers_on_one_database_run_each_trial_once(sweep_path, tmp_path):
     file = sweep_path({"x": {"values": list(range(24))}})
     args = [file, f"--runs_dir={tmp_path}", "--workers=1"]
     workers = [started(*args, log=tmp_path / f"log{i}") for i in range(8)]
     for worker in workers:
         worker.join(120)
         assert worker.exitcode == 0, (tmp_path / f"log{workers.index(worker)}").read_text()
-    found = table(tmp_path / "trial")
-    assert sorted(int(row["x"]) for row in found) == list(range(24))
-    assert {row["state"] for row in found} == {"finished"}
+    records = table(tmp_path / "trial")
+    assert sorted(int(row["x"]) for row in records) == list(range(24))
+    assert {row["state"] for row in records} == {"finished"}
     for i in range(24):
         assert len((tmp_path / "trial" / f"x={i}" / "starts").read_text().splitlines()) == 1
 
 
-def test_kills_at_random_moments_lose_and_double_nothing(sweep_path, tmp_path):
-    """Two sweeps on one folder, with two trials at a time each; one of them is killed, again and again."""
+def test_kills_at_random_moments_neither_lose_nor_repeat_steps(sweep_path, tmp_path):
+    """Two sweeps in one directory run two trials at a time each; one of the sweeps is killed repeatedly."""
     trials, steps = 3 + 3 * KILLS // 2, 6
     file = sweep_path(
         {"x": {"values": list(range(trials))}, "steps": {"value": steps}, "pause": {"value": 0.04}}
@@ -54,8 +54,8 @@ def test_kills_at_random_moments_lose_and_double_nothing(sweep_path, tmp_path):
     for process in alive:
         process.join(120)
         assert process.exitcode == 0, log.read_text()
-    found = table(folder)
-    assert sorted((int(row["x"]), row["state"], float(row["score"])) for row in found) == [
+    records = table(folder)
+    assert sorted((int(row["x"]), row["state"], float(row["score"])) for row in records) == [
         (x, "finished", float(x)) for x in range(trials)
     ]
     for x in range(trials):
@@ -65,7 +65,7 @@ def test_kills_at_random_moments_lose_and_double_nothing(sweep_path, tmp_path):
         assert not (trial / "double").exists()
 
 
-def test_a_killed_trial_is_a_failed_one_and_goes_on_at_the_next_start(sweep, sweep_path, tmp_path, capsys):
+def test_killed_trial_fails_and_resumes_at_next_start(sweep, sweep_path, tmp_path, capsys):
     file = sweep_path({"x": {"values": [1]}, "steps": {"value": 100}, "pause": {"value": 0.02}})
     args = [file, f"--runs_dir={tmp_path}"]
     process, trial = started(*args, log=tmp_path / "log"), tmp_path / "trial" / "cell"
@@ -94,9 +94,7 @@ def environment(pid):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_sweep_which_goes_on_by_the_same_command(
-    sweep, number, sweep_path, tmp_path, capsys
-):
+def test_signal_ends_sweep_and_same_command_resumes_it(sweep, number, sweep_path, tmp_path, capsys):
     file = sweep_path({"x": {"values": [1, 2]}, "steps": {"value": 40}, "pause": {"value": 0.02}})
     args = [file, f"--runs_dir={tmp_path}"]
     process, trial = started(*args, log=tmp_path / "log"), tmp_path / "trial" / "x=1"
@@ -114,21 +112,21 @@ def test_a_signal_ends_the_sweep_which_goes_on_by_the_same_command(
     assert [len(rows(tmp_path / "trial" / f"x={x}")) for x in (1, 2)] == [40, 40]
 
 
-def test_early_termination_ends_the_worse_trials_as_wandb_does(sweep, sweep_path, tmp_path, capsys):
-    """One at a time: of 9 and 1 the best 2/3 + 1 go on beyond value 2, of 9, 1 and 2 the best two."""
+def test_early_termination_prunes_worse_trials_as_in_wandb(sweep, sweep_path, tmp_path, capsys):
+    """One trial at a time: of 9 and 1, the best 2/3 + 1 pass value 2; of 9, 1 and 2, the best two do."""
     file = sweep_path(
         {"x": {"values": [9, 1, 2]}, "steps": {"value": 60}, "pause": {"value": 0.05}},
         early_terminate={"type": "hyperband", "min_iter": 2, "eta": 3},
     )
     assert sweep(file, f"--runs_dir={tmp_path}") == 0
-    found = {row["x"]: (row["state"], row["note"]) for row in table(tmp_path / "trial")}
-    assert found == {"9": ("finished", ""), "1": ("pruned", "at value 2"), "2": ("pruned", "at value 6")}
+    outcomes = {row["x"]: (row["state"], row["note"]) for row in table(tmp_path / "trial")}
+    assert outcomes == {"9": ("finished", ""), "1": ("pruned", "at value 2"), "2": ("pruned", "at value 6")}
     assert all(len(rows(tmp_path / "trial" / f"x={x}")) < 60 for x in (1, 2))
     assert sweep(file, f"--runs_dir={tmp_path}") == 0
     assert (tmp_path / "trial" / "x=1" / "starts").read_text().count("\n") == 1
 
 
-def test_a_mistake_in_every_trial_ends_the_sweep_after_three(sweep, sweep_path, tmp_path, capsys):
+def test_same_failure_of_first_three_trials_ends_sweep(sweep, sweep_path, tmp_path, capsys):
     parameters = {"x": {"values": list(range(9))}, "fails": {"value": "no such option"}, "code": {"value": 2}}
     args = [sweep_path(parameters), f"--runs_dir={tmp_path}"]
     assert sweep(*args) == 2
@@ -138,21 +136,21 @@ def test_a_mistake_in_every_trial_ends_the_sweep_after_three(sweep, sweep_path, 
     assert len(list((tmp_path / "trial").glob("x=*"))) == 3
 
 
-def test_trials_without_a_validation_end_the_sweep_after_three(sweep, sweep_path, tmp_path, capsys):
+def test_three_trials_without_validation_end_sweep(sweep, sweep_path, tmp_path, capsys):
     metric = {"name": "val/score", "goal": "maximize"}
     assert sweep(sweep_path({"x": {"values": list(range(9))}}, metric=metric), f"--runs_dir={tmp_path}") == 2
     assert "the trial ended before its first validation, or validation is off" in capsys.readouterr().err
     assert len(list((tmp_path / "trial").glob("x=*"))) == 3
 
 
-def test_a_trial_without_the_metric_failed_and_says_what_there_is(sweep, sweep_path, tmp_path, capsys):
+def test_trial_without_metric_fails_with_suggestion(sweep, sweep_path, tmp_path, capsys):
     file = sweep_path({"x": {"value": 1}}, metric={"name": "scoer", "goal": "maximize"})
     assert sweep(file, f"--runs_dir={tmp_path}") == 1
     (row,) = table(tmp_path / "trial")
     assert (row["state"], row["note"]) == ("failed", "metrics.csv has no 'scoer', did you mean 'score'?")
 
 
-def test_a_program_that_is_not_there_is_one_line(sweep, sweep_path, tmp_path, capsys):
+def test_missing_program_is_reported_in_one_line(sweep, sweep_path, tmp_path, capsys):
     file = sweep_path({"x": {"value": 1}}, command=["/no/such/program", "${args}"])
     assert sweep(file, f"--runs_dir={tmp_path}") == 2
     assert capsys.readouterr().err == (
@@ -167,5 +165,5 @@ def test_trials_see_the_gpu_of_their_slot(sweep_path, tmp_path, monkeypatch, cap
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     file = sweep_path({"x": {"values": list(range(8))}, "pause": {"value": 0.2}})
     run([file, f"--runs_dir={tmp_path}", "--per-gpu=2"])
-    seen = [(tmp_path / "trial" / f"x={x}" / "starts").read_text().split()[0] for x in range(4)]
-    assert sorted(seen) == ["0", "0", "1", "1"]
+    devices = [(tmp_path / "trial" / f"x={x}" / "starts").read_text().split()[0] for x in range(4)]
+    assert sorted(devices) == ["0", "0", "1", "1"]

@@ -1,4 +1,4 @@
-"""The W&B mirror, offline: what W&B's own reader finds in it."""
+"""Tests of offline W&B mirrors, which are read back with W&B's own reader."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def fit(runs: Path, name: str, *options: str) -> int:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A mirrored run, continued by one epoch and evaluated."""
+    """A mirrored run that was continued for one epoch and evaluated."""
     runs = tmp_path_factory.mktemp("wandb")
     assert fit(runs, "mirrored") == 0
     assert fit(runs, "mirrored", "--trainer.max_epochs=2", "--ckpt_path=last") == 0
@@ -34,31 +34,31 @@ def run(tmp_path_factory):
     return runs / "mirrored"
 
 
-def test_the_mirror_lies_in_the_run_folder_beside_metrics_csv(run):
+def test_mirror_is_in_run_directory_with_one_part_per_command(run):
     assert {"config.yaml", "metrics.csv", "checkpoints", "wandb"} <= {p.name for p in run.iterdir()}
     assert len(parts(run)) == 3
 
 
-def test_the_mirror_holds_the_full_config(run):
+def test_mirror_contains_full_config(run):
     mirrored = dict(flat(json.loads(inspect(parts(run)[1], "--summary"))["config"]))
     config = dict(flat(yaml.safe_load((run / "config.yaml").read_text())))
     assert len(config) > 80
     assert {key: mirrored.get(key, "absent") for key in config} == config
 
 
-def test_the_mirror_holds_the_history(run):
-    """Every number of metrics.csv, at its step."""
+def test_mirror_contains_full_history(run):
+    """Every number of metrics.csv is mirrored at its step."""
     items = [record["history"]["item"] for part in parts(run)[:2] for record in records(part, "history")]
     for row in Run(run).history:
-        found = {}
+        mirrored = {}
         for item in items:
             if item["trainer/global_step"] == row["step"]:
-                found |= item
+                mirrored |= item
         expected = {key: value for key, value in row.items() if key != "step"}
-        assert {key: found.get(key) for key in expected} == pytest.approx(expected)
+        assert {key: mirrored.get(key) for key in expected} == pytest.approx(expected)
 
 
-def test_the_mirror_holds_the_rows_of_the_evaluation_as_a_table(run):
+def test_mirror_contains_evaluation_rows_as_table(run):
     (file,) = parts(run)[-1].glob("files/media/table/evaluation_*.table.json")
     table = json.loads(file.read_text())
     rows = [
@@ -68,28 +68,28 @@ def test_the_mirror_holds_the_rows_of_the_evaluation_as_a_table(run):
     assert any(file.name in str(record) for record in records(parts(run)[-1], "history"))
 
 
-def test_the_summary_has_the_accuracies_under_their_names(run):
+def test_summary_contains_test_metrics_under_their_names(run):
     values = json.loads(inspect(parts(run)[-1], "--summary"))["summary"]
     expected = Run(run).test_metrics
     assert {"test/knn_top1", "test/linear_top1", "test/linear_top1_projector"} < expected.keys()
     assert {name: values.get(name) for name in expected} == pytest.approx(expected)
 
 
-def test_a_continuation_and_an_evaluation_are_parts_of_the_same_run(run):
-    told = [record["run"] for part in parts(run) for record in records(part, "run")]
-    assert len({record["run_id"] for record in told}) == 1
-    assert {record["display_name"] for record in told} == {"mirrored"}
-    assert {record["project"] for record in told} == {"ssl_vision"}
+def test_resumed_fit_and_evaluation_belong_to_same_wandb_run(run):
+    run_records = [record["run"] for part in parts(run) for record in records(part, "run")]
+    assert len({record["run_id"] for record in run_records}) == 1
+    assert {record["display_name"] for record in run_records} == {"mirrored"}
+    assert {record["project"] for record in run_records} == {"ssl_vision"}
 
 
-def test_runs_that_differ_in_the_seed_alone_are_a_group(run):
+def test_group_ignores_seed_and_depends_on_dataset(run):
     (group,) = {record["run"]["run_group"] for part in parts(run) for record in records(part, "run")}
     config = Run(run).config
     assert group == derived_group(config | {"seed_everything": 7})
     assert group != derived_group(config | {"data": {"class_path": "ssl_vision.data.CIFAR10"}})
 
 
-def test_a_cell_is_in_the_group_of_its_sweep_and_two_runs_keep_their_own_configs(tmp_path, monkeypatch):
+def test_sweep_cells_share_group_but_have_own_names_tags_and_configs(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_RUN_GROUP", "trial")
     for name, seed in (("one", 1), ("two", 2)):
         assert fit(tmp_path, name, f"--seed_everything={seed}") == 0
@@ -103,7 +103,7 @@ def test_a_cell_is_in_the_group_of_its_sweep_and_two_runs_keep_their_own_configs
         assert (config["name"], config["seed_everything"]) == (name, seed)
 
 
-def test_a_later_part_of_a_cell_stays_in_the_group_of_its_sweep(tmp_path, monkeypatch):
+def test_evaluation_of_sweep_cell_stays_in_group_of_sweep(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_RUN_GROUP", "trial")
     assert fit(tmp_path, "one") == 0
     monkeypatch.delenv("WANDB_RUN_GROUP")
@@ -115,19 +115,19 @@ def test_a_later_part_of_a_cell_stays_in_the_group_of_its_sweep(tmp_path, monkey
     assert groups == ["trial", "trial"]
 
 
-def test_a_run_that_replaces_another_is_another_run_at_wandb(tmp_path):
+def test_overwriting_run_gets_new_wandb_id(tmp_path):
     for options in ((), ("--overwrite=true",)):
         assert fit(tmp_path, "run", *options) == 0
     first, second = parts(tmp_path / "run")
     assert first.name.rpartition("-")[2] != second.name.rpartition("-")[2]
 
 
-def ids(run: Path) -> set[str]:
+def wandb_ids(run: Path) -> set[str]:
     return {record["run"]["run_id"] for part in parts(run) for record in records(part, "run")}
 
 
-def test_an_id_that_is_given_is_taken_by_one_run_and_by_its_continuation(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("WANDB_SWEEP_ID", "sweep")  # as wandb agent sets both
+def test_given_wandb_id_is_used_by_one_run_and_its_continuation(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_SWEEP_ID", "sweep")  # wandb agent sets both
     monkeypatch.setenv("WANDB_RUN_ID", "cell1")
     assert fit(tmp_path, "one") == 0
     capsys.readouterr()
@@ -138,30 +138,32 @@ def test_an_id_that_is_given_is_taken_by_one_run_and_by_its_continuation(tmp_pat
     )
     assert not (tmp_path / "two").exists()
     monkeypatch.setenv("WANDB_RUN_ID", "cell2")
-    wandb.teardown()  # a session keeps the variables that it began with
+    wandb.teardown()  # a session keeps the environment variables it started with
     assert fit(tmp_path, "two") == 0
     for name in ("WANDB_SWEEP_ID", "WANDB_RUN_ID"):
         monkeypatch.delenv(name)
     wandb.teardown()
     assert fit(tmp_path, "one", "--trainer.max_epochs=2", "--ckpt_path=last") == 0
-    assert (ids(tmp_path / "one"), ids(tmp_path / "two")) == ({"cell1"}, {"cell2"})
+    assert (wandb_ids(tmp_path / "one"), wandb_ids(tmp_path / "two")) == ({"cell1"}, {"cell2"})
     assert len(parts(tmp_path / "one")) == 2
 
 
-def test_an_open_run_of_ones_own_is_neither_used_nor_ended(tmp_path, capsys):
-    own = wandb.init(mode="offline", dir=tmp_path, config={"mine": 1}, settings=wandb.Settings(silent=True))
+def test_open_wandb_run_of_user_is_neither_used_nor_ended(tmp_path, capsys):
+    user_run = wandb.init(
+        mode="offline", dir=tmp_path, config={"mine": 1}, settings=wandb.Settings(silent=True)
+    )
     try:
         assert fit(tmp_path, "run") == 2
-        assert f"the W&B run {own.id} is open: wandb.finish() ends it" in capsys.readouterr().err
+        assert f"the W&B run {user_run.id} is open: wandb.finish() ends it" in capsys.readouterr().err
         with mirror_ends():
             pass
-        assert wandb.run is own
-        assert own.config.as_dict() == {"mine": 1}
+        assert wandb.run is user_run
+        assert user_run.config.as_dict() == {"mine": 1}
     finally:
-        own.finish()
+        user_run.finish()
 
 
-def test_an_evaluation_of_a_run_without_a_mirror_makes_none(tiny_run, tmp_path):
+def test_evaluation_of_run_without_mirror_creates_no_mirror(tiny_run, tmp_path):
     options = [f"--output={tmp_path / 'rows.json'}", "--baselines=false", "--probe.epochs=1", "--device=cpu"]
     assert main(["evaluate", str(tiny_run), *options, "--cache=false"]) == 0
     assert not (tiny_run / "wandb").exists()
@@ -169,7 +171,7 @@ def test_an_evaluation_of_a_run_without_a_mirror_makes_none(tiny_run, tmp_path):
 
 @pytest.fixture
 def no_key(tmp_path, monkeypatch):
-    """W&B knows of no key, not even one that this process has used."""
+    """W&B has no API key, not even one that this process used before."""
     wbauth.unauthenticate_session()
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
@@ -177,7 +179,7 @@ def no_key(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_key")
-def test_an_evaluation_that_wandb_cannot_take_is_kept_and_says_so(run, capsys):
+def test_evaluation_without_key_reports_that_it_is_not_mirrored(run, capsys):
     before = parts(run)
     config = Run(run).config | {"wandb": True}
     mirror_rows(RunFolder(run), config, [{"value": 1}], name="evaluation", summary={})
@@ -186,18 +188,18 @@ def test_an_evaluation_that_wandb_cannot_take_is_kept_and_says_so(run, capsys):
 
 
 @pytest.mark.usefixtures("no_key")
-def test_a_key_that_cannot_be_checked_is_one_line(tmp_path, capsys, monkeypatch):
-    def refused(**options):
+def test_failed_login_is_reported_in_one_line(tmp_path, capsys, monkeypatch):
+    def failing_login(**options):
         raise wandb.errors.AuthenticationError("nobody\nanswers")
 
-    monkeypatch.setattr(wandb, "login", refused)
+    monkeypatch.setattr(wandb, "login", failing_login)
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", "--wandb=true", *TINY]) == 2
     assert "fit: --wandb true: nobody answers; log locally with --wandb offline\n" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.usefixtures("no_key")
-def test_without_a_key_online_logging_is_refused_before_anything_starts(tmp_path, capsys):
+def test_online_logging_without_key_is_refused_before_run_starts(tmp_path, capsys):
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", "--wandb=true", *TINY]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("ssl-vision fit: --wandb true: no W&B API key is configured")
@@ -210,7 +212,7 @@ def test_wandb_mode_offline_needs_no_key(tmp_path, monkeypatch):
     assert len(parts(tmp_path / "run")) == 1
 
 
-def test_an_offline_run_does_not_make_the_process_s_next_one_offline(tmp_path, monkeypatch):
+def test_offline_run_does_not_change_mode_of_next_run(tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     assert fit(tmp_path, "run") == 0
     assert mirror_mode("offline") == "offline"

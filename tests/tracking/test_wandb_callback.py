@@ -1,4 +1,4 @@
-"""What W&B's own reader finds of a run besides its numbers: axes, best values, alerts, artifacts, media."""
+"""Tests of what a W&B mirror contains besides metrics: axes, best values, alerts, artifacts and media."""
 
 import base64
 import hashlib
@@ -25,13 +25,13 @@ SHORT = [*TINY, "--trainer.limit_train_batches=2", "--wandb=offline", "--wandb_a
 
 @pytest.fixture(autouse=True)
 def pages(no_pages, monkeypatch):
-    """Pages are written here, as their pictures are uploaded."""
+    """Write report pages in these tests, because their images are uploaded."""
     monkeypatch.setattr("ssl_vision.main._PAGE", "ssl_vision.report.report:write")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run of two epochs with all that may be uploaded, exported."""
+    """A run of two epochs with all optional uploads, whose encoder was exported."""
     runs = tmp_path_factory.mktemp("wandb")
     options = ["--trainer.max_epochs=2", "--wandb_media=true", "--report=true"]
     assert main(["fit", f"--runs_dir={runs}", "--name=run", *SHORT, *options]) == 0
@@ -47,14 +47,14 @@ def md5(file):
     return base64.b64encode(hashlib.md5(file.read_bytes(), usedforsecurity=False).digest()).decode()
 
 
-def test_validation_has_the_epoch_as_its_axis(run):
+def test_validation_metrics_have_epoch_as_axis(run):
     metrics = [record["metric"] for record in records(parts(run)[0], "metric")]
     logged = {name for row in Run(run).history for name in row if name.startswith("val/")}
     assert {"val/knn_top1", "val/uniformity_projector"} < logged
     assert {each["name"] for each in metrics if each.get("step_metric") == "epoch"} == logged
 
 
-def test_the_summary_has_the_last_and_the_best_value(run):
+def test_summary_contains_last_and_best_value(run):
     summary = json.loads(inspect(parts(run)[0], "--summary"))["summary"]
     curve = Run(run).curve("val/knn_top1")
     assert summary["val/knn_top1"] == pytest.approx(curve[-1][2])
@@ -62,18 +62,18 @@ def test_the_summary_has_the_last_and_the_best_value(run):
     assert curve[summary["best/epoch"] - 1][2] == pytest.approx(summary["best/knn_top1"])
 
 
-def test_the_checkpoint_and_the_digest_of_the_images_are_artifacts(run):
-    found, last = artifacts(parts(run)[0]), run / "checkpoints/last.ckpt"
-    (identity,) = {record["run"]["run_id"] for record in records(parts(run)[0], "run")}
-    checkpoint = found[f"checkpoint-{identity}"]
+def test_checkpoint_and_image_digest_are_artifacts(run):
+    uploaded, last = artifacts(parts(run)[0]), run / "checkpoints/last.ckpt"
+    (run_id,) = {record["run"]["run_id"] for record in records(parts(run)[0], "run")}
+    checkpoint = uploaded[f"checkpoint-{run_id}"]
     assert set(checkpoint["aliases"]) == {"last", "epoch-2", "latest"}
     (content,) = checkpoint["manifest"]["contents"]
     assert (content["path"], content["digest"]) == ("last.ckpt", md5(last))
-    assert f"images-{read_checkpoint(last).images}" in found
-    assert len(found) == 2
+    assert f"images-{read_checkpoint(last).images}" in uploaded
+    assert len(uploaded) == 2
 
 
-def test_an_exported_encoder_is_an_artifact_of_the_same_run(run):
+def test_exported_encoder_is_artifact_of_same_run(run):
     (part,) = [part for part in parts(run) if any("encoder" in name for name in artifacts(part))]
     ((name, encoder),) = artifacts(part).items()
     assert name == f"encoder-{part.name.rpartition('-')[2]}"
@@ -82,7 +82,7 @@ def test_an_exported_encoder_is_an_artifact_of_the_same_run(run):
     assert contents == {file: md5(run / file) for file in files}
 
 
-def test_media_are_the_page_and_its_pictures(run):
+def test_media_are_report_page_and_its_images(run):
     part = next(part for part in parts(run) if (part / "files/media").exists())
     names = {path.name.partition("_0_")[0] for path in part.glob("files/media/*/media/*")}
     assert names == {"report", "views"}  # without features there are no neighbours
@@ -90,7 +90,7 @@ def test_media_are_the_page_and_its_pictures(run):
     assert page.read_text() == (run / "report.html").read_text()
 
 
-def test_neighbours_and_map_follow_with_an_evaluation(run):
+def test_evaluation_uploads_neighbours_and_embedding_map(run):
     options = ["--protocol=lightly", "--baselines=false", "--cache=false", "--device=cpu"]
     assert main(["evaluate", str(run), *options]) == 0
     (part,) = [part for part in parts(run) if list(part.glob("files/media/images/media/neighbours_*"))]
@@ -102,14 +102,14 @@ def test_neighbours_and_map_follow_with_an_evaluation(run):
     assert {row[-1] for row in table["data"]} == set("0123456789")
 
 
-def test_the_end_is_an_alert(run):
+def test_finished_run_sends_alert(run):
     (alert,) = [record["alert"] for record in records(parts(run)[0], "alert")]
     value = 100 * Run(run).last("val/knn_top1")
     assert alert["title"] == "run: finished"
     assert alert["text"] == f"finished after epoch 2, val/knn_top1 {value:.2f} %"
 
 
-def test_nothing_but_numbers_is_uploaded_unless_asked(tmp_path):
+def test_artifacts_and_media_are_not_uploaded_by_default(tmp_path):
     options = [*TINY, "--trainer.limit_train_batches=2", "--trainer.max_epochs=1", "--report=true"]
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *options, "--wandb=offline"]) == 0
     (part,) = parts(tmp_path / "run")
@@ -118,7 +118,7 @@ def test_nothing_but_numbers_is_uploaded_unless_asked(tmp_path):
 
 
 class Recorder:
-    """A W&B run that keeps its calls."""
+    """A W&B run that records its calls."""
 
     def __init__(self):
         self.calls, self.summary = [], {}
@@ -143,7 +143,7 @@ def trainer(epoch=0, callbacks=(), **metrics):
     )
 
 
-def test_a_collapse_and_skipped_steps_are_one_alert_each(tmp_path):
+def test_collapse_and_skipped_steps_send_one_alert_each(tmp_path):
     recorder, tracked = callback(tmp_path)
     for epoch, collapsed in enumerate((0.0, 1.0, 1.0)):
         tracked.on_validation_end(trainer(epoch, **{"val/collapsed": collapsed}), None)
@@ -151,7 +151,7 @@ def test_a_collapse_and_skipped_steps_are_one_alert_each(tmp_path):
     assert recorder.alerts() == ["run: collapsed", "run: skipped steps"]
 
 
-def test_a_run_that_a_signal_ends_is_preempting_and_one_that_fails_is_not(tmp_path):
+def test_interrupted_run_is_marked_preempting_and_failed_run_is_not(tmp_path):
     recorder, tracked = callback(tmp_path)
     tracked.on_exception(trainer(), None, ValueError())
     assert recorder.calls == []
@@ -159,7 +159,7 @@ def test_a_run_that_a_signal_ends_is_preempting_and_one_that_fails_is_not(tmp_pa
     assert recorder.calls == [("mark_preempting", {})]
 
 
-def test_only_the_first_process_acts(tmp_path):
+def test_callback_does_nothing_on_other_processes(tmp_path):
     recorder, tracked = callback(tmp_path, artifacts="last")
     other = trainer(1, **{"val/collapsed": 1.0, "val/knn_top1": 0.5, "train/skipped_steps": 1.0})
     other.is_global_zero = False
@@ -185,14 +185,14 @@ def test_an_interrupted_run_uploads_its_last_checkpoint_not_its_best(tmp_path, m
     assert uploaded == [(tracked.folder.last, "last"), (tmp_path / "best.ckpt", "best")]
 
 
-def test_the_best_checkpoint_needs_one_that_monitors(tmp_path):
+def test_best_artifact_requires_monitoring_model_checkpoint(tmp_path):
     _, tracked = callback(tmp_path, artifacts="best")
     with pytest.raises(InputError, match="best needs a ModelCheckpoint that monitors"):
         tracked.setup(trainer(callbacks=[ModelCheckpoint(tmp_path)]), None, "fit")
     tracked.setup(trainer(callbacks=[ModelCheckpoint(tmp_path, monitor="val/knn_top1")]), None, "fit")
 
 
-def test_a_checkpoint_that_cannot_be_uploaded_does_not_end_the_run(tmp_path):
+def test_failed_checkpoint_upload_warns_without_ending_run(tmp_path):
     _, tracked = callback(tmp_path, artifacts="last")
     tracked.folder.last.parent.mkdir(parents=True)
     tracked.folder.last.write_bytes(b"damaged")
@@ -200,7 +200,7 @@ def test_a_checkpoint_that_cannot_be_uploaded_does_not_end_the_run(tmp_path):
         tracked.on_fit_end(trainer(), None)
 
 
-def test_a_run_that_an_agent_hands_out_again_continues(tmp_path, monkeypatch, capsys):
+def test_run_requeued_by_agent_continues(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WANDB_SWEEP_ID", "sweep")
     monkeypatch.setenv("WANDB_RUN_ID", "cell1")
     options = [f"--runs_dir={tmp_path}", *TINY, "--trainer.limit_train_batches=2", "--wandb=offline"]
@@ -209,18 +209,18 @@ def test_a_run_that_an_agent_hands_out_again_continues(tmp_path, monkeypatch, ca
     assert requeued_by_agent(RunFolder(folder))
     last = folder / "checkpoints/last.ckpt"
     last.rename(last.with_suffix(".away"))
-    assert not requeued_by_agent(RunFolder(folder))  # nothing to continue from here
+    assert not requeued_by_agent(RunFolder(folder))  # no checkpoint to continue from
     last.with_suffix(".away").rename(last)
     assert main(["fit", *options, "--trainer.max_epochs=2"]) == 0
     assert Run(folder).epoch == 2
     assert len({record["run"]["run_id"] for part in parts(folder) for record in records(part, "run")}) == 1
     monkeypatch.setenv("WANDB_RUN_ID", "cell2")
     capsys.readouterr()
-    assert main(["fit", *options, "--trainer.max_epochs=3"]) == 2  # another cell of the same settings
+    assert main(["fit", *options, "--trainer.max_epochs=3"]) == 2  # another cell with the same settings
     assert not requeued_by_agent(RunFolder(folder))
 
 
 @pytest.mark.parametrize("address", ["wandb://name:last", "wandb://a/b/c/d:last"])
-def test_an_address_has_a_project_and_a_name(address):
+def test_invalid_checkpoint_address_raises_input_error(address):
     with pytest.raises(InputError, match="expected wandb://ENTITY/PROJECT/NAME:ALIAS"):
         fetched_checkpoint(address)

@@ -1,4 +1,4 @@
-"""The W&B client online, against a stand-in for its server: runs, sweeps by agents, artifacts."""
+"""Tests of the online W&B client against a fake server: runs, sweeps run by agents, and artifacts."""
 
 import json
 import os
@@ -37,7 +37,10 @@ def reset_client() -> None:
 
 @pytest.fixture
 def server(tmp_path):
-    """A server that answered every request of this process and its children, which asked no other host."""
+    """A fake server for this process and its children, which may send requests to no other host.
+
+    The fixture finally asserts that every request was answered.
+    """
     with pytest.MonkeyPatch.context() as patch, serve() as server:
         for name in [name for name in os.environ if name.startswith("WANDB_")]:
             patch.delenv(name)
@@ -51,14 +54,14 @@ def server(tmp_path):
 
 
 def assert_same_history(run: Path, history: Sequence[Mapping[str, float]]) -> None:
-    """Every number of metrics.csv is in the history once, at its step; rows of a step repeat the epoch."""
+    """Assert that the history has each number of metrics.csv once, at its step; only epochs may repeat."""
     rows = Run(run).history
     assert len(rows) > 1
     for row in rows:
-        found = [item for item in history if item.get("trainer/global_step") == row["step"]]
+        step_items = [item for item in history if item.get("trainer/global_step") == row["step"]]
         for key, value in row.items():
             if key != "step":
-                values = [item[key] for item in found if key in item]
+                values = [item[key] for item in step_items if key in item]
                 assert values == pytest.approx([value] * (len(values) if key == "epoch" else 1)), (key, row)
                 assert values
 
@@ -88,7 +91,7 @@ def test_online_fit_and_evaluation_are_one_run_on_the_server(server, tmp_path):
     assert_same_history(tmp_path / "online", mirrored.history)
 
 
-def test_a_checkpoint_at_wandb_is_evaluated_and_continued_elsewhere(server, tmp_path, monkeypatch, capsys):
+def test_wandb_checkpoint_is_evaluated_and_continued_in_other_run(server, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     options = [*TINY, "--trainer.limit_train_batches=2", "--trainer.max_epochs=1"]
     assert main(["fit", "--name=up", *options, "--wandb=true", "--wandb_artifacts=last"]) == 0
@@ -104,7 +107,7 @@ def test_a_checkpoint_at_wandb_is_evaluated_and_continued_elsewhere(server, tmp_
     (file,) = tmp_path.rglob("checkpoint-*/last.ckpt")
     assert file.read_bytes() == Path("runs/up/checkpoints/last.ckpt").read_bytes()
     assert main(["evaluate", "runs/up", *protocol, "--output=rows.json"]) == 0
-    rows = [json.loads(place.read_text()) for place in (file.with_name("evaluation.json"), Path("rows.json"))]
+    rows = [json.loads(path.read_text()) for path in (file.with_name("evaluation.json"), Path("rows.json"))]
     assert rows[0] == rows[1]
     assert main(["fit", "--name=on", *options, f"--ckpt_path={address}", "--trainer.max_epochs=2"]) == 0
     assert Run("runs/on").epoch == 2
@@ -114,7 +117,7 @@ def test_a_checkpoint_at_wandb_is_evaluated_and_continued_elsewhere(server, tmp_
     assert line.startswith(f"ssl-vision evaluate: wandb://{ENTITY}/ssl_vision/nothing:last: ")
 
 
-def test_a_cell_that_another_machine_continues_takes_the_checkpoint_from_wandb(server, tmp_path, monkeypatch):
+def test_cell_continued_on_other_machine_loads_checkpoint_from_wandb(server, tmp_path, monkeypatch):
     for name, value in {"SWEEP_ID": "sweep", "RUN_ID": "cell1", "PROJECT": "ssl_vision"}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
     options = [
@@ -145,7 +148,7 @@ with wandb.init(project="files", settings=wandb.Settings(silent=True, console="o
 """
 
 
-def test_artifact_downloads_as_the_bytes_that_were_uploaded(server, tmp_path):
+def test_artifact_download_returns_uploaded_bytes(server, tmp_path):
     contents = (b"first", os.urandom(200_000))
     files = [tmp_path / "first.bin", tmp_path / "second.bin"]
     for file, content in zip(files, contents, strict=True):
@@ -160,7 +163,7 @@ def test_artifact_downloads_as_the_bytes_that_were_uploaded(server, tmp_path):
 
 
 def fit_command(*options: str) -> list[str]:
-    """The command of a sweep file whose cells are fits with a mirror, their runs in ``runs``."""
+    """Return the command of a sweep file whose cells are mirrored fits with run directories in ``runs``."""
     fit = ["fit", *TINY, "--model.objective=InfoNCE", "--wandb=true", "--runs_dir=runs", *options]
     return ["${env}", "${interpreter}", "-m", "${program}", *fit, "${args}"]
 
@@ -182,11 +185,11 @@ def sweep_by_two_agents(
     created = subprocess.run(
         [WANDB, "sweep", str(file)], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
     )
-    found = re.search(r"wandb agent (\S+)", created.stderr)
-    assert found, created.stderr
+    match = re.search(r"wandb agent (\S+)", created.stderr)
+    assert match, created.stderr
     logs = [(folder / f"agent{number}.log").open("w") for number in range(2)]
     agents = [
-        subprocess.Popen([WANDB, "agent", found[1]], cwd=folder, env=environment, stdout=log, stderr=log)
+        subprocess.Popen([WANDB, "agent", match[1]], cwd=folder, env=environment, stdout=log, stderr=log)
         for log in logs
     ]
     try:
@@ -202,7 +205,7 @@ def sweep_by_two_agents(
 
 
 def assert_all_cells_finished(server: WandbServer, folder: Path) -> None:
-    """Each cell has one finished run and one run directory with its settings and its history."""
+    """Assert that each cell has one finished run, and one run directory with its settings and history."""
     (sweep,) = server.sweep_store.sweeps.values()
     assert sweep.state == "FINISHED"
     assert {run.id: run.state for run in server.runs.values()} == dict.fromkeys(
@@ -255,7 +258,7 @@ run.finish()
 
 
 @pytest.mark.long
-def test_run_that_was_marked_as_preempting_is_handed_out_again(server, tmp_path):
+def test_preempting_run_is_handed_out_again(server, tmp_path):
     (tmp_path / "train.py").write_text(PREEMPTED)
     command = ["${env}", "${interpreter}", "${program}"]
     sweep_by_two_agents(server, tmp_path, program="train.py", command=command)
@@ -271,11 +274,11 @@ def test_run_that_was_marked_as_preempting_is_handed_out_again(server, tmp_path)
 
 
 @pytest.mark.long
-def test_cell_that_is_interrupted_continues_with_the_next_agent(server, tmp_path):
+def test_interrupted_cell_continues_with_next_agent(server, tmp_path):
     arguments = {
         "marker": str(tmp_path / "interrupted"),
-        "batch": 6,
-    }  # in the second of two epochs of four batches
+        "batch": 6,  # in the second of two epochs of four batches
+    }
     options = [f"--trainer.callbacks.{key}={value}" for key, value in arguments.items()]
     command = fit_command("--trainer.callbacks+=interrupt_once.InterruptOnce", *options)
     sweep_by_two_agents(server, tmp_path, command=command)

@@ -1,4 +1,4 @@
-"""A batch in which every anchor's angles are the same set, so that any of them is typical."""
+"""Fixture of a batch in which all anchors have the same set of angles, so that each is typical."""
 
 import math
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Ring(NamedTuple):
     z2: torch.Tensor
 
     def angles(self, pairs):
-        """(1,) and (1, K), of an anchor to its positive and to its negatives."""
+        """Return the angles of an anchor to its positive, (1,), and to its negatives, (1, K)."""
         views = {"within": [self.z1], "cross": [self.z2], "both": [self.z1, self.z2]}[pairs]
         negatives = torch.cat([view[1:] @ self.z1[0] for view in views]).arccos()
         return (self.z1[0] @ self.z2[0]).arccos()[None], negatives[None]

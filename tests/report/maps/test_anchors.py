@@ -1,4 +1,4 @@
-"""Alignment with a spread: maps are the closed forms, and what the losses do to a batch of like anchors."""
+"""Tests of the maps of alignment losses with a spreading term: closed forms and gradients of a batch."""
 
 import math
 
@@ -14,7 +14,7 @@ from ssl_vision.report.maps import simulated, terms
 
 
 def closed_form(objective, near, far):
-    """(K,) W and R of a typical anchor in a batch of K + 1 images, with sums over the batch written out."""
+    """Return W, (K,), and R of a typical anchor of K + 1 images, with sums over the batch written out."""
     s, images = np.cos(far), len(far) + 1
     away, close = np.sqrt(2 - 2 * s), math.sqrt(2 - 2 * math.cos(near))
     pull = 2 / images
@@ -46,22 +46,22 @@ SPREADS = [
 
 
 @pytest.mark.parametrize("objective", SPREADS, ids=lambda objective: type(objective).__name__)
-def test_terms_are_the_closed_forms(objective):
+def test_terms_match_closed_forms(objective):
     g = torch.Generator().manual_seed(0)
     near = 0.1 + 0.9 * torch.rand(60, generator=g, dtype=torch.float64)
     far = 0.6 + 1.8 * torch.rand(60, 5, generator=g, dtype=torch.float64)
-    found, attracted = terms(objective, near, far), 0
+    result, attracted = terms(objective, near, far), 0
     for i in range(60):
         w, ratio = closed_form(objective, float(near[i]), far[i].numpy())
         attracted += w.sum() <= 0
-        assert float(found.gate[i]) == 1
+        assert float(result.gate[i]) == 1
         share = w.max() / w[w > 0].sum() if w.max() > 0 else math.nan
-        shown = (share, ratio if w.sum() > 0 else math.nan)
-        assert (float(found.share[i]), float(found.ratio[i])) == pytest.approx(shown, rel=1e-9, nan_ok=True)
+        want = (share, ratio if w.sum() > 0 else math.nan)
+        assert (float(result.share[i]), float(result.ratio[i])) == pytest.approx(want, rel=1e-9, nan_ok=True)
     assert bool(attracted) == isinstance(objective, o.SphericalVICReg)
 
 
-def test_ratios_over_equal_negatives_are_those_that_the_paper_derives():
+def test_ratios_over_equal_negatives_match_paper():
     near, far = torch.tensor([0.4], dtype=torch.float64), torch.full((1, 7), 1.1, dtype=torch.float64)
     away, similarity = math.sqrt(2 - 2 * math.cos(1.1)), math.cos(1.1)
     assert float(terms(o.MHE(weight=10.0), near, far).ratio) == pytest.approx(1 / 10)
@@ -72,19 +72,19 @@ def test_ratios_over_equal_negatives_are_those_that_the_paper_derives():
 
 
 @pytest.mark.parametrize("objective", SPREADS, ids=lambda objective: type(objective).__name__)
-def test_pull_push_and_weight_of_a_batch_of_like_anchors_are_the_maps(objective, ring):
-    """Autograd through the loss of a whole batch, not the terms that the maps are made of."""
+def test_maps_match_gradients_of_batch_of_equivalent_anchors(objective, ring):
+    """The gradients are from autograd of the loss of a whole batch, not from the terms of the maps."""
     pairs = getattr(objective, "pairs", "cross" if isinstance(objective, o.MHS) else "within")
-    drawn = terms(objective, *ring.angles(pairs))
+    expected = terms(objective, *ring.angles(pairs))
     batch = gradient_terms(objective, *ring)
-    torch.testing.assert_close(batch.pull / batch.push, drawn.ratio.expand(len(batch.push)))
+    torch.testing.assert_close(batch.pull / batch.push, expected.ratio.expand(len(batch.push)))
     pushes = pair_coefficients(objective, torch.cat(ring)).clamp(min=0)
     share = pushes.amax(dim=1) / pushes.sum(dim=1)
-    torch.testing.assert_close(share, drawn.share.expand(len(share)))
+    torch.testing.assert_close(share, expected.share.expand(len(share)))
 
 
-def test_where_no_negative_pushes_there_is_neither_share_nor_ratio():
-    """Beyond π/2 a covariance draws negatives back to where they are orthogonal."""
+def test_share_and_ratio_are_nan_where_no_negative_pushes():
+    """Beyond π/2, a covariance loss pulls negatives back until they are orthogonal."""
     positive, negative = (torch.tensor(axis, dtype=torch.float64) for axis in ([0.3], [1.0, 1.55, 2.4]))
     maps = simulated(o.SphericalVICReg(), positive, negative, batches=8, negatives=6)
     assert maps.gate.tolist() == [[1, 1, 1]]
@@ -115,7 +115,7 @@ class Hotter(o.InfoNCE):
         (nn.Linear(2, 2), "only the losses of ssl_vision.objectives"),
     ],
 )
-def test_an_objective_that_angles_do_not_make_up_is_refused(objective, reason):
+def test_objectives_that_angles_do_not_determine_are_refused(objective, reason):
     with pytest.raises(InputError, match=f"^no map of {type(objective).__name__}: .*{reason}.*$") as caught:
         terms(objective, torch.ones(1), torch.ones(1, 2))
     assert "\n" not in str(caught.value)

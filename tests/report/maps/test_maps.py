@@ -1,4 +1,4 @@
-"""What the maps show is what the papers' closed forms give."""
+"""Tests of the maps against the closed forms of the papers."""
 
 import json
 import math
@@ -33,7 +33,7 @@ OBJECTIVES = [
 
 
 def closed_form(objective, near, far):
-    """Gate, largest share of the weight and ratio of an anchor with these angles, in plain numbers."""
+    """Return gate, largest share of the weight and ratio of an anchor with these angles, in plain Python."""
     s, hardest = math.cos(near), min(far)
     if isinstance(objective, (MPT, MET, MAT)):
         if isinstance(objective, MPT):
@@ -60,30 +60,30 @@ def closed_form(objective, near, far):
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: type(objective).__name__)
-def test_terms_are_the_closed_forms(objective):
+def test_terms_match_closed_forms(objective):
     g = torch.Generator().manual_seed(0)
     gates = []
     for _ in range(40):
         near = 0.1 + 0.9 * torch.rand(1, generator=g, dtype=torch.float64)
         far = 0.6 + 2.4 * torch.rand(1, 6, generator=g, dtype=torch.float64)
         gate, share, ratio = closed_form(objective, float(near), far[0].tolist())
-        found = terms(objective, near, far)
+        result = terms(objective, near, far)
         gates.append(gate)
-        assert float(found.gate) == pytest.approx(gate, rel=1e-9, abs=1e-15)
+        assert float(result.gate) == pytest.approx(gate, rel=1e-9, abs=1e-15)
         if gate:
-            assert float(found.share) == pytest.approx(share, rel=1e-9)
-            assert float(found.ratio) == pytest.approx(ratio, rel=1e-9)
+            assert float(result.share) == pytest.approx(share, rel=1e-9)
+            assert float(result.ratio) == pytest.approx(ratio, rel=1e-9)
     if isinstance(objective, (MPT, MET, MAT, DCLPlus)):
         assert 0 < sum(gates) < 40
 
 
-def test_a_weighted_positive_is_a_ratio():
+def test_weight_of_positive_is_ratio_of_dclw():
     near, far = torch.tensor([0.3, 0.9], dtype=torch.float64), torch.ones(2, 5, dtype=torch.float64)
-    found = terms(DCLW(), near, far)
+    result = terms(DCLW(), near, far)
     pulls = [math.exp(math.cos(x) / 0.5) for x in (0.3, 0.9)]
     weight = [2 - 2 * pull / sum(pulls) for pull in pulls]
-    assert found.gate.tolist() == pytest.approx([1, 1])
-    assert found.ratio.tolist() == pytest.approx(weight)
+    assert result.gate.tolist() == pytest.approx([1, 1])
+    assert result.ratio.tolist() == pytest.approx(weight)
 
 
 @pytest.mark.parametrize(
@@ -103,15 +103,15 @@ def test_gate_of_equal_negatives_has_its_threshold_at_tau_log_k(near, expected):
     assert gate.tolist() == pytest.approx(exact, rel=1e-9)
 
 
-def test_scaling_is_figure_3s():
+def test_scaling_matches_figure_3():
     keys = torch.tensor([10, 1e3, 1e6], dtype=torch.float64)
-    found = scaling(keys[:, None], torch.tensor([0.1, 1.0], dtype=torch.float64))
-    assert found[:, 0].tolist() == pytest.approx([2.06e-8, 2.06e-6, 2.06e-3], rel=2e-3)
-    assert found[:, 1].tolist() == pytest.approx([k / (k + math.exp(2)) for k in keys.tolist()])
+    result = scaling(keys[:, None], torch.tensor([0.1, 1.0], dtype=torch.float64))
+    assert result[:, 0].tolist() == pytest.approx([2.06e-8, 2.06e-6, 2.06e-3], rel=2e-3)
+    assert result[:, 1].tolist() == pytest.approx([k / (k + math.exp(2)) for k in keys.tolist()])
 
 
 @pytest.mark.parametrize("objective", [InfoNCE(), MET(), MAT()])
-def test_a_map_is_the_mean_over_the_draws(objective):
+def test_gate_and_share_average_draws_and_ratio_uses_mean_angles(objective):
     near, far = (torch.tensor(axis, dtype=torch.float64) for axis in ([0.02, 0.5, 1.2], [0.6, 1.0, 3.1]))
     maps = simulated(objective, near, far, batches=7, negatives=5, seed=3)
     g = torch.Generator().manual_seed(3)
@@ -121,36 +121,36 @@ def test_a_map_is_the_mean_over_the_draws(objective):
     )
     for p, mean_near in enumerate(near.tolist()):
         for n, mean_far in enumerate(far.tolist()):
-            found = []
+            anchors = []
             for x, others in zip(*(draw.tolist() for draw in draws), strict=True):
                 folded = [math.acos(math.cos(mean_far + 0.1 * y)) for y in others]
-                found.append(closed_form(objective, math.acos(math.cos(mean_near + 0.05 * x)), folded))
-            assert float(maps.gate[p, n]) == pytest.approx(sum(gate for gate, *_ in found) / 7, abs=1e-9)
-            shares = [share for gate, share, _ in found if gate >= 0.01]
+                anchors.append(closed_form(objective, math.acos(math.cos(mean_near + 0.05 * x)), folded))
+            assert float(maps.gate[p, n]) == pytest.approx(sum(gate for gate, *_ in anchors) / 7, abs=1e-9)
+            shares = [share for gate, share, _ in anchors if gate >= 0.01]
             mean = sum(shares) / len(shares) if shares else math.nan
             assert float(maps.share[p, n]) == pytest.approx(mean, rel=1e-6, nan_ok=True)
             gate, _, ratio = closed_form(objective, mean_near, [mean_far] * 5)
-            shown = ratio if gate >= 0.01 and mean_near <= mean_far else math.nan
-            assert float(maps.ratio[p, n]) == pytest.approx(shown, nan_ok=True)
+            expected = ratio if gate >= 0.01 and mean_near <= mean_far else math.nan
+            assert float(maps.ratio[p, n]) == pytest.approx(expected, nan_ok=True)
     assert maps.share.isnan().any()
     assert maps.ratio.isnan().any()
     assert not maps.ratio.isnan().all()
 
 
-def test_a_temperature_follows_the_cells_alignment():
+def test_temperature_of_macl_depends_on_mean_alignment_of_cell():
     positive = torch.tensor([0.2, 0.6], dtype=torch.float64)
     far = torch.tensor([[1.0, 1.3, 2.0]] * 2, dtype=torch.float64)
     tau = 0.1 * 2 ** ((math.cos(0.2) + math.cos(0.6)) / 2)
-    found = terms(MACL(), positive, far)
-    assert found.gate.tolist() == pytest.approx([1, 1])
+    result = terms(MACL(), positive, far)
+    assert result.gate.tolist() == pytest.approx([1, 1])
     weights = [math.exp(math.cos(x) / tau) for x in (1.0, 1.3, 2.0)]
-    assert found.share.tolist() == pytest.approx([weights[0] / sum(weights)] * 2)
+    assert result.share.tolist() == pytest.approx([weights[0] / sum(weights)] * 2)
 
 
-def drawn(picture):
-    """Without the layout's last digits and the names of clip paths, which hash where they are in memory."""
-    named = re.sub(r"\bp[0-9a-f]{10}\b", "p", picture)
-    return re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.3f}", named)
+def without_unstable_parts(picture):
+    """Remove the last digits of the layout and the names of clip paths, which hash memory addresses."""
+    without_names = re.sub(r"\bp[0-9a-f]{10}\b", "p", picture)
+    return re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.3f}", without_names)
 
 
 def test_the_command_writes_a_picture_and_its_numbers(tmp_path, capsys):
@@ -161,7 +161,7 @@ def test_the_command_writes_a_picture_and_its_numbers(tmp_path, capsys):
     assert capsys.readouterr().out.count("written to") == 2
     picture = (tmp_path / "a.svg").read_text(encoding="utf-8")
     again = (tmp_path / "b.svg").read_text(encoding="utf-8")
-    assert drawn(picture) == drawn(again)
+    assert without_unstable_parts(picture) == without_unstable_parts(again)
     for words in ("InfoNCE", "temperature = 0.05", "MET", "gate GD", "ratio R", "π/2", "mean angle θ⁺"):
         assert words in picture
     numbers = np.load(tmp_path / "a.npz")
@@ -176,7 +176,7 @@ def test_the_command_writes_a_picture_and_its_numbers(tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "a.svg", "b.npz", "b.svg"]
 
 
-def test_thirteen_objectives_stand_in_three_groups_with_all_that_was_given(tmp_path):
+def test_thirteen_objectives_have_three_groups_and_full_titles(tmp_path):
     parts = {
         "gate": {"class_path": "ssl_vision.objectives.HingeGate", "init_args": {"metric": "angle"}},
         "weight": {"class_path": "SoftmaxOverNegatives", "init_args": {"temperature": 0.05}},
@@ -206,7 +206,7 @@ def test_thirteen_objectives_stand_in_three_groups_with_all_that_was_given(tmp_p
         assert words in picture
 
 
-def test_nothing_is_drawn_before_all_can_be(tmp_path, monkeypatch):
+def test_unsupported_objective_is_refused_before_drawing(tmp_path, monkeypatch):
     monkeypatch.setattr("ssl_vision.report.maps.maps.simulated", lambda *_, **__: pytest.fail("drew"))
     with pytest.raises(InputError, match=r"^no map of SupCon"):
         run(["--objectives", "InfoNCE", "SupCon", "--output", str(tmp_path / "maps.svg")])
@@ -223,7 +223,7 @@ def test_nothing_is_drawn_before_all_can_be(tmp_path, monkeypatch):
         (["--grid", "0"], "grid"),
     ],
 )
-def test_refuses(args, message, tmp_path, monkeypatch):
+def test_invalid_options_are_refused(args, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message) as caught:
         run([*args])

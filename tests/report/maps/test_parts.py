@@ -1,4 +1,4 @@
-"""Objectives of a gate, a weight and a ratio: their maps are the losses', the papers' and the gradient's."""
+"""Tests of maps of objectives with a gate, weight and ratio against losses, closed forms and gradients."""
 
 import math
 from functools import partial
@@ -30,7 +30,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_parts_draw_the_maps_of_the_loss_whose_gradient_they_make_up(name):
+def test_maps_of_parts_match_those_of_the_loss_they_make_up(name):
     loss, gate, weight, ratio = ROWS[name]
     positive = torch.tensor([0.2, 0.7, 1.4], dtype=torch.float64)
     negative = torch.tensor([0.3, 0.8, 1.3, 2.4, 3.0], dtype=torch.float64)
@@ -45,7 +45,7 @@ def test_parts_draw_the_maps_of_the_loss_whose_gradient_they_make_up(name):
 
 
 def closed_form(near, far, *, tau, ratio, margin, mode):
-    """Gate, the hardest's share and R of a modified loss; without τ, that of hyperspherical separation."""
+    """Return gate, share of the hardest negative and R of a modified loss; τ is None for ModifiedMHS."""
     similarities = np.cos(far)
     gap = np.cos(near) - similarities.max() if mode == "cross_view" else 1 - similarities.max()
     share = 1.0 if tau is None else np.exp(similarities / tau).max() / np.exp(similarities / tau).sum()
@@ -63,22 +63,22 @@ MODIFIED = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", MODIFIED)
-def test_modified_losses_have_their_gate_weight_and_twice_their_ratio(kind, mode):
+def test_terms_of_modified_losses_match_closed_forms(kind, mode):
     options = MODIFIED[kind]
     objective = kind(margin=0.3, gate_mode=mode, **options)
     g = torch.Generator().manual_seed(0)
     near = 0.1 + 0.8 * torch.rand(40, generator=g, dtype=torch.float64)
     far = 0.6 + torch.rand(40, 5, generator=g, dtype=torch.float64)
-    found = terms(objective, near, far)
+    result = terms(objective, near, far)
     for i in range(40):
         gate, share, ratio = closed_form(
             float(near[i]), far[i].numpy(), tau=options.get("temperature"), ratio=options["ratio"],
             margin=0.3, mode=mode,
         )  # fmt: skip
-        shown = (share, ratio) if gate else (math.nan, math.nan)
-        assert float(found.gate[i]) == gate
-        assert (float(found.share[i]), float(found.ratio[i])) == pytest.approx(shown, rel=1e-12, nan_ok=True)
-    assert 0 < found.gate.sum() < 40
+        want = (share, ratio) if gate else (math.nan, math.nan)
+        assert float(result.gate[i]) == gate
+        assert (float(result.share[i]), float(result.ratio[i])) == pytest.approx(want, rel=1e-12, nan_ok=True)
+    assert 0 < result.gate.sum() < 40
 
 
 @pytest.mark.parametrize(
@@ -93,40 +93,40 @@ def test_modified_losses_have_their_gate_weight_and_twice_their_ratio(kind, mode
         ),
     ],
 )
-def test_what_a_batch_of_like_anchors_gets_is_what_the_maps_show(objective, ring):
+def test_maps_match_gradients_of_batch_of_equivalent_anchors(objective, ring):
     near, far = ring.angles(objective.pairs)
-    drawn = terms(objective, near, far)
+    expected = terms(objective, near, far)
     batch = gradient_terms(objective, *ring)
-    torch.testing.assert_close(batch.pull / batch.push, drawn.ratio.expand(len(batch.push)))
-    assert float(drawn.ratio) == objective.ratio.value * (2 if doubles(objective) else 1)
+    torch.testing.assert_close(batch.pull / batch.push, expected.ratio.expand(len(batch.push)))
+    assert float(expected.ratio) == objective.ratio.value * (2 if doubles(objective) else 1)
     pushes = pair_coefficients(objective, torch.cat(ring)).clamp(min=0)
     share = pushes.amax(dim=1) / pushes.sum(dim=1)
-    torch.testing.assert_close(share, drawn.share.expand(len(share)))
-    of_row = {
+    torch.testing.assert_close(share, expected.share.expand(len(share)))
+    weight_scale = {
         o.SoftmaxOverNegatives: 1 / 0.3,
         o.SoftmaxOverPairs: 1,
         o.HardestNegative: 0.5 / math.sin(far.min() / 2),
     }[type(objective.weight)]
-    meets = 2 if objective.detach == "nothing" else 1  # a negative pushes as key, too
-    gate = batch.push / (objective.scale * meets * of_row)
-    torch.testing.assert_close(gate, drawn.gate.expand(len(gate)))
+    roles = 2 if objective.detach == "nothing" else 1  # a negative also pushes as a key
+    gate = batch.push / (objective.scale * roles * weight_scale)
+    torch.testing.assert_close(gate, expected.gate.expand(len(gate)))
 
 
 class Half(o.Gate):
-    """Asks of the block only what it promises."""
+    """Gate that uses only what the maps can provide."""
 
-    def forward(self, block):
-        return (block.among(block.other_similarity, "cross").amax(dim=1) > 0.5).to(block.positive.dtype) / 2
+    def forward(self, batch):
+        return (batch.among(batch.other_similarity, "cross").amax(dim=1) > 0.5).to(batch.positive.dtype) / 2
 
 
 class FirstRows(o.Gate):
-    """Asks for the place of the anchors in a batch."""
+    """Gate that uses the position of the anchors in the batch."""
 
-    def forward(self, block):
-        return block.positive.new_full((len(block.anchors),), float(block.rows.start == 0))
+    def forward(self, batch):
+        return batch.positive.new_full((len(batch.anchors),), float(batch.rows.start == 0))
 
 
-def test_a_part_of_ones_own_is_drawn_unless_it_asks_for_more_than_angles(ring):
+def test_user_gate_is_accepted_unless_it_needs_more_than_angles(ring):
     near, far = torch.tensor([0.5, 0.5]), torch.tensor([[0.9, 2.0], [1.2, 2.0]])
     assert terms(o.UnifiedGradient(gate=Half()), near, far).gate.tolist() == [0.5, 0.0]
     assert torch.isfinite(o.UnifiedGradient(gate=FirstRows())(*ring))
