@@ -55,8 +55,10 @@ def trust(
         augmentation: ``same`` if these rows are only those of runs with colour jitter.
     """
     pairs = [(row["validation"].get(metric), row["test"].get(f"test/{PROTOCOL}/{accuracy}")) for row in rows]
-    known = [(orientation(metric) * first, second) for first, second in pairs if None not in (first, second)]
-    finite = [pair for pair in known if all(map(math.isfinite, pair))]
+    oriented = [
+        (orientation(metric) * first, second) for first, second in pairs if None not in (first, second)
+    ]
+    finite = [pair for pair in oriented if all(map(math.isfinite, pair))]
     values, accuracies = [pair[0] for pair in finite], [pair[1] for pair in finite]
     correlation = spearman(values, accuracies)
     if correlation is None:
@@ -72,27 +74,27 @@ def trust(
 def measured(accuracy: str, augmentation: Augmentation = "different") -> list[Trust]:
     """Return the measurements of all metrics on all data sets."""
     return [
-        found
+        result
         for data, rows in rows_by_data(augmentation).items()
         for metric in METRICS
-        if (found := trust(metric, accuracy, data, rows, augmentation)) is not None
+        if (result := trust(metric, accuracy, data, rows, augmentation)) is not None
     ]
 
 
 def trust_table(accuracy: str, augmentation: Augmentation = "different") -> list[list[str]]:
     """Return a table with a line for each metric, and two columns for each data set."""
-    found = {(each.metric, each.data): each for each in measured(accuracy, augmentation)}
-    names = list(dict.fromkeys(data for _, data in found))
+    by_name = {(each.metric, each.data): each for each in measured(accuracy, augmentation)}
+    names = list(dict.fromkeys(data for _, data in by_name))
     lines = [["chosen by", *(head for name in names for head in (f"{name}: Spearman", f"{name}: regret"))]]
     for metric in METRICS:
         lines.append([_title(metric)])
         for name in names:
-            each = found.get((metric, name))
+            each = by_name.get((metric, name))
             interval = "" if each is None else f"{each.spearman:.2f} ({each.low:.2f} to {each.high:.2f})"
             lines[-1] += [interval.replace("-", "−"), "" if each is None else f"{100 * each.regret:.2f}"]
     lines.append(["chance"])
     for name in names:
-        each = next(trust for trust in found.values() if trust.data == name)
+        each = next(trust for trust in by_name.values() if trust.data == name)
         lines[-1] += ["", f"{100 * each.random_regret:.2f}"]
     return lines if names else []
 

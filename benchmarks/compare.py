@@ -45,10 +45,12 @@ def main() -> None:
         for run in runs:
             evaluate = ["evaluate", str(run.folder.path), "--baselines", "false", "--report", "false"]
             subprocess.run([*program, *evaluate], check=True, stdout=sys.stderr)
-        found = [compare(runs, by=chosen.by, selector=MetricSelector(metric=metric)) for metric in METRICS]
+        comparisons = [
+            compare(runs, by=chosen.by, selector=MetricSelector(metric=metric)) for metric in METRICS
+        ]
         record = provenance("pytorch-lightning") | {
-            "tables": [as_markdown(comparison).strip() for comparison in found],
-            "comparisons": [_without_folder(as_dict(comparison), folder) for comparison in found],
+            "tables": [as_markdown(comparison).strip() for comparison in comparisons],
+            "comparisons": [_without_folder(as_dict(comparison), folder) for comparison in comparisons],
         }
     save("compare", record)
     print(table(record))

@@ -105,12 +105,12 @@ def step_seconds(recipe: Recipe, size: int) -> float:
 
 def steps_of(recipe: Recipe, rows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
     """Return the seconds of a step at each size of the views: those of the first row that has them."""
-    known: dict[int, float] = {}
+    measured: dict[int, float] = {}
     for row in rows:
         if RECIPES[row["recipe"]][2:] == recipe[2:]:
             for size, seconds in row["step_seconds"].items():
-                known.setdefault(int(size), seconds)
-    return {size: known.get(size) or round(step_seconds(recipe, size), 4) for _, size in recipe.sizes}
+                measured.setdefault(int(size), seconds)
+    return {size: measured.get(size) or round(step_seconds(recipe, size), 4) for _, size in recipe.sizes}
 
 
 def schedule(recipe: Recipe, seconds: float, steps: Mapping[int, float]) -> tuple[dict[int, int], int]:
@@ -154,9 +154,17 @@ def trained(
     else:
         sizes, epochs = schedule(recipe, chosen.seconds, steps)
     options = options_of(recipe, sizes, epochs)
-    where = [f"--runs_dir={chosen.runs_dir}", f"--name={place}", f"--data.root={chosen.data}"]
-    where += [f"--seed_everything={seed}", "--ckpt_path=last", "--report=false"]
-    fit = [sys.executable, "-m", "ssl_vision", "fit", *options, *where, "--trainer.enable_progress_bar=false"]
+    run_options = [f"--runs_dir={chosen.runs_dir}", f"--name={place}", f"--data.root={chosen.data}"]
+    run_options += [f"--seed_everything={seed}", "--ckpt_path=last", "--report=false"]
+    fit = [
+        sys.executable,
+        "-m",
+        "ssl_vision",
+        "fit",
+        *options,
+        *run_options,
+        "--trainer.enable_progress_bar=false",
+    ]
     subprocess.run(fit, check=True, stdout=sys.stderr)
     run = Run(chosen.runs_dir / place)
     return {

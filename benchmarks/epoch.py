@@ -60,8 +60,8 @@ class Some(CIFAR10):
 
     def read(self, split: Split) -> Images:
         """Read the first ``count`` rows of a split."""
-        whole = super().read(split)
-        return whole.select(torch.arange(min(self.count, len(whole))))
+        images = super().read(split)
+        return images.select(torch.arange(min(self.count, len(images))))
 
 
 class OnPIL(Dataset[Any]):

@@ -84,8 +84,8 @@ def measured(run: Path, chosen: argparse.Namespace) -> dict[str, float]:
         evaluate = ["evaluate", str(run), "--baselines", "false", "--report", "false"]
         call([*PROGRAM, *evaluate, "--protocol", str(Path(chosen.runs) / "family.yaml")])
     rows = json.loads((run / "evaluation.json").read_text())
-    found = {row["metric"].removesuffix("_top1"): 100 * row["value"] for row in rows}
-    return found | {"spearman": spearman(run, chosen)}
+    accuracies = {row["metric"].removesuffix("_top1"): 100 * row["value"] for row in rows}
+    return accuracies | {"spearman": spearman(run, chosen)}
 
 
 def logged(run: Path) -> dict[str, float]:
@@ -130,12 +130,12 @@ def table(records: list[dict[str, Any]]) -> str:
 
 def conjectures(records: list[dict[str, Any]]) -> dict[str, float]:
     """Compute Spearman's correlation with kNN over the objectives that have the diagnostic."""
-    found = {}
+    correlations = {}
     for key in LOGGED:
         both = [(record[key], record["knn"]) for record in records if key in record]
         if len(both) > 2:
-            found[key] = float(spearmanr(*zip(*both, strict=True)).statistic)
-    return found
+            correlations[key] = float(spearmanr(*zip(*both, strict=True)).statistic)
+    return correlations
 
 
 def main() -> None:
@@ -169,8 +169,8 @@ def main() -> None:
         records.append({"objective": "start", **measured(Path(chosen.start), chosen)})
     name = "family" + ("_continued" if chosen.start else "") + ("_cuda" if torch.cuda.is_available() else "")
     correlations = conjectures(records)
-    found = {"objectives": records, "correlation_with_knn": correlations}
-    save(name, provenance("torchvision") | {"options": vars(chosen)} | found)
+    results = {"objectives": records, "correlation_with_knn": correlations}
+    save(name, provenance("torchvision") | {"options": vars(chosen)} | results)
     print(table(records))
     print("\ncorrelation with kNN over the objectives: ", end="")
     print(", ".join(f"{COLUMNS[key][0]} {value:+.2f}" for key, value in correlations.items()))

@@ -39,15 +39,15 @@ def curves(rows: Iterable[Row], metric: str, scale: float = 1) -> dict[str, Poin
         metric: name of the curve.
         scale: factor of the values.
     """
-    found: dict[str, Points] = defaultdict(lambda: defaultdict(list))
+    values_at: dict[str, Points] = defaultdict(lambda: defaultdict(list))
     seeds: Counter[str] = Counter()
     for row in rows:
         seeds[row["objective"]] += 1
         for step, value in row["curves"].get(metric, ()):
-            found[row["objective"]][step].append(scale * value)
+            values_at[row["objective"]][step].append(scale * value)
     return {
         objective: {step: values for step, values in points.items() if len(values) == seeds[objective]}
-        for objective, points in sorted(found.items())
+        for objective, points in sorted(values_at.items())
     }
 
 

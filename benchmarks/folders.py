@@ -241,8 +241,10 @@ def _lightly_loader(folder: Path, transform: Any, limit: int) -> DataLoader[Any]
 def _lightly_features(folder: Path, limit: int) -> tuple[Tensor, Tensor]:
     encoder = ResNet(width=WIDTH).eval()
     encoder.load_state_dict(torch.load(folder.parent.parent / "lightly.pt"))
-    made = [(encoder(images), labels) for images, labels, _ in _lightly_loader(folder, _square(SIDE), limit)]
-    features, labels = zip(*made, strict=True)
+    batches = [
+        (encoder(images), labels) for images, labels, _ in _lightly_loader(folder, _square(SIDE), limit)
+    ]
+    features, labels = zip(*batches, strict=True)
     return torch.cat(features), torch.cat(labels)
 
 
@@ -274,8 +276,8 @@ def _memory(process: int) -> int:
         children = (folder / "task" / str(process) / "children").read_text().split()
     except OSError:  # it has just ended
         return 0
-    own = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
-    return own + sum(_memory(int(child)) for child in children)
+    proportional = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return proportional + sum(_memory(int(child)) for child in children)
 
 
 def run_step(name: str, root: Path, arguments: list[str]) -> None:
@@ -388,10 +390,13 @@ def chain(folder: Path, count: int, steps: int) -> dict[str, Any]:
     add("features of the folder", "ssl_vision", count, embed)
     add("features of the folder", "lightly", few, lightly_embed, steps)
     add("report", "ssl_vision", TEST, report)
-    whole, continued = (
+    uninterrupted, continued = (
         _state(folder / "runs" / name / "checkpoints/last.ckpt") for name in ("whole", "killed")
     )
-    return {"rows": rows, "same_weights": all(torch.equal(whole[key], continued[key]) for key in whole)}
+    return {
+        "rows": rows,
+        "same_weights": all(torch.equal(uninterrupted[key], continued[key]) for key in uninterrupted),
+    }
 
 
 def table(record: dict[str, Any]) -> str:
@@ -404,8 +409,8 @@ def table(record: dict[str, Any]) -> str:
         "|---|---|---|---|",
     ]
     for row in record["decoding"]:
-        ours, theirs = row["ssl_vision"], row["torchvision"]
-        lines.append(f"| {row['side']} | {theirs:,.0f} | {ours:,.0f} | {ours / theirs:.2f} |")
+        rate, peer_rate = row["ssl_vision"], row["torchvision"]
+        lines.append(f"| {row['side']} | {peer_rate:,.0f} | {rate:,.0f} | {rate / peer_rate:.2f} |")
     lines += ["", "| step | library | images | seconds | CPU seconds | MB | CPU ms per image |"]
     lines += ["|---|---|---|---|---|---|---|"]
     for row in record["chain"]["rows"]:

@@ -121,13 +121,13 @@ def main() -> None:
     chosen = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.getLogger("pytorch_lightning.utilities.rank_zero").setLevel(logging.WARNING)
-    found: dict[str, list[float]] = {"batched views, bfloat16": [], "torchvision an image, float32": []}
+    accuracies: dict[str, list[float]] = {"batched views, bfloat16": [], "torchvision an image, float32": []}
     for seed in range(chosen.seeds):
-        for (name, values), fast in zip(found.items(), (True, False), strict=True):
+        for (name, values), fast in zip(accuracies.items(), (True, False), strict=True):
             values.append(round(accuracy(chosen, seed, fast=fast), 2))
             print(f"seed {seed}, {name}: {values[-1]}", file=sys.stderr, flush=True)
     options = {key: value for key, value in vars(chosen).items() if key != "data"}
-    record = provenance("torchvision") | {"options": options, "accuracy": found}
+    record = provenance("torchvision") | {"options": options, "accuracy": accuracies}
     save("guard_cifar10" if chosen.data else "guard_digits", record)
     print(table(record))
 

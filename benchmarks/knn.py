@@ -30,7 +30,7 @@ from ssl_vision.metrics import faiss_kind, knn_table, nearest, vote
 
 BANK, QUERIES, DIM, CLASSES, K, TEMPERATURE = 50_000, 10_000, 512, 10, 200, 0.1
 BATCH = 512
-"""Of lightly's second row: queries in one call, as its validation steps have."""
+"""Number of queries per call in lightly's second row, as in its validation steps."""
 KS, TEMPERATURES = (1, 5, 10, 20, 50, 100, 200), (0.05, 0.07, 0.1, 0.5, None)
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -49,8 +49,8 @@ def implementations(queries: Tensor, bank: Tensor, labels: Tensor) -> dict[str, 
     """Return functions that predict the classes of the queries, shape (Q,)."""
 
     def ours(backend: Any) -> Tensor:
-        found = nearest(queries, bank, K, backend=backend)
-        return vote(found, labels, CLASSES, k=K, temperature=TEMPERATURE).argmax(dim=1)
+        neighbours = nearest(queries, bank, K, backend=backend)
+        return vote(neighbours, labels, CLASSES, k=K, temperature=TEMPERATURE).argmax(dim=1)
 
     def lightly(batch: int) -> Tensor:
         rows = normalize(bank).T
@@ -111,24 +111,24 @@ def every_k(queries: Tensor, truth: Tensor, bank: Tensor, labels: Tensor, device
 
 def half(queries: Tensor, truth: Tensor, bank: Tensor, labels: Tensor, device: str) -> list[dict[str, Any]]:
     """Measure the effect of rounding rows to half precision, relative to float32."""
-    found = {
+    neighbours = {
         dtype: nearest(queries, bank, K, backend="auto" if device == "cuda" else "torch", dtype=dtype)
         for dtype in (torch.float32, *HALVES)
     }
-    exact = found[torch.float32]
+    exact = neighbours[torch.float32]
     chosen = {
-        dtype: vote(one, labels, CLASSES, k=K, temperature=TEMPERATURE).argmax(dim=1)
-        for dtype, one in found.items()
+        dtype: vote(of_dtype, labels, CLASSES, k=K, temperature=TEMPERATURE).argmax(dim=1)
+        for dtype, of_dtype in neighbours.items()
     }
     base = (chosen[torch.float32] == truth).double().mean().item()
     rows = []
     for dtype in HALVES:
-        both = torch.cat((exact.index, found[dtype].index), dim=1).sort(dim=1).values
+        both = torch.cat((exact.index, neighbours[dtype].index), dim=1).sort(dim=1).values
         shared = (both[:, 1:] == both[:, :-1]).double().sum(dim=1).mean().item() / K
         rows.append(
             {
                 "dtype": str(dtype).removeprefix("torch."),
-                "similarity_error": (exact.similarity - found[dtype].similarity).abs().max().item(),
+                "similarity_error": (exact.similarity - neighbours[dtype].similarity).abs().max().item(),
                 "neighbours_changed": 1 - shared,
                 "predictions_changed": (chosen[dtype] != chosen[torch.float32]).double().mean().item(),
                 "accuracy_change": (chosen[dtype] == truth).double().mean().item() - base,
@@ -139,7 +139,7 @@ def half(queries: Tensor, truth: Tensor, bank: Tensor, labels: Tensor, device: s
 
 def table(record: dict[str, Any]) -> str:
     """Format time and memory with ratios to this package, and the effect of half precision."""
-    ours = record["speed"][0]
+    reference = record["speed"][0]
     lines = [
         "| 10,000 queries, k = 200 | time | CPU time | peak memory | accuracy |",
         "|---|---|---|---|---|",
@@ -147,7 +147,7 @@ def table(record: dict[str, Any]) -> str:
     for row in record["speed"]:
         cells = []
         for field, unit in (("seconds", "s"), ("cpu_seconds", "s"), ("megabytes", "MB")):
-            ratio = "" if row is ours else f" ({row[field] / ours[field]:.2f} ×)"
+            ratio = "" if row is reference else f" ({row[field] / reference[field]:.2f} ×)"
             cells.append(f"{row[field]:,.{0 if unit == 'MB' else 2}f} {unit}{ratio}")
         lines.append(f"| {row['implementation']} | {' | '.join(cells)} | {100 * row['accuracy']:.2f} % |")
     every = record["every_k"]

@@ -55,8 +55,8 @@ def main() -> None:
             result.get(part, {"launch": 0})["launch"] for part in ("forward", "backward", "update", "whole")
         ]
         parts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
-        whole = result["whole"]
-        numbers = [*parts, ends[-1], whole["graph"], whole["wait"]]
+        whole_step = result["whole"]
+        numbers = [*parts, ends[-1], whole_step["graph"], whole_step["wait"]]
         before = [f"{number:,}" for number in first[case].values()] if case in first else ["–", "–"]
         print(f"| {title} | " + " | ".join([*(f"{number:,}" for number in numbers), *before]) + " |")
 

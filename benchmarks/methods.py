@@ -115,17 +115,20 @@ def steps(chosen: argparse.Namespace) -> list[dict[str, Any]]:
 def queue(chosen: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure time and peak memory of a queue of ``--keys`` keys, forward and backward, in both libraries."""
     device, meter = torch.device(chosen.device), Meter(chosen.device)
-    ours = KeyQueue(chosen.keys, WIDTH_OF_KEYS).to(device)
+    key_queue = KeyQueue(chosen.keys, WIDTH_OF_KEYS).to(device)
     objective = InfoNCE(pairs="queue")
-    theirs = NTXentLoss(temperature=0.1, memory_bank_size=(chosen.keys, WIDTH_OF_KEYS)).to(device)
+    lightly_loss = NTXentLoss(temperature=0.1, memory_bank_size=(chosen.keys, WIDTH_OF_KEYS)).to(device)
     anchors = torch.randn(chosen.anchors, WIDTH_OF_KEYS, device=device, requires_grad=True)
     keys = torch.randn(chosen.anchors, WIDTH_OF_KEYS, device=device)
 
     def our_call() -> None:
-        objective(anchors, keys, negatives=ours.keys).backward()
-        ours.enqueue(keys)
+        objective(anchors, keys, negatives=key_queue.keys).backward()
+        key_queue.enqueue(keys)
 
-    calls: dict[str, Step] = {"ssl_vision": our_call, "lightly": lambda: theirs(anchors, keys).backward()}
+    calls: dict[str, Step] = {
+        "ssl_vision": our_call,
+        "lightly": lambda: lightly_loss(anchors, keys).backward(),
+    }
     for call in calls.values():
         call()
     peaks = {name: meter.peak(call) for name, call in calls.items()}
@@ -145,9 +148,11 @@ def table(record: dict[str, Any]) -> str:
     if "steps" in record:
         lines += ["| method | ssl_vision | lightly's building blocks | ratio |", "|---|---|---|---|"]
         for row in record["steps"]:
-            ours, theirs = row["milliseconds"]["ssl_vision"], row["milliseconds"].get("lightly")
-            other = "– | –" if theirs is None else f"{theirs:.0f} ms | {theirs / ours:.2f}"
-            lines.append(f"| {row['method']} | {ours:.0f} ms | {other} |")
+            our_time, lightly_time = row["milliseconds"]["ssl_vision"], row["milliseconds"].get("lightly")
+            other = (
+                "– | –" if lightly_time is None else f"{lightly_time:.0f} ms | {lightly_time / our_time:.2f}"
+            )
+            lines.append(f"| {row['method']} | {our_time:.0f} ms | {other} |")
     if "queue" in record:
         lines += ["", "| queue | time | peak memory |", "|---|---|---|"]
         lines += [

@@ -62,11 +62,16 @@ def published(temperature: float, outer: float | None = None) -> Loss:
     def loss(z1: Tensor, z2: Tensor) -> Tensor:
         u = normalize(torch.cat([z1, z2]))
         similarity = u @ u.T
-        own = torch.eye(len(u), dtype=torch.bool, device=u.device)
+        diagonal = torch.eye(len(u), dtype=torch.bool, device=u.device)
         target = torch.arange(len(u), device=u.device).roll(len(z1))
 
         def probability(tau: float) -> Tensor:
-            return (similarity / tau).masked_fill(own, -torch.inf).softmax(1).gather(1, target[:, None])[:, 0]
+            return (
+                (similarity / tau)
+                .masked_fill(diagonal, -torch.inf)
+                .softmax(1)
+                .gather(1, target[:, None])[:, 0]
+            )
 
         p = probability(temperature)
         weight = (1 if outer is None else 1 - probability(outer).detach()) / (1 - p.detach())
@@ -255,15 +260,15 @@ def sweep(device: str) -> list[dict[str, Any]]:
                 for preset in presets:
                     for pairs in ("both", "cross") if n <= 128 else ("both",):
                         loss = preset(temperature=tau, pairs=pairs)
-                        found: float | None
+                        relative_error: float | None
                         if kind == "bfloat16":
                             exact = gradient(loss, z1.double(), z2.double())
                             rounded = gradient(loss, z1.bfloat16(), z2.bfloat16())
-                            found = float((rounded - exact).norm() / exact.norm())
+                            relative_error = float((rounded - exact).norm() / exact.norm())
                         else:
-                            found = error(loss, z1, z2)
-                        if found is not None:
-                            worst[preset.__name__] = max(worst.get(preset.__name__, 0.0), found)
+                            relative_error = error(loss, z1, z2)
+                        if relative_error is not None:
+                            worst[preset.__name__] = max(worst.get(preset.__name__, 0.0), relative_error)
             print(kind, tau, worst, file=sys.stderr, flush=True)
             rows += [
                 {"preset": name, "temperature": tau, "kind": kind, "error": value}
@@ -279,19 +284,22 @@ def speed_table(rows: list[dict[str, Any]]) -> str:
         "| objective | | " + " | ".join(f"2N = {size:,}" for size in sizes) + " |",
         "|---|---" + "|---" * len(sizes) + "|",
     ]
-    found = {(row["objective"], row["implementation"], row["size"]): row for row in rows}
+    row_of = {(row["objective"], row["implementation"], row["size"]): row for row in rows}
     for objective, implementations in SPEED.items():
         for name in implementations:
             cells = []
             for size in sizes:
-                row, ours = found.get((objective, name, size)), found.get((objective, "ssl_vision", size))
-                if row is None or ours is None:
+                row, reference = (
+                    row_of.get((objective, name, size)),
+                    row_of.get((objective, "ssl_vision", size)),
+                )
+                if row is None or reference is None:
                     cells.append("–")
                     continue
                 milliseconds, digits = row["milliseconds"], 1 if row["milliseconds"] < 100 else 0
                 cell = f"{milliseconds:,.{digits}f} ms, {row['megabytes']:,.0f} MB"
                 if name != "ssl_vision":
-                    cell += f" ({milliseconds / ours['milliseconds']:.1f} ×)"
+                    cell += f" ({milliseconds / reference['milliseconds']:.1f} ×)"
                 cells.append(cell)
             lines.append(f"| {objective} | {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

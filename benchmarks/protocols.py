@@ -35,27 +35,31 @@ HEADS = {"trained": "top-1 %, trained", "untrained": "untrained", "pixels": "raw
 
 def measurement(row: dict[str, Any]) -> str:
     """Describe a measurement."""
-    own = {key: row[key] for key in ABOUT if row.get(key) not in (None, "none")}
-    words = [f"{key[:1] if key == 'k' else 'T'} = {own[key]:g}" for key in ("k", "temperature") if key in own]
-    words = [*(str(own[key]) for key in ("distance", "vote") if key in own), *words]
-    words += [f"{own['labels']} of the labels"] if "labels" in own else []
-    words += [str(own["augmentation"])] if "augmentation" in own else []
+    options = {key: row[key] for key in ABOUT if row.get(key) not in (None, "none")}
+    words = [
+        f"{key[:1] if key == 'k' else 'T'} = {options[key]:g}"
+        for key in ("k", "temperature")
+        if key in options
+    ]
+    words = [*(str(options[key]) for key in ("distance", "vote") if key in options), *words]
+    words += [f"{options['labels']} of the labels"] if "labels" in options else []
+    words += [str(options["augmentation"])] if "augmentation" in options else []
     return ", ".join([NAMES[row["metric"]], *words])
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Format a row for each measurement, with the mean over kinds and severities of corruptions."""
-    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    lines_of: dict[tuple[str, str], dict[str, list[float]]] = {}
     for row in rows:
         if row["metric"] in NAMES and BACKBONES[row["features"]] == row["layer"] and row.get("severity") != 0:
-            line = found.setdefault((row["protocol"], measurement(row)), {})
+            line = lines_of.setdefault((row["protocol"], measurement(row)), {})
             line.setdefault(row["features"], []).append(100 * row["value"])
-    there = [name for name in BACKBONES if any(name in values for values in found.values())]
-    head = ["protocol", "measurement", *(HEADS[name] for name in there)]
+    backbones = [name for name in BACKBONES if any(name in values for values in lines_of.values())]
+    head = ["protocol", "measurement", *(HEADS[name] for name in backbones)]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for (protocol, what), values in found.items():
-        cells = [f"{sum(v) / len(v):.1f}" if (v := values.get(name)) else "" for name in there]
-        lines.append(f"| `{protocol}` | {what} | " + " | ".join(cells) + " |")
+    for (protocol, label), values in lines_of.items():
+        cells = [f"{sum(v) / len(v):.1f}" if (v := values.get(name)) else "" for name in backbones]
+        lines.append(f"| `{protocol}` | {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

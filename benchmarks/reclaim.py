@@ -57,8 +57,8 @@ def step(
         features, z = layers.backbone, layers.projector
     else:
         features, z = (rows.clone().requires_grad_() for rows in given)
-    known = {"indices": own, "features": features.chunk(2), "labels": torch.full_like(own, -1)}
-    loss = objective(*z.chunk(2), **{name: known[name] for name in objective.required_inputs})
+    inputs = {"indices": own, "features": features.chunk(2), "labels": torch.full_like(own, -1)}
+    loss = objective(*z.chunk(2), **{name: inputs[name] for name in objective.required_inputs})
     loss.backward()
     model.zero_grad(set_to_none=True)
     objective.zero_grad(set_to_none=True)
@@ -72,10 +72,10 @@ def measured(
     g = torch.Generator().manual_seed(0)
     views = torch.randn(2 * batch, 3, 32, 32, generator=g).to(device)
     features = torch.randn(2 * batch, model.backbone.num_features, generator=g).to(device)
-    given = features, torch.randn(2 * batch, 128, generator=g).to(device)
-    own = torch.randperm(images, generator=g)[:batch].to(device)
+    network_outputs = features, torch.randn(2 * batch, 128, generator=g).to(device)
+    indices = torch.randperm(images, generator=g)[:batch].to(device)
     calls: dict[str, Callable[[], None]] = {
-        name: partial(step, objective, model, views, None if network else given, own)
+        name: partial(step, objective, model, views, None if network else network_outputs, indices)
         for name, objective in objectives.items()
     }
     for call in calls.values():

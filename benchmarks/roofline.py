@@ -107,8 +107,8 @@ class Traffic(TorchDispatchMode):
 
 def size(tensors: Any) -> int:
     """Return the bytes of all tensors in a nested structure; an expanded tensor counts as it is stored."""
-    found = [leaf for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor)]
-    return sum(min(each.nbytes, each.untyped_storage().nbytes()) for each in found)
+    leaves = [leaf for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor)]
+    return sum(min(each.nbytes, each.untyped_storage().nbytes()) for each in leaves)
 
 
 def counted(model: Method, views: Views, batch: int, case: str = "eager") -> dict[str, int]:
@@ -117,7 +117,7 @@ def counted(model: Method, views: Views, batch: int, case: str = "eager") -> dic
     optimizer = model.optimizer_rule.optimizer(model)
     for group in optimizer.param_groups:
         group["fused"] = True  # as on a GPU
-    made, network, objective, update = (Traffic() for _ in range(4))  # type: ignore[no-untyped-call]
+    rendering, network, objective, update = (Traffic() for _ in range(4))  # type: ignore[no-untyped-call]
     embeddings = torch.randn(2, batch, model.output_dim).bfloat16().requires_grad_()
     with FlopCounterMode(display=False) as counter:
         with objective:
@@ -125,7 +125,7 @@ def counted(model: Method, views: Views, batch: int, case: str = "eager") -> dic
         with FakeTensorMode(allow_non_fake_inputs=True):
             pixels = torch.zeros(batch, 3, views.size, views.size, dtype=torch.uint8)
             views, rows = replace(views, compile=False), torch.arange(batch)
-            with made:
+            with rendering:
                 pair = views(pixels, rows, seed=0, epoch=0, dtype=torch.bfloat16)
             with network:
                 with torch.autocast("cpu", torch.bfloat16):
@@ -134,9 +134,9 @@ def counted(model: Method, views: Views, batch: int, case: str = "eager") -> dic
             optimizer.step()  # makes the optimizer's state
             with update:
                 optimizer.step()
-            moved = size([pixels, pair]) if compiled_views else made.bytes
+            moved = size([pixels, pair]) if compiled_views else rendering.bytes
             moved += network.kept_bytes if compiled_encoder else network.bytes
-    operations = sum(part.operations for part in (made, network, objective, update))
+    operations = sum(part.operations for part in (rendering, network, objective, update))
     moved += objective.bytes + update.bytes
     return {"flops": counter.get_total_flops(), "bytes": moved, "launches": operations}
 
@@ -172,14 +172,14 @@ def epochs() -> list[dict[str, Any]]:
 def this_cpu(threads: int) -> Device:
     """Measure this CPU: a bfloat16 matrix product, a copy, and an addition of two numbers."""
     torch.set_num_threads(threads)
-    matrix, (block, target), one = torch.ones(2048, 2048).bfloat16(), torch.ones(2, 2**26), torch.ones(1)
+    matrix, (block, target), scalar = torch.ones(2048, 2048).bfloat16(), torch.ones(2, 2**26), torch.ones(1)
 
     def seconds(call: Callable[[], Any], repeats: int = 300) -> float:
         return min(timeit.repeat(call, number=1, repeat=repeats))
 
     peak = 2 * 2048**3 / seconds(lambda: matrix @ matrix) / 1e12
     bandwidth = 2 * block.nbytes / seconds(lambda: target.copy_(block)) / 1e12
-    launch = 1e6 * seconds(lambda: one + one, 10_000)
+    launch = 1e6 * seconds(lambda: scalar + scalar, 10_000)
     return Device(round(peak, 3), round(bandwidth, 4), round(launch, 2), "measured")
 
 
@@ -189,19 +189,19 @@ def comparisons() -> list[dict[str, Any]]:
     for file in sorted([*RESULTS.glob("step_*.json"), *RESULTS.glob("epoch_*.json")]):
         record = json.loads(file.read_text())
         options = {"precision": "bf16-mixed", "stem": "small", "size": 32} | record["options"]
-        known = [gpu for name, gpu in GPUS.items() if name in record["device"]]
-        here = record["device"] == "cpu" and record["processor"] == provenance()["processor"]
-        if options["precision"] != "bf16-mixed" or not (known or here):
+        gpus = [gpu for name, gpu in GPUS.items() if name in record["device"]]
+        is_this_cpu = record["device"] == "cpu" and record["processor"] == provenance()["processor"]
+        if options["precision"] != "bf16-mixed" or not (gpus or is_this_cpu):
             continue
         model = SimCLR(encoder=partial(ResNet, width=options["width"], stem=options["stem"]))
         step = partial(on_gpu, case="compiled views and encoder" if options["compile_mode"] else "eager")
-        work = (step if known else counted)(model, Views(size=options["size"]), options["batch"])
+        work = (step if gpus else counted)(model, Views(size=options["size"]), options["batch"])
         if "seconds" in record:
             steps, measured = options["images"] // options["batch"], record["seconds"]["ssl_vision"]
         else:
             steps, measured = 1, [record["bare_ms"] / 1e3]
         work = {key: steps * value for key, value in work.items()}
-        device = known[0] if known else this_cpu(record["threads"])
+        device = gpus[0] if gpus else this_cpu(record["threads"])
         rows.append(
             {
                 "measurement": file.stem,
@@ -247,16 +247,16 @@ def main() -> None:
     parser.add_argument("--gpu", choices=GPUS, help="a GPU of the table")
     for name, unit in {"peak": "TFLOP/s", "bandwidth": "TB/s", "launch": "µs a launch"}.items():
         parser.add_argument(f"--{name}", type=PositiveFloat, help=f"{unit}, instead of the table's")
-    given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
-    if not given:
+    options = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    if not options:
         record = provenance() | {"epochs": epochs(), "comparisons": comparisons()}
         save("roofline", record)
         print(table(record))
         return
-    name = given.pop("gpu", None)
-    if name is None and not {"peak", "bandwidth"} <= given.keys():
+    name = options.pop("gpu", None)
+    if name is None and not {"peak", "bandwidth"} <= options.keys():
         parser.error("give --gpu, or --peak and --bandwidth")
-    print(estimates(epochs(), {name or "GPU": replace(GPUS[name], **given) if name else Device(**given)}))
+    print(estimates(epochs(), {name or "GPU": replace(GPUS[name], **options) if name else Device(**options)}))
 
 
 if __name__ == "__main__":

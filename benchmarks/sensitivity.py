@@ -67,7 +67,7 @@ def measured(run: Run, images: int, root: str | None) -> dict[Choice, float]:
         checkpoint.config["data"]["init_args"]["root"] = root
     data: ImageData = built(pl.LightningDataModule, "data", checkpoint.config, where=run.name, allow_class=())
     model = trained_model(checkpoint)
-    found: dict[Choice, float] = {}
+    values: dict[Choice, float] = {}
     for name in ("train", "test"):
         split = data.split("train" if name == "train" else "test")
         count = min(images, len(split))
@@ -79,8 +79,8 @@ def measured(run: Run, images: int, root: str | None) -> dict[Choice, float]:
             first, second = views[layer]
             for kind, f, g in (("", plain[layer], plain[layer]), ("two views, ", first, second)):
                 for pairs, value in sensitivities(f, g, part.labels).items():
-                    found[layer, name, kind + pairs] = value
-    return found
+                    values[layer, name, kind + pairs] = value
+    return values
 
 
 def paper_order() -> dict[float, float]:

@@ -46,7 +46,7 @@ def make_images(count: int, size: int) -> Tensor:
 def variants(images: Tensor, size: int, device: torch.device) -> dict[str, Callable[[], Tensor]]:
     """Return functions that generate the views of a batch, shape (2N, 3, size, size)."""
     pil = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
-    there, indices = images.to(device), torch.arange(len(images), device=device)
+    on_device, indices = images.to(device), torch.arange(len(images), device=device)
     lightly: Callable[[Any], Any] = SimCLRTransform(
         input_size=size,
         cj_strength=0.5,  # of (0.8, 0.8, 0.8, 0.2)
@@ -84,10 +84,10 @@ def variants(images: Tensor, size: int, device: torch.device) -> dict[str, Calla
         return batch(map(lightly, pil))
 
     def ours(views: Views, **options: Any) -> Tensor:
-        return views(there, indices, seed=0, epoch=0, **options)
+        return views(on_device, indices, seed=0, epoch=0, **options)
 
     half = {"dtype": torch.bfloat16, "memory_format": torch.channels_last}
-    found: dict[str, Callable[[], Tensor]] = {
+    renderers: dict[str, Callable[[], Tensor]] = {
         BASE: by_lightly,
         "torchvision v1, PIL": partial(one_by_one, old, pil),
         "torchvision v2, uint8 tensors": partial(one_by_one, new, list(images)),
@@ -98,9 +98,9 @@ def variants(images: Tensor, size: int, device: torch.device) -> dict[str, Calla
     }
     if importlib.util.find_spec("kornia"):
         for name, mode in (("kornia", "slice"), ("kornia, crop by resampling", "resample")):
-            found[name] = kornia(there, size, mode)
-        found["kornia compiled, crop by resampling"] = kornia(there, size, "resample", compiled=True)
-    return found
+            renderers[name] = kornia(on_device, size, mode)
+        renderers["kornia compiled, crop by resampling"] = kornia(on_device, size, "resample", compiled=True)
+    return renderers
 
 
 def kornia(images: Tensor, size: int, mode: str, *, compiled: bool = False) -> Callable[[], Tensor]:
@@ -129,9 +129,9 @@ def kornia(images: Tensor, size: int, mode: str, *, compiled: bool = False) -> C
 
 def measure(size: int, batch: int, rounds: int, device: torch.device) -> list[dict[str, Any]]:
     """Measure each variant: microseconds per image for both views, and the speed-up over lightly."""
-    meter, made = Meter(device.type), variants(make_images(batch, size), size, device)
-    first = meter.rounds(made, 1)
-    seconds = meter.rounds(made, rounds)
+    meter, renderers = Meter(device.type), variants(make_images(batch, size), size, device)
+    first = meter.rounds(renderers, 1)
+    seconds = meter.rounds(renderers, rounds)
     times = {name: [value / batch * 1e6 for value in values] for name, values in seconds.items()}
     rows = []
     for name, values in times.items():

@@ -128,9 +128,9 @@ def describe(
         True
     """
     description = MetricDescription(name, title, unit, direction, sections, needs, note, long_title, order)
-    known = _registered().setdefault(name, description)
-    if known != description:  # an equal one comes from the import of its own module
-        raise ValueError(f"metric {name!r} is described twice: {known} and {description}")
+    registered = _registered().setdefault(name, description)
+    if registered != description:  # an equal one comes from the import of its own module
+        raise ValueError(f"metric {name!r} is described twice: {registered} and {description}")
     return description
 
 
@@ -217,12 +217,12 @@ def _declared() -> dict[str, MetricDescription]:
     Raises:
         ValueError: Two files describe the same metric, or an argument is not a literal.
     """
-    found: dict[str, MetricDescription] = {}
+    declared: dict[str, MetricDescription] = {}
     for description in _declarations(Path(__file__).parent):
-        if description.name in found:
+        if description.name in declared:
             raise ValueError(f"metric {description.name!r} is described in two places")
-        found[description.name] = description
-    return found
+        declared[description.name] = description
+    return declared
 
 
 def _declarations(folder: Path) -> Iterator[MetricDescription]:

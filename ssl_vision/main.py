@@ -119,7 +119,7 @@ def main(args: Sequence[str] | None = None) -> int:
             abandon(sys.stdout)
             if isinstance(error, BrokenPipeError):
                 return 128 + signal.SIGPIPE
-            return _complain(f"ssl-vision: stdout cannot be written ({error.strerror})", 1, debug=False)
+            return _print_error(f"ssl-vision: stdout cannot be written ({error.strerror})", 1, debug=False)
     return code
 
 
@@ -139,7 +139,7 @@ def _run(args: Sequence[str] | None) -> int:
         if name not in COMMANDS and not dotted(name):
             raise InputError(f"unknown command '{name}'; available: {', '.join(COMMANDS)}")
         with silenced() if calm else nullcontext(), local_modules([name, *rest]):
-            command = COMMANDS.get(name) or _own_command(name)
+            command = COMMANDS.get(name) or _user_command(name)
             function = _function(command.function)
             one_line_warnings()
             run = function([name, *rest] if command.passes_name else rest)
@@ -148,8 +148,8 @@ def _run(args: Sequence[str] | None) -> int:
                 if isinstance(report, Path) and not quiet():
                     print(f"report: {report}")
     except KeyboardInterrupt:
-        how = "; the same command with --ckpt_path last continues" if name == "fit" else ""
-        print(f"ssl-vision {name}: interrupted{how}", file=sys.stderr)
+        continuation = "; the same command with --ckpt_path last continues" if name == "fit" else ""
+        print(f"ssl-vision {name}: interrupted{continuation}", file=sys.stderr)
         return 130
     except Interrupted as error:
         run_again = (
@@ -160,27 +160,27 @@ def _run(args: Sequence[str] | None) -> int:
     except InputError as error:
         if int(os.environ.get("LOCAL_RANK", 0)) and not debug:
             return 2  # only the first process of a machine prints the error
-        return _complain(f"ssl-vision {name}: {_shortened(str(error))}", 2, debug=debug)
+        return _print_error(f"ssl-vision {name}: {_shortened(str(error))}", 2, debug=debug)
     except BrokenPipeError:
         raise
     except OSError as error:
         if error.errno is None:  # not raised by the operating system
-            return _complain_of_fault(name, error, debug=debug)
+            return _print_fault(name, error, debug=debug)
         place = "the output" if error.filename is None else error.filename
-        what = _shortened(f"{place}: {error.strerror}")
-        return _complain(f"ssl-vision {name}: {what}", 1 if error.filename is None else 2, debug=debug)
+        message = _shortened(f"{place}: {error.strerror}")
+        return _print_error(f"ssl-vision {name}: {message}", 1 if error.filename is None else 2, debug=debug)
     except FloatingPointError as error:  # the loss of many steps in a row
-        return _complain(f"ssl-vision {name}: {_shortened(str(error))}", 1, debug=debug)
+        return _print_error(f"ssl-vision {name}: {_shortened(str(error))}", 1, debug=debug)
     except Exception as error:
         if _out_of_memory(error):
             advice = "out of memory: reduce the batch size or the network, or set --model.chunk_size"
-            return _complain(f"ssl-vision {name}: {advice} ({_first_line(error)})", 1, debug=debug)
+            return _print_error(f"ssl-vision {name}: {advice} ({_first_line(error)})", 1, debug=debug)
         if "DataLoader worker (pid" in str(error):
             advice = (
                 "a worker process has ended, probably because it ran out of memory: reduce --data.workers"
             )
-            return _complain(f"ssl-vision {name}: {advice} ({_first_line(error)})", 1, debug=debug)
-        return _complain_of_fault(name, error, debug=debug)
+            return _print_error(f"ssl-vision {name}: {advice} ({_first_line(error)})", 1, debug=debug)
+        return _print_fault(name, error, debug=debug)
     return 0
 
 
@@ -196,22 +196,22 @@ def _first_line(error: Exception) -> str:
     return _shortened(next(filter(str.strip, str(error).splitlines()), type(error).__name__))
 
 
-def _complain_of_fault(name: str, error: Exception, *, debug: bool) -> int:
-    what = f"{type(error).__name__}: {_first_line(error)}"
-    if " in DataLoader worker process " in what:  # with the traceback of the worker
-        what = _shortened(str(error).strip().splitlines()[-1])
-    origin = _own_line(error) or "fault"
-    return _complain(f"ssl-vision {name}: {origin}: {what} (--debug shows where)", 1, debug=debug)
+def _print_fault(name: str, error: Exception, *, debug: bool) -> int:
+    message = f"{type(error).__name__}: {_first_line(error)}"
+    if " in DataLoader worker process " in message:  # with the traceback of the worker
+        message = _shortened(str(error).strip().splitlines()[-1])
+    origin = _user_line(error) or "fault"
+    return _print_error(f"ssl-vision {name}: {origin}: {message} (--debug shows where)", 1, debug=debug)
 
 
-def _own_line(error: Exception) -> str:
+def _user_line(error: Exception) -> str:
     """Return the file and line of the user's code that this package called and that failed, or ""."""
     package = os.path.dirname(os.path.abspath(__file__)) + os.sep
     libraries = (package, "<", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     called = itertools.dropwhile(lambda frame: not frame[0].startswith(package), frames)
-    own = [f"{file}, line {line}" for file, line in called if not file.startswith(libraries)]
-    return own[-1] if own else ""
+    user_lines = [f"{file}, line {line}" for file, line in called if not file.startswith(libraries)]
+    return user_lines[-1] if user_lines else ""
 
 
 def _function(place: str) -> Callable[..., Any]:
@@ -222,7 +222,7 @@ def _function(place: str) -> Callable[..., Any]:
     return function
 
 
-def _own_command(name: str) -> Command:
+def _user_command(name: str) -> Command:
     """Return the command for a function of the user, named ``module.function``.
 
     Raises:
@@ -230,15 +230,15 @@ def _own_command(name: str) -> Command:
     """
     module, _, function = name.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), function)
+        command = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise InputError(f"cannot be imported: {error}") from error
-    if not callable(found):
+    if not callable(command):
         raise InputError("is not a function")
     return Command(f"{module}:{function}", help="")
 
 
-def _complain(line: str, code: int, *, debug: bool) -> int:
+def _print_error(line: str, code: int, *, debug: bool) -> int:
     if debug:
         traceback.print_exc()
     print(line, file=sys.stderr)
@@ -246,7 +246,7 @@ def _complain(line: str, code: int, *, debug: bool) -> int:
 
 
 def _shortened(message: str) -> str:
-    """On one line that can be read."""
+    """Join the lines of a message, and shorten it to a readable length."""
     line = " ".join(message.splitlines())
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
 

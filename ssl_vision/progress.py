@@ -23,7 +23,7 @@ _WAITED = 2.0
 """Seconds after which the end of a job is worth a line there."""
 
 _SHORTEST, _LONGEST = 5, 24
-"""Of the bar, in characters."""
+"""Minimum and maximum length of the bar in characters."""
 
 
 class Progress:

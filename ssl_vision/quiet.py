@@ -1,4 +1,4 @@
-"""What is printed besides results and errors: nothing with ``--quiet``, and warnings in one line."""
+"""Control of printed output: ``--quiet`` prints only results and errors, and warnings take one line."""
 
 import logging
 import os

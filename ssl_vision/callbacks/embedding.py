@@ -78,6 +78,6 @@ def feature_vectors(features: Any, path: str) -> Tensor:
     if isinstance(features, Tensor) and features.ndim > 2 and features.shape[2:].numel() == 1:
         features = features.flatten(1)  # pooled, but not flattened
     if not isinstance(features, Tensor) or features.ndim != 2:
-        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise InputError(f"{path} must return features of shape (N, F), got {got}")
+        actual = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise InputError(f"{path} must return features of shape (N, F), got {actual}")
     return features.float()

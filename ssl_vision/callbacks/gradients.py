@@ -47,25 +47,25 @@ class GradientDiagnostics(ObjectiveEvaluation):
         """Return the statistics of the gradient of the first images."""
         z1, z2 = z1[: self.images], z2[: self.images]
         labels = None if labels is None else labels[: self.images]
-        found = gradient_statistics(loss_of(objective, labels), z1, z2)._asdict()
-        found["gate"] = _gate(objective, z1, z2, labels)
-        return {f"gradient/{key}": value for key, value in found.items()}
+        statistics = gradient_statistics(loss_of(objective, labels), z1, z2)._asdict()
+        statistics["gate"] = _gate(objective, z1, z2, labels)
+        return {f"gradient/{key}": value for key, value in statistics.items()}
 
 
 def _gate(objective: Objective, z1: Tensor, z2: Tensor, labels: Tensor | None) -> Tensor:
     """Return the mean derivative of the loss with respect to the logit margin, or its replacement."""
-    seen: list[tuple[Tensor, Tensor]] = []
+    calls: list[tuple[Tensor, Tensor]] = []
 
-    def see(weight: nn.Module, anchors: tuple[Anchors], losses: Tensor) -> None:
-        seen.append((anchors[0].logit_margin, losses))
+    def record_call(weight: nn.Module, anchors: tuple[Anchors], losses: Tensor) -> None:
+        calls.append((anchors[0].logit_margin, losses))
 
     if isinstance(objective, Contrastive):
-        objective.weight.register_forward_hook(see)
+        objective.weight.register_forward_hook(record_call)
     z = torch.cat([z1, z2]).requires_grad_()
     with torch.enable_grad():
         loss = loss_of(objective, labels)(*z.chunk(2))
-    if seen:
-        logit_margin, losses = seen[0]
+    if calls:
+        logit_margin, losses = calls[0]
         return torch.autograd.grad(losses.sum(), logit_margin)[0].mean()
     statistics = objective.statistics()
     for key in ("gate_mean", "active_share"):

@@ -176,13 +176,13 @@ def log(trainer: pl.Trainer, values: dict[str, Tensor]) -> None:
     They are passed to the loggers directly, as Lightning's own callbacks do: ``LightningModule.log`` would
     repeat them at every later logged step of the epoch.
     """
-    together = torch.stack([value.float() for value in values.values()])
-    means: Any = trainer.strategy.reduce(together, reduce_op="mean")
-    found = {key: mean for key, mean in zip(values, means.tolist(), strict=True) if not math.isnan(mean)}
-    trainer.callback_metrics.update({key: torch.tensor(mean) for key, mean in found.items()})
-    step = trainer.fit_loop.epoch_loop._batches_that_stepped  # that of the row which Lightning writes next
+    stacked = torch.stack([value.float() for value in values.values()])
+    means: Any = trainer.strategy.reduce(stacked, reduce_op="mean")
+    defined = {key: mean for key, mean in zip(values, means.tolist(), strict=True) if not math.isnan(mean)}
+    trainer.callback_metrics.update({key: torch.tensor(mean) for key, mean in defined.items()})
+    step = trainer.fit_loop.epoch_loop._batches_that_stepped  # of the row that Lightning writes next
     for logger in trainer.loggers:
-        logger.log_metrics(found | {"epoch": trainer.current_epoch}, step=step)
+        logger.log_metrics(defined | {"epoch": trainer.current_epoch}, step=step)
 
 
 def submodule_at(pl_module: pl.LightningModule, path: str) -> nn.Module:

@@ -110,18 +110,18 @@ class OnlineProbe(pl.Callback):
         """Take one step on the features that the training step computed."""
         features, labels = self._training_pair(pl_module, batch)
         logits = self.layer(features)
-        known = (labels >= 0).sum().clamp(min=1)
+        labelled = (labels >= 0).sum().clamp(min=1)
         self._optimizer.zero_grad()
-        (F.cross_entropy(logits, labels, ignore_index=-1, reduction="sum") / known).backward()
+        (F.cross_entropy(logits, labels, ignore_index=-1, reduction="sum") / labelled).backward()
         for parameter in self.layer.parameters():
             parameter.grad = trainer.strategy.reduce(parameter.grad, reduce_op="mean")  # type: ignore[assignment, arg-type]
-        bad = not_finite(self._optimizer) > 0
+        nonfinite = not_finite(self._optimizer) > 0
         for parameter in self.layer.parameters():  # features that are not finite are ignored
-            parameter.grad = torch.where(bad, 0.0, parameter.grad)  # type: ignore[arg-type]
+            parameter.grad = torch.where(nonfinite, 0.0, parameter.grad)  # type: ignore[arg-type]
         self._optimizer.step()
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and trainer.global_step % every == 0:
-            pl_module.log("train/online_top1", _right(logits, labels) / known, sync_dist=True)
+            pl_module.log("train/online_top1", _count_correct(logits, labels) / labelled, sync_dist=True)
 
     def on_validation_batch_start(
         self,
@@ -153,7 +153,7 @@ class OnlineProbe(pl.Callback):
             features, labels = self._recorded(batch)
         else:  # a validation step without the encoder
             return
-        top1 = _right(self.layer(features), labels) / len(labels)
+        top1 = _count_correct(self.layer(features), labels) / len(labels)
         pl_module.log(
             "val/online_top1", top1, batch_size=len(labels), add_dataloader_idx=False, sync_dist=True
         )
@@ -209,5 +209,5 @@ class OnlineProbe(pl.Callback):
         return features, labels.repeat(len(features) // len(labels))
 
 
-def _right(logits: Tensor, labels: Tensor) -> Tensor:
+def _count_correct(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits.argmax(dim=1) == labels).sum()

@@ -163,17 +163,17 @@ class RepresentationMetrics(pl.Callback):
             return
         if (trainer.current_epoch + 1) % every:
             return
-        bank, known = embedded(pl_module, self.encoder, self.bank)
+        bank, bank_labels = embedded(pl_module, self.encoder, self.bank)
         queries, labels = embedded(pl_module, self.encoder, self.queries)
         # Every process embeds all images, so nothing is gathered.
-        classes = int(max(known.max(), labels.max())) + 1
+        classes = int(max(bank_labels.max(), labels.max())) + 1
         knn = KNNAccuracy(
             num_classes=classes,
             k=self.k or ImageData.knn_k,
             temperature=self.temperature,
             sync_on_compute=False,
         )
-        knn.update(bank, known, "bank")
+        knn.update(bank, bank_labels, "bank")
         knn.update(queries, labels, "query")
         representation = Representation(sync_on_compute=False)
         representation.update(queries, labels)
@@ -196,8 +196,8 @@ class RepresentationMetrics(pl.Callback):
     def _warn_of_collapse(self, pl_module: pl.LightningModule, ranks: dict[str, float]) -> None:
         low = {name: rank for name, rank in ranks.items() if rank < self.rank_floor}
         if low:
-            found = ", ".join(f"{rank:.2f} of the {name}" for name, rank in low.items())
-            rank_zero_warn(f"collapsed: RankMe is {found}, below {self.rank_floor:g}")
+            listed = ", ".join(f"{rank:.2f} of the {name}" for name, rank in low.items())
+            rank_zero_warn(f"collapsed: RankMe is {listed}, below {self.rank_floor:g}")
             pl_module.log("val/collapsed", 1.0, prog_bar=True, sync_dist=True)
 
 

@@ -48,10 +48,10 @@ class ShadowObjectives(ObjectiveEvaluation):
             raise ValueError("objectives: expected at least one")
         self.objectives: dict[str, Objective] = {}
         count: Counter[str] = Counter()
-        for each in objectives:
-            shadow = as_objective(each)
+        for module in objectives:
+            shadow = as_objective(module)
             check_embedding_objective(shadow)
-            name = type(each).__name__
+            name = type(module).__name__
             count[name] += 1
             self.objectives[name if count[name] == 1 else f"{name}_{count[name]}"] = detached_copy(shadow)
 

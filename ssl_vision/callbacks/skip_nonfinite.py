@@ -51,10 +51,10 @@ class SkipNonFiniteSteps(pl.Callback):
 
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
         """Check the loss, over all processes."""
-        bad: Tensor = (~loss.detach().isfinite()).float()
+        nonfinite: Tensor = (~loss.detach().isfinite()).float()
         if trainer.world_size > 1:
-            bad = trainer.strategy.reduce(bad, reduce_op="max")  # type: ignore[assignment]
-        self._bad = bad if self._bad is None else torch.maximum(self._bad, bad)
+            nonfinite = trainer.strategy.reduce(nonfinite, reduce_op="max")  # type: ignore[assignment]
+        self._bad = nonfinite if self._bad is None else torch.maximum(self._bad, nonfinite)
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
@@ -63,24 +63,24 @@ class SkipNonFiniteSteps(pl.Callback):
         lost, self._bad = self._bad, None
         if trainer.precision == "16-mixed":
             return
-        bad = not_finite(optimizer) if lost is None else torch.maximum(lost, not_finite(optimizer))
+        nonfinite = not_finite(optimizer) if lost is None else torch.maximum(lost, not_finite(optimizer))
         if skips_on_device(optimizer):
-            optimizer.found_inf = bad  # type: ignore[attr-defined]
-        elif bad:
+            optimizer.found_inf = nonfinite  # type: ignore[attr-defined]
+        elif nonfinite:
             optimizer.zero_grad(set_to_none=True)
-        self._step = bad
+        self._step = nonfinite
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count the step if the batch completes one, and check the counts at logged steps."""
-        bad, self._step = self._step, None
+        nonfinite, self._step = self._step, None
         if not pl_module.automatic_optimization:  # a recorded step has no hooks
-            bad = getattr(trainer.optimizers[0], "found_inf", None)
-        if bad is None:
+            nonfinite = getattr(trainer.optimizers[0], "found_inf", None)
+        if nonfinite is None:
             return
-        self._counts[1].mul_(bad)  # in a row
-        self._counts.add_(bad)
+        self._counts[1].mul_(nonfinite)  # in a row
+        self._counts.add_(nonfinite)
         self._images = batch.indices if isinstance(batch, Batch) else torch.empty(0)
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         logs = bool(every) and trainer.global_step % every == 0
@@ -109,7 +109,7 @@ class SkipNonFiniteSteps(pl.Callback):
             checkpoint["callbacks"][self.state_key] = self.state_dict()
 
     def _look(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        total, row = (int(count) for count in self._counts.tolist())
+        total, consecutive = (int(count) for count in self._counts.tolist())
         self._counts[0] = 0
         destination, source = (self._buffers, self._kept) if total else (self._kept, self._buffers)
         if self._buffers:  # an empty list is an error in torch
@@ -119,19 +119,20 @@ class SkipNonFiniteSteps(pl.Callback):
         self.skipped += total
         indices = self._images.tolist()
         images = ", ".join(map(str, indices[:8])) + (", …" if len(indices) > 8 else "")
-        about = [f"images {images}"] if indices else []
+        details = [f"images {images}"] if indices else []
         statistics = {} if self.path is None else objective_at(pl_module, self.path).statistics()
         if "temperature" in statistics:
-            about.append(f"temperature {float(statistics['temperature']):g}")
-        where = f"at step {trainer.global_step} the loss or a gradient is not finite"
-        where += f" ({'; '.join(about)})" if about else ""
-        if row < self.patience:
-            warnings.warn(f"{where}: the update is skipped, {self.skipped} so far", stacklevel=2)
+            details.append(f"temperature {float(statistics['temperature']):g}")
+        problem = f"at step {trainer.global_step} the loss or a gradient is not finite"
+        problem += f" ({'; '.join(details)})" if details else ""
+        if consecutive < self.patience:
+            warnings.warn(f"{problem}: the update is skipped, {self.skipped} so far", stacklevel=2)
             return
         last = Path(trainer.default_root_dir) / "checkpoints" / "last.ckpt"
-        kept = f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
+        fallback = f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
         raise FloatingPointError(
-            f"{where}, {row} times in a row: a smaller learning rate or a higher temperature may help; {kept}"
+            f"{problem}, {consecutive} times in a row: "
+            f"a smaller learning rate or a higher temperature may help; {fallback}"
         )
 
     def state_dict(self) -> dict[str, Any]:

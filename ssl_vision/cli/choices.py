@@ -37,11 +37,11 @@ def classes_of(option: str) -> dict[str, Definition]:
 @cache
 def defaults() -> dict[str, str]:
     """Return the defaults that ``fit`` sets itself, by option; a class is given by its name."""
-    own = {
+    settings = {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in named_settings(_literal("DEFAULTS"))
     }
-    return {"data": DEFAULT_DATA, **own}
+    return {"data": DEFAULT_DATA, **settings}
 
 
 def _literal(name: str) -> Any:
@@ -61,16 +61,16 @@ def default_class(option: str) -> Definition | None:
 def known_options() -> dict[str, Option]:
     """Return the options of ``fit`` by dotted name, with their defaults.
 
-    Options of a class are those of the default classes; the options of other classes follow without one.
+    Options of the default classes have their defaults; those of other classes follow, without defaults.
     """
     options: dict[str, Option] = {}
     for prefix in ("data", "model", "model.encoder", "model.objective"):
         first = default_class(prefix)
-        for each in (first, *classes_of(prefix).values()):
-            for option in each.options if each else ():
+        for cls in (first, *classes_of(prefix).values()):
+            for option in cls.options if cls else ():
                 name = f"{prefix}.{option.name}"
-                given = option if each is first else option._replace(default=None)
-                options.setdefault(name, given._replace(name=name))
+                shown = option if cls is first else option._replace(default=None)
+                options.setdefault(name, shown._replace(name=name))
     trainer = definition("pytorch_lightning.trainer.trainer.Trainer")
     metrics = definition("ssl_vision.callbacks.RepresentationMetrics")
     for prefix, owner in (("trainer", trainer), ("metrics", metrics)):
@@ -79,6 +79,6 @@ def known_options() -> dict[str, Option]:
                 options[f"{prefix}.{option.name}"] = option._replace(name=f"{prefix}.{option.name}")
     options |= {option.name: option for option in added_options(f"{_RUN_OPTIONS}.add_run_options")}
     for name, default in defaults().items():
-        known = options.get(name, Option(name, default, "", ""))
-        options[name] = known._replace(default=default)
+        option_of_fit = options.get(name, Option(name, default, "", ""))
+        options[name] = option_of_fit._replace(default=default)
     return options

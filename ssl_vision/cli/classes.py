@@ -131,7 +131,7 @@ def _parse(
     except Exception as error:  # raised by any class in the config
         raise InputError(f"{where}: the run's config has no valid {key}: {one_line(str(error))}") from error
     for name in class_paths(parsed.as_dict()):  # short names are resolved and their modules imported by now
-        if not _registered(name) and not any(_same(name, other) for other in allow_class):
+        if not _registered(name) and not any(_is_same_class(name, other) for other in allow_class):
             raise _refusal(name, where)
     return parser, parsed
 
@@ -199,7 +199,7 @@ def _registered(name: str) -> bool:
     return f"{cls.__module__}.".startswith(_PACKAGES)
 
 
-def _same(name: str, other: str) -> bool:
+def _is_same_class(name: str, other: str) -> bool:
     """Return True if two names refer to the same class, for example in its module and in its package."""
     cls = pydoc.locate(name)
     return name == other or (cls is not None and cls is pydoc.locate(other))

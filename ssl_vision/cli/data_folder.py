@@ -22,7 +22,7 @@ _SHOWN = 20
 
 
 class ImageFile(NamedTuple):
-    """What was found out about an image file."""
+    """Properties of an image file, as far as they could be read."""
 
     split: str
     label: str

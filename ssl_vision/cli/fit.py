@@ -117,8 +117,8 @@ class RunCLI(LightningCLI):
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
         """Return the methods of the trainer that are commands, with their arguments that are not options."""
-        known = LightningCLI.subcommands()
-        return {name: known[name] for name in ("fit", "validate")}
+        inherited = LightningCLI.subcommands()
+        return {name: inherited[name] for name in ("fit", "validate")}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the options of the run directory, of logging and of metrics."""
@@ -185,15 +185,15 @@ class RunCLI(LightningCLI):
 
     def _last(self) -> str | None:
         """Return the run's last readable checkpoint, or None if training has not written one yet."""
-        found = [file for file in (self.folder.last, self.folder.previous) if file.exists()]
-        while found:
-            file = found.pop(0)
+        candidates = [file for file in (self.folder.last, self.folder.previous) if file.exists()]
+        while candidates:
+            file = candidates.pop(0)
             try:
                 read_checkpoint(file)
             except InputError as error:
-                if not found:
+                if not candidates:
                     raise
-                rank_zero_warn(f"{error}: falling back to {found[0]}")
+                rank_zero_warn(f"{error}: falling back to {candidates[0]}")
                 continue
             rank_zero_info(f"continuing from {file}")
             return str(file)
@@ -213,8 +213,8 @@ class RunCLI(LightningCLI):
         if other:
             run = RunFolder(checkpoint.path.parent.parent)
             command = f"ssl-vision {self.subcommand} {shlex.quote(str(run.path))}"
-            own = f"; use that config with {command}" if run.config_file.exists() else ""
-            raise InputError(f"{checkpoint.path} was made with another config ({listed(other)}){own}")
+            advice = f"; use that config with {command}" if run.config_file.exists() else ""
+            raise InputError(f"{checkpoint.path} was made with another config ({listed(other)}){advice}")
 
     def instantiate_classes(self) -> None:
         """Build model, data and trainer; report values that a constructor refuses as errors in the input."""
@@ -264,10 +264,10 @@ class RunCLI(LightningCLI):
             return super().instantiate_trainer(
                 logger=False, enable_checkpointing=False, callbacks=[self.start, *bar], **kwargs
             )
-        given = config.trainer.logger
+        logger = config.trainer.logger
         log = RunLog(self.folder.metrics_file)
         loggers: list[Logger] = [log]
-        loggers += given if isinstance(given, list) else [given] if isinstance(given, Logger) else []
+        loggers += logger if isinstance(logger, list) else [logger] if isinstance(logger, Logger) else []
         fresh = config.ckpt_path is None
         tracking: list[pl.Callback] = []
         if self.wandb_mode:
@@ -275,25 +275,25 @@ class RunCLI(LightningCLI):
             loggers.append(wandb)
             tracking.append(WandbCallback(wandb, self.folder, artifacts=config.wandb_artifacts))
         record = RunRecord(self.folder, self.plain_config, fresh=fresh, check=self.check)
-        own: list[pl.Callback] = [self.start, Times(), Memory()]
+        callbacks: list[pl.Callback] = [self.start, Times(), Memory()]
         has_objective = "objective" in dict(self.model.named_children())
-        own += [ObjectiveStatistics(), WeightHistogram(log)] if has_objective else []
-        own += [SkipNonFiniteSteps(config.patience, objective="objective" if has_objective else None)]
-        own += [OnlineProbe()] if config.online_probe else []
-        own += [GradientDiagnostics()] if config.gradients else []
+        callbacks += [ObjectiveStatistics(), WeightHistogram(log)] if has_objective else []
+        callbacks += [SkipNonFiniteSteps(config.patience, objective="objective" if has_objective else None)]
+        callbacks += [OnlineProbe()] if config.online_probe else []
+        callbacks += [GradientDiagnostics()] if config.gradients else []
         files = AtomicCheckpointIO(self.folder.last, self.folder.previous)
         spare = Path(config.spare_dir) if config.spare_dir else None
-        own += [
+        callbacks += [
             record,
             ResumeCheckpoint(self.folder, files, every_n_steps=config.save_every_n_steps, spare=spare),
             *tracking,
         ]
-        theirs = config.trainer.callbacks
-        theirs = theirs if isinstance(theirs, list) else [theirs]
+        user_callbacks = config.trainer.callbacks
+        user_callbacks = user_callbacks if isinstance(user_callbacks, list) else [user_callbacks]
         shown = config.trainer.enable_progress_bar is not False
-        if shown and not any(isinstance(callback, ProgressBar) for callback in theirs):
-            own.append(RunBar(log))
-        self.trainer_defaults["callbacks"] = own
+        if shown and not any(isinstance(callback, ProgressBar) for callback in user_callbacks):
+            callbacks.append(RunBar(log))
+        self.trainer_defaults["callbacks"] = callbacks
         every, epochs = config.trainer.check_val_every_n_epoch, config.trainer.max_epochs
         if every and epochs and 0 < epochs < every:
             rank_zero_info(f"validating after epoch {epochs}, the last, instead of every {every} epochs")
@@ -430,5 +430,5 @@ def _is_about_the_run(record: logging.LogRecord) -> bool:
         "TPU available", "GPU available", "litlogger", "litmodels", "Loading `train_dataloader`",
         "Automatic Mixed Precision", "was configured so",
     )  # fmt: skip
-    said = ("Restoring states", "Restored all states", "`Trainer.fit` stopped")  # the run prints its own
-    return not any(word in record.getMessage() for word in (*noise, *said))
+    replaced = ("Restoring states", "Restored all states", "`Trainer.fit` stopped")  # the run prints its own
+    return not any(word in record.getMessage() for word in (*noise, *replaced))

@@ -99,12 +99,12 @@ _WIDEST = 110
 
 
 def answer(args: Sequence[str]) -> str | None:
-    """Return the help that arguments of ``fit`` ask for, or None if they do not.
+    """Return the help that arguments of ``fit`` ask for, or None if they ask for none.
 
     ``--help all`` and the help of a class without known sources are left to the parser.
 
     Raises:
-        InputError: help is asked of a class that does not exist.
+        InputError: help is requested for a class that does not exist.
     """
     if not args:
         return START
@@ -164,16 +164,16 @@ def short_help(args: Sequence[str] = ()) -> str:
         if (owner := classes_of(key).get(_chosen(key, args) or ""))
         for option in owner.options
     }
-    whose = "the values of this command" if set(args) - {"-h", "--help"} else "the defaults"
-    lines = [f"usage: ssl-vision fit [--config FILE] [--OPTION VALUE ...] (with {whose})"]
+    source = "the values of this command" if set(args) - {"-h", "--help"} else "the defaults"
+    lines = [f"usage: ssl-vision fit [--config FILE] [--OPTION VALUE ...] (with {source})"]
     for group, names in GROUPS.items():
-        known = [name for name in names if name in chosen or not _chosen(_class_of(name), args)]
+        applicable = [name for name in names if name in chosen or not _chosen(_class_of(name), args)]
         required = [
             name
             for name, each in chosen.items()
             if _class_of(name) in names and (each.default is None or name == "data.root")
         ]
-        options = (listed(name, chosen.get(name)) for name in dict.fromkeys([*known, *required]))
+        options = (listed(name, chosen.get(name)) for name in dict.fromkeys([*applicable, *required]))
         shown = (each._replace(default=_chosen(each.name, args) or each.default) for each in options)
         lines += ["", f"{group}:", *_table(shown)]
     lines += [

@@ -52,8 +52,8 @@ def _lines(run: Run, images: int | None, data: ImageData | None, report: bool) -
         yield f"  {name:<{width}}  {value}"
     yield from validation_lines(run)
     folder = shlex.quote(str(run.folder.path))
-    own = outside_classes([run.config["model"], run.config["data"]])
-    folder += "".join(f" --allow_class {name}" for name in own)
+    outside = outside_classes([run.config["model"], run.config["data"]])
+    folder += "".join(f" --allow_class {name}" for name in outside)
     options, split = _evaluation(data)
     if split:
         yield f"next: ssl-vision evaluate {folder}{options}   kNN and a linear probe on {split}"
@@ -119,8 +119,8 @@ def _collapsed(run: Run) -> str:
         return "not measured"
     if not collapsed:
         return "no"
-    where = "the last one among them" if collapsed[-1] == measured[-1] else "not at the last one"
-    return f"at {len(collapsed)} of {len(measured)} validations, {where}"
+    position = "the last one among them" if collapsed[-1] == measured[-1] else "not at the last one"
+    return f"at {len(collapsed)} of {len(measured)} validations, {position}"
 
 
 def validation_lines(run: Run) -> Iterator[str]:
@@ -144,11 +144,14 @@ def validations(run: Run) -> list[list[str]]:
     longest = max(curves.values(), key=len)
     places = (0, -1) if len(longest) > 1 else (-1,)
     head = ["", *(f"epoch {longest[place][1] + 1}" for place in places)]
-    return [head, *([name, *(_value(name, curve[at][2]) for at in places)] for name, curve in curves.items())]
+    return [
+        head,
+        *([name, *(_value(name, curve[place][2]) for place in places)] for name, curve in curves.items()),
+    ]
 
 
 def validated(checkpoint: Checkpoint, values: Mapping[str, float]) -> str:
-    """Return a checkpoint and its metrics of a validation, one in a line.
+    """Format a checkpoint and its validation metrics, one metric per line.
 
     Args:
         checkpoint: the checkpoint.

@@ -27,12 +27,12 @@ def dotted_names(value: Any, *, keys: bool = False) -> Iterator[str]:
         value: a tree of dicts, lists and plain values.
         keys: include the keys of dicts, which name kinds of measurements in a protocol file.
     """
-    seen: dict[int, Any] = {}
+    visited: dict[int, Any] = {}
     remaining = [value]
     while remaining:
         value = remaining.pop()
-        if isinstance(value, (dict, list, tuple)) and id(value) not in seen:
-            seen[id(value)] = value  # aliases may repeat a value, or form a cycle
+        if isinstance(value, (dict, list, tuple)) and id(value) not in visited:
+            visited[id(value)] = value  # aliases may repeat a value, or form a cycle
             if isinstance(value, dict):
                 remaining += [*value.values(), *(value if keys else ())]
             else:

@@ -15,7 +15,7 @@ _CLASSES = {"objectives": "objective", "encoders": "encoder", "methods": "model"
 _PROTOCOLS = Path(__file__).parent.parent / "evaluation" / "protocols"
 
 KINDS = (*_CLASSES, "metrics", "protocols")
-"""What can be listed."""
+"""Kinds of objects that can be listed."""
 
 
 def run(args: Sequence[str]) -> None:

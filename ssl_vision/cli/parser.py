@@ -62,7 +62,7 @@ class ArgumentParser(jsonargparse.ArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise an ``InputError``."""
-        if not self.exit_on_error:  # a nested parser, whose message becomes part of the whole
+        if not self.exit_on_error:  # of a nested parser: the message becomes part of the outer one
             super().error(message, ex)
         raise InputError(one_line(message, options=list(_destinations(self)))) from ex
 
@@ -108,7 +108,7 @@ def one_line(message: str, *, options: Sequence[str] = ()) -> str:
     """
     lines = [_FACTORY.sub("", line.strip().removeprefix("- ").strip()) for line in message.splitlines()]
     keys: list[str] = []
-    owner, problem, given = "", "", ""
+    owner, problem, value = "", "", ""
     for line in lines:
         if match := re.match(r'Parser key "([^"]+)":?\s*(.*)', line):
             keys += [] if problem else [match[1]]
@@ -116,7 +116,7 @@ def one_line(message: str, *, options: Sequence[str] = ()) -> str:
         if match := re.match(r"Problem with given class_path '([^']+)':?\s*(.*)", line):
             owner, line = match[1], match[2]
         if match := re.match(r"Given value: (.*)", line):
-            given = given or match[1]
+            value = value or match[1]
         elif line and not _NOISE.match(line) and not problem:
             problem, of_class = _split_class(line)
             owner = of_class or owner
@@ -131,19 +131,19 @@ def one_line(message: str, *, options: Sequence[str] = ()) -> str:
         group = name.rpartition(".")[0]
         if not owner and not (group and any(option.startswith(f"{group}.") for option in options)):
             nested = known_options() if "model" in options else ()
-            if meant := closest_option(name, [*options, *nested]):
-                return f"there is no option --{name}, did you mean --{meant}?"
+            if suggestion := closest_option(name, [*options, *nested]):
+                return f"there is no option --{name}, did you mean --{suggestion}?"
         return f"{name}: {_unknown_option(match[1], owner, options, '.'.join(keys))}"
     if match := re.match(r"Expected a dot import path string: (\S+)", problem):
         listed = "; ssl-vision list objectives lists them" if keys[-1:] == ["objective"] else ""
-        hint = _class_hint(given, path) or closest_match(match[1], list(classes_of(path))) or listed
+        hint = _class_hint(value, path) or closest_match(match[1], list(classes_of(path))) or listed
         problem = f"no class named {match[1]}{hint}"
     elif problem.startswith("Import path"):
-        problem += _class_hint(given, path)
+        problem += _class_hint(value, path)
     if (match := re.match(r"[Tt]he following arguments are required: (.*)", problem)) and "model" in options:
         return f"required: {', '.join(f'--{path}.{name}' for name in match[1].split(', '))}"
-    if problem.startswith("Expected a ") and "Got value" not in problem and given:
-        problem += f". Got value: {given}"
+    if problem.startswith("Expected a ") and "Got value" not in problem and value:
+        problem += f". Got value: {value}"
     problem = re.sub(r"Expected a <class '(\w+)'>\. Got value:", r"expected \1, got", problem)
     problem = re.sub(r"Expected a typing\.Literal\[(.*)\]\. Got value:", r"expected one of \1, got", problem)
     return f"{path}: {problem}" if path else problem
@@ -200,7 +200,7 @@ def _unknown_option(name: str, owner: str, options: Sequence[str], prefix: str) 
 def _classes_with(option: str, key: str) -> str:
     """Return the end of an error message about an option that only other classes of a key have."""
     classes = classes_of(key).items()
-    names = [name for name, each in classes if option in (known.name for known in each.options)]
+    names = [name for name, each in classes if option in (candidate.name for candidate in each.options)]
     return f"; first choose a class with this option: --{key} {' or '.join(names)}" if names else ""
 
 

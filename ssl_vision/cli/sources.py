@@ -117,11 +117,11 @@ class Definition:
     @cached_property
     def ancestors(self) -> "tuple[Definition, ...]":
         """The class and its base classes, as far as their sources are known, in the order of inheritance."""
-        found: dict[Definition, None] = {self: None}
+        lineage: dict[Definition, None] = {self: None}
         for base in self.node.bases if isinstance(self.node, ast.ClassDef) else ():
             definition = self.module.find(ast.unparse(base))
-            found |= dict.fromkeys(definition.ancestors if definition else ())
-        return tuple(found)
+            lineage |= dict.fromkeys(definition.ancestors if definition else ())
+        return tuple(lineage)
 
     @cached_property
     def is_abstract(self) -> bool:
@@ -154,9 +154,9 @@ class Definition:
             if nested is None:
                 flat.append(self._option(argument))
                 continue
-            given = argument.keywords
+            settings = argument.keywords
             for option in nested.options:
-                default = given.get(option.name, option.default)
+                default = settings.get(option.name, option.default)
                 flat.append(option._replace(name=f"{argument.name}.{option.name}", default=default))
         return tuple(flat)
 
@@ -172,18 +172,20 @@ class Definition:
         if constructor is None:
             inherited = _unique([each for base in self.ancestors[1:2] for each in base._arguments])
             return _unique([*inherited, *(self._fields if self.is_dataclass else ())])
-        given = constructor.args
-        positional = [*given.posonlyargs, *given.args]
-        defaults = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
-        arguments = [*positional, *given.kwonlyargs]
-        pairs = zip(arguments, [*defaults, *given.kw_defaults], strict=True)
-        own = [_Argument(self, arg.arg, arg.annotation, value) for arg, value in pairs if arg.arg != "self"]
+        signature = constructor.args
+        positional = [*signature.posonlyargs, *signature.args]
+        defaults = [None] * (len(positional) - len(signature.defaults)) + list(signature.defaults)
+        arguments = [*positional, *signature.kwonlyargs]
+        pairs = zip(arguments, [*defaults, *signature.kw_defaults], strict=True)
+        declared = [
+            _Argument(self, arg.arg, arg.annotation, value) for arg, value in pairs if arg.arg != "self"
+        ]
         keywords = list(_super_keywords(constructor))
         if not any(each.arg is None for each in keywords):  # none are passed on
-            return own
+            return declared
         passed = {each.arg for each in keywords}
         inherited = [each for base in self.ancestors[1:2] for each in base._arguments]
-        return _unique([*own, *(each for each in inherited if each.name not in passed)])
+        return _unique([*declared, *(each for each in inherited if each.name not in passed)])
 
     @property
     def _constructor(self) -> ast.FunctionDef | None:
@@ -243,7 +245,7 @@ def read_module(name: str) -> Module | None:
     package, *parts = name.split(".")
     try:
         spec = find_spec(package)
-    except ValueError:  # of a module that Python made, such as __main__
+    except ValueError:  # a module without a spec, such as __main__
         spec = None
     if spec is None:
         return None
@@ -274,8 +276,8 @@ def public_classes(package: str, base: str) -> dict[str, Definition]:
     if module is None or root is None:
         raise ValueError(f"no class {base} in {package}")
     names = ast.literal_eval(module.constants["__all__"])
-    found = [each for name in sorted(names, key=str.lower) if (each := module.find(name))]
-    return {each.name: each for each in found if root in each.ancestors[1:] and not each.is_abstract}
+    definitions = [each for name in sorted(names, key=str.lower) if (each := module.find(name))]
+    return {each.name: each for each in definitions if root in each.ancestors[1:] and not each.is_abstract}
 
 
 def added_options(path: str) -> Iterator[Option]:
@@ -290,10 +292,10 @@ def added_options(path: str) -> Iterator[Option]:
     for node in ast.walk(function.node):
         match node:
             case ast.Call(func=ast.Attribute(attr="add_argument"), args=[ast.Constant(value=str(name)), *_]):
-                given = {each.arg: each.value for each in node.keywords}
-                text = ast.literal_eval(given["help"])
-                default = written(given["default"], function.module)
-                yield Option(name.removeprefix("--"), default, ast.unparse(given["type"]), text)
+                settings = {each.arg: each.value for each in node.keywords}
+                text = ast.literal_eval(settings["help"])
+                default = written(settings["default"], function.module)
+                yield Option(name.removeprefix("--"), default, ast.unparse(settings["type"]), text)
 
 
 def written(value: ast.expr | None, module: Module) -> str:

@@ -134,7 +134,7 @@ def compare(
         alpha=alpha,
         seeds=tuple(seeds),
         left_out={name: out for name, own in groups.items() if (out := tuple(sorted(set(own) - set(seeds))))},
-        differing=_differing(groups, _below(runs, [by])),
+        differing=_differing(groups, _full_keys(runs, [by])),
         groups=tuple(ordered),
         pairs=tuple(_pairs(ordered, baseline, alpha)),
     )
@@ -183,7 +183,7 @@ def _check_settings(
     runs: Sequence[Run], groups: Mapping[str, Mapping[int, Run]], by: str, allow: Sequence[str]
 ) -> None:
     """Runs of one group may differ only in the seed, and runs of two groups also in ``by``."""
-    allowed = _below(runs, allow)
+    allowed = _full_keys(runs, allow)
     for name, members in groups.items():
         first, *others = members.values()
         for run in others:
@@ -193,7 +193,7 @@ def _check_settings(
                     f"{_difference(first, run, keys)}, and both are {name}: "
                     f"compare --by {key}, or name only one of the two runs"
                 )
-    allowed += _below(runs, [by])
+    allowed += _full_keys(runs, [by])
     for run in runs:
         if keys := _unequal(_settings(runs[0]), _settings(run), allowed=allowed):
             options = " ".join(f"--allow {shortened(key)}" for key in keys[:3])
@@ -210,9 +210,9 @@ def _settings(run: Run) -> dict[str, Any]:
     return flat
 
 
-def _below(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
+def _full_keys(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
     """Full keys in the configs of the runs."""
-    return sorted({whole for key in keys for run in runs if (whole := run.whole_key(key))})
+    return sorted({full for key in keys for run in runs if (full := run.whole_key(key))})
 
 
 def _unequal(
@@ -229,8 +229,10 @@ def _unequal(
 
 def _difference(first: Run, second: Run, keys: Sequence[str]) -> str:
     """State in which settings two runs differ: up to three keys, and the number of others."""
-    ours, theirs = _settings(first), _settings(second)
-    named = [f"{shortened(key)} ({shown(ours.get(key))}, {shown(theirs.get(key))})" for key in keys]
+    settings, other_settings = _settings(first), _settings(second)
+    named = [
+        f"{shortened(key)} ({shown(settings.get(key))}, {shown(other_settings.get(key))})" for key in keys
+    ]
     return f"{first.folder.path} and {second.folder.path} differ in {_some(named)}"
 
 

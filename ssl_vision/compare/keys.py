@@ -13,7 +13,7 @@ from ssl_vision.runs.settings import named_settings
 
 
 def is_metric(key: str) -> bool:
-    """Return true for the name of a metric, such as ``val/rankme``, and false for a setting."""
+    """Return True for the name of a metric, such as ``val/rankme``, and False for a setting."""
     return "/" in key
 
 
@@ -30,9 +30,9 @@ def check_known(key: str, runs: Sequence[Run], *, others: Sequence[str] = ()) ->
     """
     if is_metric(key):
         file = "evaluation.json" if key.startswith(TEST_PREFIXES) else "metrics.csv"
-        known = dict.fromkeys(name for run in runs for name in _metrics(run))
-        candidates = [name for name in known if is_metric(name)]
-        valid = key in known
+        columns = dict.fromkeys(name for run in runs for name in _metrics(run))
+        candidates = [name for name in columns if is_metric(name)]
+        valid = key in columns
     else:
         file = "config.yaml"
         candidates = [*others, *SHORT, *_settings(runs)]

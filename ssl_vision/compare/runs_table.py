@@ -32,7 +32,7 @@ _COLUMNS = ("run", "status", "objective", "data", "seed", "epoch", "knn", "knn_s
 _PAUSE = 2.0
 """Seconds between two tables of ``--watch``."""
 
-_LEFT = ("run", "status", "objective", "data")
+_LEFT_ALIGNED = ("run", "status", "objective", "data")
 
 
 def run(args: Sequence[str]) -> None:
@@ -127,7 +127,7 @@ def _listing(options: Any) -> tuple[str, bool]:
         return json.dumps(plain, indent=1), training
     if not rows:
         return f"none of {len(runs)} runs has {' and '.join(options.where)}", training
-    left = next((i for i, key in enumerate(columns) if key not in _LEFT), len(columns))
+    left = next((i for i, key in enumerate(columns) if key not in _LEFT_ALIGNED), len(columns))
     titles = {"knn": _KNN.heading, "knn_split": f"{_KNN.title} measured on"}
     heads = [titles.get(key, key) for key in columns]
     lines = [[_cell(key, value) for key, value in row.items()] for row in rows]

@@ -153,7 +153,7 @@ def wilcoxon(differences: Sequence[float] | Floats) -> float:
 
 
 def smallest_wilcoxon_p(n: int) -> float:
-    """Smallest two-sided p of that test for n differences, 2^(1 − n), reached when all have one sign."""
+    """Smallest two-sided p of `wilcoxon` for n differences, 2^(1 − n), reached when all have one sign."""
     return float(min(1.0, 2.0 ** (1 - n)))
 
 

@@ -42,7 +42,7 @@ def title(comparison: Comparison) -> str:
 
 
 def group_table(comparison: Comparison) -> Lines:
-    """A row for each group; of one seed, only the value."""
+    """A row for each group; with one seed, only the value."""
     if len(comparison.seeds) == 1:
         single = [[group.name, _shown(comparison, group.mean)] for group in comparison.groups]
         return [[comparison.by, comparison.selector.metric], *single]
@@ -60,9 +60,9 @@ def accuracy_table(comparison: Comparison) -> Lines:
     columns: dict[str, list[str]] = {}
     for name in names:
         values = [[run.last(name) for run in group.runs] for group in comparison.groups]
-        if all(value is not None for own in values for value in own):
+        if all(value is not None for row in values for value in row):
             shown = description_of(name).shown
-            columns[name] = [shown(fmean(value for value in own if value is not None)) for own in values]
+            columns[name] = [shown(fmean(value for value in row if value is not None)) for row in values]
     rows = [
         [group.name, *(column[i] for column in columns.values())] for i, group in enumerate(comparison.groups)
     ]
@@ -79,7 +79,7 @@ def _accuracies(run: Run) -> list[str]:
 
 
 def pair_table(comparison: Comparison) -> Lines:
-    """A row for each pair: the first group minus the second; empty for one seed, which allows no test."""
+    """A row for each pair: the first group minus the second; empty with one seed, which allows no test."""
     if len(comparison.seeds) == 1:
         return []
     corrected = len(comparison.pairs) > 1
@@ -90,7 +90,11 @@ def pair_table(comparison: Comparison) -> Lines:
         result = pair.result
         values = (result.mean, result.interval, *([result.bootstrap] if bootstrapped else []))
         line = [f"{pair.first.name} - {pair.second.name}", *(_shown(comparison, value) for value in values)]
-        line += [_p(result.t_p), *([_p(pair.holm_p)] if corrected else []), _p(result.wilcoxon_p)]
+        line += [
+            _p_text(result.t_p),
+            *([_p_text(pair.holm_p)] if corrected else []),
+            _p_text(result.wilcoxon_p),
+        ]
         line += ["" if result.effect is None else f"{result.effect:.2f}"]
         lines.append([*line, _shown(comparison, result.resolvable)])
     return lines
@@ -111,7 +115,7 @@ def summary(comparison: Comparison, pair: Pair) -> str:
     result, n = pair.result, len(comparison.seeds)
     first, second = pair.first.name, pair.second.name
     seeds = f"{n} seed" if n == 1 else f"{n} seeds"
-    size = _sized(comparison, abs(result.mean))
+    size = _with_unit(comparison, abs(result.mean))
     more, less = _sides(comparison.metric)
     side = more if result.mean > 0 else less
     if not any(result.differences):
@@ -132,8 +136,8 @@ def summary(comparison: Comparison, pair: Pair) -> str:
         return f"{first} is {side} than {second} by {size} ({level} {interval}, {seeds}, {p_value})."
     return (
         f"{first} and {second} cannot be told apart with {seeds}: the difference is "
-        f"{_sized(comparison, result.mean)} ({interval}, {p_value}); a difference of "
-        f"{_sized(comparison, result.resolvable)} or more "
+        f"{_with_unit(comparison, result.mean)} ({interval}, {p_value}); a difference of "
+        f"{_with_unit(comparison, result.resolvable)} or more "
         "would be found 4 times in 5 if differences spread as these do."
     )
 
@@ -239,16 +243,16 @@ def _shown(comparison: Comparison, value: float | tuple[float, float] | None) ->
     return f"{value:.2f}" if comparison.metric.percent else f"{value:.4g}"
 
 
-def _sized(comparison: Comparison, value: float | None) -> str:
+def _with_unit(comparison: Comparison, value: float | None) -> str:
     return _shown(comparison, value) + (" points" if comparison.metric.percent else "")
 
 
-def _p(value: float | None) -> str:
+def _p_text(value: float | None) -> str:
     return "" if value is None else "<0.0001" if value < 1e-4 else f"{value:.2g}"
 
 
 def _equals(value: float | None) -> str:
-    text = _p(value)
+    text = _p_text(value)
     return text.replace("<", "< ") if text.startswith("<") else f"= {text}"
 
 

@@ -153,9 +153,9 @@ class ImageData(pl.LightningDataModule):
         """
         if name not in self._splits:
             self._splits |= self._drawn() if self._draws_test and name != "val" else {name: self.read(name)}
-            found, expected = self._splits[name].shape[0], self.views.channels
-            if found != expected:
-                raise InputError(f"the images have {found} channels, but views.mean has {expected} numbers")
+            actual, expected = self._splits[name].shape[0], self.views.channels
+            if actual != expected:
+                raise InputError(f"the images have {actual} channels, but views.mean has {expected} numbers")
         return self._splits[name]
 
     @property
@@ -175,13 +175,13 @@ class ImageData(pl.LightningDataModule):
             raise InputError(
                 f"test_share {self.test_share} selects none of {len(rows)} labelled train images"
             )
-        held = torch.zeros(len(images), dtype=torch.bool)
-        held[rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:count]]] = True
+        held_out = torch.zeros(len(images), dtype=torch.bool)
+        held_out[rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:count]]] = True
         rank_zero_info(
             f"images: {count:,} of {len(rows):,} labelled train images are held out as the test split"
         )
-        train = images.select(~held)
-        return {"train": train, "pretrain": train, "test": images.select(held)}
+        train = images.select(~held_out)
+        return {"train": train, "pretrain": train, "test": images.select(held_out)}
 
     def has(self, split: Split) -> bool:
         """Return True if the data set has a split; by default, all but "val"."""
@@ -314,8 +314,8 @@ class ImageData(pl.LightningDataModule):
         if self.val_split == "train":
             source, advice = f"val_share {self.val_share}", "; set a larger --data.val_share, up to 0.5"
             candidates = bank if labelled else train
-            held = self.heldout(len(candidates))
-            queries, bank = candidates.select(held), candidates.select(~held)
+            held_out = self.heldout(len(candidates))
+            queries, bank = candidates.select(held_out), candidates.select(~held_out)
         else:
             source, advice = f"the {self.val_split} split", "; --data.val train uses held-out train images"
             candidates = self.split(self.val_split)

@@ -179,14 +179,14 @@ def measure_num_features(network: nn.Module, image_size: int, in_channels: int =
     try:
         with _undisturbed(network):
             features = network(_image(network, image_size, in_channels))
-    except Exception as error:  # any class, as the network may be anybody's
+    except Exception as error:  # of any class, because the network may be the user's own
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{name} cannot encode images {shape}, {reason}") from error
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 1:
-        got: Sequence[int] | str = (
+        returned: Sequence[int] | str = (
             tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         )
-        raise ValueError(f"{name} must map images {shape} to features (1, F), but returns {got}")
+        raise ValueError(f"{name} must map images {shape} to features (1, F), but returns {returned}")
     return int(features.shape[1])
 
 

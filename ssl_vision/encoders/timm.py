@@ -146,7 +146,7 @@ class Timm(ModuleEncoder):
 
 
 class _WithClassifier(nn.Module):
-    """The parameters of a model and a classifier, which timm groups with what is above the layers."""
+    """A model with an additional classifier, which timm groups with the parameters above the layers."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""Evaluation: a checkpoint becomes a table, under a named protocol."""
+"""Evaluation of checkpoints and encoders under named protocols."""

@@ -83,15 +83,15 @@ def evaluate(
     )  # fmt: skip
     rows: dict[str, list[Row]] = {}
     for each in protocols:
-        found = rows[each.name] = []
+        measured = rows[each.name] = []
         layers = tuple(layer for layer in each.layers if layer in embedded.layers)
         if missing := sorted(set(each.layers) - set(layers)):
             print(f"{each.name}: {', '.join(missing)} left out: an encoder has none", file=sys.stderr)
         for layer in layers:
-            found += run_protocol(each, Source("trained", layer, embedded, layers), splits, seed=seed)
+            measured += run_protocol(each, Source("trained", layer, embedded, layers), splits, seed=seed)
         embedded.forget()
         if baselines:
-            found += run_protocol(each, Source("pixels", "raw", Pixels(splits)), splits, seed=seed)
+            measured += run_protocol(each, Source("pixels", "raw", Pixels(splits)), splits, seed=seed)
     if not any(row.features == "trained" for each in rows.values() for row in each):
         raise InputError("nothing could be measured: the lines above say why")
     return Evaluation.of(protocols, rows, splits, name)

@@ -63,12 +63,12 @@ def beside(
         if any(name == network.name for network in networks):
             raise InputError(f"--beside: two networks are named {name}")
         with local_file(file) as path:
-            encoder, description, seen, epoch = _read(path.expanduser(), splits, own, allow_class)
-        made = FeatureExtractor(
-            encoder.to(device), seen,
+            encoder, description, own_splits, epoch = _read(path.expanduser(), splits, own, allow_class)
+        extractor = FeatureExtractor(
+            encoder.to(device), own_splits,
             description=description, layers=("backbone",), cache=cache, seed=seed,
         )  # fmt: skip
-        networks.append(Network(name, made, epoch))
+        networks.append(Network(name, extractor, epoch))
     return networks
 
 

@@ -80,12 +80,12 @@ class FeatureCache:
         file = self.folder / f"{title}-{key}.pt"
         try:
             large = file.stat().st_size > mapped.IN_MEMORY
-            kept = torch.load(file, map_location="cpu", weights_only=True, mmap=large)
+            stored = torch.load(file, map_location="cpu", weights_only=True, mmap=large)
             features: Features = {
                 name: values.clone() if large and not is_large(values) else values
-                for name, values in ((name, kept["features"][name]) for name in layers)
+                for name, values in ((name, stored["features"][name]) for name in layers)
             }
-            if digest_of_features(key, features) == kept["checksum"]:
+            if digest_of_features(key, features) == stored["checksum"]:
                 return features
             print(
                 f"{file}: its features are not those that were written; computing them again", file=sys.stderr
@@ -94,10 +94,10 @@ class FeatureCache:
             pass
         except Exception as error:
             print(f"{file}: not readable ({type(error).__name__}); computing it again", file=sys.stderr)
-        made = make()
-        if all(map(is_finite, made.values())):
-            self._write(file, key, {name: made[name].cpu() for name in layers})
-        return made
+        computed = make()
+        if all(map(is_finite, computed.values())):
+            self._write(file, key, {name: computed[name].cpu() for name in layers})
+        return computed
 
     def _write(self, file: Path, key: str, features: Features) -> None:
         try:

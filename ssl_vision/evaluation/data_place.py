@@ -17,11 +17,11 @@ def same_data(own: Mapping[str, Any], data: ImageData) -> bool:
     if isinstance(data, (HuggingFace, Torchvision)):
         return data.title in (options.get("name"), options.get("path"))
     if isinstance(data, ImageFolder):
-        return _at(options, data) and options.get("test", "test") == data.test
-    return not isinstance(data, Shards) or _at(options, data)
+        return _has_root(options, data) and options.get("test", "test") == data.test
+    return not isinstance(data, Shards) or _has_root(options, data)
 
 
-def _at(options: Mapping[str, Any], data: ImageData) -> bool:
+def _has_root(options: Mapping[str, Any], data: ImageData) -> bool:
     """Return True if the data have the root of the given options."""
     return "root" in options and data.root.resolve() == Path(options["root"]).expanduser().resolve()
 
@@ -47,7 +47,7 @@ def data_place(
     place: dict[str, str] = {}
     mine = own.get("init_args") or {}
     if "root" in given["init_args"]:
-        place["root"] = str(mine["root"]) if _at(mine, data) else below_home(str(data.root.resolve()))
+        place["root"] = str(mine["root"]) if _has_root(mine, data) else below_home(str(data.root.resolve()))
     if isinstance(data, ImageFolder):
         place["folder"] = data.test if data.eval_split == "test" else data.val_folder
     if isinstance(data, Shards):

@@ -78,7 +78,7 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
 
 
 class EvaluatedRun(NamedTuple):
-    """What the evaluation of a run returns."""
+    """Result of the evaluation of a run."""
 
     result: Evaluation
     error: InputError | None
@@ -117,13 +117,15 @@ def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> Evaluated
     built = instantiated(parser, options)
     data: ImageData = built.data
     data.check_evaluated()
-    given = options.data.as_dict()
+    data_options = options.data.as_dict()
     own = same_data(checkpoint.config["data"], data)
     protocols = chosen_protocols(built, checkpoint.config.get("metrics") or {}, data, own=own)
     read_rows(folder.evaluation_file, checkpoint.config)
     unmap_large_blocks()
     with processes.first_before_others():
-        splits = Splits.labelled(data, place=data_place(checkpoint.config["data"], stored, given, data))
+        splits = Splits.labelled(
+            data, place=data_place(checkpoint.config["data"], stored, data_options, data)
+        )
     networks = _networks(checkpoint, options, splits, folder=folder, allow_class=allow_class)
     trained = networks[0].made
     rows = measured(
@@ -134,7 +136,7 @@ def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> Evaluated
     if not options.output:
         every = merged(read_rows(output, checkpoint.config), every)
     unwritten = written(output, every)
-    if by_user:  # no one else's run says where to upload
+    if by_user:  # another user's config must not set the target of an upload
         of_last_epoch = folder.config_file.exists() and checkpoint.epoch == Run(folder.path).epoch
         values = evaluation_summary(every, checkpoint.config, epoch=checkpoint.epoch)
         summary = values if of_last_epoch else {}
@@ -162,7 +164,8 @@ def _data(
     except InputError:
         if not any(arg == "--data" or arg.startswith("--data=") for arg in args):
             raise
-        # Another class is evaluated. Of the run's own only the views matter, whose class is this package's.
+        # Data of another class are evaluated. Only the views of the run's own data are used, whose class is
+        # part of this package.
         views = {"views": config["data"]["init_args"]["views"]}
         other = {"class_path": "ssl_vision.data.CIFAR10", "init_args": views}
         return safe_data({**config, "data": other}, where=path, owned=own)
@@ -197,6 +200,6 @@ def _networks(
         ),
     ]
     if options.baselines:
-        made = FeatureExtractor(untrained().to(device), splits, **common, layers=("backbone",))
-        networks.append(Network("untrained", made))
+        extractor = FeatureExtractor(untrained().to(device), splits, **common, layers=("backbone",))
+        networks.append(Network("untrained", extractor))
     return networks

@@ -69,8 +69,8 @@ def evaluate_encoder(args: Sequence[str], description: str | None, processes: Pr
     if options.output is not None:
         check_output(options.output)
     trained, untrained = _networks(parser, options)
-    given = explicit.data.as_dict()
-    settings = given.setdefault("init_args", {})
+    data_options = explicit.data.as_dict()
+    settings = data_options.setdefault("init_args", {})
     if isinstance(trained, Timm):
         expected = {"size": trained.image_size, "mean": trained.mean, "std": trained.std}
         settings["views"] = expected | settings.get("views", {})
@@ -84,14 +84,14 @@ def evaluate_encoder(args: Sequence[str], description: str | None, processes: Pr
     if "root" in options.data.init_args:
         settings["root"] = options.data.init_args.root
     with processes.first_before_others():
-        splits = Splits.labelled(data, place=data_place({}, {}, given, data))
+        splits = Splits.labelled(data, place=data_place({}, {}, data_options, data))
     device = chosen_device(options.device)
 
     def network(name: str, encoder: Encoder) -> Network:
-        made = FeatureExtractor(
+        extractor = FeatureExtractor(
             encoder.to(device), splits, description=str(encoder), layers=("backbone",), cache=None, seed=_SEED
         )
-        return Network(name, made)
+        return Network(name, extractor)
 
     networks = [
         network("trained", trained),

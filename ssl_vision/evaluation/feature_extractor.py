@@ -108,8 +108,8 @@ class FeatureExtractor:
                 made = embed(self.network, images, views, title=f"embed {split}", folder=self._folder)
                 return {name: made[name] for name in self.layers}
 
-            what = ("plain", digest_of_views(views, plain=True))
-            self._plain[split] = self._kept(split, split, what, self.layers, make)
+            identity = ("plain", digest_of_views(views, plain=True))
+            self._plain[split] = self._kept(split, split, identity, self.layers, make)
         if (split, layer) not in self._checked:
             features = _finite(self._plain[split][layer], split)
             self._checked[split, layer] = in_parts(features, self.device)
@@ -129,9 +129,9 @@ class FeatureExtractor:
             )  # fmt: skip
             return {name: made[name] for name in layers}
 
-        what = ("corrupted", corruption, str(severity), str(seed), digest_of_views(views, plain=True))
-        kept = self._remembered(title, "test", what, layers, make)
-        return {name: in_parts(features, self.device) for name, features in kept.items()}
+        identity = ("corrupted", corruption, str(severity), str(seed), digest_of_views(views, plain=True))
+        cached = self._remembered(title, "test", identity, layers, make)
+        return {name: in_parts(features, self.device) for name, features in cached.items()}
 
     def pairs(
         self,
@@ -162,9 +162,9 @@ class FeatureExtractor:
             return {name: both[name] for name in layers}
 
         chosen = () if rows is None else (str(rows.tolist()),)
-        what = ("views", digest_of_views(made_by, plain=False), str(self.seed), str(epoch), *chosen)
-        kept = self._remembered(f"{split}-views", split, what, layers, make)
-        return {name: (pair[0], pair[1]) for name, pair in kept.items()}
+        identity = ("views", digest_of_views(made_by, plain=False), str(self.seed), str(epoch), *chosen)
+        cached = self._remembered(f"{split}-views", split, identity, layers, make)
+        return {name: (pair[0], pair[1]) for name, pair in cached.items()}
 
     def view_scatter(self, layers: tuple[str, ...], *, images: int, views: int) -> dict[str, ViewScatter]:
         """Return statistics of V random views of n evenly spaced test images by layer.
@@ -189,10 +189,11 @@ class FeatureExtractor:
             parts = {name: joined_scatters(each)._asdict() for name, each in scatters.items()}
             return {name: parts[layer][part] for name, (layer, part) in names.items()}
 
-        what = ("scatter", digest_of_views(made_by, plain=False), str(seed), str(count), str(views))
-        kept = self._remembered("test-many-views", "test", what, tuple(names), make)
+        identity = ("scatter", digest_of_views(made_by, plain=False), str(seed), str(count), str(views))
+        cached = self._remembered("test-many-views", "test", identity, tuple(names), make)
         return {
-            layer: ViewScatter(*(kept[f"{layer} {part}"] for part in ViewScatter._fields)) for layer in layers
+            layer: ViewScatter(*(cached[f"{layer} {part}"] for part in ViewScatter._fields))
+            for layer in layers
         }
 
     def _many_views(self, images: Images, rows: Tensor, layers: tuple[str, ...], views: int) -> Features:
@@ -222,25 +223,25 @@ class FeatureExtractor:
             plainer: use only crop and flip of the augmentations of pretraining.
         """
         views = crop_and_flip(self.splits.views) if plainer else self.splits.views
-        found: dict[str, list[Tensor | LazyRows]] = {name: [] for name in layers}
+        copies: dict[str, list[Tensor | LazyRows]] = {name: [] for name in layers}
         for number in range(math.ceil(count / 2)):
             pairs = self.pairs("train", layers, views=views, epoch=VIEW_EPOCH + 1 + number)
             for name in layers:
-                found[name] += [in_parts(view, self.device) for view in pairs[name][: count - 2 * number]]
-        return found
+                copies[name] += [in_parts(view, self.device) for view in pairs[name][: count - 2 * number]]
+        return copies
 
     def _remembered(
         self,
         title: str,
         split: Split,
-        what: tuple[str, ...],
+        identity: tuple[str, ...],
         layers: tuple[str, ...],
         make: Callable[[], Features],
     ) -> Features:
         """Return the features of `_kept`, which remain in memory for other layers of the protocol."""
-        key = (split, *what, *layers)
+        key = (split, *identity, *layers)
         if key not in self._other:
-            self._other[key] = self._kept(title, split, what, layers, make)
+            self._other[key] = self._kept(title, split, identity, layers, make)
         for features in self._other[key].values():
             _finite(features, split)
         return self._other[key]
@@ -249,16 +250,16 @@ class FeatureExtractor:
         self,
         title: str,
         split: Split,
-        what: tuple[str, ...],
+        identity: tuple[str, ...],
         layers: tuple[str, ...],
         make: Callable[[], Features],
     ) -> Features:
         if self.cache is None:
             return make()
-        kept = self.cache.get(title, (self._digest, self.splits.digest(split), *what), layers, make)
+        cached = self.cache.get(title, (self._digest, self.splits.digest(split), *identity), layers, make)
         return {
             name: features if is_large(features) else features.to(self.device)
-            for name, features in kept.items()
+            for name, features in cached.items()
         }
 
     @property

@@ -62,7 +62,7 @@ def embed(
         Float32 features (N, ·) by layer, on the network's device, or in a mapped file if they are large.
     """
     prepare = partial(_plain, views=views)
-    return _through(network, data, prepare, batch_size or _batch(network, views), title, folder=folder)
+    return _in_batches(network, data, prepare, batch_size or _batch(network, views), title, folder=folder)
 
 
 def embed_views(
@@ -95,7 +95,7 @@ def embed_views(
     """
     prepare = partial(_two_views, views=dataclasses.replace(views, compile=False), seed=seed, epoch=epoch)
     count = batch_size or math.ceil(_batch(network, views) / 2)
-    both = _through(network, data, prepare, count, title, rows, folder)
+    both = _in_batches(network, data, prepare, count, title, rows, folder)
     return {name: layer.view(-1, 2, layer.shape[1]).transpose(0, 1) for name, layer in both.items()}
 
 
@@ -117,7 +117,7 @@ def embed_corrupted(
     """
     options: dict[str, Any] = {"corruption": corruption, "severity": severity, "seed": seed}
     prepare = partial(_corrupted, views=views, **options)
-    return _through(network, data, prepare, batch_size or _batch(network, views), title, folder=folder)
+    return _in_batches(network, data, prepare, batch_size or _batch(network, views), title, folder=folder)
 
 
 def _plain(images: Tensor, indices: Tensor, *, views: Views) -> Tensor:
@@ -126,8 +126,8 @@ def _plain(images: Tensor, indices: Tensor, *, views: Views) -> Tensor:
 
 def _two_views(images: Tensor, indices: Tensor, *, views: Views, seed: int, epoch: int) -> Tensor:
     # Reorder (2n, …) so that the two views of an image are adjacent.
-    made = views(images, indices, seed=seed, epoch=epoch)
-    return torch.stack(made.chunk(2), dim=1).flatten(0, 1)
+    rendered = views(images, indices, seed=seed, epoch=epoch)
+    return torch.stack(rendered.chunk(2), dim=1).flatten(0, 1)
 
 
 def _corrupted(images: Tensor, indices: Tensor, *, views: Views, **options: Any) -> Tensor:
@@ -149,7 +149,7 @@ def crop_and_flip(views: Views) -> Views:
 
 
 @torch.inference_mode()
-def _through(
+def _in_batches(
     network: nn.Module,
     data: Images,
     prepare: Prepare,
@@ -158,7 +158,7 @@ def _through(
     rows: Tensor | None = None,
     folder: Path | None = None,
 ) -> Features:
-    features: Features = {}  # whole from the first batch on: many small ones would scatter over the heap
+    features: Features = {}  # allocated at the first batch; many small tensors would fragment the heap
     rows = torch.arange(len(data)) if rows is None else rows
     batches: tuple[Tensor, ...] = rows.split(batch_size)
     with Progress(title, len(rows), unit="images") as job:

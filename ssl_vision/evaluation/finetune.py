@@ -159,7 +159,7 @@ def finetuned_top1(
         for epoch in range(rule.epochs):
             order = labelled[torch.randperm(len(labelled), generator=generator)]
             for rows in order.tensor_split(per_epoch):
-                images = _seen(train, rows, views, rule.augmentation, device, seed, epoch)
+                images = _first_views(train, rows, views, rule.augmentation, device, seed, epoch)
                 with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                     scores = network(images)
                 loss = F.cross_entropy(scores.float(), train.labels[rows].to(device))
@@ -175,7 +175,7 @@ def finetuned_top1(
     return _top1(network.eval(), test, queries, views, device)
 
 
-def _seen(
+def _first_views(
     data: Images,
     rows: Tensor,
     views: Views,
@@ -189,9 +189,11 @@ def _seen(
     if augmentation == "none":
         return views.plain(images).to(memory_format=torch.channels_last)
     height, width = images.shape[-2:]
-    kept = views if augmentation == "pretraining" else crop_and_flip(views)
-    drawn = kept.parameters(rows.to(device), seed=seed, epoch=epoch, height=height, width=width, views=(0,))
-    return kept.render(images, drawn, memory_format=torch.channels_last)
+    augmentations = views if augmentation == "pretraining" else crop_and_flip(views)
+    drawn = augmentations.parameters(
+        rows.to(device), seed=seed, epoch=epoch, height=height, width=width, views=(0,)
+    )
+    return augmentations.render(images, drawn, memory_format=torch.channels_last)
 
 
 @torch.inference_mode()

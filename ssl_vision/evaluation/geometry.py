@@ -47,7 +47,7 @@ class Geometry(Measurement):
         with Progress(f"geometry of {source.features} {source.layer}"):
             values = representation.compute()
         for metric, value in values.items():
-            if not value.isnan():  # as the mean over pairs of a class that has one image
+            if not value.isnan():  # NaN, for example, if no class has two images
                 yield Value(metric, float(value), {})
         yield Value("alignment", float(alignment.compute()), {"augmentation": "pretraining"})
         if splits.superclasses is not None:
@@ -55,8 +55,8 @@ class Geometry(Measurement):
         if self.extended:
             images, views = self.lidar_images, self.lidar_views
             scatter = network.view_scatter(source.layers, images=images, views=views)[source.layer]
-            how = f"pretraining, {views} views of {len(scatter.means)} images"
-            yield Value("lidar", float(lidar(scatter)), {"augmentation": how})
+            augmentation = f"pretraining, {views} views of {len(scatter.means)} images"
+            yield Value("lidar", float(lidar(scatter)), {"augmentation": augmentation})
 
 
 def _ranking(

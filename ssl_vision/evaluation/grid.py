@@ -106,8 +106,8 @@ class Grid(GridRule, Measurement):
         options = classification(source, splits, self.labels)
         best = grid_probe(**options, rule=self, seed=seed)
         if len(self.lrs) > 1 and best.lr in (min(self.lrs), max(self.lrs)):
-            where = f"grid of {source.features} {source.layer}"
-            print(f"{where}: the best rate, {best.lr:g}, is at the grid's end", file=sys.stderr)
+            grid = f"grid of {source.features} {source.layer}"
+            print(f"{grid}: the best rate, {best.lr:g}, is at the grid's end", file=sys.stderr)
         about = about_training(self, labels=self.labels) | {"lr": best.lr, "weight_decay": best.weight_decay}
         yield Value("grid_top1", best.test_top1, about)
 
@@ -161,13 +161,13 @@ def grid_probe(
             f"test_features {tuple(test_features.shape)} on {test_x.device}: "
             "expected as many columns, on one device"
         )
-    held = stratified(y, rule.held_out, seed=seed).to(x.device)
-    if held.all():
+    validation = stratified(y, rule.held_out, seed=seed).to(x.device)
+    if validation.all():
         raise ValueError(f"train_labels: {len(y)} labelled rows are too few to hold some out")
     with exact_float32(x.device):
-        weight, bias = train_grid(select(x, ~held), y[~held], num_classes, rule, seed=seed)
+        weight, bias = train_grid(select(x, ~validation), y[~validation], num_classes, rule, seed=seed)
         finite = weight.isfinite().all(dim=(1, 2)) & bias.isfinite().all(dim=1)  # type: ignore[call-overload]
-        top1 = _top1(select(x, held), y[held], weight, bias).where(finite, -1.0)
+        top1 = _top1(select(x, validation), y[validation], weight, bias).where(finite, -1.0)
         if not finite.any():
             raise ValueError(f"lrs: training diverged at all of {rule.lrs}; lower them")
         best = int((top1 == top1.max()).nonzero()[0])
@@ -191,7 +191,7 @@ def train_grid(
         rule: grid and training options.
         seed: seed of the order of rows.
     """
-    # Class by class, the members of one next to each other: a softmax over dim 1 is several times faster so.
+    # Rows are sorted by class, then by member, which makes a softmax over dim 1 several times faster.
     members = torch.tensor(rule.members, dtype=torch.float32, device=x.device)
     lrs, decays = members.repeat(num_classes, 1).T.unsqueeze(-1)
     width = len(rule.members) * num_classes
@@ -200,15 +200,15 @@ def train_grid(
     momenta = (torch.zeros_like(weight), torch.zeros_like(bias))
     generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device sees one order
     steps, step = rule.epochs * math.ceil(len(x) / rule.batch_size), 0
-    what = f"probe grid of {len(rule.members)}"
-    for _ in tracked(range(rule.epochs), what, unit="epochs"):
+    title = f"probe grid of {len(rule.members)}"
+    for _ in tracked(range(rule.epochs), title, unit="epochs"):
         order = torch.randperm(len(x), generator=generator).to(x.device)
         for batch in torch.split(order, rule.batch_size):
             rows = x[batch]
             scores = torch.addmm(bias.T, rows, weight.T).view(len(batch), num_classes, -1)
             error = scores.softmax(dim=1)
-            own = y[batch, None, None].expand(-1, 1, len(rule.members))
-            error.scatter_add_(1, own, error.new_full((1, 1, 1), -1.0).expand(own.shape))
+            targets = y[batch, None, None].expand(-1, 1, len(rule.members))
+            error.scatter_add_(1, targets, error.new_full((1, 1, 1), -1.0).expand(targets.shape))
             error = error.div_(len(batch)).view(len(batch), width)
             momenta[0].addmm_(error.T, rows, beta=rule.momentum)
             momenta[1].mul_(rule.momentum).add_(error.sum(dim=0)[:, None])

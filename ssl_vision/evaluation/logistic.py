@@ -148,10 +148,10 @@ def _fitted(x: Features, y: Tensor, classes: int, *, c: float, max_iter: int) ->
         weight, bias = both[:, :-1], both[:, -1]
         gradient, loss = torch.zeros_like(both), 0.0
         for part in parts(x):
-            rows, own = x[part], y[part, None]
+            rows, ids = x[part], y[part, None]
             logarithms = _scores(rows, weight, bias).log_softmax(dim=1)
-            loss -= float(logarithms.gather(1, own).sum())
-            error = logarithms.exp_().scatter_add_(1, own, logarithms.new_full(own.shape, -1.0))[:, -outputs:]
+            loss -= float(logarithms.gather(1, ids).sum())
+            error = logarithms.exp_().scatter_add_(1, ids, logarithms.new_full(ids.shape, -1.0))[:, -outputs:]
             gradient[:, :-1].addmm_(error.T, rows)
             gradient[:, -1] += error.sum(dim=0)
         gradient /= len(x)
@@ -159,14 +159,14 @@ def _fitted(x: Features, y: Tensor, classes: int, *, c: float, max_iter: int) ->
         return loss / len(x) + 0.5 * penalty * float(weight.square().sum()), gradient.flatten().numpy()
 
     with Progress("logistic regression", unit="iterations") as job:
-        found = minimize(
+        result = minimize(
             objective, np.zeros(outputs * (x.shape[1] + 1)), jac=True, method="L-BFGS-B",
             callback=lambda _: job.advance(),
             options={"maxiter": max_iter, "maxls": 50, "gtol": 1e-4, "ftol": 64 * np.finfo(float).eps},
         )  # fmt: skip
-    if not found.success:
-        print(f"logistic regression: not converged after {found.nit} iterations", file=sys.stderr)
-    both = torch.from_numpy(found.x).view(outputs, -1)
+    if not result.success:
+        print(f"logistic regression: not converged after {result.nit} iterations", file=sys.stderr)
+    both = torch.from_numpy(result.x).view(outputs, -1)
     return both[:, :-1], both[:, -1]
 
 

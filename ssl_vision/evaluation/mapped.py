@@ -37,7 +37,7 @@ def empty_rows(shape: tuple[int, int], *, device: torch.device = CPU, folder: Pa
         return torch.empty(shape, device=device)
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            if sys.platform == "linux":  # a full disk is an error here, and would be a signal later
+            if sys.platform == "linux":  # a full disk raises an error here; later, it would raise a signal
                 os.posix_fallocate(file.fileno(), 0, size)
             return torch.from_numpy(np.memmap(file, np.float32, "w+", shape=shape))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""From networks to rows: all measurements of protocols."""
+"""Measurement of networks under protocols, which yields rows of results."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -67,15 +67,15 @@ def measured(
             print("raw pixels are left out: the images are decoded for each batch", file=sys.stderr)
             pixels = False
         for protocol in protocols:
-            found = rows[protocol.name] = []
+            results = rows[protocol.name] = []
             for name, made, epoch in networks:
                 layers = tuple(layer for layer in protocol.layers if layer in made.layers) or ("backbone",)
                 for layer in layers:
                     source = Source(name, layer, made, layers, epoch)
-                    found += run_protocol(protocol, source, made.splits, seed=seed)
+                    results += run_protocol(protocol, source, made.splits, seed=seed)
                 made.forget()
             if pixels:
-                found += run_protocol(protocol, Source("pixels", "raw", Pixels(splits)), splits, seed=seed)
+                results += run_protocol(protocol, Source("pixels", "raw", Pixels(splits)), splits, seed=seed)
     if not any(row.features == networks[0].name for each in rows.values() for row in each):
         raise InputError(
             f"nothing of the {networks[0].name} network could be measured: the lines above say why"
@@ -98,8 +98,8 @@ def run_protocol(protocol: Protocol, source: Source, splits: Splits, *, seed: in
             values = list(next(values_of[type(measurement)]))
         except (ValueError, torch.OutOfMemoryError) as error:
             reason = " ".join(str(error).split())
-            where = f"{protocol.name}: {measurement.kind} of {source.features} {source.layer}"
-            print(f"{where} is left out: {reason}", file=sys.stderr)
+            subject = f"{protocol.name}: {measurement.kind} of {source.features} {source.layer}"
+            print(f"{subject} is left out: {reason}", file=sys.stderr)
             continue
         for metric, value, about in values:
             fields: dict[str, Any] = splits.place | about | stored_description(metric)

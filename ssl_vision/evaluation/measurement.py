@@ -146,9 +146,9 @@ def measurement(kind: str) -> Callable[[Kind], Kind]:
     """
 
     def register(cls: Kind) -> Kind:
-        known = _KINDS.get(kind)
-        if known is not None and (known.__module__, known.__name__) != (cls.__module__, cls.__name__):
-            raise ValueError(f"measurement {kind!r} is both {known.__module__}.{known.__name__} and {cls}")
+        other = _KINDS.get(kind)
+        if other is not None and (other.__module__, other.__name__) != (cls.__module__, cls.__name__):
+            raise ValueError(f"measurement {kind!r} is both {other.__module__}.{other.__name__} and {cls}")
         _KINDS[kind] = cls
         cls.kind = kind
         return cls

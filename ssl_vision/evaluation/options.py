@@ -28,7 +28,7 @@ def evaluation_parser(
     Args:
         description: text of ``--help``.
         data: data section of the run, the default of ``--data``; None while no run is known.
-        data_required: whether the command needs data.
+        data_required: True if the command needs data.
     """
     parser = ArgumentParser(prog="ssl-vision evaluate", description=description)
     parser.add_argument(

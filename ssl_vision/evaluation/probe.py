@@ -118,7 +118,7 @@ class Linear(ProbeRule, Measurement):
     def measure(self, source: Source, splits: Splits, seed: int) -> Iterator[Value]:
         """Top-1 accuracy; training on views needs the trained network."""
         options = classification(source, splits, self.labels)
-        how = "none"
+        augmentations = "none"
         if self.augmentation != "none":
             network = source.trained_network
             if network is None:
@@ -126,9 +126,9 @@ class Linear(ProbeRule, Measurement):
             plainer = self.augmentation == "crop"
             views = network.augmented(source.layers, self.views, plainer=plainer)[source.layer]
             options["train_features"] = views
-            how = f"{self.augmentation}, {len(views)} views"
+            augmentations = f"{self.augmentation}, {len(views)} views"
         probe = linear_probe(**options, rule=self, seed=seed)
-        about = about_training(self, labels=self.labels) | {"augmentation": how}
+        about = about_training(self, labels=self.labels) | {"augmentation": augmentations}
         about |= {"lr": self.lr, "weight_decay": self.weight_decay}
         yield Value("linear_top1", probe.test_top1, about)
 
@@ -212,19 +212,19 @@ def labelled_rows(
     check_features(features, f"{split}_features")
     check_labels(labels, len(features), f"{split}_labels")
     keep = labels != UNLABELLED
-    rows, known = select(features, keep), labels[keep].long()
+    rows, targets = select(features, keep), labels[keep].long()
     if isinstance(rows, Tensor):
         rows = rows.detach().float()
     if len(rows) == 0:
         raise ValueError(f"{split}_labels: none of the {len(labels)} rows is labelled")
-    low, high = int(known.min()), int(known.max())
+    low, high = int(targets.min()), int(targets.max())
     if low < 0 or high >= num_classes:
         raise ValueError(
             f"{split}_labels: expected -1 to {num_classes - 1} for {num_classes=}, got {low} to {high}"
         )
     if isinstance(rows, Tensor) and not rows.isfinite().all():
         raise ValueError(f"{split}_features: some of the {tuple(features.shape)} values are not finite")
-    return rows, known
+    return rows, targets
 
 
 def _train(

@@ -134,9 +134,9 @@ def process_group() -> Iterator[Processes]:
         raise InputError(f"torchrun started {size} processes, which must all run the same command") from error
     if rank:
         port, key = store.get(name).decode().split()
-        own = Client((os.environ["MASTER_ADDR"], int(port)), authkey=bytes.fromhex(key))
-        own.send(rank)
-        connections = {0: own}
+        connection_to_first = Client((os.environ["MASTER_ADDR"], int(port)), authkey=bytes.fromhex(key))
+        connection_to_first.send(rank)
+        connections = {0: connection_to_first}
     else:
         key = secrets.token_hex()
         with Listener(("", 0), backlog=size, authkey=bytes.fromhex(key)) as listener:
@@ -148,7 +148,7 @@ def process_group() -> Iterator[Processes]:
 
 
 def _send(connection: Connection, value: Any) -> None:
-    connection.send_bytes(pickle.dumps(value))  # send() would put tensors into memory of this machine
+    connection.send_bytes(pickle.dumps(value))  # send() would put tensors into shared memory
 
 
 def _received(connection: Connection) -> Any:
@@ -160,7 +160,7 @@ ALONE = Processes()
 
 
 class _InputErrorOfProcess(RuntimeError):
-    """An InputError, after which the processes cannot continue, whereas evaluation continues after others."""
+    """An InputError after which no process can continue; evaluation continues after any other InputError."""
 
 
 @dataclass
@@ -197,17 +197,17 @@ def sharing(processes: Processes, networks: Sequence[Any], data: Sequence[Any]) 
         InputError: an image cannot be decoded in one of several processes.
         SystemExit: this is not the first process.
     """
-    known = _Sharing(processes, networks, data)
+    shared = _Sharing(processes, networks, data)
     if processes.rank:
         while (request := processes.agreed()) is not None:
             function, network, images, arguments, total = request
             results = function(networks[network], data[images], *arguments, processes.share)
             list(processes.gathered(results, total))
         raise SystemExit(0)
-    token = _SHARING.set(known if processes.size > 1 else None)
+    token = _SHARING.set(shared if processes.size > 1 else None)
     try:
         yield
-        known.discard()
+        shared.discard()
     except _InputErrorOfProcess as error:
         raise InputError(str(error)) from error
     finally:
@@ -231,15 +231,15 @@ def results_of_all(
     Raises:
         RuntimeError: a process failed. The others cannot continue.
     """
-    known = _SHARING.get()
-    places = known and (_place(known.networks, network), _place(known.data, data))
-    if not known or not places or None in places:
+    shared = _SHARING.get()
+    places = shared and (_place(shared.networks, network), _place(shared.data, data))
+    if not shared or not places or None in places:
         yield from function(network, data, *arguments, slice(None))
         return
-    known.discard()
-    known.processes.agreed((function, *places, arguments, total))
-    own = function(network, data, *arguments, known.processes.share)
-    results = known.processes.gathered(own, total)
+    shared.discard()
+    shared.processes.agreed((function, *places, arguments, total))
+    own_results = function(network, data, *arguments, shared.processes.share)
+    results = shared.processes.gathered(own_results, total)
     for number in range(total):
         try:
             result = next(results)
@@ -247,7 +247,7 @@ def results_of_all(
             raise _InputErrorOfProcess(str(error)) from error
         except Exception as error:
             raise RuntimeError(str(error)) from error
-        known.left = range(number + 1, total)
+        shared.left = range(number + 1, total)
         yield result
 
 
@@ -260,5 +260,5 @@ def _or_error(results: Iterator[T]) -> Iterator[T | Exception]:
         yield from results
     except InputError as error:
         yield error
-    except Exception as error:  # which may be of a class that cannot be sent
+    except Exception as error:  # its class may not support pickling
         yield RuntimeError(f"{type(error).__name__}: {error}")

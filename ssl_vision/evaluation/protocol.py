@@ -91,37 +91,37 @@ def read_protocol(name: str, *, k: int = KNN.k) -> Protocol:
 
 
 def _measurement(item: Any, k: int, where: str, *, own: bool) -> Measurement:
-    known = kinds()
+    classes = kinds()
     if not isinstance(item, Mapping) or len(item) != 1:
-        raise InputError(f"{where}: expected one of {', '.join(known)} with its options, not {item}")
+        raise InputError(f"{where}: expected one of {', '.join(classes)} with its options, not {item}")
     ((kind, options),) = item.items()
-    if kind in known:
-        cls = known[kind]
+    if kind in classes:
+        cls = classes[kind]
     elif own and dotted(str(kind)):
         cls = _imported(kind, where)
     else:
-        raise InputError(f"{where}: expected one of {', '.join(known)} with its options, not {item}")
+        raise InputError(f"{where}: expected one of {', '.join(classes)} with its options, not {item}")
     if not isinstance(options or {}, Mapping):
         raise InputError(f"{where}: expected options of {kind} by name, not {options}")
     parser = ArgumentParser()
     parser.add_class_arguments(cls, cls.kind)
     parser.set_defaults({f"{cls.kind}.{name}": value for name, value in cls.defaults(k=k).items()})
     try:
-        made: Measurement = parser.instantiate(parser.parse_object({cls.kind: options or {}}))[cls.kind]
+        result: Measurement = parser.instantiate(parser.parse_object({cls.kind: options or {}}))[cls.kind]
     except (InputError, ValueError) as error:
         raise InputError(f"{where}: {one_line(str(error))}") from error
-    return made
+    return result
 
 
 def _imported(path: str, where: str) -> type[Measurement]:
     """Import the class that a protocol file of the user names."""
     module, _, name = path.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), name)
+        cls = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise InputError(f"{where}: {path} cannot be imported: {one_line(str(error))}") from error
-    if not (isinstance(found, type) and issubclass(found, Measurement)):
+    if not (isinstance(cls, type) and issubclass(cls, Measurement)):
         raise InputError(
             f"{where}: {path} is not a subclass of ssl_vision.evaluation.measurement.Measurement"
         )
-    return found
+    return cls

@@ -10,6 +10,6 @@ def check(rule: object, **allowed: bool) -> None:
     Raises:
         ValueError: a value is out of range; the message states the field and its value.
     """
-    for name, good in allowed.items():
-        if not good:
+    for name, valid in allowed.items():
+        if not valid:
             raise ValueError(f"{name}: out of range, got {getattr(rule, name)}")

@@ -71,12 +71,12 @@ class Evaluation:
             InputError: no row fits, or several.
         """
         fields = {"features": "trained", "layer": "backbone"} | fields | {"metric": metric}
-        found = [row.value for row in self.rows if fields.items() <= row.as_dict().items()]
-        if len(found) != 1:
+        matches = [row.value for row in self.rows if fields.items() <= row.as_dict().items()]
+        if len(matches) != 1:
             names = ", ".join(dict.fromkeys(row.metric for row in self.rows))
             wanted = ", ".join(f"{name} {value}" for name, value in fields.items())
-            raise InputError(f"{len(found)} rows have {wanted}; the metrics are {names}")
-        return found[0]
+            raise InputError(f"{len(matches)} rows have {wanted}; the metrics are {names}")
+        return matches[0]
 
     def __str__(self) -> str:
         lines = [self.subject]

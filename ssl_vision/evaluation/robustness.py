@@ -61,10 +61,10 @@ class Corruptions(Measurement):
     linear: ProbeRule = field(default_factory=ProbeRule)
 
     def __post_init__(self) -> None:
-        for name, known in (("corruptions", CORRUPTIONS), ("severities", SEVERITIES)):
-            given = getattr(self, name)
-            if not given or len(set(given)) < len(given) or not set(given) <= set(known):
-                raise ValueError(f"{name}: expected some of {known}, each once, got {given}")
+        for name, available in (("corruptions", CORRUPTIONS), ("severities", SEVERITIES)):
+            chosen = getattr(self, name)
+            if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(available):
+                raise ValueError(f"{name}: expected some of {available}, each once, got {chosen}")
 
     def __str__(self) -> str:
         severities = ", ".join(map(str, self.severities))
@@ -99,7 +99,7 @@ class Corruptions(Measurement):
             x, y = labelled_rows(queries, truth, classes, "test")
             with exact_float32(x.device):
                 right = top1(x, y, probe.weight, probe.bias)
-            how = {"corruption": corruption or "none", "severity": severity}
+            condition = {"corruption": corruption or "none", "severity": severity}
             vote = knn.value("corrupted_knn_top1", score)
-            yield vote._replace(about=vote.about | how)
-            yield Value("corrupted_linear_top1", right, about | how)
+            yield vote._replace(about=vote.about | condition)
+            yield Value("corrupted_linear_top1", right, about | condition)

@@ -109,16 +109,16 @@ def _corruptions(rows: Sequence[Row]) -> list[list[str]]:
     rows = [row for row in rows if row.corruption is not None and "table" in row.description.sections]
     columns = list(dict.fromkeys(map(_column, rows)))
     corruptions = list(dict.fromkeys(row.corruption for row in rows if row.severity))
-    found: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
+    by_column: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
     for row in rows:
-        found.setdefault((_name(row.features, row.layer), _column(row)), []).append(row)
+        by_column.setdefault((_name(row.features, row.layer), _column(row)), []).append(row)
     lines = [["top-1 %", "clean", *map(str, corruptions), "mean"]]
-    for (name, column), own in found.items():
-        about = own[0].description
+    for (name, column), members in by_column.items():
+        about = members[0].description
         groups = [
-            [row for row in own if row.corruption == corruption] for corruption in ("none", *corruptions)
+            [row for row in members if row.corruption == corruption] for corruption in ("none", *corruptions)
         ]
-        groups.append([row for row in own if row.severity])
+        groups.append([row for row in members if row.severity])
         means = [about.shown(fmean(row.value for row in group)) if group else "" for group in groups]
         lines.append([f"{name}, {_heading(about.title, column, columns)}", *means])
     return lines
@@ -147,12 +147,12 @@ def _column(row: Row) -> tuple[str, ...]:
 
 def _heading(name: str, column: tuple[str, ...], columns: Sequence[tuple[str, ...]]) -> str:
     same = [other for other in columns if other[0] == column[0]]
-    told = [
+    details = [
         text.format(column[i])
         for i, text in enumerate(VARIANTS.values(), 1)
         if column[i] not in ("", "none") and len({other[i] for other in same}) > 1
     ]
-    return " ".join([name, *told])
+    return " ".join([name, *details])
 
 
 def _text(value: float | str | None) -> str:

@@ -20,7 +20,7 @@ class Splits:
 
     Args:
         images: "train" and "test", or "train" alone.
-        views: how the images are brought to the network, and its augmentation.
+        views: size and normalisation of the network's input, and its augmentation.
         data: name of the data set.
         evaluated: the split that "test" holds: "test", or "val" for data without a test split.
         superclasses: (C,) superclass of each class, or None.
@@ -74,7 +74,7 @@ class Splits:
         return splits
 
     def seen_as(self, views: Views) -> Self:
-        """Return the same images and labels, brought to the network in another way."""
+        """Return the same images and labels for a network with other views."""
         other = copy.copy(self)
         other.views = views
         return other

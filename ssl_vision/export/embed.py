@@ -114,8 +114,8 @@ def open_network(path: str | Path, layer: LayerName, *, allow_class: Collection[
     """
     with local_file(path) as file:
         if file.suffix != SUFFIX:
-            whole, (_, description) = pretrained(read_checkpoint(file), allow_class=allow_class)
-            return Network(whole if layer != "backbone" else whole.backbone, layer, description)
+            model, (_, description) = pretrained(read_checkpoint(file), allow_class=allow_class)
+            return Network(model if layer != "backbone" else model.backbone, layer, description)
         if layer != "backbone":
             raise InputError(f"{file} has the backbone only: --layer {layer} takes a run or a checkpoint")
         backbone, description = read_backbone(file, allow_class=allow_class)
@@ -157,21 +157,21 @@ def embed_files(
             "features with load_encoder from Python"
         )
     batches = [names[start : start + batch_size] for start in range(0, len(names), batch_size)]
-    own = _embedded(network, folder, batches[processes.share], device=device, strict=strict)
+    own_results = _embedded(network, folder, batches[processes.share], device=device, strict=strict)
     features = torch.empty(0, 0)
     done: list[str] = []
-    for decoded, made in processes.gathered(own, len(batches)):
+    for decoded, values in processes.gathered(own_results, len(batches)):
         if not decoded:
             continue
         if not done:
-            features = empty_rows((len(names), made.shape[1]), folder=place)
-        features[len(done) : len(done) + len(decoded)] = torch.from_numpy(made)
+            features = empty_rows((len(names), values.shape[1]), folder=place)
+        features[len(done) : len(done) + len(decoded)] = torch.from_numpy(values)
         done += decoded
     if processes.rank == 0 and not done:
         raise InputError(f"none of the {len(names)} images can be decoded, for example {folder / names[0]}")
     if processes.rank == 0 and len(done) < len(names):
-        kept = set(done)
-        skipped = [str(folder / name) for name in names if name not in kept]
+        decodable = set(done)
+        skipped = [str(folder / name) for name in names if name not in decodable]
         more = ", ..." if len(skipped) > _NAMED else ""
         warnings.warn(
             f"skipped {len(skipped)} of {len(names)} images that cannot be decoded: "
@@ -193,19 +193,19 @@ def _embedded(
     decoded = _until_none(images, strict=strict)
     following = next(decoded, None)
     for batch in batches:
-        members, kept = set(batch), list[Decoded]()
+        members, images_of_batch = set(batch), list[Decoded]()
         while following is not None and following.name in members:
-            kept.append(following)
+            images_of_batch.append(following)
             following = next(decoded, None)
         features: Features = np.empty((0, 0), dtype=np.float32)
-        if kept:
-            pixels = torch.from_numpy(np.stack([each.pixels for each in kept]))
+        if images_of_batch:
+            pixels = torch.from_numpy(np.stack([each.pixels for each in images_of_batch]))
             features = network(pixels.to(device)).cpu().numpy()
-        yield [each.name for each in kept], features
+        yield [each.name for each in images_of_batch], features
 
 
 def _until_none(images: Iterator[Decoded], *, strict: bool) -> Iterator[Decoded]:
-    """Yield images; a share of the files may have none that can be decoded."""
+    """Yield images; without ``strict``, it is no error if none of a process's share can be decoded."""
     try:
         yield from images
     except InputError:

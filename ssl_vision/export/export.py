@@ -72,21 +72,21 @@ def run(args: Sequence[str]) -> None:
     file = Path(options.output) if options.output else home.path / _file_name(options.format)
     if file.suffix != form.suffix:
         raise InputError(f"--output {file} must end with {form.suffix}")
-    _, given = pretrained(checkpoint, allow_class=allow_class)
+    _, exported = pretrained(checkpoint, allow_class=allow_class)
     rows = evaluation_rows(home.evaluation_file, checkpoint.config, epoch=checkpoint.epoch)
     with atomic_write(file) as partial:
-        form.write(partial, given)
-        checked = _checked(partial, form, given)
+        form.write(partial, exported)
+        checked = _checked(partial, form, exported)
     about: dict[str, Any] = {"checked": checked, "versions": _versions(form)}
     page = file.with_name(file.name + ".md")
-    write_text(page, card(checkpoint, given, rows, snippet=form.snippet(file.name, given), **about))
+    write_text(page, card(checkpoint, exported, rows, snippet=form.snippet(file.name, exported), **about))
     if checkpoint.config.get("wandb_artifacts", "none") != "none" and owned(home.path, checkpoint.path):
         with opened_mirror(home, checkpoint.config, command="export") as mirror:
             if mirror is not None:
                 log_encoder(mirror, [file, page], checkpoint=checkpoint)
     print(f"written to {file} ({file.stat().st_size / 1e6:.1f} MB), its card to {page}\n{checked}")
     if options.push is not None:
-        address = _push(options, file, checkpoint, given, rows, about)
+        address = _push(options, file, checkpoint, exported, rows, about)
         print(f"uploaded to {address}")
 
 

@@ -84,8 +84,8 @@ class GraphedTraining:
             enabled=torch.is_autocast_enabled(device),
             cache_enabled=False,  # the cached weights would outlive the recording
         ):
-            made = batch if self._views is None or batch.views is not None else self._views(batch)
-            loss = self._loss(made)
+            rendered = batch if self._views is None or batch.views is not None else self._views(batch)
+            loss = self._loss(rendered)
         with torch.autocast(device, enabled=False):
             loss.backward()
             self._after_backward()

@@ -68,8 +68,8 @@ class LARS(Optimizer):
         """Load a state; groups without ``adapt``, as in checkpoints of lightly's LARS, keep their value."""
         adapt = [group["adapt"] for group in self.param_groups]
         super().load_state_dict(state_dict)
-        for group, own in zip(self.param_groups, adapt, strict=True):
-            group.setdefault("adapt", own)
+        for group, default in zip(self.param_groups, adapt, strict=True):
+            group.setdefault("adapt", default)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

@@ -168,12 +168,12 @@ class Method(pl.LightningModule, ABC):
         contract = checked_objective(
             self.objective, method=type(self).__name__, available=self.available_inputs
         )
-        self._contracts = (contract,)  # a tuple, so that it is no submodule
+        self._contracts = (contract,)  # in a tuple, so that it is not registered as a submodule
         with self.seeded():
             self.backbone = checked_encoder(as_encoder(build(encoder)))
             self.head = projection_head(self.backbone.num_features, hidden_dim, output_dim, head_batch_norm)
         self._shallow_features = self._measured_shallow() if self._needs_shallow else 0
-        self._hidden_layers = 2 if head_batch_norm == "none" else 3  # first ones of the head, up to the ReLU
+        self._hidden_layers = 2 if head_batch_norm == "none" else 3  # of the head, up to its ReLU
         self.to(memory_format=torch.channels_last)
 
     @abstractmethod
@@ -269,13 +269,13 @@ class Method(pl.LightningModule, ABC):
 
     def objective_inputs(self, batch: Batch, first: View, second: View) -> dict[str, Any]:
         """Return the keyword arguments that the objective requires in addition to the embeddings."""
-        known = {
+        inputs = {
             "labels": batch.labels,
             "indices": batch.indices,
             "features": (first.features, second.features),
             "shallow": (first.shallow, second.shallow),
         }
-        return {name: known[name] for name in self._contract.required_inputs}
+        return {name: inputs[name] for name in self._contract.required_inputs}
 
     @contextmanager
     def seeded(self, stream: int = 0) -> Iterator[None]:
@@ -371,10 +371,10 @@ class Method(pl.LightningModule, ABC):
             epoch = self.current_epoch
             if self._data.training_views(epoch).size != self._data.training_views(epoch - 1).size:
                 self._graphed.forget(shapes=True)
-        own = type(self._contract).set_epoch not in (Objective.set_epoch, Contrastive.set_epoch)
-        if self._graphed is None or own or not isinstance(self.objective, Contrastive):
+        custom = type(self._contract).set_epoch not in (Objective.set_epoch, Contrastive.set_epoch)
+        if self._graphed is None or custom or not isinstance(self.objective, Contrastive):
             self._contract.set_epoch(self.current_epoch)
-            if self._graphed is not None and own:
+            if self._graphed is not None and custom:
                 self._graphed.forget()
             return
         positive = torch.linspace(-1, 1, 5, device=self.device)

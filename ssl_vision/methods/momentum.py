@@ -112,8 +112,8 @@ class MomentumMethod(Method):
         key1 = self.keys(first)
         self.key_embeddings = (key1.embeddings, key2.embeddings)
         query1, query2 = (self._predicted(view) for view in self.embed_views(batch.views))
-        one = self.loss_of_direction(batch, query1, key2)
-        return (one + self.loss_of_direction(batch, query2, key1)) / 2
+        loss_of_first = self.loss_of_direction(batch, query1, key2)
+        return (loss_of_first + self.loss_of_direction(batch, query2, key1)) / 2
 
     @torch.no_grad()
     def keys(self, images: Tensor) -> View:

@@ -74,8 +74,8 @@ def freeze(module: nn.Module, names: Sequence[str]) -> None:
     for name in names:
         chosen = [key for key in parameters if key == name or key.startswith(f"{name}.")]
         if not chosen:
-            known = {key.rsplit(".", count)[0] for key in parameters for count in range(key.count("."))}
-            near = difflib.get_close_matches(name, [*known, *parameters], n=1)
+            prefixes = {key.rsplit(".", count)[0] for key in parameters for count in range(key.count("."))}
+            near = difflib.get_close_matches(name, [*prefixes, *parameters], n=1)
             raise InputError(
                 f"optimizer.freeze: {type(module).__name__} has no parameters named '{name}'"
                 + (f", did you mean '{near[0]}'?" if near else "")

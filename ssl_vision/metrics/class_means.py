@@ -98,18 +98,18 @@ def class_means(features: Tensor, labels: Tensor) -> ClassMeans:
     centred = means - means.mean(dim=0)
     _, values, directions = torch.linalg.svd(centred, full_matrices=False)
     scale = torch.maximum(values[0], rows.norm(dim=1).max())
-    kept = values > scale * max(centred.shape) * torch.finfo(torch.float64).eps
-    if not kept.any():
+    significant = values > scale * max(centred.shape) * torch.finfo(torch.float64).eps
+    if not significant.any():
         return ClassMeans(nan, nan, nan)
     # tr(Σ_W Σ_B⁺) = C Σ_k v_kᵀ Σ_W v_k / s_k², with centred = U diag(s) Vᵀ
-    within = ((rows - means[member]) @ directions[kept].T).square()
+    within = ((rows - means[member]) @ directions[significant].T).square()
     within = (within / sizes[member, None]).sum(dim=0) / len(classes)
     norms = centred.norm(dim=1)
     unit = centred / norms.where(norms > 0, 1.0)[:, None]
     others = ~torch.eye(len(classes), dtype=torch.bool, device=rows.device)
     angles = (unit @ unit.T)[others] + 1 / (len(classes) - 1)
     return ClassMeans(
-        nc1=(within / values[kept].square()).sum(),
+        nc1=(within / values[significant].square()).sum(),
         nc2_norms=norms.std(correction=0) / norms.mean(),
         nc2_angles=angles.abs().mean(),
     )

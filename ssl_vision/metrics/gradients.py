@@ -19,8 +19,8 @@ _AGREES = 1e-2
 class GradientTerms(NamedTuple):
     """Terms of the gradient on each of 2N embeddings, those of view 1 first, each of shape (2N,).
 
-    Pull, push and the terms derived from them are NaN if the loss depends on more than cosines, and for hinges
-    if the embeddings are so close that rounding decides which negative is the hardest.
+    Pull, push and the terms derived from them are NaN if the loss depends on more than cosines. For hinges,
+    they are also NaN if the embeddings are so close that rounding decides which negative is the hardest.
 
     Example:
         >>> import torch

@@ -117,8 +117,8 @@ def knn_table(
     if index != "flat":
         count = min(len(queries), SAMPLE)
         sample = torch.arange(count, device=truth.device) * len(queries) // count
-        found, exact = Neighbours(*(each[sample] for each in neighbours)), search(queries[sample])
-        recalls = {k: recall(found, exact, k) for k in increasing}
+        approximate, exact = Neighbours(*(each[sample] for each in neighbours)), search(queries[sample])
+        recalls = {k: recall(approximate, exact, k) for k in increasing}
     table = []
     for temperature in temperatures:
         scores = votes(neighbours, labels, num_classes, ks=increasing, temperature=temperature)

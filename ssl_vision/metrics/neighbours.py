@@ -235,8 +235,8 @@ def _search_ivf(queries: Features, bank: Features, k: int, *, metric: str) -> Ne
         for rows in parts(queries, most=QUERY_TILE):
             values, index = map(torch.from_numpy, inverted.search(_array(queries[rows]), k))
             values = (values if by_product else -values).where(index >= 0, -torch.inf)
-            here = Neighbours(values, index.where(index < 0, index + first))
-            merged = _merge(Neighbours(best.similarity[rows], best.index[rows]), here, k)
+            candidates = Neighbours(values, index.where(index < 0, index + first))
+            merged = _merge(Neighbours(best.similarity[rows], best.index[rows]), candidates, k)
             best.similarity[rows], best.index[rows] = merged
         first += inverted.ntotal
         inverted.reset()

@@ -30,7 +30,7 @@ def rankme(features: Tensor) -> Tensor:
         A float64 scalar; NaN for features that are not finite, none, or all zero.
 
     Raises:
-        ValueError: Another shape.
+        ValueError: the shape is invalid.
 
     Example:
         >>> import torch

@@ -82,8 +82,8 @@ def rank_correlation(features: Tensor, levels: Tensor, *, tile: int = 1024) -> R
     _check_levels(levels, len(features))
     if tile < 1:
         raise ValueError(f"tile: expected at least 1, got {tile}")
-    known = (levels >= 0).all(dim=1)
-    features, levels = features[known], levels[known]
+    labelled = (levels >= 0).all(dim=1)
+    features, levels = features[labelled], levels[labelled]
     if not features.isfinite().all():
         nan = torch.full((), torch.nan, dtype=torch.float64, device=features.device)
         return RankCorrelation(nan, nan)
@@ -94,8 +94,8 @@ def rank_correlation(features: Tensor, levels: Tensor, *, tile: int = 1024) -> R
 def _check_levels(levels: Tensor, rows: int) -> None:
     integers = not (levels.is_floating_point() or levels.is_complex() or levels.dtype == torch.bool)
     if levels.ndim != 2 or levels.shape[0] != rows or levels.shape[1] == 0 or not integers:
-        got = f"{levels.dtype} {tuple(levels.shape)}"
-        raise ValueError(f"levels: expected integers ({rows}, L), one row a row of features, got {got}")
+        actual = f"{levels.dtype} {tuple(levels.shape)}"
+        raise ValueError(f"levels: expected integers ({rows}, L), one row a row of features, got {actual}")
 
 
 def _counts(unit: Tensor, levels: Tensor, tile: int) -> Tensor:
@@ -107,17 +107,17 @@ def _counts(unit: Tensor, levels: Tensor, tile: int) -> Tensor:
         rows = slice(top, top + tile)
         for left in range(top, len(unit), tile):
             columns = slice(left, left + tile)
-            place = (unit[rows] @ unit[columns].T).clamp_(-1.0, 1.0).mul_(_STEPS).round_().long()
-            shared = torch.ones_like(place, dtype=torch.bool)
+            cell = (unit[rows] @ unit[columns].T).clamp_(-1.0, 1.0).mul_(_STEPS).round_().long()
+            shared = torch.ones_like(cell, dtype=torch.bool)
             for level in levels.T:
                 shared &= level[rows, None] == level[columns]
-                place += shared * cosines
-            place += _STEPS
+                cell += shared * cosines
+            cell += _STEPS
             if top == left:
-                own = torch.ones_like(shared).triu_(diagonal=1)
-                place = place[own]
-            place = place.flatten()
-            counts.index_add_(0, place, one.expand(len(place)))
+                upper = torch.ones_like(shared).triu_(diagonal=1)
+                cell = cell[upper]
+            cell = cell.flatten()
+            counts.index_add_(0, cell, one.expand(len(cell)))
     return counts.view(-1, cosines)
 
 

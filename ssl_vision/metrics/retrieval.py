@@ -101,7 +101,7 @@ def retrieval(
     if tile < 1:
         raise ValueError(f"tile: expected at least 1, got {tile}")
     labelled = labels != UNLABELLED
-    known, rows = labels[labelled], features[labelled]
+    classes, rows = labels[labelled], features[labelled]
     precision = torch.zeros((), dtype=torch.float64, device=rows.device)
     hits, queries = precision.new_zeros(len(ks)), precision.clone()
     if not rows.isfinite().all():
@@ -110,8 +110,8 @@ def retrieval(
         unit = unit_rows(rows)
         for start in range(0, len(unit), tile):
             part = slice(start, start + tile)
-            own = torch.arange(len(unit), device=unit.device)[part]
-            relevant = _ranked(unit[part] @ unit.T, known[part, None] != known, own)
+            positions = torch.arange(len(unit), device=unit.device)[part]
+            relevant = _ranked(unit[part] @ unit.T, classes[part, None] != classes, positions)
             number = relevant.sum(dim=1)
             query, rank = relevant.nonzero(as_tuple=True)
             nth = torch.arange(len(query), device=unit.device) - (number.cumsum(0) - number)[query]

@@ -61,12 +61,12 @@ def class_cosines(unit: Tensor, labels: Tensor) -> ClassCosines:
         raise ValueError(f"labels: expected -1 (unlabelled) or more, got {int(labels.min())}")
     labelled = labels != UNLABELLED
     rows = unit[labelled].double()
-    known = labels[labelled]
-    classes, member, sizes = known.unique(return_inverse=True, return_counts=True)
+    label = labels[labelled]
+    classes, member, sizes = label.unique(return_inverse=True, return_counts=True)
     sums = rows.new_zeros(len(classes), rows.shape[1]).index_add_(0, member, rows)
-    own = rows.square().sum()
-    same_sum = sums.square().sum() - own
-    all_sum = sums.sum(dim=0).square().sum() - own
+    squares = rows.square().sum()
+    same_sum = sums.square().sum() - squares
+    all_sum = sums.sum(dim=0).square().sum() - squares
     same_pairs = (sizes * (sizes - 1)).sum()
     all_pairs = len(rows) * (len(rows) - 1)
     same_sum = same_sum.where(same_pairs > 0, 0.0)  # without such pairs, only rounding errors remain

@@ -88,9 +88,9 @@ def place(scores: Tensor, truth: Tensor) -> Tensor:
 
     A query counts as correct for top-n accuracy if its rank is below n. Ties go to the lower class.
     """
-    own = scores.gather(1, truth[:, None])
+    true_score = scores.gather(1, truth[:, None])
     lower = torch.arange(scores.shape[1], device=truth.device) < truth[:, None]
-    return ((scores > own) | ((scores == own) & lower)).sum(dim=1)
+    return ((scores > true_score) | ((scores == true_score) & lower)).sum(dim=1)
 
 
 def warn_of_large_k(k: int, labels: Tensor) -> None:

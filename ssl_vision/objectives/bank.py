@@ -112,13 +112,13 @@ class Bank(nn.Module):
         similarity, index = queries.new_empty(len(queries), 0), own.new_empty(len(queries), 0)
         for start in range(0, len(self.rows), tile):
             rows, written = self.rows[start : start + tile], self.written[start : start + tile]
-            here = queries @ rows.to(queries.dtype).T
-            here.masked_fill_(~written, -torch.inf)
+            products = queries @ rows.to(queries.dtype).T
+            products.masked_fill_(~written, -torch.inf)
             column = (own - start)[:, None]
             outside = (column < 0) | (column >= len(rows))
             column = column.clamp(0, len(rows) - 1)
-            here.scatter_(1, column, here.gather(1, column).where(outside, -torch.inf))
-            values, columns = here.topk(min(k, len(rows)), dim=1)
+            products.scatter_(1, column, products.gather(1, column).where(outside, -torch.inf))
+            values, columns = products.topk(min(k, len(rows)), dim=1)
             similarity, index = torch.cat((similarity, values), dim=1), torch.cat((index, columns + start), 1)
             similarity, order = similarity.topk(min(k, similarity.shape[1]), dim=1)
             index = index.gather(1, order)

@@ -76,9 +76,9 @@ def gather(z: Tensor) -> Tensor:
     padded[: len(z)] = z.detach()
     parts = [torch.empty_like(padded) for _ in range(world)]
     dist.all_gather(parts, padded)
-    whole = [part[:count] for part, count in zip(parts, rows, strict=True)]
-    whole[rank] = _scale_gradient(z, world)
-    return torch.cat(whole)
+    gathered = [part[:count] for part, count in zip(parts, rows, strict=True)]
+    gathered[rank] = _scale_gradient(z, world)
+    return torch.cat(gathered)
 
 
 def _row_counts(z: Tensor, world: int) -> list[int]:
@@ -101,10 +101,10 @@ def mean_over_processes(losses: Tensor, total: int) -> Tensor:
     """
     if not is_distributed():
         return losses.mean()
-    whole = losses.detach().sum()
-    dist.all_reduce(whole)
+    summed = losses.detach().sum()
+    dist.all_reduce(summed)
     share = losses.sum() * (dist.get_world_size() / total)
-    return whole / total + (share - share.detach())
+    return summed / total + (share - share.detach())
 
 
 def _scale_gradient(z: Tensor, factor: int) -> Tensor:

@@ -144,8 +144,8 @@ class ReweightedByAlignment(MarginLoss):
 
     def forward(self, anchors: Anchors) -> Tensor:
         """(2 − s⁺) · softplus(d) / sigmoid(d), with the gradient (2 − s⁺) ∇d."""
-        d, own = anchors.logit_margin, 2 - anchors.positive
-        return value_with_gradient(own * softplus_over_sigmoid(d), own, d)
+        d, scale = anchors.logit_margin, 2 - anchors.positive
+        return value_with_gradient(scale * softplus_over_sigmoid(d), scale, d)
 
 
 class AtTemperature(MarginLoss):

@@ -120,8 +120,8 @@ class RECLAIM(Objective):
         self.objective = InfoNCE() if objective is None else objective
         if isinstance(self.objective, RECLAIM):
             raise ValueError("objective must not be RECLAIM itself")
-        own = {"indices", "labels", *_FROM[pair]} - {"embeddings"}
-        self.required_inputs = tuple(sorted(own.union(self.embedding_objective.required_inputs)))
+        own_inputs = {"indices", "labels", *_FROM[pair]} - {"embeddings"}
+        self.required_inputs = tuple(sorted(own_inputs.union(self.embedding_objective.required_inputs)))
         self.weight, self.pair, self.k, self.rho = weight, pair, k, rho
         self.gamma = float(k) if gamma is None else gamma
         self.negatives, self.share, self.search = negatives, share, search
@@ -173,9 +173,9 @@ class RECLAIM(Objective):
         )
         if "critic" not in self._modules:
             self._make(images, u_dim, v_dim)
-        there = (len(self.labels), self.u_bank.rows.shape[1], self.v_bank.rows.shape[1])
-        if there != (images, u_dim, v_dim):
-            raise ValueError(f"images and widths of u and v are {there}, not {(images, u_dim, v_dim)}")
+        existing = (len(self.labels), self.u_bank.rows.shape[1], self.v_bank.rows.shape[1])
+        if existing != (images, u_dim, v_dim):
+            raise ValueError(f"images and widths of u and v are {existing}, not {(images, u_dim, v_dim)}")
 
     def _make(self, images: int, u_dim: int, v_dim: int) -> None:
         with torch.random.fork_rng(devices=[]):
@@ -309,13 +309,13 @@ class RECLAIM(Objective):
         if self._chosen is None:
             return {}
         labels, *chosen = self._chosen
-        same, known = torch.zeros_like(self.steps), torch.zeros_like(self.steps)
+        same_class, labelled_pairs = torch.zeros_like(self.steps), torch.zeros_like(self.steps)
         for index, counts in chosen:
-            theirs = self.labels[index]
-            labelled = counts & (labels[:, None] >= 0) & (theirs >= 0)
-            known += labelled.sum()
-            same += (labelled & (theirs == labels[:, None])).sum()
-        share = same / known.clamp(min=1)
+            chosen_labels = self.labels[index]
+            labelled = counts & (labels[:, None] >= 0) & (chosen_labels >= 0)
+            labelled_pairs += labelled.sum()
+            same_class += (labelled & (chosen_labels == labels[:, None])).sum()
+        share = same_class / labelled_pairs.clamp(min=1)
         return {**self.embedding_objective.statistics(), **self._stats, "same_class_share": share}
 
 

@@ -43,9 +43,9 @@ class BarlowTwins(TwoViews):
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
         """Compute invariance plus redundancy."""
-        return self._of(*(_standardised(z, self.epsilon) for z in (z1, z2)))
+        return self._loss_of(*(_standardised(z, self.epsilon) for z in (z1, z2)))
 
-    def _of(self, x: Tensor, y: Tensor) -> Tensor:
+    def _loss_of(self, x: Tensor, y: Tensor) -> Tensor:
         correlation = linear(x.T, y.T) / len(x)
         invariance = (1 - correlation.diagonal()).square().sum()
         redundancy = _off_diagonal(correlation).square().sum()
@@ -77,7 +77,7 @@ class SphericalBarlowTwins(BarlowTwins):
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
         """Compute invariance plus redundancy."""
-        return self._of(normalize(z1), normalize(z2))
+        return self._loss_of(normalize(z1), normalize(z2))
 
 
 class VICReg(TwoViews):

@@ -68,8 +68,8 @@ class SupCon(Contrastive):
                 "negatives must be None: SupCon selects negatives from the batch by their labels"
             )
         if labels is None or labels.shape != z1.shape[:1] or labels.is_floating_point():
-            got = "none" if labels is None else f"{labels.dtype} of shape {tuple(labels.shape)}"
-            raise ValueError(f"labels must be integers of shape ({len(z1)},), got {got}")
+            actual = "none" if labels is None else f"{labels.dtype} of shape {tuple(labels.shape)}"
+            raise ValueError(f"labels must be integers of shape ({len(z1)},), got {actual}")
         u = self._units(z1, z2)
         if self.gather and is_distributed():
             labels = gather(labels[:, None])[:, 0]
@@ -77,16 +77,16 @@ class SupCon(Contrastive):
         pairs: Pairs = "both" if self.pairs == "both" else "cross"
         with autocast_disabled(u.device):
             labels = torch.where(labels < 0, -1 - torch.arange(count, device=u.device), labels)
-            own = positives(u).repeat(2)
-            surplus, number = self._surplus(u, own, labels)
-            mean = own + surplus
+            partner = positives(u).repeat(2)
+            surplus, number = self._surplus(u, partner, labels)
+            mean = partner + surplus
             tau = self.temperature(mean.detach().view(2, count).mean(dim=0))
             twice = labels.repeat(2)
 
             def over(exclude: Exclude, temperature: Tensor | float) -> Tensor:
                 """Compute the log-sum-exp over pairs, relative to the anchor's other view."""
                 compute = dense if is_dense(u) else tiled
-                return compute(u, own, per_anchor(temperature, u), exclude, pairs=pairs)
+                return compute(u, partner, per_anchor(temperature, u), exclude, pairs=pairs)
 
             attraction = over(_positives_of(twice), tau)
 
@@ -97,7 +97,7 @@ class SupCon(Contrastive):
             spread = torch.where(number > 1, attraction - surplus / per_anchor(tau, u), 0.0)
             return (self._losses(logit_margin_at, mean, tau) + spread).mean()
 
-    def _surplus(self, u: Tensor, own: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _surplus(self, u: Tensor, partner: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Compute each anchor's mean s over positives minus that of its other view, and their number."""
         group = _groups(labels)
         views = u.chunk(2)
@@ -107,7 +107,7 @@ class SupCon(Contrastive):
         if self.pairs == "both":
             others = others + torch.cat([sums[0] - views[0], sums[1] - views[1]])
             size = 2 * size - 1
-        return ((u * others).sum(dim=1) - (size - 1) * own) / size, size
+        return ((u * others).sum(dim=1) - (size - 1) * partner) / size, size
 
 
 def _groups(labels: Tensor) -> Tensor:

@@ -74,10 +74,10 @@ def hardest(u: Tensor, *, pairs: Pairs) -> Tensor:
     best, index = u.new_full((len(u),), -torch.inf), torch.zeros(len(u), dtype=torch.long, device=u.device)
 
     def absorb(tile: Tensor, anchors: slice, keys: slice, dim: int) -> None:
-        largest, where = tile.max(dim=dim)
+        largest, position = tile.max(dim=dim)
         higher = largest > best[anchors]
         best[anchors] = torch.where(higher, largest, best[anchors])
-        index[anchors] = torch.where(higher, where + keys.start, index[anchors])
+        index[anchors] = torch.where(higher, position + keys.start, index[anchors])
 
     for rows, columns, tile in _similarities(u, u, own_image(len(u) // 2), pairs):
         absorb(tile, rows, columns, 1)
@@ -119,7 +119,7 @@ class _Cold(torch.autograd.Function):
     ) -> Tensor:
         peak, total = u.new_full((len(u),), -torch.inf), u.new_zeros(len(u))
         work = _buffer(u)
-        kept = []
+        tiles = []
         inverse = 1 / tau
         for rows, columns, tile in _similarities(u, u, exclude, pairs):
             gap = _gap(tile, shift[rows, None], inverse[rows, None], work)
@@ -128,8 +128,8 @@ class _Cold(torch.autograd.Function):
                 gap = _gap(tile, shift[columns], inverse[columns], work)
                 _absorb(gap, peak[columns], total[columns], dim=0)
             if len(u) <= KEPT:
-                kept.append((rows, columns, tile))
-        ctx.kept, ctx.exclude, ctx.pairs = kept, exclude, pairs
+                tiles.append((rows, columns, tile))
+        ctx.tiles, ctx.exclude, ctx.pairs = tiles, exclude, pairs
         d = peak + total.log()
         ctx.save_for_backward(u, shift, tau, d)
         return d
@@ -141,7 +141,7 @@ class _Cold(torch.autograd.Function):
         inverse = 1 / tau
         scaled = gradient * inverse
         to_u, to_tau = torch.zeros_like(u), torch.zeros_like(tau)
-        ours, theirs, spare = _buffer(u), _buffer(u), _buffer(u)
+        row_buffer, column_buffer, spare = _buffer(u), _buffer(u), _buffer(u)
 
         def share(tile: Tensor, index: Any, out: Tensor, dim: int) -> Tensor:
             """Compute the share of each entry in the sum of its anchor, times the gradient of the anchor."""
@@ -152,12 +152,12 @@ class _Cold(torch.autograd.Function):
             return _exponential(relative).mul_(scaled[index])
 
         with torch.autocast(device_type=gradient.device.type, enabled=False):
-            for rows, columns, tile in ctx.kept or _similarities(u, u, ctx.exclude, ctx.pairs):
-                weight = share(tile, (rows, None), ours, 1)
+            for rows, columns, tile in ctx.tiles or _similarities(u, u, ctx.exclude, ctx.pairs):
+                weight = share(tile, (rows, None), row_buffer, 1)
                 if rows == columns:
                     to_u[rows].addmm_(weight + weight.T, u[rows])
                     continue
-                weight.add_(share(tile, columns, theirs, 0))
+                weight.add_(share(tile, columns, column_buffer, 0))
                 to_u[rows].addmm_(weight, u[columns])
                 to_u[columns].addmm_(weight.T, u[rows])
         return to_u, -scaled, to_tau, None, None
@@ -169,14 +169,14 @@ class _Warm(torch.autograd.Function):
         ctx: Any, u: Tensor, shift: Tensor, tau: float, exclude: Exclude, pairs: Pairs
     ) -> Tensor:
         total = u.new_zeros(len(u))
-        kept = []
+        tiles = []
         for rows, columns, tile in _exponentials(u, tau, exclude, pairs):
             total[rows] += tile.sum(dim=1)
             if rows != columns:
                 total[columns] += tile.sum(dim=0)
             if len(u) <= KEPT:
-                kept.append((rows, columns, tile))
-        ctx.kept, ctx.tau, ctx.exclude, ctx.pairs = kept, tau, exclude, pairs
+                tiles.append((rows, columns, tile))
+        ctx.tiles, ctx.tau, ctx.exclude, ctx.pairs = tiles, tau, exclude, pairs
         ctx.save_for_backward(u, total)
         return total.log() + (1 - shift) / tau
 
@@ -189,7 +189,7 @@ class _Warm(torch.autograd.Function):
         to_u = torch.zeros_like(u)
         work = _buffer(u)
         with torch.autocast(device_type=gradient.device.type, enabled=False):
-            for rows, columns, tile in ctx.kept or _exponentials(u, ctx.tau, ctx.exclude, ctx.pairs):
+            for rows, columns, tile in ctx.tiles or _exponentials(u, ctx.tau, ctx.exclude, ctx.pairs):
                 both = torch.add(weight[rows, None], weight[columns], out=_shaped(work, tile)).mul_(tile)
                 to_u[rows].addmm_(both, u[columns])
                 if rows != columns:

@@ -47,9 +47,9 @@ class TwoViews(Objective):
         Raises:
             ValueError: an argument has an invalid shape or dtype; the message names it.
         """
-        whole = gather_batch(z1, z2, gathers=self.gather)
+        gathered = gather_batch(z1, z2, gathers=self.gather)
         with autocast_disabled(z1.device):
-            return self.loss(*(z if z.dtype == torch.float64 else z.float() for z in whole))
+            return self.loss(*(z if z.dtype == torch.float64 else z.float() for z in gathered))
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
         """Compute the loss of embeddings of shape (N, D) in float32 or float64, and call ``record``."""

@@ -103,7 +103,7 @@ class UnifiedGradient(TwoViews):
     @torch.no_grad()
     def _gradient(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the loss and its gradient on unit embeddings, up to components along them."""
-        groups = 2 if self.average == "open_per_view" else 1  # of anchors that are averaged separately
+        groups = 2 if self.average == "open_per_view" else 1  # groups of anchors that are averaged separately
         values, gradients = u.new_zeros(groups, 1, 1), u.new_zeros(groups, *u.shape)
         gates = u.new_zeros(len(u))
         for batch in Rows.all(u, self.pairs):

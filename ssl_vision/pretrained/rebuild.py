@@ -51,10 +51,10 @@ def trained_model(checkpoint: Checkpoint, *, allow_class: Collection[str] = ()) 
     try:
         return with_weights(build, checkpoint.state)
     except RuntimeError as error:
-        _, *found = str(error).splitlines()
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        _, *mismatches = str(error).splitlines()
+        more = f" and {len(mismatches) - 1} more" if len(mismatches) > 1 else ""
         raise InputError(
-            f"{checkpoint.path}: its weights do not fit its config ({' '.join(found[0].split())}{more})"
+            f"{checkpoint.path}: its weights do not fit its config ({' '.join(mismatches[0].split())}{more})"
         ) from error
 
 

@@ -51,10 +51,10 @@ def section(runs: Sequence[Run], by: str | None = None) -> Section:
     if any(len(comparison.seeds) > 1 for comparison in comparisons):
         lead += " An interval that excludes 0 indicates a difference."
     parts: list[dict[str, Any]] = []
-    said: set[str] = set()
+    shown: set[str] = set()
     for comparison in comparisons:
-        sentences = [each for each in (*summaries(comparison), *notes(comparison)) if each not in said]
-        said.update(sentences)
+        sentences = [each for each in (*summaries(comparison), *notes(comparison)) if each not in shown]
+        shown.update(sentences)
         parts.append(
             {
                 "title": title(comparison),

@@ -46,8 +46,8 @@ def section(context: ReportContext) -> Section:
         "yaxis": {"title": {"text": "true class"}, "type": "category", "autorange": "reversed",
                   "showgrid": False, "showticklabels": len(names) <= 40},
     }  # fmt: skip
-    known = view.images.labelled
-    right = (view.predicted == view.images.labels)[known].double().mean().item()
+    has_label = view.images.labelled
+    right = (view.predicted == view.images.labels)[has_label].double().mean().item()
     title = f"{100 * right:.2f} % of {view.split} are correct (k = {view.voters}, T = {view.temperature:g})"
     content = macros.chart(title, [trace], layout, about=f"Confusion matrix of kNN: {title}", tall=True)
     worst = [
@@ -65,8 +65,8 @@ def section(context: ReportContext) -> Section:
 
 def confusion(labels: Tensor, predicted: Tensor, classes: int) -> Tensor:
     """Counts of labelled images, int64 (C, C), by true class (rows) and predicted class (columns)."""
-    known = labels >= 0
-    cells = labels[known] * classes + predicted[known]
+    has_label = labels >= 0
+    cells = labels[has_label] * classes + predicted[has_label]
     return torch.bincount(cells, minlength=classes * classes).view(classes, classes)
 
 

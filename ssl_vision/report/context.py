@@ -62,10 +62,10 @@ class FeatureView:
     @cached_property
     def neighbours(self) -> Neighbours:
         """The max(k, 5) nearest neighbours of each image, excluding itself, by cosine similarity."""
-        own = int(self.bank is None)
-        count = min(max(self.k, NEAR) + own, len(self.bank_features))
+        includes_itself = int(self.bank is None)
+        count = min(max(self.k, NEAR) + includes_itself, len(self.bank_features))
         neighbours = nearest(self.features["backbone"], self.bank_features, count)
-        if not own:
+        if not includes_itself:
             return neighbours
         other = neighbours.index != torch.arange(len(self.images))[:, None]
         other[:, -1] &= other.sum(dim=1) < count  # a duplicate may displace an image among its own neighbours
@@ -252,9 +252,9 @@ def _feature_view(embedded: FeatureExtractor, metrics: dict[str, Any]) -> Featur
     bank_features: Features = features["backbone"]
     if name == "test":
         bank, bank_features = images["train"], embedded.plain("train", "backbone").cpu()
-        known = bank.labelled
-        if known.any() and not known.all():
-            bank, bank_features = bank.select(known), select(bank_features, known)
+        has_label = bank.labelled
+        if has_label.any() and not has_label.all():
+            bank, bank_features = bank.select(has_label), select(bank_features, has_label)
     count = len(images[name])
     return FeatureView(
         images[name], f"{count:,} {_SPLITS[embedded.splits.evaluated]} images", features, bank,

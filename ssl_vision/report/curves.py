@@ -27,10 +27,10 @@ def steps_per_epoch(run: Run) -> float:
 def line(run: Run, metric: str, *, most: int = _MOST) -> tuple[list[float | None], list[float | None]]:
     """Epochs and values of a metric, with accuracies in percent."""
     curve, per_epoch = run.curve(metric), steps_per_epoch(run)
-    kept = [curve[i] for i in _spaced(len(curve), most)]
+    points = [curve[i] for i in _spaced(len(curve), most)]
     scale = description_of(metric).scale
-    epochs = numbers([(step + 1) / per_epoch for step, _, _ in kept])
-    return epochs, [number(scale * value) for _, _, value in kept]
+    epochs = numbers([(step + 1) / per_epoch for step, _, _ in points])
+    return epochs, [number(scale * value) for _, _, value in points]
 
 
 def section(run: Run) -> Section:
@@ -122,7 +122,7 @@ def _chart(metric: MetricDescription, traces: Sequence[dict[str, Any]]) -> Marku
 
 
 def _varies(trace: Mapping[str, Any]) -> bool:
-    """Return true if a line has at least two different values."""
+    """Return True if a line has at least two different values."""
     return len(set(trace["y"])) > 1
 
 
@@ -136,10 +136,10 @@ def _constants(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> Markup:
     """A table of the metrics that have one value only, without its empty columns."""
     if not lines:
         return Markup()
-    kept = [place for place in range(len(head)) if place == 0 or any(line[place] for line in lines)]
+    filled = [column for column in range(len(head)) if column == 0 or any(line[column] for line in lines)]
     caption = "Constant during training, or measured only once"
-    names = [head[i] for i in kept] if len(kept) > 2 else ["", "value"]
-    return macros.table(names, [[line[i] for i in kept] for line in lines], caption=caption)
+    names = [head[i] for i in filled] if len(filled) > 2 else ["", "value"]
+    return macros.table(names, [[line[i] for i in filled] for line in lines], caption=caption)
 
 
 def _grid(charts: Sequence[Markup]) -> Markup:
@@ -171,5 +171,5 @@ def _table(run: Run) -> Markup:
 
 def _spaced(count: int, most: int) -> list[int]:
     """Evenly spaced indices of a list, at most so many, including the last."""
-    kept = min(count, most)
-    return [(i + 1) * count // kept - 1 for i in range(kept)]
+    length = min(count, most)
+    return [(i + 1) * count // length - 1 for i in range(length)]

@@ -134,7 +134,7 @@ def _frame(context: ReportContext, places: Tensor, run: str = "") -> Markup:
     stored = quantise(*context.view_pairs(rows))
     labels = view.images.labels[rows]
     objective = getattr(context.extractor.network, "objective", None)
-    own = described(objective) if isinstance(objective, Objective) else None
+    configured = described(objective) if isinstance(objective, Objective) else None
     sample = evenly_spaced(count, SAMPLE)
     payload = {
         "embeddings": base64.b64encode(stored.rows.numpy().astype("<i2").tobytes()).decode(),
@@ -143,8 +143,8 @@ def _frame(context: ReportContext, places: Tensor, run: str = "") -> Markup:
         "rows": rows.tolist(),
         "labels": labels.tolist(),
         "names": {label: view.name(label) for label in torch.unique(labels).tolist()},
-        "objectives": offered(own),
-        "chosen": own["name"] if own else "InfoNCE",
+        "objectives": offered(configured),
+        "chosen": configured["name"] if configured else "InfoNCE",
         "sample": sample.tolist(),
     }
     return render(
@@ -176,8 +176,8 @@ def offered(own: dict[str, Any] | None = None) -> dict[str, dict[str, Any]]:
     named = vars(presets).values()
     classes = (each for each in named if inspect.isclass(each) and issubclass(each, Contrastive))
     public = (cls for cls in classes if cls.__module__ == presets.__name__ and cls.__name__[0] != "_")
-    known = filter(None, (described(cls()) for cls in public))
-    objectives = {each["name"]: each for each in known}
+    descriptions = filter(None, (described(cls()) for cls in public))
+    objectives = {each["name"]: each for each in descriptions}
     if own:
         preset = objectives.get(own["name"], own)
         if any(own[part] != preset[part] for part in ("rule", "loss")):
@@ -208,9 +208,9 @@ def takeaways(rows: Tensor, labels: Tensor) -> list[str]:
     """
     unit, labels = unit_rows(rows.double()), labels.repeat(2)
     images = torch.arange(len(rows) // 2).repeat(2)
-    own = images == images[:, None]
-    same = (labels == labels[:, None]) & (labels >= 0) & ~own
-    cosines = (unit @ unit.T).masked_fill(own, -torch.inf)
+    same_image = images == images[:, None]
+    same_class = (labels == labels[:, None]) & (labels >= 0) & ~same_image
+    cosines = (unit @ unit.T).masked_fill(same_image, -torch.inf)
     hardest = max(1, (len(rows) - 2) // 100)
     low, high = ((cosines / tau).softmax(dim=1) for tau in (0.05, 0.5))
     top = [100 * float(share.topk(hardest, dim=1).values.sum(dim=1).mean()) for share in (low, high)]
@@ -218,9 +218,9 @@ def takeaways(rows: Tensor, labels: Tensor) -> list[str]:
         f"At τ = 0.05, the hardest 1 % of an anchor's negatives exert {top[0]:.0f} % of the push on it, at "
         f"τ = 0.5 only {top[1]:.0f} %, on average over all anchors."
     ]
-    if same.any() and not same[~own].all():
-        part = 100 * float(same.sum() / (~own).sum())
-        shares = [100 * float((share * same).sum(dim=1).mean()) for share in (low, high)]
+    if same_class.any() and not same_class[~same_image].all():
+        part = 100 * float(same_class.sum() / (~same_image).sum())
+        shares = [100 * float((share * same_class).sum(dim=1).mean()) for share in (low, high)]
         sentences.append(
             f"Images of the anchor's own class are {part:.0f} % of the negatives. They exert "
             f"{shares[0]:.0f} % of the push at τ = 0.05 and {shares[1]:.0f} % at τ = 0.5: "

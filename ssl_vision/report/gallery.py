@@ -64,13 +64,14 @@ def negatives(context: ReportContext, sheet: SpriteSheet) -> Section:
 
 def queries(images: Images) -> list[int]:
     """Rows of the images to show: one of each of up to ten classes, or evenly spaced without labels."""
-    known = torch.unique(images.labels[images.labelled]).tolist()
-    if not known:
+    classes = torch.unique(images.labels[images.labelled]).tolist()
+    if not classes:
         count = min(_QUERIES, len(images))
         return [row * len(images) // count for row in range(count)]
-    count = min(_QUERIES, len(known))
+    count = min(_QUERIES, len(classes))
     members = [
-        (images.labels == known[place * len(known) // count]).nonzero().flatten() for place in range(count)
+        (images.labels == classes[place * len(classes) // count]).nonzero().flatten()
+        for place in range(count)
     ]
     return [int(rows[len(rows) // 2]) for rows in members]
 
@@ -96,14 +97,14 @@ def closest(features: Tensor, labels: Tensor) -> list[tuple[int, int, float]]:
         labels: labels, shape (N,); rows with -1 are ignored.
     """
     rows = (labels >= 0).nonzero().flatten()
-    unit, known = unit_rows(features[rows]), labels[rows]
-    if len(torch.unique(known)) < 2:
+    unit, classes = unit_rows(features[rows]), labels[rows]
+    if len(torch.unique(classes)) < 2:
         return []
     proposals = []
     for start in range(0, len(rows), _TILE):
         part = slice(start, start + _TILE)
         cosines = unit[part] @ unit.T
-        cosines[known[part, None] == known] = -torch.inf
+        cosines[classes[part, None] == classes] = -torch.inf
         best = cosines.max(dim=1)
         places = zip(range(start, len(rows)), best.indices.tolist(), best.values.tolist(), strict=False)
         proposals += [(-cosine, min(i, j), max(i, j)) for i, j, cosine in places]

@@ -29,9 +29,9 @@ def section(run: Run) -> Section:
     """
     if not run.evaluation:
         raise Missing(f"the run has not been evaluated; run ssl-vision evaluate {run.folder.path}")
-    known = {field.name for field in fields(Row)}
+    columns = {field.name for field in fields(Row)}
     try:
-        results = [Row(**{key: row[key] for key in row if key in known}) for row in run.evaluation]
+        results = [Row(**{key: row[key] for key in row if key in columns}) for row in run.evaluation]
         parts = []
         for group in _groups(results):
             about = f"Protocol {group[0].protocol}: {_conditions(group)}"

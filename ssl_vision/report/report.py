@@ -83,7 +83,7 @@ def run(args: Sequence[str]) -> None:
         runs = readable(runs, "report")
     if options.follow and len(runs) > 1:
         raise InputError(f"--follow requires one run, and the paths contain {len(runs)}")
-    given = {
+    page_options = {
         "embed": options.embed, "cache": options.cache, "device": options.device,
         "root": options.data.root, "allow_class": allow_class,
     }  # fmt: skip
@@ -91,12 +91,12 @@ def run(args: Sequence[str]) -> None:
     output = Path(options.output) if options.output else default
 
     def write_one(run: Run, training: bool) -> None:
-        context = ReportContext(run, **given | {"embed": options.embed and not training})
+        context = ReportContext(run, **page_options | {"embed": options.embed and not training})
         _write(output, run_page(context, reload=_RELOAD if training else None))
         print(f"written to {output}", flush=True)
 
     if len(runs) > 1:
-        _write(output, comparison_page(runs, options.by, **given))
+        _write(output, comparison_page(runs, options.by, **page_options))
         print(f"written to {output}")
         return
     runs[0].folder.check_links()

@@ -74,9 +74,9 @@ class SpriteSheet:
             return ""
         tiles = torch.cat(self._tiles)
         height, width = tiles.shape[-2:]
-        whole = torch.zeros(self.rows * COLUMNS, 3, height, width, dtype=torch.uint8)
-        whole[: len(tiles)] = tiles
-        grid = whole.view(self.rows, COLUMNS, 3, height, width).permute(0, 3, 1, 4, 2)
+        padded = torch.zeros(self.rows * COLUMNS, 3, height, width, dtype=torch.uint8)
+        padded[: len(tiles)] = tiles
+        grid = padded.view(self.rows, COLUMNS, 3, height, width).permute(0, 3, 1, 4, 2)
         picture = Image.fromarray(grid.reshape(self.rows * height, COLUMNS * width, 3).numpy())
         buffer, kind = io.BytesIO(), "png" if picture.width * picture.height <= _LOSSLESS else "webp"
         picture.save(buffer, format=kind, **({"optimize": True} if kind == "png" else {"quality": 82}))

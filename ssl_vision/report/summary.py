@@ -1,4 +1,4 @@
-"""The opening of a page: what was trained, on which images, and how good it is."""
+"""The summary at the top of a page: what was trained, on which images, and with which accuracy."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -53,13 +53,13 @@ def of_several(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     """Summarise each run in a row of a table."""
     rows = []
     tested = described("headline")
-    found = {metric: [evaluated(run, metric.name) for run in runs] for metric in tested}
-    differ = {metric for metric in tested if len({_conditions(row) for row in found[metric] if row}) > 1}
+    results = {metric: [evaluated(run, metric.name) for run in runs] for metric in tested}
+    differ = {metric for metric in tested if len({_conditions(row) for row in results[metric] if row}) > 1}
     columns = ["run", "data", "objective", "seed", "epochs", f"validation {_VALIDATED.heading}"]
     columns += [*(f"test {metric.heading}" for metric in tested), "time"]
     for place, (run, name) in enumerate(zip(runs, names, strict=True)):
         values = [(_VALIDATED, run.last(_VALIDATED.logged_name))]
-        values += [(metric, (found[metric][place] or {}).get("value")) for metric in tested]
+        values += [(metric, (results[metric][place] or {}).get("value")) for metric in tested]
         cells = [
             "–" if value is None else f"{metric.shown(value)}{' *' if metric in differ else ''}"
             for metric, value in values

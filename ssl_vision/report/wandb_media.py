@@ -33,12 +33,12 @@ def mirror_media(context: ReportContext) -> None:
         import wandb
 
         media: dict[str, Any] = {"report": wandb.Html(str(run.folder.report_file), inject=False)}
-        made: dict[str, Callable[[], Any]] = {
+        makers: dict[str, Callable[[], Any]] = {
             "views": lambda: wandb.Image(_grid(*view_rows(context))),
             "neighbours": lambda: wandb.Image(_grid(*neighbour_rows(context))),
             "embedding_map": lambda: wandb.Table(**map_rows(context)),
         }
-        for name, make in made.items():
+        for name, make in makers.items():
             with suppress(Missing):
                 media[name] = make()
         mirror.log({f"media/{name}": item for name, item in media.items()})

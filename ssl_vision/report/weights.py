@@ -44,9 +44,9 @@ def section(run: Run) -> Section:
         if run.curve(f"train/weight_{key}")
     ]
     margins = [[None if w is None else number(_logit(w), 4) for w in y] for _, _, y in quantiles]
-    known = [d for own in margins for d in own if d is not None]
-    heat, occupied = _histogram(run, known)
-    if not known and not heat:
+    finite = [d for line_margins in margins for d in line_margins if d is not None]
+    heat, occupied = _histogram(run, finite)
+    if not finite and not heat:
         raise Missing(f"{run.setting('objective')} has no gradient weight W, or no step was logged")
     traces = [*heat]
     for (label, x, y), d in zip(quantiles, margins, strict=True):
@@ -56,7 +56,7 @@ def section(run: Run) -> Section:
             "line": {"color": COLOURS[1], "dash": dash, "width": width},
             "hovertemplate": "%{customdata:.4g}",
         })  # fmt: skip
-    low, high = min([*known, *occupied]), max([*known, *occupied])
+    low, high = min([*finite, *occupied]), max([*finite, *occupied])
     ticks = _ticks(low, high)
     layout: dict[str, Any] = {
         "xaxis": {"title": {"text": "epoch"}},

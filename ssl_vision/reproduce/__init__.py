@@ -1,1 +1,1 @@
-"""A paper's tables as data -> the same tables with own numbers beside."""
+"""Reproduction of a paper's tables, with measured numbers beside the published ones."""

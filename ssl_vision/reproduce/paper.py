@@ -118,13 +118,13 @@ def extended(cells: Iterable[TableCell], extra: Options) -> list[TableCell]:
     Raises:
         InputError: the paper file sets one of the options.
     """
-    made = []
+    changed = []
     for cell in cells:
         if taken := sorted(set(extra) & set(cell.options)):
             key = taken[0]
             raise InputError(f"--{key} {extra[key]}: the paper file sets this option to {cell.options[key]}")
-        made.append(replace(cell, options=ordered(cell.options | extra)) if cell.name else cell)
-    return made
+        changed.append(replace(cell, options=ordered(cell.options | extra)) if cell.name else cell)
+    return changed
 
 
 def ordered(options: Options) -> Options:

@@ -56,7 +56,7 @@ class _Reader:
         keys = ("title", "source", "notes", "metrics", "options", "rows", "tables", "small")
         content = _section(content, "the file", keys, needed=("title", "source", "metrics", "rows", "tables"))
         metrics = {
-            name: self._metric(name, given) for name, given in _map(content["metrics"], "metrics").items()
+            name: self._metric(name, entry) for name, entry in _map(content["metrics"], "metrics").items()
         }
         scaled = self._small(content["small"]) if "small" in content else None
         if self.with_small and scaled is None:
@@ -65,44 +65,48 @@ class _Reader:
         self.metrics = metrics
         self.base = self._options(content.get("options", {}), "options")
         self.rows = {
-            name: given if isinstance(given, str) else self._options(given, f"rows.{name}")
-            for name, given in _map(content["rows"], "rows").items()
+            name: entry if isinstance(entry, str) else self._options(entry, f"rows.{name}")
+            for name, entry in _map(content["rows"], "rows").items()
         }
-        tables = {name: self._table(name, given) for name, given in _map(content["tables"], "tables").items()}
+        tables = {name: self._table(name, entry) for name, entry in _map(content["tables"], "tables").items()}
         self._check_names(tables)
         return Paper(
             self.path.stem, _text(content["title"], "title"), _text(content["source"], "source"),
             _texts(content.get("notes", []), "notes"), metrics, tables, self.scaled,
         )  # fmt: skip
 
-    def _metric(self, name: str, given: Any) -> TableMetric:
-        fields = {key: _text(value, f"metrics.{name}.{key}") for key, value in _map(given, name).items()}
+    def _metric(self, name: str, entry: Any) -> TableMetric:
+        fields = {key: _text(value, f"metrics.{name}.{key}") for key, value in _map(entry, name).items()}
         unit = fields.pop("unit", "percent")
         if unit not in ("percent", "plain"):
             raise InputError(f"metrics.{name}.unit: expected percent or plain, got {unit}")
-        known = sorted(f.name.removesuffix(".yaml") for f in _PROTOCOLS.iterdir() if f.name.endswith(".yaml"))
-        if fields.get("protocol") not in known or "metric" not in fields:
-            raise InputError(f"metrics.{name}: requires a metric and one of the protocols {', '.join(known)}")
+        protocols = sorted(
+            f.name.removesuffix(".yaml") for f in _PROTOCOLS.iterdir() if f.name.endswith(".yaml")
+        )
+        if fields.get("protocol") not in protocols or "metric" not in fields:
+            raise InputError(
+                f"metrics.{name}: requires a metric and one of the protocols {', '.join(protocols)}"
+            )
         return TableMetric(name, unit, {"features": "trained", "layer": "backbone"} | fields)
 
-    def _small(self, given: Any) -> SmokeVariant:
-        given = _section(given, "small", ("says", "options", "instead"), needed=("says", "options"))
+    def _small(self, entry: Any) -> SmokeVariant:
+        entry = _section(entry, "small", ("says", "options", "instead"), needed=("says", "options"))
         instead = {
             key: self._options(values, f"small.instead.{key}")
-            for key, values in _map(given.get("instead", {}), "small.instead").items()
+            for key, values in _map(entry.get("instead", {}), "small.instead").items()
         }
         return SmokeVariant(
-            _text(given["says"], "small.says"), self._options(given["options"], "small"), instead
+            _text(entry["says"], "small.says"), self._options(entry["options"], "small"), instead
         )
 
-    def _table(self, name: str, given: Any) -> Table:
+    def _table(self, name: str, entry: Any) -> Table:
         where = f"tables.{name}"
         keys = ("title", "notes", "options", "columns", "values")
-        given = _section(given, where, keys, needed=("title", "columns", "values"))
-        options = self._options(given.get("options", {}), where)
-        columns = tuple(self._columns(_map(given["columns"], where), where))
+        entry = _section(entry, where, keys, needed=("title", "columns", "values"))
+        options = self._options(entry.get("options", {}), where)
+        columns = tuple(self._columns(_map(entry["columns"], where), where))
         cells, metrics = list[TableCell](), dict[str, None]()
-        for row, values in _map(given["values"], where).items():
+        for row, values in _map(entry["values"], where).items():
             if row not in self.rows:
                 raise InputError(f"{where}.values: unknown row {row}; the rows are {', '.join(self.rows)}")
             matrix = {
@@ -113,21 +117,21 @@ class _Reader:
             for number, column in enumerate(columns):
                 printed = {m: line[number] for m, line in matrix.items() if line[number] not in _NONE}
                 cells.append(self._cell(name, row, column, printed, options))
-        title = _text(given["title"], where)
+        title = _text(entry["title"], where)
         return Table(
-            name, title, _texts(given.get("notes", []), where), columns, tuple(metrics), tuple(cells)
+            name, title, _texts(entry.get("notes", []), where), columns, tuple(metrics), tuple(cells)
         )
 
     def _columns(self, groups: Mapping[str, Any], where: str) -> Iterator[Column]:
-        for group, given in groups.items():
+        for group, entry in groups.items():
             place = f"{where}.columns.{group}"
-            given = _section(given, place, ("options", "axis", "at"), needed=("at",))
-            options = self._options(given.get("options", {}), place)
-            at, axis = given["at"], given.get("axis")
-            if axis is not None and isinstance(at, list):
-                at = {_text(value, place): {axis: value} for value in at}
-            for name, own in _map(at, f"{place}.at").items():
-                yield Column(group, name, options | self._options(own, f"{place}.at.{name}"))
+            entry = _section(entry, place, ("options", "axis", "at"), needed=("at",))
+            options = self._options(entry.get("options", {}), place)
+            members, axis = entry["at"], entry.get("axis")
+            if axis is not None and isinstance(members, list):
+                members = {_text(value, place): {axis: value} for value in members}
+            for name, member_options in _map(members, f"{place}.at").items():
+                yield Column(group, name, options | self._options(member_options, f"{place}.at.{name}"))
 
     def _cell(
         self, table: str, row: str, column: Column, published: Mapping[str, str], options: Options
@@ -157,8 +161,8 @@ class _Reader:
                 raise InputError(f"{where}: {value!r} is not a number")
         return values
 
-    def _options(self, given: Any, where: str) -> Options:
-        options = {key: _text(value, f"{where}.{key}") for key, value in _map(given, where).items()}
+    def _options(self, entry: Any, where: str) -> Options:
+        options = {key: _text(value, f"{where}.{key}") for key, value in _map(entry, where).items()}
         if "config" in options:
             file = os.path.normpath(self.path.parent / options["config"])
             if not os.path.isfile(file):

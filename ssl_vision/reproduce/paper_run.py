@@ -52,7 +52,7 @@ class PaperRun:
         if run.status == "running":
             return "running"
         wanted = [metric for name, metric in self.paper.metrics.items() if name in self.cell.published]
-        return "done" if all(_found(run, metric) is not None for metric in wanted) else "trained"
+        return "done" if all(_result(run, metric) is not None for metric in wanted) else "trained"
 
     @property
     def fit(self) -> list[str]:
@@ -61,9 +61,9 @@ class PaperRun:
         It uses one device, because the batch size is that of each device.
         """
         options = [f"--{key}={value}" for key, value in self.cell.options.items()]
-        own = [f"--seed_everything={self.seed}", f"--runs_dir={self.place}", f"--name={self.name}"]
+        location = [f"--seed_everything={self.seed}", f"--runs_dir={self.place}", f"--name={self.name}"]
         quiet = ["--report=false", "--trainer.devices=1", "--trainer.enable_progress_bar=false"]
-        return ["fit", *quiet, *options, *own, "--ckpt_path=last"]
+        return ["fit", *quiet, *options, *location, "--ckpt_path=last"]
 
     @property
     def evaluate(self) -> list[str]:
@@ -79,7 +79,7 @@ class PaperRun:
     def value(self, metric: TableMetric) -> float | None:
         """Return the value of the finished run in the unit of the paper; None if there is none yet."""
         run = self.run
-        value = _found(run, metric) if run and run.status == "finished" else None
+        value = _result(run, metric) if run and run.status == "finished" else None
         return None if value is None else metric.scale * value
 
     def expected(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class PaperRun:
         for key in sorted(wanted):
             path = key.split(".")
             if path[0] in now:  # some options of fit are not recorded
-                _set(now, path, wanted[key])
+                _set_value(now, path, wanted[key])
         return now
 
     def check(self) -> None:
@@ -123,19 +123,19 @@ def seconds_left(runs: Sequence[PaperRun], every: Sequence[PaperRun]) -> dict[st
         every: all runs that may have been trained.
     """
     epochs: dict[str, list[float]] = {}
-    for each in every:
-        run = each.run
+    for paper_run in every:
+        run = paper_run.run
         if run and run.epoch and run.seconds:
-            epochs.setdefault(each.cell.options["config"], []).append(run.seconds / run.epoch)
+            epochs.setdefault(paper_run.cell.options["config"], []).append(run.seconds / run.epoch)
     left: dict[str, float | None] = {}
-    for each in runs:
-        known, run = epochs.get(each.cell.options["config"]), each.run
-        count = int(each.cell.options["trainer.max_epochs"]) - (run.epoch if run else 0)
-        left[each.name] = 0.0 if count <= 0 else fmean(known) * count if known else None
+    for paper_run in runs:
+        durations, run = epochs.get(paper_run.cell.options["config"]), paper_run.run
+        count = int(paper_run.cell.options["trainer.max_epochs"]) - (run.epoch if run else 0)
+        left[paper_run.name] = 0.0 if count <= 0 else fmean(durations) * count if durations else None
     return left
 
 
-def _found(run: Run, metric: TableMetric) -> float | None:
+def _result(run: Run, metric: TableMetric) -> float | None:
     """Find the value of a metric in evaluation.json at the last epoch."""
     rows = [
         row
@@ -151,7 +151,7 @@ def _found(run: Run, metric: TableMetric) -> float | None:
     return float(rows[0]["value"]) if rows else None
 
 
-def _set(config: Any, path: Sequence[str], value: Any) -> None:
+def _set_value(config: Any, path: Sequence[str], value: Any) -> None:
     """Change a setting of a run's config if its value differs."""
     if not isinstance(config, dict):  # another class, or none: its name differs already
         return
@@ -159,12 +159,12 @@ def _set(config: Any, path: Sequence[str], value: Any) -> None:
         config = config.setdefault("init_args", {})
     first, *rest = path
     if rest:
-        _set(config.setdefault(first, {}), rest, value)
-    elif not _same(config.get(first), value):
+        _set_value(config.setdefault(first, {}), rest, value)
+    elif not _equal_values(config.get(first), value):
         config[first] = value
 
 
-def _same(there: Any, value: Any) -> bool:
+def _equal_values(there: Any, value: Any) -> bool:
     if isinstance(there, dict) and "class_path" in there:
         return class_name(there) == last_part(value)
     return bool(_plain(there) == _plain(value))

@@ -30,7 +30,7 @@ class Result:
     values: tuple[float, ...]
     """One for each seed that was run, in the paper's unit."""
     reason: str = ""
-    """Why there is nothing to run, if there is not."""
+    """Reason why there is nothing to run, if any."""
     run: str = ""
     """Name of the run directories without the seed; empty if there is nothing to run."""
 
@@ -46,7 +46,7 @@ class Result:
 
     @property
     def difference(self) -> float | None:
-        """Ours less the published; None without own runs."""
+        """Measured mean minus the published number; None without runs."""
         return None if self.mean is None else self.mean - published_number(self.published)
 
     @property
@@ -57,7 +57,7 @@ class Result:
         return abs(self.difference) <= self.half_width
 
     def ours(self) -> str:
-        """Mean and half width of the interval, as text; empty without own runs."""
+        """Mean and half width of the interval, as text; empty without runs."""
         if self.mean is None:
             return ""
         digits = self.metric.digits
@@ -72,11 +72,11 @@ class Result:
         """
         if self.difference is None:
             return self.published, "", "", ""
-        ours = self.ours()
+        measured = self.ours()
         if len(self.values) != seeds:
-            ours += f" ({len(self.values)})"
+            measured += f" ({len(self.values)})"
         within = {True: "yes", False: "no", None: "one seed"}[self.within]
-        return self.published, ours, f"{self.difference:+.{self.metric.digits}f}", within
+        return self.published, measured, f"{self.difference:+.{self.metric.digits}f}", within
 
 
 def as_rows(paper: Paper, table: Table, results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -122,12 +122,12 @@ def as_markdown(paper: Paper, table: Table, results: Sequence[Result]) -> str:
 def as_latex(paper: Paper, table: Table, results: Sequence[Result]) -> str:
     """Format the table for a LaTeX document that loads booktabs, with the groups of columns side by side."""
     groups = list(_groups(table, results))
-    columns = [column for _, own in groups for column in own]
+    columns = [column for _, members in groups for column in members]
     heads, rules, start = [], [], 4
-    for group, own in groups:
-        heads.append(rf"\multicolumn{{{len(own)}}}{{c}}{{{_escaped(group)}}}")
-        rules.append(rf"\cmidrule(lr){{{start}-{start + len(own) - 1}}}")
-        start += len(own)
+    for group, members in groups:
+        heads.append(rf"\multicolumn{{{len(members)}}}{{c}}{{{_escaped(group)}}}")
+        rules.append(rf"\cmidrule(lr){{{start}-{start + len(members) - 1}}}")
+        start += len(members)
     body = list(_lines(results, table, columns))
     text = [
         r"\begin{tabular}{lll" + "c" * len(columns) + "}",
@@ -149,12 +149,12 @@ def _groups(table: Table, results: Sequence[Result]) -> Iterator[tuple[str, list
     """Iterate over the groups and their columns with results."""
     shown = {str(result.column) for result in results}
     columns = [column for column in table.columns if str(column) in shown]
-    for group, own in groupby(columns, key=lambda column: column.group):
-        yield group, list(own)
+    for group, members in groupby(columns, key=lambda column: column.group):
+        yield group, list(members)
 
 
 def _lines(results: Sequence[Result], table: Table, columns: Sequence[Column]) -> Iterator[list[str]]:
-    """Four lines a row and metric, of which those are left out that say nothing."""
+    """Iterate over up to four lines for each row and metric; lines without content are left out."""
     by_place = {(r.row, r.metric.name, str(r.column)): r for r in results}
     seeds = _seeds(results)
     for row in dict.fromkeys(cell.row for cell in table.cells):

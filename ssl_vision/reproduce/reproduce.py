@@ -38,8 +38,8 @@ def run(args: Sequence[str]) -> None:
     Raises:
         InputError: the paper file is invalid, a table or cell is unknown, or options contradict the file.
     """
-    own, extra = _split(args)
-    options = _parser().parse_args(own)
+    own_args, extra = _split(args)
+    options = _parser().parse_args(own_args)
     if (options.seeds or 0) > _MOST_SEEDS:
         raise InputError(f"--seeds must be {_MOST_SEEDS} or less, not {options.seeds}")
     small = options.budget == "small"
@@ -53,8 +53,8 @@ def run(args: Sequence[str]) -> None:
     for each in _runs(every, seeds, place, paper):
         each.check()
     if options.dry_run:
-        whole = [cell for table in paper.tables.values() for cell in table.cells]
-        _list(list(runs.values()), _runs(whole, seeds, place, paper))
+        all_cells = [cell for table in paper.tables.values() for cell in table.cells]
+        _list(list(runs.values()), _runs(all_cells, seeds, place, paper))
         return
     workers = options.workers or (os.cpu_count() or 1 if small else 1)
     failed = _train(list(runs.values()), ForkedProcess if small else spawned, workers)
@@ -124,11 +124,13 @@ def _split(args: Sequence[str]) -> tuple[list[str], list[str]]:
         InputError: an option of ``fit`` precedes ``--``.
     """
     args = list(args)
-    at = args.index("--") if "--" in args else len(args)
-    own, extra = args[:at], args[at + 1 :]
-    if misplaced := next((arg for arg in own if arg.startswith(("--data.", "--model.", "--trainer."))), ""):
+    separator = args.index("--") if "--" in args else len(args)
+    own_args, extra = args[:separator], args[separator + 1 :]
+    if misplaced := next(
+        (arg for arg in own_args if arg.startswith(("--data.", "--model.", "--trainer."))), ""
+    ):
         raise InputError(f"{misplaced} is an option of fit: move it to the end, after --")
-    return own, extra
+    return own_args, extra
 
 
 def _tables(paper: Paper, names: Sequence[str] | None) -> list[str]:
@@ -149,8 +151,8 @@ def _selected(every: Sequence[TableCell], chosen: Sequence[str] | None) -> list[
     selected: list[TableCell] = []
     for choice in chosen:
         parts = {part.strip() for part in choice.split(",")}
-        own = [cell for cell in every if parts <= {cell.row, cell.column.name, cell.column.group}]
-        if not own:
+        matches = [cell for cell in every if parts <= {cell.row, cell.column.name, cell.column.group}]
+        if not matches:
             rows = dict.fromkeys(cell.row for cell in every)
             columns = dict.fromkeys(cell.column.name for cell in every)
             groups = dict.fromkeys(cell.column.group for cell in every)
@@ -158,7 +160,7 @@ def _selected(every: Sequence[TableCell], chosen: Sequence[str] | None) -> list[
                 f"--cells {choice}: no such cell; the rows are {', '.join(rows)}, the columns "
                 f"{', '.join(columns)}, and the groups {', '.join(groups)}"
             )
-        selected += own
+        selected += matches
     return [cell for cell in every if cell in selected]
 
 
@@ -169,16 +171,16 @@ def _runs(cells: Sequence[TableCell], seeds: range, place: Path, paper: Paper) -
 def _list(runs: Sequence[PaperRun], every: Sequence[PaperRun]) -> None:
     """Print the list of ``--dry_run``."""
     left = seconds_left(runs, every)
-    for each in runs:
-        seconds = left[each.name]
+    for paper_run in runs:
+        seconds = left[paper_run.name]
         duration = "unknown" if seconds is None else time_text(seconds)
-        print(f"{each.name}: {each.state}; training left: {duration}")
-        for command in each.missing():
+        print(f"{paper_run.name}: {paper_run.state}; training left: {duration}")
+        for command in paper_run.missing():
             print(f"    ssl-vision {shlex.join(command)}")
-    known = [seconds for seconds in left.values() if seconds is not None]
-    done = sum(each.state == "done" for each in runs)
-    unknown = len(left) - len(known)
-    total = [time_text(sum(known))] if known else []
+    estimated = [seconds for seconds in left.values() if seconds is not None]
+    done = sum(paper_run.state == "done" for paper_run in runs)
+    unknown = len(left) - len(estimated)
+    total = [time_text(sum(estimated))] if estimated else []
     total += [f"unknown for {unknown} without a finished epoch on the same images"] if unknown else []
     print(f"{len(runs)} runs, {done} done; training left, one run after the other: {'; '.join(total)}")
 

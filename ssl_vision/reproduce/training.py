@@ -1,4 +1,4 @@
-"""Trains and evaluates the runs of a paper by the runner of sweeps."""
+"""Training and evaluation of a paper's runs by the runner of sweeps."""
 
 import sys
 import time

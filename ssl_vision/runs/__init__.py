@@ -1,1 +1,1 @@
-"""Runs: a config becomes a run directory."""
+"""Runs and their directories: config, metrics, checkpoints and evaluations."""

@@ -84,8 +84,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     except InputError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        own = isinstance(content, dict) and "pytorch-lightning_version" in content
-        advice = "; your module's load_from_checkpoint reads it" if own else ""
+        from_lightning = isinstance(content, dict) and "pytorch-lightning_version" in content
+        advice = "; your module's load_from_checkpoint reads it" if from_lightning else ""
         raise InputError(f"{file}: was not written by ssl-vision fit{advice}") from error
 
 

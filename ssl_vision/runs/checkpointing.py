@@ -165,5 +165,5 @@ class ResumeCheckpoint(Checkpoint):
         if self.interruption.ends(number):
             self.files.finish(self.spare)
         self.interruption.act(number)
-        if number:  # Lightning's checkpoint of a requeue equals last.ckpt
+        if number:  # Lightning's requeue checkpoint is a copy of last.ckpt
             self.folder.remove_requeued()

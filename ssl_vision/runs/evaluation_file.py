@@ -33,10 +33,10 @@ def read_rows(file: Path, config: Mapping[str, Any]) -> Rows:
     rows = read_json(file)
     if not isinstance(rows, list) or not all(map(_is_row, rows)):
         raise InputError(f"{file} is not a list of rows")
-    own = own_data(config)
+    data_of_run = own_data(config)
     for row in rows:
-        if row.get("data", own.get("data")) == own.get("data"):
-            row |= {name: value for name, value in own.items() if name not in row}
+        if row.get("data", data_of_run.get("data")) == data_of_run.get("data"):
+            row |= {name: value for name, value in data_of_run.items() if name not in row}
     return rows
 
 
@@ -64,12 +64,12 @@ def merged(before: Iterable[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
     """
     exact, short = {_key(row) for row in new}, {_key(row, "options") for row in new}
     weights = {row["epoch"]: row["weights"] for row in new if row.get("features") == "trained"}
-    kept = [
+    unchanged = [
         dict(row)
         for row in before
         if _key(row) not in (exact if "options" in row else exact | short) and not _stale(row, weights)
     ]
-    return [*kept, *map(dict, new)]
+    return [*unchanged, *map(dict, new)]
 
 
 def preferred(rows: Sequence[dict[str, Any]], config: Mapping[str, Any]) -> Rows:
@@ -79,8 +79,8 @@ def preferred(rows: Sequence[dict[str, Any]], config: Mapping[str, Any]) -> Rows
     """
 
     def distance(row: Mapping[str, Any]) -> tuple[Any, ...]:
-        own = own_data(config)
-        differs = tuple(row.get(name) != own.get(name) for name in ("data", "root", "folder"))
+        data_of_run = own_data(config)
+        differs = tuple(row.get(name) != data_of_run.get(name) for name in ("data", "root", "folder"))
         return (*differs, row.get("split") != "test", row.get("settings") is not None)
 
     def place(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ DEFAULT_PROTOCOL = "macl"
 """The protocol whose name is left out."""
 
 TEST_PREFIXES = ("test/", "evaluation/")
-"""What names begin with: measured on the test split, or on the split that is evaluated in its place."""
+"""Prefixes of names: for the test split, or for the split that is evaluated in its place."""
 
 VARIANTS = {
     "k": "k={}",
@@ -35,7 +35,7 @@ def evaluation_summary(
     """Return the values of the trained network on the run's own data, by name.
 
     A name is ``test/METRIC`` under the protocol ``macl`` at the backbone. Other layers have the suffix that
-    they have in metrics.csv. Other protocols, and what tells several rows of one metric apart, come in
+    they have in metrics.csv. Other protocols, and the fields that distinguish rows of one metric, come in
     between: ``test/linear_top1_projector``, ``test/lightly/knn_top1``, ``test/dinov2/k=20/knn_top1``.
     If there is no test split, names begin with ``evaluation/``. Values under corruptions are the mean of all.
 
@@ -46,7 +46,7 @@ def evaluation_summary(
     """
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows_of_own_data(rows, config, epoch=epoch):
-        if "table" in _sections(row) and row.get("severity") != 0:  # uncorrupted images have a row without it
+        if "table" in _sections(row) and row.get("severity") != 0:  # clean images have another row
             groups.setdefault(_name(row), []).append(row)
     return dict(value for (place, metric), group in groups.items() for value in _values(place, metric, group))
 
@@ -58,9 +58,9 @@ def rows_of_own_data(
 
     The root of a data set is only its place, except in `DATA_OF_ROOT`.
     """
-    own = own_data(config)
-    if own.get("data") not in DATA_OF_ROOT:
-        own.pop("root", None)
+    data_of_run = own_data(config)
+    if data_of_run.get("data") not in DATA_OF_ROOT:
+        data_of_run.pop("root", None)
     return [
         row
         for row in rows
@@ -69,7 +69,7 @@ def rows_of_own_data(
         and row.get("settings") is None
         and all(
             row.get(key) == value
-            for key, value in own.items()
+            for key, value in data_of_run.items()
             if (key, row.get("split")) not in _OTHER_FOLDER
         )
     ]

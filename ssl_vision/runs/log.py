@@ -145,8 +145,8 @@ class _Table:
     def keep_until(self, step: int) -> None:
         if self._path.exists():
             self._columns = names(self._path) or self._columns
-            kept = (row for row in rows(self._path) if row["step"] < step)
-            self._rows = [{name: _format(value) for name, value in row.items()} for row in kept]
+            earlier = (row for row in rows(self._path) if row["step"] < step)
+            self._rows = [{name: _format(value) for name, value in row.items()} for row in earlier]
             self._rewrite()
 
     def _write_last(self, *, replace: bool) -> None:

@@ -179,7 +179,7 @@ class Run:
         """
         value = last_value(self.folder.metrics_file, metric)
         if value is None and metric.startswith(TEST_PREFIXES):
-            with suppress(InputError):  # a program of one's own may leave no config.yaml
+            with suppress(InputError):  # other programs may write no config.yaml
                 return self.test_metrics.get(metric)
         return value
 
@@ -282,16 +282,16 @@ def readable(runs: Iterable[Run], command: str) -> list[Run]:
     Raises:
         InputError: no run can be read.
     """
-    kept, damage = [], None
+    undamaged, damage = [], None
     for run in runs:
         if run.damage is None:
-            kept.append(run)
+            undamaged.append(run)
         else:
             damage = run.damage
             print(f"ssl-vision {command}: skipped: {damage}", file=sys.stderr)
-    if not kept and damage is not None:
+    if not undamaged and damage is not None:
         raise InputError("no run can be read, for the reasons above")
-    return kept
+    return undamaged
 
 
 def _below(path: Path, seen: set[str]) -> Iterator[Path]:

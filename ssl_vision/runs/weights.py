@@ -87,31 +87,33 @@ def load_encoder_weights(encoder: Encoder, state: Mapping[str, Tensor], path: Pa
     """
     network = "network." if isinstance(encoder, ModuleEncoder) else ""
     expected = {name.removeprefix(network): value for name, value in encoder.state_dict().items()}
-    own = _without_prefix(state, expected, network)
-    if any(name not in own or own[name].shape != value.shape for name, value in expected.items()):
+    weights = _without_prefix(state, expected, network)
+    if any(name not in weights or weights[name].shape != value.shape for name, value in expected.items()):
         try:
-            own = encoder.convert_weights(own)
-        except Exception as error:  # of any class, from code of another library that expects its own files
+            weights = encoder.convert_weights(weights)
+        except Exception as error:  # of any class, because code of another library may fail on foreign files
             raise InputError(f"{path}: does not belong to this encoder ({type(error).__name__})") from error
-    own = {
-        name: value for name, value in own.items() if name in expected or not name.startswith(_CLASSIFIERS)
+    weights = {
+        name: value
+        for name, value in weights.items()
+        if name in expected or not name.startswith(_CLASSIFIERS)
     }
     for name, value in expected.items():
         if name.endswith("num_batches_tracked"):
-            own.setdefault(name, value)
-        if name not in own:
-            first = f", but {next(iter(own))}" if own else ""
+            weights.setdefault(name, value)
+        if name not in weights:
+            first = f", but {next(iter(weights))}" if weights else ""
             raise InputError(f"{path}: has no {name}{first}, so it does not belong to this encoder")
-        if own[name].shape != value.shape:
-            shapes = f"shape {tuple(own[name].shape)}, but the model's has {tuple(value.shape)}"
+        if weights[name].shape != value.shape:
+            shapes = f"shape {tuple(weights[name].shape)}, but the model's has {tuple(value.shape)}"
             raise InputError(f"{path}: {name} has {shapes}: {options} must match the file")
-        if problem := _problem(own[name], value):
+        if problem := _problem(weights[name], value):
             raise InputError(f"{path}: {name} {problem}")
-    if unexpected := sorted(own.keys() - expected.keys()):
+    if unexpected := sorted(weights.keys() - expected.keys()):
         raise InputError(
             f"{path}: has {unexpected[0]}, which the model does not have: {options} must match the file"
         )
-    encoder.load_state_dict({f"{network}{name}": value for name, value in own.items()})
+    encoder.load_state_dict({f"{network}{name}": value for name, value in weights.items()})
 
 
 def _problem(tensor: Tensor, expected: Tensor) -> str:

@@ -38,8 +38,8 @@ class Hyperband:
 
     def value(self, values: Sequence[float], bracket: int, sign: int) -> float:
         """Return the value that is compared at a bracket; NaN is the worst."""
-        good = [-math.inf if math.isnan(value) else sign * value for value in values[:bracket]]
-        return sign * (good[-1] if self.strict else max(good))
+        signed = [-math.inf if math.isnan(value) else sign * value for value in values[:bracket]]
+        return sign * (signed[-1] if self.strict else max(signed))
 
     def goes_on(self, value: float, others: Sequence[float], sign: int) -> bool:
         """Return True if a trial continues after a bracket.

@@ -103,8 +103,10 @@ def read_parameter(where: str, given: Mapping[str, Any]) -> Parameter:
         check_keys(where, given, ("values", "probabilities", "distribution"))
         return _choice(where, given)
     if name not in DISTRIBUTIONS:
-        known = ("constant", "categorical", *DISTRIBUTIONS)
-        raise InputError(f"{where}.distribution: no distribution '{name}'; there are {', '.join(known)}")
+        distributions = ("constant", "categorical", *DISTRIBUTIONS)
+        raise InputError(
+            f"{where}.distribution: no distribution '{name}'; there are {', '.join(distributions)}"
+        )
     defaults: dict[str, Any] = {"q": 1} if name.startswith("q_") else {}
     ends = ("mu", "sigma") if name.endswith("normal") else ("min", "max")
     defaults |= {"mu": 0.0, "sigma": 1.0} if name.endswith("normal") else {}

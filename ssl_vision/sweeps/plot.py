@@ -103,7 +103,7 @@ def write_plot(folder: Path, records: Sequence[Record], metric: SweepMetric) -> 
     for name in dict.fromkeys(name for each in measured.values() for name in each):
         if description_of(name).percent:
             values[name] = {
-                trial: 100 * own[name] if name in own else None for trial, own in measured.items()
+                trial: 100 * metrics[name] if name in metrics else None for trial, metrics in measured.items()
             }
     results = SweepResults(order, metric, values)
     axis = results.axis or "trial"
@@ -176,9 +176,9 @@ def _against_axis(key: str, title: str, metrics: Sequence[Sequence[str]], result
     symbols = list(_SYMBOLS)
     charts, constants, layers = list[Markup](), list[str](), dict[str, int]()
     for names in metrics:
-        known = {value for name in names for value in results.values[name].values() if value is not None}
-        if len(known) < 2:
-            constants += [f"{titled(names[0])} is {value:.4g} in every trial." for value in known]
+        distinct = {value for name in names for value in results.values[name].values() if value is not None}
+        if len(distinct) < 2:
+            constants += [f"{titled(names[0])} is {value:.4g} in every trial." for value in distinct]
             continue
         traces: list[dict[str, Any]] = []
         for (place, (setting, group)), name in itertools.product(enumerate(results.settings.items()), names):
@@ -299,14 +299,14 @@ def _heat_maps(results: SweepResults) -> Section:
         return Section("heat", "")
     first, second = sorted(counts, key=lambda name: -len(counts[name]))[:2]
     charts = []
-    for (setting, group), (name, own) in itertools.product(
+    for (setting, group), (name, by_trial) in itertools.product(
         _grouped(results.records, (first, second, _SEED)).items(), results.values.items()
     ):
         if layer_of(name)[1]:
             continue
         cells: dict[tuple[Any, Any], list[float]] = defaultdict(list)
         for record in group:
-            if record.state == "finished" and (value := own.get(record.trial.name)) is not None:
+            if record.state == "finished" and (value := by_trial.get(record.trial.name)) is not None:
                 cells[record.trial.varied[second], record.trial.varied[first]].append(value)
         x, y = counts[first], counts[second]
         means = {cell: number(fmean(values)) for cell, values in cells.items()}

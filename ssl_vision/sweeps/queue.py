@@ -58,7 +58,7 @@ class Queue:
                 self._study = self._opened()
             except (InputError, OSError):
                 raise
-            except Exception as error:  # SQLAlchemy's, and those of whatever driver the URL names
+            except Exception as error:  # of SQLAlchemy or of the driver that the URL names
                 shown = re.sub("//.*@", "//", url)  # without a password
                 raise InputError(f"{shown} cannot be used as a database ({error})") from error
             self._fill(retry=retry)
@@ -187,12 +187,12 @@ class Queue:
         attributes = self._study.user_attrs
         differences = changed_keys(before.content, self.file.content)
         if self.file.method == "grid" and all(key.startswith("parameters.") for key in differences):
-            now = {trial.name: trial.parameters for trial in trials_of(self.file, cap=None, seed=0)}
-            there = {name: entry.user_attrs["parameters"] for name, entry in self._latest().items()}
-            differences = [] if all(now.get(name) == each for name, each in there.items()) else differences
-        for key, given in (("options", list(self.plan.options)), ("seed", self.plan.seed)):
-            if attributes.get(key, given) != given and (key != "seed" or self.file.method != "grid"):
-                differences.append(f"{key}: {_said(attributes[key])} there, {_said(given)} here")
+            new = {trial.name: trial.parameters for trial in trials_of(self.file, cap=None, seed=0)}
+            old = {name: entry.user_attrs["parameters"] for name, entry in self._latest().items()}
+            differences = [] if all(new.get(name) == each for name, each in old.items()) else differences
+        for key, requested in (("options", list(self.plan.options)), ("seed", self.plan.seed)):
+            if attributes.get(key, requested) != requested and (key != "seed" or self.file.method != "grid"):
+                differences.append(f"{key}: {_shown(attributes[key])} there, {_shown(requested)} here")
         return differences
 
     def _begun(self, entry: FrozenTrial) -> bool:
@@ -319,5 +319,5 @@ def _trial(entry: FrozenTrial) -> Trial:
     return Trial(attributes["cell"], attributes["parameters"], attributes["varied"])
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     return " ".join(value) or "none" if isinstance(value, list) else str(value)

@@ -20,7 +20,7 @@ from ssl_vision.sweeps.trials import short_value
 _ORDER = ("finished", "pruned", "running", "interrupted", "waiting", "failed")
 _SEED = "seed_everything"
 _EVALUATED = "Evaluated after training; trials are ranked by the metric of the sweep, not by these values:"
-_OWN = ("name", "state", "epochs", "seconds", "note", "seeds")
+_FIXED_COLUMNS = ("name", "state", "epochs", "seconds", "note", "seeds")
 """Columns other than parameters and metrics."""
 
 
@@ -129,16 +129,16 @@ def _over_seeds(
         yield {
             **{name: short_value(value) for name, value in settings[key].items()},
             "seeds": str(len(groups[key])),
-            **{titled(name): _mean(name, own) for name, own in values[key].items()},
+            **{titled(name): _mean(name, measurements) for name, measurements in values[key].items()},
         }
 
 
 def _mean(name: str, values: Sequence[float | None]) -> str:
     """Format mean and interval of a metric; empty unless every seed has a value."""
-    known, about = [value for value in values if value is not None], description_of(name)
-    if len(known) < len(values):
+    numbers, about = [value for value in values if value is not None], description_of(name)
+    if len(numbers) < len(values):
         return ""
-    return f"{about.shown(fmean(known), '.4g')} ± {about.shown(t_interval(known), '.2g')}"
+    return f"{about.shown(fmean(numbers), '.4g')} ± {about.shown(t_interval(numbers), '.2g')}"
 
 
 def titled(name: str) -> str:
@@ -148,7 +148,7 @@ def titled(name: str) -> str:
 
 def columns(varied: Mapping[str, Any], metric: SweepMetric) -> dict[str, Any]:
     """Parameters by their columns; one with the name of another column becomes ``--name``."""
-    taken = (*_OWN, metric.name)
+    taken = (*_FIXED_COLUMNS, metric.name)
     return {f"--{name}" if name in taken else name: value for name, value in varied.items()}
 
 

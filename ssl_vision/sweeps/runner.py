@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from ssl_vision.sweeps.process import Process
 
-_LOOK, _IDLE = 0.1, 1.0
+_POLL, _IDLE = 0.1, 1.0
 """Seconds between two checks of the processes, and of the queue if there is no trial to start."""
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -66,7 +66,7 @@ class Runner(Generic[P]):
         handlers = {number: signal.signal(number, self._on_signal) for number in heeded}
         try:
             while self._step():
-                time.sleep(_LOOK if self._running else _IDLE)
+                time.sleep(_POLL if self._running else _IDLE)
         finally:
             for process in self._running.values():
                 process.stop()

@@ -43,8 +43,8 @@ def run(args: Sequence[str]) -> None:
         InputError: the file or an option is invalid, or the directory contains another sweep.
     """
     parser = _parser()
-    own, passed = _split(parser, list(args))
-    options = parser.parse_args(own)
+    own_args, passed = _split(parser, list(args))
+    options = parser.parse_args(own_args)
     file = read_sweep_file(options.file)
     _check_parameters(file)
     plan = Plan(
@@ -86,14 +86,14 @@ def _work(plan: Plan, options: Namespace) -> None:
         jobs = submitted(SlurmJob(plan, workers, per_gpu), cluster)
         print(f"jobs {', '.join(job.job_id for job in jobs)}; Ctrl-C does not stop them", flush=True)
         try:
-            said = ended(jobs)
+            messages = ended(jobs)
         except KeyboardInterrupt:
             print(
                 "the jobs keep running; the same command with --workers 0 shows their progress",
                 file=sys.stderr,
             )
             raise SystemExit(130) from None
-        for line in said:
+        for line in messages:
             print(line, file=sys.stderr)
     elif places:
         print(f"ssl-vision runs {plan.folder} shows the progress of each trial", flush=True)
@@ -165,7 +165,7 @@ def _protocols(file: SweepFile, names: Sequence[str]) -> tuple[str, ...]:
     """
     if not names:
         return ()
-    if not _fits(file):
+    if not _runs_fit(file):
         raise InputError("--evaluate: the command of the sweep file is not ssl-vision fit")
     from ssl_vision.evaluation.protocol import read_protocol, shipped
 
@@ -176,7 +176,7 @@ def _protocols(file: SweepFile, names: Sequence[str]) -> tuple[str, ...]:
     return chosen
 
 
-def _fits(file: SweepFile) -> bool:
+def _runs_fit(file: SweepFile) -> bool:
     """Return True if the command of a sweep file is ``ssl-vision fit``."""
     return is_fit([str(file.program if word == "${program}" else word) for word in file.command])
 
@@ -187,13 +187,13 @@ def _check_parameters(file: SweepFile) -> None:
     Raises:
         InputError: ``ssl-vision fit`` has no such option.
     """
-    known = known_options().keys() | {"ckpt_path", "config", "seed_everything", "weights_only"}
-    groups = {option.partition(".")[0] for option in known}
-    for name in (".".join(path) for path in file.parameters) if _fits(file) else ():
+    options_of_fit = known_options().keys() | {"ckpt_path", "config", "seed_everything", "weights_only"}
+    groups = {option.partition(".")[0] for option in options_of_fit}
+    for name in (".".join(path) for path in file.parameters) if _runs_fit(file) else ():
         group, *options = name.split(".")
         complete = group in ("metrics", "trainer") and options
-        if group not in groups or (complete and f"{group}.{options[0]}" not in known):
-            meant = closest_option(name, list(known))
+        if group not in groups or (complete and f"{group}.{options[0]}" not in options_of_fit):
+            meant = closest_option(name, list(options_of_fit))
             suggestion = f", did you mean --{meant}?" if meant else ""
             raise InputError(f"parameters: there is no option --{name}{suggestion}")
 
@@ -210,21 +210,21 @@ def _split(parser: ArgumentParser, args: list[str]) -> tuple[list[str], list[str
     Raises:
         InputError: an option closely resembles one of this command, or is set by the sweep itself.
     """
-    own = [option for action in parser._actions for option in action.option_strings]
-    mine: list[str] = []
-    theirs: list[str] = []
-    place = mine
+    own_names = [option for action in parser._actions for option in action.option_strings]
+    own_args: list[str] = []
+    trial_args: list[str] = []
+    destination = own_args
     for arg in args:
         name = arg.partition("=")[0]
         if _OPTION.match(name):
-            place = mine if name in own else theirs
-            near = difflib.get_close_matches(name, own, n=1, cutoff=0.85)
-            if place is theirs and near:
+            destination = own_args if name in own_names else trial_args
+            near = difflib.get_close_matches(name, own_names, n=1, cutoff=0.85)
+            if destination is trial_args and near:
                 raise InputError(f"{name}: did you mean {near[0]}?")
             if name in _NOT_HERE:
                 raise InputError(f"{name}: {_NOT_HERE[name]}")
-        place.append(arg)
-    return mine, theirs
+        destination.append(arg)
+    return own_args, trial_args
 
 
 def _parser() -> ArgumentParser:

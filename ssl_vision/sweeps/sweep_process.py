@@ -63,9 +63,9 @@ class ClaimedProcess(TrialProcess):
         check_inside(plan.folder, claim.trial.name)
         log = plan.folder / "logs" / f"{claim.trial.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        own = {"WANDB_RUN_GROUP": plan.name, **environment}
+        additional = {"WANDB_RUN_GROUP": plan.name, **environment}
         masked = variables(plan.file.command)
-        super().__init__(line, log, own, inherited=[claim.lock.fileno()], masked=masked)
+        super().__init__(line, log, additional, inherited=[claim.lock.fileno()], masked=masked)
 
 
 class SweepProcess(ClaimedProcess):
@@ -79,7 +79,8 @@ class SweepProcess(ClaimedProcess):
         line = command_line(plan, claim.trial)
         if "${args_json_file}" in plan.file.command:
             write_text(_json_file(plan, claim.trial), json.dumps(dict(claim.trial.parameters)))
-        folders = dict.fromkeys(("SSL_VISION_TRIAL", "SSL_VISION_CELL"), str(self._run))  # the second: 0.1
+        # SSL_VISION_CELL is the name of version 0.1.
+        folders = dict.fromkeys(("SSL_VISION_TRIAL", "SSL_VISION_CELL"), str(self._run))
         super().__init__(plan, claim, line, {**folders, **environment})
 
     def new_values(self) -> list[float] | None:

@@ -1,4 +1,4 @@
-"""A worker, which runs trials from the queue of a sweep in parallel until none is left."""
+"""A worker that runs trials from the queue of a sweep in parallel until none is left."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,10 +14,10 @@ from ssl_vision.sweeps.queue import Queue
 from ssl_vision.sweeps.runner import Runner, Trials
 from ssl_vision.sweeps.sweep_process import NOT_VALIDATED, SweepProcess
 
-_BY_INPUT = ("exit code 2:", "metrics.csv has no ", NOT_VALIDATED)
+_INPUT_FAILURES = ("exit code 2:", "metrics.csv has no ", NOT_VALIDATED)
 """Beginnings of the reasons of failures that affect every trial."""
 
-_WRONG = 3
+_SAME_FAILURES = 3
 """The sweep stops if this many first trials all fail because of invalid input."""
 
 
@@ -53,14 +53,15 @@ class Worker(Trials[SweepProcess | EvaluationProcess]):
             ) from error
         if self._wrong:
             raise InputError(
-                f"the first {_WRONG} trials failed in the same way; the last line: {self._notes[_WRONG - 1]}"
+                f"the first {_SAME_FAILURES} trials failed in the same way; "
+                f"the last line: {self._notes[_SAME_FAILURES - 1]}"
             )
         return number
 
     @property
     def _wrong(self) -> bool:
-        first = self._notes[:_WRONG]
-        alike = len(first) == _WRONG and all(note.startswith(_BY_INPUT) for note in first)
+        first = self._notes[:_SAME_FAILURES]
+        alike = len(first) == _SAME_FAILURES and all(note.startswith(_INPUT_FAILURES) for note in first)
         return alike and not self._any_finished
 
     def start(self, environment: Mapping[str, str]) -> SweepProcess | EvaluationProcess | None:

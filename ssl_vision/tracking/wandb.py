@@ -223,8 +223,8 @@ def _remembered(file: Path) -> dict[str, str] | None:
         identity = read_json(file)
     except InputError:
         return None
-    known = isinstance(identity, dict) and {"id", "project"} <= identity.keys() <= _IDENTITY
-    return identity if known and all(isinstance(value, str) for value in identity.values()) else None
+    complete = isinstance(identity, dict) and {"id", "project"} <= identity.keys() <= _IDENTITY
+    return identity if complete and all(isinstance(value, str) for value in identity.values()) else None
 
 
 @rank_zero_only

@@ -13,4 +13,4 @@ class Check(NamedTuple):
     found: str
     state: Literal["ok", "note", "broken"] = "ok"
     advice: str = ""
-    """What to do; empty if nothing is to be done."""
+    """How to fix or improve it; empty if nothing has to be done."""

@@ -76,8 +76,8 @@ def _stl10(folder: Path) -> Check:
         )
     different = [name for name, size in sizes.items() if size != _STL10[name]]
     if different:
-        found = f"{folder}, sizes differ from the official files: {', '.join(different)}"
-        return Check("STL-10", found, "note")
+        report = f"{folder}, sizes differ from the official files: {', '.join(different)}"
+        return Check("STL-10", report, "note")
     return Check("STL-10", f"{folder}, complete")
 
 

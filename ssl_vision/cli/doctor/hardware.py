@@ -75,7 +75,7 @@ def _cores(torch: Any) -> Check:
 
 
 def _bfloat16() -> str:
-    """Return whether the CPU has bfloat16 instructions; without them bf16-mixed is slower than float32."""
+    """Describe the bfloat16 support of the CPU; without it, bf16-mixed is slower than float32."""
     try:
         words = set(_CPUINFO.read_text(encoding="utf-8").split())
     except OSError:

@@ -83,7 +83,7 @@ def _extras(required: Iterable[Requirement]) -> Iterator[Check]:
 
 
 def _faiss() -> Check:
-    """Check which build of FAISS is installed; the two builds conflict, because they own the same files."""
+    """Check which build of FAISS is installed; the two builds conflict, as both install the same files."""
     builds = [name for name in ("faiss-cpu", "faiss-gpu") if _version(name)]
     if len(builds) > 1:
         advice = "pip uninstall -y faiss-cpu faiss-gpu, then install one of them"

@@ -44,7 +44,7 @@ def corrupt(images: Tensor, indices: Tensor, *, corruption: Corruption, severity
     - pixelate: resize to 0.95, 0.9, 0.85, 0.75, 0.65 of each side (rounded down, box filter) and back
       (nearest).
 
-    Differences to CIFAR-10-C: values are rounded to the nearest instead of down, the random numbers of the
+    Differences from CIFAR-10-C: values are rounded to the nearest instead of down, the random numbers of the
     noise are those of this package, and the blur of CIFAR-10-C repeats the border.
 
     Args:

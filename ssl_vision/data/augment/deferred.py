@@ -13,7 +13,8 @@ from ssl_vision.data.random import Stream, fold
 class DeferredViews:
     """Makes the views of batches on a device from tensors alone, so that a CUDA graph can contain it.
 
-    The views are those that `Views` makes. What changes from epoch to epoch is a tensor at a fixed place.
+    The views are those that `Views` makes. Values that change with the epoch are in a tensor at a fixed
+    address.
 
     Args:
         views: Function that returns the random views of an epoch.

@@ -84,8 +84,8 @@ def plan_steps(
 
     blends = turn = None
     if views.jitter > 0 and max(views.brightness, views.contrast, views.saturation, views.hue) > 0:
-        still = (torch.arange(4, device=p.factors.device) < 3).float()
-        factors = torch.where(p.jitter.unsqueeze(1), p.factors, still)
+        unchanged = (torch.arange(4, device=p.factors.device) < 3).float()
+        factors = torch.where(p.jitter.unsqueeze(1), p.factors, unchanged)
         blends = recipes(p.order, factors, hue=views.hue > 0)
         turn = factors[:, HUE].contiguous() if views.hue > 0 else None
     return AugmentationSteps(

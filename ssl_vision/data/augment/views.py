@@ -75,11 +75,11 @@ class Views(ViewOptions):
         Returns:
             (2N, C, size, size): all first views, then all second views.
         """
-        given = self, images, starts, dtype, memory_format
-        with torch.inference_mode(False), torch.no_grad():  # each other mode would be compiled separately
+        arguments = self, images, starts, dtype, memory_format
+        with torch.inference_mode(False), torch.no_grad():  # other modes would be compiled separately
             if not self.compile or images.device.type == "cpu":
-                return Views._make(*given)
-            return _compiled()(*given) if self.compile == "auto" else _compiled().compiled(*given)
+                return Views._make(*arguments)
+            return _compiled()(*arguments) if self.compile == "auto" else _compiled().compiled(*arguments)
 
     def plain(self, images: Tensor) -> Tensor:
         """Resize (antialiased bilinear) and normalise whole images, for evaluation.

@@ -1,4 +1,4 @@
-"""Decoding of images that stay compressed on disk, whenever a batch needs them."""
+"""Images that stay compressed on disk and are decoded for each batch."""
 
 import errno
 import warnings
@@ -12,8 +12,8 @@ from ssl_vision.data.loading.listing import Listing
 from ssl_vision.data.loading.reduced import reduced_square
 from ssl_vision.data.loading.tar_index import TarIndex
 
-_TRIED = 1000
-_OF_FILES = (None, errno.ENOENT, errno.EACCES, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
+_MOST_ATTEMPTS = 1000
+_FILE_ERRORS = (None, errno.ENOENT, errno.EACCES, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
 """Errors of files that are damaged, removed or unreadable. Pillow's errors have no number."""
 
 Files = Listing | TarIndex
@@ -51,19 +51,19 @@ class Decoder:
             return self._decoded(row)
         except Exception as error:  # Pillow may raise nearly anything for damaged files
             failure = corrupt(self.files.path(row), error)
-            if self.strict or _passes(error):
+            if self.strict or _is_system_error(error):
                 raise failure from error
         same = (self.labels == self.labels[row]).nonzero().flatten()
         after = same.roll(-int((same <= row).sum()))[:-1]
-        for other in after[:_TRIED].tolist():
+        for substitute in after[:_MOST_ATTEMPTS].tolist():
             try:
-                image = self._decoded(other)
+                image = self._decoded(substitute)
             except Exception as error:
-                if _passes(error):
-                    raise corrupt(self.files.path(other), error) from error
+                if _is_system_error(error):
+                    raise corrupt(self.files.path(substitute), error) from error
                 continue
             warnings.warn(
-                f"{self.files.path(row)} cannot be decoded and is replaced by {self.files.path(other)}; "
+                f"{self.files.path(row)} cannot be decoded and is replaced by {self.files.path(substitute)}; "
                 "remove it, or set strict true to stop",
                 stacklevel=2,
             )
@@ -74,9 +74,9 @@ class Decoder:
         return reduced_square(self.files.content(row), self.side, self.pixel_range)
 
 
-def _passes(error: Exception) -> bool:
-    """Return True for an error that is not the file's, after which another image would not be the same."""
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno not in _OF_FILES)
+def _is_system_error(error: Exception) -> bool:
+    """Return True for an error of the system, after which the image must not be replaced by another one."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno not in _FILE_ERRORS)
 
 
 def encoded_images(
@@ -91,7 +91,7 @@ def encoded_images(
     """Return images that a loader decodes in worker processes.
 
     Args:
-        files: Compressed images, with labels that are positions in their own classes.
+        files: Compressed images, whose labels are positions in ``files.classes``.
         classes: Names of the classes of the train split; an image of another class has no label.
         side: Side of the squares in pixels.
         pixel_range: Values of grey images of more than 8 bits that become black and white.
@@ -99,8 +99,8 @@ def encoded_images(
         workers: Number of processes.
     """
     positions = {name: position for position, name in enumerate(classes)}
-    known = torch.tensor([*(positions.get(name, -1) for name in files.classes), -1])
-    labels = known[torch.from_numpy(files.labels).long()]
+    label_of_class = torch.tensor([*(positions.get(name, -1) for name in files.classes), -1])
+    labels = label_of_class[torch.from_numpy(files.labels).long()]
     decoder = Decoder(files, labels, side=side, pixel_range=pixel_range, strict=strict)
     return DatasetImages(
         decoder, (3, side, side), labels, classes, torch.arange(len(labels)), workers=workers,

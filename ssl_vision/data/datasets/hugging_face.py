@@ -155,12 +155,12 @@ class HuggingFace(MapData):
             if chosen not in names:
                 raise InputError(f"{self.path} has no split {chosen}, only {', '.join(names)}")
             return chosen
-        found = next((name for name in NAMES[split] if name in names), None)
-        if found is None and split == "train":
+        default = next((name for name in NAMES[split] if name in names), None)
+        if default is None and split == "train":
             if len(names) == 1:
                 return names[0]
             raise InputError(f"{self.path}: choose one of {', '.join(names)} with --data.train_split")
-        return found
+        return default
 
     @property
     def _features(self) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def read_dataset(dataset: MapDataset, *, size: int | None = None) -> Images:
         raise InputError(f"{name} has no length; a map-style data set is required") from error
     if not count:
         raise InputError(f"{name} has no images")
-    first, _ = _pair(dataset, 0, name)
+    first, _ = _image_and_label(dataset, 0, name)
     if size is not None and isinstance(first, Image.Image) and first.width == first.height:
         try:
             return _read(dataset, count, name, size=None)
@@ -163,7 +163,7 @@ class _SizesDifferError(InputError):
 
 def _read(dataset: MapDataset, count: int, name: str, *, size: int | None) -> Images:
     def read(row: int) -> Tensor:
-        image, _ = _pair(dataset, row, name)
+        image, _ = _image_and_label(dataset, row, name)
         return _image(image, size=size, where=f"{name}[{row}]")
 
     first = read(0)
@@ -171,7 +171,7 @@ def _read(dataset: MapDataset, count: int, name: str, *, size: int | None) -> Im
     store = torch.empty((count if in_memory else 0, *shape), dtype=first.dtype)
     labels = torch.empty(count, dtype=torch.int64)
     for row in range(count):
-        image, label = _pair(dataset, row, name)
+        image, label = _image_and_label(dataset, row, name)
         labels[row] = label_number(label, f"{name}[{row}]")
         pixels = _image(image, size=size, where=f"{name}[{row}]")
         if pixels.shape != shape or pixels.dtype != first.dtype:
@@ -194,7 +194,7 @@ def prepared_views(images: Images) -> PreparedViews:
     return PreparedViews(size=max(height, width))
 
 
-def _pair(dataset: MapDataset, row: int, name: str) -> tuple[Any, Any]:
+def _image_and_label(dataset: MapDataset, row: int, name: str) -> tuple[Any, Any]:
     item = dataset[row]
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         raise InputError(f"{name}[{row}] must be a pair (image, label), got {type(item).__name__}")

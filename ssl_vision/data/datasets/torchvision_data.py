@@ -147,16 +147,16 @@ class Torchvision(MapData):
         return names
 
     def _make(self, split: str, **arguments: Any) -> MapDataset:
-        value, known = DATASETS[self.name][split], self._constructor()
+        value, accepted = DATASETS[self.name][split], self._constructor()
         if isinstance(value, dict):
             arguments |= value
         elif value is not None:
             arguments[next(each for each in ARGUMENTS if each in self._parameters)] = value
-        arguments |= {"download": False} if "download" in known and "download" not in arguments else {}
-        arguments |= {"root": self.root} if "root" in known else {}
+        arguments |= {"download": False} if "download" in accepted and "download" not in arguments else {}
+        arguments |= {"root": self.root} if "root" in accepted else {}
         arguments |= {"split": "balanced"} if self.name == "EMNIST" else {}
         dataset = self._class(**arguments | self.arguments)
-        if self.name == "SUN397":  # in the order in which the disk lists its files
+        if self.name == "SUN397":  # torchvision keeps the order in which the disk lists the files
             pairs = sorted(zip(dataset._image_files, dataset._labels, strict=True))
             dataset._image_files, dataset._labels = map(list, zip(*pairs, strict=True))
         if self.name == "INaturalist":

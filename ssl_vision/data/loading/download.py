@@ -91,4 +91,4 @@ def fetch(name: str, reader: Any, root: Path) -> None:
         archive = root / reader.filename
         download(reader.url, archive, md5=reader.tgz_md5)
         with Progress(f"unpacking {archive.name}"), tarfile.open(archive) as members:
-            members.extractall(root, filter="data")  # nothing outside, no links that lead there
+            members.extractall(root, filter="data")  # refuses paths and links that lead out of the directory

@@ -185,9 +185,9 @@ def list_images(folder: Path, *, but: Collection[Path] = (), place: Path | None 
     listing = Listing.of(folder, walk.files())
     if not len(listing.names):
         excluded = sorted(path.name for path in but if path.is_dir() and folder in path.parents)
-        where = f"{folder} outside {' and '.join(excluded)}" if excluded else str(folder)
+        searched = f"{folder} outside {' and '.join(excluded)}" if excluded else str(folder)
         advice = "; set the folder of training images with --data.train FOLDER" if excluded else ""
-        raise InputError(f"no images in {where}: looked for {' '.join(sorted(EXTENSIONS))}{advice}")
+        raise InputError(f"no images in {searched}: looked for {' '.join(sorted(EXTENSIONS))}{advice}")
     if stored is not None and len(listing.names) >= _STORED:
         stored.write(listing, walk.folders)
     return listing
@@ -233,10 +233,10 @@ class _Walk:
             recent = time.time_ns() - status.st_mtime_ns < _RECENT
             self.folders[prefix] = -1 if recent else status.st_mtime_ns
             with os.scandir(path) as entries:
-                found = sorted((entry.name, *_state(entry)) for entry in entries if _is_wanted(entry))
+                states = sorted((entry.name, *_state(entry)) for entry in entries if _is_wanted(entry))
         except OSError as error:
             raise InputError(f"{error.filename} cannot be read ({error.strerror})") from error
-        for name, size, modified in found:
+        for name, size, modified in states:
             if size == _FOLDER:
                 parts.append(self._pool.submit(self._read, prefix + name + os.sep, above | {identity}))
                 continue

@@ -7,8 +7,8 @@ from torch.nn import functional as F
 
 from ssl_vision.data.loading.decoding import PixelRange, open_image, square
 
-_START = b"\xff\xd8\xff"
-_TURNED = (b"Exif\0\0", b"tiff:Orientation")
+_JPEG_START = b"\xff\xd8\xff"
+_ORIENTATION_MARKS = (b"Exif\0\0", b"tiff:Orientation")
 """Signs of an orientation in Exif or XMP metadata."""
 _ORIENTATION = 0x0112
 _LARGEST = 2**27
@@ -39,11 +39,11 @@ def reduced_square(content: bytes, side: int, pixel_range: PixelRange | None = N
         >>> reduced_square(file.getvalue(), 96)[:, 0, 0]
         tensor([254,   0,   0], dtype=torch.uint8)
     """
-    if not content.startswith(_START):
+    if not content.startswith(_JPEG_START):
         return torch.from_numpy(square(open_image(content), side, pixel_range))
     import simplejpeg  # which training on other files does not need
 
-    turned = any(sign in content for sign in _TURNED)
+    turned = any(sign in content for sign in _ORIENTATION_MARKS)
     if not turned or open_image(content).getexif().get(_ORIENTATION, 1) == 1:
         try:
             height, width, *_ = simplejpeg.decode_jpeg_header(content)

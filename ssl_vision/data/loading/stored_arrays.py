@@ -45,7 +45,7 @@ def store_arrays(file: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
             os.fsync(stream.fileno())
         os.replace(partial, file)
     with suppress(OSError):
-        for unfinished in file.parent.glob(f"{file.name}.*.partial"):  # killed writers leave theirs
+        for unfinished in file.parent.glob(f"{file.name}.*.partial"):  # left by killed writers
             unfinished.unlink(missing_ok=True)
 
 

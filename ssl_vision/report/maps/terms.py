@@ -49,7 +49,7 @@ def terms(objective: nn.Module, positive: Tensor, negatives: Tensor) -> Terms:
 
 
 def doubles(objective: nn.Module) -> bool:
-    """Return true if the effective R is twice the objective's own ratio.
+    """Return True if the effective R is twice the objective's own ratio.
 
     This is so if negatives are detached and positives are not. The similarity of a positive then pulls an
     embedding as anchor and as key, while that of a negative pushes it only as anchor.
