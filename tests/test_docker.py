@@ -170,17 +170,20 @@ def test_docker_run_commands_of_readme_are_accepted(image, command, monkeypatch,
 
 def test_names_in_readme_and_compose_file_exist():
     text = PAGE + (DOCKER / "compose.yaml").read_text()
-    for file in re.findall(r"--file (\S+)", text) + re.findall(r"`(configs/\S+\.yaml)`", text):
-        assert (ROOT / file).is_file()
-    for argument in re.findall(r"--build-arg (\w+)=", PAGE):
-        assert all(argument in arguments(kind) for kind in ("gpu", "cpu"))
-    for mount in re.findall(r'-v "\$PWD/\w+:(\S+)"', PAGE):
-        assert mount in yaml.safe_load(only_instruction("VOLUME", "gpu"))
+
+    def mentioned(*patterns):
+        names = {name for pattern in patterns for name in re.findall(pattern, text)}
+        assert names, patterns
+        return names
+
+    assert all((ROOT / file).is_file() for file in mentioned(r"--file (\S+)", r"`(configs/\S+\.yaml)`"))
+    for kind in ("gpu", "cpu"):
+        assert mentioned(r"--build-arg (\w+)=") <= set(arguments(kind))
+    assert mentioned(r'-v "\$PWD/\w+:(\S+)"') <= set(yaml.safe_load(only_instruction("VOLUME", "gpu")))
     services = compose()["services"]
-    for service in re.findall(r"--scale ([\w-]+)=", text) + re.findall(r"cp ([\w-]+):", text):
-        assert service in services
-    for profile in re.findall(r"--profile (\w+)", text):
-        assert any(profile in service["profiles"] for service in services.values())
+    assert mentioned(r"--scale ([\w-]+)=", r"cp ([\w-]+):") <= services.keys()
+    profiles = {profile for service in services.values() for profile in service["profiles"]}
+    assert mentioned(r"--profile (\w+)") <= profiles
 
 
 def compose(**environment):

@@ -11,7 +11,7 @@ from settings import TINY
 PROGRESS_LINE = re.compile(
     r"(epoch|training|validation|embed|linear probe|loading|kNN|geometry|nearest neighbours)\b[^:]*: "
 )
-"""How the lines begin that a long job writes where there is no terminal."""
+"""Beginning of the progress lines that a long job writes without a terminal."""
 
 
 def run(*args):

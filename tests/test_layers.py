@@ -27,7 +27,7 @@ LAYERS = [
     {"main", "api"},
     {"__main__"},
 ]
-"""The files of the first row are for all, and import only each other."""
+"""Subpackages and modules from the lowest layer to the highest; those of the first import only each other."""
 
 
 @cache
@@ -130,7 +130,7 @@ ATTRIBUTES_BY_NAME = {
     # inspect the class of an object
     "report/maps/anchors.py": "the loss that a class overrides, by which the maps know its derivative",
 }
-"""Files that read an attribute by a name, or ask whether there is one, and why."""
+"""Files that use getattr or hasattr, and why."""
 
 
 def test_getattr_and_hasattr_are_used_only_in_listed_files():

@@ -46,9 +46,7 @@ COMMON = [option for option in TINY if "encoder.width" not in option and "report
         for encoder in ENCODERS
     ],
 )
-def test_method_with_encoder_trains_resumes_evaluates_and_exports(
-    method, encoder, tmp_path, monkeypatch, capsys
-):
+def test_method_with_encoder_trains_resumes_evaluates_and_exports(method, encoder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = ["--data=Digits", "--data.views.size=16", *METHODS[method], *ENCODERS[encoder], *COMMON]
     assert main(["fit", *options, "--name=whole"]) == 0

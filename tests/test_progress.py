@@ -80,7 +80,7 @@ def test_short_silent_and_failed_jobs_print_nothing(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_rate_excludes_items_done_before_start(capsys):
+def test_rate_excludes_items_done_before_start():
     clock = Clock()
     with Progress("run", 100, done=50, clock=clock) as job:
         clock.now += 10
@@ -170,7 +170,7 @@ def test_tracked_yields_items_and_counts_finished_ones(monkeypatch):
     assert jobs[2].total is None
 
 
-def test_silenced_applies_only_within_its_context(monkeypatch):
+def test_silenced_applies_only_within_its_context(monkeypatch, recwarn):
     monkeypatch.delenv("SSL_VISION_QUIET", raising=False)
     with silenced():
         assert quiet()
@@ -180,5 +180,6 @@ def test_silenced_applies_only_within_its_context(monkeypatch):
             pass
         assert quiet()
     assert not quiet()
+    assert not recwarn.list
     with pytest.warns(UserWarning, match="heard"):
         warnings.warn("heard", stacklevel=1)

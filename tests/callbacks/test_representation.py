@@ -41,8 +41,8 @@ def validate(model, data, **options):
 @pytest.mark.parametrize("val", ["train", "test"])
 def test_logged_metrics_match_direct_computation(val):
     data, model = Digits(seed=0, val=val), SimCLR(**SMALL)
-    (logged,) = [validate(model, data)[0]]
-    logged = logged | validate(model, data)[1]
+    first, second = validate(model, data)
+    logged = first | second
     queries, bank = (loader.data for loader in data.val_dataloader())
     assert len(queries) == (144 if val == "train" else 360)
     query_layers, bank_layers = embed(model, queries, data.views), embed(model, bank, data.views)

@@ -115,7 +115,7 @@ def test_same_command_gives_bitwise_identical_run(tmp_path, tiny_run):
     assert (tiny_run / "metrics.csv").read_text() == (tmp_path / "run" / "metrics.csv").read_text()
 
 
-def test_resumed_run_matches_uninterrupted_run(tmp_path, tiny_run, capsys):
+def test_resumed_run_matches_uninterrupted_run(tmp_path, tiny_run):
     args = ["--model.objective=MACL", "--model.objective.alpha=3"]
     assert fit(tmp_path, *args, "--trainer.max_epochs=1") == 0
     assert fit(tmp_path, *args, "--ckpt_path=last") == 0

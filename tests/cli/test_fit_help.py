@@ -272,7 +272,7 @@ def test_metrics_take_only_the_options_that_the_help_lists(parsed):
     assert {f"metrics.{name}" for name in parsed()["metrics"]} == set(options)
 
 
-def test_the_short_help_shows_the_values_of_a_config_file_and_of_options(parsed, monkeypatch):
+def test_the_short_help_shows_the_values_of_a_config_file_and_of_options(parsed):
     file = str(Path(__file__).parents[2] / "configs" / "pretrain" / "cifar10_narrow.yaml")
     args = ["--config", file, "--trainer.max_epochs=7"]
     config = parsed(*args)

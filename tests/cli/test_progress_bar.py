@@ -95,7 +95,7 @@ def run(tmp_path, *options):
     return main(["fit", *args])
 
 
-def test_bar_shows_epoch_validation_speed_and_metrics(states, tmp_path, capsys):
+def test_bar_shows_epoch_validation_speed_and_metrics(states, tmp_path):
     assert run(tmp_path) == 0
     steps = [state for state in states if state.startswith("epoch")]
     assert [re.match(r"epoch \d/2: \d+ %", state)[0] for state in steps] == [

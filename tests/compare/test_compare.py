@@ -351,7 +351,7 @@ def test_an_evaluation_that_cannot_be_compared_is_refused(runs, capsys, rows, co
     assert complaint in compare_error(capsys)
 
 
-def test_runs_may_differ_in_recall_of_neighbour_index(runs, capsys):
+def test_runs_may_differ_in_recall_of_neighbour_index(runs):
     for number, objective in enumerate(("A", "B")):
         rows = [row(0.5 + number / 10, index="ivf", recall=0.98 - number / 1000)]
         make_run(runs.parent / "ivf" / objective, objective, 0, rows=rows)

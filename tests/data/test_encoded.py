@@ -390,7 +390,7 @@ def test_read_errors_raise_input_error_instead_of_replacing_image(photos, monkey
         batches(data)
 
 
-def test_number_of_replacements_tried_for_damaged_file_is_limited(tmp_path, monkeypatch):
+def test_number_of_replacements_tried_for_damaged_file_is_limited():
     tried = []
 
     class Damaged:
@@ -419,7 +419,7 @@ def test_digest_of_streamed_images_depends_on_rows_size_and_mtime(photos, tars, 
     os.utime(root / "train" / "a" / "000.jpg")
     others.add(digest())
     assert len(others - {first}) == 3
-    assert digest_of_images(module(tars["cls"], Shards).split("train")) not in others
+    assert digest_of_images(module(tars["cls"], Shards).split("train")) not in others | {first}
 
 
 def test_features_do_not_depend_on_worker_processes(photos):
@@ -487,7 +487,7 @@ def test_large_datasets_are_streamed_by_default(photos, monkeypatch):
             assert (module(photos, stream=None, cache=cache).split("train").workers > 0) == streams
 
 
-def test_fingerprint_changes_with_file_names_and_sizes(damaged, tmp_path_factory):
+def test_fingerprint_changes_with_file_names_and_sizes(damaged):
     digests = {module(damaged).fingerprint().digest, module(damaged).fingerprint().digest}
     assert len(digests) == 1
     (damaged / "train" / "a" / "2.jpg").write_bytes(b"longer than before")

@@ -24,7 +24,15 @@ def test_read_returns_requested_rows(file):
 def test_rows_of_a_selection_are_read_from_the_file(file, monkeypatch):
     images = Images(file.mapped(), torch.zeros(50, dtype=torch.int64), ("a",), file=file)
     even = images.select(torch.arange(50) % 2 == 0).select(torch.tensor([20, 3, 4]))
+    read, rows_read = RowFile.read, []
+
+    def record(self, rows, **options):
+        rows_read.append(rows.tolist())
+        return read(self, rows, **options)
+
+    monkeypatch.setattr(RowFile, "read", record)
     assert torch.equal(even.at(torch.tensor([2, 0])), PIXELS[[8, 40]])
+    assert rows_read == [[8, 40]]
     assert torch.equal(even.images, PIXELS[[40, 6, 8]])
     assert even.store.data_ptr() == images.store.data_ptr()
 

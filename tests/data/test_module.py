@@ -86,13 +86,13 @@ def test_training_batches_have_views_of_pretraining_images(fitted):
 
 
 def test_progressive_resizing_applies_only_to_early_training_epochs(tmp_path):
-    data, module = Toy(progressive_resizing={1: 6}), Recorder()
+    data, module = Toy(progressive_resizing={1: 8}), Recorder()
     pl.Trainer(
         accelerator="cpu", max_epochs=2, default_root_dir=tmp_path, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False,
     ).fit(module, datamodule=data)  # fmt: skip
     for epoch, batch in module.recorded["train"]:
-        views = dataclasses.replace(VIEWS, size=6) if epoch == 0 else VIEWS
+        views = dataclasses.replace(VIEWS, size=8) if epoch == 0 else VIEWS
         assert torch.equal(batch.views, views(batch.images, batch.indices, seed=3, epoch=epoch))
     assert {batch.images.shape[-1] for _, batch in module.recorded["queries"]} == {VIEWS.size}
 

@@ -221,6 +221,7 @@ def test_missing_files_raise_error_naming_dataset_and_root(name, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.realdata
 def test_torchvision_cifar10_matches_built_in_cifar10(data_root):
     torchvision_data, built_in_data = Torchvision(name="CIFAR10", root=data_root), CIFAR10(root=data_root)
     assert torch.equal(torchvision_data.split("test").images, built_in_data.split("test").images)

@@ -38,7 +38,7 @@ SMALL = [option for option in TINY if "encoder.width" not in option and "batch_s
         for name in MODELS
     ],
 )
-def test_timm_model_trains_and_exports(name, data_root, tmp_path, monkeypatch, capsys):
+def test_timm_model_trains_and_exports(name, data_root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = ["--data=CIFAR10", f"--data.root={data_root}", "--data.batch_size=16"]
     short = ["--trainer.limit_train_batches=3", "--trainer.limit_val_batches=2", "--trainer.max_epochs=1"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from functools import partial
 
@@ -110,10 +111,10 @@ def test_altered_features_are_recomputed(tmp_path, capsys, change):
     (file,) = tmp_path.iterdir()
     content = torch.load(file, weights_only=True)
     torch.save({**content, "features": change(content["features"])}, file)
-    for message in (f"{file}: its features are not those that were written", ""):
+    for message in (rf"{re.escape(str(file))}: its features are not those that were written.*\n", ""):
         loaded = cache.get("train", ("x",), ("a", "b"), lambda: features)
         assert all(torch.equal(loaded[name], features[name]) for name in features)
-        assert capsys.readouterr().err.startswith(message)
+        assert re.fullmatch(message, capsys.readouterr().err)
         assert torch.equal(torch.load(file, weights_only=True)["features"]["a"], features["a"])
 
 

@@ -120,6 +120,7 @@ def test_memory_does_not_grow_with_number_of_images():
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**20)}  # freed memory leaves the process
     command = [sys.executable, "-c", GROWTH]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
     small_peak, large_peak = map(int, done.stdout.split())
     bank_size = (320 - 80) * 3 * 96 * 96 * 4 / 2**20  # 25 MiB for the bank alone, in float32
     assert large_peak - small_peak < bank_size

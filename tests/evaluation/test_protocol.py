@@ -231,7 +231,7 @@ def test_macl_file_matches_linear_probe_defaults():
     ("text", "words"),
     [
         ("- 3", "expected the keys layers and measurements"),
-        ("measurements: [", "measurements: ["),
+        ("measurements: [", "line 1: did not find expected node content"),
         ("measures: []", "expected the keys"),
         ("layers: [head]\nmeasurements: [knn: ]", "layers must be a list out of backbone, hidden, projector"),
         ("measurements: []", "measurements must be a list"),
@@ -257,7 +257,7 @@ def test_invalid_protocol_file_is_reported_in_one_line(run, tmp_path, capsys, te
     (tmp_path / "mine.yaml").write_text(text)
     assert main(["evaluate", str(run), f"--protocol={tmp_path / 'mine.yaml'}"]) == 2
     error = capsys.readouterr().err
-    assert words in error or words == text
+    assert words in error
     assert f"protocol {tmp_path / 'mine.yaml'}" in error
     assert error.count("\n") == 1
 

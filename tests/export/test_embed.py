@@ -83,7 +83,7 @@ def test_large_features_are_mapped_and_written_in_parts(images, tiny_run, tmp_pa
         assert parquet.ParquetFile(outputs[1]).num_row_groups == 3
 
 
-def test_description_keeps_decoded_size_of_run(tiny_run, tmp_path):
+def test_description_keeps_decoded_size_of_run(tiny_run):
     checkpoint = read_checkpoint(tiny_run)
     config = yaml.safe_load(yaml.safe_dump(checkpoint.config))
     config["data"]["init_args"]["image_size"] = 24
@@ -141,12 +141,12 @@ def test_embed_reports_invalid_input_in_one_line(images, tiny_run, capsys, args,
     assert error.count("\n") == 1
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_process_without_a_batch_embeds_nothing(tiny_run, tmp_path):
     network = open_network(tiny_run, "backbone")
     assert list(_embedded(network, tmp_path, [], device=torch.device("cpu"), strict=True)) == []
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_missing_device_is_reported_in_one_line(images, tiny_run, capsys):
     args = [f"--backbone={tiny_run}", "--output=f.npz", "--device=cuda"]
     assert main(["embed", str(images), *args]) == 2

@@ -132,7 +132,7 @@ def test_uploaded_encoder_loads_with_same_features_also_offline(hub, tiny_run, t
     assert len(hub.downloads) == 1
 
 
-def test_private_upload_without_license_and_evaluation_states_none(hub, tiny_run, tmp_path, capsys):
+def test_private_upload_without_license_and_evaluation_states_none(hub, tiny_run, tmp_path):
     file = str(tmp_path / "it.safetensors")
     assert main(["export", str(tiny_run), "--output", file, "--push", NAME, "--private", "true"]) == 0
     data = front_matter(hub.repositories[NAME]["main"])
@@ -186,7 +186,7 @@ def test_embed_and_initial_checkpoint_accept_an_address(hub, exported, tmp_path,
     )
 
 
-def test_timm_loads_an_uploaded_timm_encoder(hub, tmp_path, monkeypatch, capsys):
+def test_timm_loads_an_uploaded_timm_encoder(hub, tmp_path, monkeypatch):
     timm: Any = pytest.importorskip("timm")
     encoder = ["Timm", "name=vit_tiny_patch16_224", "img_size=16", "dict_kwargs.depth=1"]
     options = [f"--model.encoder{'.' if '=' in each else '='}{each}" for each in encoder]

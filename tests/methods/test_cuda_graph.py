@@ -42,7 +42,9 @@ class StopAfter(pl.Callback):
             trainer.should_stop = True
 
 
-def fitted(tmp_path, *, cuda_graph, optimizer="sgd", objective=None, stop=None, ckpt_path=None, sizes=None):
+def fitted(
+    tmp_path, *, cuda_graph, optimizer="sgd", objective=None, stop=None, ckpt_path=None, sizes=None, epochs=3
+):
     model = SimCLR(
         **SMALL,
         objective=objective or o.MACL(),
@@ -51,7 +53,7 @@ def fitted(tmp_path, *, cuda_graph, optimizer="sgd", objective=None, stop=None, 
     )
     trainer = pl.Trainer(
         accelerator="cpu",
-        max_epochs=3,
+        max_epochs=epochs,
         callbacks=[StopAfter(stop)],
         limit_train_batches=3,
         limit_val_batches=0,
@@ -88,8 +90,10 @@ def test_replayed_run_matches_plain_run(tmp_path, recordings, optimizer):
 
 
 def test_replayed_run_with_new_view_size_matches_plain_run(tmp_path, recordings):
-    (plain, _), (replayed, _) = (fitted(tmp_path, cuda_graph=graph, sizes={1: 8}) for graph in (False, True))
-    assert len(recordings) == 1  # the first two epochs are all warm-up
+    (plain, _), (replayed, _) = (
+        fitted(tmp_path, cuda_graph=graph, sizes={2: 4}, epochs=4) for graph in (False, True)
+    )
+    assert len(recordings) == 2  # the first epoch of each size is all warm-up
     assert_states_close(replayed, plain)
 
 

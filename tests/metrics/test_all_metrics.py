@@ -93,7 +93,7 @@ CASES = {
 }
 METRICS = {name: case for name, case in CASES.items() if case.metric}
 WITHOUT_CASE = {"faiss_kind", "gradient_statistics", "gradient_terms", "nearest", "pair_coefficients", "vote"}
-"""Functions of other things than rows, which have tests of their own."""
+"""Functions that do not take rows of features and are tested elsewhere."""
 
 
 def test_every_public_metric_has_a_case():

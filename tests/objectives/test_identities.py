@@ -134,8 +134,9 @@ def test_value_is_invariant_to_order_scale_rotation_and_view_swap(n, dim, scale,
     objective = which(pairs=pairs)
     z1, z2 = (z.detach() for z in views(n=n, dim=dim, seed=seed))
     value = objective(z1, z2)
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    rotation = torch.linalg.qr(torch.randn(dim, dim, dtype=z1.dtype)).Q
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(n, generator=generator)
+    rotation = torch.linalg.qr(torch.randn(dim, dim, dtype=z1.dtype, generator=generator)).Q
     for other in [
         objective(z1[order], z2[order]),
         objective(z2, z1),

@@ -169,7 +169,7 @@ MODIFIED = [o.ModifiedMHE, o.ModifiedMHS, o.ModifiedBarlowTwins, o.ModifiedVICRe
 ALL = [o.MPT, o.MET, o.MAT, o.ArcCon, o.AlignmentUniformity, o.UnifiedGradient, *MODIFIED]
 ALL += [make for make, _ in WITHOUT_PAIRS.values()]
 UNSCALED = (o.BarlowTwins, o.VICReg)
-"""Those that do not normalise the embeddings."""
+"""Objectives that do not normalise the embeddings."""
 
 
 def assert_same(loss, reference, z1, z2):
@@ -386,23 +386,25 @@ def test_autocast_does_not_reduce_internal_precision(which, dtype):
     assert which()(z1.double(), z2.double()).dtype == torch.float64
 
 
+NORMAL = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
 CASES = {
     "collapsed": torch.ones(8, 4),
     "zeros": torch.zeros(8, 4),
-    "one zero row": torch.cat([torch.zeros(1, 4), torch.randn(7, 4)]),
+    "one zero row": torch.cat([torch.zeros(1, 4), NORMAL[:7]]),
     "huge": torch.full((8, 4), 3e38),
     "tiny": torch.full((8, 4), 1e-40),
-    "duplicates": torch.randn(4, 4).repeat(2, 1),
+    "duplicates": NORMAL[:4].repeat(2, 1),
     "opposite": torch.cat([torch.ones(4, 4), -torch.ones(4, 4)]),
 }
 
 
-@pytest.mark.parametrize("which", ALL, ids=lambda c: c.__name__)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "which"),
+    # squares of huge embeddings that are not normalised overflow
+    [(case, which) for case in CASES for which in ALL if case != "huge" or which not in UNSCALED],
+)
 @pytest.mark.parametrize("flipped", [False, True])
 def test_every_finite_input_gives_finite_value_and_gradient(case, which, flipped):
-    if case == "huge" and which in UNSCALED:
-        return  # squares of embeddings that are not normalised overflow
     z1 = CASES[case].clone().requires_grad_()
     z2 = (CASES[case].flip(0) if flipped else CASES[case]).clone().requires_grad_()
     loss = which()(z1, z2)
@@ -423,12 +425,13 @@ def test_value_is_invariant_to_order_scale_rotation_and_view_swap(n, dim, scale,
     z1, z2 = (z.detach() for z in batch(0.6, seed, n, dim))
     objective = which()
     value = objective(z1, z2)
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(n, generator=generator)
     values = [objective(z1[order], z2[order]), objective(z2, z1)]
     if which not in UNSCALED:
         values.append(objective(scale * z1, z2 / scale))
     if which not in (o.BarlowTwins, o.SphericalBarlowTwins, o.VICReg):  # these are computed per dimension
-        rotation = torch.linalg.qr(torch.randn(dim, dim, dtype=z1.dtype)).Q
+        rotation = torch.linalg.qr(torch.randn(dim, dim, dtype=z1.dtype, generator=generator)).Q
         values.append(objective(z1 @ rotation, z2 @ rotation))
     for transformed in values:
         torch.testing.assert_close(transformed, value, rtol=1e-9, atol=1e-9)

@@ -57,7 +57,7 @@ from ssl_vision.objectives import MACL
 
 SECONDS = 60
 ADDRESS_SPACE = 4 * 2**30
-"""What a case may reserve beyond what the parent has."""
+"""Maximum address space of a case in bytes, in addition to that of its parent."""
 
 Make = Callable[[Path], object]
 
@@ -67,15 +67,15 @@ class Case(NamedTuple):
 
     name: str
     args: list[str]
-    """With {here} for the directory of the case."""
+    """Arguments, in which {here} stands for the directory of the case."""
     make: Make = lambda here: None
     codes: frozenset[int] = frozenset({0, 2})
     around: Callable[[], Any] = contextlib.nullcontext
     """A context in the child process, in which the command runs."""
     seconds: float = SECONDS
-    """Of processor time; the wall has SECONDS for each case."""
+    """Limit of processor time; the limit of wall time is SECONDS for every case."""
     megabytes: float = 2000
-    """Of resident memory beyond the parent's."""
+    """Limit of resident memory, in addition to that of the parent."""
 
 
 class Outcome(NamedTuple):
@@ -308,7 +308,7 @@ def _run_names(here: Path) -> set[str]:
 
 LONG = "x" * 5000
 SAME_AS_OTHERS = ("inf", "", LONG)
-"""Of the numbers below, those that the parser refuses of one option as of the next."""
+"""Those of the numbers below that the parser rejects in the same way for every option."""
 NUMBERS = ["0", "-1", ".nan", "inf", ".inf", "1e30", "", LONG]
 
 
@@ -467,7 +467,6 @@ def places(template: Path) -> Iterator[Case]:
         for command in ("fit", "validate", "sweep", "reproduce", "doctor"):
             args = [command, *FIT[1:]] if command in ("fit", "validate") else GOOD[command]
             codes = frozenset({0, 1, 2}) if command == "doctor" else frozenset({0, 2})
-            make = (lambda here: (here / "nothing").mkdir()) if "nothing" in value else (lambda here: None)
             # a directory that can be created is no fault, so it is created below runs/
             place = value.replace("{here}/nothing", "{here}/runs/x")
             yield Case(f"{command} --runs_dir={value[:20]}", [*args, f"--runs_dir={place}"], codes=codes)

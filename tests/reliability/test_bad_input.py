@@ -30,9 +30,9 @@ class Case(NamedTuple):
 
     name: str
     command_line: str
-    """With {here} for the folder of the test, and {run} for that of a finished run."""
+    """Command in which {here} stands for the folder of the test, and {run} for that of a finished run."""
     line: str
-    """A regular expression that the line on stderr matches behind ``ssl-vision COMMAND: ``."""
+    """Regular expression for the line on stderr, without the leading ``ssl-vision COMMAND: ``."""
     make: Callable[[Path, Path], object] = lambda here, run: None
 
 

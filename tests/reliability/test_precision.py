@@ -8,7 +8,7 @@ from settings import TINY
 from ssl_vision.main import main
 
 TOLERANCE = 0.1
-"""Largest relative distance of the losses of one step, over the first 24 steps."""
+"""Maximum relative difference between the losses of a step, over the first 24 steps."""
 
 
 def losses(run):

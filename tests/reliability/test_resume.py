@@ -75,10 +75,9 @@ SIGINT_MOMENTS = (MOMENTS[1], MOMENTS[5])
 def test_run_stopped_by_signal_saves_and_resumes_exactly(
     tmp_path, reference, signal_at, capfd, monkeypatch, hook, count, number
 ):
-    with monkeypatch.context():
-        signal_at(hook, count, number)
-        assert fit(tmp_path) == 128 + number
-        monkeypatch.undo()
+    signal_at(hook, count, number)
+    assert fit(tmp_path) == 128 + number
+    monkeypatch.undo()
     error = capfd.readouterr().err
     assert f"{signal.Signals(number).name}: saving a checkpoint and stopping" in error
     assert "Traceback" not in error
@@ -96,7 +95,7 @@ def test_resizing_and_muon_resume_exactly_within_epoch(tmp_path, option):
     assert not difference_of_runs(tmp_path / "run", tmp_path / "whole")
 
 
-def test_fit_restores_signal_handlers(tmp_path, reference):
+def test_fit_restores_signal_handlers(tmp_path):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert fit(tmp_path, "--trainer.max_epochs=1") == 0
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
@@ -117,10 +116,9 @@ def test_run_ended_by_max_steps_resumes_exactly(tmp_path, reference, steps):
 def test_run_stopped_during_gradient_accumulation_resumes_exactly(tmp_path, monkeypatch, signal_at, options):
     args = ["--trainer.accumulate_grad_batches=2", "--trainer.limit_train_batches=5", *options]
     assert fit(tmp_path, *args, name="whole") == 0
-    with monkeypatch.context():
-        signal_at("training_step", 3 if options else 6, signal.SIGTERM)
-        assert fit(tmp_path, *args) == 143
-        monkeypatch.undo()
+    signal_at("training_step", 3 if options else 6, signal.SIGTERM)
+    assert fit(tmp_path, *args) == 143
+    monkeypatch.undo()
     assert fit(tmp_path, *args, "--ckpt_path=last") == 0
     assert not difference_of_runs(tmp_path / "run", tmp_path / "whole")
 
@@ -205,7 +203,7 @@ def test_run_that_crashed_in_mid_epoch_validation_resumes_exactly(tmp_path, monk
     assert not difference_of_runs(tmp_path / "run", tmp_path / "whole")
 
 
-def test_second_sigint_interrupts_final_validation(tmp_path, signal_at, capfd, monkeypatch):
+def test_second_sigint_interrupts_final_validation(tmp_path, signal_at, capfd):
     signal_at("training_step", 4, signal.SIGINT)  # the epoch's last step, so the run ends in validation
     signal_at("on_validation_model_eval", 1, signal.SIGINT)
     assert fit(tmp_path) == 130
@@ -282,9 +280,8 @@ def test_objective_with_memory_resumes_exactly_within_epoch(tmp_path, monkeypatc
         return main(["fit", f"--runs_dir={tmp_path}", f"--name={name}", *TINY, *LONGER, *args, *options])
 
     assert run("whole") == 0
-    with monkeypatch.context():
-        signal_at("training_step", 7, signal.SIGTERM)  # in the second epoch, the first after the warm-up
-        assert run("run") == 143
-        monkeypatch.undo()
+    signal_at("training_step", 7, signal.SIGTERM)  # in the second epoch, the first after the warm-up
+    assert run("run") == 143
+    monkeypatch.undo()
     assert run("run", "--ckpt_path=last") == 0
     assert not difference_of_runs(tmp_path / "run", tmp_path / "whole")

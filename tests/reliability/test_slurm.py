@@ -52,7 +52,7 @@ def test_preempted_job_is_requeued_and_resumes_exactly(tmp_path, monkeypatch, sl
     assert not list((tmp_path / "run").glob("hpc_*"))
 
 
-def test_overwriting_fit_ignores_checkpoint_left_by_requeue(tmp_path, monkeypatch, slurm, tiny_run):
+def test_overwriting_fit_ignores_checkpoint_left_by_requeue(tmp_path, slurm, tiny_run):
     """Lightning prefers such a file to every other checkpoint, whichever run it belongs to."""
     run = shutil.copytree(tiny_run, tmp_path / "run")
     shutil.copy(run / "checkpoints" / "last.ckpt", run / "hpc_ckpt_1.ckpt")

@@ -275,7 +275,7 @@ def test_dry_run_lists_remaining_runs_and_estimates_their_time(paper, commands, 
     assert "4 runs, 1 done; training left, one run after the other: 30 s\n" in printed
 
 
-def test_times_on_other_data_give_no_estimate(paper, commands, tmp_path):
+def test_times_on_other_data_give_no_estimate(paper, commands):
     assert main(["reproduce", paper, "--cells=DCL,32", "--seeds=1"]) == 0
     parsed = read_paper(paper)
     done, other = (

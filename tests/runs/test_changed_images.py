@@ -115,7 +115,7 @@ def test_checkpoint_without_image_digest_is_accepted(here):
     check_images(ImageFolder(root=here / "images"), checkpoint)
 
 
-def test_changed_pixels_of_built_in_dataset_are_refused(tmp_path, monkeypatch):
+def test_changed_pixels_of_built_in_dataset_are_refused(tmp_path):
     checkpoint = Checkpoint(tmp_path / "last.ckpt", {}, 1, {}, images=Digits().fingerprint().digest)
     check_images(Digits(), checkpoint)
     data = Digits()

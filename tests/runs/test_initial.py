@@ -25,7 +25,7 @@ def equal(state, other, prefix=""):
     return all(torch.equal(tensor, other[prefix + name]) for name, tensor in state.items())
 
 
-def test_run_starts_from_weights_of_another_run(tiny_run, tmp_path, caplog):
+def test_run_starts_from_weights_of_another_run(tiny_run, tmp_path):
     without_learning = ["--model.optimizer.lr=0", "--trainer.max_epochs=1", "--model.objective=DCL"]
     assert fit(tmp_path, *without_learning, f"--initial_checkpoint={tiny_run}") == 0
     before, after = (read_checkpoint(run).state for run in (tiny_run, tmp_path / "run"))

@@ -85,7 +85,7 @@ def test_fit_that_loses_race_for_lock_replaces_nothing(tmp_path, monkeypatch, ca
     first.release()
 
 
-def test_fit_releases_lock_when_it_ends(tmp_path, capsys):
+def test_fit_releases_lock_when_it_ends(tmp_path):
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--trainer.max_epochs=1"]) == 0
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--ckpt_path=last"]) == 0
 

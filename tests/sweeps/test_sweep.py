@@ -141,7 +141,7 @@ def test_zero_workers_only_print_the_table(sweep, sweep_path, tmp_path, capsys):
     assert not (tmp_path / "trial" / "x=1").exists()
 
 
-def test_random_and_bayes_sweeps_rank_trials_by_metric(sweep, sweep_path, tmp_path, capsys):
+def test_random_and_bayes_sweeps_rank_trials_by_metric(sweep, sweep_path, tmp_path):
     for method in ("random", "bayes"):
         file = sweep_path({"x": {"min": 0.0, "max": 1.0}, "steps": {"value": 1}}, method=method, run_cap=4)
         assert sweep(file, f"--runs_dir={tmp_path}", f"--name={method}") == 0
@@ -160,7 +160,7 @@ def test_trials_get_wandb_group_of_sweep_and_no_run_id(sweep, sweep_path, tmp_pa
     assert "group mine id" in (tmp_path / "mine" / "logs" / "cell.log").read_text().splitlines()
 
 
-def test_args_json_file_is_written(sweep, sweep_path, tmp_path, capsys):
+def test_args_json_file_is_written(sweep, sweep_path, tmp_path):
     file = sweep_path({"x": {"values": [1, 2]}}, command=["cat", "${args_json_file}"])
     assert sweep(file, f"--runs_dir={tmp_path}") == 1
     assert '{"x": 2}' in (tmp_path / "trial" / "logs" / "x=2.log").read_text()

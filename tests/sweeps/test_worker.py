@@ -65,7 +65,7 @@ def test_kills_at_random_moments_neither_lose_nor_repeat_steps(sweep_path, tmp_p
         assert not (trial / "double").exists()
 
 
-def test_killed_trial_fails_and_resumes_at_next_start(sweep, sweep_path, tmp_path, capsys):
+def test_killed_trial_fails_and_resumes_at_next_start(sweep, sweep_path, tmp_path):
     file = sweep_path({"x": {"values": [1]}, "steps": {"value": 100}, "pause": {"value": 0.02}})
     args = [file, f"--runs_dir={tmp_path}"]
     process, trial = started(*args, log=tmp_path / "log"), tmp_path / "trial" / "cell"
@@ -94,7 +94,7 @@ def environment(pid):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_sweep_and_same_command_resumes_it(sweep, number, sweep_path, tmp_path, capsys):
+def test_signal_ends_sweep_and_same_command_resumes_it(sweep, number, sweep_path, tmp_path):
     file = sweep_path({"x": {"values": [1, 2]}, "steps": {"value": 40}, "pause": {"value": 0.02}})
     args = [file, f"--runs_dir={tmp_path}"]
     process, trial = started(*args, log=tmp_path / "log"), tmp_path / "trial" / "x=1"
@@ -112,7 +112,7 @@ def test_signal_ends_sweep_and_same_command_resumes_it(sweep, number, sweep_path
     assert [len(rows(tmp_path / "trial" / f"x={x}")) for x in (1, 2)] == [40, 40]
 
 
-def test_early_termination_prunes_worse_trials_as_in_wandb(sweep, sweep_path, tmp_path, capsys):
+def test_early_termination_prunes_worse_trials_as_in_wandb(sweep, sweep_path, tmp_path):
     """One trial at a time: of 9 and 1, the best 2/3 + 1 pass value 2; of 9, 1 and 2, the best two do."""
     file = sweep_path(
         {"x": {"values": [9, 1, 2]}, "steps": {"value": 60}, "pause": {"value": 0.05}},
@@ -143,7 +143,7 @@ def test_three_trials_without_validation_end_sweep(sweep, sweep_path, tmp_path, 
     assert len(list((tmp_path / "trial").glob("x=*"))) == 3
 
 
-def test_trial_without_metric_fails_with_suggestion(sweep, sweep_path, tmp_path, capsys):
+def test_trial_without_metric_fails_with_suggestion(sweep, sweep_path, tmp_path):
     file = sweep_path({"x": {"value": 1}}, metric={"name": "scoer", "goal": "maximize"})
     assert sweep(file, f"--runs_dir={tmp_path}") == 1
     (row,) = table(tmp_path / "trial")
@@ -158,7 +158,7 @@ def test_missing_program_is_reported_in_one_line(sweep, sweep_path, tmp_path, ca
     )
 
 
-def test_trials_see_the_gpu_of_their_slot(sweep_path, tmp_path, monkeypatch, capsys):
+def test_trials_see_the_gpu_of_their_slot(sweep_path, tmp_path, monkeypatch):
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: a (UUID: x)'\necho 'GPU 1: b (UUID: y)'\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

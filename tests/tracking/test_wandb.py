@@ -206,6 +206,7 @@ def test_online_logging_without_key_is_refused_before_run_starts(tmp_path, capsy
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("no_key")
 def test_wandb_mode_offline_needs_no_key(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert fit(tmp_path, "run", "--wandb=true") == 0

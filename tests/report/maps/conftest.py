@@ -8,7 +8,7 @@ import torch
 
 IMAGES = 9
 HEIGHT, TURN = 0.8, 0.17
-"""Of the ring over the equator, as a cosine, and of view 2 against view 1, in radians."""
+"""Height of the ring above the equator (a cosine), and rotation of view 2 against view 1 in radians."""
 
 
 class Ring(NamedTuple):
