@@ -205,7 +205,7 @@ def _embedded(
 
 
 def _until_none(images: Iterator[Decoded], *, strict: bool) -> Iterator[Decoded]:
-    """Yield images; without ``strict``, it is no error if none of a process's share can be decoded."""
+    """Yield images; unless ``strict``, end silently if none of the process's images can be decoded."""
     try:
         yield from images
     except InputError:

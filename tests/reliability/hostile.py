@@ -467,7 +467,7 @@ def places(template: Path) -> Iterator[Case]:
         for command in ("fit", "validate", "sweep", "reproduce", "doctor"):
             args = [command, *FIT[1:]] if command in ("fit", "validate") else GOOD[command]
             codes = frozenset({0, 1, 2}) if command == "doctor" else frozenset({0, 2})
-            # a directory that can be created is no fault, so it is created below runs/
+            # a missing directory is created, so it must be below runs/
             place = value.replace("{here}/nothing", "{here}/runs/x")
             yield Case(f"{command} --runs_dir={value[:20]}", [*args, f"--runs_dir={place}"], codes=codes)
 
