@@ -66,6 +66,10 @@ class Weights(NamedTuple):
     second: tuple[Tensor, Tensor]
     third: tuple[Tensor, Tensor]
 
+    def detach(self) -> "Weights":
+        """Return the same weights without gradient."""
+        return Weights(*((weight.detach(), bias.detach()) for weight, bias in self))
+
     def left(self, u: Tensor) -> Tensor:
         """Compute the contribution of u to the first hidden layer, shape (…, width)."""
         return linear(linear(u, *self.u), self.first[0].chunk(2, dim=1)[0])

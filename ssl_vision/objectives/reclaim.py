@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from ssl_vision.objectives.bank import Bank, Chosen, Search
-from ssl_vision.objectives.critic import Critic, mean_over_negatives
+from ssl_vision.objectives.critic import Critic, Weights, mean_over_negatives
 from ssl_vision.objectives.gather import gather, is_distributed, mean_over_processes
 from ssl_vision.objectives.logit_margin import autocast_disabled, normalize
 from ssl_vision.objectives.objective import Objective, as_objective
@@ -129,6 +129,7 @@ class RECLAIM(Objective):
         self.epoch = 0
         self._stats: dict[str, Tensor] = {}
         self._chosen: tuple[Tensor, Chosen, Chosen] | None = None
+        self._pairs: tuple[Weights, Tensor, Tensor] | None = None
         self._step: int | None = None
         self.register_load_state_dict_pre_hook(_prepare_for)  # type: ignore[no-untyped-call]
 
@@ -267,6 +268,8 @@ class RECLAIM(Objective):
             "critic_gap": (positive - (v_logit + u_logit) / 2).detach().mean(),
         }
         self._chosen = (labels, Chosen(v_index, v_counts), Chosen(u_index, u_counts))
+        # The biases are the parameters, which the optimizer changes before the callback reads the statistics.
+        self._pairs = (weights.detach(), left.detach(), right.detach())
         return loss
 
     @property
@@ -302,11 +305,12 @@ class RECLAIM(Objective):
         """Return statistics of the last call as detached scalars on its device, without a synchronisation.
 
         In addition to those of the inner objective, they are ``contrast``, which is −L_ANS; ``critic_gap``,
-        the mean logit of the positives minus that of the negatives; and ``same_class_share``, the share of
-        negatives from the anchor's class among labelled pairs, 0 without labels. The dict is empty before the
-        first call.
+        the mean logit of the positives minus that of the negatives; ``critic_batch_gap``, the mean logit of
+        the positives minus that of (u_i, v_{i+1}) in this process's batch, which is 0 for a critic
+        f(u) + g(v) that does not compare its arguments; and ``same_class_share``, the share of negatives from
+        the anchor's class among labelled pairs, 0 without labels. The dict is empty before the first call.
         """
-        if self._chosen is None:
+        if self._chosen is None or self._pairs is None:
             return {}
         labels, *chosen = self._chosen
         same_class, labelled_pairs = torch.zeros_like(self.steps), torch.zeros_like(self.steps)
@@ -315,8 +319,10 @@ class RECLAIM(Objective):
             labelled = counts & (labels[:, None] >= 0) & (chosen_labels >= 0)
             labelled_pairs += labelled.sum()
             same_class += (labelled & (chosen_labels == labels[:, None])).sum()
-        share = same_class / labelled_pairs.clamp(min=1)
-        return {**self.embedding_objective.statistics(), **self._stats, "same_class_share": share}
+        weights, left, right = self._pairs
+        batch_gap = weights.joined(left, right).mean() - weights.joined(left, right.roll(-1, dims=0)).mean()
+        own = {"critic_batch_gap": batch_gap, "same_class_share": same_class / labelled_pairs.clamp(min=1)}
+        return {**self.embedding_objective.statistics(), **self._stats, **own}
 
 
 def _prepare_for(module: RECLAIM, state: Mapping[str, Tensor], prefix: str, *_: Any) -> None:

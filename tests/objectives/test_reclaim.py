@@ -301,11 +301,25 @@ def test_statistics_report_critic_gap_and_same_class_share():
     objective(*z, **inputs)
     stats = objective.statistics()
     assert float(stats["critic_gap"]) == pytest.approx(sum(gaps) / N, rel=1e-9)
+    batch_gaps = [float(c(u[i], v[i]) - c(u[i], v[(i + 1) % N])) for i in range(N)]
+    assert float(stats["critic_batch_gap"]) == pytest.approx(sum(batch_gaps) / N, rel=1e-9)
     assert float(stats["same_class_share"]) == pytest.approx(same_class / labelled_pairs)
     assert 0 < same_class < labelled_pairs
     inner = o.InfoNCE()
     inner(*z)
     assert all(torch.equal(stats[name], value) for name, value in inner.statistics().items())
+
+
+def test_batch_gap_of_a_critic_without_comparison_is_zero():
+    objective = make_prepared()
+    with torch.no_grad():  # every hidden unit is positive, so the critic is linear in u and v
+        objective.critic.first.bias.fill_(100)
+        objective.critic.second.bias.fill_(1000)
+    z, inputs = batch(objective)
+    objective(*z, **inputs)
+    stats = objective.statistics()
+    assert abs(float(stats["critic_gap"])) > 1e-3
+    assert abs(float(stats["critic_batch_gap"])) < 1e-9
 
 
 def test_inner_objective_receives_its_required_inputs():
