@@ -1,7 +1,6 @@
 """Tests that the documentation agrees with the code and with the benchmark records."""
 
 import importlib
-import importlib.util
 import json
 import re
 import shutil
@@ -13,6 +12,7 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from scripts import import_script
 from settings import TINY
 
 from ssl_vision import __version__
@@ -66,9 +66,7 @@ def subclasses(base):
 
 
 def test_weights_figure_shows_expected_weights():
-    spec = importlib.util.spec_from_file_location("weights", DOCS / "weights.py")
-    picture = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(picture)
+    picture = import_script(DOCS / "weights.py")
     d = picture.logit_margins()
     positive = (torch.log(torch.tensor(510.0, dtype=d.dtype)) - d) * 0.1
     outer = torch.sigmoid(torch.log(torch.tensor(510.0, dtype=d.dtype)) - positive)

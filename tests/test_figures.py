@@ -1,10 +1,11 @@
 """Tests that the figures of results show the values of the committed rows."""
 
-import importlib.util
+import importlib
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from scripts import import_script
 
 FILE = Path(__file__).parent.parent / "benchmarks" / "figures.py"
 
@@ -12,10 +13,7 @@ FILE = Path(__file__).parent.parent / "benchmarks" / "figures.py"
 @pytest.fixture
 def figures(monkeypatch):
     monkeypatch.syspath_prepend(FILE.parent)
-    spec = importlib.util.spec_from_file_location("figures", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return import_script(FILE)
 
 
 def test_curves_keep_only_steps_common_to_all_seeds(figures):

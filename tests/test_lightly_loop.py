@@ -1,6 +1,5 @@
 """Test of benchmarks/lightly_loop.py: an interrupted seed resumes with the same result."""
 
-import importlib.util
 from argparse import Namespace
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scripts import import_script
 from torch.testing import assert_close
 
 FILE = Path(__file__).parent.parent / "benchmarks" / "lightly_loop.py"
@@ -30,9 +30,7 @@ class Images:
 @pytest.fixture
 def lightly_loop(monkeypatch):
     monkeypatch.syspath_prepend(FILE.parent)
-    spec = importlib.util.spec_from_file_location("lightly_loop", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = import_script(FILE)
     monkeypatch.setattr(module, "CIFAR10", Images)
     return module
 

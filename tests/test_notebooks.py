@@ -1,12 +1,13 @@
 """Tests of the notebooks: script and notebook agree, outputs are current, and used names exist."""
 
 import ast
-import importlib.util
+import importlib
 import json
 import re
 from pathlib import Path
 
 import pytest
+from scripts import import_script
 
 from ssl_vision.main import COMMANDS
 
@@ -40,10 +41,7 @@ def digest(notebook):
     """Digest of a notebook's code, as stored by ``notebooks/execute.py``."""
     for library in ("jupytext", "nbclient"):
         pytest.importorskip(library)
-    spec = importlib.util.spec_from_file_location("execute", ROOT / "notebooks" / "execute.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script.digest(notebook)
+    return import_script(ROOT / "notebooks" / "execute.py").digest(notebook)
 
 
 @for_each_notebook

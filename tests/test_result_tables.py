@@ -1,6 +1,6 @@
 """Tests of benchmarks/tables.py: tables are computed over seeds, and committed rows have three seeds."""
 
-import importlib.util
+import importlib
 import itertools
 import json
 import re
@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 
 import pytest
 from scipy import stats
+from scripts import import_script
 
 FILE = Path(__file__).parent.parent / "benchmarks" / "tables.py"
 
@@ -17,10 +18,7 @@ FILE = Path(__file__).parent.parent / "benchmarks" / "tables.py"
 def committed(monkeypatch):
     """The module with the committed rows."""
     monkeypatch.syspath_prepend(FILE.parent)
-    spec = importlib.util.spec_from_file_location("tables", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return import_script(FILE)
 
 
 @pytest.fixture

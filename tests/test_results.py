@@ -1,11 +1,11 @@
 """Tests of benchmarks/results.py: rows match their runs, and the tables on the pages are current."""
 
-import importlib.util
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
+from scripts import import_script
 
 from ssl_vision.runs.registry import Run
 
@@ -19,9 +19,7 @@ def benchmarks_on_path(monkeypatch):
 
 @pytest.fixture
 def results(monkeypatch, tmp_path):
-    spec = importlib.util.spec_from_file_location("results", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = import_script(FILE)
     monkeypatch.setattr(module, "RESULTS", tmp_path)
     return module
 

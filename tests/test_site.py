@@ -2,7 +2,6 @@
 
 import http.server
 import importlib
-import importlib.util
 import os
 import re
 import shutil
@@ -13,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from loopback import serving
+from scripts import import_script
 
 pytest.importorskip("mkdocs", reason="the site is built where the extra docs is installed")
 
@@ -72,10 +72,7 @@ def test_docstring_examples_render_as_code(site):
 
 def equations():
     """The module that converts equations."""
-    spec = importlib.util.spec_from_file_location("equations", ROOT / "docs" / "hooks" / "equations.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return import_script(ROOT / "docs" / "hooks" / "equations.py")
 
 
 def test_equations_become_mathml():
