@@ -89,7 +89,7 @@ class Bench:
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
-    def made(self) -> torch.Tensor:
+    def make_views(self) -> torch.Tensor:
         """Generate new views of the batch."""
         self.count += 1
         dtype = torch.float32 if self.chosen.precision == "32-true" else torch.bfloat16
@@ -111,7 +111,7 @@ class Bench:
                 marks.append(time.perf_counter())
 
             mark()
-            views = self.made()
+            views = self.make_views()
             mark()
             with self.autocast():
                 z1, z2 = model(views).projector.chunk(2)
@@ -138,7 +138,7 @@ class Bench:
             self.wait()
             start = time.perf_counter()
             for _ in range(steps):
-                batch = Batch(self.pixels, self.rows, self.rows, self.made())
+                batch = Batch(self.pixels, self.rows, self.rows, self.make_views())
                 with self.autocast():
                     loss = model.training_step(batch, 0)
                 optimizer.zero_grad()

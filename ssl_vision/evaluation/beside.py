@@ -87,4 +87,4 @@ def _read(
         load_encoder_weights(encoder, read_weights(path, option="--beside"), path, options=options)
         return encoder, str(encoder), splits, 0
     views = dataclasses.replace(splits.views, size=about.size, mean=about.mean, std=about.std)
-    return encoder, about.encoder, splits.seen_as(views), epoch
+    return encoder, about.encoder, splits.with_views(views), epoch

@@ -127,7 +127,7 @@ def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> Evaluated
             data, place=data_place(checkpoint.config["data"], stored, data_options, data)
         )
     networks = _networks(checkpoint, options, splits, folder=folder, allow_class=allow_class)
-    trained = networks[0].made
+    trained = networks[0].extractor
     rows = measured(
         protocols, networks, splits, seed=trained.seed, pixels=options.baselines, processes=processes
     )
@@ -148,7 +148,7 @@ def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> Evaluated
     page = {
         "path": folder.path,
         "data": data,
-        "embedded": trained if trained.made else None,
+        "embedded": trained if trained.is_embedded else None,
         "allow_class": allow_class,
     }
     return EvaluatedRun(result, unwritten, page)

@@ -80,7 +80,7 @@ class FeatureExtractor:
         return device_of(self.network)
 
     @property
-    def made(self) -> bool:
+    def is_embedded(self) -> bool:
         """True if the un-augmented images of all splits are embedded."""
         return self._plain.keys() >= self.splits.images.keys()
 
@@ -105,8 +105,8 @@ class FeatureExtractor:
             images, views = self.splits.images[split], self.splits.views
 
             def make() -> Features:
-                made = embed(self.network, images, views, title=f"embed {split}", folder=self._folder)
-                return {name: made[name] for name in self.layers}
+                features = embed(self.network, images, views, title=f"embed {split}", folder=self._folder)
+                return {name: features[name] for name in self.layers}
 
             identity = ("plain", digest_of_views(views, plain=True))
             self._plain[split] = self._kept(split, split, identity, self.layers, make)
@@ -123,11 +123,11 @@ class FeatureExtractor:
         title = f"test-{corruption}-{severity}"
 
         def make() -> Features:
-            made = embed_corrupted(
+            features = embed_corrupted(
                 self.network, images, views, corruption=corruption, severity=severity, seed=seed,
                 title=f"embed {title}", folder=self._folder,
             )  # fmt: skip
-            return {name: made[name] for name in layers}
+            return {name: features[name] for name in layers}
 
         identity = ("corrupted", corruption, str(severity), str(seed), digest_of_views(views, plain=True))
         cached = self._remembered(title, "test", identity, layers, make)
@@ -198,7 +198,7 @@ class FeatureExtractor:
 
     def _many_views(self, images: Images, rows: Tensor, layers: tuple[str, ...], views: int) -> Features:
         """Return the features of V random views of n images by layer, shape (n, V, F)."""
-        made: Features = {}
+        features: Features = {}
         for number in range(math.ceil(views / 2)):
             title = f"embed views {2 * number + 1} and {2 * number + 2} of {views}, images from {rows[0] + 1}"
             both = embed_views(
@@ -207,10 +207,10 @@ class FeatureExtractor:
             )  # fmt: skip
             for name in layers:
                 pair = both[name]
-                if name not in made:
-                    made[name] = pair.new_empty(views, len(rows), pair.shape[2])
-                made[name][2 * number : 2 * number + 2] = pair[: views - 2 * number]
-        return {name: features.transpose(0, 1) for name, features in made.items()}
+                if name not in features:
+                    features[name] = pair.new_empty(views, len(rows), pair.shape[2])
+                features[name][2 * number : 2 * number + 2] = pair[: views - 2 * number]
+        return {name: feature.transpose(0, 1) for name, feature in features.items()}
 
     def augmented(
         self, layers: tuple[str, ...], count: int, *, plainer: bool

@@ -22,7 +22,7 @@ class Network(NamedTuple):
 
     name: str
     """Name in rows; see `Row.features`."""
-    made: FeatureExtractor
+    extractor: FeatureExtractor
     epoch: int = 0
     """Number of epochs that a run trained the network for."""
 
@@ -55,25 +55,27 @@ def measured(
         InputError: a network does not accept images of the size that it is given, or nothing of the trained
             network could be measured.
     """
-    for name, made, _ in networks:
+    for name, extractor, _ in networks:
         try:
-            measure_num_features(made.encoder, made.splits.views.size, made.splits.views.channels)
+            views = extractor.splits.views
+            measure_num_features(extractor.encoder, views.size, views.channels)
         except ValueError as error:
             raise InputError(f"{name}: {error}; --data.views.size sets the size of the images") from error
     rows: dict[str, list[Row]] = {}
-    embedding = [network.made.network for network in networks]
+    embedding = [network.extractor.network for network in networks]
     with sharing(processes, embedding, list(splits.images.values())):
         if pixels and any(images.digest for images in splits.images.values()):
             print("raw pixels are left out: the images are decoded for each batch", file=sys.stderr)
             pixels = False
         for protocol in protocols:
             results = rows[protocol.name] = []
-            for name, made, epoch in networks:
-                layers = tuple(layer for layer in protocol.layers if layer in made.layers) or ("backbone",)
+            for name, extractor, epoch in networks:
+                known = [layer for layer in protocol.layers if layer in extractor.layers]
+                layers = tuple(known or ["backbone"])
                 for layer in layers:
-                    source = Source(name, layer, made, layers, epoch)
-                    results += run_protocol(protocol, source, made.splits, seed=seed)
-                made.forget()
+                    source = Source(name, layer, extractor, layers, epoch)
+                    results += run_protocol(protocol, source, extractor.splits, seed=seed)
+                extractor.forget()
             if pixels:
                 results += run_protocol(protocol, Source("pixels", "raw", Pixels(splits)), splits, seed=seed)
     if not any(row.features == networks[0].name for each in rows.values() for row in each):

@@ -33,31 +33,31 @@ class Source:
     Args:
         features: network or images that the features come from; see `Row.features`.
         layer: layer at which the features are read.
-        made: object that computes the features.
+        extractor: object that computes the features.
         layers: all layers that the protocol measures, which are embedded together.
         epoch: number of epochs that the network was trained for.
     """
 
     features: str
     layer: str
-    made: FeatureExtractor | Pixels
+    extractor: FeatureExtractor | Pixels
     layers: tuple[str, ...] = ("backbone",)
     epoch: int = 0
 
     @property
     def bank(self) -> Features:
         """Features of the train split, (N, F)."""
-        return self.made.plain("train", self.layer)
+        return self.extractor.plain("train", self.layer)
 
     @property
     def queries(self) -> Features:
         """Features of the test split, (M, F)."""
-        return self.made.plain("test", self.layer)
+        return self.extractor.plain("test", self.layer)
 
     @property
     def network(self) -> FeatureExtractor | None:
         """Trained or untrained network; None for raw pixels."""
-        return self.made if isinstance(self.made, FeatureExtractor) else None
+        return self.extractor if isinstance(self.extractor, FeatureExtractor) else None
 
     @property
     def trained_network(self) -> FeatureExtractor | None:

@@ -73,8 +73,8 @@ class Splits:
             raise InputError(f"{name} has no labels in train or {split}: there is nothing to classify")
         return splits
 
-    def seen_as(self, views: Views) -> Self:
-        """Return the same images and labels for a network with other views."""
+    def with_views(self, views: Views) -> Self:
+        """Return the same images and labels with other views."""
         other = copy.copy(self)
         other.views = views
         return other
