@@ -89,11 +89,19 @@ def test_replayed_run_matches_plain_run(tmp_path, recordings, optimizer):
     assert rates[1] == pytest.approx(rates[0], rel=1e-6)
 
 
-def test_replayed_run_with_new_view_size_matches_plain_run(tmp_path, recordings):
+def test_replayed_run_with_new_view_size_matches_plain_run(tmp_path, recordings, monkeypatch):
+    recorded_before = []
+
+    def on_side_stream(self, batch):
+        recorded_before.append(len(recordings))
+        return self._step(batch)
+
+    monkeypatch.setattr(GraphedTraining, "_on_side_stream", on_side_stream)
     (plain, _), (replayed, _) = (
         fitted(tmp_path, cuda_graph=graph, sizes={2: 4}, epochs=4) for graph in (False, True)
     )
-    assert len(recordings) == 2  # the first epoch of each size is all warm-up
+    assert recorded_before == [0] * 3 + [1] * 3  # eager steps, which are all of the first epoch of each size
+    assert len(recordings) == 2
     assert_states_close(replayed, plain)
 
 

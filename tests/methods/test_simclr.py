@@ -284,8 +284,16 @@ def test_gradient_clipping_limits_update_norm(tmp_path, precision):
 
 
 def test_loss_is_logged_at_log_interval_of_trainer(tmp_path):
-    trainer = short_fit(SimCLR(**SMALL, seed=0), tmp_path, log_every_n_steps=12)
-    assert torch.isfinite(trainer.callback_metrics["train/loss"])
+    logged = []
+
+    class RecordingSimCLR(SimCLR):
+        def log(self, name, value, **options):
+            if name == "train/loss":
+                logged.append((self.trainer.global_step, bool(torch.isfinite(value))))
+            super().log(name, value, **options)
+
+    short_fit(RecordingSimCLR(**SMALL), tmp_path, log_every_n_steps=5)
+    assert logged == [(5, True), (10, True)]
 
 
 @pytest.mark.parametrize("equal", [True, False])
