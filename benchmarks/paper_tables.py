@@ -1,14 +1,11 @@
 """Tables of what three papers vary: RECLAIM, gradient dissipation, and the unified gradient."""
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Literal
 
-from rows import ACCURACIES, Groups, Row, heading, mean_cell, rows_of
-
-from ssl_vision.compare.statistics import paired
+from rows import ACCURACIES, Groups, Row, difference_cell, heading, mean_cell, rows_of
 
 NORMS = ("gradient/alignment_norm", "gradient/uniformity_norm")
 DISSIPATION = ("gradient/gate", *NORMS)
@@ -53,14 +50,8 @@ def reclaim_differences(metrics: Sequence[str], varied: Literal["negatives", "we
         columns = {weight: group for (kind, weight), group in groups.items() if kind == "100 nearest"}
     lines = [["difference from InfoNCE", *columns]]
     for metric in metrics:
-        lines.append([heading(metric).removesuffix(" %")])
-        for group in columns.values():
-            seeds = sorted(group.keys() & start.keys())
-            result = paired(
-                *([100 * rows[seed]["test"][f"test/{metric}"] for seed in seeds] for rows in (group, start))
-            )
-            low, high = result.interval or (math.nan, math.nan)
-            lines[-1].append(f"{result.mean:+.2f} ({low:+.2f} to {high:+.2f})".replace("-", "−"))
+        cells = [difference_cell(group, start, metric) for group in columns.values()]
+        lines.append([heading(metric).removesuffix(" %"), *cells])
     return lines if columns and start else []
 
 

@@ -1,6 +1,7 @@
 """Rows that ``benchmarks/results.py collect`` writes, and the cells of tables made from them."""
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean, stdev
@@ -8,6 +9,7 @@ from typing import Any
 
 from provenance import RESULTS
 
+from ssl_vision.compare.statistics import paired
 from ssl_vision.descriptions import description_of
 
 Row = dict[str, Any]
@@ -58,6 +60,22 @@ def mean_cell(found: Sequence[float | None], metric: str) -> str:
     description = description_of(metric)
     deviation = f" ± {description.shown(stdev(values))}" if len(values) > 1 else ""
     return description.shown(fmean(values)).replace("-", "−") + deviation
+
+
+def difference_cell(rows: dict[int, Row], baseline: dict[int, Row], metric: str) -> str:
+    """Return the mean difference within each seed in points, with its 95 % interval (Student's t).
+
+    Args:
+        rows: rows by seed.
+        baseline: rows by seed, whose values are subtracted.
+        metric: name of an accuracy below ``test/``.
+    """
+    seeds = sorted(rows.keys() & baseline.keys())
+    result = paired(
+        *([100 * group[seed]["test"][f"test/{metric}"] for seed in seeds] for group in (rows, baseline))
+    )
+    low, high = result.interval or (math.nan, math.nan)
+    return f"{result.mean:+.2f} ({low:+.2f} to {high:+.2f})".replace("-", "−")
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:

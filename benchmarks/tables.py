@@ -15,6 +15,7 @@ from rows import (
     LABEL_SHARES,
     Row,
     Setting,
+    difference_cell,
     heading,
     markdown,
     mean_cell,
@@ -71,6 +72,19 @@ def differences(name: str, pairs: Sequence[tuple[Setting, Setting]], metric: str
         shown = [f"{result.mean:+.2f}", f"{low:+.2f} to {high:+.2f}", f"{p:.2g}", resolvable]
         lines.append([", ".join(first), ", ".join(second), *(cell.replace("-", "−") for cell in shown)])
     return markdown(lines)
+
+
+def temperature_differences(metrics: Sequence[str]) -> list[list[str]]:
+    """Return differences in points between τ = 0.05 and 0.1 within each seed, with 95 % intervals.
+
+    Args:
+        metrics: names of accuracies below ``test/``, which are the columns.
+    """
+    low, usual = settings([LOW_TEMPERATURE]), settings([OBJECTIVES])
+    lines = [["objective", *(heading(metric).removesuffix(" %") for metric in metrics)]]
+    for setting, group in low.items():
+        lines.append([setting[1], *(difference_cell(group, usual[setting], metric) for metric in metrics)])
+    return lines
 
 
 def few_labels() -> str:
@@ -174,6 +188,8 @@ NARROW_PAIRS = [
     ),
 ]
 OBJECTIVES, STL10 = "objectives_cifar10_narrow", "objectives_stl10"
+LOW_TEMPERATURE = "objectives_best_temperature_cifar10_narrow"
+OBJECTIVE_METRICS = ("knn_top1", "knn20/knn_top1", "linear_top1")
 OBJECTIVES_AND_LIGHTLY = (OBJECTIVES, "lightly_objectives_cifar10")
 OBJECTIVE_PAIRS = [
     (("SimCLR", first), ("SimCLR", second))
@@ -191,9 +207,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "few labels": few_labels,
     "accuracy of methods": lambda: means(NARROW, ACCURACIES),
     "geometry of methods": lambda: means(NARROW, GEOMETRY),
-    "accuracy of objectives": lambda: means(
-        OBJECTIVES_AND_LIGHTLY, ("knn_top1", "knn20/knn_top1", "linear_top1")
-    ),
+    "accuracy of objectives": lambda: means(OBJECTIVES_AND_LIGHTLY, OBJECTIVE_METRICS),
     "geometry of objectives": lambda: means(OBJECTIVES_AND_LIGHTLY, GEOMETRY),
     "differences of objectives by kNN accuracy": lambda: differences(OBJECTIVES, OBJECTIVE_PAIRS, "knn_top1"),
     "differences of objectives by linear accuracy": lambda: differences(
@@ -209,6 +223,15 @@ TABLES: dict[str, Callable[[], str]] = {
     "choosing with colour jitter by kNN accuracy": lambda: markdown(choosing.trust_table("knn_top1", "same")),
     "linear accuracy by temperature": lambda: markdown(choosing.temperature_table("InfoNCE", "linear_top1")),
     "kNN accuracy by temperature": lambda: markdown(choosing.temperature_table("InfoNCE", "knn_top1")),
+    "accuracy of objectives at τ = 0.05": lambda: means([LOW_TEMPERATURE], OBJECTIVE_METRICS),
+    "differences between τ = 0.05 and 0.1": lambda: markdown(temperature_differences(OBJECTIVE_METRICS)),
+    "differences of objectives at τ = 0.05 by kNN accuracy": lambda: differences(
+        LOW_TEMPERATURE, OBJECTIVE_PAIRS, "knn_top1"
+    ),
+    "differences of objectives at τ = 0.05 by linear accuracy": lambda: differences(
+        LOW_TEMPERATURE, OBJECTIVE_PAIRS, "linear_top1"
+    ),
+    "geometry of objectives at τ = 0.05": lambda: means([LOW_TEMPERATURE], GEOMETRY),
     "temperatures of objectives": lambda: markdown(temperatures("objectives_temperature_cifar10_narrow")),
     "RECLAIM": lambda: markdown(reclaim(ACCURACIES, CRITIC)),
     "RECLAIM with few labels": lambda: markdown(reclaim(list(LABEL_SHARES))),

@@ -129,6 +129,21 @@ def test_reclaim_differences_from_infonce_are_paired_by_seed(tables, tmp_path):
     ]
 
 
+def test_temperature_differences_are_paired_by_seed(tables, tmp_path):
+    accuracies = {tables.LOW_TEMPERATURE: [0.58, 0.61, 0.6], tables.OBJECTIVES: [0.57, 0.58, 0.6]}
+    for name, values in accuracies.items():
+        rows = [
+            {"method": "SimCLR", "objective": "DCL", "seed": seed, "test": {"test/knn_top1": value}}
+            for seed, value in enumerate(values)
+        ]
+        (tmp_path / f"{name}.json").write_text(json.dumps(rows[::-1]))
+    low, high = stats.ttest_rel(
+        *([100 * value for value in values] for values in accuracies.values())
+    ).confidence_interval()
+    cell = f"+1.33 ({low:+.2f} to {high:+.2f})".replace("-", "−")
+    assert tables.temperature_differences(["knn_top1"]) == [["objective", "kNN"], ["DCL", cell]]
+
+
 def test_dissipation_is_drop_after_best_validation_accuracy(tables, tmp_path):
     rows = [
         {"objective": "DCL", "curves": {"val/knn_top1": [[1, 0.3], [2, best], [3, 0.4]]}}
@@ -224,7 +239,13 @@ def test_few_labels_table_matches_demo_record(committed):
 
 
 def test_committed_settings_have_three_seeds_with_commit_and_command(committed):
-    names = (*committed.NARROW, *committed.OBJECTIVES_AND_LIGHTLY, committed.STL10, "gradient_dissipation")
+    names = (
+        *committed.NARROW,
+        *committed.OBJECTIVES_AND_LIGHTLY,
+        committed.LOW_TEMPERATURE,
+        committed.STL10,
+        "gradient_dissipation",
+    )
     for groups in (
         *(committed.settings([name]) for name in names),
         paper_tables().reclaim_groups(),
