@@ -105,7 +105,7 @@ def measured(
 def table(rows: list[dict[str, Any]]) -> str:
     """Format the rows as Markdown."""
     lines = [
-        "| | through the network | time | beside InfoNCE | peak memory | beside InfoNCE | banks |",
+        "| | through the network | time | relative to InfoNCE | peak memory | more than InfoNCE | banks |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
