@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ssl_vision.data.loading.fingerprint import digest_of_content
 from ssl_vision.data.loading.prefetch import ahead
@@ -129,8 +129,15 @@ def read_content(path: Path) -> bytes:
 
 
 def open_image(content: bytes) -> Image.Image:
-    """Open an encoded image; its pixels are decoded when they are used."""
-    return Image.open(io.BytesIO(content))
+    """Open an encoded image; its pixels are decoded when they are used.
+
+    Raises:
+        UnidentifiedImageError: Pillow does not know its format.
+    """
+    try:
+        return Image.open(io.BytesIO(content))
+    except UnidentifiedImageError as error:  # its message has the address of the bytes in memory
+        raise UnidentifiedImageError("unknown image format") from error
 
 
 def square(image: Image.Image, side: int, pixel_range: PixelRange | None = None) -> Square:
