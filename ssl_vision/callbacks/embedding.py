@@ -5,6 +5,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 
 from ssl_vision.callbacks.objective_eval import submodule_at
@@ -12,9 +13,12 @@ from ssl_vision.encoders import evaluation_mode
 from ssl_vision.errors import InputError
 
 
+@isolate_rng()
 @torch.no_grad()
 def embedded(pl_module: pl.LightningModule, path: str, loader: Iterable[Any]) -> tuple[Tensor, Tensor]:
     """Return features (N, F), float32, and labels (N,) of all images of a loader, on the module's device.
+
+    The global random generators, from which loaders draw, keep their state.
 
     Args:
         pl_module: the module that holds the encoder.
@@ -35,6 +39,7 @@ def embedded(pl_module: pl.LightningModule, path: str, loader: Iterable[Any]) ->
     return features, labels
 
 
+@isolate_rng()
 @torch.no_grad()
 def embedded_pairs(pl_module: pl.LightningModule, path: str, loader: Iterable[Any]) -> tuple[Tensor, Tensor]:
     """Return the features (N, F) of the first and of the second views of all images of a loader.

@@ -1,10 +1,12 @@
 """Tests of the callbacks in LightningModules that this package does not define."""
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -13,7 +15,7 @@ from lightly.loss import NTXentLoss
 from lightly.models.modules import SimCLRProjectionHead
 from pytorch_lightning.loggers import CSVLogger
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from ssl_vision.callbacks import (
     GradientDiagnostics,
@@ -48,15 +50,15 @@ class TutorialSimCLR(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.06)
 
 
-def train(model, callbacks, folder):
+def train(model, callbacks, folder, *, epochs=1, shuffle=False):
     generator = torch.Generator().manual_seed(0)
     views = TensorDataset(*torch.rand(2, 24, 3, 32, 32, generator=generator))
     logger = CSVLogger(folder)
     trainer = pl.Trainer(
-        max_steps=3, accelerator="cpu", logger=logger, callbacks=callbacks, log_every_n_steps=1,
+        max_epochs=epochs, accelerator="cpu", logger=logger, callbacks=callbacks, log_every_n_steps=1,
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
     )  # fmt: skip
-    trainer.fit(model, DataLoader(views, batch_size=8))
+    trainer.fit(model, DataLoader(views, batch_size=8, shuffle=shuffle))
     return trainer.callback_metrics
 
 
@@ -86,6 +88,30 @@ def test_gradient_diagnostics_do_not_change_training(tmp_path):
         train(model, callbacks, tmp_path)
         weights.append(model.state_dict())
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+
+
+class RandomImages(Dataset):
+    """Labelled images drawn from the global generators, as by random transforms."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.rand(3, 32, 32) + random.random() + np.random.rand(), index % 2
+
+
+def test_metrics_on_loaders_do_not_change_training(tmp_path):
+    runs = []
+    for measured in (False, True):
+        pl.seed_everything(0)
+        model, loader = TutorialSimCLR(InfoNCE()), DataLoader(RandomImages(), 4, shuffle=True)
+        pairs = DataLoader(TensorDataset(*torch.rand(2, 8, 3, 32, 32)), 4, shuffle=True)
+        metrics = RepresentationMetrics(k=3, encoder="backbone", bank=loader, queries=loader, pairs=pairs)
+        train(model, [metrics] if measured else [], tmp_path, epochs=2, shuffle=True)
+        runs.append((model.state_dict(), random.random(), np.random.rand()))
+    weights = [run[0] for run in runs]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+    assert runs[0][1:] == runs[1][1:]
 
 
 def images(count, seed):
@@ -192,7 +218,7 @@ DIVERGING_RANK_SCRIPT = """
 import sys
 import pytorch_lightning as pl
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 from test_any_module import TutorialSimCLR, images
 from ssl_vision.callbacks import RepresentationMetrics
 from ssl_vision.objectives import InfoNCE
