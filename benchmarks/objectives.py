@@ -240,6 +240,13 @@ def precision(device: str) -> list[dict[str, Any]]:
     ]
 
 
+def contrastive_presets() -> list[type[o.Contrastive]]:
+    """Return the objectives of the InfoNCE family that need no labels."""
+    classes = [each for each in vars(o).values() if isinstance(each, type)]
+    presets = [each for each in classes if issubclass(each, o.Contrastive) and each is not o.Contrastive]
+    return [preset for preset in presets if not preset.required_inputs]
+
+
 def sweep(device: str) -> list[dict[str, Any]]:
     """Measure the largest error of each preset over N (to 4,096 at three τ, else 128) and pairs.
 
@@ -247,7 +254,7 @@ def sweep(device: str) -> list[dict[str, Any]]:
     bfloat16, as from a network under autocast, and are compared with unrounded ones.
     """
     rows = []
-    presets = [c for c in o.Contrastive.__subclasses__() if not c.required_inputs]
+    presets = contrastive_presets()
     for kind in ("random", "separated", "collapsed", "bfloat16"):
         for tau in TEMPERATURES:
             worst: dict[str, float] = {}
@@ -326,7 +333,7 @@ def precision_table(rows: list[dict[str, Any]]) -> str:
 def sweep_table(rows: list[dict[str, Any]]) -> str:
     """Format the largest error of all presets by temperature and kind of batch."""
     lines = [
-        "| the worst of all objectives at τ | " + " | ".join(f"{tau:g}" for tau in TEMPERATURES) + " |",
+        "| largest error at τ | " + " | ".join(f"{tau:g}" for tau in TEMPERATURES) + " |",
         "|---" * (len(TEMPERATURES) + 1) + "|",
     ]
     for kind in dict.fromkeys(row["kind"] for row in rows):
