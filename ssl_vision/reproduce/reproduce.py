@@ -68,7 +68,7 @@ def run(args: Sequence[str]) -> None:
     print(f"written to {place}/{files} and .json")
     if failed:
         print(
-            f"ssl-vision reproduce: {failed} of {len(runs)} runs failed; their cells are empty",
+            f"ssl-vision reproduce: {failed} of {len(runs)} runs failed and are missing from the tables",
             file=sys.stderr,
         )
         raise SystemExit(1)

@@ -196,7 +196,7 @@ def test_failed_run_leaves_its_cell_empty_and_others_continue(paper, commands, c
         "batch_size5000-s0: failed: ssl-vision fit ended with exit code 2; ssl-vision fit: batch_size 5000 is"
         in out
     )
-    assert err.endswith("1 of 5 runs failed; their cells are empty\n")
+    assert err.endswith("1 of 5 runs failed and are missing from the tables\n")
     assert cell("2", "InfoNCE", "5000", "LE")["ours"] == ""
     assert cell("1", "DCL", "32", "LE")["ours"] == "90.0"
 
