@@ -161,7 +161,7 @@ def to_rgb(image: Image.Image, pixel_range: PixelRange | None = None) -> Image.I
     """Convert to 8-bit RGB; Pillow itself would turn most 16-bit grey values white.
 
     Grey values of more than 8 bits are scaled linearly, so that `pixel_range` becomes 0..255, or without one
-    lose all but the upper 8 of 16 bits.
+    lose all but the upper 8 of 16 bits. Floating-point values are then clipped to 0..255.
     """
     if deep(image) and pixel_range is not None:
         low, high = pixel_range
