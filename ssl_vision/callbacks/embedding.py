@@ -6,10 +6,11 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.seed import isolate_rng
-from torch import Tensor
+from torch import Tensor, nn
 
 from ssl_vision.callbacks.objective_eval import submodule_at
 from ssl_vision.encoders import evaluation_mode
+from ssl_vision.encoders.encoder import floating_dtype
 from ssl_vision.errors import InputError
 
 
@@ -32,11 +33,11 @@ def embedded(pl_module: pl.LightningModule, path: str, loader: Iterable[Any]) ->
     encoder = submodule_at(pl_module, path)
     with evaluation_mode(encoder):
         rows = [
-            (feature_vectors(encoder(images.to(pl_module.device)), path), labels.to(pl_module.device).long())
+            (feature_vectors(encoder(_input(images, encoder, pl_module)), path), labels.long())
             for images, labels in _pairs(loader, "images and labels")
         ]
     features, labels = (torch.cat(column) for column in zip(*rows, strict=True))
-    return features, labels
+    return features, labels.to(pl_module.device)
 
 
 @isolate_rng()
@@ -55,11 +56,17 @@ def embedded_pairs(pl_module: pl.LightningModule, path: str, loader: Iterable[An
     encoder = submodule_at(pl_module, path)
     with evaluation_mode(encoder):
         rows = [
-            tuple(feature_vectors(encoder(view.to(pl_module.device)), path) for view in pair)
+            tuple(feature_vectors(encoder(_input(view, encoder, pl_module)), path) for view in pair)
             for pair in _pairs(loader, "two views")
         ]
     first, second = (torch.cat(column) for column in zip(*rows, strict=True))
     return first, second
+
+
+def _input(images: Tensor, encoder: nn.Module, pl_module: pl.LightningModule) -> Tensor:
+    """Return images on the module's device, and in the encoder's dtype unless they are integers."""
+    dtype = floating_dtype(encoder, images.dtype) if images.is_floating_point() else images.dtype
+    return images.to(pl_module.device, dtype)
 
 
 def _pairs(loader: Iterable[Any], what: str) -> Iterator[tuple[Tensor, Tensor]]:

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor, nn
 
 from ssl_vision.data import Batch
@@ -167,7 +168,9 @@ class ObjectiveEvaluation(pl.Callback):
         if self._inputs is None or not is_due(trainer, self.every, batch_idx):
             return
         objective = detached_copy(embedding_objective_at(pl_module, self.path))
-        log(trainer, self.measure(objective, *self._inputs.embeddings(), self._inputs.labels(batch)))
+        with isolate_rng():  # an objective may draw random numbers
+            values = self.measure(objective, *self._inputs.embeddings(), self._inputs.labels(batch))
+        log(trainer, values)
 
 
 def log(trainer: pl.Trainer, values: dict[str, Tensor]) -> None:

@@ -72,11 +72,14 @@ class OnlineProbe(pl.Callback):
         self.encoder, self.num_classes, self.labels = encoder, num_classes, labels
         self._made = False
         self._features: list[Tensor] = []
+        self._validation = torch.zeros(2)
         self._hook: Any = None
         self._loaded: dict[str, Any] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Record the outputs of the encoder given by its path."""
+        if stage == "fit":
+            self._made = False
         if self.encoder is not None and stage == "fit":
             self._hook = submodule_at(pl_module, self.encoder).register_forward_hook(self._record)
 
@@ -121,7 +124,9 @@ class OnlineProbe(pl.Callback):
         self._optimizer.step()
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and trainer.global_step % every == 0:
-            pl_module.log("train/online_top1", _count_correct(logits, labels) / labelled, sync_dist=True)
+            correct, labelled = trainer.strategy.reduce(_counts(logits, labels), reduce_op="sum")
+            if labelled:
+                pl_module.log("train/online_top1", correct / labelled, sync_dist=True)
 
     def on_validation_batch_start(
         self,
@@ -153,10 +158,17 @@ class OnlineProbe(pl.Callback):
             features, labels = self._recorded(batch)
         else:  # a validation step without the encoder
             return
-        top1 = _count_correct(self.layer(features), labels) / len(labels)
-        pl_module.log(
-            "val/online_top1", top1, batch_size=len(labels), add_dataloader_idx=False, sync_dist=True
-        )
+        self._validation = self._validation + _counts(self.layer(features), labels)
+
+    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Reset the counts."""
+        self._validation = torch.zeros(2, device=pl_module.device)
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the accuracy of the layer on the labelled validation images of all processes."""
+        correct, labelled = trainer.strategy.reduce(self._validation, reduce_op="sum")
+        if labelled:
+            pl_module.log("val/online_top1", correct / labelled, sync_dist=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the layer and its optimizer."""
@@ -169,7 +181,7 @@ class OnlineProbe(pl.Callback):
         self._loaded = state_dict
 
     def _make(self, width: int, classes: int, device: torch.device) -> None:
-        self.layer = nn.Linear(width, classes, device=device)
+        self.layer = nn.utils.skip_init(nn.Linear, width, classes, device=device)  # draws no random numbers
         nn.init.zeros_(self.layer.weight)
         nn.init.zeros_(self.layer.bias)
         self._optimizer = torch.optim.SGD(
@@ -178,7 +190,7 @@ class OnlineProbe(pl.Callback):
         if self._loaded:
             self.layer.load_state_dict(self._loaded["layer"])
             self._optimizer.load_state_dict(self._loaded["optimizer"])
-        self._made = True
+        self._made, self._loaded = True, {}
 
     def _record(self, module: nn.Module, args: Any, features: Any) -> None:
         self._features.append(feature_vectors(features, str(self.encoder)).detach())
@@ -209,5 +221,6 @@ class OnlineProbe(pl.Callback):
         return features, labels.repeat(len(features) // len(labels))
 
 
-def _count_correct(logits: Tensor, labels: Tensor) -> Tensor:
-    return (logits.argmax(dim=1) == labels).sum()
+def _counts(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the number of images that are classified correctly, and of those with a label, float32 (2,)."""
+    return torch.stack([(logits.argmax(dim=1) == labels).sum(), (labels >= 0).sum()]).float()

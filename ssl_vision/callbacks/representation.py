@@ -166,20 +166,20 @@ class RepresentationMetrics(pl.Callback):
         bank, bank_labels = embedded(pl_module, self.encoder, self.bank)
         queries, labels = embedded(pl_module, self.encoder, self.queries)
         # Every process embeds all images, so nothing is gathered.
-        classes = int(max(bank_labels.max(), labels.max())) + 1
-        knn = KNNAccuracy(
-            num_classes=classes,
-            k=self.k or ImageData.knn_k,
-            temperature=self.temperature,
-            sync_on_compute=False,
-        )
-        knn.update(bank, bank_labels, "bank")
-        knn.update(queries, labels, "query")
         representation = Representation(sync_on_compute=False)
         representation.update(queries, labels)
-        top1 = _accuracy(knn)
-        values: dict[str, Tensor] = {} if top1 is None else {"knn_top1": top1}
-        values |= representation.compute()
+        values: dict[str, Tensor] = representation.compute()
+        if min(bank_labels.max(), labels.max()) >= 0:
+            knn = KNNAccuracy(
+                num_classes=int(max(bank_labels.max(), labels.max())) + 1,
+                k=self.k or ImageData.knn_k,
+                temperature=self.temperature,
+                sync_on_compute=False,
+            )
+            knn.update(bank, bank_labels, "bank")
+            knn.update(queries, labels, "query")
+            if (top1 := _accuracy(knn)) is not None:
+                values["knn_top1"] = top1
         if self.extended:
             values["effective_rank"] = effective_rank(queries)
         if self.pairs is not None:

@@ -55,10 +55,16 @@ class ShadowObjectives(ObjectiveEvaluation):
             count[name] += 1
             self.objectives[name if count[name] == 1 else f"{name}_{count[name]}"] = detached_copy(shadow)
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Set the epoch of the objectives, and move them to the device."""
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Move the objectives to the device, and set their epoch, because an epoch may be resumed within."""
+        super().on_train_start(trainer, pl_module)
         for objective in self.objectives.values():
             objective.to(pl_module.device)
+        self.on_train_epoch_start(trainer, pl_module)
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Set the epoch of the objectives."""
+        for objective in self.objectives.values():
             objective.set_epoch(trainer.current_epoch)
 
     def measure(

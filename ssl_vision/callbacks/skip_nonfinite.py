@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from ssl_vision.callbacks.objective_eval import objective_at
 from ssl_vision.data import Batch
+from ssl_vision.methods import Method
 from ssl_vision.methods.finite_gradients import not_finite, skips_on_device
 
 
@@ -41,6 +42,9 @@ class SkipNonFiniteSteps(pl.Callback):
         self._bad: Tensor | None = None
         self._step: Tensor | None = None
         self._images = torch.empty(0)
+        self._counts = torch.zeros(2)
+        self._buffers: list[Tensor] = []
+        self._kept: list[Tensor] = []
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reset the counts."""
@@ -68,14 +72,14 @@ class SkipNonFiniteSteps(pl.Callback):
             optimizer.found_inf = nonfinite  # type: ignore[attr-defined]
         elif nonfinite:
             optimizer.zero_grad(set_to_none=True)
-        self._step = nonfinite
+        self._step = nonfinite if self._step is None else torch.maximum(self._step, nonfinite)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count the step if the batch completes one, and check the counts at logged steps."""
         nonfinite, self._step = self._step, None
-        if not pl_module.automatic_optimization:  # a recorded step has no hooks
+        if isinstance(pl_module, Method) and not pl_module.automatic_optimization:  # a recorded step
             nonfinite = getattr(trainer.optimizers[0], "found_inf", None)
         if nonfinite is None:
             return

@@ -13,6 +13,7 @@ import torch
 import torchvision
 from lightly.loss import NTXentLoss
 from lightly.models.modules import SimCLRProjectionHead
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -26,7 +27,7 @@ from ssl_vision.callbacks import (
 )
 from ssl_vision.errors import InputError
 from ssl_vision.metrics import Alignment, KNNAccuracy, Representation, effective_rank, lidar
-from ssl_vision.objectives import DCL, InfoNCE, SupCon
+from ssl_vision.objectives import DCL, InfoNCE, Objective, SupCon
 
 
 class TutorialSimCLR(pl.LightningModule):
@@ -88,6 +89,61 @@ def test_gradient_diagnostics_do_not_change_training(tmp_path):
         train(model, callbacks, tmp_path)
         weights.append(model.state_dict())
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+
+
+class RandomObjective(nn.Module):
+    """An objective that draws from the global generator, such as a random choice of negatives."""
+
+    def forward(self, z1, z2):
+        order = torch.randperm(len(z1))
+        return (z1 - z2).square().mean() - (z1 - z2[order]).square().mean()
+
+
+@pytest.mark.parametrize("kind", [GradientDiagnostics, ShadowObjectives])
+def test_measuring_a_random_objective_does_not_change_training(tmp_path, kind):
+    weights = []
+    for measured in (False, True):
+        pl.seed_everything(0)
+        model = TutorialSimCLR(RandomObjective())
+        options = {} if kind is GradientDiagnostics else {"objectives": [RandomObjective()]}
+        train(model, [kind(every=1, objective="criterion", **options)] if measured else [], tmp_path)
+        weights.append(model.state_dict())
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+
+
+class EpochRecorder(Objective):
+    """An objective that records its epoch at every call."""
+
+    epochs = []  # noqa: RUF012
+
+    def __init__(self):
+        super().__init__()
+        self.epoch = None
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def forward(self, z1, z2):
+        self.epochs.append(self.epoch)
+        return (z1 - z2).square().mean()
+
+
+def test_shadow_objective_has_the_epoch_in_which_a_run_continues(tmp_path):
+    views = DataLoader(TensorDataset(*torch.rand(2, 24, 3, 32, 32)), batch_size=8)
+
+    def epochs(ckpt_path=None):
+        checkpoint = ModelCheckpoint(tmp_path, "within", every_n_train_steps=4)
+        shadow = ShadowObjectives([EpochRecorder()], every=1, objective="criterion")
+        trainer = pl.Trainer(
+            max_epochs=2, accelerator="cpu", logger=False, callbacks=[shadow, checkpoint],
+            log_every_n_steps=1, enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
+        EpochRecorder.epochs.clear()
+        trainer.fit(TutorialSimCLR(InfoNCE()), views, ckpt_path=ckpt_path, weights_only=True)
+        return list(EpochRecorder.epochs)
+
+    assert epochs() == [0, 0, 0, 1, 1, 1]
+    assert epochs(tmp_path / "within.ckpt") == [1, 1]
 
 
 class RandomImages(Dataset):
@@ -152,6 +208,35 @@ def test_encoder_metrics_on_loaders_match_direct_computation(tmp_path):
     }
     for key, value in expected.items():
         assert logged[f"val/{key}"] == pytest.approx(float(value), rel=1e-3, abs=1e-5), key
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "64-true"])
+def test_encoder_in_another_precision_is_measured(tmp_path, precision):
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, precision=precision, default_root_dir=tmp_path,
+        callbacks=[RepresentationMetrics(k=3, encoder="backbone", **{
+            name: DataLoader(TensorDataset(*images(16, 0)), 16) for name in ("bank", "queries")
+        })],
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+    )  # fmt: skip
+    trainer.fit(TutorialSimCLR(NTXentLoss()), DataLoader(TensorDataset(*torch.rand(2, 8, 3, 32, 32)), 8))
+    assert 0 <= trainer.callback_metrics["val/knn_top1"] <= 1
+
+
+@pytest.mark.parametrize("unlabelled", [("queries",), ("bank",), ("bank", "queries")])
+def test_metrics_that_need_labels_are_omitted_without_them(tmp_path, unlabelled):
+    pixels, labels = images(16, 0)
+    loaders = {
+        name: DataLoader(
+            TensorDataset(pixels, -torch.ones_like(labels) if name in unlabelled else labels), 16
+        )
+        for name in ("bank", "queries")
+    }
+    metrics = RepresentationMetrics(k=3, encoder="backbone", **loaders)
+    logged = train(TutorialSimCLR(NTXentLoss()), [metrics], tmp_path)
+    assert "val/knn_top1" not in logged
+    assert ("val/tolerance" in logged) == ("queries" not in unlabelled)
+    assert logged["val/rankme"] > 0
 
 
 @pytest.mark.parametrize(

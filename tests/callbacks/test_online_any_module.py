@@ -97,6 +97,48 @@ def test_online_probe_does_not_change_training_and_resumes(tmp_path):
     assert torch.equal(uninterrupted_probe.layer.weight, resumed_probe.layer.weight)
 
 
+def test_online_probe_keeps_order_of_shuffled_batches_and_dropout(tmp_path):
+    class Dropout(PlainModule):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(512, 8))
+
+    weights = []
+    for callback in (pl.Callback(), backbone_probe()):
+        pl.seed_everything(0)
+        module, (train, val) = Dropout(), loaders()
+        fit(module, callback, tmp_path, data=(DataLoader(train.dataset, 8, shuffle=True), val))
+        weights.append(module.state_dict())
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+
+
+@pytest.mark.parametrize(("labelled", "expected"), [(16, 1.0), (4, 1.0), (0, None)])
+def test_online_accuracy_ignores_unlabelled_images(tmp_path, labelled, expected):
+    class AlwaysFirst(OnlineProbe):
+        def on_train_batch_end(self, *args, **kwargs):
+            super().on_train_batch_end(*args, **kwargs)
+            nn.init.zeros_(self.layer.weight)
+            nn.init.zeros_(self.layer.bias)  # argmax is class 0
+
+    labels = torch.where(torch.arange(16) < labelled, 0, -1)
+    probe = AlwaysFirst(encoder="backbone", num_classes=3, labels=2)
+    trainer = fit(PlainModule(), probe, tmp_path, data=loaders(labels), epochs=1)
+    assert trainer.callback_metrics.get("val/online_top1") == expected
+    if labelled != 4:  # the last batch has no label
+        assert trainer.callback_metrics.get("train/online_top1") == expected
+
+
+def test_online_probe_of_second_fit_starts_from_its_checkpoint(tmp_path):
+    probe = backbone_probe()
+    pl.seed_everything(0)
+    fit(PlainModule(), probe, tmp_path, epochs=1).save_checkpoint(tmp_path / "one.ckpt")
+    fit(PlainModule(), probe, tmp_path)
+    fit(PlainModule(), probe, tmp_path, ckpt_path=tmp_path / "one.ckpt")
+    fresh = backbone_probe()
+    fit(PlainModule(), fresh, tmp_path, ckpt_path=tmp_path / "one.ckpt")
+    assert torch.equal(probe.layer.weight, fresh.layer.weight)
+
+
 @pytest.mark.parametrize(
     ("module", "options", "message"),
     [

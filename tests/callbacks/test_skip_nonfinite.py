@@ -5,8 +5,11 @@ import math
 from types import SimpleNamespace
 
 import pytest
+import pytorch_lightning as pl
 import torch
 from settings import TINY
+from torch import nn
+from torch.utils.data import DataLoader
 
 from ssl_vision.callbacks import SkipNonFiniteSteps
 from ssl_vision.main import main
@@ -181,3 +184,50 @@ def test_fused_sgd_is_correct_after_skipped_first_step():
         parameter.grad = torch.ones(3)
         optimizer.step()
     assert torch.equal(parameter.detach(), torch.full((3,), -0.1))
+
+
+class ManualModule(pl.LightningModule):
+    """Manual optimisation of two optimizers, the second of which has a gradient of NaN after four steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.layers = nn.ModuleList([nn.Linear(2, 1), nn.Linear(2, 1)])
+
+    def training_step(self, batch, batch_idx):
+        for layer, optimizer, factor in zip(self.layers, self.optimizers(), (1.0, math.nan), strict=True):
+            optimizer.zero_grad()
+            self.manual_backward(layer(batch).mean() * (factor if batch_idx >= 4 else 1.0))
+            optimizer.step()
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in self.layers]
+
+
+def test_manual_optimization_skips_steps_and_ends_run(tmp_path):
+    module = ManualModule()
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, callbacks=[SkipNonFiniteSteps(patience=3)],
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    with (
+        pytest.warns(UserWarning, match="the update is skipped"),
+        pytest.raises(FloatingPointError, match="3 times in a row"),
+    ):
+        trainer.fit(module, DataLoader(torch.ones(20, 2), batch_size=1))
+    assert trainer.fit_loop.total_batch_idx == 6
+    assert all(parameter.isfinite().all() for parameter in module.parameters())
+
+
+def test_callback_accepts_validation_and_checkpoint_without_training(tmp_path):
+    class Validated(ManualModule):
+        def validation_step(self, batch, batch_idx):
+            self.log("val/mean", self.layers[0](batch).mean())
+
+    trainer = pl.Trainer(
+        accelerator="cpu", logger=False, callbacks=[SkipNonFiniteSteps()], enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.validate(Validated(), DataLoader(torch.ones(4, 2), batch_size=2))
+    trainer.save_checkpoint(tmp_path / "validated.ckpt")
+    assert (tmp_path / "validated.ckpt").exists()
