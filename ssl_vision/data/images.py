@@ -91,6 +91,10 @@ class Images:
         labels = self.labels[indices]
         return Images(self.store, labels, self.classes, rows=rows[indices], file=self.file)
 
+    def separate(self, mask: Tensor) -> "Images":
+        """Select the images of a mask, (N,) bool, so that none is ever replaced by an image outside it."""
+        return self.select(mask)
+
     def relabelled(self, labels: Tensor) -> "Images":
         """Return the same images with other labels (N,) of the same classes."""
         return Images(self.store, labels, self.classes, rows=self.rows, file=self.file)

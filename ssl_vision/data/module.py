@@ -180,8 +180,8 @@ class ImageData(pl.LightningDataModule):
         rank_zero_info(
             f"images: {count:,} of {len(rows):,} labelled train images are held out as the test split"
         )
-        train = images.select(~held_out)
-        return {"train": train, "pretrain": train, "test": images.select(held_out)}
+        train = images.separate(~held_out)
+        return {"train": train, "pretrain": train, "test": images.separate(held_out)}
 
     def has(self, split: Split) -> bool:
         """Return True if the data set has a split; by default, all but "val"."""
@@ -401,5 +401,5 @@ class ImageData(pl.LightningDataModule):
         Lightning restores a loader's own state only if it creates the loader after restoring its loops, but
         `Trainer.estimated_stepping_batches`, which schedules need, creates the loader earlier.
         """
-        progress: Any = self.trainer.fit_loop.epoch_loop.batch_progress  # type: ignore[union-attr]
-        return int(progress.current.ready)
+        trainer: Any = self.trainer
+        return int(trainer.fit_loop.epoch_loop.batch_progress.current.ready) if trainer.training else 0

@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -345,6 +346,23 @@ def test_joined_batches_of_processes_match_single_process(photos, monkeypatch, w
 
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0})
     equal(shares(world_size), batches(module(photos, workers=0)))
+
+
+def test_damaged_image_is_not_replaced_by_a_held_out_test_image(tmp_path):
+    for number in range(10):
+        path = tmp_path / "train" / "a" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(picture(number)))
+    data = module(tmp_path, workers=0, test_share=0.3)
+    test = set(data.split("test").rows.tolist())
+    damaged = max(row for row in range(10) if row not in test and (row + 1) % 10 in test)
+    (tmp_path / "train" / "a" / f"{damaged}.jpg").write_bytes(b"no image")
+    data = module(tmp_path, workers=0, test_share=0.3)
+    train = data.split("pretrain")
+    with pytest.warns(UserWarning, match="is replaced by") as caught:
+        train.at(torch.arange(len(train)))
+    substitute = int(re.search(r"replaced by .*/(\d)\.jpg", str(caught[0].message))[1])
+    assert substitute not in test
 
 
 def test_file_names_with_line_breaks_and_non_utf8_bytes_are_read(tmp_path):

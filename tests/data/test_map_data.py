@@ -62,6 +62,26 @@ def test_test_split_with_other_classes_raises_input_error():
         data.split("test")
 
 
+def test_split_without_a_class_of_train_raises_input_error():
+    """Its labels would shift, as in a torchvision ImageFolder that lacks the first folder."""
+
+    class Named(list):
+        def __init__(self, classes):
+            super().__init__((grey(label), label) for label in range(len(classes)))
+            self.classes = classes
+
+    with pytest.raises(InputError, match="the classes of Named's test split are not those of train"):
+        dataset(Named(["ant", "bee", "cat"]), test=Named(["bee", "cat"])).split("test")
+    test = dataset(Named(["ant", "bee", "cat"]), test=Named(["ant", "bee"])).split("test")
+    assert test.classes == ("ant", "bee", "cat")
+
+
+@pytest.mark.parametrize("label", [0.5, math.inf, math.nan, np.float32(1.2)])
+def test_label_that_is_not_an_integer_raises_input_error(label):
+    with pytest.raises(InputError, match=r"list/train/1 has the label .*; labels must be integers"):
+        dataset([(grey(1), 1.0), (grey(2), label)]).split("train")
+
+
 @pytest.mark.parametrize(
     ("items", "message"),
     [

@@ -58,6 +58,13 @@ def test_run_stopped_at_any_step_resumes_bitwise(step, tmp_path, whole):
     assert all(torch.equal(weights[key], whole[0][key]) for key in whole[0])
 
 
+def test_loader_created_after_training_has_all_batches(tmp_path):
+    data = Digits(batch_size=256, seed=1)
+    fit(tmp_path, data=data)
+    loader = data.train_dataloader()
+    assert sum(1 for _ in loader) == len(loader) == EPOCH
+
+
 @pytest.mark.parametrize("step", [2, EPOCH + 1])
 def test_batch_interrupted_by_crash_is_repeated_after_resuming(step, tmp_path, whole):
     checkpoint = ModelCheckpoint(dirpath=tmp_path, save_on_exception=True, every_n_epochs=9)

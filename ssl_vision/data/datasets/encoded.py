@@ -1,5 +1,6 @@
 """Images that stay compressed on disk and are decoded for each batch."""
 
+import copy
 import errno
 import warnings
 
@@ -39,6 +40,14 @@ class Decoder:
     ) -> None:
         self.files, self.labels, self.side = files, labels, side
         self.pixel_range, self.strict = pixel_range, strict
+        self._among = torch.ones(len(labels), dtype=torch.bool)
+
+    def among(self, rows: Tensor) -> "Decoder":
+        """Return a decoder that replaces images by those at ``rows``, (K,) int64, only."""
+        decoder = copy.copy(self)
+        decoder._among = torch.zeros(len(self.labels), dtype=torch.bool)
+        decoder._among[rows] = True
+        return decoder
 
     def __call__(self, row: int) -> Tensor:
         """Return the image of a row, (3, side, side) uint8.
@@ -53,7 +62,7 @@ class Decoder:
             failure = corrupt(self.files.path(row), error)
             if self.strict or _is_system_error(error):
                 raise failure from error
-        same = (self.labels == self.labels[row]).nonzero().flatten()
+        same = ((self.labels == self.labels[row]) & self._among).nonzero().flatten()
         after = same.roll(-int((same <= row).sum()))[:-1]
         for substitute in after[:_MOST_ATTEMPTS].tolist():
             try:
@@ -79,6 +88,18 @@ def _is_system_error(error: Exception) -> bool:
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno not in _FILE_ERRORS)
 
 
+class EncodedImages(DatasetImages):
+    """Images that a `Decoder` reads."""
+
+    _read: Decoder
+
+    def separate(self, mask: Tensor) -> DatasetImages:
+        """Select the images of a mask, (N,) bool, so that none is ever replaced by an image outside it."""
+        part = self.select(mask)
+        part._read = self._read.among(part.rows)
+        return part
+
+
 def encoded_images(
     files: Files,
     classes: tuple[str, ...],
@@ -87,7 +108,7 @@ def encoded_images(
     pixel_range: PixelRange | None,
     strict: bool,
     workers: int,
-) -> DatasetImages:
+) -> EncodedImages:
     """Return images that a loader decodes in worker processes.
 
     Args:
@@ -102,7 +123,7 @@ def encoded_images(
     label_of_class = torch.tensor([*(positions.get(name, -1) for name in files.classes), -1])
     labels = label_of_class[torch.from_numpy(files.labels).long()]
     decoder = Decoder(files, labels, side=side, pixel_range=pixel_range, strict=strict)
-    return DatasetImages(
+    return EncodedImages(
         decoder, (3, side, side), labels, classes, torch.arange(len(labels)), workers=workers,
         digest=f"{files.digest()} {side} {pixel_range}",
     )  # fmt: skip

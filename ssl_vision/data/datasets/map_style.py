@@ -211,8 +211,10 @@ def label_number(label: Any, where: str) -> int:
         return -1
     try:
         number = int(label)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{where} has the label {label!r}; labels must be integers") from error
+    if not isinstance(label, str) and number != label:
+        raise InputError(f"{where} has the label {label!r}; labels must be integers")
     if number < -1:
         raise InputError(f"{where} has the label {number}; labels must be -1 or more")
     return number
