@@ -1,4 +1,4 @@
-"""Callbacks that measure and log during training."""
+"""Callbacks that measure, log and seed during training."""
 
 from ssl_vision.callbacks.gradients import GradientDiagnostics
 from ssl_vision.callbacks.memory import Memory
@@ -7,6 +7,7 @@ from ssl_vision.callbacks.online import OnlineProbe
 from ssl_vision.callbacks.representation import RepresentationMetrics
 from ssl_vision.callbacks.shadow import ShadowObjectives
 from ssl_vision.callbacks.skip_nonfinite import SkipNonFiniteSteps
+from ssl_vision.callbacks.step_seeds import StepSeeds
 from ssl_vision.callbacks.times import Times
 from ssl_vision.callbacks.weights import WeightHistogram
 
@@ -18,6 +19,7 @@ __all__ = [
     "RepresentationMetrics",
     "ShadowObjectives",
     "SkipNonFiniteSteps",
+    "StepSeeds",
     "Times",
     "WeightHistogram",
 ]

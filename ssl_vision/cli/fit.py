@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 import yaml
 from jsonargparse import Namespace
 from lightning_fabric.utilities.exceptions import MisconfigurationException
@@ -25,6 +26,7 @@ from ssl_vision.callbacks import (
     ObjectiveStatistics,
     OnlineProbe,
     SkipNonFiniteSteps,
+    StepSeeds,
     Times,
     WeightHistogram,
 )
@@ -275,14 +277,14 @@ class RunCLI(LightningCLI):
             loggers.append(wandb)
             tracking.append(WandbCallback(wandb, self.folder, artifacts=config.wandb_artifacts))
         record = RunRecord(self.folder, self.plain_config, fresh=fresh, check=self.check)
-        callbacks: list[pl.Callback] = [self.start, Times(), Memory()]
+        callbacks: list[pl.Callback] = [self.start, StepSeeds(torch.initial_seed()), Times(), Memory()]
         has_objective = "objective" in dict(self.model.named_children())
         callbacks += [ObjectiveStatistics(), WeightHistogram(log)] if has_objective else []
         callbacks += [SkipNonFiniteSteps(config.patience, objective="objective" if has_objective else None)]
         callbacks += [OnlineProbe()] if config.online_probe else []
         callbacks += [GradientDiagnostics()] if config.gradients else []
         files = AtomicCheckpointIO(self.folder.last, self.folder.previous)
-        spare = Path(config.spare_dir) if config.spare_dir else None
+        spare = Path(config.spare_dir).expanduser() if config.spare_dir else None
         callbacks += [
             record,
             ResumeCheckpoint(self.folder, files, every_n_steps=config.save_every_n_steps, spare=spare),

@@ -22,6 +22,7 @@ class Stream(IntEnum):
     VIEWS = 2
     QUERIES = 3
     CORRUPTIONS = 4
+    STEPS = 5
 
 
 def fold(*parts: int) -> int:

@@ -131,6 +131,7 @@ class RECLAIM(Objective):
         self._chosen: tuple[Tensor, Chosen, Chosen] | None = None
         self._pairs: tuple[Weights, Tensor, Tensor] | None = None
         self._step: int | None = None
+        self._seed = torch.initial_seed()
         self.register_load_state_dict_pre_hook(_prepare_for)  # type: ignore[no-untyped-call]
 
     @property
@@ -159,6 +160,7 @@ class RECLAIM(Objective):
             ValueError: ``images`` is None or not above K, the sizes differ from those of an earlier call,
                 the search is approximate and FAISS is not installed, or the inner objective raises it.
         """
+        self._seed = torch.initial_seed()
         if images is None:
             raise ValueError(
                 "RECLAIM requires the number of training images: train with a data module of ssl_vision.data"
@@ -277,10 +279,10 @@ class RECLAIM(Objective):
         return "batch" if self.epoch < self.warmup_epochs else self.negatives
 
     def _draw(self) -> Tensor:
-        """Draw the random rows of a step, which depend only on torch's initial seed and the step."""
+        """Draw the random rows of a step, a function of torch's initial seed in `prepare` and the step."""
         if self._step is None:  # read once, because the host waits for the device
             self._step = int(self.steps)
-        seed = (torch.initial_seed() * _ODD + self._step) % 2**63
+        seed = (self._seed * _ODD + self._step) % 2**63
         images, generator = len(self.labels), torch.Generator().manual_seed(seed)
         rows = torch.randperm(images, generator=generator, pin_memory=self.labels.is_cuda)
         return rows[: math.ceil(self.share * images)].to(self.labels.device, non_blocking=True)

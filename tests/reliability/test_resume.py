@@ -95,6 +95,27 @@ def test_resizing_and_muon_resume_exactly_within_epoch(tmp_path, option):
     assert not difference_of_runs(tmp_path / "run", tmp_path / "whole")
 
 
+def test_dropout_is_resumed_exactly_within_epoch(tmp_path, monkeypatch):
+    (tmp_path / "dropping.py").write_text(
+        "from torch import nn\n\n"
+        "class Net(nn.Sequential):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 8), nn.Dropout(0.5))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    options = [option for option in TINY if "encoder.width" not in option]
+
+    def run(name, *args):
+        return main(
+            ["fit", "--runs_dir=.", f"--name={name}", *options, "--model.encoder=dropping.Net", *args]
+        )
+
+    assert run("whole") == 0
+    assert run("run", "--trainer.max_steps=3") == 0
+    assert run("run", "--ckpt_path=last") == 0
+    assert not difference_of_runs(tmp_path / "run", tmp_path / "whole")
+
+
 def test_fit_restores_signal_handlers(tmp_path):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert fit(tmp_path, "--trainer.max_epochs=1") == 0
