@@ -60,7 +60,7 @@ class Comparison:
     left_out: Mapping[str, tuple[int, ...]]
     """Seeds of each group that are missing in another group."""
     differing: Mapping[str, Mapping[str, Any]]
-    """Settings other than ``by`` that differ, with the value of each group."""
+    """Settings other than ``by`` that differ, with the value of each group, or its values as a tuple."""
     groups: tuple[Group, ...]
     """Groups in descending order of their means. Accuracies are in percent."""
     pairs: tuple[Pair, ...]
@@ -134,7 +134,7 @@ def compare(
         alpha=alpha,
         seeds=tuple(seeds),
         left_out={name: out for name, own in groups.items() if (out := tuple(sorted(set(own) - set(seeds))))},
-        differing=_differing(groups, _full_keys(runs, [by])),
+        differing=_differing(groups, _full_keys(runs, [by]), _full_keys(runs, allow)),
         groups=tuple(ordered),
         pairs=tuple(_pairs(ordered, baseline, alpha)),
     )
@@ -222,9 +222,13 @@ def _unequal(
     return [
         key
         for key in sorted({*first, *second})
-        if first.get(key) != second.get(key)
-        and not any(key == free or key.startswith(f"{free}.") for free in allowed)
+        if first.get(key) != second.get(key) and not _is_within(key, allowed)
     ]
+
+
+def _is_within(key: str, others: Sequence[str]) -> bool:
+    """Return True if a key is equal to one of the others or below it."""
+    return any(key == other or key.startswith(f"{other}.") for other in others)
 
 
 def _difference(first: Run, second: Run, keys: Sequence[str]) -> str:
@@ -257,13 +261,24 @@ def _check_finished(runs: Sequence[Run]) -> None:
             )
 
 
-def _differing(groups: Mapping[str, Mapping[int, Run]], compared: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Settings other than the compared ones that at least two groups have and in which they differ."""
-    settings = {name: _settings(next(iter(members.values()))) for name, members in groups.items()}
+def _differing(
+    groups: Mapping[str, Mapping[int, Run]], compared: Sequence[str], allowed: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Settings other than the compared ones that at least two groups have and in which they differ.
+
+    Allowed settings are included if any two runs differ, with None for runs that do not have them.
+    """
+    settings = {name: list(map(_settings, members.values())) for name, members in groups.items()}
     own_keys = {*compared, *(f"{key}.class_path" for key in compared)}
     differing = {}
-    for key in sorted({key for flat in settings.values() for key in flat} - own_keys):
-        values = {name: flat[key] for name, flat in settings.items() if key in flat}
-        if len(set(map(shown, values.values()))) > 1:
-            differing[shortened(key)] = values
+    for key in sorted({key for members in settings.values() for flat in members for key in flat} - own_keys):
+        values = {}
+        for name, members in settings.items():
+            if key in members[0] or _is_within(key, allowed):
+                values[name] = {shown(flat.get(key)): flat.get(key) for flat in members}
+        if len({text for each in values.values() for text in each}) > 1:
+            differing[shortened(key)] = {
+                name: tuple(each.values()) if len(each) > 1 else next(iter(each.values()))
+                for name, each in values.items()
+            }
     return differing

@@ -9,13 +9,13 @@ from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.compare.keys import is_metric, shown
 from ssl_vision.descriptions import MetricDescription, description_of, layer_of
 from ssl_vision.errors import InputError
-from ssl_vision.runs.evaluation_file import preferred
+from ssl_vision.runs.evaluation_file import chosen_fields, preferred
 from ssl_vision.runs.evaluation_summary import TEST_PREFIXES
 from ssl_vision.runs.folder import DATA_OF_ROOT
 from ssl_vision.runs.registry import Run
 
-_RUN_FIELDS = ("value", "recall", "seed", "lr", "weight_decay", "weights", "title", "unit", "direction")
-"""Fields of a row of evaluation.json that may differ between runs; the learning rate is tuned for each."""
+_RUN_FIELDS = {"value", "recall", "seed", "weights", "title", "unit", "direction"}
+"""Fields of a row of evaluation.json that may differ between runs, with those that a grid search selects."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +85,7 @@ class MetricSelector:
             )
         rows = preferred(rows, run.config)
         rows = [row for row in rows if row.get("epoch") == run.epoch] or rows[-1:]
+        rows = [row for place, row in enumerate(rows) if row not in rows[:place]]
         if len(rows) > 1:
             choices = _differing_fields(rows)
             options = (
@@ -112,7 +113,7 @@ def shared_conditions(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) ->
     Raises:
         InputError: Two runs were measured under different conditions.
     """
-    fields = [{key: value for key, value in row.items() if key not in _RUN_FIELDS} for row in rows]
+    fields = [_conditions(row) for row in rows]
     first = fields[0]
     for run, other in zip(runs, fields, strict=True):
         for key in sorted(other.keys() | first.keys()):
@@ -124,8 +125,14 @@ def shared_conditions(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) ->
     return first
 
 
+def _conditions(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a row that state how its value was measured."""
+    free = _RUN_FIELDS | chosen_fields(row.get("metric"))
+    return {key: value for key, value in row.items() if key not in free}
+
+
 def _differing_fields(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Fields in which the rows differ, and their values."""
-    keys = dict.fromkeys(key for row in rows for key in row if key not in _RUN_FIELDS)
+    keys = dict.fromkeys(key for row in rows for key in _conditions(row))
     values = {key: list(dict.fromkeys(str(row[key]) for row in rows if key in row)) for key in keys}
     return {key: options for key, options in values.items() if len({row.get(key) for row in rows}) > 1}

@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from ssl_vision.compare.comparison import Comparison, Pair
+from ssl_vision.compare.keys import shown
 from ssl_vision.compare.statistics import smallest_wilcoxon_p
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
@@ -14,17 +15,16 @@ from ssl_vision.runs.registry import Run
 
 Lines = list[list[str]]
 
+_UNTITLED = {"features", "metric", "layer", "protocol", "epoch", "options", "lr", "weight_decay", "root"}
+"""Conditions that the title of a comparison states elsewhere or omits."""
+
 ACCURACIES = "Means of all accuracies of the same runs, in percent, without tests:"
 """The line above `accuracy_table`."""
 
 
 def title(comparison: Comparison) -> str:
     """Metric, protocol, epoch and seeds of a comparison."""
-    conditions = {
-        k: v
-        for k, v in comparison.conditions.items()
-        if k not in ("features", "metric", "layer", "protocol", "epoch", "options", "root")
-    }
+    conditions = {k: v for k, v in comparison.conditions.items() if k not in _UNTITLED}
     selector = comparison.selector
     name = selector.metric
     if "protocol" in comparison.conditions:
@@ -155,8 +155,11 @@ def notes(comparison: Comparison) -> Iterator[str]:
         plural = "seed" if len(seeds) == 1 else "seeds"
         yield f"Left out, as other groups do not have them: {plural} {', '.join(map(str, seeds))} of {name}."
     for key, values in comparison.differing.items():
-        each = ", ".join(f"{value} in {name}" for name, value in values.items())
-        yield f"Differs, too: {key} is {each}."
+        texts = {
+            name: " and ".join(map(shown, value if isinstance(value, tuple) else (value,)))
+            for name, value in values.items()
+        }
+        yield f"Differs, too: {key} is {', '.join(f'{text} in {name}' for name, text in texts.items())}."
     n = len(comparison.seeds)
     least = smallest_wilcoxon_p(n)
     if n > 1 and least >= comparison.alpha:

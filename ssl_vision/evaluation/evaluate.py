@@ -47,7 +47,8 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     requires ``--data.root``. torchrun starts several processes, which share the embedding.
 
     Returns:
-        The arguments for the report of the run; None if other data than the run's were measured.
+        The arguments for the report of the run; None if other data than the run's, images that were prepared
+        in another way, or an earlier epoch were measured.
 
     Raises:
         InputError: the checkpoint, an option or ``evaluation.json`` is invalid, the data are missing, or no
@@ -84,7 +85,7 @@ class EvaluatedRun(NamedTuple):
     error: InputError | None
     """The error of writing the rows, which does not lose the result."""
     page: dict[str, Any] | None
-    """Arguments of the report of the run; None where other data than the run's were measured."""
+    """Arguments of the report of the run, as `run` returns them."""
 
 
 def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> EvaluatedRun:
@@ -136,14 +137,15 @@ def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> Evaluated
     if not options.output:
         every = merged(read_rows(output, checkpoint.config), every)
     unwritten = written(output, every)
+    of_last_epoch = folder.config_file.exists() and checkpoint.epoch == Run(folder.path).epoch
     if by_user:  # another user's config must not set the target of an upload
-        of_last_epoch = folder.config_file.exists() and checkpoint.epoch == Run(folder.path).epoch
         values = evaluation_summary(every, checkpoint.config, epoch=checkpoint.epoch)
         summary = values if of_last_epoch else {}
         mirror_rows(folder, checkpoint.config, every, name=output.stem, summary=summary)
     about = f"epoch {checkpoint.epoch}, seed {trained.seed}"
     result = Evaluation.of(protocols, rows, splits, about, output=output)
-    if not options.report or options.output or not own or not folder.config_file.exists():
+    of_training = own and "settings" not in splits.place and (of_last_epoch or checkpoint.path == folder.last)
+    if not (of_training and options.report) or options.output:
         return EvaluatedRun(result, unwritten, None)
     page = {
         "path": folder.path,
@@ -176,7 +178,8 @@ def _networks(
 ) -> list[Network]:
     """Return the trained network, those of ``--beside`` and, as a baseline, the untrained network."""
     device, config = chosen_device(options.device), checkpoint.config
-    trained_on = class_name(config["data"])
+    same_classes = checkpoint.classes in (None, list(splits.images["train"].classes))
+    trained_here = same_classes and class_name(config["data"]) == splits.data
     common: dict[str, Any] = {
         "description": config["model"],
         "cache": FeatureCache(folder.features) if options.cache else None,
@@ -185,7 +188,7 @@ def _networks(
     untrained = partial(untrained_model, config, where=checkpoint.path, allow_class=allow_class)
     trained = FeatureExtractor(
         trained_model(checkpoint, allow_class=allow_class).to(device), splits, **common,
-        layers=Layers._fields, online=checkpoint.online if trained_on == splits.data else None,
+        layers=Layers._fields, online=checkpoint.online if trained_here else None,
     )  # fmt: skip
     networks = [
         Network("trained", trained, checkpoint.epoch),

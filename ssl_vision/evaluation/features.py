@@ -114,6 +114,9 @@ def embed_corrupted(
     """Compute the features of images that are resized as for `embed`, as bytes, and then corrupted.
 
     A corruption therefore acts on the pixels that the network receives, independent of the size of the files.
+
+    Raises:
+        ValueError: the images are not uint8.
     """
     options: dict[str, Any] = {"corruption": corruption, "severity": severity, "seed": seed}
     prepare = partial(_corrupted, views=views, **options)
@@ -131,6 +134,11 @@ def _two_views(images: Tensor, indices: Tensor, *, views: Views, seed: int, epoc
 
 
 def _corrupted(images: Tensor, indices: Tensor, *, views: Views, **options: Any) -> Tensor:
+    if images.dtype != torch.uint8:
+        raise ValueError(
+            "it needs images of bytes, but the data set returns normalised tensors; "
+            "return PIL images or uint8 tensors, and set views"
+        )
     if images.shape[-2:] != (views.size, views.size):
         size = (views.size, views.size)
         resized = F.interpolate(images.float(), size=size, mode="bilinear", antialias=True)

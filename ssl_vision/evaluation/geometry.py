@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,16 +48,21 @@ class Geometry(Measurement):
         with Progress(f"geometry of {source.features} {source.layer}"):
             values = representation.compute()
         for metric, value in values.items():
-            if not value.isnan():  # NaN, for example, if no class has two images
-                yield Value(metric, float(value), {})
-        yield Value("alignment", float(alignment.compute()), {"augmentation": "pretraining"})
+            yield from _finite(metric, value, {})
+        yield from _finite("alignment", alignment.compute(), {"augmentation": "pretraining"})
         if splits.superclasses is not None:
             yield from _ranking(source, network, splits, splits.superclasses)
         if self.extended:
             images, views = self.lidar_images, self.lidar_views
             scatter = network.view_scatter(source.layers, images=images, views=views)[source.layer]
             augmentation = f"pretraining, {views} views of {len(scatter.means)} images"
-            yield Value("lidar", float(lidar(scatter)), {"augmentation": augmentation})
+            yield from _finite("lidar", lidar(scatter), {"augmentation": augmentation})
+
+
+def _finite(metric: str, value: Tensor, about: dict[str, Any]) -> Iterator[Value]:
+    """Yield a value, or nothing if it is not defined: for example, if no class has two images."""
+    if value.isfinite():
+        yield Value(metric, float(value), about)
 
 
 def _ranking(
@@ -67,4 +73,4 @@ def _ranking(
     levels = torch.stack([superclasses[labels], labels, torch.arange(len(labels))], dim=1).repeat(2, 1)
     views = torch.cat([view.cpu() for view in network.pairs("test", network.layers)[source.layer]])
     for metric, value in rank_correlation(views, levels)._asdict().items():
-        yield Value(metric, float(value), {"augmentation": "pretraining"})
+        yield from _finite(metric, value, {"augmentation": "pretraining"})

@@ -5,7 +5,9 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from ssl_vision.descriptions import MetricDescription, description_of
-from ssl_vision.runs.evaluation_summary import VARIANTS
+from ssl_vision.runs.evaluation_summary import Variant, stated_differences, variant_of
+
+_Column = tuple[str, Variant]
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def _corruptions(rows: Sequence[Row]) -> list[list[str]]:
     rows = [row for row in rows if row.corruption is not None and "table" in row.description.sections]
     columns = list(dict.fromkeys(map(_column, rows)))
     corruptions = list(dict.fromkeys(row.corruption for row in rows if row.severity))
-    by_column: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
+    by_column: dict[tuple[str, _Column], list[Row]] = {}
     for row in rows:
         by_column.setdefault((_name(row.features, row.layer), _column(row)), []).append(row)
     lines = [["top-1 %", "clean", *map(str, corruptions), "mean"]]
@@ -140,23 +142,16 @@ def _recall(row: Row) -> str:
     return "" if row.recall is None else f" (recall {100 * row.recall:.1f})"
 
 
-def _column(row: Row) -> tuple[str, ...]:
-    """Return the metric and the texts of the fields that distinguish its variant."""
-    return (row.metric, *(_text(getattr(row, field)) for field in VARIANTS))
+def _column(row: Row) -> _Column:
+    """Return the metric and the variant, which distinguish the columns."""
+    texts = {name: value if isinstance(value, str) else f"{value:g}" for name, value in row.as_dict().items()}
+    return row.metric, variant_of(texts)
 
 
-def _heading(name: str, column: tuple[str, ...], columns: Sequence[tuple[str, ...]]) -> str:
-    same = [other for other in columns if other[0] == column[0]]
-    details = [
-        text.format(column[i])
-        for i, text in enumerate(VARIANTS.values(), 1)
-        if column[i] not in ("", "none") and len({other[i] for other in same}) > 1
-    ]
-    return " ".join([name, *details])
-
-
-def _text(value: float | str | None) -> str:
-    return "" if value is None else value if isinstance(value, str) else f"{value:g}"
+def _heading(name: str, column: _Column, columns: Sequence[_Column]) -> str:
+    metric, variant = column
+    same = [each for other, each in columns if other == metric]
+    return " ".join([name, *stated_differences(variant, same)])
 
 
 def _name(features: str, layer: str) -> str:

@@ -149,7 +149,13 @@ def write_backbone(path: Path, backbone: nn.Module, description: Description | N
     if isinstance(backbone, Timm):
         backbone = backbone.network
         about |= {_PREFIX: "network."} if description else {}
-    state = {name: tensor.contiguous() for name, tensor in backbone.state_dict().items()}
+    state: dict[str, torch.Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in backbone.state_dict().items():
+        tensor = tensor.contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        state[name] = tensor.clone() if storage in storages else tensor  # safetensors stores no shared memory
+        storages.add(storage)
     path.write_bytes(save(state, {"format": "pt"} | {key: json.dumps(value) for key, value in about.items()}))
 
 

@@ -68,16 +68,22 @@ def section(context: ReportContext, sheet: SpriteSheet) -> Section:
 
 
 def projections(features: Tensor, *, seed: int) -> dict[str, NDArray[np.floating[Any]]]:
-    """Coordinates (N, 2) of features (N, F) by ``PCA``, and by ``t-SNE`` of 50 principal components."""
+    """Coordinates (N, 2) of features (N, F) by ``PCA``, and by ``t-SNE`` of 50 principal components.
+
+    For equal features, the coordinates of ``t-SNE`` are zero.
+    """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
     values = features.double().numpy()
-    components = PCA(min(_DIRECTIONS, *values.shape), svd_solver="full").fit_transform(values)
+    with np.errstate(invalid="ignore"):  # equal features have no variance
+        components = PCA(min(_DIRECTIONS, *values.shape), svd_solver="full").fit_transform(values)
     if components.shape[1] < 2:
         components = np.pad(components, ((0, 0), (0, 2 - components.shape[1])))
-    perplexity = min(_PERPLEXITY, (len(values) - 1) / 3)
-    groups = TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(components)
+    groups = np.zeros((len(values), 2))
+    if components[:, 0].astype(np.float32).std() > 0:  # by which TSNE divides its initial coordinates
+        perplexity = min(_PERPLEXITY, (len(values) - 1) / 3)
+        groups = TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(components)
     return {"PCA": components[:, :2], "t-SNE": groups}
 
 

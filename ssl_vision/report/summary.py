@@ -15,6 +15,7 @@ from ssl_vision.report.gallery import queries, tile
 from ssl_vision.report.markup import macros, render
 from ssl_vision.report.page import Missing
 from ssl_vision.report.sprite_sheet import SpriteSheet
+from ssl_vision.runs.evaluation_file import chosen_fields
 from ssl_vision.runs.evaluation_summary import VARIANTS
 from ssl_vision.runs.registry import Run
 
@@ -29,10 +30,15 @@ _CONDITIONS = (
     "settings",
     "split",
     "corruption",
+    "lr",
+    "weight_decay",
     "options",
     *VARIANTS,
 )
-"""Fields of a row of evaluation.json in which a baseline equals the trained network."""
+"""Fields of a row of evaluation.json in which a baseline equals the trained network.
+
+Hyperparameters that a grid search selects may differ.
+"""
 
 BASELINES = {"untrained": "the untrained network", "pixels": "raw pixels"}
 """Baselines in sentences, by their names in evaluation.json."""
@@ -73,9 +79,10 @@ def of_several(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     return macros.table(columns, rows, caption=caption)
 
 
-def _conditions(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Conditions of a row that do not depend on where the images are."""
-    return tuple(row.get(key) for key in _CONDITIONS if key not in ("root", "folder"))
+def _conditions(row: Mapping[str, Any], *, place: bool = False) -> tuple[Any, ...]:
+    """Conditions of a row, by default those that do not depend on where the images are."""
+    free = chosen_fields(row["metric"]) | (set() if place else {"root", "folder"})
+    return tuple(row.get(key) for key in _CONDITIONS if key not in free)
 
 
 def evaluated(run: Run, metric: str) -> dict[str, Any] | None:
@@ -118,7 +125,7 @@ def _result(run: Run, metric: MetricDescription) -> dict[str, Any] | None:
     rows = [
         other for other in run.evaluation
         if other["features"] not in ("trained", "unknown") and other.get("layer") in ("backbone", "raw")
-        and all(other.get(key) == row.get(key) for key in _CONDITIONS)
+        and _conditions(other, place=True) == _conditions(row, place=True)
     ]  # fmt: skip
     baselines = {BASELINES.get(other["features"], other["features"]): other["value"] for other in rows}
     about = [f"protocol {row.get('protocol')}"]

@@ -29,6 +29,8 @@ class Checkpoint(NamedTuple):
     """Weight and bias of the online probe; None for runs without one."""
     images: str | None = None
     """Digest of the training images; None in checkpoints of earlier versions."""
+    classes: list[str] | None = None
+    """Names of the classes of the online probe; None without one, and in checkpoints of earlier versions."""
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -80,7 +82,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         ):
             raise TypeError
         online = content.get("callbacks", {}).get("OnlineProbe", {}).get("layer")
-        return Checkpoint(file, config, int(progress["processed"]), state, online, record.get("images"))
+        epoch = int(progress["processed"])
+        return Checkpoint(file, config, epoch, state, online, record.get("images"), record.get("classes"))
     except InputError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:

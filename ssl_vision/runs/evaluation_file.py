@@ -11,8 +11,11 @@ from ssl_vision.runs.settings import class_name
 Rows = list[dict[str, Any]]
 
 _OUTCOME = {"value", "recall", "weights", "title", "unit", "direction"}
-_CHOSEN = {"lr", "weight_decay"}
-"""Hyperparameters that a grid search selects."""
+
+
+def chosen_fields(metric: object) -> set[str]:
+    """Return the fields of a metric's rows that a grid search selects; other metrics have none."""
+    return {"lr", "weight_decay"} if metric == "grid_top1" else set()
 
 
 def read_rows(file: Path, config: Mapping[str, Any]) -> Rows:
@@ -100,5 +103,5 @@ def _stale(row: Mapping[str, Any], weights: Mapping[int, str]) -> bool:
 
 
 def _key(row: Mapping[str, Any], *without: str) -> frozenset[tuple[str, Any]]:
-    left_out = _OUTCOME | set(without) | (_CHOSEN if row.get("metric") == "grid_top1" else set())
+    left_out = _OUTCOME | set(without) | chosen_fields(row.get("metric"))
     return frozenset((name, str(value)) for name, value in row.items() if name not in left_out)

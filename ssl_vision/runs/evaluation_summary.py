@@ -1,11 +1,12 @@
 """One name and one value for each measurement of an evaluated run, as tables and W&B's summary show it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from ssl_vision.descriptions import LAYERS, description_of
-from ssl_vision.runs.evaluation_file import own_data
+from ssl_vision.runs.evaluation_file import chosen_fields, own_data
 from ssl_vision.runs.folder import DATA_OF_ROOT
 
 DEFAULT_PROTOCOL = "macl"
@@ -25,8 +26,52 @@ VARIANTS = {
 }
 """Fields in which two rows of one metric differ, and how a heading or a name states them."""
 
+_TRAINING = ("lr", "weight_decay", "options")
+"""Fields that are stated only for rows that do not differ in `VARIANTS`."""
+
+_NEXT_OPTION = re.compile(r", (?=[a-z]\w* )")
+"""Separator of the options in a row; the values of an option may contain commas."""
+
 _OTHER_FOLDER = {("folder", "val")}
 """The validation split of a folder is in a subfolder other than that of the test split."""
+
+
+class Variant(NamedTuple):
+    """One of several ways in which a metric was measured."""
+
+    fields: tuple[str, ...]
+    """Texts of the fields of `VARIANTS`, empty where a field does not apply."""
+    training: tuple[str, ...]
+    """Training options of a classifier, such as ``epochs=100``."""
+
+
+def variant_of(row: Mapping[str, Any]) -> Variant:
+    """Return the variant of a row; what a grid search selects is not part of it."""
+    texts = {
+        name: str(row[name])
+        for name in (*VARIANTS, *_TRAINING)
+        if row.get(name) is not None and name not in chosen_fields(row["metric"])
+    }
+    options = [f"{name} {texts[name]}" for name in ("lr", "weight_decay") if name in texts]
+    options += _NEXT_OPTION.split(texts["options"]) if texts.get("options") else []
+    return Variant(
+        tuple(texts.get(name, "") for name in VARIANTS), tuple(each.replace(" ", "=", 1) for each in options)
+    )
+
+
+def stated_differences(variant: Variant, others: Iterable[Variant]) -> list[str]:
+    """State in what a variant differs from others of the same metric.
+
+    Training options are compared only with those of variants with the same fields.
+    """
+    others = list(others)
+    stated = [
+        VARIANTS[name].format(text)
+        for i, (name, text) in enumerate(zip(VARIANTS, variant.fields, strict=True))
+        if text not in ("", "none") and any(other.fields[i] != text for other in others)
+    ]
+    alike = [other.training for other in others if other.fields == variant.fields]
+    return stated + [text for text in variant.training if not all(text in training for training in alike)]
 
 
 def evaluation_summary(
@@ -91,19 +136,16 @@ def _name(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _values(place: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
-    """The rows of one metric: the mean if they are corruptions, otherwise the last row of each variant.
+    """For each variant of a metric, the mean of the rows if they are corruptions, otherwise the last row.
 
     The protocol ``macl`` has one row of each metric; options of the command change it.
     """
-    corrupted = [float(row["value"]) for row in rows if row.get("corruption") is not None]
-    if corrupted:
-        yield f"{place}{metric}", fmean(corrupted)
-        return
     single = rows[0].get("protocol", DEFAULT_PROTOCOL) == DEFAULT_PROTOCOL
-    fields = [] if single else list(VARIANTS)
-    differing = [field for field in fields if len({row.get(field) for row in rows}) > 1]
+    groups: dict[Variant | None, list[Mapping[str, Any]]] = {}
     for row in rows:
-        stated = [
-            VARIANTS[field].format(row[field]) for field in differing if row.get(field) not in (None, "none")
-        ]
-        yield f"{place}{''.join(f'{text}/' for text in stated)}{metric}", float(row["value"])
+        groups.setdefault(None if single else variant_of(row), []).append(row)
+    for variant, members in groups.items():
+        stated = [] if variant is None else stated_differences(variant, filter(None, groups))
+        corrupted = [float(row["value"]) for row in members if row.get("corruption") is not None]
+        value = fmean(corrupted) if corrupted else float(members[-1]["value"])
+        yield f"{place}{''.join(f'{text}/' for text in stated)}{metric}", value

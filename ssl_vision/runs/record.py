@@ -21,7 +21,8 @@ class RunRecord(pl.Callback):
     """Writes the full config to ``config.yaml``, into every checkpoint and into the W&B run.
 
     Checkpoints store it as text, so that ``torch.load(..., weights_only=True)`` reads it, and also store the
-    digest of the images. The image files are listed in ``images.csv``.
+    digest of the images and, for an online probe, the names of the classes. The image files are listed in
+    ``images.csv``.
 
     Args:
         folder: run directory.
@@ -38,6 +39,7 @@ class RunRecord(pl.Callback):
         self.fresh = fresh
         self.check = check
         self._images: Fingerprint | None = None
+        self._classes: list[str] | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lock the run directory and write the config.
@@ -59,6 +61,8 @@ class RunRecord(pl.Callback):
         if isinstance(data, ImageData):
             self._images = data.fingerprint()
             write_images(self.folder.images_file, self._images.files)
+            if self.config.get("online_probe"):
+                self._classes = list(data.classes)
         if isinstance(data, ImageData) and data.skipped:
             lines = "".join(f"{name}\n" for name in data.skipped)
             with atomic_write(self.folder.skipped_file) as partial:
@@ -72,8 +76,10 @@ class RunRecord(pl.Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add the config, the version of this package, and the digest of the images."""
-        content = {"version": __version__, "config": as_yaml(self.config)}
+        """Add the config, the version of this package, the digest of the images and the classes."""
+        content: dict[str, Any] = {"version": __version__, "config": as_yaml(self.config)}
         if self._images is not None:
             content["images"] = self._images.digest
+        if self._classes is not None:
+            content["classes"] = self._classes
         checkpoint[CHECKPOINT_KEY] = content

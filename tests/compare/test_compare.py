@@ -261,7 +261,7 @@ def test_option_that_differs_between_objectives_is_reported(tmp_path, monkeypatc
     assert "Differs, too: model.objective.temperature is 0.1 in MACL, 0.5 in DCL." in capsys.readouterr().out
 
 
-def test_differing_option_requires_allow_and_is_reported(tmp_path, monkeypatch, capsys):
+def test_differing_option_requires_allow(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for seed in range(2):
         make_run(tmp_path / "runs" / f"a{seed}", "MACL", seed, 0.5 + seed / 10)
@@ -270,8 +270,23 @@ def test_differing_option_requires_allow_and_is_reported(tmp_path, monkeypatch, 
         "runs/a0 and runs/b0 differ in data.batch_size (64, 128): compare runs that differ only in "
         "objective, or allow it with --allow data.batch_size"
     )
-    comparison = compare_runs("--allow=batch_size")
-    assert comparison["differing"] == {"data.batch_size": {"MACL": 64, "DCL": 128}}
+
+
+def test_all_values_of_allowed_options_are_reported(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for seed, size in enumerate((64, 128, 128)):
+        sized = {"data.init_args.batch_size": size}
+        make_run(tmp_path / "runs" / f"a{seed}", "MACL", seed, 0.5 + seed / 10, **sized)
+        clipped = {"trainer.gradient_clip_val": 0.5, **(sized if seed else {})}
+        make_run(tmp_path / "runs" / f"b{seed}", "DCL", seed, 0.6, **clipped)
+    comparison = compare_runs("--allow=gradient_clip_val", "--allow=batch_size")
+    assert comparison["differing"] == {
+        "data.batch_size": {"MACL": [64, 128], "DCL": [64, 128]},
+        "trainer.gradient_clip_val": {"MACL": None, "DCL": 0.5},
+    }
+    printed = capsys.readouterr().out
+    assert "Differs, too: data.batch_size is 64 and 128 in MACL, 64 and 128 in DCL." in printed
+    assert "Differs, too: trainer.gradient_clip_val is null in MACL, 0.5 in DCL." in printed
 
 
 def test_runs_may_differ_in_compared_key_and_data_root(tmp_path, monkeypatch):
@@ -337,6 +352,12 @@ def test_an_unfinished_run_is_refused_with_the_command_that_continues_it(runs, c
             [row(1, options="a 1, b 2"), row(1, options="a 2")],
             "--row 'options=a 1, b 2' or --row 'options=a 2'",
         ),
+        (
+            [row(1, lr=0.02), row(1, lr=0.5)],
+            "runs/x has 2 rows of knn_top1: choose one with --row lr=0.02 or --row lr=0.5",
+        ),
+        ([row(1, lr=0.5)], "were evaluated under different conditions: lr is null and 0.5. Evaluate"),
+        ([row(1, weight_decay=0.5)], "conditions: weight_decay is null and 0.5. Evaluate"),
         ([row(1, k=5)], "were evaluated under different conditions: k is 200 and 5. Evaluate"),
         (
             [row(1, layer="hidden")],
@@ -351,11 +372,20 @@ def test_an_evaluation_that_cannot_be_compared_is_refused(runs, capsys, rows, co
     assert complaint in compare_error(capsys)
 
 
-def test_runs_may_differ_in_recall_of_neighbour_index(runs):
+def test_runs_may_differ_in_recall_and_in_what_a_grid_search_selects(runs):
     for number, objective in enumerate(("A", "B")):
         rows = [row(0.5 + number / 10, index="ivf", recall=0.98 - number / 1000)]
-        make_run(runs.parent / "ivf" / objective, objective, 0, rows=rows)
-    assert main(["compare", "ivf", "--by=objective"]) == 0
+        rows += [row(0.5, metric="grid_top1", lr=0.1 + number, weight_decay=number)]
+        make_run(runs.parent / "own" / objective, objective, 0, rows=rows)
+    for metric in ("knn_top1", "grid_top1"):
+        assert main(["compare", "own", "--by=objective", f"--metric={metric}"]) == 0
+
+
+def test_equal_rows_are_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for objective in ("A", "B"):
+        make_run(tmp_path / "runs" / objective, objective, 0, rows=[row(0.5)] * 2)
+    assert compare_runs()["groups"][0]["mean"] == pytest.approx(50)
 
 
 def test_row_option_selects_evaluation_row_by_field(tmp_path, monkeypatch):

@@ -100,7 +100,17 @@ def test_measurements_that_need_views_are_left_out_with_reason(tmp_path, capsys)
     assert "mine: projector left out: an encoder has none" in error
     for kind in ("linear", "corruptions", "geometry", "finetune"):
         assert f"mine: {kind} of trained backbone is left out: " in error
-    assert error.count("return PIL images or uint8 tensors, and set views") == 3
+    assert error.count("return PIL images or uint8 tensors, and set views") == 4
+
+
+def test_normalised_tensors_that_are_not_square_are_not_corrupted(tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text(
+        "measurements: [corruptions: {severities: [1], linear: {epochs: 1}}, knn: {k: 1}]"
+    )
+    data = TensorDataset(torch.randn(30, 3, 8, 12), torch.arange(30) % 3)
+    result = ssl_vision.evaluate(nn.Flatten(), train=data, test=data, protocol=str(tmp_path / "mine.yaml"))
+    assert [row.metric for row in result.rows] == ["knn_top1"]
+    assert "corruptions of trained backbone is left out: it needs images of bytes" in capsys.readouterr().err
 
 
 def test_images_of_several_sizes_and_unseen_test_labels_are_evaluated():

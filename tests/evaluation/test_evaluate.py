@@ -1,17 +1,25 @@
 """Tests of ``ssl-vision evaluate``: the table from a checkpoint alone, and invalid input."""
 
 import json
+import math
 import pickle
 import shutil
 
 import pytest
 import torch
 from settings import resnet
+from torch import nn
 
 import ssl_vision.evaluation.feature_extractor
-from ssl_vision.data import Digits, Images
+from ssl_vision.data import Digits, Images, Views
+from ssl_vision.encoders import ModuleEncoder
+from ssl_vision.evaluation.evaluate import evaluate_run
+from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import embed, embed_views
+from ssl_vision.evaluation.geometry import Geometry
+from ssl_vision.evaluation.measurement import Source
 from ssl_vision.evaluation.probe import linear_probe
+from ssl_vision.evaluation.splits import Splits
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.metrics import KNNAccuracy, lidar
@@ -108,6 +116,21 @@ def test_options_omit_baselines_and_set_probe_epochs(evaluated, tmp_path, capsys
     printed = capsys.readouterr().out
     assert "untrained" not in printed
     assert "3 epochs of SGD" in printed
+
+
+def test_report_is_written_only_for_images_and_epoch_of_run(evaluated, tmp_path):
+    run = shutil.copytree(evaluated, tmp_path / "run")
+    (tmp_path / "mine.yaml").write_text("measurements: [knn: {k: 5}]")
+    options = ["--baselines=false", f"--protocol={tmp_path / 'mine.yaml'}"]
+    last = run / "checkpoints" / "last.ckpt"
+    same, earlier = (shutil.copyfile(last, last.with_name(f"{name}.ckpt")) for name in ("same", "earlier"))
+    content = torch.load(last, weights_only=True)
+    content["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"] -= 1
+    torch.save(content, earlier)
+    for args in ([run, "--data.eval_batch_size=99"], [same]):
+        assert evaluate_run([*map(str, args), *options]).page is not None
+    for args in ([earlier], [run, "--data.views.size=12", "--data.views.blur=0"]):
+        assert evaluate_run([*map(str, args), *options]).page is None
 
 
 def write_malicious(path):
@@ -213,6 +236,25 @@ def test_extended_geometry_is_in_the_rows(tiny_run, tmp_path, monkeypatch):
     expected = lidar(torch.cat(pairs)[:5].transpose(0, 1))
     assert values["lidar"] == pytest.approx(float(expected), rel=1e-4)
     assert rows_by_metric["lidar"]["augmentation"] == "pretraining, 5 views of 90 images"
+
+
+def test_geometry_of_collapsed_encoder_has_only_finite_values():
+    encoder = ModuleEncoder(
+        nn.Sequential(nn.Flatten(), nn.Linear(192, 6), nn.Threshold(1e9, 0.0)), image_size=8
+    )
+    digits = Digits().split("test").select(torch.arange(20))
+    splits = Splits({"test": digits}, Views(size=8), data="Digits", superclasses=torch.arange(10) // 2)
+    extractor = FeatureExtractor(encoder, splits, description="", layers=("backbone",), cache=None, seed=0)
+    geometry = Geometry(extended=True, lidar_images=4, lidar_views=2)
+    values = {
+        each.metric: each.value
+        for each in geometry.measure(Source("trained", "backbone", extractor), splits, 0)
+    }
+    assert all(map(math.isfinite, values.values()))
+    assert [values[name] for name in ("alignment", "uniformity", "feature_std")] == pytest.approx(
+        [0, 0, 0], abs=1e-6
+    )
+    assert not {"lidar", "spearman", "kendall"} & set(values)
 
 
 def test_pixels_are_not_converted_all_at_once(tiny_run, tmp_path, monkeypatch):

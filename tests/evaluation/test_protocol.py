@@ -21,6 +21,7 @@ from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.probe import Linear
 from ssl_vision.evaluation.protocol import read_protocol, shipped
 from ssl_vision.evaluation.results import described_protocol
+from ssl_vision.evaluation.rows import Row, tables
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.main import main
 from ssl_vision.metrics import KNNAccuracy, rank_correlation
@@ -121,6 +122,30 @@ def test_rows_and_output_state_protocol_settings(run, one_epoch, capsys):
     printed = capsys.readouterr().out
     assert "solo. kNN: cosine, k = 20, T = 0.07." in printed
     assert "dkobak. kNN: cosine, k = 10, majority vote." in printed
+
+
+def test_table_has_a_column_for_each_way_of_training():
+    def linear(value, features="trained", **fields):
+        return Row(features, "backbone", "linear_top1", value, "test", **fields)
+
+    slow, fast = (
+        {"lr": 1e-4, "options": "epochs 2, momentum 0.9"},
+        {"lr": 1.0, "options": "epochs 50, momentum 0.9"},
+    )
+    rows = [linear(0.1, **slow), linear(0.2, **fast), linear(0.3, "untrained", **fast)]
+    rows += [linear(0.4, **fast, labels="1%")]
+    rows += [
+        Row(name, "backbone", "grid_top1", 0.5, "test", lr=lr)
+        for name, lr in (("trained", 1), ("untrained", 2))
+    ]
+    heading, *lines = tables(rows)[0]
+    assert heading == [
+        "", "linear % lr=0.0001 epochs=2", "linear % lr=1 epochs=50", "linear % 1% labels", "grid %",
+    ]  # fmt: skip
+    assert lines == [
+        ["trained backbone", "10.00", "20.00", "40.00", "50.00"],
+        ["untrained backbone", "", "30.00", "", "50.00"],
+    ]
 
 
 def test_user_protocol_file_is_evaluated(run, tmp_path, capsys):
@@ -291,6 +316,7 @@ def test_online_protocol_reproduces_last_logged_accuracy(tmp_path, capsys):
     with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
         logged = [row["val/online_top1"] for row in csv.DictReader(file) if row["val/online_top1"]]
     assert row["value"] == pytest.approx(float(logged[-1]))
+    assert read_checkpoint(tmp_path / "run").classes == list(Digits().classes)
     assert "online %" in capsys.readouterr().out
 
 
@@ -298,6 +324,19 @@ def test_online_protocol_requires_online_probe(tiny_run, tmp_path, capsys):
     run = shutil.copytree(tiny_run, tmp_path / "run")
     assert main(["evaluate", str(run), "--protocol=online"]) == 2
     assert "the run has no --online_probe on Digits" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "status"), [({}, 0), ({"classes": [*map(str, range(10))]}, 0), ({"classes": ["0", "1"]}, 2)]
+)
+def test_online_protocol_requires_classes_of_training(tiny_run, tmp_path, capsys, change, status):
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    content = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    content["ssl_vision"] |= change
+    content["callbacks"]["OnlineProbe"] = {"layer": {"weight": torch.eye(10, 32), "bias": torch.zeros(10)}}
+    torch.save(content, run / "checkpoints" / "last.ckpt")
+    assert main(["evaluate", str(run), "--protocol=online"]) == status
+    assert ("the run has no --online_probe on Digits" in capsys.readouterr().err) == (status == 2)
 
 
 def test_rank_correlation_is_measured_if_classes_have_superclasses(run, monkeypatch):

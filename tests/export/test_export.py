@@ -11,12 +11,13 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 import ssl_vision
 from ssl_vision.errors import InputError
 from ssl_vision.export import export, formats
 from ssl_vision.main import main
-from ssl_vision.pretrained.backbones import pretrained
+from ssl_vision.pretrained.backbones import pretrained, write_backbone
 from ssl_vision.pretrained.rebuild import untrained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 
@@ -171,6 +172,21 @@ def test_export_with_wrong_features_is_removed(columns, tiny_run, tmp_path, monk
     assert main(["export", str(tiny_run), "--output", str(tmp_path / "it.safetensors")]) == 2
     assert "differ from those of the run's network" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_export_contains_modules_with_two_names(tmp_path):
+    class Wrapper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
+            self.net[2].weight = self.net[0].weight
+            self.features = nn.Sequential(*self.net.children())
+
+    encoder, other = Wrapper(), Wrapper()
+    write_backbone(tmp_path / "it.safetensors", encoder)
+    other.load_state_dict(load_file(tmp_path / "it.safetensors"))
+    assert len(encoder.state_dict()) == 18
+    assert all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in encoder.state_dict().items())
 
 
 def test_unchecked_export_is_reported_as_not_checked(tiny_run, tmp_path, monkeypatch, capsys):

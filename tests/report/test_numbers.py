@@ -19,6 +19,7 @@ from ssl_vision.data.loading.loader import Order
 from ssl_vision.data.module import ImageData
 from ssl_vision.main import main
 from ssl_vision.metrics import knn_table
+from ssl_vision.metrics.rows import unit_rows
 from ssl_vision.report import confusion, embedding_map, gallery, protocols, spectrum, views
 from ssl_vision.report.context import FeatureView
 from ssl_vision.report.curves import line
@@ -210,6 +211,21 @@ def test_t_sne_keeps_groups_together_and_is_the_same_again():
     search = NearestNeighbors(n_neighbors=6).fit(layout)
     near = search.kneighbors(layout, return_distance=False)
     assert (near % 3 == np.arange(45)[:, None] % 3).mean() > 0.95
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("row", [torch.zeros(5), torch.eye(5)[0], unit_rows(torch.arange(1.0, 6.0)[None])[0]])
+def test_equal_features_are_mapped_to_one_point(row):
+    layouts = embedding_map.projections(row.expand(12, 5), seed=0)
+    for layout in layouts.values():
+        np.testing.assert_allclose(layout, np.zeros((12, 2)), atol=1e-12)
+
+
+def test_nearly_equal_features_are_mapped_to_different_points():
+    features = 1e-9 * torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
+    layout = embedding_map.projections(features, seed=0)["t-SNE"]
+    assert np.isfinite(layout).all()
+    assert len(np.unique(layout, axis=0)) == 12
 
 
 def test_nearest_rows_match_brute_force_search():

@@ -205,6 +205,8 @@ def test_summary_compares_with_baselines_of_same_conditions(evaluated_run, tmp_p
         trained_row | {"features": "pixels", "layer": "raw", "value": 0.875, "epoch": 0},
         trained_row | {"features": "untrained", "value": 0.25, "epoch": 0, "k": 77},
     ]
+    linear_row = next(row for row in rows if row["metric"] == "linear_top1" and row["layer"] == "backbone")
+    rows += [linear_row | {"features": "untrained", "value": 0.25, "epoch": 0, "lr": 1e-6}]
     file.write_text(json.dumps(rows))
     opening = report_page(run, "--embed=false", output=tmp_path / "page.html").text[""]
     claim = "In kNN top-1, it is 25.00 points above the untrained network and 12.50 points below raw pixels."
@@ -213,6 +215,7 @@ def test_summary_compares_with_baselines_of_same_conditions(evaluated_run, tmp_p
     assert "this network 75.00" in cells
     assert "untrained network 50.00" in cells
     assert "raw pixels 87.50" in cells
+    assert "In linear top-1" not in cells
 
 
 def test_page_of_unevaluated_run_says_how_to_add_missing_sections(tiny_run, tmp_path):

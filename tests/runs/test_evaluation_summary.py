@@ -51,6 +51,25 @@ def test_summary_names_contain_only_distinguishing_fields():
     assert list(summary(plain, augmented)) == ["test/dkobak/linear_top1", "test/dkobak/crop/linear_top1"]
 
 
+def test_summary_states_training_options_only_where_nothing_else_differs():
+    linear = {"metric": "linear_top1", "protocol": "mine", "weight_decay": 0.0}
+    slow = linear | {"lr": 0.001, "options": "epochs 9, momentum 0.9", "value": 0.1}
+    fast = linear | {"lr": 0.5, "options": "epochs 2, momentum 0.9", "value": 0.2}
+    assert summary(slow) == {"test/mine/linear_top1": 0.1}
+    assert summary(slow, fast) == {
+        "test/mine/lr=0.001/epochs=9/linear_top1": 0.1, "test/mine/lr=0.5/epochs=2/linear_top1": 0.2,
+    }  # fmt: skip
+    few = fast | {"labels": "1%"}
+    assert summary(slow, few) == {"test/mine/linear_top1": 0.1, "test/mine/1% labels/linear_top1": 0.2}
+    grid, other_grid = (
+        row | {"metric": "grid_top1", "options": "lrs (1, 2), epochs 2"} for row in (slow, fast)
+    )
+    assert summary(grid, other_grid) == {"test/mine/grid_top1": 0.2}
+    assert list(summary(grid, other_grid | {"options": "lrs (1, 3), epochs 2"})) == [
+        "test/mine/lrs=(1, 2)/grid_top1", "test/mine/lrs=(1, 3)/grid_top1",
+    ]  # fmt: skip
+
+
 def test_summary_keeps_last_of_two_rows_with_same_name():
     first, second = ({"metric": "linear_top1", "lr": lr, "value": lr} for lr in (0.1, 0.2))
     assert summary(first, second) == {"test/linear_top1": 0.2}
@@ -92,6 +111,11 @@ def test_summary_averages_corruptions_without_clean_images():
         )
     ]
     assert summary(*rows) == {"test/robustness/corrupted_knn_top1": pytest.approx(0.5)}
+    other_k = [row | {"k": 9, "value": row["value"] / 2} for row in rows]
+    assert summary(*(row | {"k": 5} for row in rows), *other_k) == {
+        "test/robustness/k=5/corrupted_knn_top1": pytest.approx(0.5),
+        "test/robustness/k=9/corrupted_knn_top1": pytest.approx(0.25),
+    }
 
 
 def test_summary_accepts_validation_split_but_no_other_test_folder():
