@@ -8,7 +8,7 @@ import torch
 from pytorch_lightning.loggers import Logger
 from torch import Tensor
 
-from ssl_vision.callbacks.objective_eval import objective_at
+from ssl_vision.callbacks.objective_eval import is_due, objective_at
 
 BINS = 80
 """Number of bins, equally wide in d = log(W / (1 − W)), which resolves weights near 0 and near 1."""
@@ -44,7 +44,8 @@ def shares(weights: Tensor) -> Tensor:
 class WeightHistogram(pl.Callback):
     """Writes the histogram of W = sigmoid(d) at every step that the trainer logs, one row per step.
 
-    An objective without a logit margin d has no rows.
+    If gradients are accumulated, it is the histogram of the last batch of the step. An objective without a
+    logit margin d has no rows.
 
     Args:
         log: logger of the rows; a ``RunLog`` writes them to ``weights.csv``.
@@ -58,9 +59,8 @@ class WeightHistogram(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log the histogram of the step, on the first process."""
-        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         step = trainer.global_step
-        if not every or not step or step % every or not trainer.is_global_zero:
+        if not step or not trainer.is_global_zero or not is_due(trainer, 1, batch_idx):
             return
         weights = objective_at(pl_module, self.path).anchor_weights()
         if len(weights):

@@ -1,9 +1,11 @@
 """The commands ``fit`` and ``validate``; help is printed without importing torch."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ssl_vision.cli.fit_help import answer
@@ -11,6 +13,8 @@ from ssl_vision.cli.import_paths import local_modules
 from ssl_vision.errors import InputError
 from ssl_vision.progress import Progress
 from ssl_vision.quiet import one_line_warnings
+from ssl_vision.runs.folder import as_yaml
+from ssl_vision.runs.registry import Run
 
 
 def run(args: Sequence[str]) -> dict[str, Any] | None:
@@ -19,7 +23,11 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     Returns:
         Arguments of the report of a run that was trained, on the first process.
     """
-    command, options = args[0], of_run(args[1:])
+    with _of_run(args[1:]) as options:
+        return _run(args[0], options)
+
+
+def _run(command: str, options: list[str]) -> dict[str, Any] | None:
     if command == "fit" or any(".help" in option for option in options):
         text = answer(options)
         if text is not None:
@@ -35,19 +43,27 @@ def run(args: Sequence[str]) -> dict[str, Any] | None:
     return page
 
 
-def of_run(options: Sequence[str]) -> list[str]:
+@contextmanager
+def _of_run(options: Sequence[str]) -> Iterator[list[str]]:
     """Replace a run directory before the options by the options with which the run continues.
 
     Raises:
-        InputError: the first argument is neither an option nor a run directory.
+        InputError: the first argument is neither an option nor a run directory, or the config of the run
+            cannot be read.
     """
     if not options or options[0].startswith("-"):
-        return list(options)
+        yield list(options)
+        return
     run, *others = options
     folder = Path(os.path.normpath(run))
     if not folder.name or folder.name == "..":
         folder = Path(os.path.abspath(run))
-    if not (folder / "config.yaml").is_file():
+    config = folder / "config.yaml"
+    if not config.is_file():
         raise InputError(f"{run}: no run directory (no config.yaml); options start with --")
-    place = [f"--runs_dir={folder.parent}", f"--name={folder.name}"]
-    return [f"--config={folder / 'config.yaml'}", *place, "--ckpt_path=last", *others]
+    with ExitStack() as temporary:
+        if (backup := Run(folder).config_backup) is not None:
+            config = Path(temporary.enter_context(TemporaryDirectory())) / "config.yaml"
+            config.write_text(as_yaml(backup), encoding="utf-8")
+        place = [f"--runs_dir={folder.parent}", f"--name={folder.name}"]
+        yield [f"--config={config}", *place, "--ckpt_path=last", *others]

@@ -38,7 +38,7 @@ def nothing_left(config: Mapping[str, Any], *, epochs: int, steps: int) -> str:
     key, done = ("max_steps", steps) if ended else ("max_epochs", epochs)
     advice = "a larger value continues the run"
     if f"trainer.{key}" in significant(config):
-        advice = "the learning-rate schedule ends there; start a longer run with another --name"
+        advice = "the schedule ends there; start a longer run with another --name"
     return f"nothing was left to train: {done} of --trainer.{key} {trainer[key]} are done; {advice}"
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from ssl_vision.errors import InputError
 from ssl_vision.reproduce.paper import Options, Paper, TableCell, TableMetric
+from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.evaluation_file import preferred
 from ssl_vision.runs.folder import differences
-from ssl_vision.runs.reading import parse_yaml, read_yaml
+from ssl_vision.runs.reading import parse_yaml, read_text, read_yaml
 from ssl_vision.runs.registry import Run
 from ssl_vision.runs.settings import class_name, last_part, named_settings
 from ssl_vision.sweeps.evaluate_arguments import evaluate_arguments
@@ -34,6 +35,7 @@ class PaperRun:
         self.name = f"{cell.name}-s{seed}"
         self.path = place / self.name
         self.log = place / f"{self.name}.log"
+        self.options_file = place / f"{self.name}.options.txt"
 
     @property
     def run(self) -> Run | None:
@@ -82,11 +84,20 @@ class PaperRun:
         value = _result(run, metric) if run and run.status == "finished" else None
         return None if value is None else metric.scale * value
 
+    def record_options(self) -> None:
+        """Write the names of its options, so that `expected` finds those that are no longer given."""
+        write_text(self.options_file, "".join(f"{key}\n" for key in self.cell.options))
+
     def expected(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a run's config, updated with the current paper file, config file and options."""
+        """Return a run's config, updated with the current paper file, config file and options.
+
+        Options that were given when it was trained, but are not now, become None.
+        """
         file = Path(self.cell.options["config"])
         wanted = dict(named_settings(read_yaml(file)))
         wanted |= {key: value for key, value in self.cell.options.items() if key != "config"}
+        recorded = read_text(self.options_file).split() if self.options_file.exists() else []
+        wanted = dict.fromkeys(recorded) | wanted
         now: dict[str, Any] = copy.deepcopy(dict(config))
         for key in sorted(wanted):
             path = key.split(".")

@@ -48,6 +48,8 @@ class PaperTrials(Trials[Process]):
             elif commands := run.missing():
                 run.place.mkdir(parents=True, exist_ok=True)
                 check_inside(run.place, run.name)
+                if commands[0] == run.fit:
+                    run.record_options()
                 process = self.launch(commands[0], run.log, environment)
                 self._commands[process] = run, commands
                 return process

@@ -26,7 +26,7 @@ _LISTED = 6
 """Number of differences that a message names."""
 
 # Settings that do not change the result, so that a continued run may change them. See `significant` for two
-# exceptions: the root of `DATA_OF_ROOT`, and the length of a run whose learning-rate schedule depends on it.
+# exceptions: the root of `DATA_OF_ROOT`, and the length of a run with one of the `_SCHEDULES`.
 _FREE = (
     "metrics.extended",
     "name",
@@ -51,6 +51,9 @@ _FREE = (
     "trainer.max_steps",
     "trainer.max_time",
 )
+
+_SCHEDULES = ("model.init_args.optimizer.schedule", "model.init_args.momentum_schedule")
+"""Settings of schedules that depend on the length of the run, unless they are constant."""
 
 # Settings with a changed default: the current default, and the former one, which gives equal results up to
 # rounding.
@@ -280,7 +283,7 @@ def significant(config: Mapping[str, Any]) -> dict[str, Any]:
     free = set(_FREE)
     if last_part(flat.get("data.class_path")) in DATA_OF_ROOT:
         free.discard(_ROOT)
-    if flat.get("model.init_args.optimizer.schedule", "constant") != "constant":
+    if any(flat.get(schedule, "constant") != "constant" for schedule in _SCHEDULES):
         free -= {"trainer.max_epochs", "trainer.max_steps"}
     return {
         key: value

@@ -60,23 +60,17 @@ class Run:
         Raises:
             InputError: config.yaml is missing or damaged, and no checkpoint has a copy.
         """
-        file, config = self.folder.config_file, None
-        try:
-            config = migrated_config(read_yaml(file))
-            if isinstance(config, dict) and _LAST_KEY in config:
-                return config
-            damage = InputError(f"{file} is not a table of keys and values")
-        except InputError as error:
-            damage = error
-        backup = self._config_of_checkpoint()
-        if backup is not None:
-            return backup
-        if isinstance(config, dict):
-            return config
-        raise damage
+        return self._config_of_file if self.config_backup is None else self.config_backup
 
-    def _config_of_checkpoint(self) -> dict[str, Any] | None:
-        """Return the copy of config.yaml in a checkpoint; None if no checkpoint can be read."""
+    @cached_property
+    def config_backup(self) -> dict[str, Any] | None:
+        """The copy of a damaged or incomplete config.yaml in a checkpoint.
+
+        None if config.yaml is complete, or if no checkpoint can be read.
+        """
+        with suppress(InputError):
+            if _LAST_KEY in self._config_of_file:
+                return None
         for file in (self.folder.last, self.folder.previous):
             if file.is_file():
                 from ssl_vision.runs.checkpoint import read_checkpoint
@@ -84,6 +78,13 @@ class Run:
                 with suppress(InputError):
                     return read_checkpoint(file).config
         return None
+
+    @cached_property
+    def _config_of_file(self) -> dict[str, Any]:
+        config = migrated_config(read_yaml(self.folder.config_file))
+        if not isinstance(config, dict):
+            raise InputError(f"{self.folder.config_file} is not a table of keys and values")
+        return config
 
     def setting(self, key: str) -> Any:
         """Return the value of a setting; None if it does not exist. For a class, return its name.

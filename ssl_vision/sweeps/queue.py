@@ -66,7 +66,7 @@ class Queue:
     def claim(self) -> Claim | None:
         """Claim a trial to train, or to continue because its process died; None if there is none now."""
         with self._alone():
-            entries = self._latest()
+            entries = self._within_cap(self._latest())
             waits = not self._over(entries)
             for state in (TrialState.RUNNING, TrialState.WAITING) if waits else (TrialState.RUNNING,):
                 for entry in entries.values():
@@ -139,7 +139,7 @@ class Queue:
     def left(self) -> tuple[int, int]:
         """Return the number of trials that have ended and the total number."""
         with self._alone():
-            entries = self._latest()
+            entries = self._within_cap(self._latest())
             ended = sum(entry.state.is_finished() for entry in entries.values())
             if self._over(entries):
                 return ended, sum(entry.state is not TrialState.WAITING for entry in entries.values())
@@ -153,14 +153,18 @@ class Queue:
             yield
 
     def _opened(self) -> optuna.Study:
-        """Open or create the study; a study of another plan is replaced if none of its trials has begun."""
+        """Open or create the study; a study of another plan is replaced if none of its trials has begun.
+
+        A renamed directory keeps its study, which has the former name.
+        """
         plan, copy = self.plan, self.plan.folder / "sweep.yaml"
         names = optuna.get_all_study_names(self._storage)
-        if plan.name in names:
-            self._study = optuna.load_study(study_name=plan.name, storage=self._storage)
+        study_name = names[0] if plan.storage is None and len(names) == 1 else plan.name
+        if study_name in names:
+            self._study = optuna.load_study(study_name=study_name, storage=self._storage)
             if not copy.exists() and self._study.get_trials(deepcopy=False):
                 raise InputError(
-                    f"{plan.folder} has no sweep.yaml, but the database has a sweep '{plan.name}' of "
+                    f"{plan.folder} has no sweep.yaml, but the database has a sweep '{study_name}' of "
                     "another directory: choose another --name"
                 )
             changed = self._changed(copy) if copy.exists() else []
@@ -169,9 +173,9 @@ class Queue:
                     f"{plan.folder} contains a different sweep ({'; '.join(changed)}): choose another --name"
                 )
             if changed:
-                optuna.delete_study(study_name=plan.name, storage=self._storage)
+                optuna.delete_study(study_name=study_name, storage=self._storage)
         study = optuna.create_study(
-            study_name=plan.name,
+            study_name=study_name,
             storage=self._storage,
             direction="maximize" if self.file.metric.sign > 0 else "minimize",
             load_if_exists=True,
@@ -208,11 +212,17 @@ class Queue:
         for entry in entries.values() if retry else ():
             attempt = entry.user_attrs["attempt"]
             if entry.state is TrialState.FAIL and attempt < self.plan.attempts:
-                self._add(_trial(entry), attempt + 1, params=entry.params, distributions=entry.distributions)
+                self._add(
+                    _trial(entry),
+                    attempt + 1,
+                    params=entry.params,
+                    distributions=entry.distributions,
+                    intermediate_values=dict(entry.intermediate_values),  # of brackets that it has passed
+                )
 
-    def _add(self, trial: Trial, attempt: int = 1, **sampled: Any) -> None:
+    def _add(self, trial: Trial, attempt: int = 1, **earlier: Any) -> None:
         attributes = _attributes(trial, attempt)
-        self._study.add_trial(create_trial(state=TrialState.WAITING, user_attrs=attributes, **sampled))
+        self._study.add_trial(create_trial(state=TrialState.WAITING, user_attrs=attributes, **earlier))
 
     def _latest(self) -> dict[str, FrozenTrial]:
         """Return the last entry of each trial.
@@ -226,6 +236,17 @@ class Queue:
             elif not entry.state.is_finished():
                 self._storage.set_trial_state_values(entry._trial_id, TrialState.FAIL)
         return latest
+
+    def _within_cap(self, entries: Mapping[str, FrozenTrial]) -> dict[str, FrozenTrial]:
+        """Leave out trials above the cap that were added without it, unless they have begun."""
+        new = [
+            name
+            for name, entry in entries.items()
+            if entry.state is TrialState.WAITING and entry.user_attrs["attempt"] == 1
+        ]
+        begun = len(entries) - len(new)
+        excess = set() if self.plan.cap is None else set(new[max(self.plan.cap - begun, 0) :])
+        return {name: entry for name, entry in entries.items() if name not in excess}
 
     def _over(self, entries: Mapping[str, FrozenTrial]) -> bool:
         """True if a trial has reached the metric's target."""

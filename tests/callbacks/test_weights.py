@@ -55,7 +55,9 @@ def test_nonfinite_values_are_in_no_bin():
 def test_row_is_histogram_of_logged_step():
     objective, written = MACL(temperature=0.1), []
     log = SimpleNamespace(log_metrics=lambda row, step: written.append((step, row)))
-    trainer = SimpleNamespace(log_every_n_steps=2, global_step=3, current_epoch=1, is_global_zero=True)
+    trainer = SimpleNamespace(
+        log_every_n_steps=2, global_step=3, current_epoch=1, is_global_zero=True, accumulate_grad_batches=1
+    )
     callback, module = WeightHistogram(log), nn.Module()
     module.objective = objective
     callback.on_train_batch_end(trainer, module, None, None, 0)
@@ -77,6 +79,29 @@ def test_row_is_histogram_of_logged_step():
     odds = np.log(weight / (1 - weight)).clip(-9.99, 9.99)
     expected = np.histogram(odds, bins=BINS, range=(-10, 10))[0] / 32
     assert list(row.values()) == pytest.approx(expected.tolist())
+
+
+def test_row_is_histogram_of_last_accumulated_batch():
+    objective, written = MACL(temperature=0.1), []
+    log = SimpleNamespace(log_metrics=lambda row, step: written.append((step, row)))
+    trainer = SimpleNamespace(
+        log_every_n_steps=2, current_epoch=0, is_global_zero=True, accumulate_grad_batches=2,
+        is_last_batch=False,
+    )  # fmt: skip
+    callback, module = WeightHistogram(log), nn.Module()
+    module.objective = objective
+    generator = torch.Generator().manual_seed(0)
+    for batch_idx, trainer.global_step in enumerate((0, 1, 1, 2, 2, 3)):
+        objective(*torch.randn(2, 16, 8, generator=generator))
+        if batch_idx == 3:  # the last of the second step
+            expected = shares(objective.anchor_weights()).tolist()
+        callback.on_train_batch_end(trainer, module, None, None, batch_idx)
+    ((step, row),) = written
+    assert step == 1
+    assert [row[name] for name in names()] == expected
+    trainer.is_last_batch, trainer.global_step = True, 4  # a step of one batch, at the end of the epoch
+    callback.on_train_batch_end(trainer, module, None, None, 6)
+    assert [step for step, _ in written] == [1, 3]
 
 
 def test_resumed_run_writes_each_row_once(tmp_path):

@@ -8,7 +8,7 @@ import yaml
 from PIL import Image
 from settings import TINY
 
-from ssl_vision.cli.fit_summary import summary
+from ssl_vision.cli.fit_summary import nothing_left, summary
 from ssl_vision.data import ImageFolder
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
@@ -198,7 +198,7 @@ def test_summary_without_validation_shows_no_metrics(tmp_path, capsys):
         (
             ["--trainer.max_epochs=1", "--model.optimizer.schedule=cosine"],
             "--trainer.max_epochs=2",
-            "1 of --trainer.max_epochs 1 are done; the learning-rate schedule ends there; "
+            "1 of --trainer.max_epochs 1 are done; the schedule ends there; "
             "start a longer run with another --name",
         ),
     ],
@@ -217,3 +217,10 @@ def test_resuming_finished_run_says_how_to_train_longer(ended, longer, line, tmp
     assert fit(tmp_path, *ended, longer, "--ckpt_path=last") == (0 if can_continue else 2)
     assert "left to train" not in capsys.readouterr().out
     assert (Run(tmp_path / "run").last("step") > steps) == can_continue
+
+
+def test_nothing_left_does_not_advise_larger_value_with_momentum_schedule():
+    for schedule, advice in (("constant", "a larger value continues the run"), ("cosine", "another --name")):
+        model = {"class_path": "SimMoCo", "init_args": {"momentum_schedule": schedule}}
+        config = {"model": model, "trainer": {"max_epochs": 1, "max_steps": -1}}
+        assert nothing_left(config, epochs=1, steps=4).endswith(advice)

@@ -145,10 +145,14 @@ def test_fit_fails_without_traceback_if_final_checkpoint_is_lost(tmp_path, fill_
     assert torch.load(RunFolder(tmp_path / "run").last, weights_only=True)["global_step"] == 4
 
 
-def test_final_checkpoint_goes_to_spare_dir_if_disk_is_full(tmp_path, fill_disk_at, capsys):
+def test_final_checkpoint_goes_to_spare_dir_in_home_if_disk_is_full(
+    tmp_path, fill_disk_at, monkeypatch, capsys
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     fill_disk_at({2, 3})
     with pytest.warns(UserWarning, match="cannot be written"):
-        assert fit(tmp_path, f"--spare_dir={tmp_path}/spare") == 1
+        assert fit(tmp_path, "--spare_dir=~/spare") == 1
     spare = tmp_path / "spare" / "last.ckpt"
     assert f"it was written to {spare}" in capsys.readouterr().err
     assert fit(tmp_path, f"--ckpt_path={spare}", "--trainer.max_epochs=3") == 0

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -220,9 +221,10 @@ def test_evaluation_without_required_values_is_a_failure(paper, commands, monkey
 
 def test_existing_run_with_other_config_is_refused(paper, commands, capsys):
     args = ["reproduce", paper, "--cells=DCL,32", "--seeds=1"]
-    assert main([*args, "--", "--trainer.precision=bf16-mixed"]) == 0
-    assert "--trainer.precision=bf16-mixed" in commands[0]
-    assert main([*args, "--", "--data.root", "elsewhere"]) == 0  # the location of the data may change
+    precision = "--trainer.precision=bf16-mixed"
+    assert main([*args, "--", precision]) == 0
+    assert precision in commands[0]
+    assert main([*args, "--", precision, "--data.root", "elsewhere"]) == 0  # the data may be moved
     assert main([*args, "--", "--trainer.precision=16-mixed"]) == 2
     error = capsys.readouterr().err
     assert "trainer.precision: bf16-mixed there, 16-mixed here" in error
@@ -232,6 +234,20 @@ def test_existing_run_with_other_config_is_refused(paper, commands, capsys):
     Path(paper).write_text(yaml.safe_dump(content))
     assert main(args) == 2
     assert "temperature: 0.5 there, 0.2 here" in capsys.readouterr().err
+
+
+def test_existing_run_with_option_that_is_no_longer_given_is_refused(paper, commands, capsys):
+    args = ["reproduce", paper, "--cells=DCL,32", "--seeds=1"]
+    options = ["--", "--data.root=data", "--trainer.precision=bf16-mixed"]
+    assert main([*args, *options]) == 0
+    assert main(args) == 2
+    error = capsys.readouterr().err
+    assert "different config (trainer.precision: bf16-mixed there, nothing here): use its options" in error
+    assert main([*args, "--", options[2]]) == 0  # the default data root again
+    assert len(commands) == 2
+    shutil.rmtree(next(Path("runs/mine").glob("*-s0")))
+    assert main(args) == 0
+    assert main(args) == 0
 
 
 def test_existing_run_with_other_max_epochs_is_refused(paper, commands, capsys):

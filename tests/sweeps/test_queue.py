@@ -246,6 +246,36 @@ def test_bracket_is_judged_once_and_pruning_is_recorded_in_advance(plan):
     assert queue.ends_at(claims[2], [0.8, 0.3]) == (2, 0.3)
 
 
+def test_retried_trial_is_not_judged_again_at_earlier_brackets(plan):
+    sweep_plan = plan(
+        {"x": {"values": [1, 2, 3, 4]}}, early_terminate={"type": "hyperband", "min_iter": 1, "eta": 3}
+    )
+    queue = Queue(sweep_plan)
+    first, *others = (queue.claim() for _ in range(4))
+    assert queue.ends_at(first, [0.5]) is None  # the first to reach the bracket
+    queue.finish(first, "failed", None, "why")
+    for claim, value in zip(others, (0.9, 0.8, 0.7), strict=True):
+        queue.ends_at(claim, [value])
+    retried = Queue(sweep_plan, retry=True)
+    claim = retried.claim()
+    assert (claim.trial.name, claim.attempt) == ("x=1", 2)
+    assert retried.ends_at(claim, [0.5]) is None
+
+
+def test_lower_cap_limits_trials_that_are_already_queued(plan):
+    queue = Queue(plan())  # queues all of the grid
+    queue.finish(queue.claim(), "failed", None, "why")
+    capped = Queue(plan(cap=2), retry=True)
+    assert capped.left() == (0, 2)
+    claims = [capped.claim() for _ in range(3)]
+    assert [claim and claim.trial.name for claim in claims] == ["x=1", "x=2", None]
+    for claim in claims[:2]:
+        capped.finish(claim, "finished", 1.0)
+    assert capped.left() == (2, 2)
+    assert Queue(plan(cap=1)).left() == (2, 2)
+    assert Queue(plan()).claim().trial.name == "x=3"
+
+
 def test_trials_can_be_added_to_grid(plan):
     queue = Queue(plan())
     queue.finish(queue.claim(), "finished", 1.0)
@@ -278,6 +308,15 @@ def test_sweep_that_has_not_begun_is_replaced(plan):
     queue.finish(queue.claim(), "failed", None, "exit code 2: a typo")
     other = Queue(plan({"x": {"values": [7, 8]}}))
     assert states(other) == {"x=7": "waiting", "x=8": "waiting"}
+
+
+def test_renamed_directory_keeps_its_results(plan):
+    queue = Queue(plan())
+    queue.finish(queue.claim(), "finished", 0.5)
+    renamed = queue.plan.folder.rename(queue.plan.folder.with_name("archived"))
+    moved = Queue(Plan(renamed, queue.plan.text))
+    assert states(moved) == {"x=1": "finished", "x=2": "waiting", "x=3": "waiting"}
+    assert moved.claim().trial.name == "x=2"
 
 
 def test_database_rejects_sweep_of_same_name_in_other_directory(plan, tmp_path):
