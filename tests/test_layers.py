@@ -101,7 +101,6 @@ ATTRIBUTES_BY_NAME = {
     "evaluation/options.py": "options",
     "evaluation/ranges.py": "options",
     "evaluation/robustness.py": "options",
-    "evaluation/rows.py": "fields of a row",
     "callbacks/representation.py": "layers",
     "report/maps/drawing.py": "fields of a map",
     "report/maps/maps.py": "fields of a map",

@@ -82,6 +82,7 @@ def step(objective, callback, *, images=24, noise=0.3):
     labels = torch.arange(images) % 3
     trainer = SimpleNamespace(
         global_step=100,
+        current_epoch=0,
         log_every_n_steps=10,
         accumulate_grad_batches=1,
         strategy=SimpleNamespace(reduce=lambda value, reduce_op: value),
@@ -89,7 +90,7 @@ def step(objective, callback, *, images=24, noise=0.3):
         callback_metrics={},
         loggers=[],
     )
-    module = nn.Module()
+    module = pl.LightningModule()
     module.objective = objective
     callback.on_train_start(trainer, module)
     inputs = {"labels": labels} if isinstance(objective, SupCon) else {}

@@ -189,7 +189,9 @@ def test_joined_batches_of_two_processes_match_single_process():
         strategy = SimpleNamespace(root_device=torch.device("cpu"))
         progress = SimpleNamespace(current=SimpleNamespace(ready=0))
         loops = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress))
-        data.trainer = SimpleNamespace(global_rank=rank, world_size=2, strategy=strategy, fit_loop=loops)
+        data.trainer = SimpleNamespace(
+            global_rank=rank, world_size=2, strategy=strategy, fit_loop=loops, training=True
+        )
         shares.append([batch.indices for batch in data.train_dataloader()])
     joined = [torch.cat(share).tolist() for share in zip(*shares, strict=True)]
     assert joined == [batch.indices.tolist() for batch in Toy().train_dataloader()]
