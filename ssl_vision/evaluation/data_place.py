@@ -17,7 +17,7 @@ def same_data(own: Mapping[str, Any], data: ImageData) -> bool:
     if isinstance(data, (HuggingFace, Torchvision)):
         return data.title in (options.get("name"), options.get("path"))
     if isinstance(data, ImageFolder):
-        return _has_root(options, data) and options.get("test", "test") == data.test
+        return _has_root(options, data) and options.get("test", "test") == below_home(data.test)
     return not isinstance(data, Shards) or _has_root(options, data)
 
 
@@ -49,7 +49,7 @@ def data_place(
     if "root" in given["init_args"]:
         place["root"] = str(mine["root"]) if _has_root(mine, data) else below_home(str(data.root.resolve()))
     if isinstance(data, ImageFolder):
-        place["folder"] = data.test if data.eval_split == "test" else data.val_folder
+        place["folder"] = below_home(data.test if data.eval_split == "test" else data.val_folder)
     if isinstance(data, Shards):
         place["folder"] = data.patterns[data.eval_split]
     before, now = (significant({"data": each}) for each in (stored, given))

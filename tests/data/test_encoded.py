@@ -21,7 +21,6 @@ from settings import TINY
 
 from ssl_vision.data import ImageFolder, Shards, Views
 from ssl_vision.data.datasets.encoded import Decoder
-from ssl_vision.data.datasets.map_style import DatasetImages
 from ssl_vision.data.loading.decoding import open_image, square
 from ssl_vision.data.loading.fingerprint import digest_of_images
 from ssl_vision.data.loading.listing import Listing
@@ -519,38 +518,6 @@ def test_negative_workers_raise_input_error(tmp_path):
     for kind in (ImageFolder, Shards):
         with pytest.raises(InputError, match="workers must be 0 or more"):
             kind(root=tmp_path, workers=-1)
-
-
-def dies(row):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def load_with_a_worker_that_dies(args, decode=dies):
-    labels = torch.zeros(4, dtype=torch.int64)
-    images = DatasetImages(decode, (3, 8, 8), labels, ("a",), torch.arange(4), workers=1)
-    list(Batches(images, batch_size=2, shuffle=False, drop_last=False, seed=0))
-
-
-def fails(row):
-    raise ValueError("bad pixel")
-
-
-def load_with_a_worker_that_fails(args):
-    load_with_a_worker_that_dies(args, fails)
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ("dies", "a worker process has ended, probably because it ran out of memory: reduce --data.workers"),
-        ("fails", "ValueError: bad pixel (--debug shows where)"),
-    ],
-)
-def test_worker_errors_are_reported_in_one_line(how, message, capsys):
-    assert main([f"{__name__}.load_with_a_worker_that_{how}"]) == 1
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert message in error
 
 
 OPTIONS = [*TINY[:-1], "--report=false", f"--data.image_size={SIDE}", f"--data.views.size={SIDE}"]

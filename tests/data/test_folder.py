@@ -39,6 +39,14 @@ def test_class_of_image_is_its_first_subfolder(labelled):
     assert data.split("pretrain") is train
 
 
+def test_path_of_split_may_begin_with_home_directory(labelled, tmp_path, monkeypatch):
+    # config.yaml stores paths below the home directory in this form.
+    monkeypatch.setenv("HOME", str(labelled))
+    save(tmp_path / "elsewhere" / "1.png")
+    assert len(folder(tmp_path / "elsewhere", train="~/test").split("train")) == 1
+    assert folder(tmp_path / "elsewhere", test="~/test").folder_of("test") == labelled / "test"
+
+
 def test_root_without_train_folder_is_train_split_except_test_images(tmp_path):
     for name in ("b/1.png", "a/1.png", "test/a/1.png"):
         save(tmp_path / name)

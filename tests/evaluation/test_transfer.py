@@ -70,7 +70,7 @@ def test_rows_of_other_folders_and_protocols_are_kept(folder, tmp_path, monkeypa
     (tmp_path / "other.yaml").write_text("measurements: [linear: {epochs: 1}]")
     measure = ["evaluate", str(tmp_path / "r"), "--baselines=false", f"--protocol={tmp_path / 'mine.yaml'}"]
     steps = [
-        ["--data.test=second"],
+        [f"--data.test={folder / 'second'}"],
         [f"--data.root={other}"],
         [],
         ["--data.views.size=8"],
@@ -84,8 +84,8 @@ def test_rows_of_other_folders_and_protocols_are_kept(folder, tmp_path, monkeypa
         assert len(set(conditions)) == len(conditions)
     own = "~/folder"
     assert set(conditions) == {
-        ("mine", own, "second", None), ("mine", "~/Other one", "test", None), ("mine", own, "test", None),
-        ("mine", own, "test", "views.size 8"), ("other", own, "test", None),
+        ("mine", own, "~/folder/second", None), ("mine", "~/Other one", "test", None),
+        ("mine", own, "test", None), ("mine", own, "test", "views.size 8"), ("other", own, "test", None),
     }  # fmt: skip
     row = Run(tmp_path / "r").evaluated("knn_top1")
     assert (row["root"], row["folder"], row.get("settings")) == (own, "test", None)

@@ -90,9 +90,7 @@ class ImageFolder(DecodedData):
     ) -> None:
         super().__init__(root=root, views=views, image_size=image_size, **options)
         check_workers(workers)
-        self.train = train
-        self.val_folder = val_folder
-        self.test = test
+        self.train, self.val_folder, self.test = map(os.path.expanduser, (train, val_folder, test))
         self.image_size = image_size
         self.stream = stream
         self.workers = workers

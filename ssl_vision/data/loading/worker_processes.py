@@ -1,7 +1,9 @@
 """Batches that are decoded in worker processes."""
 
+import multiprocessing
 import os
 import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -88,16 +90,32 @@ def decoded_ahead(data: Images, shares: Iterator[Tensor], *, pin: bool) -> Itera
         worker_init_fn=_defer_signals,
         generator=torch.Generator(),  # the global generator keeps its state
     )
-    for decoded in loader:
-        if decoded.batch is None:
-            raise InputError(decoded.messages[0])
-        for message in decoded.messages:
-            warnings.warn(message, stacklevel=2)
-        yield decoded.batch
+    try:
+        for decoded in loader:
+            if decoded.batch is None:
+                raise InputError(decoded.messages[0])
+            for message in decoded.messages:
+                warnings.warn(message, stacklevel=2)
+            yield decoded.batch
+    except Exception as error:
+        # The traceback refers to the loader, and to the error itself: both, and the workers, would remain.
+        raise error.with_traceback(None) from None
 
 
 def _defer_signals(worker: int) -> None:
-    """Let the main process finish its step when a signal ends all processes of a job."""
+    """Let the main process finish its step when a signal ends all processes of a job.
+
+    When the main process itself ends a worker, there is no step to wait for.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_SECONDS_OF_A_STEP))
+    if hasattr(signal, "sigwaitinfo"):  # not on macOS
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_wait_for_sigterm, daemon=True).start()
+
+
+def _wait_for_sigterm() -> None:
+    main = multiprocessing.parent_process()
+    while main is None or signal.sigwaitinfo({signal.SIGTERM}).si_pid != main.pid:
+        signal.alarm(_SECONDS_OF_A_STEP)
+    os._exit(0)

@@ -1,0 +1,85 @@
+"""Tests of the processes that decode images: their errors, their signals and their end."""
+
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+
+import pytest
+import torch
+
+from ssl_vision.data.datasets.map_style import DatasetImages
+from ssl_vision.data.loading.loader import Batches
+from ssl_vision.main import main
+
+
+def zeros(row):
+    return torch.zeros(3, 8, 8, dtype=torch.uint8)
+
+
+def dies(row):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fails(row):
+    raise ValueError("bad pixel")
+
+
+def batches(decode, images=4):
+    labels = torch.zeros(images, dtype=torch.int64)
+    data = DatasetImages(decode, (3, 8, 8), labels, ("a",), torch.arange(images), workers=1)
+    return Batches(data, batch_size=2, shuffle=False, drop_last=False, seed=0)
+
+
+def load_with_a_worker_that_dies(args):
+    list(batches(dies))
+
+
+def load_with_a_worker_that_fails(args):
+    list(batches(fails))
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("dies", "a worker process has ended, probably because it ran out of memory: reduce --data.workers"),
+        ("fails", "ValueError: bad pixel (--debug shows where)"),
+    ],
+)
+def test_worker_errors_are_reported_in_one_line(how, message, capsys):
+    assert main([f"{__name__}.load_with_a_worker_that_{how}"]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+
+
+@pytest.fixture
+def no_collection():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_workers_end_with_an_error(no_collection):
+    before = multiprocessing.active_children()
+    with pytest.raises(ValueError, match="bad pixel"):
+        list(batches(fails))
+    assert multiprocessing.active_children() == before
+
+
+def test_only_main_process_ends_worker_by_sigterm():
+    before = multiprocessing.active_children()
+    iterator = iter(batches(zeros, images=40))
+    next(iterator)
+    (worker,) = set(multiprocessing.active_children()) - set(before)
+    subprocess.run(["kill", str(worker.pid)], check=True)
+    assert len(list(iterator)) == 19
+
+    iterator = iter(batches(zeros, images=40))
+    next(iterator)
+    (worker,) = set(multiprocessing.active_children()) - set(before)
+    worker.terminate()
+    worker.join(60)
+    assert worker.exitcode == 0
