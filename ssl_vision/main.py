@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TextIO, cast
 from ssl_vision._version import __version__
 from ssl_vision.cli.import_paths import dotted, local_modules
 from ssl_vision.errors import InputError, Interrupted
-from ssl_vision.progress import Progress
+from ssl_vision.loading import load
 from ssl_vision.quiet import one_line_warnings, quiet, silenced
 from ssl_vision.streams import BestEffort, abandon, prepare
 
@@ -217,8 +217,7 @@ def _user_line(error: Exception) -> str:
 def _function(place: str) -> Callable[..., Any]:
     """Import and return the function at an import path ``module:function``."""
     module, _, name = place.partition(":")
-    with Progress("loading", lines=False):
-        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    function: Callable[..., Any] = getattr(load(module), name)
     return function
 
 

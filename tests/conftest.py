@@ -1,5 +1,6 @@
 """Fixtures that several test directories share."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -8,7 +9,14 @@ from settings import TINY
 
 from ssl_vision.main import main
 
+gc.disable()  # until all modules are imported
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime sends usage data to its makers
+
+
+def pytest_collection_finish() -> None:
+    """Leave out the imported modules and the tests from garbage collections, which they would slow down."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,13 @@
 """Tests that commands do not import heavy libraries before they need them."""
 
 import ast
+import gc
 import subprocess
 import sys
+
+import pytest
+
+from ssl_vision.loading import load
 
 CODE = """
 import sys
@@ -37,3 +42,24 @@ def test_failing_commands_do_not_import_unused_heavy_libraries():
     uses_faiss = "ssl_vision.metrics.neighbours"
     names = ["timm", "lightly.models", "sklearn", "faiss", "plotly", uses_faiss]
     assert imported(commands, names) == [uses_faiss]
+
+
+@pytest.mark.parametrize("imported_before", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_first_import_of_torch_is_done_without_garbage_collection(
+    imported_before, fails, tmp_path, monkeypatch
+):
+    frozen = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(gc.isenabled()))
+    monkeypatch.syspath_prepend(tmp_path)
+    if not imported_before:
+        monkeypatch.delitem(sys.modules, "torch")
+    name = f"module_{imported_before}_{fails}"
+    (tmp_path / f"{name}.py").write_text(f"import gc\nenabled = gc.isenabled()\n1 / {int(not fails)}")
+    if fails:
+        with pytest.raises(ZeroDivisionError):
+            load(name)
+    else:
+        assert load(name).enabled == imported_before
+    assert frozen == ([] if imported_before else [False])
+    assert gc.isenabled()

@@ -8,7 +8,18 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "ssl_vision"
 
 LAYERS = [
-    {"_version", "errors", "quiet", "progress", "optional", "streams", "descriptions", "hub", "display"},
+    {
+        "_version",
+        "errors",
+        "quiet",
+        "progress",
+        "loading",
+        "optional",
+        "streams",
+        "descriptions",
+        "hub",
+        "display",
+    },
     {"objectives", "metrics"},
     {"data"},
     {"encoders"},

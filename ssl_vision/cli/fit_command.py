@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from ssl_vision.cli.fit_help import answer
 from ssl_vision.cli.import_paths import local_modules
 from ssl_vision.errors import InputError
-from ssl_vision.progress import Progress
+from ssl_vision.loading import load
 from ssl_vision.quiet import one_line_warnings
 from ssl_vision.runs.folder import as_yaml
 from ssl_vision.runs.registry import Run
@@ -33,8 +32,7 @@ def _run(command: str, options: list[str]) -> dict[str, Any] | None:
         if text is not None:
             print(text)
             return None
-    with Progress("loading", lines=False):
-        fit = import_module("ssl_vision.cli.fit")
+    fit = load("ssl_vision.cli.fit")
     one_line_warnings()
     if {"-h", "--help"} & set(options):
         options = ["--help"]  # without the word all

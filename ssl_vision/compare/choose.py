@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from ssl_vision.cli.parser import ArgumentParser
-from ssl_vision.compare.trust import Trust, read_trust
+from ssl_vision.compare.trust import Augmentation, Trust, read_trust
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.rows import aligned
@@ -58,9 +58,9 @@ def run(args: Sequence[str]) -> None:
         lines.append([str(each.folder.path), str(epoch + 1), metric.shown(value)])
     more = f"and {len(ranked) - _LISTED} more\n" if len(ranked) > _LISTED else ""
     print(f"{aligned(lines)}\n{more}")
-    same = len({str(each.setting("data.views")) for each in ranked}) == 1
-    trust = read_trust(metric.name, ranked[0].setting("data"), "same" if same else "different")
-    print("\n".join(_advice(ranked, metric, trust)))
+    augmentation: Augmentation = "same" if len({_views(each) for each in ranked}) == 1 else "different"
+    trust = read_trust(metric.name, ranked[0].setting("data"), augmentation)
+    print("\n".join(_advice(ranked, metric, trust, augmentation)))
 
 
 def orientation(metric: str) -> int:
@@ -80,11 +80,11 @@ def _ranked(runs: Sequence[Run], metric: MetricDescription) -> list[Run]:
         InputError: there is none, or two runs cannot be compared.
     """
     finished = [each for each in runs if each.status == "finished"]
-    values = {each: each.last(metric.logged_name) for each in finished}
+    values = {each: _at_last_validation(each, metric.logged_name) for each in finished}
     measured = {each: value for each, value in values.items() if value is not None and math.isfinite(value)}
     for count, why in (
         (len(runs) - len(finished), "not finished"),
-        (len(finished) - len(measured), f"without {metric.logged_name}"),
+        (len(finished) - len(measured), f"without {metric.logged_name} at the last validation"),
     ):
         if count:
             print(f"ssl-vision choose: skipped {count} of {len(runs)} runs: {why}", file=sys.stderr)
@@ -103,6 +103,20 @@ def _ranked(runs: Sequence[Run], metric: MetricDescription) -> list[Run]:
     return sorted(measured, key=lambda each: -orientation(metric.name) * measured[each])
 
 
+def _at_last_validation(run: Run, name: str) -> float | None:
+    """Return the metric of the last validation; None if it was not measured then, or was not finite."""
+    validations = [row for row in run.history if any(key.startswith("val/") for key in row)]
+    return validations[-1].get(name) if validations else None
+
+
+def _views(run: Run) -> str:
+    """Return the options of the random views, of which `compile` changes only rounding."""
+    options = run.setting("data.views")
+    if isinstance(options, dict):
+        options = {key: value for key, value in options.items() if key != "compile"}
+    return str(options)
+
+
 def _images(run: Run) -> str:
     """Return the data set of a run with the options that determine its images."""
     section = {"data": run.config.get("data")}
@@ -113,7 +127,9 @@ def _images(run: Run) -> str:
     return " ".join([str(run.setting("data")), *([f"({', '.join(options)})"] if options else [])])
 
 
-def _advice(ranked: Sequence[Run], metric: MetricDescription, trust: Sequence[Trust]) -> Iterator[str]:
+def _advice(
+    ranked: Sequence[Run], metric: MetricDescription, trust: Sequence[Trust], augmentation: Augmentation
+) -> Iterator[str]:
     """State how well the metric ranked the measured runs, and recommend a run and an epoch, or neither."""
     best, data = ranked[0], ranked[0].setting("data")
     if trust and trust[0].data != data:
@@ -126,7 +142,7 @@ def _advice(ranked: Sequence[Run], metric: MetricDescription, trust: Sequence[Tr
             f"{each.spearman:.2f} (95 % interval {each.low:.2f} to {each.high:.2f}). "
             f"Regret: {100 * each.regret:.2f} points (at random, {100 * each.random_regret:.2f})."
         )
-    if metric.name in _ON_VIEWS and len({str(each.setting("data.views")) for each in ranked}) > 1:
+    if metric.name in _ON_VIEWS and augmentation == "different":
         yield f"The runs differ in their augmentation, and {metric.title} is measured on augmented images."
     doubtful = [each.data for each in trust if each.low <= 0]
     if len(ranked) < 2:

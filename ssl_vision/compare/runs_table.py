@@ -104,8 +104,9 @@ def _listing(options: Any) -> tuple[str, bool]:
         InputError: There is no run, or no run has one of the keys.
     """
     columns = [key for text in options.columns for key in text.split(",")] or list(_COLUMNS)
-    filters = dict(key_value("--where", text) for text in options.where)
-    keys = list(dict.fromkeys([*columns, *filters, *([options.sort] if options.sort else []), "status"]))
+    filters = [key_value("--where", text) for text in options.where]
+    others = [key for key, _ in filters] + ([options.sort] if options.sort else [])
+    keys = list(dict.fromkeys([*columns, *others, "status"]))
     runs = find_runs(options.paths or ["runs"])
     undamaged = [run for run in runs if run.damage is None]
     names = {key: key if key in _FACTS else full_key(key, undamaged) for key in keys}
@@ -113,7 +114,7 @@ def _listing(options: Any) -> tuple[str, bool]:
     for key in keys:
         if key not in _FACTS and all(row[key] is None for row in rows):
             check_known(names[key], undamaged, others=tuple(_FACTS))
-    rows = [row for row in rows if all(_matches(row[key], value) for key, value in filters.items())]
+    rows = [row for row in rows if all(_matches(row[key], value) for key, value in filters)]
     if options.sort:
         key = options.sort
         rows.sort(key=lambda row: _order(row[key]), reverse=options.descending)

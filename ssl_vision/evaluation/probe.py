@@ -28,7 +28,7 @@ from ssl_vision.metrics.rows import (
     Features,
     LazyRows,
     check_features,
-    check_labels,
+    checked_labels,
     parts,
     select,
 )
@@ -210,9 +210,9 @@ def labelled_rows(
 ) -> tuple[Features, Tensor]:
     """Check a split, and return its labelled rows, float32 (n, F), and labels, int64 (n,)."""
     check_features(features, f"{split}_features")
-    check_labels(labels, len(features), f"{split}_labels")
+    labels = checked_labels(labels, len(features), f"{split}_labels")
     keep = labels != UNLABELLED
-    rows, targets = select(features, keep), labels[keep].long()
+    rows, targets = select(features, keep), labels[keep]
     if isinstance(rows, Tensor):
         rows = rows.detach().float()
     if len(rows) == 0:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.descriptions import describe
-from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels
+from ssl_vision.metrics.rows import UNLABELLED, check_features, checked_labels
 
 describe(
     "nc1",
@@ -83,7 +83,7 @@ def class_means(features: Tensor, labels: Tensor) -> ClassMeans:
         (tensor(0., dtype=torch.float64), tensor(0., dtype=torch.float64), tensor(0., dtype=torch.float64))
     """
     check_features(features)
-    check_labels(labels, len(features))
+    labels = checked_labels(labels, len(features))
     if len(labels) and labels.min() < UNLABELLED:
         raise ValueError(f"labels: expected -1 (unlabelled) or more, got {int(labels.min())}")
     labelled = labels != UNLABELLED

@@ -10,7 +10,7 @@ from torchmetrics import Metric
 from ssl_vision.descriptions import describe
 from ssl_vision.metrics.knn_table import KNNScore, knn_table
 from ssl_vision.metrics.neighbours import nearest
-from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels, joined
+from ssl_vision.metrics.rows import UNLABELLED, check_features, checked_labels, joined
 from ssl_vision.metrics.vote import check_range, place, vote, warn_of_large_k
 
 describe(
@@ -88,7 +88,7 @@ class KNNAccuracy(Metric):
             ValueError: shapes or types are invalid, or the split is unknown.
         """
         check_features(features)
-        check_labels(labels, len(features))
+        labels = checked_labels(labels, len(features))
         if split not in ("bank", "query"):
             raise ValueError(f"split: expected bank or query, got {split!r}")
         getattr(self, f"{split}_features").append(features.detach())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.metrics.neighbours import Index, Neighbours, nearest, recall
-from ssl_vision.metrics.rows import UNLABELLED, Features, check_features, check_labels, select
+from ssl_vision.metrics.rows import UNLABELLED, Features, check_features, checked_labels, select
 from ssl_vision.metrics.vote import check_range, place, votes, warn_of_large_k
 
 TOP = 5
@@ -95,15 +95,16 @@ def knn_table(
         >>> score.k, score.temperature, score.top1
         (1, 0.1, 1.0)
     """
-    splits: tuple[tuple[str, Features, Tensor], ...] = (("queries", queries, truth), ("bank", bank, labels))
-    for name, rows, classes in splits:
-        check_features(rows, name)
-        check_labels(classes, len(rows), f"labels of the {name}")
+    check_features(queries, "queries")
+    check_features(bank, "bank")
+    truth = checked_labels(truth, len(queries), "labels of the queries")
+    labels = checked_labels(labels, len(bank), "labels of the bank")
+    for name, classes in (("queries", truth), ("bank", labels)):
         if not (classes != UNLABELLED).any():
             raise ValueError(f"labels of the {name}: none of the {len(classes)} rows is labelled")
     if not ks or min(ks) < 1:
         raise ValueError(f"ks: expected numbers of at least 1, got {list(ks)}")
-    queries, truth = select(queries, truth != UNLABELLED), truth[truth != UNLABELLED].long()
+    queries, truth = select(queries, truth != UNLABELLED), truth[truth != UNLABELLED]
     bank, labels = select(bank, labels != UNLABELLED), labels[labels != UNLABELLED]
     check_range(truth, num_classes, "labels of the queries")
     used = [min(k, len(bank)) for k in ks]

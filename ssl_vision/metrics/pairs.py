@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.metrics.precision import exact_float32
-from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels, unit_rows
+from ssl_vision.metrics.rows import UNLABELLED, check_features, checked_labels, unit_rows
 from ssl_vision.metrics.tolerance import class_cosines
 
 
@@ -32,6 +32,20 @@ class PairStatistics(NamedTuple):
     """E exp(−(H − x·y)²), with H = 1 for the same class and −1 for different ones; in [e⁻⁴, 1]."""
 
 
+_SHARPEST = 20
+"""Maximum t for which the smallest kernel value exp(−4t) is a normal float32 number."""
+
+
+def check_sharpness(t: float) -> None:
+    """Check the sharpness of the uniformity kernel.
+
+    Raises:
+        ValueError: it is not in (0, 20].
+    """
+    if not 0 < t <= _SHARPEST:
+        raise ValueError(f"t: expected more than 0 and at most {_SHARPEST}, got {t}")
+
+
 def pair_statistics(
     features: Tensor, labels: Tensor | None = None, *, t: float = 2.0, tile: int = 1024
 ) -> PairStatistics:
@@ -45,14 +59,14 @@ def pair_statistics(
         features: features of any scale, shape (N, F), N ≥ 2; rows are L2-normalised, and zero rows stay zero.
         labels: integer labels, shape (N,). Rows with -1 are used for uniformity only; None means that all
             rows are unlabelled.
-        t: Sharpness of the uniformity kernel; Wang & Isola 2020 use 2.
+        t: Sharpness of the uniformity kernel, at most 20; Wang & Isola 2020 use 2.
         tile: Number of rows and columns of a tile.
 
     Returns:
         The statistics; those that need labels are NaN without a labelled pair.
 
     Raises:
-        ValueError: shapes or types are invalid, N < 2, t ≤ 0, tile < 1, or a label is below -1.
+        ValueError: shapes or types are invalid, N < 2, t is not in (0, 20], tile < 1, or a label is below -1.
 
     Example:
         >>> import torch
@@ -64,13 +78,12 @@ def pair_statistics(
     check_features(features)
     if len(features) < 2:
         raise ValueError(f"features: expected at least 2 rows to form a pair, got {tuple(features.shape)}")
-    if not t > 0:
-        raise ValueError(f"t: expected more than 0, got {t}")
+    check_sharpness(t)
     if tile < 1:
         raise ValueError(f"tile: expected at least 1, got {tile}")
     if labels is None:
         labels = torch.full((len(features),), UNLABELLED, device=features.device)
-    check_labels(labels, len(features))
+    labels = checked_labels(labels, len(features))
 
     with exact_float32(features.device):
         unit = unit_rows(features)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ssl_vision.metrics.class_means import class_means
 from ssl_vision.metrics.effective_rank import effective_rank
-from ssl_vision.metrics.pairs import pair_statistics
+from ssl_vision.metrics.pairs import check_sharpness, pair_statistics
 from ssl_vision.metrics.rank import rankme
 from ssl_vision.metrics.retrieval import retrieval
 from ssl_vision.metrics.rows import UNLABELLED, LabelledRows
@@ -36,8 +36,7 @@ class Representation(LabelledRows):
 
     def __init__(self, t: float = 2.0, *, extended: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not t > 0:
-            raise ValueError(f"t: expected more than 0, got {t}")
+        check_sharpness(t)
         self.t, self.extended = t, extended
 
     def update(self, features: Tensor, labels: Tensor | None = None) -> None:

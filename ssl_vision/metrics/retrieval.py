@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ssl_vision.descriptions import describe
 from ssl_vision.metrics.precision import exact_float32
-from ssl_vision.metrics.rows import UNLABELLED, check_features, check_labels, unit_rows
+from ssl_vision.metrics.rows import UNLABELLED, check_features, checked_labels, unit_rows
 
 describe(
     "map",
@@ -93,7 +93,7 @@ def retrieval(
         (1.0, [1.0])
     """
     check_features(features)
-    check_labels(labels, len(features))
+    labels = checked_labels(labels, len(features))
     if len(labels) and labels.min() < UNLABELLED:
         raise ValueError(f"labels: expected -1 (unlabelled) or more, got {int(labels.min())}")
     if any(k < 1 for k in ks):

@@ -116,8 +116,8 @@ def check_features(features: Features, name: str = "features") -> None:
         raise ValueError(f"{name}: expected real (N, F), got {features.dtype} {tuple(features.shape)}")
 
 
-def check_labels(labels: Tensor, rows: int, name: str = "labels") -> None:
-    """Check that labels are integers of shape (rows,).
+def checked_labels(labels: Tensor, rows: int, name: str = "labels") -> Tensor:
+    """Return labels as int64, after checking that they are integers of shape (rows,).
 
     Raises:
         ValueError: they are not.
@@ -126,6 +126,7 @@ def check_labels(labels: Tensor, rows: int, name: str = "labels") -> None:
         raise ValueError(f"{name}: expected ({rows},), one a row of features, got {tuple(labels.shape)}")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise ValueError(f"{name}: expected integers, got {labels.dtype} {tuple(labels.shape)}")
+    return labels.long()
 
 
 def joined(state: Tensor | Sequence[Tensor], missing: str) -> Tensor:
@@ -219,7 +220,7 @@ class LabelledRows(Metric):
             ValueError: shapes or types are invalid.
         """
         check_features(features)
-        check_labels(labels, len(features))
+        labels = checked_labels(labels, len(features))
         self.features.append(features.detach())
         self.labels.append(labels)
 

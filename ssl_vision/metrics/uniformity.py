@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from ssl_vision.descriptions import describe
-from ssl_vision.metrics.pairs import pair_statistics
+from ssl_vision.metrics.pairs import check_sharpness, pair_statistics
 from ssl_vision.metrics.rows import FeatureRows
 
 describe(
@@ -25,7 +25,7 @@ class Uniformity(FeatureRows):
     rows. U is in [−4t, 0]: 0 for a collapsed representation, about −2t for an even spread in many dimensions.
 
     Args:
-        t: Sharpness of the kernel, above 0.
+        t: Sharpness of the kernel, in (0, 20].
         kwargs: Options of `torchmetrics.Metric`.
 
     Example:
@@ -40,8 +40,7 @@ class Uniformity(FeatureRows):
 
     def __init__(self, t: float = 2.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not t > 0:
-            raise ValueError(f"t: expected more than 0, got {t}")
+        check_sharpness(t)
         self.t = t
 
     def compute(self) -> Tensor:

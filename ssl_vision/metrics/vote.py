@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ssl_vision.metrics.neighbours import Neighbours
-from ssl_vision.metrics.rows import check_labels
+from ssl_vision.metrics.rows import checked_labels
 
 
 def vote(
@@ -63,7 +63,7 @@ def votes(
         raise ValueError(f"ks: expected increasing, got {list(ks)}")
     if temperature is not None and not temperature > 0:
         raise ValueError(f"temperature: expected more than 0, or None, got {temperature}")
-    check_labels(labels, len(labels))
+    labels = checked_labels(labels, len(labels))
     check_range(labels, num_classes, "labels")
     if neighbours.index.numel() and neighbours.index.max() >= len(labels):
         raise ValueError(
@@ -78,7 +78,7 @@ def votes(
             weight = torch.ones_like(part)
         else:
             weight = ((part - similarity[:, :1]) / temperature).exp()
-        scores.scatter_add_(1, labels[index[:, start:k]].long(), weight)
+        scores.scatter_add_(1, labels[index[:, start:k]], weight)
         start = k
         yield scores
 

@@ -4,6 +4,7 @@ import hashlib
 import importlib
 import json
 import os
+import shlex
 import shutil
 from importlib import metadata
 from types import SimpleNamespace
@@ -102,6 +103,10 @@ def test_package_that_fails_to_import_is_broken(modules):
     assert check.found == "cannot be imported: RuntimeError: operator torchvision::nms does not exist"
 
 
+EMPTY = SimpleNamespace()
+"""Module of a partly removed package."""
+
+
 @pytest.mark.parametrize(
     ("builds", "faiss", "gpu", "found", "state"),
     [
@@ -110,13 +115,15 @@ def test_package_that_fails_to_import_is_broken(modules):
         ({"faiss_cpu": "1.9"}, {}, True, "faiss-cpu 1.9, does not use the GPU", "note"),
         ({"faiss_gpu": "1.14"}, {"get_num_gpus": lambda: 2}, True, "faiss-gpu 1.14 on 2 GPUs", "ok"),
         ({"faiss_cpu": "1.9"}, ImportError("libgomp"), False, "cannot be imported: libgomp", "broken"),
+        ({"faiss_gpu": "1.14"}, RuntimeError("libcuda"), False, "cannot be imported: libcuda", "broken"),
+        ({"faiss_cpu": "1.9"}, EMPTY, False, "cannot be imported: its files are missing", "broken"),
         ({"faiss_cpu": "1.9", "faiss_gpu": "1.14"}, {}, True, "faiss-cpu and faiss-gpu conflict", "broken"),
     ],
 )
 def test_faiss_check_reports_build_and_gpu_support(builds, faiss, gpu, found, state, installed, modules):
     installed(**builds)
     if isinstance(faiss, dict):
-        faiss = SimpleNamespace(__version__=next(iter(builds.values())), **faiss)
+        faiss = SimpleNamespace(__version__=next(iter(builds.values())), IndexFlatIP=None, **faiss)
     modules(faiss=faiss, torch=cuda(available=gpu))
     check = packages._faiss()
     assert check.found.startswith(found)
@@ -220,6 +227,19 @@ def test_cifar_check_reports_absent_complete_and_damaged_files(tmp_path):
     (tmp_path / "batches" / "meta").unlink()
     check = datasets._cifar("CIFAR-10", "cifar10", cifar_reader("batches", files), tmp_path)
     assert (check.state, check.found) == ("broken", "missing or damaged: test, meta")
+
+
+def test_command_that_replaces_damaged_data_set_quotes_its_folder(tmp_path):
+    root = tmp_path / "my data"
+    files = {"data": b"train", "test": b"test", "meta": b"names"}
+    (root / "batches").mkdir(parents=True)
+    checks = [datasets._cifar("CIFAR-10", "cifar10", cifar_reader("batches", files), root)]
+    (root / "stl10_binary").mkdir()
+    checks.append(datasets._stl10(root / "stl10_binary"))
+    for check, folder in zip(checks, ("batches", "stl10_binary"), strict=True):
+        remove, fetch = check.advice.split("; ")
+        assert shlex.split(remove) == ["rm", "-r", str(root / folder)]
+        assert shlex.split(fetch)[-2:] == ["--data.root", str(root)]
 
 
 def test_stl10_check_compares_file_sizes(tmp_path, monkeypatch):

@@ -75,6 +75,29 @@ def test_a_better_earlier_epoch_is_stated(measured, tmp_path, capsys):
     assert earlier.startswith("Its RankMe was better after epoch 2, but")
 
 
+def test_run_whose_metric_is_missing_at_last_validation_is_skipped(measured, tmp_path, capsys):
+    measured({})
+    make_run(tmp_path / "runs" / "a", 2, 2)
+    make_run(tmp_path / "runs" / "b", 1, 1)
+    make_run(tmp_path / "runs" / "c", 9, 9)
+    # RankMe of features that are not finite is not logged
+    (tmp_path / "runs" / "c" / "metrics.csv").write_text(
+        "step,epoch,val/rankme,val/knn_top1\n3,0,9,1\n7,1,,0.1\n"
+    )
+    assert main(["choose"]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1] == "Recommended: runs/a, epoch 2."
+    assert err == "ssl-vision choose: skipped 1 of 3 runs: without val/rankme at the last validation\n"
+
+
+def test_compiled_views_are_the_same_augmentation(measured, tmp_path, capsys):
+    measured({"metric": "alignment"})
+    views = {"scale": [0.1, 1], "compile": True}
+    make_run(tmp_path / "runs" / "a", 1, metric="alignment")
+    make_run(tmp_path / "runs" / "b", 2, metric="alignment", options={"views": views})
+    assert choose(capsys, "--by=alignment")[-1] == "Recommended: runs/a, epoch 1."
+
+
 def test_lower_uniformity_and_alignment_are_better(measured, tmp_path, capsys):
     measured({"metric": "uniformity"})
     for name, value in (("a", -1.5), ("b", -2.5), ("c", float("nan"))):

@@ -123,6 +123,7 @@ def test_knn_split_column_names_validation_images(runs, capsys):
         (["val/knn_top1=0.75"], ["a"]),
         (["model.objective.alpha=null"], ["a"]),
         (["objective=InfoNCE"], []),
+        (["objective=InfoNCE", "objective=MACL"], []),
     ],
 )
 def test_where_options_filter_runs(runs, capsys, filters, expected):

@@ -112,6 +112,14 @@ def test_low_precision_rows_match_same_rows_in_float64(name):
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_labels_may_be_unsigned(name):
+    case = CASES[name]
+    rows = [each if each.is_floating_point() else each.clamp(min=0) for each in case.rows]
+    unsigned = [each if each.is_floating_point() else each.to(torch.uint8) for each in rows]
+    tester.assert_equal(case.measure(unsigned), case.measure(rows))
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_bad_rows_raise_value_error(name):
     tester.assert_refuses_bad_rows(CASES[name])
 

@@ -4,6 +4,7 @@ import hashlib
 import importlib
 import netrc
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def _cifar(name: str, config: str, reader: Any, root: Path) -> Check:
             name,
             f"missing or damaged: {', '.join(damaged)}",
             "broken",
-            f"rm -r {folder}; {_fetch(config, root)}",
+            _replace(folder, config, root),
         )
     return Check(name, f"{folder}, complete")
 
@@ -72,7 +73,7 @@ def _stl10(folder: Path) -> Check:
             "STL-10",
             f"missing: {', '.join(missing)}",
             "broken",
-            f"rm -r {folder}; {_fetch('stl10', folder.parent)}",
+            _replace(folder, "stl10", folder.parent),
         )
     different = [name for name, size in sizes.items() if size != _STL10[name]]
     if different:
@@ -82,9 +83,17 @@ def _stl10(folder: Path) -> Check:
 
 
 def _fetch(config: str, root: Path) -> str:
-    option = "" if root == Path("data") else f" --data.root {root}"
-    command = f"ssl-vision fit --config configs/pretrain/{config}.yaml --data.download true{option}"
-    return f"name its directory with --root; or download and train: {command}"
+    return f"name its directory with --root; or download and train: {_download(config, root)}"
+
+
+def _replace(folder: Path, config: str, root: Path) -> str:
+    return f"rm -r {shlex.quote(str(folder))}; {_download(config, root)}"
+
+
+def _download(config: str, root: Path) -> str:
+    """Return the command that downloads a data set and trains on it."""
+    option = "" if root == Path("data") else f" --data.root {shlex.quote(str(root))}"
+    return f"ssl-vision fit --config configs/pretrain/{config}.yaml --data.download true{option}"
 
 
 def wandb() -> Iterator[Check]:

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 import ssl_vision
 from ssl_vision.cli.doctor.check import Check
 
-_OLDEST = (3, 11)
+_OLDEST = (3, 11, 4)
 _IMPORTED = ("torch", "torchvision", "pytorch_lightning")
 """Packages that fail on import rather than on installation if versions or drivers do not match."""
 
@@ -90,14 +90,12 @@ def _faiss() -> Check:
         return Check("FAISS", "faiss-cpu and faiss-gpu conflict", "broken", advice)
     try:
         faiss = importlib.import_module("faiss")
-    except ImportError as error:
+        if not hasattr(faiss, "IndexFlatIP"):  # of a partly removed build, an empty folder remains
+            raise ImportError("its files are missing")
+    except Exception as error:  # a GPU build without NVIDIA's libraries raises RuntimeError
         if builds:
-            return Check(
-                "FAISS",
-                f"cannot be imported: {error}",
-                "broken",
-                f"pip install --force-reinstall {builds[0]}",
-            )
+            advice = f"pip install --force-reinstall {builds[0]}"
+            return Check("FAISS", f"cannot be imported: {error}", "broken", advice)
         return Check(
             "FAISS", "not installed; torch is used instead", "note", "pip install -e '.[cpu]' or '.[gpu]'"
         )
