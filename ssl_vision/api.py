@@ -112,7 +112,7 @@ def evaluate(
     *,
     train: MapDataset,
     test: MapDataset,
-    protocol: str | Sequence[str] = "macl",
+    protocol: str | PathLike[str] | Sequence[str | PathLike[str]] = "macl",
     views: Views | None = None,
     seed: int = 0,
     baselines: bool = False,
@@ -155,7 +155,8 @@ def evaluate(source: nn.Module | str | PathLike[str], **options: Any) -> Evaluat
     repeated = {name: options.pop(name) for name in _REPEATED if name in options}
     args = [os.fspath(source), *_options(options)]
     for name, values in repeated.items():
-        args += [f"--{name}={value}" for value in ([values] if isinstance(values, str) else values)]
+        listed = [values] if isinstance(values, (str, PathLike)) else values
+        args += [f"--{name}={value}" for value in listed]
     with local_modules(args), _globals_restored():
         evaluated = evaluate_run(args)
     if evaluated.error is not None:

@@ -199,7 +199,7 @@ def _of_configs(args: Sequence[str]) -> Iterator[str]:
                 raise InputError(f"{file or following}: {' '.join(str(error).split())}") from error
             if isinstance(content, Mapping):
                 for name, value in named_settings(content):
-                    yield f"--{name}={value if isinstance(value, str) else json.dumps(value)}"
+                    yield f"--{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
 
 
 def listed(name: str, known: Option | None = None) -> Option:

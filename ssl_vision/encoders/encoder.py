@@ -20,6 +20,7 @@ class Encoder(nn.Module):
         num_features: width of the feature vectors.
         image_size: side, in pixels, of an image that the encoder accepts.
         in_channels: number of channels of the images, 3 by default.
+        memory_format: memory format of weights and images in training, channels_last by default.
 
     Example:
         >>> class MeanColour(Encoder):
@@ -34,6 +35,7 @@ class Encoder(nn.Module):
     num_features: int
     image_size: int = 32
     in_channels: int = 3
+    memory_format: torch.memory_format = torch.channels_last
 
     @property
     def undecayed(self) -> frozenset[str]:
@@ -98,7 +100,9 @@ class ModuleEncoder(Encoder):
     """Encoder made of any module that maps images to feature vectors.
 
     One evaluation-mode forward pass measures ``num_features``. It draws no random numbers, and it changes
-    neither BatchNorm statistics nor the training mode. Parameter names start with ``network.``.
+    neither BatchNorm statistics nor the training mode. Another pass finds out whether the module works in
+    channels_last format; one that reshapes feature maps with ``Tensor.view`` does not, and is trained in
+    contiguous format. Parameter names start with ``network.``.
 
     Args:
         network: the module, or a function without arguments that builds it.
@@ -128,6 +132,8 @@ class ModuleEncoder(Encoder):
             self.num_features = measure_num_features(self.network, image_size, in_channels)
         except ValueError as error:
             raise ValueError(f"{error}; image_size of ModuleEncoder sets another size") from error
+        if not _accepts_channels_last(self.network, image_size, in_channels):
+            self.memory_format = torch.contiguous_format
 
     def forward(self, images: Tensor) -> Tensor:
         """Map normalised images (N, 3, H, W) to features (N, ``num_features``)."""
@@ -188,6 +194,21 @@ def measure_num_features(network: nn.Module, image_size: int, in_channels: int =
         )
         raise ValueError(f"{name} must map images {shape} to features (1, F), but returns {returned}")
     return int(features.shape[1])
+
+
+def _accepts_channels_last(network: nn.Module, image_size: int, in_channels: int) -> bool:
+    weights = {
+        name: parameter.to(memory_format=torch.channels_last)
+        for name, parameter in network.named_parameters()
+        if parameter.ndim == 4
+    }
+    image = _image(network, image_size, in_channels).to(memory_format=torch.channels_last)
+    try:
+        with _undisturbed(network):
+            torch.func.functional_call(network, weights, (image,))
+    except Exception:  # of any class, because the network may be the user's own
+        return False
+    return True
 
 
 def floating_dtype(network: nn.Module, default: torch.dtype) -> torch.dtype:

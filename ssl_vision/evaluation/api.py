@@ -1,7 +1,9 @@
 """Evaluation of any module on any labelled data sets under any protocol."""
 
+import os
 import sys
 from collections.abc import Sequence
+from os import PathLike
 
 import torch
 from torch import nn
@@ -26,7 +28,7 @@ def evaluate(
     *,
     train: MapDataset,
     test: MapDataset,
-    protocol: str | Sequence[str] = "macl",
+    protocol: str | PathLike[str] | Sequence[str | PathLike[str]] = "macl",
     views: Views | None = None,
     seed: int = 0,
     baselines: bool = False,
@@ -65,8 +67,8 @@ def evaluate(
         >>> result.value("knn_top1", k=20) > 0.3
         True
     """
-    names = [protocol] if isinstance(protocol, str) else protocol
-    protocols = read_protocols(names, k=ImageData.knn_k)
+    names = [protocol] if isinstance(protocol, (str, PathLike)) else protocol
+    protocols = read_protocols([os.fspath(each) for each in names], k=ImageData.knn_k)
     splits = _splits(train, test, views)
     if baselines and views is None:
         raise InputError("baselines=True requires data sets of PIL images or uint8 tensors, and views")

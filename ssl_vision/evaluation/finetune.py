@@ -144,7 +144,7 @@ def finetuned_top1(
     network = nn.Sequential(copy.deepcopy(encoder), nn.Linear(encoder.num_features, len(train.classes)))
     for parameter in network[1].parameters():
         nn.init.zeros_(parameter)
-    network.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    network.to(device, memory_format=encoder.memory_format).train()  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(
         network.parameters(),
         lr=rule.lr,
@@ -160,6 +160,7 @@ def finetuned_top1(
             order = labelled[torch.randperm(len(labelled), generator=generator)]
             for rows in order.tensor_split(per_epoch):
                 images = _first_views(train, rows, views, rule.augmentation, device, seed, epoch)
+                images = images.to(memory_format=encoder.memory_format)
                 with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                     scores = network(images)
                 loss = F.cross_entropy(scores.float(), train.labels[rows].to(device))
@@ -172,7 +173,7 @@ def finetuned_top1(
                 job.advance()
             if not all(parameter.isfinite().all() for parameter in network.parameters()):
                 raise ValueError(f"lr: fine-tuning diverged at {rule.lr}; lower it")
-    return _top1(network.eval(), test, queries, views, device)
+    return _top1(network.eval(), test, queries, views, device, encoder.memory_format)
 
 
 def _first_views(
@@ -187,7 +188,7 @@ def _first_views(
     """Generate the first view of each image, float32 of shape (N, 3, size, size)."""
     images = data.at(rows).to(device)
     if augmentation == "none":
-        return views.plain(images).to(memory_format=torch.channels_last)
+        return views.plain(images)
     height, width = images.shape[-2:]
     augmentations = views if augmentation == "pretraining" else crop_and_flip(views)
     drawn = augmentations.parameters(
@@ -197,9 +198,16 @@ def _first_views(
 
 
 @torch.inference_mode()
-def _top1(network: nn.Module, test: Images, queries: Tensor, views: Views, device: torch.device) -> float:
+def _top1(
+    network: nn.Module,
+    test: Images,
+    queries: Tensor,
+    views: Views,
+    device: torch.device,
+    memory_format: torch.memory_format,
+) -> float:
     right = 0
     for rows in queries.split(_TEST_BATCH):
-        images = views.plain(test.at(rows).to(device)).to(memory_format=torch.channels_last)
+        images = views.plain(test.at(rows).to(device)).to(memory_format=memory_format)
         right += int((network(images).argmax(dim=1) == test.labels[rows].to(device)).sum())
     return right / len(queries)

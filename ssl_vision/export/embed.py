@@ -38,10 +38,11 @@ class Network(NamedTuple):
     module: nn.Module
     layer: LayerName
     description: Description
+    memory_format: torch.memory_format
 
     def __call__(self, squares: Tensor) -> Tensor:
         """Features, float32 (N, F), of decoded uint8 images (N, 3, side, side) on the network's device."""
-        images = self.description.views.plain(squares).to(memory_format=torch.channels_last)
+        images = self.description.views.plain(squares).to(memory_format=self.memory_format)
         return by_layer(self.module(images))[self.layer].float()
 
 
@@ -115,11 +116,13 @@ def open_network(path: str | Path, layer: LayerName, *, allow_class: Collection[
     with local_file(path) as file:
         if file.suffix != SUFFIX:
             model, (_, description) = pretrained(read_checkpoint(file), allow_class=allow_class)
-            return Network(model if layer != "backbone" else model.backbone, layer, description)
+            module = model if layer != "backbone" else model.backbone
+            return Network(module, layer, description, model.backbone.memory_format)
         if layer != "backbone":
             raise InputError(f"{file} has the backbone only: --layer {layer} takes a run or a checkpoint")
         backbone, description = read_backbone(file, allow_class=allow_class)
-    return Network(backbone.to(memory_format=torch.channels_last), layer, description)
+    memory_format = backbone.memory_format
+    return Network(backbone.to(memory_format=memory_format), layer, description, memory_format)
 
 
 def embed_files(

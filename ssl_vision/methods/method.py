@@ -174,7 +174,7 @@ class Method(pl.LightningModule, ABC):
             self.head = projection_head(self.backbone.num_features, hidden_dim, output_dim, head_batch_norm)
         self._shallow_features = self._measured_shallow() if self._needs_shallow else 0
         self._hidden_layers = 2 if head_batch_norm == "none" else 3  # of the head, up to its ReLU
-        self.to(memory_format=torch.channels_last)
+        self.to(memory_format=self.backbone.memory_format)
 
     @abstractmethod
     def loss(self, batch: Batch) -> Tensor:
@@ -324,7 +324,10 @@ class Method(pl.LightningModule, ABC):
         steps = self.trainer.estimated_stepping_batches
         if steps == math.inf:
             raise InputError("optimizer.schedule 'cosine' needs an end: set trainer.max_epochs or max_steps")
-        per_epoch = math.ceil(self.trainer.num_training_batches / self.trainer.accumulate_grad_batches)
+        batches = self.trainer.num_training_batches
+        if batches == math.inf and rule.warmup_epochs > 0:
+            raise InputError("optimizer.warmup_epochs needs a data loader of known length")
+        per_epoch = 0 if batches == math.inf else math.ceil(batches / self.trainer.accumulate_grad_batches)
         scheduler = rule.scheduler(optimizer, steps=int(steps), steps_per_epoch=per_epoch)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
@@ -445,7 +448,7 @@ class Method(pl.LightningModule, ABC):
         """Return images in the encoder's dtype and memory format."""
         autocast = torch.is_autocast_enabled(images.device.type)
         dtype = images.dtype if autocast else floating_dtype(self.backbone, images.dtype)
-        return images.to(dtype, memory_format=torch.channels_last)
+        return images.to(dtype, memory_format=self.backbone.memory_format)
 
     def _projected(self, features: Tensor, head: nn.Module) -> Layers:
         layers: Any = head.layers

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ssl_vision.errors import InputError
 from ssl_vision.methods.lars import LARS
-from ssl_vision.methods.parameter_groups import parameter_groups
+from ssl_vision.methods.parameter_groups import freeze, parameter_groups
 from ssl_vision.objectives.arguments import check_choice
 
 _LARGEST = torch.finfo(torch.float32).max
@@ -107,13 +107,15 @@ class OptimizerRule:
         """Return the optimizer of all trainable parameters of ``module``, fused on a GPU.
 
         Args:
-            module: the module, on its training device.
+            module: the module, on its training device. The parameters of ``freeze`` no longer require
+                gradients.
             capturable: make the step capturable by a CUDA graph.
 
         Raises:
-            InputError: nothing is to be trained, or layer_decay is not 1 and an encoder does not state the
-                order of its layers.
+            InputError: nothing is to be trained, a name of ``freeze`` is unknown, or layer_decay is not 1 and
+                an encoder does not state the order of its layers.
         """
+        freeze(module, self.freeze)
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if not parameters:
             raise InputError("optimizer.freeze leaves nothing to train")

@@ -36,17 +36,18 @@ def parameter_groups(
     """
     scales: dict[str, float] = {}
     undecayed: set[str] = set()
-    for prefix, part in module.named_modules():
+    for path, part in module.named_modules():
         if not isinstance(part, Encoder):
             continue
-        undecayed |= {f"{prefix}.{name}" for name in part.undecayed}
+        prefix = f"{path}." if path else ""
+        undecayed |= {f"{prefix}{name}" for name in part.undecayed}
         if layer_decay == 1 or not any(each.requires_grad for each in part.parameters()):
             continue
         try:
             distances = part.layers_to_head()
         except NotImplementedError as error:
             raise InputError(f"optimizer.layer_decay {layer_decay}: {error}") from error
-        scales |= {f"{prefix}.{name}": layer_decay**distance for name, distance in distances.items()}
+        scales |= {f"{prefix}{name}": layer_decay**distance for name, distance in distances.items()}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:

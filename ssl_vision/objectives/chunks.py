@@ -5,6 +5,7 @@ Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup). It tak
 with memory for one chunk, and is implemented as activation checkpointing of chunks.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -16,18 +17,18 @@ from torch.utils.checkpoint import checkpoint
 
 
 def in_chunks(network: nn.Module, *inputs: Tensor, size: int, call: Callable[..., Any] | None = None) -> Any:
-    """Compute ``network(*inputs)`` for ``size`` rows at a time, and again in the backward pass.
+    """Compute ``network(*inputs)`` for at most ``size`` rows at a time, and again in the backward pass.
 
     Only inputs and outputs are stored, so this requires memory for the activations of one chunk and a second
     forward pass. Values and gradients are those of concatenated calls on each chunk. They equal those of the
-    whole batch unless the network mixes rows. BatchNorm does, and uses the statistics of a chunk. Running
+    whole batch unless the network mixes rows. BatchNorm does, and uses the statistics of a chunk. Its running
     statistics are updated once, random numbers such as those of dropout are the same in both passes, and
     autocast and DistributedDataParallel are supported.
 
     Args:
         network: module to call, or the module that ``call`` uses.
         *inputs: tensors with N rows each.
-        size: number of rows of a chunk; the last chunk may be smaller.
+        size: maximum number of rows of a chunk; the chunks are about equally long.
         call: function to call on a chunk instead of ``network``.
 
     Returns:
@@ -51,7 +52,7 @@ def in_chunks(network: nn.Module, *inputs: Tensor, size: int, call: Callable[...
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _without_running_statistics(network)
 
-    pieces = [torch.split(rows, size) for rows in inputs]
+    pieces = [torch.tensor_split(rows, max(1, math.ceil(lengths[0] / size))) for rows in inputs]
     parts = [
         checkpoint(call or network, *chunk, use_reentrant=False, context_fn=contexts)
         for chunk in zip(*pieces, strict=True)
@@ -66,7 +67,9 @@ def _without_running_statistics(network: nn.Module) -> Iterator[None]:
     norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
     settings = [(module.momentum, module.num_batches_tracked) for module in norms]
     for module in norms:
-        module.momentum, module.num_batches_tracked = 0.0, None
+        count = module.num_batches_tracked
+        # a copy, because SyncBatchNorm requires a count
+        module.momentum, module.num_batches_tracked = 0.0, None if count is None else count.clone()
     try:
         yield
     finally:

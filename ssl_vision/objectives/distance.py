@@ -31,8 +31,8 @@ def chord(a: Tensor, b: Tensor) -> Tensor:
 def angle(a: Tensor, b: Tensor) -> Tensor:
     """Compute θ = arccos s in [0, π]; π/2 for two rows of zeros, whose cosine is defined as 0."""
     across, along = chord(a, b), torch.linalg.vector_norm(a + b, dim=-1)
-    across = torch.where(across + along > 0, across, 1.0)
-    return 2 * torch.atan2(across, along)
+    undefined = across + along == 0
+    return 2 * torch.atan2(torch.where(undefined, 1.0, across), torch.where(undefined, 1.0, along))
 
 
 def sine(a: Tensor, b: Tensor) -> Tensor:

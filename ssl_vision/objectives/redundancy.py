@@ -43,13 +43,14 @@ class BarlowTwins(TwoViews):
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
         """Compute invariance plus redundancy."""
-        return self._loss_of(*(_standardised(z, self.epsilon) for z in (z1, z2)))
+        x, y = (_standardised(z, self.epsilon) for z in (z1, z2))
+        return self._loss_of(x, y, alignment=F.cosine_similarity(z1, z2).mean())
 
-    def _loss_of(self, x: Tensor, y: Tensor) -> Tensor:
+    def _loss_of(self, x: Tensor, y: Tensor, *, alignment: Tensor) -> Tensor:
         correlation = linear(x.T, y.T) / len(x)
         invariance = (1 - correlation.diagonal()).square().sum()
         redundancy = _off_diagonal(correlation).square().sum()
-        self.record(alignment=F.cosine_similarity(x, y).mean(), invariance=invariance, redundancy=redundancy)
+        self.record(alignment=alignment, invariance=invariance, redundancy=redundancy)
         return invariance + self.weight * redundancy
 
 
@@ -77,7 +78,8 @@ class SphericalBarlowTwins(BarlowTwins):
 
     def loss(self, z1: Tensor, z2: Tensor) -> Tensor:
         """Compute invariance plus redundancy."""
-        return self._loss_of(normalize(z1), normalize(z2))
+        x, y = normalize(z1), normalize(z2)
+        return self._loss_of(x, y, alignment=(x * y).sum(dim=1).mean())
 
 
 class VICReg(TwoViews):

@@ -19,8 +19,9 @@ class SupCon(Contrastive):
         L_i = softplus(d_i) + [ log Σ_{P(i)} exp(s/τ) − mean_{P(i)} s/τ ]
 
     where the bracket is ≥ log |P(i)|, and 0 for a single positive. If all labels differ, the loss is InfoNCE.
-    Another ``weight`` replaces softplus; with ``Decoupled``, the sum is over negatives only. Temperature
-    rules and ``statistics`` use the mean similarity of an anchor's positives.
+    Another ``weight`` replaces softplus; with ``Decoupled``, the sum is over negatives only. For an anchor
+    without negatives, the first term is 0. Temperature rules and ``statistics`` use the mean similarity of an
+    anchor's positives.
 
     It is called with labels, so it is an upper reference for self-supervised objectives.
 
@@ -90,12 +91,16 @@ class SupCon(Contrastive):
 
             attraction = over(_positives_of(twice), tau)
 
+            without_negatives = number == (2 * count - 1 if pairs == "both" else count)
+
             def logit_margin_at(temperature: Tensor | float) -> Tensor:
                 same = attraction if temperature is tau else over(_positives_of(twice), temperature)
-                return over(_negatives_of(twice), temperature) - same
+                margin = over(_negatives_of(twice), temperature) - same
+                return torch.where(without_negatives, NEVER, margin)
 
+            losses = torch.where(without_negatives, 0.0, self._losses(logit_margin_at, mean, tau))
             spread = torch.where(number > 1, attraction - surplus / per_anchor(tau, u), 0.0)
-            return (self._losses(logit_margin_at, mean, tau) + spread).mean()
+            return (losses + spread).mean()
 
     def _surplus(self, u: Tensor, partner: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Compute each anchor's mean s over positives minus that of its other view, and their number."""

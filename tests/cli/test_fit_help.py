@@ -288,6 +288,11 @@ def test_the_short_help_shows_the_values_of_a_config_file_and_of_options(parsed)
         short_help(["--config=nowhere.yaml", "--help"])
 
 
+def test_the_short_help_shows_a_name_that_yaml_reads_as_a_date(tmp_path):
+    (tmp_path / "run.yaml").write_text("name: 2024-01-01\n")
+    assert "2024-01-01" in short_help([f"--config={tmp_path / 'run.yaml'}", "--help"])
+
+
 @pytest.mark.parametrize("word", ["data", "nonsense", ""])
 def test_help_of_unknown_word_lists_available_help(word):
     with pytest.raises(InputError, match=rf"--help {word}: give --help, --help all, or --data\.help"):

@@ -405,8 +405,20 @@ def test_blur_of_one_pixel_view_raises_input_error():
         torch.zeros(2, 3, 8, 8),
         torch.zeros(2, 8, 8, 3, dtype=torch.uint8),
         torch.zeros(3, 8, 8, dtype=torch.uint8),
+        torch.zeros(2, 1, 8, 8, dtype=torch.uint8),
     ],
 )
-def test_plain_rejects_images_that_are_not_uint8_channels_first(images):
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda views, images: views.plain(images),
+        lambda views, images: views(images, torch.arange(2), seed=0, epoch=0),
+        lambda views, images: views.render(
+            images, views.parameters(torch.arange(2), seed=0, epoch=0, height=8, width=8)
+        ),
+    ],
+    ids=["plain", "random", "render"],
+)
+def test_views_reject_images_that_are_not_uint8_channels_first(images, use):
     with pytest.raises(InputError, match=r"images must be uint8 \(N, 3, H, W\), not torch\."):
-        Views(size=8).plain(images)
+        use(Views(size=8), images)

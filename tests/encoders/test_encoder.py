@@ -11,8 +11,10 @@ from settings import TINY
 from torch import nn
 
 import ssl_vision
+from ssl_vision.data import Images, Views
 from ssl_vision.encoders import Encoder, ModuleEncoder, ResNet, Timm, as_encoder
 from ssl_vision.errors import InputError
+from ssl_vision.evaluation.finetune import FineTuneRule, finetuned_top1
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.objectives import RECLAIM
@@ -30,7 +32,11 @@ from torch import nn
 class MyNet(nn.Sequential):
     def __init__(self, channels: int = 8) -> None:
         layers = [nn.Conv2d(3, channels, 3), nn.BatchNorm2d(channels), nn.ReLU(), nn.Dropout(0.5)]
-        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(2))
+
+    def forward(self, images):
+        maps = super().forward(images)
+        return maps.view(len(maps), -1)  # an error if maps are in channels_last format
 """
 
 
@@ -86,6 +92,41 @@ def test_encoder_is_not_wrapped_twice():
     assert as_encoder(encoder) is encoder
     assert SimCLR(encoder=encoder).backbone is encoder
     assert isinstance(SimCLR(encoder=nn.Flatten()).backbone, ModuleEncoder)
+
+
+class Reshaped(nn.Module):
+    """Reshapes feature maps in a way that requires contiguous format."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 4, 3)
+
+    def forward(self, images):
+        maps = self.convolution(images)
+        return maps.view(len(maps), -1)[:, :5]
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        (ResNet(width=4), torch.channels_last),
+        (nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten()), torch.channels_last),
+        (Reshaped(), torch.contiguous_format),
+    ],
+    ids=["resnet", "flatten", "view"],
+)
+def test_networks_train_in_the_memory_format_that_they_accept(network, expected):
+    before = {name: weight.stride() for name, weight in network.named_parameters()}
+    encoder = as_encoder(network)
+    assert encoder.memory_format == expected
+    assert {name: weight.stride() for name, weight in network.named_parameters()} == before
+    method = SimCLR(encoder=network, hidden_dim=8, output_dim=4)
+    first, second = method.embed_views(torch.randn(8, 3, 16, 16))
+    method.objective(first.embeddings, second.embeddings).backward()
+    assert all(weight.grad is not None for weight in network.parameters())
+    images = torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8)
+    data = Images(images, torch.arange(8) % 2, ("a", "b"))
+    assert finetuned_top1(encoder, data, data, Views(size=16), rule=FineTuneRule(epochs=1), seed=0) >= 0
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_protocols_of_same_name_raise_input_error(tmp_path):
         path.parent.mkdir()
         path.write_text("measurements: [{knn: {k: 1}}]")
     with pytest.raises(InputError, match=r"protocol: two of .* have one name"):
-        ssl_vision.evaluate(nn.Flatten(), train=FLOATS, test=FLOATS, protocol=[str(path) for path in paths])
+        ssl_vision.evaluate(nn.Flatten(), train=FLOATS, test=FLOATS, protocol=paths)
 
 
 def test_value_requires_exactly_one_matching_row():

@@ -1,12 +1,13 @@
 """Tests of learning rates that scale with the batch size."""
 
 import csv
+import itertools
 
 import pytest
 import pytorch_lightning as pl
 import torch
 from settings import TINY
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from ssl_vision.data.images import Batch
 from ssl_vision.encoders import ResNet
@@ -57,6 +58,9 @@ def test_scaled_rate_counts_accumulated_batches_and_is_logged(tmp_path, caplog):
     assert logged == sorted(logged, reverse=True)
 
 
+LINEAR = OptimizerRule(lr=0.4, lr_scaling="linear", reference_batch_size=16)
+
+
 def batches(batch_size):
     """Return a custom loader of batches with two views of each image."""
 
@@ -67,8 +71,7 @@ def batches(batch_size):
     return DataLoader(range(8), batch_size=batch_size, collate_fn=collate)
 
 
-def fitted(loader):
-    rule = OptimizerRule(lr=0.4, lr_scaling="linear", reference_batch_size=16)
+def fitted(loader, rule=LINEAR):
     method = SimCLR(encoder=lambda: ResNet(width=4), optimizer=rule)
     trainer = pl.Trainer(
         max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
@@ -84,6 +87,19 @@ def test_lr_scaling_requires_batch_size_of_custom_loader():
         assert fitted(batches(batch_size)).optimizers[0].param_groups[0]["lr"] == pytest.approx(rate)
     with pytest.raises(InputError, match="lr_scaling needs a DataLoader with a batch_size"):
         fitted(list(batches(4)))
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return (batch for _ in itertools.count() for batch in batches(4))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_cosine_schedule_supports_loader_of_unknown_length():
+    loader = DataLoader(Endless(), batch_size=None)
+    assert fitted(loader, OptimizerRule(lr=0.4, schedule="cosine")).global_step == 1
+    with pytest.raises(InputError, match="warmup_epochs needs a data loader of known length"):
+        fitted(loader, OptimizerRule(schedule="cosine", warmup_epochs=1))
 
 
 def test_default_scaling_options_do_not_make_runs_differ():

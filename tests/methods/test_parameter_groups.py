@@ -63,6 +63,20 @@ def test_resnet_layer_decay_matches_timm_layers():
         assert actual[f"backbone.{name}"] == (pytest.approx(0.5**distance), 1e-6)
 
 
+def test_encoder_alone_has_the_groups_of_its_method():
+    rule = OptimizerRule(name="adamw", lr=1.0, weight_decay=0.1, layer_decay=0.5, exclude_bias_and_norm=True)
+    method = SimCLR(encoder=ResNet(width=4), seed=0)
+    expected = settings(method, rule.optimizer(method))
+    actual = settings(method.backbone, rule.optimizer(method.backbone))
+    assert actual == {name: expected[f"backbone.{name}"] for name in actual}
+
+
+def test_optimizer_of_a_rule_does_not_train_frozen_parts():
+    method = SimCLR(encoder=ResNet(width=4), seed=0)
+    trained = settings(method, OptimizerRule(freeze=("backbone.conv1",)).optimizer(method))
+    assert {name for name, _ in method.named_parameters()} - set(trained) == {"backbone.conv1.weight"}
+
+
 def test_default_rule_makes_one_group():
     method = SimCLR(encoder=ResNet(width=4), seed=0)
     (group,) = OptimizerRule().optimizer(method).param_groups

@@ -62,6 +62,26 @@ def test_batchnorm_normalizes_per_chunk_and_counts_each_once():
     assert (chunked[1].momentum, int(chunked[1].num_batches_tracked)) == (0.1, 8)
 
 
+def test_synchronised_batchnorm_counts_each_chunk_once():
+    # Without a process group, it computes the same as BatchNorm.
+    expected = network(nn.BatchNorm1d(16))
+    actual = nn.SyncBatchNorm.convert_sync_batchnorm(network(nn.BatchNorm1d(16)))
+    rows = batch()[0]
+    losses = [in_chunks(net, rows, size=5).square().sum() for net in (actual, expected)]
+    for gradient, other in zip(gradients(actual, losses[0]), gradients(expected, losses[1]), strict=True):
+        torch.testing.assert_close(gradient, other)
+    torch.testing.assert_close(actual.state_dict(), expected.state_dict())
+
+
+@pytest.mark.parametrize(("rows", "size", "lengths"), [(8, 7, [4, 4]), (20, 7, [7, 7, 6]), (5, 9, [5])])
+def test_chunks_are_about_equally_long(rows, size, lengths):
+    seen = []
+    in_chunks(
+        nn.Identity(), torch.zeros(rows, 2), size=size, call=lambda part: (seen.append(len(part)), part)[1]
+    )
+    assert seen == lengths
+
+
 def test_dropout_masks_are_equal_in_both_passes():
     net, (x1, x2) = network(dropout=0.5), batch()
     torch.manual_seed(3)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from lightly.loss import DCLLoss, DCLWLoss, MACLLoss, NTXentLoss
 
 from ssl_vision import objectives as o
+from ssl_vision.objectives.distance import angle
 
 
 def views(n=16, dim=8, noise=0.5, seed=0, dtype=torch.float64):
@@ -31,6 +32,17 @@ def test_macl_and_flatnce_gradients_equal_dcl_at_fixed_temperature(pairs):
     assert relative_error(gradient(o.MACL(alpha=1.0, pairs=pairs), z1, z2), dcl) < 1e-12
     assert relative_error(gradient(o.MACLb(beta=0.0, pairs=pairs), z1, z2), dcl) < 1e-12
     assert relative_error(gradient(o.FlatNCE(pairs=pairs), z1, z2), dcl) < 1e-12
+
+
+def test_arccon_of_angle_zero_is_infonce_even_for_rows_of_zeros():
+    rows = [z.detach().clone() for z in views()]
+    for z in rows:
+        z[0] = 0  # a positive pair whose cosine is defined as 0
+    z1, z2 = (z.requires_grad_() for z in rows)
+    torch.testing.assert_close(o.ArcCon(angle=0.0)(z1, z2), o.InfoNCE()(z1, z2))
+    expected = gradient(o.InfoNCE(), z1, z2)
+    torch.testing.assert_close(gradient(o.ArcCon(angle=0.0), z1, z2), expected)
+    assert float(angle(torch.zeros(2), torch.zeros(2))) == pytest.approx(torch.pi / 2)
 
 
 def test_infonce_is_softplus_of_dcl_and_weight_is_its_sigmoid():

@@ -95,6 +95,17 @@ def test_single_class_batch_without_negatives_is_finite_and_exact(n):
     torch.testing.assert_close(loss.double(), want, rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("weight", [o.Decoupled(), o.Reweighted()])
+@pytest.mark.parametrize("pairs", ["both", "cross"])
+def test_anchors_without_negatives_add_nothing_to_margin_loss(weight, pairs):
+    z1, z2 = views(6)
+    labels = torch.zeros(6, dtype=torch.long)
+    losses = [o.SupCon(weight=each, pairs=pairs)(z1, z2, labels) for each in (weight, o.Softmax())]
+    torch.testing.assert_close(losses[0], losses[1])
+    actual, expected = (torch.autograd.grad(loss, (z1, z2)) for loss in losses)
+    torch.testing.assert_close(actual, expected)
+
+
 def test_temperature_rule_and_statistics_use_mean_positive_similarity():
     z1, z2 = views()
     objective = o.SupCon(temperature=o.AlignmentExponential(0.1, 2.0))

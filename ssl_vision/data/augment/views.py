@@ -74,7 +74,11 @@ class Views(ViewOptions):
 
         Returns:
             (2N, C, size, size): all first views, then all second views.
+
+        Raises:
+            InputError: `images` has another type or shape.
         """
+        self._check(images)
         arguments = self, images, starts, dtype, memory_format
         with torch.inference_mode(False), torch.no_grad():  # other modes would be compiled separately
             if not self.compile or images.device.type == "cpu":
@@ -93,9 +97,7 @@ class Views(ViewOptions):
         Raises:
             InputError: `images` has another type or shape.
         """
-        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != self.channels:
-            expected = f"uint8 (N, {self.channels}, H, W)"
-            raise InputError(f"images must be {expected}, not {images.dtype} {tuple(images.shape)}")
+        self._check(images)
         pixels = images.float().div_(255.0)
         if images.shape[-2:] != (self.size, self.size):
             pixels = F.interpolate(pixels, size=(self.size, self.size), mode="bilinear", antialias=True)
@@ -130,6 +132,11 @@ class Views(ViewOptions):
         starts = states(indices, *((seed, Stream.VIEWS, epoch, view) for view in views))
         return sample_parameters(self, starts, height=height, width=width)
 
+    def _check(self, images: Tensor) -> None:
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != self.channels:
+            expected = f"uint8 (N, {self.channels}, H, W)"
+            raise InputError(f"images must be {expected}, not {images.dtype} {tuple(images.shape)}")
+
     def _make(
         self, images: Tensor, starts: Tensor, dtype: torch.dtype, memory_format: torch.memory_format
     ) -> Tensor:
@@ -155,7 +162,11 @@ class Views(ViewOptions):
 
         Returns:
             (N, C, size, size), normalised: all first views, then all second views.
+
+        Raises:
+            InputError: `images` has another type or shape.
         """
+        self._check(images)
         height, width = images.shape[-2:]
         steps = plan_steps(self, parameters, height=height, width=width)
         look = Normalization(self.mean, self.std, self.threshold)
