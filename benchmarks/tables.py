@@ -210,6 +210,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "accuracy of objectives": lambda: means(OBJECTIVES_AND_LIGHTLY, OBJECTIVE_METRICS),
     "geometry of objectives": lambda: means(OBJECTIVES_AND_LIGHTLY, GEOMETRY),
     "differences of objectives by kNN accuracy": lambda: differences(OBJECTIVES, OBJECTIVE_PAIRS, "knn_top1"),
+    "differences of objectives by kNN accuracy with k = 20": lambda: differences(
+        OBJECTIVES, OBJECTIVE_PAIRS, "knn20/knn_top1"
+    ),
     "differences of objectives by linear accuracy": lambda: differences(
         OBJECTIVES, OBJECTIVE_PAIRS, "linear_top1"
     ),
@@ -227,6 +230,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "differences between τ = 0.05 and 0.1": lambda: markdown(temperature_differences(OBJECTIVE_METRICS)),
     "differences of objectives at τ = 0.05 by kNN accuracy": lambda: differences(
         LOW_TEMPERATURE, OBJECTIVE_PAIRS, "knn_top1"
+    ),
+    "differences of objectives at τ = 0.05 by kNN accuracy with k = 20": lambda: differences(
+        LOW_TEMPERATURE, OBJECTIVE_PAIRS, "knn20/knn_top1"
     ),
     "differences of objectives at τ = 0.05 by linear accuracy": lambda: differences(
         LOW_TEMPERATURE, OBJECTIVE_PAIRS, "linear_top1"

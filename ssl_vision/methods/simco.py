@@ -4,8 +4,9 @@ from typing import Any, Literal
 
 from torch import nn
 
+from ssl_vision.errors import InputError
 from ssl_vision.methods.simclr import SimCLR
-from ssl_vision.objectives import DualTemperature
+from ssl_vision.objectives import Contrastive, DualTemperature
 
 
 class SimCo(SimCLR):
@@ -18,6 +19,9 @@ class SimCo(SimCLR):
         objective: `DualTemperature` with ``pairs="cross"`` by default.
         bn: as in `Method`.
         **options: those of `Method`.
+
+    Raises:
+        InputError: the objective has negatives from both views.
 
     Example:
         >>> SimCo(seed=0).objective.pairs
@@ -33,3 +37,8 @@ class SimCo(SimCLR):
     ) -> None:
         objective = DualTemperature(pairs="cross") if objective is None else objective
         super().__init__(objective=objective, bn=bn, **options)
+        if isinstance(objective, Contrastive) and objective.pairs == "both":
+            raise InputError(
+                f"SimCo requires negatives from the other view, but {type(objective).__name__} also has those of "
+                "the anchor's own view: add --model.objective.pairs cross"
+            )

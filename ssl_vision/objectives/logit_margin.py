@@ -95,8 +95,8 @@ def logit_margin(z1: Tensor, z2: Tensor, temperature: Tensor | float, *, pairs: 
         d of the anchors of view 1, then of view 2, shape (2N,), float32, or float64 for float64 input.
 
     Raises:
-        ValueError: a shape or dtype is invalid (see ``check_views``), N < 2, the temperature is not positive
-            or has an invalid shape, or ``pairs`` is unknown.
+        ValueError: a shape or dtype is invalid (see ``check_views``), N < 2, the temperature is a number that
+            is not positive, or a tensor of an invalid shape, or ``pairs`` is unknown.
 
     Example:
         >>> d = logit_margin(torch.eye(4), torch.eye(4), temperature=1.0)  # log 6 − 1 for each anchor

@@ -143,6 +143,12 @@ def test_queue_holds_latest_keys_in_order(size):
         torch.testing.assert_close(in_order, torch.stack(expected))
 
 
+def test_simco_refuses_negatives_of_both_views():
+    assert SimCo(objective=InfoNCE(pairs="cross"), seed=0).bn == "per_view"
+    with pytest.raises(InputError, match=r"SimCo requires negatives from the other view, but InfoNCE also"):
+        SimCo(objective=InfoNCE())
+
+
 def test_nonfinite_keys_are_not_queued():
     queue = KeyQueue(4, 3)
     before = queue.keys.clone()
