@@ -15,7 +15,7 @@ demo: install  ## pretrains on the digits, and compares with baselines, with all
 help:  ## lists the targets
 	@sed -n 's/^\([a-z-]*\):.*## */\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-test: install-test lint  ## the whole test suite, on two cores
+test: install-test lint  ## runs the whole test suite, on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 notebooks: install-test  ## runs the notebooks
@@ -24,7 +24,7 @@ notebooks: install-test  ## runs the notebooks
 notebook-outputs: install-test  ## runs the notebooks and stores their outputs
 	OMP_NUM_THREADS=1 $(BIN)/python notebooks/execute.py
 
-docs: install-test  ## the documentation as a site, in site/
+docs: install-test  ## builds the documentation in site/
 	$(BIN)/mkdocs build --strict
 
 torture: install-test  ## the long forms of the tests: 100 kills, 20,000 steps, every pair of options interrupted, 2,000 wrong configs, hostile inputs
@@ -34,12 +34,12 @@ torture: install-test  ## the long forms of the tests: 100 kills, 20,000 steps, 
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m long
 	SSL_VISION_FUZZ=2000 $(BIN)/python -m pytest tests/reliability/test_fuzz.py --hypothesis-show-statistics
 
-floors: install-test  ## the tests on the oldest libraries that setup.cfg admits, in an environment of their own
+floors: install-test  ## runs the tests with the oldest supported versions, in a separate environment
 	$(BIN)/uv venv --clear $(VENV)-floors
 	$(BIN)/uv pip install --python $(VENV)-floors --resolution lowest-direct -e '.[cpu,test]'
 	OMP_NUM_THREADS=1 $(VENV)-floors/bin/python -m pytest -n 2
 
-audit: install-test  ## known vulnerabilities of the installed libraries, asked of PyPI
+audit: install-test  ## checks the installed packages for known vulnerabilities on PyPI
 	$(BIN)/pip-audit --skip-editable
 
 gpu:  ## on a machine with a GPU: tests, benchmarks and runs on the CIFAR-10 in DATA, for MINUTES; again to continue

@@ -242,7 +242,7 @@ def ours(chosen: argparse.Namespace) -> Callable[[], float]:
 def table(record: dict[str, Any]) -> str:
     """Format the medians and their ratios to this package."""
     medians = {name: statistics.median(values) for name, values in record["seconds"].items()}
-    lines = ["| | s an epoch | beside ssl_vision |", "|---|---|---|"]
+    lines = ["| | seconds per epoch | relative to ssl_vision |", "|---|---|---|"]
     lines += [
         f"| {name} | {value:.2f} | {value / medians['ssl_vision']:.2f} × |" for name, value in medians.items()
     ]

@@ -121,7 +121,7 @@ def main() -> None:
     chosen = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.getLogger("pytorch_lightning.utilities.rank_zero").setLevel(logging.WARNING)
-    accuracies: dict[str, list[float]] = {"batched views, bfloat16": [], "torchvision an image, float32": []}
+    accuracies: dict[str, list[float]] = {"batched views, bfloat16": [], "torchvision per image, float32": []}
     for seed in range(chosen.seeds):
         for (name, values), fast in zip(accuracies.items(), (True, False), strict=True):
             values.append(round(accuracy(chosen, seed, fast=fast), 2))

@@ -44,7 +44,7 @@ def main() -> None:
     libraries = fake_device.build(args.cache.resolve())
     results = fake_device.run(libraries, TESTS / "device" / "test_training.py", CASES, seconds=1800)
     first = json.loads((RESULTS / "launches_0_1.json").read_text())["rows"]
-    print(f"| case | {' | '.join(PARTS)} | together | graphs | waits | 0.1 | waits, 0.1 |")
+    print(f"| case | {' | '.join(PARTS)} | together | graphs | waits | together in 0.1 | waits in 0.1 |")
     print("|---" * 10 + "|")
     for case, title in CASES.items():
         result = results[case]

@@ -115,7 +115,7 @@ SPEED: dict[str, dict[str, Loss]] = {
         "lightly": lightly.NTXentLoss(temperature=0.2),
         "torch, one matmul": one_matmul(0.2),
     },
-    "InfoNCE, its cubic peer": {
+    "InfoNCE, small batches": {
         "ssl_vision": o.InfoNCE(temperature=0.2),
         PML: pml_ntxent(0.2),
     },
@@ -139,13 +139,13 @@ SPEED: dict[str, dict[str, Loss]] = {
     },
 }
 LIMITS = {
-    "InfoNCE, its cubic peer": 512,
+    "InfoNCE, small batches": 512,
     "DCL": LARGEST,
     "DCLW": LARGEST,
     "MACL": LARGEST,
     "dual temperature": LARGEST,
 }
-"""Objectives with a smaller limit. The cubic peer would take 34 GB in one tensor at 2N = 2,048."""
+"""Objectives with a smaller limit. pytorch-metric-learning would take 34 GB in one tensor at 2N = 2,048."""
 
 EXACT: dict[str, Callable[[float], Loss]] = {
     "InfoNCE": lambda tau: o.InfoNCE(temperature=tau),

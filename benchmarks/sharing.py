@@ -52,7 +52,7 @@ def main() -> None:
     parser.set_defaults(size=32, stem="small", precision="bf16-mixed")
     chosen = parser.parse_args()
     rows = []
-    print("| batch | processes | steps/s together | beside one |\n|---|---|---|---|")
+    print("| batch | processes | total steps/s | relative to one process |\n|---|---|---|---|")
     for batch in chosen.batches:
         for count in chosen.processes:
             chosen.batch = batch

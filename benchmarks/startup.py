@@ -60,7 +60,7 @@ def measured(rounds: int) -> list[dict[str, Any]]:
 def table(rows: list[dict[str, Any]]) -> str:
     """Return a Markdown table of the rows."""
     floor = next(row["seconds"] for row in rows if row["process"] == "import pytorch_lightning")
-    lines = ["| process | CPU time | beside `import pytorch_lightning` |", "|---|---|---|"]
+    lines = ["| process | CPU time | relative to `import pytorch_lightning` |", "|---|---|---|"]
     lines += [
         f"| `{row['process']}` | {row['seconds']:.2f} s | {row['seconds'] / floor:.2f} × |" for row in rows
     ]

@@ -159,7 +159,7 @@ def measure(size: int, batch: int, rounds: int, device: torch.device) -> list[di
 def table(rows: list[dict[str, Any]]) -> str:
     """Format the rows as Markdown."""
     lines = [
-        "| | µs an image | quartiles | minimum | × lightly | by minima | first call, s |",
+        "| | µs per image | quartiles | minimum | × lightly | by minima | first call, s |",
         "|---" * 7 + "|",
     ]
     for row in rows:

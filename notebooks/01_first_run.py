@@ -13,7 +13,7 @@
 #
 # This notebook trains a small ResNet on 1,437 scans of handwritten digits, without their labels. It plots the
 # training curves, measures the accuracy of the learned features and shows nearest neighbours. Nothing is
-# downloaded, and training takes less than a minute on two cores.
+# downloaded, and training takes about a minute on two cores.
 #
 # Everything is written to a temporary directory.
 

@@ -208,6 +208,6 @@ plt.show()
 # %% [markdown]
 # ## Next steps
 #
-# One seed on the digits cannot rank objectives; notebook 05 compares two objectives over several seeds. "Add
-# one" in `docs/objectives.md` explains how to add an objective to the package. An objective that is not a
-# function of d is a subclass of `TwoViews` with one method.
+# One seed on the digits cannot rank objectives; notebook 05 compares two objectives over several seeds.
+# "Adding an objective" in `docs/objectives.md` explains how to add one to the package. An objective that is
+# not a function of d is a subclass of `TwoViews` with one method.

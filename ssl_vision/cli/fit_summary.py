@@ -129,7 +129,7 @@ def validation_lines(run: Run) -> Iterator[str]:
     if not lines:
         return
     width = max(len(name) for name, *_ in lines)
-    k = run.setting("metrics.k")
+    k = run.setting("metrics.k") if any(name == "val/knn_top1" for name, *_ in lines) else None
     yield f"  validation on {run.validated_on}" + (f", kNN with k = {k}" if k else "")
     for name, *values in (head, *lines):
         yield "  ".join([f"  {name:<{width}}", *(f"{value:>10}" for value in values)])

@@ -39,6 +39,6 @@ class SimCo(SimCLR):
         super().__init__(objective=objective, bn=bn, **options)
         if isinstance(objective, Contrastive) and objective.pairs == "both":
             raise InputError(
-                f"SimCo requires negatives from the other view, but {type(objective).__name__} also has those of "
-                "the anchor's own view: add --model.objective.pairs cross"
+                f"SimCo requires negatives from the other view, but {type(objective).__name__} also has "
+                "those of the anchor's own view: add --model.objective.pairs cross"
             )

@@ -122,6 +122,15 @@ def test_summary_states_collapsed_end_and_missing_epochs(folder):
     assert "speed" not in text
 
 
+def test_summary_states_k_only_if_knn_accuracy_was_measured(folder):
+    path = folder()
+    (path / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"metrics": {"k": 9}}))
+    assert "validation on held-out train images, kNN with k = 9\n" in summary(Run(path))
+    metrics = path / "metrics.csv"  # of images without labels
+    metrics.write_text(metrics.read_text().replace("knn_top1", "uniformity"))
+    assert "validation on held-out train images\n" in summary(Run(path))
+
+
 def test_summary_of_single_validation_has_one_column(folder):
     path = folder()
     rows = (path / "metrics.csv").read_text().splitlines()

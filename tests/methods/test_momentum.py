@@ -144,9 +144,9 @@ def test_queue_holds_latest_keys_in_order(size):
 
 
 def test_simco_refuses_negatives_of_both_views():
-    assert SimCo(objective=InfoNCE(pairs="cross"), seed=0).bn == "per_view"
+    assert SimCo(objective=o.InfoNCE(pairs="cross"), seed=0).bn == "per_view"
     with pytest.raises(InputError, match=r"SimCo requires negatives from the other view, but InfoNCE also"):
-        SimCo(objective=InfoNCE())
+        SimCo(objective=o.InfoNCE())
 
 
 def test_nonfinite_keys_are_not_queued():
