@@ -91,7 +91,8 @@ class PaperRun:
     def expected(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a run's config, updated with the current paper file, config file and options.
 
-        Options that were given when it was trained, but are not now, become None.
+        Options that were given when it was trained, but are not now, become None. Options that extend a list,
+        such as ``trainer.callbacks+``, are not compared.
         """
         file = Path(self.cell.options["config"])
         wanted = dict(named_settings(read_yaml(file)))
@@ -101,7 +102,7 @@ class PaperRun:
         now: dict[str, Any] = copy.deepcopy(dict(config))
         for key in sorted(wanted):
             path = key.split(".")
-            if path[0] in now:  # some options of fit are not recorded
+            if path[0] in now and not key.endswith("+"):  # some options of fit are not recorded
                 _set_value(now, path, wanted[key])
         return now
 

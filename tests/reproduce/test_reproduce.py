@@ -250,6 +250,13 @@ def test_existing_run_with_option_that_is_no_longer_given_is_refused(paper, comm
     assert main(args) == 0
 
 
+def test_option_that_extends_a_list_may_be_repeated(paper, commands):
+    args = ["reproduce", paper, "--cells=DCL,32", "--seeds=1", "--", "--trainer.callbacks+=my.Callback"]
+    assert main(args) == 0
+    assert main(args) == 0
+    assert len(commands) == 2  # fit and evaluate, once
+
+
 def test_existing_run_with_other_max_epochs_is_refused(paper, commands, capsys):
     args = ["reproduce", paper, "--cells=DCL,32", "--seeds=1"]
     assert main(args) == 0
