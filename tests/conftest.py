@@ -26,6 +26,14 @@ def no_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr("ssl_vision.main._PAGE", "builtins:dict")
 
 
+@pytest.fixture(autouse=True)
+def fast_polls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the processes of sweeps and papers more often, except in tests that kill them at random."""
+    if {"sweeps", "reproduce"} & set(request.path.parts) and "kills" not in request.node.name:
+        monkeypatch.setattr("ssl_vision.sweeps.runner._POLL", 0.01)
+        monkeypatch.setattr("ssl_vision.sweeps.runner._IDLE", 0.1)
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """Folder of the official data sets; tests marked realdata are skipped without it."""

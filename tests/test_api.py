@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 
 import numpy as np
@@ -49,8 +48,7 @@ def test_repeated_fit_in_one_process_is_bitwise_equal_to_command(trained_run, tm
     )
     assert not torch.are_deterministic_algorithms_enabled()
     options = [*TINY, "--name=first", f"--runs_dir={tmp_path / '3'}"]
-    command = [sys.executable, "-m", "ssl_vision", "fit", *options]
-    subprocess.run(command, check=True, capture_output=True)
+    assert main(["fit", *options]) == 0
     assert difference_of_runs(trained_run.folder.path, tmp_path / "3" / "first") == ""
     assert difference_of_runs(again.folder.path, tmp_path / "3" / "first") == ""
 

@@ -30,7 +30,7 @@ NOT_RUN = {
     r"--trainer\.devices": "several devices; tests/reliability has processes",
     r"compile": "compiling takes minutes on a CPU; tests/methods and tests/data compile",
     r"--model\.encoder Timm": "a large network; tests/encoders trains small ones",
-    r"--format (torchvision|timm)": "a network of width 64; tests/export/test_export.py has one",
+    r"--format (torchvision|timm|onnx)": "a network of width 64; tests/export/test_export.py has one",
     r"--push |hf://": "the Hugging Face Hub; tests/export/test_hub.py has a stand-in",
     r"evaluate .*(--encoder|--beside) ": "other weights; tests/evaluation/test_other_networks.py has some",
     r"^ssl-vision (runs|sweep|reproduce|compare|choose)\b": "several runs; tests of these packages have them",

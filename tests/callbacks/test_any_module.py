@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-import torchvision
 from lightly.loss import NTXentLoss
 from lightly.models.modules import SimCLRProjectionHead
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
+from small_backbone import WIDTH, small_backbone
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -31,13 +31,12 @@ from ssl_vision.objectives import DCL, InfoNCE, Objective, SupCon
 
 
 class TutorialSimCLR(pl.LightningModule):
-    """SimCLR as tutorials write it: a torchvision backbone, lightly's head, a loss called ``criterion``."""
+    """SimCLR as tutorials write it: a backbone in a list, lightly's head, a loss called ``criterion``."""
 
     def __init__(self, criterion):
         super().__init__()
-        resnet = torchvision.models.resnet18(width_per_group=64)
-        self.backbone = nn.Sequential(*list(resnet.children())[:-1])
-        self.projection_head = SimCLRProjectionHead(512, 16, 8)
+        self.backbone = nn.Sequential(*small_backbone())
+        self.projection_head = SimCLRProjectionHead(WIDTH, 16, 8)
         self.criterion = criterion
 
     def forward(self, x):
@@ -251,7 +250,7 @@ def test_metrics_that_need_labels_are_omitted_without_them(tmp_path, unlabelled)
 )
 def test_invalid_encoder_or_loader_raises_input_error(options, message, tmp_path):
     loader = (
-        [images(8, 0)] if "backbone.4" not in options.values() else [(torch.rand(2, 64, 8, 8), torch.ones(2))]
+        [images(8, 0)] if "backbone.4" not in options.values() else [(torch.rand(2, 8, 8, 8), torch.ones(2))]
     )
     arguments = {"encoder": "backbone", "bank": loader, "queries": loader} | options
     with pytest.raises(InputError, match=message):

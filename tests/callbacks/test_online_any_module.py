@@ -3,7 +3,7 @@
 import pytest
 import pytorch_lightning as pl
 import torch
-import torchvision
+from small_backbone import WIDTH, small_backbone
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -12,13 +12,12 @@ from ssl_vision.errors import InputError
 
 
 class PlainModule(pl.LightningModule):
-    """A torchvision backbone, ordinary batches (view 1, view 2, labels) and a validation step."""
+    """A backbone, ordinary batches (view 1, view 2, labels) and a validation step."""
 
     def __init__(self):
         super().__init__()
-        self.backbone = torchvision.models.resnet18()
-        self.backbone.fc = nn.Identity()
-        self.head = nn.Linear(512, 8)
+        self.backbone = small_backbone().append(nn.Flatten())
+        self.head = nn.Linear(WIDTH, 8)
         self.recorded = []
 
     def training_step(self, batch, batch_idx):
@@ -36,7 +35,7 @@ class PlainModule(pl.LightningModule):
 
 class WithoutEncoder(PlainModule):
     def training_step(self, batch, batch_idx):
-        return self.head(torch.ones(1, 512)).mean()
+        return self.head(torch.ones(1, WIDTH)).mean()
 
 
 def loaders(labels=None):
@@ -64,7 +63,7 @@ def backbone_probe(**options):
 def test_online_probe_matches_sgd_on_encoder_outputs(tmp_path):
     module, probe = PlainModule(), backbone_probe()
     trainer = fit(module, probe, tmp_path)
-    layer = nn.Linear(512, 3)
+    layer = nn.Linear(WIDTH, 3)
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
     sgd = torch.optim.SGD(layer.parameters(), lr=0.3, momentum=0.9)
@@ -101,7 +100,7 @@ def test_online_probe_keeps_order_of_shuffled_batches_and_dropout(tmp_path):
     class Dropout(PlainModule):
         def __init__(self):
             super().__init__()
-            self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(512, 8))
+            self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(WIDTH, 8))
 
     weights = []
     for callback in (pl.Callback(), backbone_probe()):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from settings import TINY
+from settings import UNVALIDATED
 from torch import nn
 
 from ssl_vision.callbacks.weights import BINS, WeightHistogram, names, shares
@@ -106,7 +106,7 @@ def test_row_is_histogram_of_last_accumulated_batch():
 
 def test_resumed_run_writes_each_row_once(tmp_path):
     def fit(name, *args):
-        assert main(["fit", f"--runs_dir={tmp_path}", f"--name={name}", *TINY, *args]) == 0
+        assert main(["fit", f"--runs_dir={tmp_path}", f"--name={name}", *UNVALIDATED, *args]) == 0
 
     fit("whole")
     fit("parts", "--trainer.max_epochs=1")

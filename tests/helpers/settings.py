@@ -22,6 +22,8 @@ TINY = [
     "--metrics.k=5",
     "--report=false",
 ]
+UNVALIDATED = [*TINY, "--trainer.limit_val_batches=0"]
+"""These options without validations, for tests that do not read their results."""
 
 
 def resnet(**options: Any) -> Callable[[], ResNet]:

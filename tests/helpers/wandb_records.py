@@ -2,10 +2,11 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from wandb.util import get_core_path
 
 
 def parts(run: Path) -> list[Path]:
@@ -14,8 +15,10 @@ def parts(run: Path) -> list[Path]:
 
 
 def inspect(part: Path, *options: str) -> str:
-    """Return what ``wandb leet inspect`` prints for an offline folder."""
-    command = [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--json", *options, str(part)]
+    """Return what ``wandb leet inspect`` prints for an offline folder, without starting another Python."""
+    (file,) = part.resolve().glob("run-*.wandb")
+    command = [get_core_path(), "leet", "inspect", "--no-observability", *options, "--json"]
+    command += ["--run-file", str(file), str(file.parents[1])]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 

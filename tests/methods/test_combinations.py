@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from settings import CONFIGS, TINY
+from settings import CONFIGS, UNVALIDATED
 
 from ssl_vision.main import main
 
@@ -43,7 +43,7 @@ def fit(method, objective, tmp_path, *options):
         f"--config={CONFIGS / 'objective' / objective}.yaml",
     ]
     short = ["--trainer.limit_train_batches=2", "--trainer.max_epochs=1", "--name=run", *options]
-    return main(["fit", *files, *TINY, *short, f"--runs_dir={tmp_path}"])
+    return main(["fit", *files, *UNVALIDATED, *short, f"--runs_dir={tmp_path}"])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lightly.loss import NTXentLoss
-from settings import TINY
+from settings import UNVALIDATED
 from torch import nn
 
 from ssl_vision import objectives as o
@@ -208,7 +208,7 @@ def test_unsupported_options_raise_input_error(make, message):
 
 
 def fit(name, *options):
-    assert main(["fit", "--runs_dir=runs", f"--name={name}", *TINY, *options]) == 0
+    assert main(["fit", "--runs_dir=runs", f"--name={name}", *UNVALIDATED, *options]) == 0
     return read_checkpoint(f"runs/{name}").state
 
 
@@ -237,7 +237,7 @@ def test_run_interrupted_within_epoch_resumes_exactly(case, tmp_path, monkeypatc
         "--trainer.callbacks.marker=interrupted",
         "--trainer.callbacks.batch=6",  # in the second of two epochs of four batches
     ]
-    assert main(["fit", "--runs_dir=runs", "--name=part", *TINY, *options]) == 128 + signal.SIGTERM
+    assert main(["fit", "--runs_dir=runs", "--name=part", *UNVALIDATED, *options]) == 128 + signal.SIGTERM
     resumed = fit("part", *options, "--ckpt_path=last")
     assert [name for name, value in uninterrupted.items() if not torch.equal(resumed[name], value)] == []
 

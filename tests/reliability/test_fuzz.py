@@ -178,7 +178,7 @@ def limits():
 
 
 @settings(
-    max_examples=EXAMPLES or 20, deadline=None, derandomize=not EXAMPLES, database=None,
+    max_examples=EXAMPLES or 12, deadline=None, derandomize=not EXAMPLES, database=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 @pytest.mark.timeout(0)

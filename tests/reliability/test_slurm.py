@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from equal import difference, difference_of_runs, everything
-from settings import TINY
+from settings import UNVALIDATED
 
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
@@ -14,7 +14,9 @@ from ssl_vision.runs.checkpoint import read_checkpoint
 
 
 def fit(runs, name="run"):
-    return main(["fit", f"--runs_dir={runs}", f"--name={name}", *TINY, "--trainer.limit_train_batches=6"])
+    return main(
+        ["fit", f"--runs_dir={runs}", f"--name={name}", *UNVALIDATED, "--trainer.limit_train_batches=6"]
+    )
 
 
 @pytest.fixture
@@ -56,7 +58,14 @@ def test_overwriting_fit_ignores_checkpoint_left_by_requeue(tmp_path, slurm, tin
     """Lightning prefers such a file to every other checkpoint, whichever run it belongs to."""
     run = shutil.copytree(tiny_run, tmp_path / "run")
     shutil.copy(run / "checkpoints" / "last.ckpt", run / "hpc_ckpt_1.ckpt")
-    args = ["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--overwrite=true", "--seed_everything=5"]
+    args = [
+        "fit",
+        f"--runs_dir={tmp_path}",
+        "--name=run",
+        *UNVALIDATED,
+        "--overwrite=true",
+        "--seed_everything=5",
+    ]
     assert main(args) == 0
     assert everything(run)["global_step"] == 8
     assert read_checkpoint(run).config["seed_everything"] == 5
@@ -64,7 +73,7 @@ def test_overwriting_fit_ignores_checkpoint_left_by_requeue(tmp_path, slurm, tin
 
 
 def test_requeued_job_with_overwrite_resumes(tmp_path, monkeypatch, slurm):
-    args = ["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--overwrite=true"]
+    args = ["fit", f"--runs_dir={tmp_path}", "--name=run", *UNVALIDATED, "--overwrite=true"]
     assert main([*args, "--trainer.max_steps=3"]) == 0
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert main(args) == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from settings import TINY
+from settings import UNVALIDATED
 
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
@@ -20,7 +20,7 @@ from ssl_vision.runs.folder import RunFolder
 
 
 def fit(runs, *args):
-    return main(["fit", f"--runs_dir={runs}", "--name=run", *TINY, *args])
+    return main(["fit", f"--runs_dir={runs}", "--name=run", *UNVALIDATED, *args])
 
 
 def checkpoint_files(folder: Path) -> AtomicCheckpointIO:

@@ -8,7 +8,7 @@ import torch
 import torchvision
 import yaml
 from safetensors.torch import load_file, save_file
-from settings import TINY, resnet
+from settings import UNVALIDATED, resnet
 
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
@@ -18,7 +18,7 @@ from ssl_vision.runs.initial import start_from
 
 
 def fit(runs, *args):
-    return main(["fit", f"--runs_dir={runs}", "--name=run", *TINY, *args])
+    return main(["fit", f"--runs_dir={runs}", "--name=run", *UNVALIDATED, *args])
 
 
 def equal(state, other, prefix=""):

@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from settings import TINY
+from settings import UNVALIDATED
 
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
@@ -67,7 +67,7 @@ def test_lock_of_killed_process_can_be_taken(tmp_path, holder):
 
 
 def test_fit_refuses_folder_in_use_with_one_line(tmp_path, holder, capsys):
-    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY]) == 2
+    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *UNVALIDATED]) == 2
     error = capsys.readouterr().err
     assert f"is being trained by process {holder.pid}" in error
     assert error.count("\n") == 1
@@ -79,21 +79,21 @@ def test_fit_that_loses_race_for_lock_replaces_nothing(tmp_path, monkeypatch, ca
     monkeypatch.setattr(Lock, "check", lambda self: None)
     first = Lock(tmp_path / "run" / ".lock")
     first.take()
-    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", "--overwrite=true", *TINY]) == 2
+    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", "--overwrite=true", *UNVALIDATED]) == 2
     assert "is being trained by process" in capsys.readouterr().err
     assert not (tmp_path / "run" / "config.yaml").exists()
     first.release()
 
 
 def test_fit_releases_lock_when_it_ends(tmp_path):
-    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--trainer.max_epochs=1"]) == 0
-    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, "--ckpt_path=last"]) == 0
+    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *UNVALIDATED, "--trainer.max_epochs=1"]) == 0
+    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *UNVALIDATED, "--ckpt_path=last"]) == 0
 
 
 def test_run_finished_meanwhile_by_another_process_is_kept(tmp_path, monkeypatch, capsys):
     """Both runs find the folder free; the other one trains and ends before this one begins."""
     start = RunRecord.on_train_start
-    options = [f"--runs_dir={tmp_path}", "--name=run", *TINY, "--trainer.max_epochs=1"]
+    options = [f"--runs_dir={tmp_path}", "--name=run", *UNVALIDATED, "--trainer.max_epochs=1"]
 
     def start_late(self, trainer, pl_module):
         monkeypatch.setattr(RunRecord, "on_train_start", start)

@@ -53,13 +53,15 @@ class Parsed(BaseException):
 
 
 def covering_trials():
-    """Return the first trial of each file and every trial with a new value of anything but the seed."""
+    """Return the first trial of each file, and those with a new option or value; numbers count as equal."""
     chosen, earlier_values = {}, set()
     for path in FILES:
         file = read_sweep_file(path)
         for trial in trials_of(file, cap=file.run_cap, seed=0):
-            values = {(name, str(value)) for name, value in trial.parameters.items()}
-            values = {value for value in values if value[0] != "seed_everything"}
+            values = {
+                (name, "number" if isinstance(value, (int, float)) else str(value))
+                for name, value in trial.parameters.items()
+            }
             if path not in chosen or values - earlier_values:
                 chosen.setdefault(path, []).append(trial)
             earlier_values |= values
