@@ -14,7 +14,8 @@ Network, batch size and images are the same for all:
 - kornia: its augmentations for a batch on the device, otherwise as tuned. Skipped if it is not installed.
 
 All implementations receive decoded images in memory, so none of them reads files. Epochs alternate, and times
-are medians. The script writes benchmarks/results/epoch_<device>.json.
+are medians. The start of lightly's workers is not part of the time. The script writes
+benchmarks/results/epoch_<device>.json.
 """
 
 import argparse
@@ -281,7 +282,7 @@ def main() -> None:
             print(f"{name}: {value:.2f} s", file=sys.stderr, flush=True)
             if turn:  # the first epoch warms up, compiles and starts workers
                 seconds[name].append(value)
-    record = provenance("lightly", "torchvision", "pytorch-lightning") | {
+    record = provenance("lightly", "torchvision", "pytorch-lightning", device=chosen.device) | {
         "options": {key: value for key, value in vars(chosen).items() if key != "data"},
         "skipped": skipped,
         "seconds": {name: [round(value, 3) for value in values] for name, values in seconds.items()},

@@ -80,12 +80,18 @@ def one(file: Path, chosen: argparse.Namespace) -> dict[str, Any]:
 
 def measured(run: Path, chosen: argparse.Namespace) -> dict[str, float]:
     """Return kNN and linear accuracy in percent, and ρ."""
-    if not (run / "evaluation.json").exists():
+    if not evaluated(run):
         evaluate = ["evaluate", str(run), "--baselines", "false", "--report", "false"]
         call([*PROGRAM, *evaluate, "--protocol", str(Path(chosen.runs) / "family.yaml")])
-    rows = json.loads((run / "evaluation.json").read_text())
-    accuracies = {row["metric"].removesuffix("_top1"): 100 * row["value"] for row in rows}
+    accuracies = {row["metric"].removesuffix("_top1"): 100 * row["value"] for row in evaluated(run)}
     return accuracies | {"spearman": spearman(run, chosen)}
+
+
+def evaluated(run: Path) -> list[dict[str, Any]]:
+    """Return the rows of the backbone under the protocol of this script."""
+    file, wanted = run / "evaluation.json", {"protocol": "family", "features": "trained", "layer": "backbone"}
+    rows = json.loads(file.read_text()) if file.exists() else []
+    return [row for row in rows if wanted.items() <= row.items()]
 
 
 def logged(run: Path) -> dict[str, float]:

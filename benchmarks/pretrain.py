@@ -97,7 +97,9 @@ def main() -> None:
     parser.add_argument("--config", type=Path, default=HERE.parent / "configs" / "pretrain" / "digits.yaml")
     parser.add_argument("--objectives", nargs="+", default=[None])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--protocols", nargs="+", default=["macl"])
+    parser.add_argument(
+        "--protocols", nargs="+", default=["macl"], help="protocols of which each measures other accuracies"
+    )
     parser.add_argument("--name")
     chosen, options = parser.parse_known_args()
     results = []

@@ -51,7 +51,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Format a row for each measurement, with the mean over kinds and severities of corruptions."""
     lines_of: dict[tuple[str, str], dict[str, list[float]]] = {}
     for row in rows:
-        if row["metric"] in NAMES and BACKBONES[row["features"]] == row["layer"] and row.get("severity") != 0:
+        shown = row["metric"] in NAMES and BACKBONES.get(row["features"]) == row["layer"]
+        if shown and row.get("severity") != 0:
             line = lines_of.setdefault((row["protocol"], measurement(row)), {})
             line.setdefault(row["features"], []).append(100 * row["value"])
     backbones = [name for name in BACKBONES if any(name in values for values in lines_of.values())]

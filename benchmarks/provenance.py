@@ -14,14 +14,19 @@ import torch
 RESULTS = Path(__file__).parent / "results"
 
 
-def provenance(*packages: str) -> dict[str, Any]:
-    """Return command, commit, device, processor, threads, load and versions of torch and ``packages``."""
+def provenance(*packages: str, device: str = "cuda") -> dict[str, Any]:
+    """Return command, commit, device, processor, threads, load and versions of torch and ``packages``.
+
+    Args:
+        *packages: names of distributions.
+        device: device of the measurement; "cuda" is the GPU if there is one, and otherwise the CPU.
+    """
     others = (":/", ":(top,exclude)benchmarks/results")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", *others)
     return {
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_plain, sys.argv[1:])]),
         "commit": _git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else ""),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "device": torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else "cpu",
         "processor": _processor(),
         "threads": torch.get_num_threads(),
         "load": round(os.getloadavg()[0], 2),

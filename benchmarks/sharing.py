@@ -60,7 +60,8 @@ def main() -> None:
             alone = next(row["steps_per_second"] for row in rows if row["batch"] == batch)
             value = rows[-1]["steps_per_second"]
             print(f"| {batch} | {count} | {value:.2f} | {value / alone:.2f} × |", flush=True)
-    save(f"sharing_{chosen.device}", provenance() | {"options": vars(chosen), "rows": rows})
+    record = provenance(device=chosen.device) | {"options": vars(chosen), "rows": rows}
+    save(f"sharing_{chosen.device}", record)
 
 
 if __name__ == "__main__":

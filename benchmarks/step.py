@@ -224,7 +224,7 @@ def main() -> None:
     trained = bench.lightning()
     step, under = statistics.median(bare), statistics.median(trained)
     rate = bench.flops() / step / 1e12
-    record = provenance("pytorch-lightning", "torchvision") | {
+    record = provenance("pytorch-lightning", "torchvision", device=chosen.device) | {
         "options": vars(chosen),
         "parts_ms": {part: round(1e3 * value, 3) for part, value in parts.items()},
         "bare_ms": round(1e3 * step, 3),

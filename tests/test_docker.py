@@ -86,6 +86,18 @@ def test_copied_files_exist_and_are_not_ignored(kind):
     assert excluded == ["*", "**/__pycache__"]
 
 
+@for_both_kinds
+def test_dependencies_can_be_installed_from_files_copied_before(kind):
+    """The metadata of the package, such as its version, are read from these files."""
+    names = list(instructions(kind))
+    first = next(i for i, (name, rest) in enumerate(names) if name == "RUN" and "pip install" in rest)
+    copied = {source for name, rest in names[:first] if name == "COPY" for source in shlex.split(rest)[:-1]}
+    modules = re.findall(r"attr: ([\w.]+)\.\w+", (ROOT / "setup.cfg").read_text())
+    assert modules
+    needed = {f"{module.replace('.', '/')}.py" for module in modules}
+    assert needed | {"setup.cfg", "pyproject.toml"} <= copied
+
+
 def test_build_context_has_only_code_and_configs_and_no_secrets():
     files = {"LICENSE", "README.md", "pyproject.toml", "setup.cfg"}
     assert set(ignore_patterns()[1]) == files | {"configs", "ssl_vision"}

@@ -120,11 +120,12 @@ def finetuned_top1(
 ) -> float:
     """Train a copy of an encoder and a linear layer end to end, and return the test accuracy in [0, 1].
 
-    The layer starts at zero. An epoch contains all labelled training images, in an order given by ``seed``
-    and epoch, in the smallest number of batches of at most ``batch_size`` and nearly equal size. The views
-    depend only on ``seed``, epoch and image. The learning rate of a step is scaled by `scale_at`. The last
-    epoch is tested. On CUDA, training is autocast to bfloat16. The result depends only on the arguments, on
-    CUDA except for rounding.
+    The copy is in float32. An encoder whose parameters are all frozen is trained, too. The layer starts at
+    zero. An epoch contains all labelled training images, in an order given by ``seed`` and epoch, in the
+    smallest number of batches of at most ``batch_size`` and nearly equal size. The views depend only on
+    ``seed``, epoch and image. The learning rate of a step is scaled by `scale_at`. The last epoch is tested.
+    On CUDA, training is autocast to bfloat16. The result depends only on the arguments, on CUDA except for
+    rounding.
 
     Args:
         encoder: encoder on the device of the computation, which is not modified.
@@ -141,7 +142,10 @@ def finetuned_top1(
     labelled, queries = (split.labelled.nonzero()[:, 0] for split in (train, test))
     if len(labelled) < 2 or not len(queries):
         raise ValueError(f"labels: expected 2 in train and 1 in test, got {len(labelled)} and {len(queries)}")
-    network = nn.Sequential(copy.deepcopy(encoder), nn.Linear(encoder.num_features, len(train.classes)))
+    copied = copy.deepcopy(encoder).float()
+    if not any(parameter.requires_grad for parameter in copied.parameters()):
+        copied.requires_grad_(True)
+    network = nn.Sequential(copied, nn.Linear(encoder.num_features, len(train.classes)))
     for parameter in network[1].parameters():
         nn.init.zeros_(parameter)
     network.to(device, memory_format=encoder.memory_format).train()  # type: ignore[call-overload]

@@ -57,10 +57,13 @@ def read_protocol(name: str, *, k: int = KNN.k) -> Protocol:
         k: number of neighbours, unless the file states it.
 
     Raises:
-        InputError: there is no such protocol, or the file is invalid.
+        InputError: there is no such protocol, or the file is invalid or has the name of a protocol of the
+            package.
     """
     path = Path(name)
     own = path.suffix in (".yaml", ".yml")
+    if own and path.stem in shipped():
+        raise InputError(f"protocol {name}: rename the file, because there is a protocol {path.stem} already")
     if own:
         text = read_text(path)
     elif name in shipped():

@@ -46,7 +46,11 @@ def card(
     )
     optimizer = dict(model.get("optimizer") or {})
     start = config.get("initial_checkpoint")
-    labels = "from weights of another training" if start else "without labels"
+    if not start and (model.get("encoder") or {}).get("init_args", {}).get("pretrained"):
+        start = "timm's pretrained weights"
+    labels = "with labels" if objective == "SupCon" else "without labels"
+    if start:
+        labels = "from weights of another training"
     size = sum(parameter.numel() for parameter in given.backbone.parameters())
     channels = len(about.mean)
     colours = "RGB" if channels == 3 else f"{channels} channels"

@@ -18,6 +18,7 @@ from ssl_vision.quiet import quiet
 from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.folder import RunFolder, derived_group
 from ssl_vision.runs.reading import read_json
+from ssl_vision.runs.registry import Run
 from ssl_vision.runs.settings import class_name
 
 PROJECT = "ssl_vision"
@@ -125,8 +126,9 @@ def mirror_rows(
 def opened_mirror(folder: RunFolder, config: Mapping[str, Any], *, command: str) -> Iterator[Any]:
     """Open the W&B run of a run for a command after training; None if there is none.
 
-    Offline, W&B makes a further directory of the same run. If W&B does not accept the data, a message is
-    printed to stderr; the data is in the run directory in any case.
+    Offline, W&B makes a further directory of the same run. The config and the summary are written to it
+    again, because ``wandb sync`` replaces both by those of the directory that it uploads last. If W&B does
+    not accept the data, a message is printed to stderr; the data is in the run directory in any case.
 
     Args:
         folder: run directory.
@@ -143,6 +145,9 @@ def opened_mirror(folder: RunFolder, config: Mapping[str, Any], *, command: str)
         mode = mirror_mode(config["wandb"])
         _wait_for_another_second(folder)
         run = wandb.init(dir=folder.path, **_identity(folder, config, str(mode)))
+        if mode == "offline":
+            run.config.update(dict(config), allow_val_change=True)  # type: ignore[no-untyped-call]
+            run.summary.update(_summary(Run(folder.path)))
     except refusals as error:
         print(f"ssl-vision {command}: not mirrored to W&B: {error}", file=sys.stderr)
     if run is None:
@@ -153,6 +158,15 @@ def opened_mirror(folder: RunFolder, config: Mapping[str, Any], *, command: str)
             yield run
     except refusals as error:
         print(f"ssl-vision {command}: not mirrored to W&B: {error}", file=sys.stderr)
+
+
+def _summary(run: Run) -> dict[str, float]:
+    """Return the values in the summary of a trained run: last values, best kNN accuracy and test metrics."""
+    values = {name: value for row in run.history for name, value in row.items() if name != "step"}
+    if curve := run.curve("val/knn_top1"):
+        best, epoch = max((value, epoch + 1) for _, epoch, value in curve)
+        values |= {"best/knn_top1": best, "best/epoch": epoch}
+    return values | run.test_metrics
 
 
 @contextmanager

@@ -85,6 +85,19 @@ def test_fine_tuning_does_not_change_given_network():
     assert model.training
 
 
+@pytest.mark.parametrize(
+    "changed", [network().requires_grad_(False), network().double()], ids=["frozen", "double"]
+)
+def test_frozen_encoder_and_one_in_another_precision_are_trained_alike(changed, monkeypatch):
+    train, test = first_images("train", 80), first_images("test", 20)
+    tuned, top1 = [], finetuned_top1.__globals__["_top1"]
+    monkeypatch.setitem(finetuned_top1.__globals__, "_top1", lambda *a: tuned.append(a[0]) or top1(*a))
+    for encoder in (network(), changed):
+        finetuned_top1(encoder, train, test, Digits().views, rule=RULE, seed=0)
+    torch.testing.assert_close(tuned[1].state_dict(), tuned[0].state_dict())
+    assert not torch.equal(tuned[1][0].conv1.weight, network().conv1.weight)
+
+
 def test_fine_tuning_depends_only_on_seed():
     train, test = first_images("train", 120), Digits().split("test")
     rule = dataclasses.replace(RULE, epochs=2)

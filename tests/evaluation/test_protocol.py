@@ -12,6 +12,7 @@ import torch
 from settings import TINY
 
 from ssl_vision.data import CIFAR10, STL10, Digits
+from ssl_vision.errors import InputError
 from ssl_vision.evaluation import finetune, grid, probe, robustness
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import embed, embed_views
@@ -250,6 +251,12 @@ def test_k_above_smallest_class_size_warns(run):
 def test_macl_file_matches_linear_probe_defaults():
     (rule,) = [each for each in read_protocol("macl").measurements if isinstance(each, Linear)]
     assert dataclasses.asdict(rule) == dataclasses.asdict(Linear())
+
+
+def test_own_protocol_with_name_of_another_one_is_refused(tmp_path):
+    (tmp_path / "macl.yaml").write_text("measurements: [knn: {}]")
+    with pytest.raises(InputError, match=r"macl\.yaml: rename the file, because"):
+        read_protocol(str(tmp_path / "macl.yaml"))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from torch import nn
 import ssl_vision
 from ssl_vision.errors import InputError
 from ssl_vision.export import export, formats
+from ssl_vision.export.card import card
 from ssl_vision.main import main
 from ssl_vision.pretrained.backbones import pretrained, write_backbone
 from ssl_vision.pretrained.rebuild import untrained_model
@@ -151,6 +152,24 @@ def test_model_card_describes_training_and_evaluation(tiny_run, tmp_path, capsys
         assert words in card
     assert "| hidden |" not in card
     assert str(tmp_path) not in card
+
+
+@pytest.mark.parametrize(
+    ("encoder", "objective", "title", "start"),
+    [
+        ({}, "SupCon", "with SupCon, with labels", "random"),
+        ({"pretrained": True}, "DCL", "from weights of another training", "from timm's pretrained weights"),
+    ],
+)
+def test_model_card_states_labels_and_pretrained_weights(tiny_run, encoder, objective, title, start):
+    checkpoint = read_checkpoint(tiny_run / "checkpoints" / "last.ckpt")
+    _, given = pretrained(checkpoint)
+    options = checkpoint.config["model"]["init_args"]
+    options["encoder"]["init_args"] |= encoder
+    options["objective"]["class_path"] = f"ssl_vision.objectives.{objective}"
+    text = card(checkpoint, given, [], snippet="", checked="", versions={})
+    assert text.splitlines()[0].endswith(title)
+    assert f"| initial weights | {start} |" in text
 
 
 def test_model_card_omits_evaluation_of_other_epoch(tiny_run, tmp_path, capsys):

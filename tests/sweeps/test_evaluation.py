@@ -191,9 +191,11 @@ def test_custom_metric_name_may_start_with_test(sweep_path, sweep, tmp_path):
 def test_protocols_with_same_name_are_rejected(stubs, sweep, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     args = stubs()
-    (tmp_path / "macl.yaml").write_text("measurements: [{knn: {k: 5}}]\n")
-    assert sweep(*args, "--evaluate=./macl.yaml") == 2
-    assert "two of macl, ./macl.yaml have the same name" in capsys.readouterr().err
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.yaml").write_text("measurements: [{knn: {k: 5}}]\n")
+    assert sweep(*args, "--evaluate=a/mine.yaml", "--evaluate=b/mine.yaml") == 2
+    assert "a/mine.yaml, b/mine.yaml have the same name" in capsys.readouterr().err
 
 
 def test_invalid_evaluation_is_rejected_before_first_trial(stubs, sweep, sweep_path, tmp_path, capsys):

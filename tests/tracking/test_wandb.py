@@ -39,8 +39,10 @@ def test_mirror_is_in_run_directory_with_one_part_per_command(run):
     assert len(parts(run)) == 3
 
 
-def test_mirror_contains_full_config(run):
-    mirrored = dict(flat(json.loads(inspect(parts(run)[1], "--summary"))["config"]))
+@pytest.mark.parametrize("part", [1, 2])
+def test_mirror_contains_full_config(run, part):
+    """The part of an evaluation, too, because `wandb sync` replaces the config by that of the last part."""
+    mirrored = dict(flat(json.loads(inspect(parts(run)[part], "--summary"))["config"]))
     config = dict(flat(yaml.safe_load((run / "config.yaml").read_text())))
     assert len(config) > 80
     assert {key: mirrored.get(key, "absent") for key in config} == config
@@ -73,6 +75,15 @@ def test_summary_contains_test_metrics_under_their_names(run):
     expected = Run(run).test_metrics
     assert {"test/knn_top1", "test/linear_top1", "test/linear_top1_projector"} < expected.keys()
     assert {name: values.get(name) for name in expected} == pytest.approx(expected)
+
+
+def test_part_of_evaluation_repeats_summary_of_training(run):
+    """`wandb sync` replaces the summary by that of the last part."""
+    trained, evaluated = (json.loads(inspect(part, "--summary"))["summary"] for part in parts(run)[1:])
+    names = {name for name in trained if name.startswith(("train/", "val/", "best/"))}
+    assert {"train/loss", "val/knn_top1", "best/knn_top1", "best/epoch"} <= names
+    expected = {name: trained[name] for name in names}
+    assert {name: evaluated.get(name) for name in names} == pytest.approx(expected)
 
 
 def test_resumed_fit_and_evaluation_belong_to_same_wandb_run(run):
