@@ -4,14 +4,16 @@ import gc
 import multiprocessing
 import os
 import signal
-import subprocess
 
 import pytest
 import torch
 
 from ssl_vision.data.datasets.map_style import DatasetImages
+from ssl_vision.data.loading import worker_processes
 from ssl_vision.data.loading.loader import Batches
 from ssl_vision.main import main
+
+FORK = multiprocessing.get_context("fork")
 
 
 def zeros(row):
@@ -69,17 +71,32 @@ def test_workers_end_with_an_error(no_collection):
     assert multiprocessing.active_children() == before
 
 
-def test_only_main_process_ends_worker_by_sigterm():
+def test_worker_survives_sigterm_until_main_process_ends():
     before = multiprocessing.active_children()
     iterator = iter(batches(zeros, images=40))
     next(iterator)
     (worker,) = set(multiprocessing.active_children()) - set(before)
-    subprocess.run(["kill", str(worker.pid)], check=True)
+    worker.terminate()
     assert len(list(iterator)) == 19
 
     iterator = iter(batches(zeros, images=40))
     next(iterator)
     (worker,) = set(multiprocessing.active_children()) - set(before)
+    worker_processes._ending(os.getpid()).set()
     worker.terminate()
     worker.join(60)
+    worker_processes._ending(os.getpid()).clear()
     assert worker.exitcode == 0
+
+
+def test_process_ends_at_once_with_loader_in_use():
+    process = FORK.Process(target=end_with_loader_in_use)
+    process.start()
+    process.join(60)  # workers wait for two minutes after SIGTERM
+    assert process.exitcode == 0
+
+
+def end_with_loader_in_use():
+    global unfinished
+    unfinished = iter(batches(zeros, images=40))
+    next(unfinished)

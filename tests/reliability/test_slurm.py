@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from equal import difference, difference_of_runs, everything
-from settings import UNVALIDATED
+from settings import TINY, UNVALIDATED
 
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
@@ -62,7 +62,7 @@ def test_overwriting_fit_ignores_checkpoint_left_by_requeue(tmp_path, slurm, tin
         "fit",
         f"--runs_dir={tmp_path}",
         "--name=run",
-        *UNVALIDATED,
+        *TINY,
         "--overwrite=true",
         "--seed_everything=5",
     ]

@@ -1,11 +1,14 @@
 """Batches that are decoded in worker processes."""
 
+import functools
 import multiprocessing
 import os
 import signal
-import threading
 import warnings
 from collections.abc import Iterator
+from functools import partial
+from multiprocessing.synchronize import Event
+from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,7 +90,7 @@ def decoded_ahead(data: Images, shares: Iterator[Tensor], *, pin: bool) -> Itera
         batch_size=None,
         num_workers=data.workers,
         pin_memory=pin,
-        worker_init_fn=_defer_signals,
+        worker_init_fn=partial(_defer_signals, ending=_ending(os.getpid())),
         generator=torch.Generator(),  # the global generator keeps its state
     )
     try:
@@ -102,20 +105,22 @@ def decoded_ahead(data: Images, shares: Iterator[Tensor], *, pin: bool) -> Itera
         raise error.with_traceback(None) from None
 
 
-def _defer_signals(worker: int) -> None:
-    """Let the main process finish its step when a signal ends all processes of a job.
+@functools.cache
+def _ending(process: int) -> Event:
+    """Return an event that is set when the process with this id ends, before it waits for its workers."""
+    event = multiprocessing.Event()
+    Finalize(None, event.set, exitpriority=0)
+    return event
 
-    When the main process itself ends a worker, there is no step to wait for.
-    """
+
+def _defer_signals(worker: int, *, ending: Event) -> None:
+    """Let the main process finish its step when a signal ends all processes of a job."""
+
+    def on_sigterm(*_: object) -> None:
+        if ending.is_set():
+            os._exit(0)
+        signal.alarm(_SECONDS_OF_A_STEP)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    if hasattr(signal, "sigwaitinfo"):  # not on macOS
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_wait_for_sigterm, daemon=True).start()
-
-
-def _wait_for_sigterm() -> None:
-    main = multiprocessing.parent_process()
-    while main is None or signal.sigwaitinfo({signal.SIGTERM}).si_pid != main.pid:
-        signal.alarm(_SECONDS_OF_A_STEP)
-    os._exit(0)
+    signal.signal(signal.SIGTERM, on_sigterm)
