@@ -5,8 +5,9 @@
 Each command runs as a process that prints its help or, if the help does not import torch, ends with the error
 of a run that does not exist. Commands and imports alternate, so that all have the same load. Times are
 medians of user and system time. Lightning imports torch, torchvision, torchmetrics and SciPy. A method is a
-LightningModule, so Lightning's row is the minimum for commands that build a method, and torch's row for
-commands that only compute. The script prints a Markdown table and writes benchmarks/results/startup.json.
+LightningModule, so commands that build a method import Lightning. They import libraries without garbage
+collection; the rows of imports are those of a plain ``import``. The script prints a Markdown table and writes
+benchmarks/results/startup.json.
 """
 
 import argparse
