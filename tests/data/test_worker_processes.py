@@ -14,6 +14,8 @@ from ssl_vision.data.loading.loader import Batches
 from ssl_vision.main import main
 
 FORK = multiprocessing.get_context("fork")
+IN_USE = []
+"""Loaders that exist until the end of their process."""
 
 
 def zeros(row):
@@ -97,6 +99,5 @@ def test_process_ends_at_once_with_loader_in_use():
 
 
 def end_with_loader_in_use():
-    global unfinished
-    unfinished = iter(batches(zeros, images=40))
-    next(unfinished)
+    IN_USE.append(iter(batches(zeros, images=40)))
+    next(IN_USE[0])
