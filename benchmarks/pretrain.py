@@ -98,7 +98,10 @@ def main() -> None:
     parser.add_argument("--objectives", nargs="+", default=[None])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(
-        "--protocols", nargs="+", default=["macl"], help="protocols of which each measures other accuracies"
+        "--protocols",
+        nargs="+",
+        default=["macl"],
+        help="protocols; each accuracy must be measured by only one of them",
     )
     parser.add_argument("--name")
     chosen, options = parser.parse_known_args()

@@ -62,9 +62,11 @@ def read_protocol(name: str, *, k: int = KNN.k) -> Protocol:
     """
     path = Path(name)
     own = path.suffix in (".yaml", ".yml")
-    if own and path.stem in shipped():
-        raise InputError(f"protocol {name}: rename the file, because there is a protocol {path.stem} already")
     if own:
+        if path.stem in shipped():
+            raise InputError(
+                f"protocol {name}: rename the file, because the package has a protocol {path.stem}"
+            )
         text = read_text(path)
     elif name in shipped():
         text = (_SHIPPED / f"{name}.yaml").read_text(encoding="utf-8")

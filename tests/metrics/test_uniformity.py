@@ -32,7 +32,15 @@ def test_uniform_samples_on_sphere_match_closed_form():
 def test_invalid_t_and_single_row_raise_value_error():
     with pytest.raises(ValueError, match=r"t: .*-1"):
         Uniformity(t=-1)
+    with pytest.raises(ValueError, match="at most 20, got 21"):  # exp(−4t) would be 0 in float32
+        Uniformity(t=21)
     metric = Uniformity()
     metric.update(torch.ones(1, 3))
     with pytest.raises(ValueError, match=r"\(1, 3\)"):
         metric.compute()
+
+
+def test_uniformity_of_opposite_rows_is_exact_for_largest_t():
+    metric = Uniformity(t=20)
+    metric.update(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
+    assert float(metric.compute()) == pytest.approx(-80)

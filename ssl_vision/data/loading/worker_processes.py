@@ -1,12 +1,11 @@
 """Batches that are decoded in worker processes."""
 
-import functools
 import multiprocessing
 import os
 import signal
 import warnings
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from multiprocessing.synchronize import Event
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
@@ -105,7 +104,7 @@ def decoded_ahead(data: Images, shares: Iterator[Tensor], *, pin: bool) -> Itera
         raise error.with_traceback(None) from None
 
 
-@functools.cache
+@cache
 def _ending(process: int) -> Event:
     """Return an event that is set when the process with this id ends, before it waits for its workers."""
     event = multiprocessing.Event()
