@@ -47,6 +47,12 @@ def test_only_small_square_images_of_equal_size_keep_their_size(sizes, side):
     assert dataset(items, image_size=7).split("train").shape == (3, 7, 7)
 
 
+def test_images_of_other_sizes_are_stored_as_large_as_the_views():
+    views = Views(size=128, mean=(0.5,) * 3, std=(0.5,) * 3)
+    assert dataset([(grey(5, (200, 150)), 0)], views=views).split("train").shape == (3, 128, 128)
+    assert dataset([(grey(5), 0)], views=views).split("train").shape == (3, 12, 12)
+
+
 def test_splits_come_from_the_given_datasets():
     data = dataset([(grey(1), 1), (grey(2), 0)], test=[(grey(3), 1)])
     assert data.split("test").labels.tolist() == [1]

@@ -83,12 +83,14 @@ def test_large_features_are_mapped_and_written_in_parts(images, tiny_run, tmp_pa
         assert parquet.ParquetFile(outputs[1]).num_row_groups == 3
 
 
-def test_description_keeps_decoded_size_of_run(tiny_run):
+@pytest.mark.parametrize(("stored", "views", "decoded"), [(24, 16, 24), (None, 16, 96), (None, 128, 128)])
+def test_description_keeps_decoded_size_of_run(tiny_run, stored, views, decoded):
     checkpoint = read_checkpoint(tiny_run)
     config = yaml.safe_load(yaml.safe_dump(checkpoint.config))
-    config["data"]["init_args"]["image_size"] = 24
+    config["data"]["init_args"]["image_size"] = stored
+    config["data"]["init_args"]["views"]["size"] = views
     _, (_, description) = pretrained(checkpoint._replace(config=config))
-    assert (description.decoded_size, description.size) == (24, 16)
+    assert (description.decoded_size, description.size) == (decoded, views)
 
 
 def test_corrupt_files_stop_strict_embed_or_are_skipped_by_name(

@@ -37,7 +37,7 @@ class HuggingFace(MapData):
         validation_split: Validation split. By default, val, valid or validation, if there is one.
         test_split: Test split. By default, test or testing, if there is one.
         image_size: Side of the stored squares in pixels. By default, squares of one size up to 96 pixels keep
-            it, and other images become squares of 96 pixels.
+            it, and other images become squares of the size of the views, but of at least 96 pixels.
         views: Random views of the images.
         **options: Options of `DecodedData` and `ImageData`. Nothing is downloaded unless `download` is set.
 

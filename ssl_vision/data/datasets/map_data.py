@@ -23,7 +23,8 @@ from ssl_vision.data.loading.decoding import Decoded, decodable, square
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
 
-_SIDE = 96
+SIDE = 96
+"""Smallest side of the squares that images of different or larger sizes become."""
 _SAMPLE = 64
 
 
@@ -45,7 +46,7 @@ class MapData(DecodedData):
         root: Directory of the data set, or "" for a data set without one, whose cache is in the user's cache
             directory.
         image_size: Side of the stored squares in pixels. By default, squares of one size up to 96 pixels keep
-            it, and other images become squares of 96 pixels.
+            it, and other images become squares of the size of the views, but of at least 96 pixels.
         views: Random views of the images.
         **options: Options of `DecodedData` and `ImageData`.
     """
@@ -229,8 +230,8 @@ class MapData(DecodedData):
         if self.image_size is not None:
             return self.image_size
         sizes = {item.image.size for item in self._sample("train")}
-        side = min(min(size) for size in sizes) if sizes else _SIDE
-        return side if sizes == {(side, side)} and side <= _SIDE else _SIDE
+        side = min(min(size) for size in sizes) if sizes else SIDE
+        return side if sizes == {(side, side)} and side <= SIDE else max(SIDE, self.views.size)
 
 
 class Dataset(MapData):
@@ -248,7 +249,7 @@ class Dataset(MapData):
         val_dataset: The same for the validation split. Default: there is none.
         test_dataset: The same for the test split. Default: there is none.
         image_size: Side of the stored squares in pixels. By default, squares of one size up to 96 pixels keep
-            it, and other images become squares of 96 pixels.
+            it, and other images become squares of the size of the views, but of at least 96 pixels.
         views: Random views of the images.
         **options: Options of `DecodedData` and `ImageData`.
 

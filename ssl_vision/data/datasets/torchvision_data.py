@@ -29,7 +29,7 @@ class Torchvision(MapData):
         root: Directory that torchvision reads.
         arguments: Further arguments of the class, such as {"size": "160px"}.
         image_size: Side of the stored squares in pixels. By default, squares of one size up to 96 pixels keep
-            it, and other images become squares of 96 pixels.
+            it, and other images become squares of the size of the views, but of at least 96 pixels.
         views: Random views of the images.
         **options: Options of `DecodedData` and `ImageData`.
 
