@@ -56,5 +56,5 @@ def data_place(
     names = {key: key.removeprefix("data.").removeprefix("init_args.") for key in now}
     changed = [key for key in now if before.get(key) != now[key] and names[key] not in _NO_SETTINGS]
     if changed:
-        place["settings"] = ", ".join(f"{names[key]} {now[key]}" for key in sorted(changed))
+        place["settings"] = ", ".join(f"{names[key]} {below_home(now[key])}" for key in sorted(changed))
     return place

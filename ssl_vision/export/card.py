@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ssl_vision.cli.classes import class_paths
 from ssl_vision.errors import InputError
 from ssl_vision.pretrained.backbones import Pretrained
 from ssl_vision.runs.checkpoint import Checkpoint
 from ssl_vision.runs.evaluation_file import preferred, read_rows
-from ssl_vision.runs.settings import class_name
+from ssl_vision.runs.settings import class_name, last_part
 
 # Options of the data that affect only location and speed.
 _OMITTED = {
@@ -48,7 +49,7 @@ def card(
     start = config.get("initial_checkpoint")
     if not start and (model.get("encoder") or {}).get("init_args", {}).get("pretrained"):
         start = "timm's pretrained weights"
-    labels = "with labels" if objective == "SupCon" else "without labels"
+    labels = "with labels" if "SupCon" in map(last_part, class_paths(model)) else "without labels"
     if start:
         labels = "from weights of another training"
     size = sum(parameter.numel() for parameter in given.backbone.parameters())
@@ -121,6 +122,9 @@ def protocol(row: Mapping[str, Any]) -> dict[str, Any]:
     """Select the fields of an evaluation row that say how it was measured, without null values and paths."""
     named = ("features", "layer", "metric", "value", "root", "options", "weights")
     fields = {key: value for key, value in row.items() if key not in named and value is not None}
+    if "settings" in fields:  # such as "image_size 96, train /data/photos"
+        options = (option.partition(" ") for option in fields["settings"].split(", "))
+        fields["settings"] = ", ".join(f"{name}{space}{_plain(value)}" for name, space, value in options)
     return {key: _plain(value) if isinstance(value, str) else value for key, value in fields.items()}
 
 

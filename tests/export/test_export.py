@@ -16,7 +16,7 @@ from torch import nn
 import ssl_vision
 from ssl_vision.errors import InputError
 from ssl_vision.export import export, formats
-from ssl_vision.export.card import card
+from ssl_vision.export.card import card, protocol
 from ssl_vision.main import main
 from ssl_vision.pretrained.backbones import pretrained, write_backbone
 from ssl_vision.pretrained.rebuild import untrained_model
@@ -157,8 +157,19 @@ def test_model_card_describes_training_and_evaluation(tiny_run, tmp_path, capsys
 @pytest.mark.parametrize(
     ("encoder", "objective", "title", "start"),
     [
-        ({}, "SupCon", "with SupCon, with labels", "random"),
-        ({"pretrained": True}, "DCL", "from weights of another training", "from timm's pretrained weights"),
+        ({}, {"class_path": "ssl_vision.objectives.SupCon"}, "with SupCon, with labels", "random"),
+        (
+            {},
+            {"class_path": "RECLAIM", "init_args": {"objective": {"class_path": "SupCon"}}},
+            "with RECLAIM, with labels",
+            "random",
+        ),
+        (
+            {"pretrained": True},
+            {"class_path": "ssl_vision.objectives.DCL"},
+            "from weights of another training",
+            "from timm's pretrained weights",
+        ),
     ],
 )
 def test_model_card_states_labels_and_pretrained_weights(tiny_run, encoder, objective, title, start):
@@ -166,10 +177,15 @@ def test_model_card_states_labels_and_pretrained_weights(tiny_run, encoder, obje
     _, given = pretrained(checkpoint)
     options = checkpoint.config["model"]["init_args"]
     options["encoder"]["init_args"] |= encoder
-    options["objective"]["class_path"] = f"ssl_vision.objectives.{objective}"
+    options["objective"] = objective
     text = card(checkpoint, given, [], snippet="", checked="", versions={})
     assert text.splitlines()[0].endswith(title)
     assert f"| initial weights | {start} |" in text
+
+
+def test_model_card_has_no_paths_of_evaluated_images():
+    row = {"metric": "knn_top1", "value": 0.5, "settings": "image_size 24, train /home/me/cats and dogs"}
+    assert protocol(row) == {"settings": "image_size 24, train cats and dogs"}
 
 
 def test_model_card_omits_evaluation_of_other_epoch(tiny_run, tmp_path, capsys):
