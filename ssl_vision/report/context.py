@@ -1,6 +1,7 @@
 """The data of a run's report: its files, its images and its features."""
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -34,6 +35,9 @@ _SPLITS = {"train": "training", "val": "validation", "test": "test"}
 NEAR = 5
 """Number of neighbours shown for an image."""
 
+_NO_LABEL = "no label"
+"""What unlabelled images show instead of the name of a class."""
+
 
 @dataclass(frozen=True)
 class FeatureView:
@@ -47,7 +51,7 @@ class FeatureView:
         bank_features: backbone features of the bank, shape (M, F).
         k: number of neighbours that vote.
         temperature: temperature of the vote.
-        classes: names of the classes of images and bank.
+        classes: names of the classes of images and bank, all different.
     """
 
     images: Images
@@ -97,7 +101,7 @@ class FeatureView:
 
     def name(self, label: int) -> str:
         """Name of a class; -1 is "no label"."""
-        return self.classes[label] if label >= 0 else "no label"
+        return self.classes[label] if label >= 0 else _NO_LABEL
 
 
 @dataclass
@@ -259,5 +263,11 @@ def _feature_view(embedded: FeatureExtractor, metrics: dict[str, Any]) -> Featur
     return FeatureView(
         images[name], f"{count:,} {_SPLITS[embedded.splits.evaluated]} images", features, bank,
         bank_features, k=int(metrics.get("k") or 200), temperature=float(metrics.get("temperature") or 0.1),
-        classes=images["train"].classes,
+        classes=distinct(images["train"].classes),
     )  # fmt: skip
+
+
+def distinct(classes: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of classes with the number of the class after those that are not unique."""
+    counts = Counter([*classes, _NO_LABEL])
+    return tuple(f"{name} ({i})" if counts[name] > 1 else name for i, name in enumerate(classes))

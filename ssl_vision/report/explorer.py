@@ -238,6 +238,8 @@ def _training(context: ReportContext, count: int) -> str:
     batch = context.run.setting("batch_size")
     if not isinstance(batch, int) or batch < 2:
         return ""
+    if context.run.setting("model.objective.gather") is not False:
+        batch *= context.run.processes
     shift = -math.log((count - 1) / (batch - 1))
     return f"Training used batches of {batch:,} images, which changes d by about {shift:+.1f}.".replace(
         "-", "−"

@@ -1,6 +1,7 @@
 """``ssl-vision report``: an HTML report of one run, or a comparison of several."""
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ from ssl_vision.report.page import Missing, Section, render
 from ssl_vision.report.sprite_sheet import SpriteSheet
 from ssl_vision.report.wandb_media import mirror_media
 from ssl_vision.runs.atomic_files import write_text
+from ssl_vision.runs.folder import below_home
 from ssl_vision.runs.registry import Run, find_runs, readable
 
 _RELOAD = 10.0
@@ -205,7 +207,7 @@ def _section(key: str, title: str, make: Callable[[], Section]) -> Section:
     try:
         return make()
     except (Missing, InputError) as error:
-        return Section(key, title, missing=str(error))
+        return Section(key, title, missing=str(error).replace(f"{Path.home()}{os.sep}", f"~{os.sep}"))
 
 
 def _subject(run: Run) -> str:
@@ -215,7 +217,7 @@ def _subject(run: Run) -> str:
 def _distinct_names(runs: Sequence[Run]) -> list[str]:
     """The names of the runs, or their paths if two names are equal."""
     names = [run.name for run in runs]
-    return names if len(set(names)) == len(names) else [str(run.folder.path) for run in runs]
+    return names if len(set(names)) == len(names) else [below_home(str(run.folder.path)) for run in runs]
 
 
 def _write(output: Path, page: str) -> None:

@@ -9,7 +9,7 @@ from ssl_vision.metrics.rank import rankme
 from ssl_vision.report.context import ReportContext
 from ssl_vision.report.curves import marks
 from ssl_vision.report.markup import COLOURS, DASHES, macros, numbers
-from ssl_vision.report.page import Section
+from ssl_vision.report.page import Missing, Section
 
 _FLOOR = 1e-6
 
@@ -18,9 +18,11 @@ def section(context: ReportContext) -> Section:
     """Draw the singular values of the centred features of each layer, and list their effective ranks.
 
     Raises:
-        Missing: There are no features.
+        Missing: There are no features, or those of one image.
     """
     view = context.feature_view()
+    if len(view.images) < 2:
+        raise Missing("this section requires at least two images")
     layers = [layer for layer in LAYERS if layer in view.features]
     traces, ranks = [], []
     for place, layer in enumerate(layers):

@@ -16,7 +16,8 @@ from ssl_vision.report.markup import macros, render
 from ssl_vision.report.page import Missing
 from ssl_vision.report.sprite_sheet import SpriteSheet
 from ssl_vision.runs.evaluation_file import chosen_fields
-from ssl_vision.runs.evaluation_summary import VARIANTS
+from ssl_vision.runs.evaluation_summary import VARIANTS, rows_of_own_data
+from ssl_vision.runs.folder import DATA_OF_ROOT, below_home
 from ssl_vision.runs.registry import Run
 
 _VALIDATED, _RANK, _LOSS = map(description_of, ("val/knn_top1", "val/rankme", "train/loss"))
@@ -51,7 +52,8 @@ def of_one(context: ReportContext, sheet: SpriteSheet) -> Markup:
     return render(
         "summary.html", sentence=_sentence(context), results=results, facts=_facts(run),
         names=list(dict.fromkeys(name for result in results for name in result["values"])),
-        examples=_examples(context, sheet), path=run.folder.path,
+        places=list(dict.fromkeys(result["place"] for result in results)),
+        examples=_examples(context, sheet), path=below_home(str(run.folder.path)),
     )  # fmt: skip
 
 
@@ -64,12 +66,9 @@ def of_several(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     columns = ["run", "data", "objective", "seed", "epochs", f"validation {_VALIDATED.heading}"]
     columns += [*(f"test {metric.heading}" for metric in tested), "time"]
     for place, (run, name) in enumerate(zip(runs, names, strict=True)):
-        values = [(_VALIDATED, run.last(_VALIDATED.logged_name))]
-        values += [(metric, (results[metric][place] or {}).get("value")) for metric in tested]
-        cells = [
-            "–" if value is None else f"{metric.shown(value)}{' *' if metric in differ else ''}"
-            for metric, value in values
-        ]
+        validated = run.last(_VALIDATED.logged_name)
+        cells = ["–" if validated is None else _VALIDATED.shown(validated)]
+        cells += [_cell(run, metric, results[metric][place], starred=metric in differ) for metric in tested]
         about = [run.setting(key) for key in ("data", "objective", "seed")]
         time = "–" if run.seconds is None else clock(run.seconds)
         rows.append([name, *about, run.epoch, *cells, time])
@@ -79,9 +78,18 @@ def of_several(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     return macros.table(columns, rows, caption=caption)
 
 
+def _cell(run: Run, metric: MetricDescription, row: Mapping[str, Any] | None, *, starred: bool) -> str:
+    """The value of a row, with its epoch if that is not the run's last."""
+    if row is None:
+        return "–"
+    epoch = f" (epoch {row['epoch']})" if row.get("epoch", run.epoch) != run.epoch else ""
+    return f"{metric.shown(row['value'])}{epoch}{' *' * starred}"
+
+
 def _conditions(row: Mapping[str, Any], *, place: bool = False) -> tuple[Any, ...]:
-    """Conditions of a row, by default those that do not depend on where the images are."""
-    free = chosen_fields(row["metric"]) | (set() if place else {"root", "folder"})
+    """Conditions of a row, by default without the place of a data set whose images are the same anywhere."""
+    fixed = place or row.get("data") in DATA_OF_ROOT
+    free = chosen_fields(row["metric"]) | (set() if fixed else {"root", "folder"})
     return tuple(row.get(key) for key in _CONDITIONS if key not in free)
 
 
@@ -110,10 +118,13 @@ def _sentence(context: ReportContext) -> str:
     count = ""
     with suppress(Missing):
         count = f"{len(context.images().split('pretrain')):,} images of "
+    batch = run.setting("batch_size")
+    if run.processes > 1:
+        batch = f"{run.processes} × {batch}"
     encoder = " ".join(filter(None, ["the encoder", run.described("model.encoder")]))
     return (
         f"{by} pretrained {encoder} on {count}{run.setting('data')} for {length}, with "
-        f"{run.setting('batch_size')} images per batch and seed {run.setting('seed')}."
+        f"{batch} images per batch and seed {run.setting('seed')}."
     )
 
 
@@ -132,11 +143,13 @@ def _result(run: Run, metric: MetricDescription) -> dict[str, Any] | None:
     about += [f"k = {row['k']}"] if "k" in row else []
     about += [f"T = {row['temperature']:g}"] if "temperature" in row else []
     about += [row["options"]] if row.get("options") else []
-    data = f"{row['data']} {row['split']}" if row.get("data") != run.setting("data") else row["split"]
+    about += [f"epoch {row['epoch']}"] if row.get("epoch", run.epoch) != run.epoch else []
+    own = rows_of_own_data([row], run.config, epoch=row.get("epoch", 0))
+    data = [] if own else [row[name] for name in ("data", "root", "folder", "settings") if row.get(name)]
     return {
         "title": metric.long_title,
         "about": ", ".join(about),
-        "split": f"{data} split",
+        "place": " ".join([*data, row["split"], "split"]),
         "values": {"this network": row["value"]} | baselines,
         "metric": metric,
         "verdict": _verdict(metric, row["value"], baselines),

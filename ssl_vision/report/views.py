@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ssl_vision.data import ImageData
 from ssl_vision.data.augment.views import Views
@@ -30,7 +31,9 @@ def section(context: ReportContext) -> Section:
     originals, sheet = SpriteSheet("original", side=_SIDE), SpriteSheet("view", side=_SIDE)
     images = data.split("pretrain").at(indices)
     originals.add(images)
-    places = [list(sheet.add(views)) for epoch in shown for views in training_views(data, indices, epoch)]
+    both = [views for epoch in shown for views in training_views(data, indices, epoch)]
+    side = max(views.shape[-1] for views in both)  # progressive resizing changes it
+    places = [list(sheet.add(F.interpolate(views, size=side))) for views in both]
     content = []
     for i, index in enumerate(indices.tolist()):
         tiles = [

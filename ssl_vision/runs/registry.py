@@ -157,6 +157,13 @@ class Run:
         return last_value(self.folder.times_file, "time/epochs")
 
     @property
+    def processes(self) -> int:
+        """Number of processes that trained the run, as far as its config states it, otherwise one."""
+        devices, nodes = self.setting("trainer.devices"), self.setting("trainer.num_nodes")
+        devices = len(devices) if isinstance(devices, list) else devices
+        return math.prod(each for each in (devices, nodes) if isinstance(each, int) and each > 0)
+
+    @property
     def steps(self) -> int:
         """Number of optimizer steps up to the last row of metrics.csv or times.csv."""
         files = (self.folder.metrics_file, self.folder.times_file)

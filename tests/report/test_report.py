@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,8 +23,18 @@ from ssl_vision.data.loading.loader import Order
 from ssl_vision.descriptions import description_of
 from ssl_vision.evaluation.rows import Row
 from ssl_vision.main import main
-from ssl_vision.report import alignment_uniformity, curves, protocols, report, summary, weights
-from ssl_vision.report.context import ReportContext
+from ssl_vision.report import (
+    alignment_uniformity,
+    curves,
+    explorer,
+    protocols,
+    report,
+    spectrum,
+    summary,
+    views,
+    weights,
+)
+from ssl_vision.report.context import ReportContext, distinct
 from ssl_vision.report.page import Missing
 from ssl_vision.runs.registry import Run
 
@@ -262,6 +273,64 @@ def test_page_of_one_epoch_without_validation_has_loss_and_views(tmp_path):
     assert later.views == page.views != ""
 
 
+def test_views_of_a_run_that_grew_its_images_are_shown(tiny_run):
+    data = Digits(progressive_resizing={1: 8})
+    assert [views.shape[-1] for views in both_epochs(data)] == [8, 16]
+    drawn = views.section(ReportContext(Run(tiny_run), data=data))
+    assert "epoch 1 and epoch 2" in drawn.lead
+    assert drawn.html.count('in epoch 2" title') == 24
+
+
+def both_epochs(data):
+    return [views.training_views(data, torch.tensor([0]), epoch)[0] for epoch in (0, 1)]
+
+
+def test_spectrum_requires_two_images():
+    one = {"backbone": torch.randn(1, 4)}
+    view = SimpleNamespace(images=range(1), features=one, split="1 image")
+    with pytest.raises(Missing, match="at least two images"):
+        spectrum.section(SimpleNamespace(feature_view=lambda: view))
+
+
+def test_classes_of_equal_names_are_told_apart():
+    assert distinct(("crane", "dog", "crane", "no label")) == (
+        "crane (0)",
+        "dog",
+        "crane (2)",
+        "no label (3)",
+    )
+
+
+def test_page_contains_no_home_directory(tiny_run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("a", "b"):
+        shutil.copytree(tiny_run, tmp_path / name / "run")
+    (tmp_path / "a" / "run" / "times.csv").unlink()
+    for paths in ([tmp_path / "a"], [tmp_path / "a", tmp_path / "b"]):
+        report_page(*paths, "--embed=false", output=tmp_path / "page.html")
+        text = (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert str(tmp_path) not in text
+        assert "~/a/run" in text
+
+
+def test_summary_states_epoch_and_data_of_results_that_are_not_of_the_run(evaluated_run, tmp_path):
+    file = shutil.copytree(evaluated_run, tmp_path / "tiny") / "evaluation.json"
+    page = report_page(file.parent, "--embed=false", output=tmp_path / "page.html")
+    assert "Accuracy on the test split, in percent" in page.text[""]
+    rows = [row for row in json.loads(file.read_text()) if row["layer"] == "backbone"]
+    for row in rows:
+        if row["metric"] == "linear_top1":
+            row["data"] = "CIFAR100"
+        row["epoch"] = 1
+    file.write_text(json.dumps(rows))
+    text = report_page(file.parent, "--embed=false", output=tmp_path / "page.html").text[""]
+    assert "k = 5, T = 0.1, epoch 1, test split" in text
+    assert "epoch 1, CIFAR100 test split" in text
+    assert "Accuracy, in percent" in text
+    table = report_page(file.parent, evaluated_run, "--embed=false", output=tmp_path / "page.html").text[""]
+    assert table.count("(epoch 1)") == 2
+
+
 def test_page_states_that_objective_has_no_weight_w(tmp_path):
     args = [*TINY, "--trainer.max_epochs=1", "--report=true", "--model.objective=BarlowTwins"]
     assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *args]) == 0
@@ -335,6 +404,18 @@ def test_results_name_only_measured_baselines_and_explain_columns(evaluated_run,
     assert "evaluate, with raw pixels as baselines." in other.text["protocols"]
     summary = re.sub(r"\s+", " ", other.text[""])
     assert f"raw pixels –{100 * row['value']:.2f}" in summary.replace(" –", " –").replace("– ", "–")
+
+
+@pytest.mark.parametrize(("gather", "batch"), [(True, 192), (False, 64)])
+def test_batch_of_several_processes_counts_all_that_are_compared(tiny_run, tmp_path, gather, batch):
+    folder = shutil.copytree(tiny_run, tmp_path / "tiny")
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["trainer"] |= {"devices": 3, "num_nodes": 1}
+    config["model"]["init_args"]["objective"]["init_args"]["gather"] = gather
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    context = ReportContext(Run(folder))
+    assert f"batches of {batch} images" in explorer._training(context, 100)
+    assert "with 3 × 64 images per batch" in summary._sentence(context)
 
 
 def test_page_of_several_runs_compares_them(tiny_run, tmp_path):

@@ -147,7 +147,7 @@
       tip.style.top = `${Math.min(Math.max(0, top - height / 2), plot.clientHeight - height)}px`;
       const words = element("div", "words");
       words.append(element("p", "", `image ${data.rows[i]}: ${own}`));
-      if (data.predicted) {
+      if (data.predicted && own !== "no label") {
         const right = data.predicted[i] === own;
         words.append(element("p", right ? "right" : "wrong", `${right ? "✓" : "✗"} kNN: ${data.predicted[i]}`));
       }
