@@ -106,8 +106,8 @@ class ModuleEncoder(Encoder):
 
     Args:
         network: the module, or a function without arguments that builds it.
-        image_size: side, in pixels, of the image that the module is measured with. A module that accepts one
-            size only needs that size here.
+        image_size: side in pixels, or height and width, of the image that the module is measured with. A
+            module that accepts one size only needs that size here.
         in_channels: number of channels of the images.
 
     Raises:
@@ -122,7 +122,7 @@ class ModuleEncoder(Encoder):
     def __init__(
         self,
         network: Callable[[], Encoder] | Callable[[], nn.Module],
-        image_size: int = 64,
+        image_size: int | tuple[int, int] = 64,
         in_channels: int = 3,
     ) -> None:
         super().__init__()
@@ -164,14 +164,14 @@ def as_encoder(network: nn.Module) -> Encoder:
     return network if isinstance(network, Encoder) else ModuleEncoder(network)
 
 
-def measure_num_features(network: nn.Module, image_size: int, in_channels: int = 3) -> int:
+def measure_num_features(network: nn.Module, image_size: int | tuple[int, int], in_channels: int = 3) -> int:
     """Measure the width of a network's features with one evaluation-mode forward pass of one image.
 
     Random number generators, BatchNorm statistics and the training mode stay as they are.
 
     Args:
         network: module that maps images to feature vectors.
-        image_size: side of the image, in pixels.
+        image_size: side of the image in pixels, or its height and width.
         in_channels: number of its channels.
 
     Raises:
@@ -181,10 +181,11 @@ def measure_num_features(network: nn.Module, image_size: int, in_channels: int =
         >>> measure_num_features(nn.Flatten(), 8)
         192
     """
-    name, shape = type(network).__name__, f"(1, {in_channels}, {image_size}, {image_size})"
+    image = _image(network, image_size, in_channels)
+    name, shape = type(network).__name__, tuple(image.shape)
     try:
         with _undisturbed(network):
-            features = network(_image(network, image_size, in_channels))
+            features = network(image)
     except Exception as error:  # of any class, because the network may be the user's own
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{name} cannot encode images {shape}, {reason}") from error
@@ -196,7 +197,7 @@ def measure_num_features(network: nn.Module, image_size: int, in_channels: int =
     return int(features.shape[1])
 
 
-def _accepts_channels_last(network: nn.Module, image_size: int, in_channels: int) -> bool:
+def _accepts_channels_last(network: nn.Module, image_size: int | tuple[int, int], in_channels: int) -> bool:
     weights = {
         name: parameter.to(memory_format=torch.channels_last)
         for name, parameter in network.named_parameters()
@@ -221,10 +222,11 @@ def floating_dtype(network: nn.Module, default: torch.dtype) -> torch.dtype:
     return next((each.dtype for each in network.parameters() if each.is_floating_point()), default)
 
 
-def _image(network: nn.Module, size: int, channels: int) -> Tensor:
+def _image(network: nn.Module, size: int | tuple[int, int], channels: int) -> Tensor:
     """Return a black image with the dtype and on the device of a network."""
+    height, width = (size, size) if isinstance(size, int) else size
     first = next((each for each in network.parameters() if each.is_floating_point()), torch.empty(0))
-    return torch.zeros(1, channels, size, size, dtype=first.dtype, device=first.device)
+    return torch.zeros(1, channels, height, width, dtype=first.dtype, device=first.device)
 
 
 @contextmanager

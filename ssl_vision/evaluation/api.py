@@ -75,7 +75,8 @@ def evaluate(
     name = type(encoder).__qualname__
     if not isinstance(encoder, (Method, Encoder)):
         try:
-            encoder = ModuleEncoder(encoder, image_size=splits.views.size)
+            height, width = splits.views.plain(splits.images["train"].at(torch.tensor([0]))).shape[-2:]
+            encoder = ModuleEncoder(encoder, image_size=(height, width))
         except ValueError as error:
             raise InputError(str(error).partition("; image_size of ModuleEncoder")[0]) from error
     embedded = FeatureExtractor(

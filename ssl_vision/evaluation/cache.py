@@ -2,15 +2,19 @@
 
 import dataclasses
 import hashlib
+import inspect
 import json
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import ssl_vision
 from ssl_vision.data import Views
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation import mapped
@@ -29,6 +33,17 @@ def digest_of_network(state: Mapping[str, Tensor], description: Any) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def own_code(network: nn.Module) -> list[str]:
+    """Return the source of the classes of a network that belong to no installed package."""
+    installed = (*map(sysconfig.get_path, ("purelib", "platlib")), str(Path(ssl_vision.__file__).parent))
+    sources = []
+    for each in {type(module) for module in network.modules()}:
+        with suppress(OSError, TypeError):  # there is no file for a class of an interactive session
+            if not inspect.getfile(each).startswith(installed):
+                sources.append(inspect.getsource(each))
+    return sorted(sources)
 
 
 def digest_of_features(key: str, features: Features) -> str:

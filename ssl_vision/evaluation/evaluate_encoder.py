@@ -76,6 +76,9 @@ def evaluate_encoder(args: Sequence[str], description: str | None, processes: Pr
         settings["views"] = expected | settings.get("views", {})
         for name, value in settings["views"].items():
             options.data.init_args.views[name] = value
+        if options.data.init_args.get("image_size") is not None:  # the size of stored files
+            settings.setdefault("image_size", settings["views"]["size"])
+            options.data.init_args.image_size = settings["image_size"]
     built = instantiated(parser, options)
     data: ImageData = built.data
     data.check_evaluated()

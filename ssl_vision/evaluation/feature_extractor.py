@@ -18,6 +18,7 @@ from ssl_vision.evaluation.cache import (
     FeatureCache,
     digest_of_network,
     digest_of_views,
+    own_code,
 )
 from ssl_vision.evaluation.features import (
     VIEW_EPOCH,
@@ -64,7 +65,8 @@ class FeatureExtractor:
     ) -> None:
         self.network, self.splits, self.layers, self.cache = network, splits, layers, cache
         self.seed, self.online = seed, online
-        self._digest = digest_of_network(network.state_dict(), description)
+        code = own_code(network)
+        self._digest = digest_of_network(network.state_dict(), [description, *code] if code else description)
         self._plain: dict[Split, Features] = {}
         self._checked: dict[tuple[Split, str], Tensor | LazyRows] = {}
         self._other: dict[tuple[str, ...], Features] = {}

@@ -62,7 +62,9 @@ def embed(
         Float32 features (N, ·) by layer, on the network's device, or in a mapped file if they are large.
     """
     prepare = partial(_plain, views=views)
-    return _in_batches(network, data, prepare, batch_size or _batch(network, views), title, folder=folder)
+    return _in_batches(
+        network, data, prepare, batch_size or images_at_once(network, views), title, folder=folder
+    )
 
 
 def embed_views(
@@ -94,7 +96,7 @@ def embed_views(
         Float32 features (2, N, ·) by layer, on the network's device, or in a mapped file if they are large.
     """
     prepare = partial(_two_views, views=dataclasses.replace(views, compile=False), seed=seed, epoch=epoch)
-    count = batch_size or math.ceil(_batch(network, views) / 2)
+    count = batch_size or math.ceil(images_at_once(network, views) / 2)
     both = _in_batches(network, data, prepare, count, title, rows, folder)
     return {name: layer.view(-1, 2, layer.shape[1]).transpose(0, 1) for name, layer in both.items()}
 
@@ -120,7 +122,9 @@ def embed_corrupted(
     """
     options: dict[str, Any] = {"corruption": corruption, "severity": severity, "seed": seed}
     prepare = partial(_corrupted, views=views, **options)
-    return _in_batches(network, data, prepare, batch_size or _batch(network, views), title, folder=folder)
+    return _in_batches(
+        network, data, prepare, batch_size or images_at_once(network, views), title, folder=folder
+    )
 
 
 def _plain(images: Tensor, indices: Tensor, *, views: Views) -> Tensor:
@@ -146,7 +150,8 @@ def _corrupted(images: Tensor, indices: Tensor, *, views: Views, **options: Any)
     return views.plain(corrupt(images, indices, **options))
 
 
-def _batch(network: nn.Module, views: Views) -> int:
+def images_at_once(network: nn.Module, views: Views) -> int:
+    """Return the number of images in a batch: at most 2¹⁷ pixels on a CPU."""
     return _ON_CUDA if device_of(network).type == "cuda" else max(1, _ON_CPU // views.size**2)
 
 

@@ -13,7 +13,7 @@ from ssl_vision.data import Images, Views
 from ssl_vision.data.module import LARGEST_BATCH
 from ssl_vision.descriptions import describe
 from ssl_vision.encoders import Encoder, device_of
-from ssl_vision.evaluation.features import crop_and_flip
+from ssl_vision.evaluation.features import crop_and_flip, images_at_once
 from ssl_vision.evaluation.measurement import (
     Measurement,
     Source,
@@ -27,8 +27,6 @@ from ssl_vision.evaluation.ranges import MOST_EPOCHS, check
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.evaluation.subset import SHARES, Labels
 from ssl_vision.progress import Progress
-
-_TEST_BATCH = 512
 
 describe(
     "finetune_top1",
@@ -211,7 +209,7 @@ def _top1(
     memory_format: torch.memory_format,
 ) -> float:
     right = 0
-    for rows in queries.split(_TEST_BATCH):
+    for rows in queries.split(images_at_once(network, views)):
         images = views.plain(test.at(rows).to(device)).to(memory_format=memory_format)
         right += int((network(images).argmax(dim=1) == test.labels[rows].to(device)).sum())
     return right / len(queries)

@@ -162,7 +162,8 @@ def grid_probe(
             "expected as many columns, on one device"
         )
     validation = stratified(y, rule.held_out, seed=seed).to(x.device)
-    if validation.all():
+    validation &= y.bincount()[y] > 1  # the only row of a class is trained on
+    if not validation.any():
         raise ValueError(f"train_labels: {len(y)} labelled rows are too few to hold some out")
     with exact_float32(x.device):
         weight, bias = train_grid(select(x, ~validation), y[~validation], num_classes, rule, seed=seed)

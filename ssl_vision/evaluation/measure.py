@@ -89,8 +89,10 @@ def run_protocol(protocol: Protocol, source: Source, splits: Splits, *, seed: in
     """Measure one representation under a protocol and yield the rows.
 
     A measurement that is not possible, for example because training diverges, is omitted and reported on
-    stderr with the reason. The arguments are those of `Measurement.measure`.
+    stderr with the reason. Equal rows, of kNN with different k above the number of images, are yielded once.
+    The arguments are those of `Measurement.measure`.
     """
+    yielded: list[Row] = []
     grouped: dict[type[Measurement], list[Measurement]] = {}
     for measurement in protocol.measurements:
         grouped.setdefault(type(measurement), []).append(measurement)
@@ -105,8 +107,11 @@ def run_protocol(protocol: Protocol, source: Source, splits: Splits, *, seed: in
             continue
         for metric, value, about in values:
             fields: dict[str, Any] = splits.place | about | stored_description(metric)
-            yield Row(
+            row = Row(
                 source.features, source.layer, metric, value, splits.evaluated, epoch=source.epoch, seed=seed,
                 data=splits.data, protocol=protocol.name, **fields,
                 weights=source.network.weights if source.network else None,
             )  # fmt: skip
+            if row not in yielded:
+                yielded.append(row)
+                yield row

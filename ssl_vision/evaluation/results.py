@@ -54,7 +54,7 @@ class Evaluation:
             rows=tuple(row for each in rows.values() for row in each),
             subject=f"{splits.data}: {split} ({len(test)} images) against the train split ({len(train)}), "
             f"{about}",
-            protocols={protocol.name: described_protocol(protocol, len(train)) for protocol in protocols},
+            protocols={each.name: described_protocol(each, int(train.labelled.sum())) for each in protocols},
             output=output,
         )
 
@@ -98,7 +98,7 @@ class Evaluation:
 
 
 def described_protocol(protocol: Protocol, count: int) -> str:
-    """Describe the measurements in words, with k limited to the number of training images.
+    """Describe the measurements in words, with k limited to the number of labelled training images.
 
     Measurements that differ only in their share of the labels are described together.
     """

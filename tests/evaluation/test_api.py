@@ -113,6 +113,23 @@ def test_normalised_tensors_that_are_not_square_are_not_corrupted(tmp_path, caps
     assert "corruptions of trained backbone is left out: it needs images of bytes" in capsys.readouterr().err
 
 
+def test_encoder_of_one_size_that_is_not_square_is_evaluated():
+    data = TensorDataset(torch.randn(30, 3, 8, 12), torch.arange(30) % 3)
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 12, 4))
+    result = ssl_vision.evaluate(encoder, train=data, test=data, protocol="solo")
+    assert len(result.rows) == len({row.metric for row in result.rows})
+
+
+def test_k_above_the_number_of_labelled_images_is_stated_and_measured_once(capsys):
+    labels = torch.where(torch.arange(30) < 10, torch.arange(30) % 3, -1)
+    images = torch.randn(30, 3, 8, 8)
+    train, test = TensorDataset(images, labels), TensorDataset(images, torch.arange(30) % 3)
+    result = ssl_vision.evaluate(nn.Flatten(), train=train, test=test, protocol="dinov2")
+    assert [row.k for row in result.rows if row.metric == "knn_top1"] == [10]
+    assert "k = 10" in str(result)
+    assert not any(f"k = {k}" in str(result) for k in (20, 100, 200))
+
+
 def test_images_of_several_sizes_and_unseen_test_labels_are_evaluated():
     sizes = [(20, 30), (31, 17), (16, 16), (40, 12)]
     train = [(Image.new("L", size, 40 * row), row % 2) for row, size in enumerate(sizes)]

@@ -1,6 +1,7 @@
 """Tests of the feature cache: what it stores, when it is used, and when features are recomputed."""
 
 import dataclasses
+import importlib
 import json
 import re
 import shutil
@@ -8,11 +9,13 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 import ssl_vision.evaluation.feature_extractor as embedded
 from ssl_vision.data import Digits, Images
 from ssl_vision.data.loading.fingerprint import digest_of_images
-from ssl_vision.evaluation.cache import FeatureCache, digest_of_network, digest_of_views
+from ssl_vision.encoders import ResNet
+from ssl_vision.evaluation.cache import FeatureCache, digest_of_network, digest_of_views, own_code
 from ssl_vision.main import main
 
 FAST = ["--probe.epochs=1", "--baselines=true"]
@@ -170,6 +173,16 @@ def test_cache_key_depends_on_every_part(tmp_path):
     for parts, layers in ((("x",), ("a",)), (("y",), ("a",)), (("x", "y"), ("a",)), (("x",), ("a", "b"))):
         cache.get("train", parts, layers, lambda: {"a": torch.ones(1), "b": torch.ones(1)})
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_source_of_own_classes_is_part_of_the_digest(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    source = "from torch import nn\n\n\nclass Own(nn.Sequential):\n    pass\n"
+    (tmp_path / "own_network.py").write_text(source)
+    own = importlib.import_module("own_network").Own(nn.ReLU())
+    assert own_code(nn.Sequential(nn.ReLU(), own)) == ["class Own(nn.Sequential):\n    pass\n"]
+    assert own_code(ResNet(width=4)) == []
+    assert own_code(type("Interactive", (nn.ReLU,), {"__module__": "__main__"})()) == []
 
 
 def test_digests_depend_only_on_content():

@@ -87,6 +87,20 @@ def test_unlabelled_rows_are_ignored():
     assert plain[:3] == with_unlabelled[:3]
 
 
+def test_the_only_image_of_a_class_is_trained_on(monkeypatch):
+    trained = []
+
+    def record(x, y, *args, **options):
+        trained.extend(y.tolist())
+        return train_grid(x, y, *args, **options)
+
+    monkeypatch.setattr("ssl_vision.evaluation.grid.train_grid", record)
+    labels = TRAIN[1].clone()
+    labels[7] = 4
+    grid_probe(TRAIN[0], labels, *TEST, num_classes=5, rule=RULE)
+    assert trained.count(4) == 1
+
+
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.5])
 def test_stratified_takes_its_share_of_every_class(share):
     labels = torch.tensor([0] * 100 + [1] * 50 + [-1] * 30 + [2] * 2 + [3])

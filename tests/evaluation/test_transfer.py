@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import timm
 import torch
 from PIL import Image
 from settings import TINY
@@ -57,6 +58,19 @@ def test_other_data_set_uses_image_size_and_normalisation_of_run(run, folder, tm
         images = data.split(split)
         knn.update(embed(model, images, views)["backbone"], images.labels, role)
     assert row["value"] == pytest.approx(float(knn.compute()))
+
+
+@pytest.mark.parametrize(("options", "size"), [([], 128), (["--data.image_size=20"], 20)])
+def test_timm_model_gets_files_decoded_to_its_size(folder, tmp_path, options, size):
+    network = timm.create_model("test_vit.r160_in1k", num_classes=0, img_size=128)
+    torch.save(network.state_dict(), tmp_path / "weights.pth")
+    (tmp_path / "mine.yaml").write_text(KNN)
+    command = ["--encoder=timm/test_vit.r160_in1k", "--encoder.img_size=128", "--baselines=false"]
+    command += [f"--weights={tmp_path / 'weights.pth'}", f"--protocol={tmp_path / 'mine.yaml'}"]
+    out = tmp_path / "rows.json"
+    command += ["--data=ImageFolder", f"--data.root={folder}", *options, f"--output={out}"]
+    assert main(["evaluate", *command]) == 0
+    assert f"image_size {size}" in json.loads(out.read_text())[0]["settings"]
 
 
 def test_rows_of_other_folders_and_protocols_are_kept(folder, tmp_path, monkeypatch):
