@@ -164,7 +164,7 @@ def number(value: float) -> str:
 
 def epochs_text(count: float) -> str:
     """Format a number of epochs."""
-    return "1 epoch" if count == 1 else f"{count:.3g} epochs"
+    return "1 epoch" if count == 1 else f"{number(count)} epochs"
 
 
 def _terminal() -> bool:

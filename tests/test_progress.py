@@ -9,7 +9,7 @@ from contextlib import redirect_stderr, suppress
 import pytest
 
 from ssl_vision import progress
-from ssl_vision.progress import Progress, duration, number, tracked
+from ssl_vision.progress import Progress, duration, epochs_text, number, tracked
 from ssl_vision.quiet import quiet, silenced
 
 
@@ -183,3 +183,9 @@ def test_silenced_applies_only_within_its_context(monkeypatch, recwarn):
     assert not recwarn.list
     with pytest.warns(UserWarning, match="heard"):
         warnings.warn("heard", stacklevel=1)
+
+
+def test_epochs_are_whole_numbers_or_have_three_digits():
+    assert [epochs_text(each) for each in (0.25, 1, 1.3333, 1000, 1234)] == [
+        "0.25 epochs", "1 epoch", "1.33 epochs", "1,000 epochs", "1,234 epochs",
+    ]  # fmt: skip

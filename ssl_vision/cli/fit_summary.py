@@ -68,7 +68,7 @@ def _length(run: Run) -> str:
         return f"{number(run.steps)} of {number(steps)} steps"
     planned, epochs = run.setting("epochs"), run.epoch if run.epochs is None else run.epochs
     total = f" of {planned}" if isinstance(planned, int) and planned > epochs else ""
-    return f"{epochs:.3g}{total} epochs" if total else epochs_text(epochs)
+    return f"{number(epochs)}{total} epochs" if total else epochs_text(epochs)
 
 
 def _evaluation(data: ImageData | None) -> tuple[str, str]:

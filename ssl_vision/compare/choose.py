@@ -155,6 +155,7 @@ def _advice(
         curve = [
             (orientation(metric.name) * value, epoch + 1)
             for _, epoch, value in best.curve(metric.logged_name)
+            if math.isfinite(value)
         ]
         (_, top), (_, last) = max(curve), curve[-1]
         yield f"Recommended: {best.folder.path}, epoch {last}."

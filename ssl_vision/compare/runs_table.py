@@ -117,8 +117,8 @@ def _listing(options: Any) -> tuple[str, bool]:
     rows = [row for row in rows if all(_matches(row[key], value) for key, value in filters)]
     if options.sort:
         key = options.sort
-        rows.sort(key=lambda row: _order(row[key]), reverse=options.descending)
-        rows.sort(key=lambda row: row[key] is None)
+        rows.sort(key=lambda row: _order(_plain(row[key])), reverse=options.descending)
+        rows.sort(key=lambda row: _plain(row[key]) is None)
     elif options.descending:
         rows.reverse()
     training = any(row["status"] == "running" for row in rows)

@@ -82,6 +82,7 @@ _QUANTILES: dict[str, Quantile] = {
 """Quantile functions of the distributions; the prefix ``q_`` rounds to multiples of q."""
 
 _QUANTIZED = ("uniform", "log_uniform", "log_uniform_values", "normal", "log_normal")
+_IN_OPTUNA = ("int_uniform", "uniform", "log_uniform_values")
 DISTRIBUTIONS = (*_QUANTILES, *(f"q_{name}" for name in _QUANTIZED))
 
 
@@ -138,11 +139,18 @@ def optuna_distribution(parameter: Parameter) -> Any:
     return FloatDistribution(0.0, 1.0)
 
 
+def to_optuna(parameter: Parameter, quantile: float) -> Any:
+    """Return what Optuna would suggest at a quantile in [0, 1) of the distribution."""
+    if isinstance(parameter, Choice):
+        return json.dumps(parameter.at(quantile))
+    return parameter.at(quantile) if parameter.distribution in _IN_OPTUNA else quantile
+
+
 def from_optuna(parameter: Parameter, value: Any) -> Any:
     """Convert a suggestion of Optuna to the value of the parameter."""
     if isinstance(parameter, Choice):
         return json.loads(value)
-    if parameter.distribution in ("int_uniform", "uniform", "log_uniform_values"):
+    if parameter.distribution in _IN_OPTUNA:
         return value
     return parameter.at(min(value, math.nextafter(1.0, 0.0)))
 

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +22,7 @@ from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.results_table import columns, ranked, test_metrics, titled
 from ssl_vision.sweeps.sweep_file import SweepMetric
 from ssl_vision.sweeps.sweep_plan import Record
-from ssl_vision.sweeps.trials import short_value
+from ssl_vision.sweeps.trials import label
 
 _SEED = "seed_everything"
 _WIDE = 10.0
@@ -83,7 +83,7 @@ class SweepResults:
     def x(self, record: Record) -> Any:
         """Position of a trial on the axis."""
         value = record.trial.varied.get(self.axis) if self.axis else record.trial.name
-        return value if _numeric([value]) else short_value(value)
+        return value if _numeric([value]) else label(value)
 
 
 def write_plot(folder: Path, records: Sequence[Record], metric: SweepMetric) -> Path | None:
@@ -125,7 +125,7 @@ def _summary(folder: Path, records: Sequence[Record], results: SweepResults) -> 
     finished = sum(record.state == "finished" for record in records)
     best, name = results.records[0].trial, results.metric.name
     unit = " %" if description_of(name).percent else ""
-    settings = _listed([f"{key} {short_value(value)}" for key, value in best.varied.items()])
+    settings = _listed([f"{key} {label(value)}" for key, value in best.varied.items()])
     sentences = [
         f"{finished} of {len(records)} trials have finished. "
         f"They vary {_listed(list(best.varied)) or 'nothing'}.",
@@ -148,7 +148,7 @@ def _trials(folder: Path, records: Sequence[Record], results: SweepResults) -> S
     rows = []
     for record in records:
         run, trial = Run(folder / record.trial.name), record.trial
-        varied = {key: short_value(value) for key, value in columns(trial.varied, results.metric).items()}
+        varied = {key: label(value) for key, value in columns(trial.varied, results.metric).items()}
         seconds = run.seconds if run.log_damage is None else None
         rows.append({
             **(varied or {"trial": trial.name}),
@@ -230,7 +230,7 @@ def _points(
     for record, value in measured:
         if record.state == "finished":
             finished[results.x(record)].append(value)
-    places = sorted(finished, key=lambda x: x if _numeric([x]) else str(x))
+    places = _ascending(finished)
     dash = _DASHES[layer_of(name)[1] or "backbone"]
     line = {
         "x": places, "y": numbers([fmean(finished[x]) for x in places]), "name": label, "meta": meta,
@@ -252,14 +252,19 @@ def _points(
 def _axis(results: SweepResults) -> dict[str, Any]:
     """The layout of the axis, with the values of the trials as ticks if they are few."""
     axis: dict[str, Any] = {"title": {"text": results.axis or "trial"}}
-    values = sorted({results.x(record) for record in results.records}, key=lambda x: (isinstance(x, str), x))
+    values = _ascending({results.x(record) for record in results.records})
     if not _numeric(values):
         return axis | {"type": "category"}
     if values[0] > 0 and values[-1] / values[0] >= _WIDE:
         axis["type"] = "log"
     if len(values) <= _MOST_TICKS:
-        axis |= {"tickmode": "array", "tickvals": values, "ticktext": list(map(short_value, values))}
+        axis |= {"tickmode": "array", "tickvals": values, "ticktext": list(map(label, values))}
     return axis
+
+
+def _ascending(places: Iterable[Any]) -> list[Any]:
+    """Positions on the axis in ascending order, numbers before texts."""
+    return sorted(places, key=lambda x: (isinstance(x, str), x))
 
 
 def _over_epochs(folder: Path, results: SweepResults) -> Section:
@@ -349,7 +354,7 @@ def _grouped(records: Sequence[Record], without: Sequence[str | None]) -> dict[s
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         others = {name: value for name, value in record.trial.varied.items() if name not in without}
-        groups[", ".join(f"{name} {short_value(value)}" for name, value in others.items())].append(record)
+        groups[", ".join(f"{name} {label(value)}" for name, value in others.items())].append(record)
     return groups
 
 

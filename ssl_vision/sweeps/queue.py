@@ -20,12 +20,14 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.atomic_files import appended, write_text
-from ssl_vision.sweeps.parameters import from_optuna, optuna_distribution
+from ssl_vision.sweeps.parameters import from_optuna, optuna_distribution, to_optuna
 from ssl_vision.sweeps.sweep_file import changed_keys, read_sweep_file
 from ssl_vision.sweeps.sweep_plan import Claim, Plan, Record, check_folder
 from ssl_vision.sweeps.trials import Trial, named_trial, trials_of
 
-_REPEATS = 100
+_REPEATS = 5
+"""Number of proposals of Optuna's sampler before a trial is drawn at random."""
+_DRAWS = 1000
 _STATES = {
     TrialState.WAITING: "waiting",
     TrialState.COMPLETE: "finished",
@@ -51,7 +53,7 @@ class Queue:
         check_folder(plan.folder)
         self._locks.mkdir(parents=True, exist_ok=True)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        url = plan.storage or f"sqlite:///{(plan.folder / 'sweep.db').resolve()}"
+        url = plan.storage or _sqlite_url((plan.folder / "sweep.db").resolve())
         with self._alone():
             try:
                 self._storage = optuna.storages.get_storage(url)
@@ -143,8 +145,13 @@ class Queue:
             ended = sum(entry.state.is_finished() for entry in entries.values())
             if self._over(entries):
                 return ended, sum(entry.state is not TrialState.WAITING for entry in entries.values())
-            more = self.file.method == "bayes" and not self._study.user_attrs.get("exhausted")
+            more = self.file.method == "bayes" and not self._exhausted
             return ended, max(len(entries), (self.plan.cap or 0) if more else 0)
+
+    @property
+    def _exhausted(self) -> bool:
+        """True if no trial below the cap was left at an earlier call."""
+        return int(self._study.user_attrs.get("exhausted", 0)) >= (self.plan.cap or 0)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -190,7 +197,8 @@ class Queue:
         before = read_sweep_file(copy)
         attributes = self._study.user_attrs
         differences = changed_keys(before.content, self.file.content)
-        if self.file.method == "grid" and all(key.startswith("parameters.") for key in differences):
+        added = differences and all(key.startswith("parameters.") for key in differences)
+        if self.file.method == "grid" and added:
             new = {trial.name: trial.parameters for trial in trials_of(self.file, cap=None, seed=0)}
             old = {name: entry.user_attrs["parameters"] for name, entry in self._latest().items()}
             differences = [] if all(new.get(name) == each for name, each in old.items()) else differences
@@ -276,8 +284,11 @@ class Queue:
         return Claim(_trial(entry), entry._trial_id, entry.user_attrs["attempt"], lock)
 
     def _asked(self, entries: Mapping[str, FrozenTrial]) -> Claim | None:
-        """Claim a new trial from the sampler, whose seed depends on the number of entries."""
-        if len(entries) >= (self.plan.cap or 0) or self._study.user_attrs.get("exhausted"):
+        """Claim a new trial from the sampler, whose seed depends on the number of entries.
+
+        If the sampler only proposes trials that exist, as it does when few are left, one is drawn at random.
+        """
+        if len(entries) >= (self.plan.cap or 0) or self._exhausted:
             return None
         parameters = self.file.parameters
         distributions = {".".join(path): optuna_distribution(each) for path, each in parameters.items()}
@@ -297,7 +308,17 @@ class Queue:
             for key, value in _attributes(trial, 1).items():
                 self._storage.set_trial_user_attr(entry._trial_id, key, value)
             return Claim(trial, entry._trial_id, 1, lock)
-        self._study.set_user_attr("exhausted", True)
+        for draw in range(_DRAWS):
+            generator = random.Random(f"{self.plan.seed}/{number}/{draw}")
+            drawn = {path: to_optuna(each, generator.random()) for path, each in parameters.items()}
+            trial = named_trial(
+                self.file, {path: from_optuna(parameters[path], value) for path, value in drawn.items()}
+            )
+            if trial.name not in entries:
+                params = {".".join(path): value for path, value in drawn.items()}
+                self._add(trial, params=params, distributions=distributions)
+                return self._taken(self._latest()[trial.name])
+        self._study.set_user_attr("exhausted", self.plan.cap)
         return None
 
     def _end(self, entry: int, state: str, value: float | None, note: str) -> None:
@@ -323,6 +344,17 @@ class Queue:
             file.close()
             return None
         return file
+
+
+def _sqlite_url(file: Path) -> str:
+    """Return the URL of an SQLite database, which Optuna formats with the version of its schema.
+
+    Raises:
+        InputError: the path contains a question mark, at which SQLAlchemy would end it.
+    """
+    if "?" in str(file):
+        raise InputError(f"{file.parent}: a sweep cannot be in a directory whose path contains '?'")
+    return f"sqlite:///{file}".replace("{", "{{").replace("}", "}}")
 
 
 def _attributes(trial: Trial, attempt: int) -> dict[str, Any]:

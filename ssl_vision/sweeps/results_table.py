@@ -10,12 +10,13 @@ from typing import Any
 from ssl_vision.compare.statistics import t_interval
 from ssl_vision.descriptions import description_of
 from ssl_vision.errors import InputError
+from ssl_vision.progress import number
 from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.sweep_file import SweepMetric
 from ssl_vision.sweeps.sweep_plan import Record
 from ssl_vision.sweeps.table_text import as_csv, as_markdown
-from ssl_vision.sweeps.trials import short_value
+from ssl_vision.sweeps.trials import label
 
 _ORDER = ("finished", "pruned", "running", "interrupted", "waiting", "failed")
 _SEED = "seed_everything"
@@ -127,7 +128,7 @@ def _over_seeds(
         values, key=lambda key: -metric.sign * fmean(each.value or 0.0 for each in groups[key])
     ):
         yield {
-            **{name: short_value(value) for name, value in settings[key].items()},
+            **{name: label(value) for name, value in settings[key].items()},
             "seeds": str(len(groups[key])),
             **{titled(name): _mean(name, measurements) for name, measurements in values[key].items()},
         }
@@ -159,7 +160,7 @@ def _cells(row: Mapping[str, Any], metric: SweepMetric, accuracies: Collection[s
         if key in (metric.name, *accuracies):
             cells[titled(key)] = "" if value is None else description_of(key).shown(value, ".4g")
         else:
-            cells[key] = "" if value is None else value if isinstance(value, str) else short_value(value)
+            cells[key] = "" if value is None else number(value) if key == "seconds" else label(value)
     return cells
 
 

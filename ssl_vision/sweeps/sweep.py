@@ -29,6 +29,9 @@ _NOT_HERE = {
 }
 """Options of ``fit`` that a sweep sets itself, and what to do instead."""
 
+_NO_PARAMETERS = ("ckpt_path", "name", "overwrite", "report", "runs_dir")
+"""Options of ``fit`` that a sweep sets for each trial, after its parameters."""
+
 _OPTION = re.compile(r"--?[A-Za-z]")
 """The beginning of an option; -1 is a value."""
 
@@ -81,8 +84,8 @@ def _work(plan: Plan, options: Namespace) -> None:
     queue = Queue(plan, retry=workers != 0)
     done, count = queue.left()
     print(f"{plan.folder}: {done} of {count} trials done", flush=True)
-    number, reasons = 0, {}
-    if cluster.jobs:
+    number, reasons, messages = 0, {}, []
+    if cluster.jobs and workers != 0:
         jobs = submitted(SlurmJob(plan, workers, per_gpu), cluster)
         print(f"jobs {', '.join(job.job_id for job in jobs)}; Ctrl-C does not stop them", flush=True)
         try:
@@ -119,7 +122,7 @@ def _work(plan: Plan, options: Namespace) -> None:
     for name in unevaluated:
         reason = reasons.get(name, f"see {plan.folder}/logs")
         print(f"{name} is not evaluated: {reason}; the same command retries it", file=sys.stderr)
-    if failed or unevaluated:
+    if failed or unevaluated or messages:
         raise SystemExit(1)
 
 
@@ -185,11 +188,13 @@ def _check_parameters(file: SweepFile) -> None:
     """Check the parameters that do not depend on a class, before the first trial is trained.
 
     Raises:
-        InputError: ``ssl-vision fit`` has no such option.
+        InputError: ``ssl-vision fit`` has no such option, or the sweep sets it.
     """
     options_of_fit = known_options().keys() | {"ckpt_path", "config", "seed_everything", "weights_only"}
     groups = {option.partition(".")[0] for option in options_of_fit}
     for name in (".".join(path) for path in file.parameters) if _runs_fit(file) else ():
+        if name in _NO_PARAMETERS:
+            raise InputError(f"parameters.{name}: a sweep sets this option itself")
         group, *options = name.split(".")
         complete = group in ("metrics", "trainer") and options
         if group not in groups or (complete and f"{group}.{options[0]}" not in options_of_fit):

@@ -11,7 +11,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.runs.reading import parse_yaml, read_text
 from ssl_vision.sweeps.hyperband import Hyperband, read_hyperband
 from ssl_vision.sweeps.macros import DEFAULT_COMMAND, check_command
-from ssl_vision.sweeps.parameters import Choice, Parameter, read_parameter
+from ssl_vision.sweeps.parameters import Choice, Parameter, Range, read_parameter
 
 METHODS = ("grid", "random", "bayes")
 _NEUTRAL = ("name", "description", "project", "entity", "run_cap")
@@ -95,6 +95,8 @@ def parse_sweep(text: str, *, where: str) -> SweepFile:
     if method not in METHODS:
         raise InputError(f"{where}: method: no method '{method}'; there are {', '.join(METHODS)}")
     parameters = dict(_parameters(f"{where}: parameters", content.get("parameters")))
+    if method == "grid":
+        parameters = {path: _listed(parameter) for path, parameter in parameters.items()}
     _check_method(where, method, parameters)
     run_cap = content.get("run_cap")
     if run_cap is not None and (type(run_cap) is not int or run_cap < 1):
@@ -162,6 +164,15 @@ def _parameters(where: str, given: Any, above: tuple[str, ...] = ()) -> Iterator
             yield from _parameters(f"{where}.{name}", inner["parameters"], (*above, name))
         else:
             yield (*above, name), read_parameter(f"{where}.{name}", inner)
+
+
+def _listed(parameter: Parameter) -> Parameter:
+    """Return a range of integers as a choice, of which a grid takes every value as in W&B."""
+    if isinstance(parameter, Range) and parameter.distribution == "int_uniform":
+        values = range(parameter.options["min"], parameter.options["max"] + 1)
+        if len(values) <= _MOST_TRIALS:
+            return Choice(tuple(values))
+    return parameter
 
 
 def _check_method(where: str, method: str, parameters: Mapping[tuple[str, ...], Parameter]) -> None:

@@ -93,6 +93,16 @@ def short_value(value: Any) -> str:
     return str(value)
 
 
+def label(value: Any) -> str:
+    """A value in tables and plots: as `short_value`, with the options of a class, and other texts in full."""
+    if isinstance(value, Mapping) and "class_path" in value:
+        options = ", ".join(f"{name} {label(each)}" for name, each in (value.get("init_args") or {}).items())
+        return f"{class_name(value)} ({options})" if options else class_name(value)
+    if isinstance(value, str) and not value.rpartition(".")[2][:1].isupper():
+        return value
+    return short_value(value)
+
+
 def _grid(file: SweepFile) -> Iterator[Trial]:
     paths = list(file.parameters)
     values = [parameter.values for parameter in file.parameters.values() if isinstance(parameter, Choice)]

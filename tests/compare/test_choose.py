@@ -1,6 +1,7 @@
 """Tests of ``ssl-vision choose`` on hand-made run directories."""
 
 import json
+import math
 
 import pytest
 import yaml
@@ -73,6 +74,13 @@ def test_a_better_earlier_epoch_is_stated(measured, tmp_path, capsys):
     *_, recommended, earlier = choose(capsys)
     assert recommended == "Recommended: runs/a, epoch 3."
     assert earlier.startswith("Its RankMe was better after epoch 2, but")
+
+
+def test_an_earlier_value_that_is_not_finite_is_not_better(measured, tmp_path, capsys):
+    measured({})
+    make_run(tmp_path / "runs" / "a", math.nan, 5, 7)
+    make_run(tmp_path / "runs" / "b", 1, 2, 3)
+    assert choose(capsys)[-1] == "Recommended: runs/a, epoch 3."
 
 
 def test_run_whose_metric_is_missing_at_last_validation_is_skipped(measured, tmp_path, capsys):

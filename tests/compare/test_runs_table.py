@@ -131,6 +131,13 @@ def test_where_options_filter_runs(runs, capsys, filters, expected):
     assert names(list_runs(capsys, runs, *options)) == expected
 
 
+def test_sorting_puts_values_that_are_not_finite_last(runs, capsys):
+    for name, loss in (("b", "nan"), ("a", "2"), ("sweep/c", "1")):
+        (runs / name / "metrics.csv").write_text(f"{HEAD}0,0,{loss},\r\n")
+    assert names(list_runs(capsys, runs, "--sort=train/loss")) == ["c", "a", "b"]
+    assert names(list_runs(capsys, runs, "--sort=train/loss", "--descending")) == ["a", "c", "b"]
+
+
 def test_sorting_puts_runs_without_the_number_last(runs, capsys):
     assert names(list_runs(capsys, runs, "--sort=knn")) == ["b", "a", "c"]
     assert names(list_runs(capsys, runs, "--sort=knn", "--descending")) == ["a", "b", "c"]

@@ -1,5 +1,6 @@
 """Tests of the queue of trials: claims, and behaviour that an Optuna study does not have by itself."""
 
+import dataclasses
 import math
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ import pytest
 from ssl_vision.errors import InputError
 from ssl_vision.sweeps.queue import Queue
 from ssl_vision.sweeps.sweep_plan import Plan, check_folder
+from ssl_vision.sweeps.trials import trials_of
 
 FORK = multiprocessing.get_context("fork")
 GRID = {"x": {"values": [1, 2, 3]}}
@@ -181,6 +183,19 @@ def test_bayes_proposes_distinct_trials_up_to_cap(plan, tmp_path):
     assert small_queue.left() == (4, 4)
 
 
+def test_bayes_trains_every_combination_of_a_discrete_space(plan, tmp_path):
+    """After ten trials, Optuna's sampler mostly proposes those that exist."""
+    space = {"x": {"values": [1, 2, 3]}, "y": {"values": [1, 2]}, "z": {"min": 1, "max": 3}}
+    text = plan(space, method="bayes").text
+    queue = Queue(Plan(tmp_path / "all", text, 15, storage="sqlite://"))
+    for cap, trained in ((15, 15), (40, 18)):
+        queue.plan = dataclasses.replace(queue.plan, cap=cap)
+        while claim := queue.claim():
+            queue.finish(claim, "finished", float(claim.trial.parameters["x"]))
+        assert queue.left() == (trained, trained)
+    assert len(states(queue)) == 18
+
+
 def test_bayes_is_reproducible_by_seed_and_approaches_optimum(plan, tmp_path):
     space = {"x": {"min": 0.0, "max": 1.0}}
 
@@ -283,6 +298,26 @@ def test_trials_can_be_added_to_grid(plan):
     extended = Queue(plan({"x": {"values": [1, 2, 3, 4]}}))
     assert [record.trial.name for record in extended.records()] == ["x=1", "x=2", "x=3", "x=4"]
     assert extended.records()[0].state == "finished"
+
+
+def test_reopened_queue_of_a_capped_grid_does_not_list_the_whole_grid(plan, monkeypatch):
+    capped = plan({name: {"values": [1, 2]} for name in "abc"}, cap=2)
+    Queue(capped)
+
+    def trials(file, *, cap, seed):
+        assert cap == 2
+        return trials_of(file, cap=cap, seed=seed)
+
+    monkeypatch.setattr("ssl_vision.sweeps.queue.trials_of", trials)
+    assert Queue(capped).left() == (0, 2)
+
+
+def test_database_is_in_the_directory_of_the_sweep_whatever_its_name(plan, tmp_path):
+    text = plan().text
+    Queue(Plan(tmp_path / "{a}" / "b", text))
+    assert (tmp_path / "{a}" / "b" / "sweep.db").exists()
+    with pytest.raises(InputError, match="path contains"):
+        Queue(Plan(tmp_path / "what?1" / "s", text))
 
 
 @pytest.mark.parametrize(

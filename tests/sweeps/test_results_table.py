@@ -13,7 +13,7 @@ from ssl_vision.sweeps.plot import write_plot
 from ssl_vision.sweeps.results_table import ranked, write_tables
 from ssl_vision.sweeps.sweep_file import SweepMetric
 from ssl_vision.sweeps.sweep_plan import Record
-from ssl_vision.sweeps.trials import Trial
+from ssl_vision.sweeps.trials import Trial, label
 
 BEST = SweepMetric("val/top1", "maximize", None)
 ACCURACY = SweepMetric("val/knn_top1", "maximize", None)
@@ -219,3 +219,45 @@ def test_constant_metric_is_reported_as_sentence(tmp_path):
     assert charts(page, "metric") == []
     assert "val/top1 is 0.5 in every trial." in Page(page.read_text(encoding="utf-8")).text["metric"]
     assert charts(page, "epochs") == []
+
+
+def test_numbers_and_texts_of_one_parameter_are_plotted_as_categories(tmp_path):
+    records = [
+        record("finished", 0.1 * place, precision=precision, seed_everything=seed)
+        for place, (precision, seed) in enumerate(itertools.product([32, "bf16-mixed"], [0, 1]))
+    ]
+    for each in records:
+        make_run_directory(tmp_path, each.trial.name)
+    ((traces, layout),) = charts(write_plot(tmp_path, records, BEST), "metric")
+    assert layout["xaxis"]["type"] == "category"
+    assert next(trace["x"] for trace in traces if trace["mode"] == "lines") == [32, "bf16-mixed"]
+
+
+def test_settings_of_one_class_are_told_apart(tmp_path):
+    objectives = [
+        {"class_path": "ssl_vision.objectives.InfoNCE", "init_args": {"temperature": each}}
+        for each in (0.1, 0.2)
+    ]
+    records = [
+        Record(
+            Trial(f"{i}{seed}", {}, {"objective": objectives[i], "seed_everything": seed}), "finished", i, ""
+        )
+        for i, seed in itertools.product((0, 1), (0, 1))
+    ]
+    for each in records:
+        make_run_directory(tmp_path, each.trial.name)
+    text = write_tables(tmp_path, records, BEST)
+    assert text.count("| InfoNCE (temperature 0.1) |") == text.count("| InfoNCE (temperature 0.2) |") == 3
+    ((traces, _),) = charts(write_plot(tmp_path, records, BEST), "metric")
+    assert traces[0]["x"] == ["InfoNCE (temperature 0.1)", "InfoNCE (temperature 0.2)"]
+
+
+def test_labels_keep_texts_that_are_no_classes():
+    assert [label(each) for each in ("a/base.yaml", "base.yaml", "my.Net", 0.123456, None)] == [
+        "a/base.yaml", "base.yaml", "Net", "0.1235", "None",
+    ]  # fmt: skip
+
+
+def test_seconds_of_long_runs_are_whole_numbers(tmp_path):
+    make_run_directory(tmp_path, "x=1", epochs=10_000)
+    assert "| 17,500  |" in write_tables(tmp_path, [record("finished", 0.5, x=1)], BEST)

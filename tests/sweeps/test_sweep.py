@@ -176,6 +176,20 @@ def test_submitit_jobs_run_the_trials(sweep, sweep_path, tmp_path, capsys):
     assert len(list((tmp_path / "trial" / "logs" / "jobs").glob("*_log.out"))) == 2
 
 
+def test_zero_workers_submit_no_jobs(sweep, sweep_path, tmp_path, monkeypatch):
+    monkeypatch.setattr("ssl_vision.sweeps.cluster.submitted", lambda *_: pytest.fail("submitted"))
+    file = sweep_path({"x": {"values": [1, 2]}})
+    assert sweep(file, f"--runs_dir={tmp_path}", "--submitit.jobs=2", "--workers=0") == 0
+
+
+def test_failed_jobs_give_a_nonzero_status(sweep, sweep_path, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("ssl_vision.sweeps.cluster.submitted", lambda *_: [])
+    monkeypatch.setattr("ssl_vision.sweeps.cluster.ended", lambda _: ["job 7: out of memory"])
+    file = sweep_path({"x": {"values": [1, 2]}})
+    assert sweep(file, f"--runs_dir={tmp_path}", "--submitit.jobs=2") == 1
+    assert "job 7: out of memory" in capsys.readouterr().err
+
+
 def test_missing_slurm_is_reported_in_one_line(sweep, sweep_path, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", "/nowhere")
     file = sweep_path({"x": {"value": 1}})
@@ -245,11 +259,22 @@ def test_unwritable_database_is_reported(sweep, sweep_path, tmp_path, monkeypatc
     [("temperature", "model.objective.temperature"), ("trainer.max_epoch", "trainer.max_epochs")],
 )
 def test_unknown_option_in_sweep_file_is_rejected_with_suggestion(sweep, tmp_path, capsys, name, meant):
-    file = tmp_path / "wrong.yaml"
+    assert sweep(file_of_fit(tmp_path, name), "--dry_run", f"--runs_dir={tmp_path}") == 2
+    assert f"there is no option --{name}, did you mean --{meant}?" in capsys.readouterr().err
+
+
+def file_of_fit(folder, name):
+    """Write a sweep file of ``ssl-vision fit`` with one parameter."""
+    file = folder / "fit.yaml"
     file.write_text(
         "program: ssl_vision\nmethod: grid\nmetric: {name: val/knn_top1, goal: maximize}\n"
         f"parameters: {{{name}: {{values: [1, 2]}}}}\n"
         'command: ["${env}", "${interpreter}", -m, "${program}", fit, "${args}"]\n'
     )
-    assert sweep(file, "--dry_run", f"--runs_dir={tmp_path}") == 2
-    assert f"there is no option --{name}, did you mean --{meant}?" in capsys.readouterr().err
+    return file
+
+
+@pytest.mark.parametrize("name", ["ckpt_path", "runs_dir"])
+def test_option_that_the_sweep_sets_is_no_parameter(sweep, tmp_path, capsys, name):
+    assert sweep(file_of_fit(tmp_path, name), "--dry_run", f"--runs_dir={tmp_path}") == 2
+    assert f"parameters.{name}: a sweep sets this option itself" in capsys.readouterr().err

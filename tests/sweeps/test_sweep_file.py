@@ -81,6 +81,12 @@ def test_invalid_sweep_raises_input_error(keys, line):
     assert str(error.value).startswith(line)
 
 
+def test_grid_takes_every_integer_of_a_range():
+    given = {"x": {"min": 2, "max": 4}, "y": {"distribution": "int_uniform", "min": 0, "max": 1}}
+    file = parse_sweep(changed(method="grid", parameters=given), where="f")
+    assert [parameter.values for parameter in file.parameters.values()] == [(2, 3, 4), (0, 1)]
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
