@@ -257,7 +257,7 @@ def test_callbacks_page_module_logs_metrics(capsys):
 
 def test_methods_page_code_trains_and_loads_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks("methods.md")
+    code, own_loader = blocks("methods.md")
     names = {}
     exec(code.replace("max_epochs=2,", "max_epochs=1, limit_train_batches=1, logger=False,"), names)
     assert names["trainer"].callback_metrics["val/knn_top1"] > 0.2
@@ -267,6 +267,8 @@ def test_methods_page_code_trains_and_loads_model(tmp_path, monkeypatch):
         names["model"].backbone.state_dict(),
     )
     assert all(torch.equal(trained[name], loaded[name]) for name in loaded)
+    exec(own_loader, names)
+    assert names["trainer"].global_step == 2
 
 
 def test_backbones_page_loop_trains_with_dcl_loss(working_directory, images):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ssl_vision.callbacks.objective_eval import submodule_at
 from ssl_vision.encoders import evaluation_mode
-from ssl_vision.encoders.encoder import floating_dtype
+from ssl_vision.encoders.encoder import flattened, floating_dtype
 from ssl_vision.errors import InputError
 
 
@@ -87,8 +87,7 @@ def feature_vectors(features: Any, path: str) -> Tensor:
     Raises:
         InputError: the output has another shape, or is not a tensor.
     """
-    if isinstance(features, Tensor) and features.ndim > 2 and features.shape[2:].numel() == 1:
-        features = features.flatten(1)  # pooled, but not flattened
+    features = flattened(features)
     if not isinstance(features, Tensor) or features.ndim != 2:
         actual = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise InputError(f"{path} must return features of shape (N, F), got {actual}")

@@ -1,6 +1,6 @@
 """Decoded images and batches."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -141,3 +141,35 @@ class Batch(NamedTuple):
     labels: Tensor
     indices: Tensor
     views: Tensor | None = None
+
+    @classmethod
+    def of(cls, batch: Any) -> "Batch":
+        """Return a batch of another data loader as a `Batch`, and a `Batch` as it is.
+
+        The images of two views are those of the first view, and the indices are -1.
+
+        Args:
+            batch: ``(images, labels)`` or ``((first, second), labels)``, with normalised images or views
+                (N, C, H, W) and int64 labels (N,). Further items are ignored.
+
+        Raises:
+            InputError: the batch has another form.
+
+        Example:
+            >>> first, second = torch.rand(2, 4, 3, 8, 8)
+            >>> Batch.of([[first, second], torch.tensor([0, 1, 1, 0])]).views.shape
+            torch.Size([8, 3, 8, 8])
+        """
+        if isinstance(batch, Batch):
+            return batch
+        images, labels = batch[:2] if isinstance(batch, (list, tuple)) and len(batch) > 1 else (None, None)
+        views = list(images) if isinstance(images, (list, tuple)) else [images]
+        shapes = {each.shape if isinstance(each, Tensor) else None for each in views}
+        alike = len(views) <= 2 and len(shapes) == 1 and isinstance(views[0], Tensor) and views[0].ndim == 4
+        if not alike or not isinstance(labels, Tensor) or labels.shape != views[0].shape[:1]:
+            raise InputError(
+                "a data loader must yield (images, labels), or ((first, second), labels) with two views of "
+                "the same images; images and views are (N, C, H, W), and labels are (N,)"
+            )
+        both = torch.cat(views) if len(views) == 2 else None
+        return cls(views[0], labels, torch.full_like(labels, -1), both)

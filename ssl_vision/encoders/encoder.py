@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -97,7 +98,7 @@ class Encoder(nn.Module):
 
 
 class ModuleEncoder(Encoder):
-    """Encoder made of any module that maps images to feature vectors.
+    """Encoder made of any module that maps images to feature vectors (N, F), or to pooled maps (N, F, 1, 1).
 
     One evaluation-mode forward pass measures ``num_features``. It draws no random numbers, and it changes
     neither BatchNorm statistics nor the training mode. Another pass finds out whether the module works in
@@ -137,8 +138,14 @@ class ModuleEncoder(Encoder):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map normalised images (N, 3, H, W) to features (N, ``num_features``)."""
-        features: Tensor = self.network(images)
+        features: Tensor = flattened(self.network(images))
         return features
+
+
+def flattened(features: Any) -> Any:
+    """Return pooled feature maps (N, F, 1, 1) as (N, F), and any other output of an encoder as it is."""
+    pooled = isinstance(features, Tensor) and features.ndim > 2 and features.shape[2:].numel() == 1
+    return features.flatten(1) if pooled else features
 
 
 def build(network: Callable[[], nn.Module]) -> nn.Module:
@@ -185,7 +192,7 @@ def measure_num_features(network: nn.Module, image_size: int | tuple[int, int], 
     name, shape = type(network).__name__, tuple(image.shape)
     try:
         with _undisturbed(network):
-            features = network(image)
+            features = flattened(network(image))
     except Exception as error:  # of any class, because the network may be the user's own
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{name} cannot encode images {shape}, {reason}") from error

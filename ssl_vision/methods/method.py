@@ -31,7 +31,7 @@ from ssl_vision.methods.cuda_graph import GraphedTraining, check_graph
 from ssl_vision.methods.optimizer import OptimizerRule
 from ssl_vision.methods.outputs import Layers, View
 from ssl_vision.methods.parameter_groups import freeze
-from ssl_vision.methods.projection import HeadBatchNorm, projection_head
+from ssl_vision.methods.projection import HeadBatchNorm, last_relu, projection_head
 from ssl_vision.objectives import Contrastive, InfoNCE, Objective, in_chunks
 from ssl_vision.objectives.gather import equal_shares
 
@@ -80,14 +80,16 @@ class Method(pl.LightningModule, ABC):
         encoder: class or function without arguments that builds the encoder, or a module: one of
             ``ssl_vision.encoders`` or any module that maps images (N, 3, H, W) to features (N, F). On the
             command line, ``--model.encoder ResNet --model.encoder.depth 50``.
-        hidden_dim: width of the projection head's hidden layer.
+        hidden_dim: width of the projection head's hidden layers.
         output_dim: width of the embeddings.
-        head_batch_norm: BatchNorm in the projection head: ``"hidden"``, ``"all"`` or ``"none"``. It follows
-            the hidden layer, also the output layer (as in lightly), or neither (as in solo-learn). A layer
-            without BatchNorm has a bias.
-        bn: BatchNorm over both views, ``"joint"``, or over each view, ``"per_view"``. The views pass through
-            the network as one batch, or one after the other (as in lightly and solo-learn). With several
-            processes, statistics are computed per process unless ``trainer.sync_batchnorm`` is set.
+        head_layers: number of linear layers in the projection head, 2 or more; MoCo v3, Barlow Twins and
+            VICReg have 3.
+        head_batch_norm: where the projection head has BatchNorm: ``"hidden"``, after each hidden layer;
+            ``"all"``, after the output layer, too (lightly's SimCLR); ``"none"``, nowhere (solo-learn's). A
+            linear layer without BatchNorm has a bias.
+        bn: ``"joint"``: both views pass through the network as one batch and share BatchNorm statistics.
+            ``"per_view"``: they pass one after the other and have their own statistics (lightly, solo-learn).
+            With several processes, each has its own statistics unless ``trainer.sync_batchnorm`` is set.
         chunk_size: number of images that pass through the network at a time; None disables chunks. It reduces
             the memory of a large batch. The objective uses the whole batch, and BatchNorm one chunk.
         compile_mode: mode of ``torch.compile`` for the encoder; None does not compile it. ``"default"``,
@@ -106,10 +108,10 @@ class Method(pl.LightningModule, ABC):
         features: (N, F) encoder features of each view in the last training step, without a gradient.
 
     Raises:
-        InputError: a size is below 1 or makes more than 2³⁰ parameters, head_batch_norm or bn is unknown,
-            the encoder does not have the feature maps that the objective requires, or the objective does not
-            accept two embeddings; in training, an option or the objective does not support cuda_graph or
-            compile_mode, or the objective cannot be prepared.
+        InputError: a size is out of range or makes more than 2³⁰ parameters, head_batch_norm or bn is
+            unknown, the encoder does not have the feature maps that the objective requires, or the objective
+            does not accept two embeddings; in training, an option or the objective does not support
+            cuda_graph or compile_mode, or the objective cannot be prepared.
 
     Example:
         >>> import torch
@@ -136,6 +138,7 @@ class Method(pl.LightningModule, ABC):
         encoder: Callable[[], Encoder] | Callable[[], nn.Module] = ResNet,
         hidden_dim: int = 512,
         output_dim: int = 128,
+        head_layers: int = 2,
         head_batch_norm: HeadBatchNorm = "hidden",
         bn: Literal["joint", "per_view"] = "joint",
         chunk_size: int | None = None,
@@ -153,6 +156,7 @@ class Method(pl.LightningModule, ABC):
         self.save_hyperparameters(ignore=["encoder", "objective", "optimizer"])
         self.hidden_dim = hidden_dim
         self.output_dim = output_dim
+        self.head_layers = head_layers
         self.head_batch_norm = head_batch_norm
         self.bn = bn
         self.chunk_size = chunk_size
@@ -171,9 +175,11 @@ class Method(pl.LightningModule, ABC):
         self._contracts = (contract,)  # in a tuple, so that it is not registered as a submodule
         with self.seeded():
             self.backbone = checked_encoder(as_encoder(build(encoder)))
-            self.head = projection_head(self.backbone.num_features, hidden_dim, output_dim, head_batch_norm)
+            self.head = projection_head(
+                self.backbone.num_features, hidden_dim, output_dim, head_batch_norm, layers=head_layers
+            )
         self._shallow_features = self._measured_shallow() if self._needs_shallow else 0
-        self._hidden_layers = 2 if head_batch_norm == "none" else 3  # of the head, up to its ReLU
+        self._hidden_layers = last_relu(self.head)
         self.to(memory_format=self.backbone.memory_format)
 
     @abstractmethod
@@ -263,7 +269,8 @@ class Method(pl.LightningModule, ABC):
         """
         if views is None:
             raise ValueError(
-                f"the batch has no views: train {type(self).__name__} with a data module of ssl_vision.data"
+                "the batch has no views: a data loader of your own must yield ((first, second), labels), two "
+                "normalised views (N, C, H, W) of the same images and their labels"
             )
         return views
 
@@ -288,8 +295,14 @@ class Method(pl.LightningModule, ABC):
             torch.manual_seed(fold(self._seed, stream) if stream else self._seed)
             yield
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Run `loss`, or replay its CUDA graph."""
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """Run `loss`, or replay its CUDA graph.
+
+        Args:
+            batch: a `Batch`, or ``((first, second), labels)`` from a data loader of your own.
+            batch_idx: position of the batch in the epoch.
+        """
+        batch = Batch.of(batch)
         if self._graphed is None:
             with equal_shares(self._equal_shares):
                 return checked_loss(
@@ -305,8 +318,9 @@ class Method(pl.LightningModule, ABC):
             schedule.step()
         return loss
 
-    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Layers]:
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Layers]:
         """Return the representations of a batch's plain images and, if it has views, of its two views."""
+        batch = Batch.of(batch)
         out = {"plain": self(batch.images)}
         if batch.views is not None:
             out["views"] = self(batch.views)
@@ -386,7 +400,7 @@ class Method(pl.LightningModule, ABC):
         if not torch.equal(self.objective.temperature(positive), before):
             self._graphed.forget()
 
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Store the learning rate of the step, which the schedule changes at its end."""
         lr = self.trainer.optimizers[0].param_groups[0]["lr"]
         self._lr = lr.clone() if isinstance(lr, Tensor) else lr
@@ -401,13 +415,13 @@ class Method(pl.LightningModule, ABC):
         super().optimizer_step(*args, **kwargs)
         self.after_update()
 
-    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log loss and learning rate, only at the steps that the trainer logs, to avoid synchronisations."""
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and self.trainer.global_step % every == 0:
             loss = outputs["loss"] * self.trainer.accumulate_grad_batches  # Lightning has divided it
             # On the host, because Lightning reads it for its progress bar at every following step.
-            self.log("train/loss", loss.cpu(), batch_size=len(batch.images), prog_bar=True)
+            self.log("train/loss", loss.cpu(), batch_size=len(batch[1]), prog_bar=True)
             self.log("train/lr", torch.as_tensor(self._lr, dtype=torch.float64))
 
     @property

@@ -21,7 +21,7 @@ class Layers(NamedTuple):
     backbone: Tensor
     """(N, F) features of the encoder, which are what pretraining is for."""
     hidden: Tensor
-    """(N, hidden_dim) activations of the projection head's hidden layer, after its ReLU."""
+    """(N, hidden_dim) activations of the projection head's last hidden layer, after its ReLU."""
     projector: Tensor
     """(N, output_dim) embeddings that the objective receives, not normalised."""
 

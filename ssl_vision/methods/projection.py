@@ -14,7 +14,7 @@ class ProjectionHead(nn.Module):
     """Layers that map features to embeddings; the names of their parameters begin with ``layers.``.
 
     Args:
-        layers: modules that are called one after the other; the first ones end with the hidden layer's ReLU.
+        layers: modules that are called one after the other, linear layers with BatchNorm and ReLU.
     """
 
     def __init__(self, *layers: nn.Module) -> None:
@@ -27,20 +27,31 @@ class ProjectionHead(nn.Module):
         return embeddings
 
 
-def projection_head(features: int, hidden: int, output: int, batch_norm: HeadBatchNorm) -> ProjectionHead:
-    """Return a head of two linear layers with a ReLU between them.
+def projection_head(
+    features: int, hidden: int, output: int, batch_norm: HeadBatchNorm, *, layers: int = 2
+) -> ProjectionHead:
+    """Return a head of linear layers with a ReLU between them.
 
     Raises:
-        InputError: it would have more than 2³⁰ parameters.
+        InputError: it has fewer than two layers, or more than 2³⁰ parameters.
     """
-    if (count := (features + output) * hidden) > MOST_PARAMETERS:
+    if layers < 2:
+        raise InputError(f"head_layers must be 2 or more, not {layers}")
+    if (count := (features + output + (layers - 2) * hidden) * hidden) > MOST_PARAMETERS:
         raise InputError(
             f"hidden_dim {hidden} and output_dim {output} make {count:.1e} parameters, "
             f"over {MOST_PARAMETERS:.1e}"
         )
-    hidden_norm = [] if batch_norm == "none" else [nn.BatchNorm1d(hidden)]
-    output_norm = [nn.BatchNorm1d(output)] if batch_norm == "all" else []
-    return ProjectionHead(
-        nn.Linear(features, hidden, bias=not hidden_norm), *hidden_norm, nn.ReLU(),
-        nn.Linear(hidden, output, bias=not output_norm), *output_norm,
-    )  # fmt: skip
+    modules: list[nn.Module] = []
+    for width in (features, *[hidden] * (layers - 2)):
+        modules.append(nn.Linear(width, hidden, bias=batch_norm == "none"))
+        modules += [] if batch_norm == "none" else [nn.BatchNorm1d(hidden)]
+        modules.append(nn.ReLU())
+    modules.append(nn.Linear(hidden, output, bias=batch_norm != "all"))
+    modules += [nn.BatchNorm1d(output)] if batch_norm == "all" else []
+    return ProjectionHead(*modules)
+
+
+def last_relu(head: ProjectionHead) -> int:
+    """Return the position after a head's last ReLU, whose output is the layer `Layers.hidden`."""
+    return 1 + max(i for i, module in enumerate(head.layers) if isinstance(module, nn.ReLU))

@@ -62,6 +62,7 @@ _DEFAULTS_SINCE = {
     "data.init_args.val_folder": ("val", None),
     "data.init_args.views.compile": ("auto", False),
     "model.init_args.encoder.init_args.in_channels": (3, None),
+    "model.init_args.head_layers": (2, None),
     "model.init_args.optimizer.lr_scaling": ("none", None),
     "model.init_args.optimizer.reference_batch_size": (256, None),
 }

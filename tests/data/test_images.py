@@ -51,3 +51,33 @@ def test_invalid_shape_dtype_or_label_raises_input_error(pixels, labels, message
 
 def test_batch_views_default_to_none():
     assert Batch(PIXELS, LABELS, LABELS).views is None
+
+
+def test_batches_of_other_loaders_are_read():
+    first, second = torch.rand(2, 4, 3, 8, 8)
+    labels = torch.tensor([0, 1, 1, -1])
+    pair = Batch.of([(first, second), labels, ["a.png"] * 4])
+    assert torch.equal(pair.views, torch.cat([first, second]))
+    assert pair.labels.tolist() == labels.tolist()
+    assert pair.indices.tolist() == [-1] * 4
+    plain = Batch.of((first, labels))
+    assert plain.images is first
+    assert plain.views is None
+    assert Batch.of(plain) is plain
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.rand(4, 3, 8, 8),
+        [torch.rand(4, 3, 8, 8)],
+        [torch.rand(4, 3, 8, 8), torch.rand(4, 3, 8, 8)],
+        [[torch.rand(4, 3, 8, 8), torch.rand(4, 3, 6, 6)], torch.zeros(4)],
+        [[torch.rand(4, 3, 8, 8)] * 3, torch.zeros(4)],
+        {"image": torch.rand(4, 3, 8, 8)},
+        [["a", "b"], torch.zeros(2)],
+    ],
+)
+def test_batch_of_another_form_is_refused(batch):
+    with pytest.raises(InputError, match="a data loader must yield"):
+        Batch.of(batch)

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import timm
 import torch
+import torchvision
 import yaml
 from settings import TINY
 from torch import nn
@@ -127,6 +128,14 @@ def test_networks_train_in_the_memory_format_that_they_accept(network, expected)
     images = torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8)
     data = Images(images, torch.arange(8) % 2, ("a", "b"))
     assert finetuned_top1(encoder, data, data, Views(size=16), rule=FineTuneRule(epochs=1), seed=0) >= 0
+
+
+def test_pooled_feature_maps_are_flattened():
+    network = nn.Sequential(*list(torchvision.models.resnet18().children())[:-1])
+    encoder = as_encoder(network)
+    images = torch.randn(2, 3, 32, 32)
+    assert encoder.num_features == 512
+    torch.testing.assert_close(encoder(images), network(images).flatten(1))
 
 
 @pytest.mark.parametrize(

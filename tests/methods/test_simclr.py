@@ -5,8 +5,9 @@ from itertools import pairwise
 import pytest
 import pytorch_lightning as pl
 import torch
-from lightly.models.modules.heads import SimCLRProjectionHead
+from lightly.models.modules.heads import BarlowTwinsProjectionHead, SimCLRProjectionHead
 from settings import resnet
+from torch.utils.data import DataLoader
 
 from ssl_vision.data import Batch, Digits
 from ssl_vision.data.loading.loader import Batches
@@ -343,6 +344,65 @@ def test_head_with_batchnorm_everywhere_matches_lightly():
     lightly_head.load_state_dict(model.head.state_dict())
     layers = model(VIEWS)
     torch.testing.assert_close(lightly_head(layers.backbone), layers.projector)
+
+
+@pytest.mark.parametrize(
+    ("head_batch_norm", "layers"),
+    [
+        ("hidden", {0: {"weight"}, 1: NORM, 3: {"weight"}, 4: NORM, 6: LINEAR}),
+        ("none", {0: LINEAR, 2: LINEAR, 4: LINEAR}),
+        ("all", {0: {"weight"}, 1: NORM, 3: {"weight"}, 4: NORM, 6: {"weight"}, 7: NORM}),
+    ],
+)
+def test_head_of_three_layers_has_a_second_hidden_layer(head_batch_norm, layers):
+    model = SimCLR(**SMALL, head_layers=3, head_batch_norm=head_batch_norm, seed=0).train()
+    keys = {f"layers.{index}.{name}" for index, names in layers.items() for name in names}
+    assert model.head.state_dict().keys() == keys
+    features, hidden, projector = model(VIEWS)
+    torch.testing.assert_close(model.head(features), projector)
+    last = model.head.layers[-1 if head_batch_norm != "all" else -2]
+    output = last(hidden)
+    torch.testing.assert_close(
+        output if head_batch_norm != "all" else model.head.layers[-1](output), projector
+    )
+    assert model.head.layers[0].weight.shape[0] == last.weight.shape[1] == hidden.shape[1] == 16
+
+
+def test_head_of_three_layers_matches_lightly():
+    model = SimCLR(**SMALL, head_layers=3, seed=0).train()
+    lightly_head = BarlowTwinsProjectionHead(32, 16, 8)
+    lightly_head.load_state_dict(model.head.state_dict())
+    layers = model(VIEWS)
+    torch.testing.assert_close(lightly_head(layers.backbone), layers.projector)
+
+
+def test_head_of_one_layer_raises_input_error():
+    with pytest.raises(InputError, match="head_layers must be 2 or more, not 1"):
+        SimCLR(**SMALL, head_layers=1)
+
+
+def test_any_data_loader_of_two_views_trains_like_a_data_module(tmp_path):
+    """The views of the data module, collated by a DataLoader of pairs, give the same weights."""
+    data = Digits(batch_size=32, seed=0)
+    rows = torch.arange(64)
+    first, second = data.training_views(0)(data.split("train").at(rows), rows, seed=0, epoch=0).chunk(2)
+    labels = data.split("train").labels[:64]
+    pairs = [((first[i], second[i]), labels[i], f"{i}.png") for i in range(64)]
+    batches = [
+        Batch(first[part], labels[part], part, torch.cat([first[part], second[part]]))
+        for part in rows.split(32)
+    ]
+    trained = []
+    for loader in (DataLoader(pairs, batch_size=32), DataLoader(batches, batch_size=None)):
+        model = SimCLR(**SMALL, objective=SupCon(), seed=0)
+        trainer = pl.Trainer(
+            max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+        )  # fmt: skip
+        trainer.fit(model, loader)
+        trained.append(model.state_dict())
+    torch.testing.assert_close(trained[0], trained[1], rtol=0, atol=0)
+    assert not torch.equal(trained[0]["head.layers.0.weight"], SimCLR(**SMALL, seed=0).head.layers[0].weight)
 
 
 def test_unknown_head_batch_norm_raises_input_error():
