@@ -24,8 +24,8 @@ class OnlineProbe(pl.Callback):
     the same without it. At the steps that the trainer logs, the callback logs ``train/online_top1`` of the
     batch's views before the update, and at validation ``val/online_top1``. Its state is in the checkpoint.
 
-    An online accuracy is not that of a linear evaluation, because the features change while the layer is
-    trained, and are those of augmented images. ``ssl-vision evaluate`` runs a linear evaluation.
+    An online accuracy is not comparable with that of a linear evaluation, because the features change while
+    the layer is trained, and are those of augmented images. ``ssl-vision evaluate`` runs a linear evaluation.
 
     **In your own LightningModule**, give the path of its encoder and the place of the labels in a batch. The
     features are those that the encoder returns in the validation step and in the training step, which calls

@@ -60,8 +60,8 @@ class ImageData(pl.LightningDataModule):
             no other split. Default: none are drawn.
         download: Download the data if it is missing.
         seed: Seed of the batch order and the views. Default: torch's initial seed.
-        changed: "refuse" to continue a run on other images than its checkpoint was trained on, or "allow" it
-            with a warning.
+        changed: What happens if a run continues on other images than before: "refuse" raises an error, and
+            "allow" warns.
         resident: Maximum share of a CUDA device's free memory for images, in [0, 1]. Images that do not fit
             stay on the host, which does not change the batches.
 

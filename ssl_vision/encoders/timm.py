@@ -36,7 +36,7 @@ class Timm(ModuleEncoder):
 
     Attributes:
         mean: mean of the colour channels by which images are normalised for timm's weights.
-        std: standard deviation, likewise.
+        std: standard deviation of each channel.
 
     Raises:
         ValueError: timm has no such model, the model does not take an option, or its pretrained

@@ -56,7 +56,7 @@ def evaluate(
 
     Raises:
         InputError: the protocol is unknown, a data set cannot be read, has no labels or does not fit
-            ``views``, the encoder does not return (N, F) features, raw pixels are wanted of normalised
+            ``views``, the encoder does not return (N, F) features, baselines are wanted of normalised
             tensors, or nothing could be measured.
 
     Example:
@@ -110,7 +110,7 @@ def _splits(train: MapDataset, test: MapDataset, views: Views | None) -> Splits:
             raise InputError(f"{name} has no labels: there is nothing to classify")
     prepared = {name: split.at(torch.tensor([0])).is_floating_point() for name, split in images.items()}
     if prepared["train"] != prepared["test"]:
-        raise InputError("train and test must both return normalised tensors, or both images of bytes")
+        raise InputError("train and test must both return uint8 images, or both normalised tensors")
     if prepared["train"] and views is not None:
         raise InputError("views is given, but the data sets return tensors that are already normalised")
     if prepared["train"]:

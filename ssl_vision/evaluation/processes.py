@@ -191,7 +191,7 @@ def sharing(processes: Processes, networks: Sequence[Any], data: Sequence[Any]) 
     Args:
         processes: the processes.
         networks: networks, in the same order in all processes.
-        data: image sets, likewise.
+        data: image sets, in the same order in all processes.
 
     Raises:
         InputError: an image cannot be decoded in one of several processes.
@@ -224,7 +224,7 @@ def results_of_all(
         function: function of a module, which yields a result for each selected item. It is called with the
             network, the data, the arguments and a slice that selects items.
         network: first argument; this process computes all items if `sharing` does not name it.
-        data: second argument, likewise.
+        data: second argument, of which the same holds.
         arguments: further arguments, which are sent to the other processes.
         total: number of items.
 

@@ -27,12 +27,13 @@ class MomentumMethod(Method):
         ξ ← m_t ξ + (1 − m_t) θ,   m_t = m, or m_t = 1 − (1 − m) (cos(π t/T) + 1)/2 with the cosine schedule
 
     The first views are the queries, and the second views the keys. With ``symmetric``, the loss is the mean
-    over both directions. The momentum network has no gradient, and the BatchNorm statistics of the keys.
+    over both directions. The momentum network is not trained by gradients, and its BatchNorm layers
+    normalise with the statistics of the keys.
 
     A subclass defines `loss_of_direction`.
 
     Args:
-        momentum: m, share of the momentum network that remains at an update, 0 to 1.
+        momentum: decay m of the moving average, 0 to 1.
         momentum_schedule: ``"constant"``, or ``"cosine"`` from m to 1 over the run (Grill et al. 2020).
         symmetric: use both directions. The trained network then embeds both views, according to ``bn``.
         predictor: pass queries through a second MLP, the predictor, which keys do not have (Chen et al. 2021,

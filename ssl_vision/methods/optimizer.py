@@ -31,7 +31,7 @@ class OptimizerRule:
             SGD steps without weight decay (Chen et al. 2020). Muon is timm's: it orthogonalises the momentum
             of matrices and convolutions, with steps as long as those of AdamW (Jordan et al. 2024; Liu et al.
             2025), and updates all other parameters by NAdamW.
-        lr: peak learning rate; with ``lr_scaling``, that at ``reference_batch_size`` images per step.
+        lr: peak learning rate. With ``lr_scaling``, the rate for ``reference_batch_size`` images per step.
         weight_decay: L2 penalty (for ``"adamw"`` and ``"muon"``: decoupled decay).
         exclude_bias_and_norm: no weight decay for biases and normalisation layers. Other parameters of one
             dimension, and the position embeddings and tokens of timm's vision transformers, have none either.
@@ -42,10 +42,9 @@ class OptimizerRule:
         momentum: momentum of ``"sgd"``, ``"lars"`` and ``"muon"``.
         schedule: schedule of the learning rate: ``"constant"``, or ``"cosine"`` to 0.001 ``lr`` over the run.
         warmup_epochs: epochs of linear rise from 0, with the cosine schedule.
-        lr_scaling: scaling of the learning rate with the batch size: ``"none"``, ``"linear"`` or ``"sqrt"``.
-            With N images per step, of all processes and accumulated batches, it is lr,
-            lr · N / reference_batch_size (Goyal et al. 2017) or lr · √(N / reference_batch_size)
-            (Krizhevsky 2014).
+        lr_scaling: learning rate for N images per step, of all processes and accumulated batches:
+            ``"none"``, lr; ``"linear"``, lr · N / reference_batch_size (Goyal et al. 2017); ``"sqrt"``,
+            lr · √(N / reference_batch_size) (Krizhevsky 2014).
         reference_batch_size: N for which the learning rate is ``lr``.
 
     Raises:

@@ -67,7 +67,7 @@ def knn_table(
         queries: features of the queries, shape (Q, F).
         truth: labels of the queries, shape (Q,), 0 to num_classes − 1, or -1.
         bank: features of the bank, shape (N, F), on the same device.
-        labels: labels of the bank, shape (N,), likewise.
+        labels: labels of the bank, shape (N,), 0 to num_classes − 1, or -1.
         num_classes: Number of classes C.
         ks: Numbers of neighbours, each at least 1.
         temperatures: Temperatures T > 0 of the weighted vote; None is the majority vote.

@@ -12,7 +12,7 @@ from ssl_vision.objectives.uniformity import SPREADS, Spread
 
 
 class Gate(nn.Module):
-    """Gradient dissipation GD, the share of an anchor's gradient that remains.
+    """Factor in [0, 1] on the gradient of an anchor, which the papers call gradient dissipation (GD).
 
     Attributes:
         stills: True if the gate scales all gradient of an embedding, including that from other anchors; False
@@ -69,7 +69,7 @@ class SigmoidGate(Gate):
         self.temperature, self.angle = temperature, math.radians(angle)
 
     def forward(self, batch: AnchorBatch) -> Tensor:
-        """W, shape (B,)."""
+        """Return W, shape (B,)."""
         return _logit_margin(batch, self.temperature, turn=self.angle).sigmoid()
 
 

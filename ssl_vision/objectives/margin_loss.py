@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 
 class Anchors(NamedTuple):
-    """Inputs of a margin loss: the 2N anchors of a batch, those of view 1 first.
+    """Inputs of a margin loss: A anchors, those of view 1 first.
+
+    A batch of N images has 2N anchors, or N with ``pairs`` ``"keys"`` or ``"queue"``.
 
     Example:
         >>> d = torch.tensor([0.0, 2.0])
@@ -25,13 +27,13 @@ class Anchors(NamedTuple):
     """
 
     logit_margin: Tensor
-    """Logit margins d_i(τ) with gradient, shape (2N,)."""
+    """Logit margins d_i(τ) with gradient, shape (A,)."""
     positive: Tensor
-    """Positive similarities s⁺ with gradient, shape (2N,)."""
+    """Positive similarities s⁺ with gradient, shape (A,)."""
     temperature: Tensor
-    """Current τ, a scalar or shape (2N,)."""
+    """Current τ, a scalar or shape (A,)."""
     logit_margin_at: Callable[[float], Tensor]
-    """Function that computes d_i at another temperature without gradient, shape (2N,)."""
+    """Function that computes d_i at another temperature without gradient, shape (A,)."""
 
 
 def value_with_gradient(value: Tensor, weight: Tensor | float, d: Tensor) -> Tensor:
@@ -62,7 +64,7 @@ class MarginLoss(nn.Module):
     """
 
     def forward(self, anchors: Anchors) -> Tensor:
-        """Losses of the anchors, shape (2N,)."""
+        """Return the losses of the anchors, shape (A,)."""
         raise NotImplementedError
 
 

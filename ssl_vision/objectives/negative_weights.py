@@ -106,8 +106,9 @@ class HardestNegative(NegativeWeight):
 
     The slope is 1, 1/δ⁻ or 1/sin θ⁻.
 
-    With a constant ratio the pull of the positive has this slope, too. Where the hardest negative coincides
-    with the anchor, the slope is 1/√ε, with ε the resolution of the dtype; `SlopeRatio` cancels it.
+    A constant ratio applies this slope to the pull of the positive, too; `SlopeRatio` gives the ratios of MET
+    and MAT. Where the hardest negative coincides with the anchor, the slope is 1/√ε, with ε the resolution of
+    the dtype; `SlopeRatio` cancels it.
 
     Args:
         metric: ``"product"``, ``"euclidean"`` or ``"angle"``.

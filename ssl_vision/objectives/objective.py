@@ -23,7 +23,7 @@ class Objective(nn.Module):
             ``"labels"`` and ``"indices"`` of the images, int64 of shape (N,) each; ``"features"`` and
             ``"shallow"``, the outputs of the encoder and of its third stage, a pair with a tensor of shape
             (N, F) for each view; or ``"negatives"``.
-        gather: True if the objective uses the embeddings of all processes as one batch.
+        gather: True if the objective itself gathers the embeddings of all processes into one batch.
 
     Example:
         >>> class Attraction(Objective):

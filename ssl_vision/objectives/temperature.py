@@ -76,7 +76,7 @@ class Constant(TemperatureRule):
         self.temperature = temperature
 
     def forward(self, positive: Tensor) -> Tensor:
-        """τ, a scalar."""
+        """Return τ, a scalar."""
         return positive.new_full((), self.temperature)
 
 

@@ -30,9 +30,9 @@ class UnifiedGradient(TwoViews):
 
         L = scale · mean_i sg(GD_i) Σ_j sg(W_ij) (s_ij − sg(R_i) s⁺_i)
 
-    With ``detach="nothing"``, the gradient is that of the loss with these parts. For example, a
-    ``SigmoidGate`` and ``SoftmaxOverNegatives`` at one temperature give InfoNCE, and a ``HingeGate`` and
-    ``HardestNegative`` give MPT. The value is not a measure of progress: it may rise while training succeeds.
+    With ``detach="nothing"``, the gradient is that of the loss whose gate, weight and ratio are chosen. For
+    example, a ``SigmoidGate`` and ``SoftmaxOverNegatives`` at one temperature give InfoNCE, and a
+    ``HingeGate`` and ``HardestNegative`` give MPT. The value is not a measure of progress: it may rise while training succeeds.
 
     The paper's code calls this the simulated gradient. Its gate, weight and ratio are the defaults. With
     ``pairs="cross"``, ``detach="negatives"``, ``average="open_per_view"`` and ``scale=0.1 / N``, where N is

@@ -55,7 +55,7 @@ _LOSSES: dict[type[margin_loss.MarginLoss], dict[str, str]] = {
     margin_loss.AtTemperature: {"outer_temperature": "temperature"},
     margin_loss.VonMisesFisher: {"sigma": "sigma"},
 }  # fmt: skip
-"""Margin losses that explorer.js knows, likewise."""
+"""Margin losses that explorer.js knows."""
 
 
 class Stored(NamedTuple):

@@ -177,7 +177,7 @@ VIEWS = Views(size=8)
         ({"train": [(torch.zeros(4, 8, 8), 0)]}, r"is not an image \(3, H, W\): torch.float32 \(4, 8, 8\)"),
         ({"train": [(torch.zeros(3, 8, 8).long(), 0)]}, "is torch.int64; images must be uint8 or floating"),
         ({"train": [(image, None) for image, _ in FLOATS]}, "train has no labels: there is nothing to"),
-        ({"train": BYTES}, "train and test must both return normalised tensors, or both images of bytes"),
+        ({"train": BYTES}, "train and test must both return uint8 images, or both normalised tensors"),
         ({"train": BYTES, "test": BYTES}, "views is required"),
         ({"views": VIEWS}, "views is given, but the data sets return tensors that are already normalised"),
         ({"encoder": nn.Identity()}, r"Identity must map images \(1, 3, 8, 8\) to features \(1, F\)"),

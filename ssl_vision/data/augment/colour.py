@@ -82,9 +82,8 @@ def rotate_hue(planes: Planes, turn: Tensor) -> Planes:
 def recipes(order: Tensor, factors: Tensor, *, hue: bool) -> Tensor:
     """Compute the recipes of the blends of a colour jitter, for `jitter`.
 
-    Three blends are applied before and three after the hue rotation; blends that an image skips have factor
-    1.
-    Six blends and one hue rotation take half the time of four rounds of both.
+    Three blends are applied before and three after the hue rotation. Blends that an image skips have factor
+    1. Six blends and one hue rotation take half the time of four rounds of both.
 
     Args:
         order: Order of the four operations, (N, 4) int64; each row is a permutation.

@@ -64,11 +64,11 @@ class Views(ViewOptions):
         dtype: torch.dtype = torch.float32,
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> Tensor:
-        """Make views from the random states of `random.states`, which are a tensor, as CUDA graphs require.
+        """Make views from precomputed random states, a tensor, so that CUDA graphs can record the call.
 
         Args:
             images: (N, C, H, W) uint8.
-            starts: States of all views of the first image, then of the next, (2N,) int64.
+            starts: States from `random.states`: all views of the first image, then of the next, (2N,) int64.
             dtype: Dtype of the views.
             memory_format: Memory format of the views.
 

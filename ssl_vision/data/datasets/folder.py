@@ -54,7 +54,7 @@ class ImageFolder(DecodedData):
             used if there is none.
         val_folder: Subfolder of the validation split, with the same class folders as train. By default, all
             of the names above are recognised.
-        test: Subfolder of the test split, likewise.
+        test: Subfolder of the test split. By default, all of the names above are recognised.
         image_size: Side of the stored images in pixels.
         views: Random views of the images.
         stream: Decode images again for each batch, in worker processes, and store no squares. By default,
