@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import ssl_vision
 from ssl_vision.data import Views
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation import mapped
@@ -37,7 +36,7 @@ def digest_of_network(state: Mapping[str, Tensor], description: Any) -> str:
 
 def own_code(network: nn.Module) -> list[str]:
     """Return the source of the classes of a network that belong to no installed package."""
-    installed = (*map(sysconfig.get_path, ("purelib", "platlib")), str(Path(ssl_vision.__file__).parent))
+    installed = (*map(sysconfig.get_path, ("purelib", "platlib")), str(Path(__file__).parents[1]))
     sources = []
     for each in {type(module) for module in network.modules()}:
         with suppress(OSError, TypeError):  # there is no file for a class of an interactive session

@@ -32,7 +32,8 @@ class UnifiedGradient(TwoViews):
 
     With ``detach="nothing"``, the gradient is that of the loss whose gate, weight and ratio are chosen. For
     example, a ``SigmoidGate`` and ``SoftmaxOverNegatives`` at one temperature give InfoNCE, and a
-    ``HingeGate`` and ``HardestNegative`` give MPT. The value is not a measure of progress: it may rise while training succeeds.
+    ``HingeGate`` and ``HardestNegative`` give MPT. The value is not a measure of progress: it may rise while
+    training succeeds.
 
     The paper's code calls this the simulated gradient. Its gate, weight and ratio are the defaults. With
     ``pairs="cross"``, ``detach="negatives"``, ``average="open_per_view"`` and ``scale=0.1 / N``, where N is
