@@ -27,6 +27,7 @@ from ssl_vision.cli.import_paths import dotted, dotted_names, yaml_texts
 from ssl_vision.cli.parser import one_line
 from ssl_vision.encoders import Timm
 from ssl_vision.errors import InputError
+from ssl_vision.runs.folder import above_home
 
 _OPTION = "--allow_class"
 _PACKAGES = ("ssl_vision.data.", "ssl_vision.encoders.", "ssl_vision.methods.", "ssl_vision.objectives.")
@@ -121,7 +122,7 @@ def built(
 def _parse(
     kind: Any, key: str, config: Mapping[str, Any], where: object, allow_class: Collection[str]
 ) -> tuple[jsonargparse.ArgumentParser, Namespace]:
-    section = copy.deepcopy(config[key])
+    section = above_home(copy.deepcopy(config[key]))
     _check_names(_without_folders(section), where, allow_class)
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     # Unlike add_subclass_arguments, this does not accept the path of another config file as a value.

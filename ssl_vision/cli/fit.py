@@ -4,6 +4,7 @@ import importlib
 import logging
 import os
 import shlex
+import signal
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from pytorch_lightning.callbacks import ProgressBar
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from ssl_vision.callbacks import (
     GradientDiagnostics,
@@ -46,11 +48,22 @@ from ssl_vision.runs.changed_images import check_images
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
 from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO
 from ssl_vision.runs.checkpointing import ResumeCheckpoint
-from ssl_vision.runs.folder import RunFolder, below_home, derived_name, differences, listed, run_path
+from ssl_vision.runs.folder import (
+    RunFolder,
+    above_home,
+    as_yaml,
+    below_home,
+    derived_name,
+    differences,
+    listed,
+    run_path,
+)
 from ssl_vision.runs.initial import start_from
 from ssl_vision.runs.log import RunLog
+from ssl_vision.runs.reading import parse_yaml
 from ssl_vision.runs.record import RunRecord
 from ssl_vision.runs.registry import Run
+from ssl_vision.runs.settings import named_settings
 from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint, requeued_checkpoint
 from ssl_vision.tracking.wandb import mirror, mirror_ends, mirror_mode, requeued_by_agent
 from ssl_vision.tracking.wandb_callback import WandbCallback
@@ -142,6 +155,10 @@ class RunCLI(LightningCLI):
         if config.metrics.k is None:
             config.metrics.k = knn_k(config.data.class_path)
         self.plain_config = self._plain(config)
+        _check_text(self.plain_config)
+        for key, value in list(config.items()):
+            if key.startswith(("model.", "data.", "trainer.")):
+                config[key] = above_home(value)
         name = config.name or derived_name(self.plain_config)
         self.folder = RunFolder(run_path(config.runs_dir, name))
         self.plain_config["name"] = name
@@ -161,6 +178,7 @@ class RunCLI(LightningCLI):
             config.ckpt_path = str(fetched_checkpoint(str(config.ckpt_path)))
         if config.ckpt_path:
             self.checkpoint = read_checkpoint(config.ckpt_path)._replace(state={})
+            config.ckpt_path = str(self.checkpoint.path)
             self._refuse_other_config(self.checkpoint)
         self.check = partial(
             self.folder.check,
@@ -203,6 +221,11 @@ class RunCLI(LightningCLI):
             run = f"ssl-vision {self.subcommand} RUN"
             advice = "" if self.folder.config_file.exists() else f"; give the run directory: {run}"
             raise InputError(f"{self.folder.last}: no such checkpoint{advice}")
+        if self.folder.results():
+            raise InputError(
+                f"{self.folder.path} has results, but no checkpoint to continue from: "
+                "--overwrite true replaces the run"
+            )
         rank_zero_info(f"no checkpoint in {self.folder.checkpoints}: starting from the beginning")
         return None
 
@@ -276,7 +299,12 @@ class RunCLI(LightningCLI):
             wandb = mirror(self.folder, self.plain_config, mode=self.wandb_mode, fresh=fresh)
             loggers.append(wandb)
             tracking.append(WandbCallback(wandb, self.folder, artifacts=config.wandb_artifacts))
-        record = RunRecord(self.folder, self.plain_config, fresh=fresh, check=self.check)
+        record = RunRecord(
+            self.folder,
+            self.plain_config,
+            checkpoint=None if self.checkpoint is None else self.checkpoint.path,
+            check=self.check,
+        )
         callbacks: list[pl.Callback] = [self.start, StepSeeds(torch.initial_seed()), Times(), Memory()]
         has_objective = "objective" in dict(self.model.named_children())
         callbacks += [ObjectiveStatistics(), WeightHistogram(log)] if has_objective else []
@@ -322,7 +350,7 @@ class RunCLI(LightningCLI):
         if quiet():
             self.message = str(self.folder.path)
             return
-        if self.config_init["fit"].ckpt_path is not None and not self.folder.lock.held:  # training takes it
+        if self.config_init["fit"].ckpt_path is not None and not self.folder.lock.taken:  # training takes it
             done = {"epochs": self.trainer.current_epoch, "steps": self.trainer.global_step}
             self.message = nothing_left(self.plain_config, **done) + "\n"
         data = self.datamodule if isinstance(self.datamodule, ImageData) else None
@@ -341,6 +369,22 @@ class _OptionsOnly(RunCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run nothing."""
+
+
+def _check_text(config: dict[str, Any]) -> None:
+    """Check that the values of a config can be read back from a file.
+
+    Raises:
+        InputError: a value contains characters that YAML cannot store.
+    """
+    for key, value in named_settings(config):
+        if isinstance(value, str) and not value.isprintable():
+            try:
+                stored = parse_yaml(as_yaml({"value": value}), where=key)["value"]
+            except InputError:
+                stored = None
+            if stored != value:
+                raise InputError(f"--{key} {value!r}: contains characters that a config file cannot store")
 
 
 def _knows_images(checkpoint: Checkpoint | None) -> bool:
@@ -424,6 +468,8 @@ def executed(args: Sequence[str], cli: type[RunCLI] = RunCLI) -> RunCLI:
         except SystemExit as error:
             if isinstance(error.__context__, KeyboardInterrupt):  # how Lightning ends after Ctrl-C
                 raise error.__context__ from None
+            if isinstance(error, SIGTERMException):  # in a validation
+                raise SystemExit(128 + signal.SIGTERM) from error
             raise
 
 

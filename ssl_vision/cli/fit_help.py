@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-import yaml
-
 from ssl_vision.cli.choices import classes_of, default_class, defaults, known_options
 from ssl_vision.cli.import_paths import dotted
 from ssl_vision.cli.sources import Definition, Option, capitalized, definition
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.errors import InputError
+from ssl_vision.runs.reading import read_yaml
 from ssl_vision.runs.settings import named_settings
 
 START = """\
@@ -193,10 +192,7 @@ def _of_configs(args: Sequence[str]) -> Iterator[str]:
     for arg, following in pairwise([*args, ""]):
         key, equals, file = arg.partition("=")
         if key == "--config":
-            try:
-                content = yaml.safe_load(Path(file if equals else following).read_text(encoding="utf-8"))
-            except (OSError, ValueError, yaml.YAMLError) as error:
-                raise InputError(f"{file or following}: {' '.join(str(error).split())}") from error
+            content = read_yaml(Path(file if equals else following))
             if isinstance(content, Mapping):
                 for name, value in named_settings(content):
                     yield f"--{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"

@@ -145,6 +145,11 @@ class _Reader:
         for key in ("config", "trainer.max_epochs"):
             if key not in merged:
                 raise InputError(f"tables.{table}: {row}, {column.name} has no {key}")
+        if not merged["trainer.max_epochs"].isdecimal():
+            raise InputError(
+                f"tables.{table}: {row}, {column.name}: trainer.max_epochs must be a whole number, "
+                f"not {merged['trainer.max_epochs']}"
+            )
         base = self.base
         if self.scaled:
             merged, base = self.scaled.of(merged), self.scaled.of(base)

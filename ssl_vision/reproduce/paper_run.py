@@ -10,7 +10,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.reproduce.paper import Options, Paper, TableCell, TableMetric
 from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.evaluation_file import preferred
-from ssl_vision.runs.folder import differences
+from ssl_vision.runs.folder import below_home, differences
 from ssl_vision.runs.reading import parse_yaml, read_text, read_yaml
 from ssl_vision.runs.registry import Run
 from ssl_vision.runs.settings import class_name, last_part, named_settings
@@ -103,7 +103,7 @@ class PaperRun:
         for key in sorted(wanted):
             path = key.split(".")
             if path[0] in now and not key.endswith("+"):  # some options of fit are not recorded
-                _set_value(now, path, wanted[key])
+                _set_value(now, path, below_home(wanted[key]))
         return now
 
     def check(self) -> None:

@@ -1,7 +1,6 @@
 """Atomic checkpoint files."""
 
 import os
-import re
 import secrets
 import warnings
 from pathlib import Path
@@ -11,12 +10,8 @@ import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from ssl_vision.runs.atomic_files import sync
+from ssl_vision.runs.folder import PARTIAL
 from ssl_vision.runs.migration import migrated_checkpoint
-
-_PARTIAL = re.compile(
-    r"\..+\.ckpt\.[0-9a-f]+\.partial|\.[0-9a-f]{8}-(config\.yaml|skipped\.txt|(metrics|times|weights)\.csv)"
-)
-"""Names of files that were still being written."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -95,6 +90,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             self._complete[0].unlink(missing_ok=True)
             self._complete = None
 
+    def forget(self) -> None:
+        """Give up a ``last`` that could not be written: training will change the tensors in it."""
+        self._unwritten = None
+
     def finish(self, spare: Path | None) -> None:
         """Retry writing a ``last`` that could not be written.
 
@@ -125,7 +124,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 def remove_partial(folder: Path) -> None:
     """Delete the unfinished files of a killed run: checkpoints at any depth, others in its directory."""
     for file in (*folder.rglob(".*.partial"), *folder.glob(".*-*")):
-        if _PARTIAL.fullmatch(file.name) and not file.is_dir():
+        if PARTIAL.fullmatch(file.name) and not file.is_dir():
             file.unlink(missing_ok=True)
 
 

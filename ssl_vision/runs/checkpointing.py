@@ -55,6 +55,7 @@ class ResumeCheckpoint(Checkpoint):
     ) -> None:
         """Commit the checkpoint of the previous step and act on a received signal."""
         self._settle(trainer)
+        self.files.forget()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -131,7 +132,7 @@ class ResumeCheckpoint(Checkpoint):
         """Commit the last checkpoint; fail if it cannot be written."""
         self.interruption.stop_listening()
         self._commit(trainer)
-        self.files.finish(self.spare)
+        self._finish(trainer)
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
@@ -142,7 +143,7 @@ class ResumeCheckpoint(Checkpoint):
             self.files.discard()
         self._commit(trainer)
         try:
-            self.files.finish(self.spare)
+            self._finish(trainer)
         except OSError as error:
             rank_zero_warn(str(error.strerror))
 
@@ -151,19 +152,28 @@ class ResumeCheckpoint(Checkpoint):
 
     def _commit(self, trainer: pl.Trainer) -> None:
         """Flush the log to disk, then commit a waiting checkpoint, if any."""
-        if not self.files.waiting:
-            return
-        for logger in trainer.loggers:
-            if isinstance(logger, RunLog):
-                logger.sync()
-        self.files.commit()
+        if self.files.waiting:
+            _sync(trainer)
+            self.files.commit()
+
+    def _finish(self, trainer: pl.Trainer) -> None:
+        """Flush the log to disk, and write a checkpoint that could not be written before."""
+        _sync(trainer)
+        self.files.finish(self.spare)
 
     def _settle(self, trainer: pl.Trainer) -> None:
         """Commit a waiting checkpoint, then act on a received signal."""
         self._commit(trainer)
         number, self._signal = self._signal, 0
         if self.interruption.ends(number):
-            self.files.finish(self.spare)
+            self._finish(trainer)
         self.interruption.act(number)
         if number:  # Lightning's requeue checkpoint is a copy of last.ckpt
             self.folder.remove_requeued()
+
+
+def _sync(trainer: pl.Trainer) -> None:
+    """Flush the log of the run to disk."""
+    for logger in trainer.loggers:
+        if isinstance(logger, RunLog):
+            logger.sync()

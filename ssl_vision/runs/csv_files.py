@@ -15,7 +15,7 @@ _BLOCK = 1 << 14
 _LARGEST = 2**29
 """Maximum size of a file in bytes; a million steps with twenty numbers each take less than half of it."""
 
-_LONGEST_HEADER = 2**16
+_LONGEST_HEADER = 2**20
 """Maximum length of the first line in bytes."""
 
 _POSITION_DEFAULTS = {"step": math.nan, "epoch": 0.0}

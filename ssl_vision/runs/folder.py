@@ -69,6 +69,11 @@ _DEFAULTS_SINCE = {
 _EXPORT = re.compile(r"(backbone(-torchvision|-timm)?\.safetensors|backbone\.onnx)(\.md)?")
 _FEATURES = re.compile(r"[a-z0-9_-]+-[0-9a-f]{24}\.pt")
 """File names of the feature cache."""
+PARTIAL = re.compile(
+    r"\..+\.ckpt\.[0-9a-f]+\.partial|\.[0-9a-f]{8}-(config\.yaml|skipped\.txt|(metrics|times|weights)\.csv)"
+)
+"""Names of files that were still being written when a run was killed."""
+
 _ROW = {"protocol", "metric", "value"}
 """Keys of every row of an evaluation."""
 
@@ -99,6 +104,7 @@ class RunFolder:
         self.features = self.path / "features"
         self.last = self.checkpoints / "last.ckpt"
         self.previous = self.checkpoints / "previous-last.ckpt"
+        self._free = False
 
     def check(
         self,
@@ -110,6 +116,8 @@ class RunFolder:
         moved: bool = False,
     ) -> None:
         """Check that a run can use the directory, without changing anything.
+
+        Files that a logger adds to a free directory after the first call are accepted.
 
         Args:
             config: config of the run about to start.
@@ -125,9 +133,9 @@ class RunFolder:
         self.check_links()
         self.lock.check()
         if not self.config_file.exists():
-            leftovers = {self.lock.path, self.path / "wandb"}  # of a run that failed to start
-            if self.path.exists() and (not self.path.is_dir() or set(self.path.iterdir()) - leftovers):
+            if not self._free and self.path.exists() and not self._is_unused():
                 raise InputError(f"{self.path} exists and is not a run directory; choose another --name")
+            self._free = True
             return
         if overwrite:
             return
@@ -143,6 +151,19 @@ class RunFolder:
                 "replace it with --overwrite true, or choose another --name"
             )
 
+    def _is_unused(self) -> bool:
+        """Return True if the directory only contains what a run leaves that failed to start."""
+        leftovers = (self.lock.path.name, "wandb")
+        return self.path.is_dir() and all(
+            file.name in leftovers or PARTIAL.fullmatch(file.name) for file in self.path.iterdir()
+        )
+
+    def results(self) -> list[Path]:
+        """Return the evaluations and exports, which only a run with a checkpoint has."""
+        found = [file for file in self.path.glob("*") if _EXPORT.fullmatch(file.name)]
+        found += filter(_is_evaluation, self.path.glob("evaluation*.json"))
+        return found
+
     def check_links(self) -> None:
         """Check that no subdirectory is a symbolic link out of the run directory.
 
@@ -157,11 +178,9 @@ class RunFolder:
         return owned(self.path, *filter(Path.exists, (self.config_file, self.last)))
 
     def clear(self) -> None:
-        """Delete the files that a run, its evaluations and its exports wrote, and no others."""
+        """Delete the files that a run, its evaluations and its exports wrote, except ``config.yaml``."""
         logs = (self.metrics_file, self.times_file, self.weights_file, self.skipped_file, self.images_file)
-        files = [self.config_file, *logs, self.evaluation_file, self.report_file]
-        files += [file for file in self.path.glob("*") if _EXPORT.fullmatch(file.name)]
-        files += filter(_is_evaluation, self.path.glob("evaluation_*.json"))
+        files = [*logs, self.evaluation_file, self.report_file, *self.results()]
         files += self.checkpoints.glob("*.ckpt")
         files += [file for file in self.features.glob("*.pt") if _FEATURES.fullmatch(file.name)]
         for file in files:
@@ -220,8 +239,19 @@ def below_home(value: Any) -> Any:
         return {key: below_home(item) for key, item in value.items()}
     if isinstance(value, list):
         return [below_home(item) for item in value]
-    home = str(Path.home()) + os.sep
-    return f"~{os.sep}{value[len(home) :]}" if isinstance(value, str) and value.startswith(home) else value
+    home = str(Path.home())
+    inside = isinstance(value, str) and f"{value}{os.sep}".startswith(f"{home}{os.sep}")
+    return f"~{value[len(home) :]}" if inside else value
+
+
+def above_home(value: Any) -> Any:
+    """Replace ``~`` at the beginning of all strings by the home directory; the inverse of `below_home`."""
+    if isinstance(value, dict):
+        return {key: above_home(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [above_home(item) for item in value]
+    begins = isinstance(value, str) and (value == "~" or value.startswith(f"~{os.sep}"))
+    return os.path.expanduser(value) if begins else value
 
 
 def as_yaml(config: Mapping[str, Any]) -> str:

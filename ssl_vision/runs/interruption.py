@@ -39,6 +39,10 @@ class Interruption:
             self._requeue[requeue] = signal.getsignal(requeue)  # type: ignore[assignment]
         for number in (*_ENDS, *self._requeue):
             self._before[number] = signal.signal(number, self._note)
+        earlier = trainer._signal_connector
+        if earlier.received_sigterm:  # since Lightning has handled signals
+            earlier.received_sigterm = False
+            self._note(signal.SIGTERM, None)
 
     def stop_listening(self) -> None:
         """Restore the previous signal handlers."""

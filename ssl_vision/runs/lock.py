@@ -68,6 +68,11 @@ class Lock:
             self.release()
 
     @property
+    def taken(self) -> bool:
+        """True after `take`, until `release`."""
+        return self._file is not None
+
+    @property
     def held(self) -> bool:
         """True while any process, including this one, holds the lock; False if that cannot be determined."""
         try:

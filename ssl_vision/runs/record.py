@@ -1,6 +1,8 @@
 """Callback that records a run's config in the run directory, in checkpoints and in W&B."""
 
+import shutil
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
@@ -27,16 +29,22 @@ class RunRecord(pl.Callback):
     Args:
         folder: run directory.
         config: full config, as plain dicts and lists.
-        fresh: the run is new, so that files of a replaced run are deleted.
+        checkpoint: checkpoint that the run continues from; None for a new run, which deletes the files of a
+            run that it replaces.
         check: function that raises if the run cannot use the directory; called again once it is locked.
     """
 
     def __init__(
-        self, folder: RunFolder, config: Mapping[str, Any], *, fresh: bool, check: Callable[[], None]
+        self,
+        folder: RunFolder,
+        config: Mapping[str, Any],
+        *,
+        checkpoint: Path | None,
+        check: Callable[[], None],
     ) -> None:
         self.folder = folder
         self.config = config
-        self.fresh = fresh
+        self.checkpoint = checkpoint
         self.check = check
         self._images: Fingerprint | None = None
         self._classes: list[str] | None = None
@@ -54,8 +62,10 @@ class RunRecord(pl.Callback):
             return
         self.folder.lock.take()
         self.check()
-        if self.fresh:
+        if self.checkpoint is None:
             self.folder.clear()
+        else:
+            self._make_last(self.checkpoint)
         write_text(self.folder.config_file, as_yaml(self.config))
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         if isinstance(data, ImageData):
@@ -72,6 +82,17 @@ class RunRecord(pl.Callback):
                 logger.keep_until(trainer.global_step)
             if isinstance(logger, WandbLogger):
                 logger.experiment.config.update(dict(self.config), allow_val_change=True)
+
+    def _make_last(self, checkpoint: Path) -> None:
+        """Make the checkpoint that the run continues from its last one, as if nothing had followed it.
+
+        If the run is killed before it saves another one, it continues from the same step again. A damaged
+        last checkpoint, which cannot be that one, is replaced as well.
+        """
+        if checkpoint.resolve() != self.folder.last.resolve():
+            with atomic_write(self.folder.last) as partial:
+                shutil.copyfile(checkpoint, partial)
+            self.folder.previous.unlink(missing_ok=True)
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]

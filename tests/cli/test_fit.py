@@ -13,7 +13,7 @@ import torch
 import yaml
 from PIL import Image
 from pytorch_lightning.callbacks import ProgressBar
-from settings import CONFIGS, TINY
+from settings import CONFIGS, TINY, UNVALIDATED
 
 from ssl_vision.cli.fit import knn_k
 from ssl_vision.errors import InputError
@@ -191,6 +191,55 @@ def test_resuming_without_last_checkpoint_keeps_other_checkpoints(tmp_path, caps
     assert fit(tmp_path, "--trainer.max_epochs=2", "--ckpt_path=last") == 2
     assert "last.ckpt: no such checkpoint" in capsys.readouterr().err
     assert (checkpoints / "best.ckpt").exists()
+
+
+def test_run_with_results_but_no_checkpoint_is_not_started_again(tiny_run, tmp_path, capsys):
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    (run / "backbone.safetensors").touch()
+    for file in (run / "checkpoints").iterdir():
+        file.unlink()
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    assert main(["fit", str(run)]) == 2
+    assert "has results, but no checkpoint to continue from" in capsys.readouterr().err
+    assert before == {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+
+
+def test_run_directory_is_accepted_as_checkpoint(tiny_run, tmp_path):
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    args = ["--model.objective=MACL", "--model.objective.alpha=3"]
+    assert fit(tmp_path, *args, f"--ckpt_path={run}", "--trainer.max_epochs=3") == 0
+    assert read_checkpoint(run).epoch == 3
+
+
+def test_text_that_a_config_cannot_store_is_refused_before_training(tmp_path, capsys):
+    assert main(["fit", f"--runs_dir={tmp_path}", "--name=caf\udce9", *TINY]) == 2
+    assert "contains characters that a config file cannot store" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_path_in_home_directory_reaches_your_own_class_when_a_run_continues(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scenes").mkdir()
+    (tmp_path / "own_scenes.py").write_text(
+        "from pathlib import Path\n\nfrom torchvision.datasets import FakeData\n\n\n"
+        "class Scenes(FakeData):\n"
+        "    def __init__(self, folder: str):\n"
+        "        assert Path(folder).is_dir(), folder\n"
+        "        super().__init__(size=64, image_size=(3, 8, 8))\n"
+    )
+    data = ["--data=Dataset", "--data.dataset=own_scenes.Scenes", f"--data.dataset.folder={tmp_path}/scenes"]
+    short = [*UNVALIDATED, "--data.views.size=8", "--data.batch_size=16", "--trainer.max_epochs=1"]
+    assert main(["fit", "--runs_dir=runs", "--name=run", *data, *short]) == 0
+    assert "folder: ~/scenes" in Path("runs/run/config.yaml").read_text()
+    assert main(["fit", "runs/run", "--trainer.max_epochs=2"]) == 0
+    assert read_checkpoint(Path("runs/run")).epoch == 2
+
+
+def test_logger_may_write_to_the_run_directory(tmp_path):
+    logger = ["--trainer.logger=CSVLogger", f"--trainer.logger.save_dir={tmp_path / 'run'}"]
+    assert fit(tmp_path, *logger, "--trainer.max_epochs=1") == 0
+    assert list((tmp_path / "run").rglob("lightning_logs/*/metrics.csv"))
 
 
 def test_user_checkpoint_callback_works_beside_last_checkpoint(tmp_path):

@@ -1,18 +1,23 @@
 """Tests that an interrupted and resumed run equals the uninterrupted run bit for bit."""
 
 import csv
+import errno
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 from equal import difference_of_runs, everything
 from settings import TINY
 
+from ssl_vision.callbacks import StepSeeds
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
 from ssl_vision.runs.checkpoint import read_checkpoint
@@ -168,6 +173,94 @@ def test_crashed_run_resumes_exactly_from_last_saved_step(tmp_path, reference, m
     assert saved == max(batch - 1 - (batch - 1) % 2, (batch - 1) // 4 * 4)
     assert fit(tmp_path, "--ckpt_path=last", "--save_every_n_steps=2") == 0
     assert not difference_of_runs(tmp_path / "run", reference)
+
+
+def test_sigterm_before_first_step_saves_and_resumes_exactly(tmp_path, reference, monkeypatch):
+    """Lightning notes signals from the moment when it prepares the data loaders."""
+
+    def signalled(self, trainer, pl_module):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(StepSeeds, "on_train_start", signalled, raising=False)
+    assert fit(tmp_path) == 128 + signal.SIGTERM
+    monkeypatch.undo()
+    assert everything(tmp_path / "run")["global_step"] == 1
+    assert fit(tmp_path, "--ckpt_path=last") == 0
+    assert not difference_of_runs(tmp_path / "run", reference)
+
+
+def test_validate_ends_with_status_of_sigterm(reference, signal_at):
+    signal_at("validation_step", 1, signal.SIGTERM)
+    with pytest.raises(SystemExit) as error:
+        main(["validate", str(reference)])
+    assert error.value.code == 128 + signal.SIGTERM
+
+
+def test_exception_after_full_disk_keeps_the_last_complete_checkpoint(tmp_path, reference, monkeypatch):
+    """A checkpoint that could not be written holds tensors that later steps change."""
+    save, step, calls = torch.save, SimCLR.training_step, []
+
+    def failing_save(content, file):
+        if content.get("global_step") == 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(content, file)
+
+    def failing_step(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) == 7:
+            raise MemoryError
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch, "save", failing_save)
+    monkeypatch.setattr(SimCLR, "training_step", failing_step)
+    with pytest.warns(UserWarning, match="cannot be written"), suppress(MemoryError):
+        fit(tmp_path, "--save_every_n_steps=2", "--trainer.max_epochs=3")
+    monkeypatch.undo()
+    assert everything(tmp_path / "run")["global_step"] in (2, 6)
+    assert fit(tmp_path, "--save_every_n_steps=2", "--ckpt_path=last") == 0
+    assert not difference_of_runs(tmp_path / "run", reference)
+
+
+def test_run_that_goes_back_to_an_earlier_checkpoint_has_every_step_once(tmp_path, reference, monkeypatch):
+    """Killed before its next save, it goes back there again."""
+    assert fit(tmp_path, "--trainer.max_epochs=1") == 0
+    shutil.copy(RunFolder(tmp_path / "run").last, tmp_path / "first.ckpt")
+    assert fit(tmp_path, "--ckpt_path=last") == 0
+
+    class Death(BaseException):
+        pass
+
+    def die(self, *args, **kwargs):
+        raise Death
+
+    monkeypatch.setattr(SimCLR, "training_step", die)
+    with pytest.raises(Death):
+        fit(tmp_path, f"--ckpt_path={tmp_path / 'first.ckpt'}")
+    monkeypatch.undo()
+    assert fit(tmp_path, "--ckpt_path=last") == 0
+    assert not difference_of_runs(tmp_path / "run", reference)
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+        assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(12))
+
+
+def test_damaged_last_checkpoint_is_replaced_before_training_continues(tmp_path, reference, monkeypatch):
+    """Otherwise, the first save would move the damaged file over the good one."""
+    assert fit(tmp_path, "--trainer.max_epochs=2") == 0
+    folder = RunFolder(tmp_path / "run")
+    good = folder.previous.read_bytes()
+    folder.last.write_bytes(folder.last.read_bytes()[:-1000])
+
+    class Death(BaseException):
+        pass
+
+    def die(self, *args, **kwargs):
+        raise Death
+
+    monkeypatch.setattr(SimCLR, "training_step", die)
+    with pytest.warns(UserWarning, match="falling back"), pytest.raises(Death):
+        fit(tmp_path, "--ckpt_path=last")
+    assert folder.last.read_bytes() == good
+    assert not folder.previous.exists()
 
 
 def test_unreadable_last_checkpoint_falls_back_to_previous(tmp_path, reference, recwarn):

@@ -233,6 +233,14 @@ def test_cell_combines_options_of_base_table_row_and_column(tmp_path):
     assert (last.published, last.reason, last.name) == ({}, "not published", "")
 
 
+def test_expected_paths_in_the_home_directory_are_those_that_a_config_records(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    paper = read_paper(write_paper(tmp_path, lambda content: None))
+    (cell, *_) = extended(paper.tables["1"].cells, {"data.root": "/home/me/images"})
+    config = {"data": {"class_path": "ssl_vision.data.Digits", "init_args": {"root": "~/images"}}}
+    assert PaperRun(cell, 0, tmp_path, paper).expected(config)["data"]["init_args"]["root"] == "~/images"
+
+
 def test_extra_options_are_added_but_cannot_replace_those_of_the_paper(tmp_path):
     cells = read_paper(write_paper(tmp_path, lambda content: None)).tables["1"].cells
     extra = options_of(["--trainer.precision", "bf16-mixed", "--data.root=/x"])
@@ -280,6 +288,7 @@ def first_table(change):
         (lambda c: c.update(title=["a"]), "title: expected one value"),
         (lambda c: c["options"].pop("config"), "A, 32 has no config"),
         (lambda c: c["options"].pop("trainer.max_epochs"), "A, 32 has no trainer.max_epochs"),
+        (lambda c: c["options"].update({"trainer.max_epochs": "1e1"}), "must be a whole number, not 1e1"),
         (lambda c: c["options"].update(config="absent.yaml"), "absent.yaml does not exist"),
         (lambda c: c["metrics"]["LE"].update(unit="kg"), "expected percent or plain, got kg"),
         (lambda c: c["metrics"]["LE"].update(protocol="mcl"), "one of the protocols .*macl"),

@@ -137,7 +137,7 @@ def test_clear_deletes_only_files_written_by_the_package(folder, precious):
     run = RunFolder(folder)
     row = '[{"protocol": "macl", "metric": "knn_top1", "value": 1}]'
     exports = [_file_name(name) for name in FORMATS]
-    package_files = [run.config_file, run.metrics_file, run.times_file, run.weights_file, run.skipped_file]
+    package_files = [run.metrics_file, run.times_file, run.weights_file, run.skipped_file]
     package_files += [run.evaluation_file, run.report_file, run.last, run.checkpoints / "epoch=1.ckpt"]
     package_files += [
         folder / "evaluation_stl10.json",
@@ -152,7 +152,7 @@ def test_clear_deletes_only_files_written_by_the_package(folder, precious):
     ]
     user_files += ["features/notes.pt", "config.yaml.old", "metrics.csv.bak", "evaluation_empty.json"]
     run.checkpoints.mkdir()
-    for file in package_files:
+    for file in (run.config_file, *package_files):
         file.write_text(row)
     FeatureCache(run.features).get("test-views", ("x",), ("a",), lambda: {"a": torch.ones(1)})
     package_files += run.features.iterdir()
@@ -163,7 +163,7 @@ def test_clear_deletes_only_files_written_by_the_package(folder, precious):
     run.clear()
     assert [str(file) for file in package_files if file.exists()] == []
     remaining = {str(file.relative_to(folder)) for file in folder.rglob("*") if not file.is_dir()}
-    assert remaining == {*user_files, "evaluation_link.json"}
+    assert remaining == {*user_files, "evaluation_link.json", "config.yaml"}
 
 
 def test_remove_partial_deletes_only_unfinished_training_files(folder):

@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from ssl_vision.runs.csv_files import column, last_value, names, rows
 from ssl_vision.runs.log import RunLog
 
@@ -55,3 +57,17 @@ def test_values_logged_at_one_step_share_a_row(tmp_path):
             assert path.stat().st_ino == inode
             assert path.read_bytes().startswith(content)
     assert rows(path) == [{"step": step} | values for step, values in logged.items()]
+
+
+def test_log_without_a_header_is_kept_beside_the_new_one(tmp_path):
+    (tmp_path / "metrics.csv").write_bytes(b"\xff\xfe\n0,0,1\n")
+    with pytest.warns(UserWarning, match="metrics.csv has no header; it is now metrics.csv.damaged"):
+        RunLog(tmp_path / "metrics.csv").keep_until(1)
+    assert (tmp_path / "metrics.csv.damaged").read_bytes().endswith(b"0,0,1\n")
+
+
+def test_log_of_two_thousand_metrics_is_kept(tmp_path):
+    log = RunLog(tmp_path / "metrics.csv")
+    log.log_metrics({f"norm/{'x' * 50}{i}": float(i) for i in range(2000)}, step=0)
+    RunLog(tmp_path / "metrics.csv").keep_until(1)
+    assert len(rows(tmp_path / "metrics.csv")[0]) == 2001

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ssl_vision.runs.folder import derived_name, differences
+from ssl_vision.errors import InputError
+from ssl_vision.runs.folder import RunFolder, above_home, below_home, derived_name, differences
 
 
 def config(epochs, **options):
@@ -21,3 +22,36 @@ def test_length_of_run_with_schedule_is_a_difference(options):
 def test_length_of_run_with_constant_schedules_is_no_difference():
     options = {"momentum_schedule": "constant", "optimizer": {"schedule": "constant"}}
     assert differences(config(10, **options), config(100, **options)) == []
+
+
+def check(folder):
+    folder.check({}, recorded=dict, resume=False, overwrite=False)
+
+
+def test_directory_of_a_run_that_was_killed_while_it_wrote_its_config_is_free(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    (run.path / ".lock").touch()
+    (run.path / ".0123abcd-config.yaml").write_text("model:")
+    check(run)
+    (run.path / "notes.txt").touch()
+    with pytest.raises(InputError, match="not a run directory"):
+        check(RunFolder(run.path))
+
+
+def test_files_of_a_logger_in_a_free_directory_are_accepted(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    check(run)
+    (run.path / "lightning_logs").mkdir(parents=True)
+    check(run)
+    with pytest.raises(InputError, match="not a run directory"):
+        check(RunFolder(run.path))
+
+
+def test_home_directory_is_replaced_and_restored(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    values = {"a": ["/home/me", "/home/me/data"], "b": "/home/mean", "c": 3}
+    short = {"a": ["~", "~/data"], "b": "/home/mean", "c": 3}
+    assert below_home(values) == short
+    assert above_home(short) == values
+    assert above_home("~other/data") == "~other/data"
