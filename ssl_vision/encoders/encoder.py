@@ -19,7 +19,7 @@ class Encoder(nn.Module):
 
     Attributes:
         num_features: width of the feature vectors.
-        image_size: side, in pixels, of an image that the encoder accepts.
+        image_size: side in pixels, or height and width, of an image that the encoder accepts.
         in_channels: number of channels of the images, 3 by default.
         memory_format: memory format of weights and images in training, channels_last by default.
 
@@ -34,7 +34,7 @@ class Encoder(nn.Module):
     """
 
     num_features: int
-    image_size: int = 32
+    image_size: int | tuple[int, int] = 32
     in_channels: int = 3
     memory_format: torch.memory_format = torch.channels_last
 
