@@ -33,6 +33,13 @@ class GradientDiagnostics(ObjectiveEvaluation):
         ValueError: every is below 1, or images below 2.
         InputError: in training, the module has no such submodule, or the objective needs more than embeddings
             and labels and has no inner objective.
+
+    Example:
+        >>> from ssl_vision.objectives import InfoNCE
+        >>> z1, z2 = torch.eye(4), torch.eye(4)
+        >>> values = GradientDiagnostics(every=10).measure(InfoNCE(temperature=1.0), z1, z2, None)
+        >>> round(float(values["gradient/gate"]), 4)
+        0.6882
     """
 
     def __init__(self, every: int = 50, images: int = 256, *, objective: str = "objective") -> None:

@@ -16,6 +16,11 @@ class Memory(pl.Callback):
 
     They are the peaks so far of the resident memory and of the device memory of tensors, in MiB, of the first
     process.
+
+    Example:
+        >>> import pytorch_lightning as pl
+        >>> callback = Memory()
+        >>> trainer = pl.Trainer(callbacks=[callback], logger=False, enable_checkpointing=False)
     """
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

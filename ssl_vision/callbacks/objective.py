@@ -32,6 +32,14 @@ class ObjectiveStatistics(pl.Callback):
 
     Args:
         objective: submodule path of the training objective.
+
+    Raises:
+        InputError: in training, the module has no such submodule.
+
+    Example:
+        >>> import pytorch_lightning as pl
+        >>> callback = ObjectiveStatistics(objective="criterion")
+        >>> trainer = pl.Trainer(callbacks=[callback], logger=False, enable_checkpointing=False)
     """
 
     def __init__(self, objective: str = "objective") -> None:

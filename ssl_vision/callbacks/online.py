@@ -46,6 +46,11 @@ class OnlineProbe(pl.Callback):
         ValueError: an option is out of range, or ``encoder`` is given without ``num_classes``.
         InputError: in training, the module has no such submodule, the encoder was not called or does not
             return (N, F) features, or the batch has no labels for them.
+
+    Example:
+        >>> import pytorch_lightning as pl
+        >>> callback = OnlineProbe(encoder="backbone", num_classes=10, labels=1)
+        >>> trainer = pl.Trainer(callbacks=[callback], logger=False, enable_checkpointing=False)
     """
 
     layer: nn.Linear

@@ -60,6 +60,13 @@ class RepresentationMetrics(pl.Callback):
             are given.
         InputError: in training, the module has no such submodule, a batch has another form, or the encoder
             does not return (N, F) features.
+
+    Example:
+        >>> import pytorch_lightning as pl
+        >>> images, labels = torch.rand(64, 3, 32, 32), torch.arange(64) % 4
+        >>> data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, labels), batch_size=16)
+        >>> callback = RepresentationMetrics(k=5, encoder="backbone", bank=data, queries=data)
+        >>> trainer = pl.Trainer(callbacks=[callback], logger=False, enable_checkpointing=False)
     """
 
     def __init__(

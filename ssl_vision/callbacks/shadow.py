@@ -40,6 +40,13 @@ class ShadowObjectives(ObjectiveEvaluation):
         ValueError: there are no objectives, or every is below 1.
         InputError: an objective needs more than embeddings and labels; in training, the module has no such
             submodule, or its objective needs more than these and has no inner objective.
+
+    Example:
+        >>> from ssl_vision.objectives import DCL, InfoNCE
+        >>> z1, z2 = torch.eye(4), torch.eye(4).roll(1, 0)
+        >>> values = ShadowObjectives([DCL(temperature=1.0)]).measure(InfoNCE(temperature=1.0), z1, z2, None)
+        >>> round(float(values["shadow/DCL/value"]), 4), round(float(values["shadow/DCL/cosine"]), 4)
+        (2.0436, 1.0)
     """
 
     def __init__(self, objectives: list[nn.Module], every: int = 50, *, objective: str = "objective") -> None:

@@ -32,6 +32,15 @@ class SkipNonFiniteSteps(pl.Callback):
         patience: steps in a row that may be skipped before the run ends.
         objective: submodule path of the training objective, whose temperature the message states; None leaves
             it out.
+
+    Raises:
+        ValueError: patience is below 1.
+        FloatingPointError: in training, ``patience`` steps in a row were not finite.
+
+    Example:
+        >>> import pytorch_lightning as pl
+        >>> callback = SkipNonFiniteSteps(patience=10, objective="criterion")
+        >>> trainer = pl.Trainer(callbacks=[callback], logger=False, enable_checkpointing=False)
     """
 
     def __init__(self, patience: int = 10, objective: str | None = None) -> None:

@@ -16,6 +16,11 @@ class StepSeeds(pl.Callback):
 
     Args:
         seed: seed of the run.
+
+    Example:
+        >>> import pytorch_lightning as pl
+        >>> callback = StepSeeds(seed=0)
+        >>> trainer = pl.Trainer(callbacks=[callback], logger=False, enable_checkpointing=False)
     """
 
     def __init__(self, seed: int) -> None:

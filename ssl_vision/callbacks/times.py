@@ -23,6 +23,11 @@ class Times(pl.Callback):
 
     Args:
         clock: function that returns seconds, from any origin.
+
+    Example:
+        >>> import pytorch_lightning as pl
+        >>> callback = Times()
+        >>> trainer = pl.Trainer(callbacks=[callback], logger=False, enable_checkpointing=False)
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:

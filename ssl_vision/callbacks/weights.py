@@ -42,14 +42,24 @@ def shares(weights: Tensor) -> Tensor:
 
 
 class WeightHistogram(pl.Callback):
-    """Writes the histogram of W = sigmoid(d) at every step that the trainer logs, one row per step.
+    """Writes the histogram of the anchors' weights W = sigmoid(d) at every step that the trainer logs.
 
-    If gradients are accumulated, it is the histogram of the last batch of the step. An objective without a
-    logit margin d has no rows.
+    A row has the share of the anchors in each of 80 bins, which are equally wide in the logit margin d, from
+    W = 0 to W = 1. If gradients are accumulated, it is the histogram of the last batch of the step. An
+    objective without a logit margin d has no rows.
 
     Args:
-        log: logger of the rows; a ``RunLog`` writes them to ``weights.csv``.
+        log: logger of the rows, such as Lightning's ``CSVLogger``; in a run directory, they are in
+            ``weights.csv``.
         objective: submodule path of the training objective.
+
+    Raises:
+        InputError: in training, the module has no such submodule.
+
+    Example:
+        >>> import pytorch_lightning as pl
+        >>> log = pl.loggers.CSVLogger("logs")
+        >>> trainer = pl.Trainer(callbacks=[WeightHistogram(log)], logger=False, enable_checkpointing=False)
     """
 
     def __init__(self, log: Logger, objective: str = "objective") -> None:

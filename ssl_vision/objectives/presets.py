@@ -27,16 +27,23 @@ class _Preset(Contrastive):
 
 
 class InfoNCE(_Preset):
-    r"""InfoNCE, also NT-Xent: softplus(d) (MACL paper, Eq. 1; Chen et al. 2020, A Simple Framework).
+    r"""InfoNCE, also NT-Xent: softplus(d) (Chen et al. 2020, A Simple Framework; MACL paper, Eq. 1).
 
-    The loss of an anchor with logit margin $d$ is
+    The loss of an anchor with positive similarity $s^+$ and similarities $s_j$ to its negatives is
 
-    $$\log(1 + e^d).$$
+    $$-\log \frac{e^{s^+/\tau}}{e^{s^+/\tau} + \sum_j e^{s_j/\tau}} = \log(1 + e^d), \qquad
+    d = \log \sum_j e^{s_j/\tau} - s^+/\tau.$$
+
+    Similarities are cosines, and the loss of the batch is the mean over its anchors. Embeddings have shape
+    (N, D) per view. With ``pairs="both"``, it equals lightly's ``NTXentLoss(temperature=τ)``.
 
     Args:
         temperature: temperature τ, a number or a temperature rule.
         pairs: selection of the negatives, as in ``Contrastive``.
         gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
+
+    Raises:
+        ValueError: as `Contrastive`.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # the two views of an image agree, images are orthogonal
@@ -46,12 +53,17 @@ class InfoNCE(_Preset):
 
 
 class DCL(_Preset):
-    """Decoupled contrastive learning: d (Yeh et al. 2021).
+    """Decoupled contrastive learning: d = log Σ_j exp(s_j/τ) − s⁺/τ (Yeh et al. 2021).
+
+    Unlike in InfoNCE, the denominator leaves out the positive, so every anchor has weight 1.
 
     Args:
         temperature: temperature τ, a number or a temperature rule.
         pairs: selection of the negatives, as in ``Contrastive``.
         gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
+
+    Raises:
+        ValueError: as `Contrastive`.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
@@ -63,12 +75,17 @@ class DCL(_Preset):
 
 
 class DCLPlus(_Preset):
-    """DCL⁺, clipped decoupled loss: max(0, d). Anchors with d < 0 have no gradient.
+    """DCL⁺, clipped decoupled loss: max(0, d) (gradient-dissipation paper).
+
+    Anchors whose positive outweighs their negatives, d < 0, have no gradient.
 
     Args:
         temperature: temperature τ, a number or a temperature rule.
         pairs: selection of the negatives, as in ``Contrastive``.
         gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
+
+    Raises:
+        ValueError: as `Contrastive`.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
@@ -80,12 +97,17 @@ class DCLPlus(_Preset):
 
 
 class FlatNCE(_Preset):
-    """FlatNCE: exp(d − sg d), value 1, gradient ∇d (Chen et al. 2021).
+    """FlatNCE: exp(d − sg d), where sg stops the gradient (Chen et al. 2021).
+
+    Its value is 1, and its gradient ∇d, as for DCL.
 
     Args:
         temperature: temperature τ, a number or a temperature rule.
         pairs: selection of the negatives, as in ``Contrastive``.
         gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
+
+    Raises:
+        ValueError: as `Contrastive`.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
@@ -97,13 +119,18 @@ class FlatNCE(_Preset):
 
 
 class DCLW(Contrastive):
-    """DCL with a von Mises–Fisher weight on the positive (Yeh et al. 2021).
+    """DCL with a von Mises–Fisher weight on the positive: d + (1 − sg w) s⁺/τ (Yeh et al. 2021).
+
+    The weight of a positive is w = 2 − N softmax(s⁺/σ), over the N anchors of its view.
 
     Args:
         temperature: temperature τ, a number or a temperature rule.
         sigma: concentration σ > 0 of the weight; σ → ∞ gives DCL.
         pairs: selection of the negatives, as in ``Contrastive``.
         gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
+
+    Raises:
+        ValueError: sigma is not positive; otherwise as `Contrastive`.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # all positives are alike, hence the loss of DCL
@@ -123,13 +150,18 @@ class DCLW(Contrastive):
 
 
 class DualTemperature(Contrastive):
-    """Dual temperature: sg(W(τ_β) / W(τ_α)) · softplus(d(τ_α)) (Zhang et al. 2022).
+    """Dual temperature: sg(W(τ_β) / W(τ_α)) · softplus(d(τ_α)), W(τ) = sigmoid(d(τ)) (Zhang et al. 2022).
+
+    Its gradient is W(τ_β) ∇d(τ_α): one temperature weights the negatives, the other the anchors.
 
     Args:
         temperature: temperature τ_α, which weights the negatives of one anchor; a number or a rule.
         outer_temperature: temperature τ_β, which weights the anchors; τ_β = τ_α gives InfoNCE.
         pairs: selection of the negatives, as in ``Contrastive``.
         gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
+
+    Raises:
+        ValueError: outer_temperature is not positive; otherwise as `Contrastive`.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
@@ -150,15 +182,19 @@ class DualTemperature(Contrastive):
 
 
 class MACL(Contrastive):
-    """MACL-a: softplus(d) / sg W at τ_a = τ₀ α^Ā (MACL paper, Eq. 8 and 14).
+    """MACL-a: softplus(d) / sg W at τ_a = τ₀ α^Ā (MACL paper, Eq. 8 and 14; Huang et al. 2023).
 
-    With α = 1, the gradient is that of DCL.
+    W = sigmoid(d) is the weight of an anchor in InfoNCE, sg stops the gradient, and Ā is the alignment of the
+    batch, the mean cosine of its positives. With α = 1, the gradient is that of DCL.
 
     Args:
         temperature: base temperature τ₀.
         alpha: base α ≥ 1 of the exponential rule; 1 keeps τ at τ₀.
         pairs: selection of the negatives, as in ``Contrastive``.
         gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
+
+    Raises:
+        ValueError: alpha is below 1; otherwise as `Contrastive`.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
@@ -186,6 +222,9 @@ class MACLc(MACL):
         pairs: selection of the negatives, as in ``Contrastive``.
         gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
 
+    Raises:
+        ValueError: alpha is below 1; otherwise as `Contrastive`.
+
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)  # s⁺ = 1, hence the loss of MACL
         >>> MACLc(temperature=0.1, alpha=2.0)(z1, z2)
@@ -203,6 +242,9 @@ class AdaptiveInfoNCE(MACL):
         alpha: base α ≥ 1 of the exponential rule; 1 keeps τ at τ₀.
         pairs: selection of the negatives, as in ``Contrastive``.
         gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
+
+    Raises:
+        ValueError: alpha is below 1; otherwise as `Contrastive`.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
@@ -222,6 +264,9 @@ class MACLb(Contrastive):
         minimum: lower bound of τ_b, which the paper and its code do not have.
         pairs: selection of the negatives, as in ``Contrastive``.
         gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
+
+    Raises:
+        ValueError: beta or minimum is out of range; otherwise as `Contrastive`.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
@@ -257,6 +302,9 @@ class MACLICML(Contrastive):
         minimum: lower bound of τ, which the release does not have.
         pairs: selection of the negatives, as in ``Contrastive``.
         gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
+
+    Raises:
+        ValueError: beta, threshold or minimum is out of range; otherwise as `Contrastive`.
 
     Example:
         >>> z1, z2 = torch.eye(4), torch.eye(4)
