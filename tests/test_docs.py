@@ -1,12 +1,14 @@
 """Tests that the documentation agrees with the code and with the benchmark records."""
 
 import importlib
+import inspect
 import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
+import lightly.loss
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from settings import TINY
 
 from ssl_vision import __version__
 from ssl_vision import objectives as o
+from ssl_vision.cli.choices import known_options
 from ssl_vision.data import ImageFolder, Views
 from ssl_vision.encoders import ResNet
 from ssl_vision.evaluation.protocol import read_protocol, shipped
@@ -269,6 +272,28 @@ def test_methods_page_code_trains_and_loads_model(tmp_path, monkeypatch):
     assert all(torch.equal(trained[name], loaded[name]) for name in loaded)
     exec(own_loader, names)
     assert names["trainer"].global_step == 2
+
+
+def test_migration_page_names_existing_losses_and_options():
+    names = {}
+    exec(*blocks("migrating.md"), names)
+    assert names["loss"].isfinite()
+    page = (DOCS / "migrating.md").read_text()
+    table = page.partition("## Losses")[2].partition("- **`gather_distributed`")[0]
+    rows = [
+        re.findall(r"`(\w+)\((.*?)\)`", line)
+        for line in table.splitlines()
+        if line.startswith("| `") and "(" in line
+    ]
+    assert len(rows) == 7
+    for (theirs, their_options), (ours, our_options), *_ in rows:
+        for module, name, options in ((lightly.loss, theirs, their_options), (o, ours, our_options)):
+            accepted = inspect.signature(getattr(module, name)).parameters
+            assert {
+                option.partition("=")[0].strip() for option in re.split(r", (?=\w+=)", options) if option
+            } <= set(accepted)
+    options = set(re.findall(r"--((?:model|data|metrics)\.[\w.]+\w)", page))
+    assert options <= known_options().keys() | {"model.momentum", "data.views"}
 
 
 def test_backbones_page_loop_trains_with_dcl_loss(working_directory, images):
