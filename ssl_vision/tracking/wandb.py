@@ -67,14 +67,37 @@ def _has_key() -> bool:
         raise InputError(f"--wandb true: {reason}; log locally with --wandb offline") from error
 
 
-def mirror(folder: RunFolder, config: Mapping[str, Any], *, mode: str, fresh: bool) -> WandbLogger:
+class MirrorLogger(WandbLogger):
+    """Logger of the W&B run of a run directory; see `mirror`.
+
+    Args:
+        folder: run directory.
+        identity: content of mirror.json.
+        options: arguments of the W&B run.
+    """
+
+    def __init__(self, folder: RunFolder, identity: Mapping[str, str], options: Mapping[str, Any]) -> None:
+        super().__init__(save_dir=folder.path, **options)
+        self._wandb_init.pop("anonymous", None)  # which Lightning always sets, and W&B warns about
+        self._file, self._identity = folder.mirror_file, identity
+
+    @rank_zero_only
+    def remember(self) -> None:
+        """Store the identity of the W&B run for continuations and evaluations."""
+        write_text(self._file, json.dumps(self._identity))
+
+
+def mirror(folder: RunFolder, config: Mapping[str, Any], *, mode: str, fresh: bool) -> MirrorLogger:
     """Return a logger whose W&B run has the name of the run directory; a continued run keeps its W&B run.
+
+    Call `MirrorLogger.remember` when training starts, so that a run that cannot start leaves the identity of
+    an earlier one.
 
     The group is ``WANDB_RUN_GROUP``, which a sweep sets. Otherwise, runs that differ only in the seed share a
     group.
 
     Args:
-        folder: run directory, which is created.
+        folder: run directory.
         config: config of the run.
         mode: ``"offline"``, ``"online"`` or ``"disabled"``.
         fresh: the run does not continue another one.
@@ -84,12 +107,11 @@ def mirror(folder: RunFolder, config: Mapping[str, Any], *, mode: str, fresh: bo
     """
     folder.check_links()
     _wait_for_another_second(folder)
-    if fresh or _remembered(folder.mirror_file) is None:
+    identity = None if fresh else _remembered(folder.mirror_file)
+    if identity is None:
         sweep = os.environ.get("WANDB_RUN_GROUP")
-        _remember(folder, _new_identity(folder) | ({"group": sweep} if sweep else {}))
-    logger = WandbLogger(save_dir=folder.path, **_identity(folder, config, mode))
-    logger._wandb_init.pop("anonymous", None)  # which Lightning always sets, and W&B warns about
-    return logger
+        identity = _new_identity(folder) | ({"group": sweep} if sweep else {})
+    return MirrorLogger(folder, identity, _options(folder, config, mode, identity))
 
 
 def mirror_rows(
@@ -144,7 +166,8 @@ def opened_mirror(folder: RunFolder, config: Mapping[str, Any], *, command: str)
     try:
         mode = mirror_mode(config["wandb"])
         _wait_for_another_second(folder)
-        run = wandb.init(dir=folder.path, **_identity(folder, config, str(mode)))
+        identity = _remembered(folder.mirror_file) or {}
+        run = wandb.init(dir=folder.path, **_options(folder, config, str(mode), identity))
         if mode == "offline":
             run.config.update(dict(config), allow_val_change=True)  # type: ignore[no-untyped-call]
             run.summary.update(_summary(Run(folder.path)))
@@ -241,24 +264,19 @@ def _remembered(file: Path) -> dict[str, str] | None:
     return identity if complete and all(isinstance(value, str) for value in identity.values()) else None
 
 
-@rank_zero_only
-def _remember(folder: RunFolder, identity: Mapping[str, str]) -> None:
-    """Store the identity of the W&B run for continuations and evaluations."""
-    write_text(folder.mirror_file, json.dumps(identity))
-
-
-def _identity(folder: RunFolder, config: Mapping[str, Any], mode: str) -> dict[str, Any]:
+def _options(
+    folder: RunFolder, config: Mapping[str, Any], mode: str, identity: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the arguments of every part of the W&B run, without paths and programs of the machine."""
     import wandb
 
-    remembered = _remembered(folder.mirror_file) or {}
     model = config.get("model") or {}
-    sweep = os.environ.get("WANDB_RUN_GROUP") or remembered.get("group")
+    sweep = os.environ.get("WANDB_RUN_GROUP") or identity.get("group")
     seeds = derived_group(config)
     tags = [class_name(config.get("data")), class_name(model.get("init_args", {}).get("objective"))]
     tags += [f"seed {config.get('seed_everything')}", *([seeds[:_LONGEST_TAG]] if sweep else [])]
     return {
-        **remembered,
+        **identity,
         "name": folder.path.name,
         "group": sweep or seeds,
         "tags": tags,

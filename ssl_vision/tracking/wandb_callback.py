@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ModelCheckpoint
-from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.descriptions import description_of
@@ -13,6 +12,7 @@ from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.registry import Run
 from ssl_vision.tracking.artifacts import log_checkpoint
+from ssl_vision.tracking.wandb import MirrorLogger
 
 Artifacts = Literal["none", "last", "best"]
 
@@ -38,7 +38,7 @@ class WandbCallback(pl.Callback):
         artifacts: checkpoint to upload: ``"last"``, or the ``"best"`` of a `ModelCheckpoint` with a monitor.
     """
 
-    def __init__(self, logger: WandbLogger, folder: RunFolder, *, artifacts: Artifacts = "none") -> None:
+    def __init__(self, logger: MirrorLogger, folder: RunFolder, *, artifacts: Artifacts = "none") -> None:
         self.logger, self.folder, self.artifacts = logger, folder, artifacts
         self._defined: set[str] = set()
         self._alerted: set[str] = set()
@@ -60,9 +60,10 @@ class WandbCallback(pl.Callback):
             )
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Define the epoch as an axis."""
+        """Remember the W&B run, and define the epoch as an axis."""
         if not trainer.is_global_zero:
             return
+        self.logger.remember()
         self.run.define_metric("epoch", hidden=True)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

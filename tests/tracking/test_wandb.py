@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,16 @@ def test_overwriting_run_gets_new_wandb_id(tmp_path):
 
 def wandb_ids(run: Path) -> set[str]:
     return {record["run"]["run_id"] for part in parts(run) for record in records(part, "run")}
+
+
+def test_run_that_cannot_start_changes_no_wandb_identity(run, tmp_path, capsys):
+    copy = shutil.copytree(run, tmp_path / "mirrored")
+    before = {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
+    broken = ["--initial_checkpoint=absent.pt", "--data.batch_size=5000"]
+    for name, option in zip(("mirrored", "new"), broken, strict=True):
+        assert fit(tmp_path, name, "--overwrite=true", option) == 2
+    assert before == {file: file.read_bytes() for file in before}
+    assert not (tmp_path / "new" / "wandb" / "mirror.json").exists()
 
 
 def test_given_wandb_id_is_used_by_one_run_and_its_continuation(tmp_path, monkeypatch, capsys):
