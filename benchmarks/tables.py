@@ -149,13 +149,16 @@ def recipes(core_seconds: float) -> list[list[str]]:
 def hour(names: Sequence[str]) -> list[list[str]]:
     """Return epochs, minutes of one core, and test accuracies of the recipe for an hour and lightly's loop.
 
+    The minutes are those of seed 0, which had its core to itself.
+
     Args:
         names: files of rows.
     """
     lines = [["recipe", "epochs", "minutes", *map(heading, HOUR_METRICS), "seeds"]]
     for (method, objective), group in settings(names).items():
         rows = list(group.values())
-        minutes = fmean(row.get("cpu_seconds") or row["seconds"] for row in rows) / 60
+        first = min(rows, key=lambda row: row["seed"])
+        minutes = (first.get("cpu_seconds") or first["seconds"]) / 60
         accuracies = [
             mean_cell([row["test"].get(f"test/{metric}") for row in rows], metric) for metric in HOUR_METRICS
         ]
