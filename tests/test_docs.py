@@ -276,7 +276,8 @@ def test_methods_page_code_trains_and_loads_model(tmp_path, monkeypatch):
 
 def test_migration_page_names_existing_losses_and_options():
     names = {}
-    exec(*blocks("migrating.md"), names)
+    (code,) = blocks("migrating.md")
+    exec(code, names)
     assert names["loss"].isfinite()
     page = (DOCS / "migrating.md").read_text()
     table = page.partition("## Losses")[2].partition("- **`gather_distributed`")[0]
