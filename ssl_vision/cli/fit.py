@@ -158,7 +158,7 @@ class RunCLI(LightningCLI):
         _check_text(self.plain_config)
         for key, value in list(config.items()):
             if key.startswith(("model.", "data.", "trainer.")):
-                config[key] = above_home(value)
+                config[key] = _above_home(value)
         name = config.name or derived_name(self.plain_config)
         self.folder = RunFolder(run_path(config.runs_dir, name))
         self.plain_config["name"] = name
@@ -369,6 +369,13 @@ class _OptionsOnly(RunCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run nothing."""
+
+
+def _above_home(value: Any) -> Any:
+    """`above_home` of an option, which may contain classes."""
+    if isinstance(value, Namespace):
+        return Namespace(**{name: _above_home(item) for name, item in vars(value).items()})
+    return [_above_home(item) for item in value] if isinstance(value, list) else above_home(value)
 
 
 def _check_text(config: dict[str, Any]) -> None:

@@ -82,8 +82,8 @@ class Method(pl.LightningModule, ABC):
             command line, ``--model.encoder ResNet --model.encoder.depth 50``.
         hidden_dim: width of the projection head's hidden layers.
         output_dim: width of the embeddings.
-        head_layers: number of linear layers in the projection head, 2 or more; MoCo v3, Barlow Twins and
-            VICReg have 3.
+        head_layers: number of linear layers in the projection head, 2 or more; Barlow Twins, VICReg, and MoCo
+            v3 with vision transformers have 3.
         head_batch_norm: where the projection head has BatchNorm: ``"hidden"``, after each hidden layer;
             ``"all"``, after the output layer, too (lightly's SimCLR); ``"none"``, nowhere (solo-learn's). A
             linear layer without BatchNorm has a bias.

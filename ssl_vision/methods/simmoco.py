@@ -14,9 +14,10 @@ class SimMoCo(MomentumMethod):
     """MoCo without a queue: the negatives are the other keys of the batch (Zhang et al. 2022).
 
     The momentum network remains. With `DualTemperature`, the default, this is the paper's SimMoCo; with
-    ``predictor``, ``symmetric``, ``momentum_schedule="cosine"``, ``head_layers=3`` and `InfoNCE` it is MoCo
-    v3 (Chen et al. 2021), up to that method's factor 4τ on the loss. Objectives of the InfoNCE family need
-    ``pairs="keys"``; other objectives of two views are accepted as they are.
+    ``predictor``, ``symmetric``, ``momentum_schedule="cosine"`` and `InfoNCE` it is MoCo v3 (Chen et al.
+    2021), up to that method's factor 4τ on the loss; for vision transformers, set ``head_layers=3``, too.
+    Objectives of the InfoNCE family need ``pairs="keys"``; other objectives of two views are accepted as they
+    are.
 
     Args:
         objective: called with queries and keys; `DualTemperature` with ``pairs="keys"`` by default.

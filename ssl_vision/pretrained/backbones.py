@@ -16,7 +16,6 @@ from ssl_vision._version import __version__
 from ssl_vision.cli.classes import built
 from ssl_vision.cli.parser import one_line
 from ssl_vision.data import Views
-from ssl_vision.data.datasets.map_data import SIDE
 from ssl_vision.encoders import Encoder, Timm, as_encoder, build
 from ssl_vision.errors import InputError
 from ssl_vision.hub import local_file
@@ -123,7 +122,7 @@ def pretrained(checkpoint: Checkpoint, *, allow_class: Collection[str] = ()) -> 
         description = Description(
             encoder=_described(model["encoder"]),
             size=views["size"],
-            decoded_size=_decoded_size(data),
+            decoded_size=data.get("image_size") or views["size"],
             mean=tuple(views["mean"]),
             std=tuple(views["std"]),
             pixel_range=data.get("pixel_range"),
@@ -211,12 +210,6 @@ def _read_file(path: Path, allow_class: Collection[str]) -> Pretrained:
             raise
         raise InputError(f"{path}: {' '.join(str(error).split())}") from error
     return Pretrained(backbone.eval(), description)
-
-
-def _decoded_size(data: dict[str, Any]) -> int:
-    """Side of the squares to which files are decoded before they are resized to the size of views."""
-    size = int(data["views"]["size"])
-    return int(data["image_size"] or max(SIDE, size)) if "image_size" in data else size
 
 
 def _described(encoder: Any) -> dict[str, Any]:

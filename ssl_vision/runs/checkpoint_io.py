@@ -2,9 +2,11 @@
 
 import os
 import secrets
+import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
@@ -132,8 +134,27 @@ def _warn(target: Path, error: OSError) -> None:
     warnings.warn(f"{target} cannot be written ({error.strerror}); training continues", stacklevel=3)
 
 
+def copy_checkpoint(source: Path, target: Path) -> None:
+    """Copy a checkpoint atomically and durably.
+
+    Raises:
+        OSError: the copy cannot be written.
+    """
+
+    def copy(file: BinaryIO) -> None:
+        with source.open("rb") as content:
+            shutil.copyfileobj(content, file)
+
+    _rename(_written(target, copy), target)
+
+
 def _write_partial(checkpoint: dict[str, Any], target: Path) -> Path:
-    """Write a checkpoint to a temporary file next to ``target``, flush it to disk and return its path.
+    """Write a checkpoint to a temporary file next to ``target``; see `_written`."""
+    return _written(target, lambda file: torch.save(checkpoint, file))
+
+
+def _written(target: Path, write: Callable[[BinaryIO], None]) -> Path:
+    """Write a temporary file next to ``target``, flush it to disk and return its path.
 
     Raises:
         OSError: the file cannot be written; it is deleted.
@@ -142,7 +163,7 @@ def _write_partial(checkpoint: dict[str, Any], target: Path) -> Path:
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:
         with partial.open("xb") as file:
-            torch.save(checkpoint, file)
+            write(file)
             file.flush()
             os.fsync(file.fileno())
     except BaseException as error:

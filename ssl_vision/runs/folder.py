@@ -145,7 +145,8 @@ class RunFolder:
                 f"{self.path} contains a run with a different config ({listed(changed)}): "
                 "choose another --name, or replace the run with --overwrite true"
             )
-        if not resume and (self.metrics_file.exists() or any(self.checkpoints.glob("*.ckpt"))):
+        trained = self.metrics_file.exists() or any(self.checkpoints.glob("*.ckpt")) or self.results()
+        if not resume and trained:
             raise InputError(
                 f"{self.path} already contains this run: continue it with --ckpt_path last, "
                 "replace it with --overwrite true, or choose another --name"

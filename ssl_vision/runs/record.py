@@ -1,6 +1,5 @@
 """Callback that records a run's config in the run directory, in checkpoints and in W&B."""
 
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from ssl_vision._version import __version__
 from ssl_vision.data import ImageData
 from ssl_vision.data.loading.fingerprint import Fingerprint
 from ssl_vision.runs.atomic_files import atomic_write, write_text
+from ssl_vision.runs.checkpoint_io import copy_checkpoint
 from ssl_vision.runs.folder import RunFolder, as_yaml
 from ssl_vision.runs.images_file import write_images
 from ssl_vision.runs.log import RunLog
@@ -64,9 +64,9 @@ class RunRecord(pl.Callback):
         self.check()
         if self.checkpoint is None:
             self.folder.clear()
-        else:
-            self._make_last(self.checkpoint)
         write_text(self.folder.config_file, as_yaml(self.config))
+        if self.checkpoint is not None:
+            self._make_last(self.checkpoint)
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         if isinstance(data, ImageData):
             self._images = data.fingerprint()
@@ -90,8 +90,7 @@ class RunRecord(pl.Callback):
         last checkpoint, which cannot be that one, is replaced as well.
         """
         if checkpoint.resolve() != self.folder.last.resolve():
-            with atomic_write(self.folder.last) as partial:
-                shutil.copyfile(checkpoint, partial)
+            copy_checkpoint(checkpoint, self.folder.last)
             self.folder.previous.unlink(missing_ok=True)
 
     def on_save_checkpoint(

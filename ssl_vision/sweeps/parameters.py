@@ -139,6 +139,14 @@ def optuna_distribution(parameter: Parameter) -> Any:
     return FloatDistribution(0.0, 1.0)
 
 
+def size(parameter: Parameter) -> float:
+    """Return the number of values of a choice or of a range of integers, and infinity for other ranges."""
+    if isinstance(parameter, Choice):
+        return len(parameter.values)
+    options = parameter.options
+    return options["max"] - options["min"] + 1 if parameter.distribution == "int_uniform" else math.inf
+
+
 def to_optuna(parameter: Parameter, quantile: float) -> Any:
     """Return what Optuna would suggest at a quantile in [0, 1) of the distribution."""
     if isinstance(parameter, Choice):

@@ -8,6 +8,8 @@ at a time changes the study, because Optuna does not ensure this on SQLite.
 """
 
 import fcntl
+import itertools
+import math
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.atomic_files import appended, write_text
-from ssl_vision.sweeps.parameters import from_optuna, optuna_distribution, to_optuna
+from ssl_vision.sweeps.parameters import from_optuna, optuna_distribution, size, to_optuna
 from ssl_vision.sweeps.sweep_file import changed_keys, read_sweep_file
 from ssl_vision.sweeps.sweep_plan import Claim, Plan, Record, check_folder
 from ssl_vision.sweeps.trials import Trial, named_trial, trials_of
@@ -28,6 +30,9 @@ from ssl_vision.sweeps.trials import Trial, named_trial, trials_of
 _REPEATS = 5
 """Number of proposals of Optuna's sampler before a trial is drawn at random."""
 _DRAWS = 1000
+"""Number of random trials among which a new one is searched."""
+_COMBINATIONS = 100_000
+"""Largest discrete space of which every combination is considered."""
 _STATES = {
     TrialState.WAITING: "waiting",
     TrialState.COMPLETE: "finished",
@@ -308,9 +313,11 @@ class Queue:
             for key, value in _attributes(trial, 1).items():
                 self._storage.set_trial_user_attr(entry._trial_id, key, value)
             return Claim(trial, entry._trial_id, 1, lock)
-        for draw in range(_DRAWS):
-            generator = random.Random(f"{self.plan.seed}/{number}/{draw}")
-            drawn = {path: to_optuna(each, generator.random()) for path, each in parameters.items()}
+        for quantiles in self._quantiles(random.Random(f"{self.plan.seed}/{number}")):
+            drawn = {
+                path: to_optuna(each, quantile)
+                for (path, each), quantile in zip(parameters.items(), quantiles, strict=True)
+            }
             trial = named_trial(
                 self.file, {path: from_optuna(parameters[path], value) for path, value in drawn.items()}
             )
@@ -320,6 +327,18 @@ class Queue:
                 return self._taken(self._latest()[trial.name])
         self._study.set_user_attr("exhausted", self.plan.cap)
         return None
+
+    def _quantiles(self, generator: random.Random) -> Iterator[tuple[float, ...]]:
+        """Iterate over quantiles of the parameters: all combinations in random order if they are few."""
+        sizes = [size(each) for each in self.file.parameters.values()]
+        if math.prod(sizes) > _COMBINATIONS:
+            for _ in range(_DRAWS):
+                yield tuple(generator.random() for _ in sizes)
+            return
+        values = [[(i + 0.5) / count for i in range(int(count))] for count in sizes]
+        combinations = list(itertools.product(*values))
+        generator.shuffle(combinations)
+        yield from combinations
 
     def _end(self, entry: int, state: str, value: float | None, note: str) -> None:
         self._storage.set_trial_user_attr(entry, "note", note)

@@ -1,5 +1,6 @@
 """Reading and checking of W&B sweep files."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.runs.reading import parse_yaml, read_text
 from ssl_vision.sweeps.hyperband import Hyperband, read_hyperband
 from ssl_vision.sweeps.macros import DEFAULT_COMMAND, check_command
-from ssl_vision.sweeps.parameters import Choice, Parameter, Range, read_parameter
+from ssl_vision.sweeps.parameters import Choice, Parameter, Range, read_parameter, size
 
 METHODS = ("grid", "random", "bayes")
 _NEUTRAL = ("name", "description", "project", "entity", "run_cap")
@@ -168,10 +169,8 @@ def _parameters(where: str, given: Any, above: tuple[str, ...] = ()) -> Iterator
 
 def _listed(parameter: Parameter) -> Parameter:
     """Return a range of integers as a choice, of which a grid takes every value as in W&B."""
-    if isinstance(parameter, Range) and parameter.distribution == "int_uniform":
-        values = range(parameter.options["min"], parameter.options["max"] + 1)
-        if len(values) <= _MOST_TRIALS:
-            return Choice(tuple(values))
+    if isinstance(parameter, Range) and size(parameter) <= _MOST_TRIALS:
+        return Choice(tuple(range(parameter.options["min"], parameter.options["max"] + 1)))
     return parameter
 
 
@@ -195,4 +194,6 @@ def check_cap(file: SweepFile, trials: int | None) -> int | None:
         raise InputError(f"method {file.method} has no end: set run_cap in the file, or --trials")
     if cap is not None and cap > _MOST_TRIALS:
         raise InputError(f"--trials and run_cap must be {_MOST_TRIALS} or less, not {cap}")
+    if cap is None and (count := math.prod(map(size, file.parameters.values()))) > _MOST_TRIALS:
+        raise InputError(f"the grid has {count} trials: set run_cap in the file, or --trials")
     return cap

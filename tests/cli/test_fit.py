@@ -1,6 +1,7 @@
 """Tests of the commands ``ssl-vision fit`` and ``validate``, mostly in process and on the digits."""
 
 import csv
+import json
 import re
 import shutil
 import subprocess
@@ -201,6 +202,10 @@ def test_run_with_results_but_no_checkpoint_is_not_started_again(tiny_run, tmp_p
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
     assert main(["fit", str(run)]) == 2
     assert "has results, but no checkpoint to continue from" in capsys.readouterr().err
+    (run / "metrics.csv").unlink()
+    before.pop(run / "metrics.csv")
+    assert fit(tmp_path, "--model.objective=MACL", "--model.objective.alpha=3") == 2
+    assert "already contains this run" in capsys.readouterr().err
     assert before == {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
 
 
@@ -234,6 +239,18 @@ def test_path_in_home_directory_reaches_your_own_class_when_a_run_continues(tmp_
     assert "folder: ~/scenes" in Path("runs/run/config.yaml").read_text()
     assert main(["fit", "runs/run", "--trainer.max_epochs=2"]) == 0
     assert read_checkpoint(Path("runs/run")).epoch == 2
+
+
+def test_path_in_home_directory_reaches_callbacks_when_a_run_continues(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    loggers = [{"class_path": "CSVLogger", "init_args": {"save_dir": f"{tmp_path}/{name}"}} for name in "ab"]
+    options = [f"--trainer.logger={json.dumps(loggers)}", *UNVALIDATED, "--trainer.max_epochs=1"]
+    assert main(["fit", "--runs_dir=runs", "--name=run", *options]) == 0
+    assert "save_dir: ~/a" in Path("runs/run/config.yaml").read_text()
+    assert main(["fit", "runs/run", "--trainer.max_epochs=2"]) == 0
+    assert not Path("~").exists()
+    assert len(list(Path("b").rglob("metrics.csv"))) == 2
 
 
 def test_logger_may_write_to_the_run_directory(tmp_path):

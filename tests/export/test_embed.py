@@ -83,7 +83,7 @@ def test_large_features_are_mapped_and_written_in_parts(images, tiny_run, tmp_pa
         assert parquet.ParquetFile(outputs[1]).num_row_groups == 3
 
 
-@pytest.mark.parametrize(("stored", "views", "decoded"), [(24, 16, 24), (None, 16, 96), (None, 128, 128)])
+@pytest.mark.parametrize(("stored", "views", "decoded"), [(24, 16, 24), (None, 16, 16), (None, 128, 128)])
 def test_description_keeps_decoded_size_of_run(tiny_run, stored, views, decoded):
     checkpoint = read_checkpoint(tiny_run)
     config = yaml.safe_load(yaml.safe_dump(checkpoint.config))

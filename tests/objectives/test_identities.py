@@ -122,9 +122,8 @@ def test_macl_icml_matches_lightly():
     assert relative_error(gradient(objective, z1, z2), gradient(reference, z1, z2)) < 1e-4
 
 
-def test_dclw_matches_lightly_on_normalized_embeddings():
-    # lightly computes the weight from unnormalised embeddings
-    z1, z2 = (torch.nn.functional.normalize(z.detach()).requires_grad_() for z in views(n=24, dim=16))
+def test_dclw_matches_lightly():
+    z1, z2 = views(n=24, dim=16)
     objective, reference = o.DCLW(temperature=0.2), DCLWLoss(temperature=0.2)
     torch.testing.assert_close(objective(z1, z2), reference(z1, z2), rtol=1e-6, atol=1e-6)
     assert relative_error(gradient(objective, z1, z2), gradient(reference, z1, z2)) < 1e-6

@@ -246,6 +246,29 @@ def test_run_that_goes_back_to_an_earlier_checkpoint_has_every_step_once(tmp_pat
         assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(12))
 
 
+def test_killed_copy_of_a_checkpoint_into_a_new_run_can_be_repeated(tmp_path, reference, monkeypatch):
+    class Death(BaseException):
+        pass
+
+    def die(source, target):
+        target.write(b"half of it")
+        raise Death
+
+    def remove_nothing(self, missing_ok=False):
+        """A killed process removes no file."""
+
+    first = RunFolder(reference).last
+    with monkeypatch.context() as killed:
+        killed.setattr(shutil, "copyfileobj", die)
+        killed.setattr(Path, "unlink", remove_nothing)
+        with pytest.raises(Death):
+            fit(tmp_path, f"--ckpt_path={first}", "--trainer.max_epochs=4")
+    assert [file.suffix for file in RunFolder(tmp_path / "run").checkpoints.iterdir()] == [".partial"]
+    assert fit(tmp_path, f"--ckpt_path={first}", "--trainer.max_epochs=4") == 0
+    assert read_checkpoint(tmp_path / "run").epoch == 4
+    assert not list((tmp_path / "run").rglob("*.partial"))
+
+
 def test_damaged_last_checkpoint_is_replaced_before_training_continues(tmp_path, reference, monkeypatch):
     """Otherwise, the first save would move the damaged file over the good one."""
     assert fit(tmp_path, "--trainer.max_epochs=2") == 0

@@ -110,6 +110,14 @@ def test_unreadable_files_raise_input_error(tmp_path):
         read_sweep_file(tmp_path / "binary.yaml")
 
 
+def test_grid_of_too_many_trials_requires_a_cap():
+    ranges = {name: {"min": 1, "max": 2000} for name in "xy"}
+    file = parse_sweep(changed(method="grid", parameters=ranges, run_cap=None), where="f")
+    with pytest.raises(InputError, match="the grid has 4000000 trials: set run_cap"):
+        check_cap(file, None)
+    assert check_cap(file, 5) == 5
+
+
 def test_method_without_end_requires_a_cap():
     file = parse_sweep(changed(run_cap=None), where="f")
     with pytest.raises(InputError, match="set run_cap in the file, or --trials"):

@@ -23,7 +23,7 @@ from ssl_vision.data.loading.decoding import Decoded, decodable, square
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
 
-SIDE = 96
+_SIDE = 96
 """Smallest side of the squares that images of different or larger sizes become."""
 _SAMPLE = 64
 
@@ -230,8 +230,8 @@ class MapData(DecodedData):
         if self.image_size is not None:
             return self.image_size
         sizes = {item.image.size for item in self._sample("train")}
-        side = min(min(size) for size in sizes) if sizes else SIDE
-        return side if sizes == {(side, side)} and side <= SIDE else max(SIDE, self.views.size)
+        side = min(min(size) for size in sizes) if sizes else _SIDE
+        return side if sizes == {(side, side)} and side <= _SIDE else max(_SIDE, self.views.size)
 
 
 class Dataset(MapData):
