@@ -374,7 +374,7 @@ class _OptionsOnly(RunCLI):
 def _above_home(value: Any) -> Any:
     """`above_home` of an option, which may contain classes."""
     if isinstance(value, Namespace):
-        return Namespace(**{name: _above_home(item) for name, item in vars(value).items()})
+        return Namespace(**{name: _above_home(item) for name, item in vars(value).items()})  # type: ignore[no-untyped-call]
     return [_above_home(item) for item in value] if isinstance(value, list) else above_home(value)
 
 

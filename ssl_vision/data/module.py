@@ -273,12 +273,27 @@ class ImageData(pl.LightningDataModule):
         numbers = (torch.arange(count + 1, dtype=torch.float64) * self.val_share + 1e-9).floor()
         return numbers.diff() > 0
 
+    def _divided(self, images: Images, candidates: Tensor) -> tuple[Images, Images]:
+        """Divide the images of a mask (N,) into held-out queries and bank.
+
+        If the order of the classes repeats with the period of the held-out rows, so that these lack classes,
+        rows are held out in the order of their classes.
+        """
+        rows, labels = candidates.nonzero()[:, 0], images.labels[candidates]
+        held_out = self.heldout(len(rows))
+        by_class = torch.zeros_like(held_out)
+        by_class[labels.argsort(stable=True)] = held_out
+        if len(labels[by_class].unique()) > len(labels[held_out].unique()):
+            held_out = by_class
+        masks = [torch.zeros(len(images), dtype=torch.bool) for _ in range(2)]
+        masks[0][rows[held_out]] = masks[1][rows[~held_out]] = True
+        return images.separate(masks[0]), images.separate(masks[1])
+
     def setup(self, stage: str) -> None:
         """Read the splits of a stage, so that missing data is reported before the stage starts."""
         self._deferred = None
-        splits = self._needed(stage)
-        self.check(*(split for split in splits if split != "test" or not self._draws_test))
-        for split in splits:
+        self.check(*self._stored_splits(stage))
+        for split in self._needed(stage):
             self.split(split)
 
     def _needed(self, stage: str) -> tuple[Split, ...]:
@@ -287,6 +302,10 @@ class ImageData(pl.LightningDataModule):
             return ()
         splits: list[Split] = ["pretrain"] if stage == "fit" else []
         return tuple(dict.fromkeys([*splits, "train", self.val_split]))
+
+    def _stored_splits(self, stage: str) -> tuple[Split, ...]:
+        """Return the splits of a stage, without a test split that is drawn from the train images."""
+        return tuple(split for split in self._needed(stage) if split != "test" or not self._draws_test)
 
     def teardown(self, stage: str) -> None:
         """Release the device memory."""
@@ -314,8 +333,7 @@ class ImageData(pl.LightningDataModule):
         if self.val_split == "train":
             source, advice = f"val_share {self.val_share}", "; set a larger --data.val_share, up to 0.5"
             candidates = bank if labelled else train
-            held_out = self.heldout(len(candidates))
-            queries, bank = candidates.select(held_out), candidates.select(~held_out)
+            queries, bank = self._divided(train, train.labelled if labelled else ~train.labelled)
         else:
             source, advice = f"the {self.val_split} split", "; --data.val train uses held-out train images"
             candidates = self.split(self.val_split)

@@ -122,7 +122,8 @@ class MomentumMethod(Method):
         network = (self.momentum_backbone, self.momentum_head)
         if self.chunk_size is None:
             return self.embed(images, *network)
-        return View.cat([self.embed(chunk, *network) for chunk in images.split(self.chunk_size)])
+        count = math.ceil(len(images) / self.chunk_size)  # about equally long, as those of the queries
+        return View.cat([self.embed(chunk, *network) for chunk in images.tensor_split(count)])
 
     def after_update(self) -> None:
         """Move the momentum network towards the network."""

@@ -240,7 +240,7 @@ def link(name, kind):
 JPEG = encoded(picture(0))
 
 
-@pytest.mark.parametrize("damage", ["half", "header", "last bytes"])
+@pytest.mark.parametrize("damage", ["half", "header", "last bytes", "whole members"])
 def test_damaged_tar_raises_input_error(tmp_path, damage):
     path = tmp_path / "train.tar"
     tar_of(path, {f"{number}.jpg": JPEG for number in range(4)})
@@ -250,7 +250,12 @@ def test_damaged_tar_raises_input_error(tmp_path, damage):
     if damage == "header":
         content[third.offset + 20 : third.offset + 30] = b"x" * 10
     else:
-        del content[third.offset + 100 if damage == "half" else last.offset_data + 100 :]
+        ends = {
+            "half": third.offset + 100,
+            "last bytes": last.offset_data + 100,
+            "whole members": third.offset,
+        }
+        del content[ends[damage] :]
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"train\.tar cannot be read as an uncompressed tar file \(.+\)$"):
         module(tmp_path, Shards).split("train")
@@ -362,6 +367,36 @@ def test_damaged_image_is_not_replaced_by_a_held_out_test_image(tmp_path):
         train.at(torch.arange(len(train)))
     substitute = int(re.search(r"replaced by .*/(\d)\.jpg", str(caught[0].message))[1])
     assert substitute not in test
+
+
+def test_damaged_query_is_not_replaced_by_an_image_of_the_bank(tmp_path):
+    for number in range(20):
+        path = tmp_path / "train" / "a" / f"{number:02}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"no image" if number == 9 else encoded(picture(number)))
+    queries, bank = module(tmp_path, workers=0, val="train").val_dataloader()
+    assert queries.data.rows.tolist() == [9, 19]
+    with pytest.warns(UserWarning, match=r"is replaced by .*/19\.jpg"):
+        queries.data.at(torch.arange(2))
+    assert len(bank.data) == 18
+
+
+@pytest.mark.parametrize("kind", [ImageFolder, Shards])
+def test_drawn_test_images_may_be_the_queries_of_validation(photos, tars, kind):
+    root = photos if kind is ImageFolder else tars["cls"]
+    data = module(root, kind, workers=0, test_share=0.2, val="test")
+    data.prepare_data()
+    data.setup("fit")
+    queries, bank = data.val_dataloader()
+    assert len(queries.data) + len(bank.data) == 70
+    assert data.fingerprint().digest == module(root, kind, workers=0).fingerprint().digest
+
+
+def test_tar_files_of_train_and_another_split_are_refused(tars, tmp_path):
+    for number in range(2):
+        shutil.copy(tars["cls"] / f"train-{number}.tar", tmp_path / ("train-0.tar", "val-0.tar")[number])
+    with pytest.raises(InputError, match=r"val-0\.tar matches the patterns of train \(\*\.tar\) and of val"):
+        module(tmp_path, Shards, train="*.tar").setup("fit")
 
 
 def test_file_names_with_line_breaks_and_non_utf8_bytes_are_read(tmp_path):

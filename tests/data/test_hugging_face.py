@@ -44,6 +44,15 @@ def test_parquet_file_has_class_names_and_only_a_train_split(tmp_path):
         data.check("test")
 
 
+@pytest.mark.parametrize("name", ["test", "validation"])
+def test_single_split_of_any_name_is_only_the_train_split(tmp_path, name):
+    parquet(tmp_path / "set" / f"{name}-00000-of-00001.parquet", [0, 1])
+    data = HuggingFace(path=str(tmp_path / "set"))
+    assert len(data.split("train")) == 2
+    assert not data.has("test")
+    assert not data.has("val")
+
+
 def test_splits_of_parquet_folder_follow_file_names(tmp_path):
     for split, labels in (("train", [2, 0, 1]), ("validation", [1]), ("test", [2, 2])):
         parquet(tmp_path / "set" / f"{split}-00000-of-00001.parquet", labels)

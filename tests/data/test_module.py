@@ -154,6 +154,12 @@ def test_validation_on_train_holds_out_labelled_rows():
     assert sorted(rows(bank) + rows(queries)) == sorted(labelled)
 
 
+def test_queries_have_every_class_if_labels_repeat_with_their_period():
+    queries, bank = Toy(labels=torch.arange(40) % 2).val_dataloader()
+    assert sorted(queries.data.labels.tolist()) == [0, 0, 1, 1]
+    assert sorted(bank.data.labels.tolist()) == [0] * 18 + [1] * 18
+
+
 def test_validation_on_test_uses_all_labelled_train_rows():
     data = Toy(val="test")
     queries, bank = data.val_dataloader()

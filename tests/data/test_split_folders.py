@@ -48,6 +48,19 @@ def test_root_without_train_folder_excludes_other_splits(tmp_path, name):
     assert len(train) == 3
 
 
+@pytest.mark.parametrize("spelling", ["hold", "absolute", "a/../hold", "link"])
+@pytest.mark.parametrize("option", ["val_folder", "test"])
+def test_chosen_split_is_excluded_from_root_however_it_is_written(tmp_path, monkeypatch, spelling, option):
+    monkeypatch.chdir(tmp_path)
+    root = images(tmp_path / "set", "b/1.png", "a/1.png", "hold/a/1.png", "hold/b/1.png")
+    (root / "link").symlink_to("hold")
+    if spelling != "link":
+        (root / "link").unlink()
+    chosen = str(root / "hold") if spelling == "absolute" else spelling
+    train = folder("set", **{option: chosen}).split("train")
+    assert (train.classes, len(train)) == (("a", "b"), 2)
+
+
 def test_every_folder_inside_a_split_is_a_class(tmp_path):
     images(tmp_path, "train/test/1.png", "train/val/1.png", "train/train/1.png")
     data = folder(tmp_path)

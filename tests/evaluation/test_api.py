@@ -5,6 +5,7 @@ It must equal the command where both apply.
 
 import json
 
+import numpy as np
 import pytest
 import torch
 import torchvision
@@ -139,6 +140,16 @@ def test_images_of_several_sizes_and_unseen_test_labels_are_evaluated():
     assert 0 <= result.value("knn_top1") <= 0.8  # train does not have the class of the fifth image
     with pytest.raises(InputError, match=r"list\[1\] is torch.uint8 \(3, 17, 31\), list\[0\] torch.uint8"):
         read_dataset(train)
+
+
+def test_images_are_rotated_by_their_orientation_as_in_training(tmp_path):
+    upright = Image.fromarray(np.random.default_rng(0).integers(0, 256, (10, 6, 3), dtype=np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotated by 90 degrees to be upright
+    upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "rotated.png", exif=exif)
+    pairs = [(upright, 0), (Image.open(tmp_path / "rotated.png"), 1)]
+    first, second = read_dataset(pairs, size=6).at(torch.arange(2))
+    assert torch.equal(first, second)
 
 
 def test_large_data_sets_are_read_again_with_same_rows(monkeypatch):

@@ -130,6 +130,16 @@ def test_moco_loss_and_queue_match_lightly_memory_bank():
         assert torch.allclose(method.queue.keys, criterion.memory_bank.bank, atol=1e-6)
 
 
+def test_keys_are_chunked_like_queries():
+    """A last chunk of one image would make BatchNorm fail."""
+    method = small(SimMoCo, chunk_size=5).train()
+    sizes = []
+    method.momentum_backbone.register_forward_hook(lambda module, images, output: sizes.append(len(output)))
+    method.backbone.register_forward_hook(lambda module, images, output: sizes.append(len(output)))
+    method.loss(batches(1)[0]).backward()
+    assert set(sizes) == {N // 2}
+
+
 @pytest.mark.parametrize("size", [1, 4, 5, 7, 20])
 def test_queue_holds_latest_keys_in_order(size):
     queue = KeyQueue(size, 3)

@@ -93,7 +93,7 @@ class EncodedImages(DatasetImages):
 
     _read: Decoder
 
-    def separate(self, mask: Tensor) -> DatasetImages:
+    def separate(self, mask: Tensor) -> "EncodedImages":
         """Select the images of a mask, (N,) bool, so that none is ever replaced by an image outside it."""
         part = self.select(mask)
         part._read = self._read.among(part.rows)

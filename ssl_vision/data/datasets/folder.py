@@ -102,8 +102,8 @@ class ImageFolder(DecodedData):
 
         With several processes, errors are ignored here, because `setup` raises them in all processes.
         """
-        splits = self._needed("validate")
         try:
+            splits = self._stored_splits("validate")
             if self.trainer is not None:
                 self.check(*splits)
             for split in splits:
@@ -195,7 +195,7 @@ class ImageFolder(DecodedData):
         Raises:
             InputError: a folder does not exist or contains no images.
         """
-        splits = self._needed("validate")
+        splits = self._stored_splits("validate")
         if self._streams:
             digests = " ".join(self.listing(split).digest(times=False) for split in splits)
             return Fingerprint(digest_of_content(digests.encode()), files={}, compared="paths or file sizes")

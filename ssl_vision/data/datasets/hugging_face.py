@@ -155,7 +155,8 @@ class HuggingFace(MapData):
             if chosen not in names:
                 raise InputError(f"{self.path} has no split {chosen}, only {', '.join(names)}")
             return chosen
-        default = next((name for name in NAMES[split] if name in names), None)
+        taken = None if split == "train" else self._split_name("train")
+        default = next((name for name in NAMES[split] if name in names and name != taken), None)
         if default is None and split == "train":
             if len(names) == 1:
                 return names[0]

@@ -1,7 +1,7 @@
 """Images of map-style data sets, such as those of torchvision."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -101,11 +101,11 @@ class DatasetImages(Images):
         """All images, (N, C, H, W)."""
         return self.at(torch.arange(len(self)))
 
-    def select(self, indices: Tensor) -> "DatasetImages":
+    def select(self, indices: Tensor) -> Self:
         """Return the rows at ``indices``, (M,) int64 or an (N,) bool mask, in that order."""
         return self._with(self.labels[indices], self.rows[indices])
 
-    def relabelled(self, labels: Tensor) -> "DatasetImages":
+    def relabelled(self, labels: Tensor) -> Self:
         """Return the same images with other labels (N,) of the same classes."""
         return self._with(labels, self.rows)
 
@@ -114,8 +114,8 @@ class DatasetImages(Images):
         images = torch.stack([self._read(row) for row in self.rows[indices].tolist()])
         return images.pin_memory() if pin else images
 
-    def _with(self, labels: Tensor, rows: Tensor) -> "DatasetImages":
-        return DatasetImages(
+    def _with(self, labels: Tensor, rows: Tensor) -> Self:
+        return type(self)(
             self._read, self._shape, labels, self.classes, rows, workers=self.workers, digest=self.digest
         )
 
@@ -211,7 +211,7 @@ def label_number(label: Any, where: str) -> int:
         return -1
     try:
         number = int(label)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise InputError(f"{where} has the label {label!r}; labels must be integers") from error
     if not isinstance(label, str) and number != label:
         raise InputError(f"{where} has the label {label!r}; labels must be integers")
@@ -223,7 +223,7 @@ def label_number(label: Any, where: str) -> int:
 def _image(image: Any, *, size: int | None, where: str) -> Tensor:
     """Return an image as a tensor (3, H, W), uint8 or floating-point."""
     if isinstance(image, Image.Image):
-        image = to_rgb(image)
+        image = to_rgb(ImageOps.exif_transpose(image))
         if size is not None and image.size != (size, size):
             image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)

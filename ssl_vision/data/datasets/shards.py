@@ -90,10 +90,16 @@ class Shards(ImageData):
         """Index the tar files of splits, and check that their classes are those of the train split.
 
         Raises:
-            InputError: there are no tar files or images of a split, or train does not have its classes.
+            InputError: there are no tar files or images of a split, a file is also one of train, or train
+                does not have its classes.
         """
         for split in splits:
             index = self.index(split)
+            if split in ("val", "test") and (both := {*self._paths(split)} & {*self._paths("train")}):
+                raise InputError(
+                    f"{min(both)} matches the patterns of train ({self.patterns['train']}) and of {split} "
+                    f"({self.patterns[split]}): change one of them"
+                )
             if unknown := {*index.classes} - {*self.index("train").classes}:
                 raise InputError(
                     f"the {split} split of {self.root} has the class {min(unknown)}, "
@@ -119,7 +125,7 @@ class Shards(ImageData):
 
     def prepare_data(self) -> None:
         """Index the tar files, in one process per machine."""
-        self.check(*self._needed("fit"))
+        self.check(*self._stored_splits("fit"))
 
     def read(self, split: Split) -> Images:
         """Return the images of a split; "pretrain" is the same as "train".
@@ -145,7 +151,7 @@ class Shards(ImageData):
         Raises:
             InputError: there are no tar files or images.
         """
-        digests = " ".join(self.index(split).digest(times=False) for split in self._needed("validate"))
+        digests = " ".join(self.index(split).digest(times=False) for split in self._stored_splits("validate"))
         return Fingerprint(digest_of_content(digests.encode()), files={}, compared="names, sizes or labels")
 
     def _paths(self, split: Split) -> list[Path]:

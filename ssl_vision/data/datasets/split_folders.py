@@ -85,7 +85,12 @@ class SplitFolders:
             for split in ("val", "test"):
                 if not self._is_chosen("train") or not self._is_chosen(split):
                     names |= set(self._matches(split))
-        return {self.root / name for name in names}
+        return {self._inside(self.root / name) for name in names}
+
+    def _inside(self, folder: Path) -> Path:
+        """Return a directory as a path below root, however it is written, if it is inside root."""
+        top, real = self.root.resolve(), folder.resolve()
+        return self.root / real.relative_to(top) if real.is_relative_to(top) else folder
 
     def _is_chosen(self, split: str) -> bool:
         return self.chosen[split] != NAMES[split][0]

@@ -208,7 +208,7 @@ class _Walk:
     def __init__(self, folder: Path, but: Collection[Path]) -> None:
         self.folders: dict[str, int] = {}
         self._root = str(folder)
-        self._excluded = set(but)
+        self._excluded = {_identity(os.stat(path)) for path in but if path.is_dir()}
 
     def files(self) -> Iterator[FilesOfFolder]:
         """Yield the image files in order."""
@@ -227,8 +227,8 @@ class _Walk:
         parts: list[Any] = []
         try:
             status = os.stat(path)
-            identity = (status.st_dev, status.st_ino)
-            if identity in above or Path(path) in self._excluded:
+            identity = _identity(status)
+            if identity in above or identity in self._excluded:
                 return []
             recent = time.time_ns() - status.st_mtime_ns < _RECENT
             self.folders[prefix] = -1 if recent else status.st_mtime_ns
@@ -246,6 +246,11 @@ class _Walk:
             parts[-1].sizes.append(size)
             parts[-1].modified.append(modified)
         return parts
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    """Return what tells a folder from all others, by whatever path or link it is reached."""
+    return status.st_dev, status.st_ino
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:

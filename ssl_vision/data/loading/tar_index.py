@@ -181,8 +181,9 @@ def _samples(path: Path, label_key: str, left_out: list[str]) -> list[_Sample]:
                         labels.setdefault(sample, _label(str(value)))
             assert tar.fileobj is not None
             tar.fileobj.seek(tar.offset)
-            if tar.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):  # where tarfile stops without an error
-                raise ValueError(f"damaged at byte {tar.offset}")
+            block = tar.fileobj.read(tarfile.BLOCKSIZE)  # where tarfile stops without an error
+            if len(block) < tarfile.BLOCKSIZE or block.strip(b"\0"):
+                raise ValueError(f"damaged or incomplete at byte {tar.offset}")
     except (tarfile.TarError, OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as an uncompressed tar file ({error})") from error
     return [image._replace(label=labels.get(sample, image.label)) for sample, image in images.items()]
