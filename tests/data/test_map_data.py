@@ -31,11 +31,6 @@ def test_images_of_every_accepted_type_are_read_alike():
     assert images.labels.tolist() == [0, 1, -1]
 
 
-def test_labels_that_are_not_numbers_are_named():
-    with pytest.raises(InputError, match="labels must be integers"):
-        dataset([(grey(1), torch.tensor([0, 1]))]).split("train")
-
-
 def test_images_without_labels_are_read():
     images = dataset([grey(1), np.full((12, 12), 2, np.uint8)]).split("train")
     assert images.images[:, :, 0, 0].tolist() == [[1] * 3, [2] * 3]

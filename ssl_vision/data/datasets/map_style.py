@@ -211,7 +211,7 @@ def label_number(label: Any, where: str) -> int:
         return -1
     try:
         number = int(label)
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{where} has the label {label!r}; labels must be integers") from error
     if not isinstance(label, str) and number != label:
         raise InputError(f"{where} has the label {label!r}; labels must be integers")
