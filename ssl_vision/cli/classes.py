@@ -113,16 +113,24 @@ def built(
         options = parsed[key].init_args
         if "seed" in options and options.seed is None:
             options.seed = config["seed_everything"]
+        parsed[key] = expanded(parsed[key])
         _disable_downloads(parsed[key])
         return parser.instantiate(parsed)[key]
     except Exception as error:  # raised by any class in the config
         raise InputError(f"{where}: the run's config has no valid {key}: {one_line(str(error))}") from error
 
 
+def expanded(value: Any) -> Any:
+    """`above_home` of an option, which may contain classes."""
+    if isinstance(value, Namespace):
+        return Namespace(**{name: expanded(item) for name, item in vars(value).items()})  # type: ignore[no-untyped-call]
+    return [expanded(item) for item in value] if isinstance(value, list) else above_home(value)
+
+
 def _parse(
     kind: Any, key: str, config: Mapping[str, Any], where: object, allow_class: Collection[str]
 ) -> tuple[jsonargparse.ArgumentParser, Namespace]:
-    section = above_home(copy.deepcopy(config[key]))
+    section = copy.deepcopy(config[key])
     _check_names(_without_folders(section), where, allow_class)
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     # Unlike add_subclass_arguments, this does not accept the path of another config file as a value.

@@ -32,7 +32,7 @@ from ssl_vision.callbacks import (
     Times,
     WeightHistogram,
 )
-from ssl_vision.cli.classes import class_paths  # its imports make the short names of classes known
+from ssl_vision.cli.classes import class_paths, expanded  # imports that make the short names of classes known
 from ssl_vision.cli.default_data import with_data
 from ssl_vision.cli.fit_summary import nothing_left, summary, validated
 from ssl_vision.cli.import_paths import local_modules
@@ -50,7 +50,6 @@ from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO
 from ssl_vision.runs.checkpointing import ResumeCheckpoint
 from ssl_vision.runs.folder import (
     RunFolder,
-    above_home,
     as_yaml,
     below_home,
     derived_name,
@@ -158,7 +157,7 @@ class RunCLI(LightningCLI):
         _check_text(self.plain_config)
         for key, value in list(config.items()):
             if key.startswith(("model.", "data.", "trainer.")):
-                config[key] = _above_home(value)
+                config[key] = expanded(value)
         name = config.name or derived_name(self.plain_config)
         self.folder = RunFolder(run_path(config.runs_dir, name))
         self.plain_config["name"] = name
@@ -369,13 +368,6 @@ class _OptionsOnly(RunCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run nothing."""
-
-
-def _above_home(value: Any) -> Any:
-    """`above_home` of an option, which may contain classes."""
-    if isinstance(value, Namespace):
-        return Namespace(**{name: _above_home(item) for name, item in vars(value).items()})  # type: ignore[no-untyped-call]
-    return [_above_home(item) for item in value] if isinstance(value, list) else above_home(value)
 
 
 def _check_text(config: dict[str, Any]) -> None:

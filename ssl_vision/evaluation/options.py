@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytorch_lightning as pl
 from torch import nn
 
-from ssl_vision.cli.classes import add_allow_class
+from ssl_vision.cli.classes import add_allow_class, expanded
 from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.data import ImageData
 from ssl_vision.encoders import Encoder
@@ -118,6 +118,9 @@ def instantiated(parser: ArgumentParser, options: Any) -> Any:
     Raises:
         InputError: a value is out of range.
     """
+    options = options.clone()
+    if "data" in options:
+        options.data = expanded(options.data)
     try:
         return parser.instantiate(options)
     except ValueError as error:

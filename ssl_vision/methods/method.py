@@ -82,14 +82,13 @@ class Method(pl.LightningModule, ABC):
             command line, ``--model.encoder ResNet --model.encoder.depth 50``.
         hidden_dim: width of the projection head's hidden layers.
         output_dim: width of the embeddings.
-        head_layers: number of linear layers in the projection head, 2 or more; Barlow Twins, VICReg, and MoCo
-            v3 with vision transformers have 3.
-        head_batch_norm: where the projection head has BatchNorm: ``"hidden"``, after each hidden layer;
-            ``"all"``, after the output layer, too (lightly's SimCLR); ``"none"``, nowhere (solo-learn's). A
-            linear layer without BatchNorm has a bias.
-        bn: ``"joint"``: both views pass through the network as one batch and share BatchNorm statistics.
-            ``"per_view"``: they pass one after the other and have their own statistics (lightly, solo-learn).
-            With several processes, each has its own statistics unless ``trainer.sync_batchnorm`` is set.
+        head_layers: number of linear layers in the projection head, 2 or more.
+        head_batch_norm: BatchNorm in the projection head: ``"hidden"``, after each hidden layer; ``"all"``,
+            also after the output layer (as in lightly); ``"none"`` (as in solo-learn). A linear layer without
+            BatchNorm has a bias.
+        bn: ``"joint"``: both views are one batch for the network and share BatchNorm statistics;
+            ``"per_view"``: each has its own (as in lightly and solo-learn). With several processes,
+            statistics are computed per process unless ``trainer.sync_batchnorm`` is set.
         chunk_size: number of images that pass through the network at a time; None disables chunks. It reduces
             the memory of a large batch. The objective uses the whole batch, and BatchNorm one chunk.
         compile_mode: mode of ``torch.compile`` for the encoder; None does not compile it. ``"default"``,

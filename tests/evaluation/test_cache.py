@@ -178,8 +178,8 @@ def test_cache_key_depends_on_every_part(tmp_path):
 def test_source_of_own_classes_is_part_of_the_digest(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     source = "from torch import nn\n\n\nclass Own(nn.Sequential):\n    pass\n"
-    (tmp_path / "own_network.py").write_text(source)
-    own = importlib.import_module("own_network").Own(nn.ReLU())
+    (tmp_path / "network_with_own_code.py").write_text(source)
+    own = importlib.import_module("network_with_own_code").Own(nn.ReLU())
     assert own_code(nn.Sequential(nn.ReLU(), own)) == ["class Own(nn.Sequential):\n    pass\n"]
     assert own_code(ResNet(width=4)) == []
     assert own_code(type("Interactive", (nn.ReLU,), {"__module__": "__main__"})()) == []
