@@ -84,8 +84,7 @@ class Method(pl.LightningModule, ABC):
         output_dim: width of the embeddings.
         head_layers: number of linear layers in the projection head, 2 or more.
         head_batch_norm: BatchNorm in the projection head: ``"hidden"``, after each hidden layer; ``"all"``,
-            also after the output layer (as in lightly); ``"none"`` (as in solo-learn). A linear layer without
-            BatchNorm has a bias.
+            after every layer (as in lightly); ``"none"`` (as in solo-learn). A layer without it has a bias.
         bn: ``"joint"``: both views are one batch for the network and share BatchNorm statistics;
             ``"per_view"``: each has its own (as in lightly and solo-learn). With several processes,
             statistics are computed per process unless ``trainer.sync_batchnorm`` is set.

@@ -23,8 +23,8 @@ class ViewOptions:
         hflip: Probability of a horizontal flip.
         brightness: Largest change of brightness. The factor is uniform in [max(0, 1 - brightness), 1 +
             brightness].
-        contrast: Largest change of contrast; the factor is drawn like that of brightness.
-        saturation: Largest change of saturation; the factor is drawn like that of brightness.
+        contrast: Largest change of contrast. The factor is drawn like that of brightness.
+        saturation: Largest change of saturation. The factor is drawn like that of brightness.
         hue: Largest rotation of the hue, as a fraction of the colour circle. It is uniform in [-hue, hue].
         jitter: Probability of the colour jitter. It changes brightness, contrast, saturation and hue.
         grayscale: Probability of conversion to grayscale.
