@@ -83,11 +83,12 @@ class Method(pl.LightningModule, ABC):
         hidden_dim: width of the projection head's hidden layers.
         output_dim: width of the embeddings.
         head_layers: number of linear layers in the projection head, 2 or more.
-        head_batch_norm: BatchNorm in the projection head: ``"hidden"``, after each hidden layer; ``"all"``,
-            after every layer (as in lightly); ``"none"`` (as in solo-learn). A layer without it has a bias.
-        bn: ``"joint"``: both views are one batch for the network and share BatchNorm statistics;
-            ``"per_view"``: each has its own (as in lightly and solo-learn). With several processes,
-            statistics are computed per process unless ``trainer.sync_batchnorm`` is set.
+        head_batch_norm: BatchNorm in the projection head: ``"hidden"``, ``"all"`` or ``"none"``. It follows
+            each hidden layer, every layer (as in lightly), or no layer (as in solo-learn). A layer without it
+            has a bias.
+        bn: BatchNorm over both views, ``"joint"``, or over each view, ``"per_view"``. The views are one batch
+            for the network and share statistics, or each has its own (as in lightly and solo-learn). With
+            several processes, statistics are computed per process unless ``trainer.sync_batchnorm`` is set.
         chunk_size: number of images that pass through the network at a time; None disables chunks. It reduces
             the memory of a large batch. The objective uses the whole batch, and BatchNorm one chunk.
         compile_mode: mode of ``torch.compile`` for the encoder; None does not compile it. ``"default"``,

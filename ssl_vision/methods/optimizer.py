@@ -42,9 +42,10 @@ class OptimizerRule:
         momentum: momentum of ``"sgd"``, ``"lars"`` and ``"muon"``.
         schedule: schedule of the learning rate: ``"constant"``, or ``"cosine"`` to 0.001 ``lr`` over the run.
         warmup_epochs: epochs of linear rise from 0, with the cosine schedule.
-        lr_scaling: learning rate for N images per step, of all processes and accumulated batches:
-            ``"none"``, lr; ``"linear"``, lr · N / reference_batch_size (Goyal et al. 2017); ``"sqrt"``,
-            lr · √(N / reference_batch_size) (Krizhevsky 2014).
+        lr_scaling: scaling of the learning rate with the batch size: ``"none"``, ``"linear"`` or ``"sqrt"``.
+            For N images per step, of all processes and accumulated batches, the rate is lr,
+            lr · N / reference_batch_size (Goyal et al. 2017) or lr · √(N / reference_batch_size)
+            (Krizhevsky 2014).
         reference_batch_size: N for which the learning rate is ``lr``.
 
     Raises:
