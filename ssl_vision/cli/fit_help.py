@@ -42,8 +42,8 @@ GROUPS = {
     ),
     "encoder": ("model.encoder", "model.encoder.depth", "model.encoder.width", "model.encoder.stem"),
     "method": (
-        "model", "model.hidden_dim", "model.output_dim", "model.head_batch_norm",
-        "model.bn", "model.chunk_size", "model.compile_mode",
+        "model", "model.hidden_dim", "model.output_dim", "model.head_batch_norm", "model.bn",
+        "model.chunk_size", "model.compile_mode",
     ),
     "objective": ("model.objective", "model.objective.temperature", "model.objective.pairs"),
     "optimizer": (

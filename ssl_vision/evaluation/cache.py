@@ -36,11 +36,12 @@ def digest_of_network(state: Mapping[str, Tensor], description: Any) -> str:
 
 def own_code(network: nn.Module) -> list[str]:
     """Return the source of the classes of a network that belong to no installed package."""
-    installed = (*map(sysconfig.get_path, ("purelib", "platlib")), str(Path(__file__).parents[1]))
+    installed = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
+    installed.append(Path(__file__).parents[1])
     sources = []
     for each in {type(module) for module in network.modules()}:
-        with suppress(OSError, TypeError):  # there is no file for a class of an interactive session
-            if not inspect.getfile(each).startswith(installed):
+        with suppress(OSError, TypeError):  # classes defined in an interactive session have no file
+            if not any(map(Path(inspect.getfile(each)).is_relative_to, installed)):
                 sources.append(inspect.getsource(each))
     return sorted(sources)
 

@@ -18,7 +18,7 @@ def section(context: ReportContext) -> Section:
     """Draw the singular values of the centred features of each layer, and list their effective ranks.
 
     Raises:
-        Missing: There are no features, or those of one image.
+        Missing: There are no features, or only one image.
     """
     view = context.feature_view()
     if len(view.images) < 2:

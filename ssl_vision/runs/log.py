@@ -144,11 +144,12 @@ class _Table:
 
     def keep_until(self, step: int) -> None:
         if self._path.exists():
-            if self._path.stat().st_size and not names(self._path):
+            columns = names(self._path)
+            if self._path.stat().st_size and not columns:
                 damaged = self._path.replace(self._path.with_suffix(".csv.damaged"))
                 warnings.warn(f"{self._path} has no header; it is now {damaged.name}", stacklevel=2)
                 return
-            self._columns = names(self._path) or self._columns
+            self._columns = columns or self._columns
             earlier = (row for row in rows(self._path) if row["step"] < step)
             self._rows = [{name: _format(value) for name, value in row.items()} for row in earlier]
             self._rewrite()

@@ -90,8 +90,8 @@ class Shards(ImageData):
         """Index the tar files of splits, and check that their classes are those of the train split.
 
         Raises:
-            InputError: there are no tar files or images of a split, a file is also one of train, or train
-                does not have its classes.
+            InputError: a split has no tar files or no images, shares a file with train, or has a class that
+                train lacks.
         """
         for split in splits:
             index = self.index(split)
