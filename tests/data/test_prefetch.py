@@ -50,10 +50,34 @@ def test_error_is_raised_when_its_result_is_due():
 
 
 def test_closing_iterator_ends_its_threads():
-    before = threading.active_count()
+    before = set(threading.enumerate())
     results = ahead(str, range(10), workers=2)
     assert next(results) == "0"
-    assert threading.active_count() > before
+    threads = set(threading.enumerate()) - before
+    assert threads
     assert isinstance(results, Generator)
     results.close()
-    assert threading.active_count() == before
+    for thread in threads:
+        thread.join(timeout=5)
+        assert not thread.is_alive()
+
+
+def test_discarded_iterator_does_not_wait_for_its_threads():
+    """Waiting in a finalizer, which may run in any thread, can deadlock in `threading`."""
+    started, release, later = threading.Event(), threading.Event(), []
+
+    def make(item):
+        if item == 1:
+            started.set()
+            release.wait(timeout=5)
+        if item > 1:
+            later.append(item)
+
+    results = ahead(make, range(4), depth=3)
+    next(results)
+    assert started.wait(timeout=5)
+    start = time.monotonic()
+    del results
+    assert time.monotonic() - start < 4
+    release.set()
+    assert not later

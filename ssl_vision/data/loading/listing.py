@@ -212,7 +212,8 @@ class _Walk:
 
     def files(self) -> Iterator[FilesOfFolder]:
         """Yield the image files in order."""
-        with ThreadPoolExecutor(_THREADS) as self._pool:
+        self._pool = ThreadPoolExecutor(_THREADS)
+        try:
             parts: deque[Any] = deque([self._pool.submit(self._read, "", frozenset())])
             while parts:  # each part is released once it is used
                 part = parts.popleft()
@@ -220,6 +221,8 @@ class _Walk:
                     parts.extendleft(reversed(part.result()))
                 else:
                     yield part
+        finally:  # without waiting, as in `ahead`
+            self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, prefix: str, above: frozenset[tuple[int, int]]) -> list[Any]:
         """Return the files of a folder, and futures of its subfolders; nothing if it contains itself."""

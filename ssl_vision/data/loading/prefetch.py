@@ -20,6 +20,8 @@ def ahead(
         items: The items, which are consumed at most `depth` ahead of the results.
         workers: Number of threads, which live from the first result until the end of the iterator.
         depth: Number of results that are computed in advance.
+
+    An iterator that is closed or discarded before its end cancels what has not started and waits for nothing.
     """
     pool = ThreadPoolExecutor(workers)
     remaining = iter(items)
@@ -30,5 +32,9 @@ def ahead(
         while pending:
             yield pending.popleft().result()
             pending.extend(pool.submit(make, item) for item in itertools.islice(remaining, 1))
-    finally:
-        pool.shutdown(cancel_futures=True)
+    except BaseException:
+        # The garbage collector may close this generator in a thread that holds a lock of `threading`. Joining
+        # the workers needs the same lock up to Python 3.12, and would never return.
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
