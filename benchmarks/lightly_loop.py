@@ -149,13 +149,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     chosen = parser.parse_args()
     file = RESULTS / f"{chosen.name}.json"
+
+    def rows() -> list[dict[str, Any]]:
+        """Read the file again, because a process with other seeds may have added rows."""
+        return json.loads(file.read_text()) if file.exists() else []
+
+    if any(each["epochs"] != chosen.epochs for each in rows()):
+        parser.error(f"{file.name} has runs of another length: give another --name")
     for seed in chosen.seeds:
-        rows = json.loads(file.read_text()) if file.exists() else []
-        if any(each["epochs"] != chosen.epochs for each in rows):
-            parser.error(f"{file.name} has runs of another length: give another --name")
-        if all(each["seed"] != seed for each in rows):
-            rows.append(row(chosen, seed))
-            file.write_text(json.dumps(rows, indent=1) + "\n")
+        if all(each["seed"] != seed for each in rows()):
+            new = row(chosen, seed)
+            file.write_text(json.dumps([*rows(), new], indent=1) + "\n")
 
 
 if __name__ == "__main__":

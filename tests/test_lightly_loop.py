@@ -1,5 +1,6 @@
-"""Test of benchmarks/lightly_loop.py: an interrupted seed resumes with the same result."""
+"""Tests of benchmarks/lightly_loop.py: interrupted seeds resume to the same weights, and no row is lost."""
 
+import json
 from argparse import Namespace
 from pathlib import Path
 
@@ -57,3 +58,17 @@ def test_interrupted_seed_resumes_to_same_weights(lightly_loop, monkeypatch, tmp
     whole, _ = lightly_loop.train(options("whole"), seed=3)
     assert len(epochs) == 4
     assert_close(continued.state_dict(), whole.state_dict(), rtol=0, atol=0)
+
+
+def test_row_added_by_another_process_during_training_is_kept(lightly_loop, monkeypatch, tmp_path):
+    file = tmp_path / "rows.json"
+
+    def row(options, seed):
+        file.write_text(json.dumps([{"seed": 2, "epochs": 1}]))
+        return {"seed": seed, "epochs": options.epochs}
+
+    monkeypatch.setattr(lightly_loop, "RESULTS", tmp_path)
+    monkeypatch.setattr(lightly_loop, "row", row)
+    monkeypatch.setattr("sys.argv", ["", "--data=data", "--epochs=1", "--name=rows", "--seeds", "1", "2"])
+    lightly_loop.main()
+    assert [each["seed"] for each in json.loads(file.read_text())] == [2, 1]
