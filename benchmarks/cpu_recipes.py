@@ -46,6 +46,7 @@ class Recipe(NamedTuple):
 
 
 SMALLER = ((0.4, 16), (0.3, 24), (0.3, 32))
+SMALLER_FOR_LONGER = ((0.6, 16), (0.2, 24), (0.2, 32))
 SGD = (
     "--model.optimizer.name=sgd",
     "--model.optimizer.lr=0.1",
@@ -77,6 +78,11 @@ RECIPES = {
     "SGD, smaller": Recipe(SGD, SMALLER),
     "SGD, smaller, larger crops": Recipe((*SGD, LARGER), SMALLER),
     "SGD, smaller, batch size 128": Recipe(SGD, SMALLER, batch=128),
+    "SGD, smaller, BatchNorm in the whole head": Recipe((*SGD, "--model.head_batch_norm=all"), SMALLER),
+    "SGD, smaller, temperature 0.2": Recipe((*SGD, "--model.objective.temperature=0.2"), SMALLER),
+    "SGD, smaller, learning rate 0.3": Recipe((*SGD, "--model.optimizer.lr=0.3"), SMALLER),
+    "SGD, smaller for longer": Recipe(SGD, SMALLER_FOR_LONGER),
+    "SGD, smaller, DCL": Recipe((*SGD, "--model.objective=DCL"), SMALLER),
     "SGD, smaller, width 24": Recipe(SGD, SMALLER, width=24),
     "SGD, smaller, width 32": Recipe(SGD, SMALLER, width=32),
 }
@@ -190,13 +196,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--runs_dir", type=Path, default=Path("runs/cpu_recipes"))
     chosen = parser.parse_args()
+
+    def rows() -> list[dict[str, Any]]:
+        """Read the file again, because a process with other recipes may have added rows."""
+        return json.loads(FILE.read_text()) if FILE.exists() else []
+
     for seed in chosen.seeds:
         for name in chosen.recipes:
-            rows = json.loads(FILE.read_text()) if FILE.exists() else []
             key = (name, seed, chosen.seconds)
-            if all((each["recipe"], each["seed"], each["core_seconds"]) != key for each in rows):
-                rows.append(trained(name, chosen, seed, rows))
-                FILE.write_text(json.dumps(rows, indent=1) + "\n")
+            if all((each["recipe"], each["seed"], each["core_seconds"]) != key for each in rows()):
+                new = trained(name, chosen, seed, rows())
+                FILE.write_text(json.dumps([*rows(), new], indent=1) + "\n")
 
 
 if __name__ == "__main__":

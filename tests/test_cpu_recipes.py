@@ -1,6 +1,7 @@
 """Tests of benchmarks/cpu_recipes.py: recipes take equal time, and fit accepts their options."""
 
 import importlib
+import json
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,20 @@ def test_step_times_of_recipes_with_equal_steps_are_reused(script, monkeypatch):
     ]
     assert script.steps_of(script.RECIPES["SGD, smaller"], rows) == {16: 0.1, 24: 0.2, 32: 0.5}
     assert script.steps_of(script.RECIPES["width 32, smaller"], rows) == {16: 9.0, 24: 9.0, 32: 1.6}
+
+
+def test_row_added_by_another_process_during_training_is_kept(script, monkeypatch, tmp_path):
+    file = tmp_path / "rows.json"
+
+    def trained(name, chosen, seed, rows):
+        file.write_text(json.dumps([{"recipe": "SGD", "seed": seed, "core_seconds": chosen.seconds}]))
+        return {"recipe": name, "seed": seed, "core_seconds": chosen.seconds}
+
+    monkeypatch.setattr(script, "FILE", file)
+    monkeypatch.setattr(script, "trained", trained)
+    monkeypatch.setattr("sys.argv", ["", "--data=data", "--seconds=1", "--recipes", "start", "SGD"])
+    script.main()
+    assert [each["recipe"] for each in json.loads(file.read_text())] == ["SGD", "start"]
 
 
 @pytest.mark.long
