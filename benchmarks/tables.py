@@ -126,24 +126,38 @@ def temperatures(name: str) -> list[list[str]]:
     return lines if accuracies else []
 
 
-def recipes(core_seconds: float) -> list[list[str]]:
-    """Return the recipes of cpu_recipes.py that were trained for a time, the most accurate first.
+def recipes(rows: Sequence[Row], baseline: str) -> list[list[str]]:
+    """Return epochs and validation accuracies of recipes, the most accurate first.
 
     Args:
-        core_seconds: the time of each.
+        rows: rows of cpu_recipes.py, or others with "recipe", "epochs" and "knn_top1".
+        baseline: recipe that the others are compared with.
     """
     groups: dict[str, list[Row]] = defaultdict(list)
-    for row in rows_of("cpu_recipes"):
-        if row["core_seconds"] == core_seconds:
-            groups[row["recipe"]].append(row)
-    means = {name: fmean(row["knn_top1"] for row in rows) for name, rows in groups.items()}
-    lines = [["recipe", "epochs", "kNN (k = 10) %", "difference from start", "seeds"]]
+    for row in rows:
+        groups[row["recipe"]].append(row)
+    means = {name: fmean(row["knn_top1"] for row in group) for name, group in groups.items()}
+    lines = [["recipe", "epochs", "kNN (k = 10) %", f"difference from {baseline}", "seeds"]]
     for name, accuracy in sorted(means.items(), key=lambda item: -item[1]):
         values = [row["knn_top1"] for row in groups[name]]
-        difference = f"{100 * (accuracy - means['start']):+.2f}".replace("-", "−") if name != "start" else ""
+        points = f"{100 * (accuracy - means[baseline]):+.2f}".replace("-", "−")
+        difference = points if name != baseline else ""
         epochs = str(groups[name][0]["epochs"])
         lines.append([name, epochs, mean_cell(values, "knn_top1"), difference, str(len(values))])
     return lines if groups else []
+
+
+def recipes_of(core_seconds: float) -> list[Row]:
+    """Return the rows of cpu_recipes.py for runs of a length."""
+    return [row for row in rows_of("cpu_recipes") if row["core_seconds"] == core_seconds]
+
+
+def sweep_of_the_hour() -> list[Row]:
+    """Return the runs of configs/sweep/cifar10_cpu.yaml as rows of a recipe, with validation accuracies."""
+    return [
+        {"recipe": "SGD, smaller", "epochs": row["epochs"], "knn_top1": row["validation"]["knn_top1"]}
+        for row in rows_of("cifar10_cpu")
+    ]
 
 
 def hour(names: Sequence[str]) -> list[list[str]]:
@@ -246,7 +260,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "RECLAIM with few labels": lambda: markdown(reclaim(list(LABEL_SHARES))),
     "differences of RECLAIM by negatives": lambda: markdown(reclaim_differences(RECLAIM, "negatives")),
     "differences of RECLAIM by weight": lambda: markdown(reclaim_differences(RECLAIM, "weight")),
-    "recipes for a CPU": lambda: markdown(recipes(1200)),
+    "recipes for a CPU": lambda: markdown(recipes(recipes_of(1200), "start")),
+    "recipes for an hour on two cores": lambda: markdown(
+        recipes([*recipes_of(6400), *sweep_of_the_hour()], "SGD, smaller")
+    ),
     "an hour on two cores": lambda: markdown(hour(HOUR)),
     "gradient dissipation": lambda: markdown(dissipation()),
     "margin of the unified gradient": lambda: markdown(unified_gradient("margin")),

@@ -179,7 +179,7 @@ def test_unified_gradient_tables_vary_one_term_at_a_time(tables, tmp_path):
     assert [line[0] for line in tables.unified_gradient("margin")] == ["margin", "0.3", "2"]
 
 
-def test_recipes_are_sorted_by_accuracy_with_difference_from_start(tables, tmp_path):
+def test_recipes_are_sorted_by_accuracy_with_difference_from_baseline(tables, tmp_path):
     rows = [
         {"recipe": recipe, "core_seconds": seconds, "epochs": epochs, "knn_top1": accuracy}
         for recipe, seconds, epochs, accuracy in (
@@ -187,10 +187,23 @@ def test_recipes_are_sorted_by_accuracy_with_difference_from_start(tables, tmp_p
         )
     ]  # fmt: skip
     (tmp_path / "cpu_recipes.json").write_text(json.dumps(rows))
-    assert tables.recipes(60)[1:] == [
+    head, *lines = tables.recipes(tables.recipes_of(60), "start")
+    assert head == ["recipe", "epochs", "kNN (k = 10) %", "difference from start", "seeds"]
+    assert lines == [
         ["smaller", "6", "52.00", "+2.00", "1"],
         ["start", "3", "50.00", "", "1"],
         ["LARS", "3", "45.00", "−5.00", "1"],
+    ]
+
+
+def test_sweep_of_the_hour_has_validation_accuracy_of_each_seed(tables, tmp_path):
+    rows = [
+        {"epochs": 125, "validation": {"knn_top1": validation}, "test": {"test/knn10/knn_top1": 0.1}}
+        for validation in (0.7, 0.8)
+    ]
+    (tmp_path / "cifar10_cpu.json").write_text(json.dumps(rows))
+    assert tables.recipes(tables.sweep_of_the_hour(), "SGD, smaller")[1:] == [
+        ["SGD, smaller", "125", "75.00 ± 7.07", "", "2"]
     ]
 
 
