@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from provenance import RESULTS, provenance
+from provenance import provenance
+from rows import add_row, rows_of
 
 from ssl_vision.data import Views
 from ssl_vision.encoders import ResNet
 from ssl_vision.methods import SimCLR
 from ssl_vision.runs.registry import Run
 
-FILE = RESULTS / "cpu_recipes.json"
 IMAGES = 50_000
 
 
@@ -196,17 +196,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--runs_dir", type=Path, default=Path("runs/cpu_recipes"))
     chosen = parser.parse_args()
-
-    def rows() -> list[dict[str, Any]]:
-        """Read the file again, because a process with other recipes may have added rows."""
-        return json.loads(FILE.read_text()) if FILE.exists() else []
-
     for seed in chosen.seeds:
         for name in chosen.recipes:
             key = (name, seed, chosen.seconds)
-            if all((each["recipe"], each["seed"], each["core_seconds"]) != key for each in rows()):
-                new = trained(name, chosen, seed, rows())
-                FILE.write_text(json.dumps([*rows(), new], indent=1) + "\n")
+            rows = rows_of("cpu_recipes")
+            if all((each["recipe"], each["seed"], each["core_seconds"]) != key for each in rows):
+                add_row("cpu_recipes", trained(name, chosen, seed, rows))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ as soon as it is finished; a seed that has a row is left out. A stopped seed con
 """
 
 import argparse
-import json
 import time
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,8 @@ from lightly.loss import NTXentLoss
 from lightly.transforms.simclr_transform import SimCLRTransform
 from lightly.utils.benchmarking import knn_predict
 from lightly.utils.scheduler import CosineWarmupScheduler
-from provenance import RESULTS, provenance
+from provenance import provenance
+from rows import add_row, rows_of
 from torch import Tensor
 from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
@@ -148,18 +148,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     chosen = parser.parse_args()
-    file = RESULTS / f"{chosen.name}.json"
-
-    def rows() -> list[dict[str, Any]]:
-        """Read the file again, because a process with other seeds may have added rows."""
-        return json.loads(file.read_text()) if file.exists() else []
-
-    if any(each["epochs"] != chosen.epochs for each in rows()):
-        parser.error(f"{file.name} has runs of another length: give another --name")
+    if any(each["epochs"] != chosen.epochs for each in rows_of(chosen.name)):
+        parser.error(f"{chosen.name}.json has runs of another length: give another --name")
     for seed in chosen.seeds:
-        if all(each["seed"] != seed for each in rows()):
-            new = row(chosen, seed)
-            file.write_text(json.dumps([*rows(), new], indent=1) + "\n")
+        if all(each["seed"] != seed for each in rows_of(chosen.name)):
+            add_row(chosen.name, row(chosen, seed))
 
 
 if __name__ == "__main__":

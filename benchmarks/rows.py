@@ -39,6 +39,12 @@ def rows_of(pattern: str) -> list[Row]:
     return [row for file in sorted(RESULTS.glob(f"{pattern}.json")) for row in json.loads(file.read_text())]
 
 
+def add_row(name: str, row: Row) -> None:
+    """Add a row to benchmarks/results/<name>.json, after the rows that other processes have added."""
+    rows = [*rows_of(name), row]
+    (RESULTS / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
 def settings(names: Sequence[str]) -> Groups:
     """Return the rows by method and objective, and by seed."""
     groups: Groups = defaultdict(dict)

@@ -42,13 +42,13 @@ def test_step_times_of_recipes_with_equal_steps_are_reused(script, monkeypatch):
 
 
 def test_row_added_by_another_process_during_training_is_kept(script, monkeypatch, tmp_path):
-    file = tmp_path / "rows.json"
+    file = tmp_path / "cpu_recipes.json"
 
     def trained(name, chosen, seed, rows):
         file.write_text(json.dumps([{"recipe": "SGD", "seed": seed, "core_seconds": chosen.seconds}]))
         return {"recipe": name, "seed": seed, "core_seconds": chosen.seconds}
 
-    monkeypatch.setattr(script, "FILE", file)
+    monkeypatch.setattr("rows.RESULTS", tmp_path)
     monkeypatch.setattr(script, "trained", trained)
     monkeypatch.setattr("sys.argv", ["", "--data=data", "--seconds=1", "--recipes", "start", "SGD"])
     script.main()

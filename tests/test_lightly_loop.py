@@ -67,7 +67,7 @@ def test_row_added_by_another_process_during_training_is_kept(lightly_loop, monk
         file.write_text(json.dumps([{"seed": 2, "epochs": 1}]))
         return {"seed": seed, "epochs": options.epochs}
 
-    monkeypatch.setattr(lightly_loop, "RESULTS", tmp_path)
+    monkeypatch.setattr("rows.RESULTS", tmp_path)
     monkeypatch.setattr(lightly_loop, "row", row)
     monkeypatch.setattr("sys.argv", ["", "--data=data", "--epochs=1", "--name=rows", "--seeds", "1", "2"])
     lightly_loop.main()
