@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -24,7 +25,7 @@ def provenance(*packages: str, device: str = "cuda") -> dict[str, Any]:
     others = (":/", ":(top,exclude)benchmarks/results")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", *others)
     return {
-        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_plain, sys.argv[1:])]),
+        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_plain, sys.argv[1:])]),
         "commit": _git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else ""),
         "device": torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else "cpu",
         "processor": _processor(),

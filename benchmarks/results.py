@@ -4,10 +4,11 @@
     python benchmarks/results.py render                                  writes the tables of README and docs
 
 Rows are kept in benchmarks/results/NAME.json, where NAME is the directory of the runs. Each has the run's
-settings, the last validation, the values of the last epoch on the test split, the command, and the commit of
-the checkout in which the runs are. A run that is collected again replaces its row. Rendering replaces the
-text between ``<!-- results: TABLE -->`` and ``<!-- end of results -->`` in the pages by a table of tables.py,
-draws the figures of figures.py, and updates the measurements that ``ssl-vision choose`` reads.
+settings, the last validation, the values of the last epoch on the test split, the command (that of the sweep
+NAME, without ``--command``), and the commit of the checkout in which the runs are. A run that is collected
+again replaces its row. Rendering replaces the text between ``<!-- results: TABLE -->`` and
+``<!-- end of results -->`` in the pages by a table of tables.py, draws the figures of figures.py, and updates
+the measurements that ``ssl-vision choose`` reads.
 """
 
 import argparse
@@ -57,12 +58,13 @@ LIBRARIES = ("torch", "torchvision", "pytorch-lightning", "lightly")
 _TABLE = re.compile(r"(<!-- results: ([^>]*) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
-def row(run: Run, commit: str) -> Row:
+def row(run: Run, commit: str, command: str) -> Row:
     """Return the result of a finished run.
 
     Args:
         run: a finished run.
         commit: of the code that trained it.
+        command: command that trained it.
     """
     return {
         "run": run.name,
@@ -72,7 +74,7 @@ def row(run: Run, commit: str) -> Row:
         "validated_on": run.validated_on,
         "seconds": run.seconds,
         "test": evaluation_summary(run.evaluation, run.config, epoch=run.epoch),
-        "command": f"ssl-vision sweep configs/sweep/{run.folder.path.parent.name}.yaml",
+        "command": command,
         "commit": commit,
         "versions": {library: version(library) for library in LIBRARIES},
     }
@@ -86,15 +88,22 @@ def curve(run: Run, metric: str) -> list[tuple[int, float]]:
     return [points[round(i * (len(points) - 1) / (_POINTS - 1))] for i in range(_POINTS)]
 
 
-def collect(folder: Path) -> None:
-    """Add the rows of the finished runs below a directory."""
+def collect(folder: Path, command: str | None = None) -> None:
+    """Add the rows of the finished runs below a directory.
+
+    Args:
+        folder: directory of the runs.
+        command: command that trained them; None is the sweep with the name of the directory.
+    """
     commit = subprocess.run(
         ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    file = RESULTS / f"{folder.resolve().name}.json"
+    name = folder.resolve().name
+    command = command or f"ssl-vision sweep configs/sweep/{name}.yaml"
+    file = RESULTS / f"{name}.json"
     rows = {each["run"]: each for each in json.loads(file.read_text())} if file.exists() else {}
     finished = [run for run in find_runs([folder]) if run.damage is None and run.status == "finished"]
-    rows |= {run.name: row(run, commit) for run in finished}
+    rows |= {run.name: row(run, commit, command) for run in finished}
     file.write_text(json.dumps([rows[name] for name in sorted(rows)], indent=1) + "\n")
     print(f"{len(finished)} finished runs, {len(rows)} rows in {file}")
 
@@ -112,11 +121,13 @@ def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     actions = parser.add_subparsers(dest="action", required=True)
-    actions.add_parser("collect").add_argument("runs", type=Path, help="directory of the runs")
+    collecting = actions.add_parser("collect")
+    collecting.add_argument("runs", type=Path, help="directory of the runs")
+    collecting.add_argument("--command", help="command that trained the runs, if it is not a sweep")
     actions.add_parser("render")
     options = parser.parse_args()
     if options.action == "collect":
-        collect(options.runs)
+        collect(options.runs, options.command)
         return
     choosing.save()
     for page in PAGES:

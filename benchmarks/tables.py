@@ -3,7 +3,7 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 import choosing
@@ -152,7 +152,7 @@ def recipes_of(core_seconds: float) -> list[Row]:
     return [row for row in rows_of("cpu_recipes") if row["core_seconds"] == core_seconds]
 
 
-def sweep_of_the_hour() -> list[Row]:
+def cpu_recipe_validations() -> list[Row]:
     """Return the runs of configs/sweep/cifar10_cpu.yaml as rows of a recipe, with validation accuracies."""
     return [
         {"recipe": "SGD, smaller", "epochs": row["epochs"], "knn_top1": row["validation"]["knn_top1"]}
@@ -160,24 +160,24 @@ def sweep_of_the_hour() -> list[Row]:
     ]
 
 
-def hour(names: Sequence[str]) -> list[list[str]]:
-    """Return epochs, minutes of one core, and test accuracies of the recipe for an hour and lightly's loop.
+def cpu_recipe(recipes: Mapping[str, str]) -> list[list[str]]:
+    """Return epochs, minutes and test accuracies of cifar10_cpu.yaml and lightly's loop.
 
-    The minutes are those of seed 0, which had its core to itself.
+    The minutes are those of the fastest and the slowest run.
 
     Args:
-        names: files of rows.
+        recipes: name of the recipe by the file of its rows. A file that does not exist has no line.
     """
-    lines = [["recipe", "epochs", "minutes", *map(heading, HOUR_METRICS), "seeds"]]
-    for (method, objective), group in settings(names).items():
-        rows = list(group.values())
-        first = min(rows, key=lambda row: row["seed"])
-        minutes = (first.get("cpu_seconds") or first["seconds"]) / 60
-        accuracies = [
-            mean_cell([row["test"].get(f"test/{metric}") for row in rows], metric) for metric in HOUR_METRICS
-        ]
-        recipe = f"{method}, {objective}"
-        lines.append([recipe, str(rows[0]["epochs"]), f"{minutes:.0f}", *accuracies, str(len(rows))])
+    lines = [["recipe", "epochs", "minutes", *map(heading, CPU_RECIPE_METRICS), "seeds"]]
+    for file, recipe in recipes.items():
+        if rows := rows_of(file):
+            minutes = [round((row.get("cpu_seconds") or row["seconds"]) / 60) for row in rows]
+            duration = " to ".join(str(each) for each in sorted({min(minutes), max(minutes)}))
+            accuracies = [
+                mean_cell([row["test"].get(f"test/{metric}") for row in rows], metric)
+                for metric in CPU_RECIPE_METRICS
+            ]
+            lines.append([recipe, str(rows[0]["epochs"]), duration, *accuracies, str(len(rows))])
     return lines
 
 
@@ -192,7 +192,12 @@ FEW_LABELS = {
     ("linear_top1", None): "linear, all labels",
     ("knn_top1", None): "kNN, all labels",
 }
-HOUR, HOUR_METRICS = ("cifar10_cpu", "lightly_cifar10_cpu"), ("knn10/knn_top1", *ACCURACIES)
+CPU_RECIPE = {
+    "cifar10_cpu": "cifar10_cpu.yaml",
+    "cifar10_cpu_two_threads": "cifar10_cpu.yaml, two threads",
+    "lightly_cifar10_cpu": "lightly's loop",
+}
+CPU_RECIPE_METRICS = ("knn10/knn_top1", *ACCURACIES)
 NARROW = ("methods_cifar10_narrow", "lightly_cifar10_narrow")
 DUAL, INFO = "DualTemperature", "InfoNCE"
 NARROW_PAIRS = [
@@ -261,10 +266,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "differences of RECLAIM by negatives": lambda: markdown(reclaim_differences(RECLAIM, "negatives")),
     "differences of RECLAIM by weight": lambda: markdown(reclaim_differences(RECLAIM, "weight")),
     "recipes for a CPU": lambda: markdown(recipes(recipes_of(1200), "start")),
-    "recipes for an hour on two cores": lambda: markdown(
-        recipes([*recipes_of(6400), *sweep_of_the_hour()], "SGD, smaller")
+    "width of the CPU recipe": lambda: markdown(
+        recipes([*recipes_of(6400), *cpu_recipe_validations()], "SGD, smaller")
     ),
-    "an hour on two cores": lambda: markdown(hour(HOUR)),
+    "CPU recipe": lambda: markdown(cpu_recipe(CPU_RECIPE)),
     "gradient dissipation": lambda: markdown(dissipation()),
     "margin of the unified gradient": lambda: markdown(unified_gradient("margin")),
     "temperature of the unified gradient": lambda: markdown(unified_gradient("negatives_temperature")),

@@ -26,8 +26,9 @@ def results(monkeypatch, tmp_path):
 
 def test_a_row_has_settings_and_the_last_validation(results, tiny_run):
     run = Run(tiny_run)
-    row = results.row(run, "abc1234")
+    row = results.row(run, "abc1234", "ssl-vision fit")
     assert (row["objective"], row["seed"], row["commit"]) == ("MACL", 0, "abc1234")
+    assert row["command"] == "ssl-vision fit"
     assert row["validation"]["knn_top1"] == run.last("val/knn_top1")
     json.dumps(row)
 
@@ -42,11 +43,12 @@ def test_finished_runs_are_collected_once(results, tiny_run, tmp_path, capsys):
     subprocess.run(
         ["git", "-C", str(folder), *author, "commit", "-q", "--allow-empty", "-m", "x"], check=True
     )
-    for _ in range(2):
-        results.collect(folder)
+    for command in ("ssl-vision fit", None):
+        results.collect(folder, command)
         assert "1 finished runs, 1 rows in" in capsys.readouterr().out
-    (row,) = json.loads((tmp_path / "sweep.json").read_text())
-    assert len(row["commit"]) >= 7
+        (row,) = json.loads((tmp_path / "sweep.json").read_text())
+        assert len(row["commit"]) >= 7
+        assert row["command"] == (command or "ssl-vision sweep configs/sweep/sweep.yaml")
 
 
 def test_shortened_curves_keep_first_and_last_points(results, tiny_run, monkeypatch):
