@@ -90,8 +90,9 @@ def parse_only(monkeypatch):
 
 @pytest.fixture
 def working_directory(tmp_path, tiny_run, monkeypatch):
-    """Working directory with the configs, images, modules and the run that the pages assume."""
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    """Working directory with the configs, protocols, images, modules and the run that the pages assume."""
+    for name in ("configs", "benchmarks"):
+        (tmp_path / name).symlink_to(ROOT / name)
     shutil.copytree(tiny_run, tmp_path / "runs" / "cifar10")
     for number in range(40):
         split = "train" if number < 30 else "test"
