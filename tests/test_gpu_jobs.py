@@ -236,6 +236,12 @@ def test_fit_accepts_the_options_of_the_speedrun(gpu, monkeypatch, tmp_path):
         main(list(speedrun.commands[0][3:]))
 
 
+def test_recorded_command_keeps_arguments_with_spaces(gpu, monkeypatch):
+    arguments = ["--recipes", "SGD, smaller", "width 32", "--seeds", "0"]
+    monkeypatch.setattr("sys.argv", ["cpu_recipes.py", *arguments])
+    assert shlex.split(gpu.provenance()["command"]) == ["python", "benchmarks/cpu_recipes.py", *arguments]
+
+
 def test_provenance_needs_neither_git_nor_every_package(gpu, monkeypatch):
     monkeypatch.setenv("PATH", "")
     details = gpu.provenance("torchvision", "no-such-package")
