@@ -1,5 +1,6 @@
 """Tests of benchmarks/gpu.py, which runs GPU jobs that do not affect each other."""
 
+import argparse
 import importlib
 import json
 import os
@@ -209,6 +210,27 @@ def test_job_scripts_import_without_optional_packages(gpu):
     code += f"for name in {sorted(names)}:\n    importlib.import_module(name)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT)])}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+def test_step_script_measures_every_part(gpu, monkeypatch, tmp_path, capsys):
+    step = importlib.import_module("step")
+    monkeypatch.setattr("provenance.RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", "step.py --width 4 --batch 8 --warm 1 --steps 1 --rounds 2".split())
+    step.main()
+    record = json.loads((tmp_path / "step_cpu.json").read_text())
+    assert set(record["parts_ms"]) == set(step.PARTS)
+    assert min(record["bare_ms"], record["lightning_ms"], *record["parts_ms"].values()) > 0
+    assert len(capsys.readouterr().out.splitlines()) == 10
+
+
+@pytest.mark.parametrize("tuned", [False, True], ids=["lightly", "torchvision, tuned"])
+def test_loop_of_epoch_script_trains(gpu, tuned):
+    epoch = importlib.import_module("epoch")
+    loop = epoch.Loop(argparse.Namespace(device="cpu", width=4, compile_mode=None), tuned=tuned)
+    before = loop.model.backbone.conv1.weight.clone()
+    images = torch.rand(2, 8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    assert loop(iter([tuple(images)])) > 0
+    assert not torch.equal(loop.model.backbone.conv1.weight, before)
 
 
 def test_paper_job_has_five_runs_at_batch_size_256(gpu, monkeypatch, tmp_path, capsys):

@@ -429,7 +429,11 @@ class Method(pl.LightningModule, ABC):
 
     @property
     def _data(self) -> ImageData | None:
-        data = getattr(self.trainer, "datamodule", None)  # Lightning sets it only if it is given one
+        try:
+            trainer = self.trainer
+        except RuntimeError:  # a plain loop has no trainer
+            return None
+        data = getattr(trainer, "datamodule", None)  # Lightning sets it only if it is given one
         return data if isinstance(data, ImageData) else None
 
     def _images_per_step(self) -> int:

@@ -30,6 +30,15 @@ def test_layers_are_backbone_hidden_and_projector():
     torch.testing.assert_close(model.head(layers.backbone), layers.projector)
 
 
+def test_setup_without_trainer_prepares_a_plain_loop():
+    model = SimCLR(**SMALL, compile_mode="default")
+    model.setup("fit")
+    assert model.backbone._compiled_call_impl is not None
+    eager = SimCLR(**SMALL)
+    eager.setup("fit")
+    assert torch.isfinite(eager.training_step(BATCH, 0))
+
+
 def test_initial_weights_depend_only_on_seed():
     pl.seed_everything(3, verbose=False)
     first = SimCLR(**SMALL, objective=InfoNCE()).state_dict()
