@@ -182,28 +182,34 @@ def test_fit_and_evaluate_run_on_gpu(tmp_path):
 
 
 @pytest.mark.parametrize("compile_mode", [None, "default"])
-def test_cuda_graph_run_matches_eager_run(tmp_path, compile_mode):
+def test_cuda_graph_run_matches_eager_run(tmp_path, monkeypatch, compile_mode):
+    """The learning rate is small, because rounding errors grow 20-fold in each step at 1e-3."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+    def weights(model):
+        return torch.cat([weight.detach().double().flatten().cpu() for weight in model.parameters()])
+
     def fitted(cuda_graph):
         model = SimCLR(
             **TINY_NETWORK,
             objective=o.InfoNCE(temperature=o.CosineInEpoch(0.1, 0.5, epochs=3)),
             compile_mode=compile_mode,
             cuda_graph=cuda_graph,
-            optimizer=OptimizerRule(name="sgd", lr=0.1, schedule="cosine", warmup_epochs=1),
+            optimizer=OptimizerRule(name="sgd", lr=1e-5, schedule="cosine", warmup_epochs=1),
         )
+        initial = weights(model)
         trainer = pl.Trainer(
             accelerator="gpu", devices=1, max_epochs=3, limit_train_batches=4, limit_val_batches=0,
             log_every_n_steps=1, logger=False, enable_progress_bar=False, default_root_dir=tmp_path,
             callbacks=[ObjectiveStatistics()],
         )  # fmt: skip
         trainer.fit(model, Digits(batch_size=32, seed=0))
-        return model.cpu().state_dict(), trainer
+        return weights(model) - initial, trainer
 
     plain, plain_trainer = fitted(False)
     recorded, recorded_trainer = fitted(True)
     assert recorded_trainer.global_step == plain_trainer.global_step == 12
-    for key, value in plain.items():
-        torch.testing.assert_close(recorded[key], value, rtol=1e-3, atol=1e-4)
+    assert (recorded - plain).norm() < 0.05 * plain.norm()
     for key, value in plain_trainer.logged_metrics.items():
         assert float(recorded_trainer.logged_metrics[key]) == pytest.approx(float(value), rel=1e-3)
 
