@@ -459,7 +459,8 @@ def executed(args: Sequence[str], cli: type[RunCLI] = RunCLI) -> RunCLI:
         # Lightning's use of jsonargparse
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"pytorch_lightning\.cli")
         logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_about_the_run)
-        logging.getLogger("lightning_fabric.utilities.seed").setLevel(logging.WARNING)
+        for name in ("lightning_fabric.utilities.seed", "pytorch_lightning.accelerators.cuda"):
+            logging.getLogger(name).setLevel(logging.WARNING)
         try:
             return cli(with_data(args))
         except MisconfigurationException as error:
@@ -475,7 +476,7 @@ def executed(args: Sequence[str], cli: type[RunCLI] = RunCLI) -> RunCLI:
 def _is_about_the_run(record: logging.LogRecord) -> bool:
     noise = (
         "TPU available", "GPU available", "litlogger", "litmodels", "Loading `train_dataloader`",
-        "Automatic Mixed Precision", "was configured so",
+        "Automatic Mixed Precision", "was configured so", "has Tensor Cores",
     )  # fmt: skip
     replaced = ("Restoring states", "Restored all states", "`Trainer.fit` stopped")  # the run prints its own
     return not any(word in record.getMessage() for word in (*noise, *replaced))

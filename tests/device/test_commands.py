@@ -8,6 +8,7 @@ import csv
 import dataclasses
 import functools
 import itertools
+import logging
 import math
 import tempfile
 import warnings
@@ -71,6 +72,17 @@ def folder() -> Path:
     place = tempfile.TemporaryDirectory()
     atexit.register(place.cleanup)
     return Path(place.name)
+
+
+class Messages(logging.Handler):
+    """Collects what Lightning logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
 
 
 def fit(*options: str, name: str | None = None) -> Path:
@@ -224,7 +236,9 @@ def run(case: str) -> dict[str, Any]:
             return validation()
         if case in FITS:
             if case == QUICK:
-                return {"logged": logged(fit(*FITS[case], SHORT)), "cpu": on_cpu()}
+                messages = Messages()
+                logging.getLogger("pytorch_lightning").addHandler(messages)
+                return {"logged": logged(fit(*FITS[case], SHORT)), "messages": messages.texts, "cpu": on_cpu()}
             return {"logged": logged(fit(*FITS[case]))}
         COMMANDS[case]()
     return {}
@@ -246,6 +260,11 @@ def test_device_run_logs_same_values_as_cpu_run(case, result):
     assert {"train/loss", "val/knn_top1", "val/rankme"} <= device.keys()
     for name, value in cpu.items():
         assert device[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
+
+
+@pytest.mark.parametrize("case", [QUICK])
+def test_fit_does_not_repeat_lightnings_messages_about_the_device(case, result):
+    assert result["messages"] == ["images: 0.3 MB on cuda:0"]
 
 
 @pytest.mark.parametrize("case", ["validation"])
