@@ -5,11 +5,11 @@
     python benchmarks/gpu.py --data data --jobs speedrun paper     only these two
 
 Each job is a process group with a time limit. It writes OUTPUT/<job>.log, and OUTPUT/<job>.json as soon as it
-ends, with its commands, exit code, seconds, commit, GPU and versions. Files that it wrote to
-benchmarks/results/ are copied to OUTPUT/results/, and runs are in OUTPUT/runs/. A job that fails, hangs or is
-killed does not stop the others. The same command continues where the last one stopped: it skips finished
-jobs, resumes interrupted training, and repeats failed jobs after all others. Delete a job's JSON file to run
-it again. The exit code is 0 only if every job that ran succeeded.
+ends, with its commands, exit code, seconds, commit, GPU, versions and the last line of its log. Files that it
+wrote to benchmarks/results/ are copied to OUTPUT/results/, and runs are in OUTPUT/runs/. A job that fails,
+hangs or is killed does not stop the others. The same command continues where the last one stopped: it skips
+finished jobs, resumes interrupted training, and repeats failed jobs after all others. Delete a job's JSON
+file to run it again. The exit code is 0 only if every job that ran succeeded.
 """
 
 import argparse
@@ -126,7 +126,7 @@ def run_jobs(jobs: Sequence[Job], output: Path, *, minutes: float, grace: float 
 def _run(job: Job, output: Path, seconds: float, grace: float) -> dict[str, Any]:
     """Run a job for at most ``seconds`` and write its record."""
     record = provenance("torchvision", "pytorch-lightning", "lightly")
-    record["command"] = " && ".join(map(shlex.join, job.commands))
+    record["command"] = " && ".join(shlex.join(map(_shown, command)) for command in job.commands)
     began, start = time.time(), time.monotonic()
     end = start + min(60 * job.minutes, seconds)
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -156,10 +156,24 @@ def _run(job: Job, output: Path, seconds: float, grace: float) -> dict[str, Any]
         "exit_code": process.returncode,
         "seconds": round(time.monotonic() - start, 1),
         "results": [file.name for file in written],
+        "last_line": _last_line(output / f"{job.name}.log"),
     }
     with atomic_write(_file(output, job)) as partial:
         partial.write_text(json.dumps(record, indent=1) + "\n")
     return record
+
+
+def _shown(argument: str) -> str:
+    """Return an argument of a command without the directories of this machine."""
+    if argument == sys.executable:
+        return "python"
+    path = Path(argument)
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else argument
+
+
+def _last_line(log: Path) -> str:
+    """Return the last line of a log that is not empty, or "" if there is none."""
+    return next((line for line in reversed(log.read_text(errors="replace").splitlines()) if line.strip()), "")
 
 
 def _stop(process: subprocess.Popen[bytes], grace: float) -> None:

@@ -96,7 +96,8 @@ def test_jobs_run_despite_failures_and_finished_jobs_are_skipped(gpu, job, tmp_p
     (child,) = log(output, "hangs")
     assert not alive(int(child))
     works = record(output, "works")
-    assert works["command"] == " && ".join(map(shlex.join, jobs[3].commands))
+    assert works["command"] == " && ".join(f"python {shlex.join(c[1:])}" for c in jobs[3].commands)
+    assert [records[name]["last_line"] for name in ("fails", "works")] == ["", "once"]
     assert works["results"] == ["rows.json"]
     assert (output / "results" / "rows.json").read_text() == "[]"
     assert {"commit", "device", "python"} <= set(works)
@@ -215,7 +216,8 @@ def test_job_scripts_import_without_optional_packages(gpu):
 def test_step_script_measures_every_part(gpu, monkeypatch, tmp_path, capsys):
     step = importlib.import_module("step")
     monkeypatch.setattr("provenance.RESULTS", tmp_path)
-    monkeypatch.setattr(sys, "argv", "step.py --width 4 --batch 8 --warm 1 --steps 1 --rounds 2".split())
+    options = {"width": 4, "batch": 8, "warm": 1, "steps": 1, "rounds": 2}
+    monkeypatch.setattr(sys, "argv", ["step.py", *(f"--{name}={value}" for name, value in options.items())])
     step.main()
     record = json.loads((tmp_path / "step_cpu.json").read_text())
     assert set(record["parts_ms"]) == set(step.PARTS)
@@ -262,6 +264,14 @@ def test_recorded_command_keeps_arguments_with_spaces(gpu, monkeypatch):
     arguments = ["--recipes", "SGD, smaller", "width 32", "--seeds", "0"]
     monkeypatch.setattr("sys.argv", ["cpu_recipes.py", *arguments])
     assert shlex.split(gpu.provenance()["command"]) == ["python", "benchmarks/cpu_recipes.py", *arguments]
+
+
+def test_recorded_commands_have_no_directories_of_the_machine(gpu):
+    (tests,) = [each for each in gpu.gpu_jobs(Path("data"), Path("output")) if each.name == "tests"]
+    shown = [gpu._shown(argument) for argument in tests.commands[0]]
+    assert shown[:3] == ["python", "-m", "pytest"]
+    assert "tests/test_gpu.py" in shown
+    assert not any(argument.startswith("/") for argument in shown)
 
 
 def test_provenance_needs_neither_git_nor_every_package(gpu, monkeypatch):

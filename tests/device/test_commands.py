@@ -236,9 +236,9 @@ def run(case: str) -> dict[str, Any]:
             return validation()
         if case in FITS:
             if case == QUICK:
-                messages = Messages()
-                logging.getLogger("pytorch_lightning").addHandler(messages)
-                return {"logged": logged(fit(*FITS[case], SHORT)), "messages": messages.texts, "cpu": on_cpu()}
+                logging.getLogger("pytorch_lightning").addHandler(messages := Messages())
+                values = logged(fit(*FITS[case], SHORT))
+                return {"logged": values, "messages": messages.texts, "cpu": on_cpu()}
             return {"logged": logged(fit(*FITS[case]))}
         COMMANDS[case]()
     return {}
