@@ -61,6 +61,7 @@ class Device:
 
 GPUS = {
     "H200": Device(989.5, 4.8, source="NVIDIA H200 data sheet, SXM; half of the rate with sparsity"),
+    "H100": Device(989.5, 3.35, source="NVIDIA H100 data sheet, SXM; half of the rate with sparsity"),
     "A100": Device(312, 2.039, source="NVIDIA A100 80GB data sheet, SXM"),
     "RTX 4090": Device(165.2, 1.008, source="NVIDIA Ada GPU architecture whitepaper; float32 accumulation"),
     "T4": Device(65, 0.32, source="NVIDIA T4 data sheet; float16, as it has no bfloat16 arithmetic"),

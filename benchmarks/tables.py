@@ -181,6 +181,34 @@ def cpu_recipe(recipes: Mapping[str, str]) -> list[list[str]]:
     return lines
 
 
+def gpu_epochs(name: str) -> list[list[str]]:
+    """Return the seconds of the first and the second epoch with each size of views.
+
+    Args:
+        name: file of a record with two epochs for each size.
+    """
+    record = json.loads((RESULTS / f"{name}.json").read_text())
+    seconds: dict[int, list[float]] = defaultdict(list)
+    for epoch in record["epochs"]:
+        seconds[epoch["size"]].append(epoch["seconds"])
+    lines = [["pixels of the views", "first epoch, s", "second epoch, s"]]
+    return lines + [[str(size), f"{first:.1f}", f"{second:.2f}"] for size, (first, second) in seconds.items()]
+
+
+def gpu_runs(name: str) -> list[list[str]]:
+    """Return epochs, time, memory and validation accuracy of runs on a GPU.
+
+    Args:
+        name: file of their rows.
+    """
+    lines = [["GPU", "epochs", "minutes", "images/s", "GPU memory, MiB", "kNN (k = 10) %", "seeds"]]
+    for row in rows_of(name):
+        minutes, accuracy = f"{row['seconds'] / 60:.1f}", mean_cell([row["validation"]["knn_top1"]], "knn_top1")
+        speed = [f"{row['images_per_second']:,}", f"{row['device_mb']:,}"]
+        lines.append([row["device"], str(row["epochs"]), minutes, *speed, accuracy, "1"])
+    return lines
+
+
 BASELINES = {
     ("trained", "backbone"): "trained backbone",
     ("untrained", "backbone"): "untrained backbone",
@@ -270,6 +298,8 @@ TABLES: dict[str, Callable[[], str]] = {
         recipes([*recipes_of(6400), *cpu_recipe_validations()], "SGD, smaller")
     ),
     "CPU recipe": lambda: markdown(cpu_recipe(CPU_RECIPE)),
+    "epochs on a GPU": lambda: markdown(gpu_epochs("epoch_speedrun_cuda")),
+    "run on a GPU": lambda: markdown(gpu_runs("cifar10_h100")),
     "gradient dissipation": lambda: markdown(dissipation()),
     "margin of the unified gradient": lambda: markdown(unified_gradient("margin")),
     "temperature of the unified gradient": lambda: markdown(unified_gradient("negatives_temperature")),
