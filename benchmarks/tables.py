@@ -203,7 +203,10 @@ def gpu_runs(name: str) -> list[list[str]]:
     """
     lines = [["GPU", "epochs", "minutes", "images/s", "GPU memory, MiB", "kNN (k = 10) %", "seeds"]]
     for row in rows_of(name):
-        minutes, accuracy = f"{row['seconds'] / 60:.1f}", mean_cell([row["validation"]["knn_top1"]], "knn_top1")
+        minutes, accuracy = (
+            f"{row['seconds'] / 60:.1f}",
+            mean_cell([row["validation"]["knn_top1"]], "knn_top1"),
+        )
         speed = [f"{row['images_per_second']:,}", f"{row['device_mb']:,}"]
         lines.append([row["device"], str(row["epochs"]), minutes, *speed, accuracy, "1"])
     return lines
