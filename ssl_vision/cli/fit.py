@@ -79,6 +79,7 @@ _RECORDED = (
     "online_probe",
     "patience",
     "runs_dir",
+    "save_every_n_epochs",
     "save_every_n_steps",
     "spare_dir",
     "wandb_artifacts",
@@ -314,7 +315,13 @@ class RunCLI(LightningCLI):
         spare = Path(config.spare_dir).expanduser() if config.spare_dir else None
         callbacks += [
             record,
-            ResumeCheckpoint(self.folder, files, every_n_steps=config.save_every_n_steps, spare=spare),
+            ResumeCheckpoint(
+                self.folder,
+                files,
+                every_n_epochs=config.save_every_n_epochs,
+                every_n_steps=config.save_every_n_steps,
+                spare=spare,
+            ),
             *tracking,
         ]
         user_callbacks = config.trainer.callbacks

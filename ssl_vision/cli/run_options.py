@@ -50,10 +50,16 @@ def add_run_options(parser: LightningArgumentParser) -> None:
         "A state dict is a .safetensors file or was written by torch.save.",
     )
     parser.add_argument(
+        "--save_every_n_epochs",
+        type=PositiveInt,
+        default=1,
+        help="Epochs between two saves of last.ckpt, which is also saved when the run ends or is stopped.",
+    )
+    parser.add_argument(
         "--save_every_n_steps",
         type=PositiveInt | None,
         default=None,
-        help="Also save last.ckpt every n steps, not only after each epoch.",
+        help="Also save last.ckpt every n steps, within the epochs.",
     )
     parser.add_argument(
         "--spare_dir",

@@ -15,7 +15,7 @@ from ssl_vision.runs.log import RunLog
 
 
 class ResumeCheckpoint(Checkpoint):
-    """Saves ``last.ckpt`` after every epoch, after every n-th step, and when a run is stopped.
+    """Saves ``last.ckpt`` after every n-th epoch and step, and when a run ends or is stopped.
 
     Checkpoints are saved only where Lightning can resume exactly: between two steps, at the end of an epoch,
     and at the start of a validation, which a run stopped during validation repeats. The callback has no
@@ -24,15 +24,22 @@ class ResumeCheckpoint(Checkpoint):
     Args:
         folder: run directory.
         files: writer of the checkpoints.
+        every_n_epochs: epochs between two saves at the end of an epoch.
         every_n_steps: steps between two saves within an epoch; None saves at the ends of epochs only.
         spare: fallback directory for the last checkpoint when the disk of the run directory is full.
     """
 
     def __init__(
-        self, folder: RunFolder, files: AtomicCheckpointIO, *, every_n_steps: int | None, spare: Path | None
+        self,
+        folder: RunFolder,
+        files: AtomicCheckpointIO,
+        *,
+        every_n_epochs: int,
+        every_n_steps: int | None,
+        spare: Path | None,
     ) -> None:
         self.folder, self.files = folder, files
-        self.every_n_steps = every_n_steps
+        self.every_n_epochs, self.every_n_steps = every_n_epochs, every_n_steps
         self.spare = spare
         self.interruption = Interruption()
         self._signal = 0
@@ -124,8 +131,10 @@ class ResumeCheckpoint(Checkpoint):
             checkpoint["loops"]["fit_loop"] = self._before_validation
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save, unless the epoch was cut short and its last step is saved already."""
-        if not self._cut:
+        """Save after every n-th epoch, and before the run stops, unless the last step is saved already."""
+        epochs = trainer.current_epoch + 1
+        stops = self._signal or trainer.should_stop or trainer.global_step == trainer.max_steps
+        if not self._cut and (stops or epochs == trainer.max_epochs or epochs % self.every_n_epochs == 0):
             self._save(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -31,6 +31,7 @@ _FREE = (
     "metrics.extended",
     "name",
     "runs_dir",
+    "save_every_n_epochs",
     "save_every_n_steps",
     "spare_dir",
     "wandb",

@@ -40,6 +40,32 @@ def reference(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
+def crash_at(monkeypatch):
+    """Crash a run at its n-th step, without a signal; return the last step that it had saved before."""
+
+    class Death(BaseException):
+        pass
+
+    def crash_at_step(batch, runs, *options):
+        step, calls = SimCLR.training_step, []
+
+        def crashing_step(self, *args, **kwargs):
+            calls.append(1)
+            if len(calls) == batch:
+                raise Death
+            return step(self, *args, **kwargs)
+
+        monkeypatch.setattr(SimCLR, "training_step", crashing_step)
+        with pytest.raises(Death):
+            fit(runs, *options)
+        monkeypatch.undo()
+        folder = runs / "run"
+        return everything(folder)["global_step"] if RunFolder(folder).last.exists() else 0
+
+    return crash_at_step
+
+
+@pytest.fixture
 def signal_at(monkeypatch):
     """Send this process a signal at the n-th call of a training hook."""
 
@@ -151,28 +177,32 @@ def test_run_stopped_during_gradient_accumulation_resumes_exactly(tmp_path, monk
 
 
 @pytest.mark.parametrize("batch", [2, pytest.param(3, marks=LONG), pytest.param(6, marks=LONG), 11])
-def test_crashed_run_resumes_exactly_from_last_saved_step(tmp_path, reference, monkeypatch, batch):
-    """The run gets no signal, so only what it had already saved is available."""
-
-    class Death(BaseException):
-        pass
-
-    step, calls = SimCLR.training_step, []
-
-    def crashing_step(self, *args, **kwargs):
-        calls.append(1)
-        if len(calls) == batch:
-            raise Death
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(SimCLR, "training_step", crashing_step)
-    with pytest.raises(Death):
-        fit(tmp_path, "--save_every_n_steps=2")
-    monkeypatch.undo()
-    saved = everything(tmp_path / "run")["global_step"] if RunFolder(tmp_path / "run").last.exists() else 0
-    assert saved == max(batch - 1 - (batch - 1) % 2, (batch - 1) // 4 * 4)
+def test_crashed_run_resumes_exactly_from_last_saved_step(tmp_path, reference, crash_at, batch):
+    assert crash_at(batch, tmp_path, "--save_every_n_steps=2") == max(
+        batch - 1 - (batch - 1) % 2, (batch - 1) // 4 * 4
+    )
     assert fit(tmp_path, "--ckpt_path=last", "--save_every_n_steps=2") == 0
     assert not difference_of_runs(tmp_path / "run", reference)
+
+
+@pytest.mark.parametrize(("batch", "saved"), [(7, 0), (11, 8)])
+def test_crashed_run_resumes_exactly_from_last_saved_epoch(tmp_path, reference, crash_at, batch, saved):
+    assert crash_at(batch, tmp_path, "--save_every_n_epochs=2") == saved
+    assert fit(tmp_path, "--ckpt_path=last", "--save_every_n_epochs=2") == 0
+    assert everything(tmp_path / "run")["global_step"] == 12  # the third epoch is the last one
+    assert not difference_of_runs(tmp_path / "run", reference)
+
+
+def test_run_stopped_at_end_of_epoch_saves_although_no_save_is_due(tmp_path, signal_at):
+    signal_at("training_step", 4, signal.SIGTERM)  # the last step of the first epoch
+    options = ["--save_every_n_epochs=2", "--trainer.check_val_every_n_epoch=2"]
+    assert fit(tmp_path, *options) == 128 + signal.SIGTERM
+    assert everything(tmp_path / "run")["global_step"] == 4
+
+
+def test_run_ended_by_max_steps_saves_although_no_save_is_due(tmp_path):
+    assert fit(tmp_path, "--save_every_n_epochs=5", "--trainer.max_steps=4") == 0
+    assert everything(tmp_path / "run")["global_step"] == 4
 
 
 def test_sigterm_before_first_step_saves_and_resumes_exactly(tmp_path, reference, monkeypatch):
