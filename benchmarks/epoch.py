@@ -6,6 +6,7 @@
 Network, batch size and images are the same for all:
 
 - ssl_vision: this package under Lightning, with images on the device and views for a whole batch at once.
+- ssl_vision, one CUDA graph per step: the same with ``cuda_graph``, on a GPU only.
 - lightly: the recipe of lightly's CIFAR-10 benchmark. Its transform runs on PIL images in a DataLoader with 8
   workers that are started again in each epoch, in float32, with one forward pass for each view, its
   NTXentLoss, and SGD.
@@ -201,8 +202,11 @@ def kornia_on_device(pixels: Tensor, chosen: argparse.Namespace) -> Callable[[],
     return lambda: loop(batches())
 
 
-def ours(chosen: argparse.Namespace) -> Callable[[], float]:
-    """Return epochs under Lightning with the additions of ``fit``, without the start of the Trainer."""
+def ours(chosen: argparse.Namespace, *, cuda_graph: bool = False) -> Callable[[], float]:
+    """Return epochs under Lightning with the additions of ``fit``.
+
+    Each is the second one of a Trainer, after its start and the recording of the CUDA graph.
+    """
     seconds: list[float] = []
 
     class Clock(pl.Callback):
@@ -214,14 +218,16 @@ def ours(chosen: argparse.Namespace) -> Callable[[], float]:
                 torch.cuda.synchronize()
             seconds.append(time.perf_counter() - self.start)
 
-    model = SimCLR(encoder=partial(ResNet, width=chosen.width), compile_mode=chosen.compile_mode)
+    model = SimCLR(
+        encoder=partial(ResNet, width=chosen.width), compile_mode=chosen.compile_mode, cuda_graph=cuda_graph
+    )
     views = Views(compile=chosen.compile_mode is not None)
     data = Some(count=chosen.images, root=chosen.data, batch_size=chosen.batch, views=views, seed=0)
 
     def epoch() -> float:
         with tempfile.TemporaryDirectory() as folder:
             trainer = pl.Trainer(
-                max_epochs=1,
+                max_epochs=2,
                 accelerator="gpu" if chosen.device == "cuda" else "cpu",
                 devices=1,
                 precision="bf16-mixed",
@@ -270,6 +276,8 @@ def main() -> None:
         "lightly": lightly_recipe(pixels, chosen),
         "torchvision, tuned": tuned_torchvision(pixels, chosen),
     }
+    if chosen.device == "cuda":
+        epochs["ssl_vision, one CUDA graph per step"] = ours(chosen, cuda_graph=True)
     skipped = []
     if find_spec("kornia"):
         epochs["kornia"] = kornia_on_device(pixels, chosen)
