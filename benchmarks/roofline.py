@@ -68,6 +68,7 @@ GPUS = {
 }
 
 GRAPH = "graph, adam, bf16-mixed"
+GRAPHED = "one CUDA graph per step"
 # Key in the record of launches, whether views are compiled, and whether the encoder is.
 CASES = {
     "eager": ("infonce", False, False),
@@ -175,12 +176,12 @@ def this_cpu(threads: int) -> Device:
     torch.set_num_threads(threads)
     matrix, (block, target), scalar = torch.ones(2048, 2048).bfloat16(), torch.ones(2, 2**26), torch.ones(1)
 
-    def seconds(call: Callable[[], Any], repeats: int = 300) -> float:
+    def fastest(call: Callable[[], Any], repeats: int = 300) -> float:
         return min(timeit.repeat(call, number=1, repeat=repeats))
 
-    peak = 2 * 2048**3 / seconds(lambda: matrix @ matrix) / 1e12
-    bandwidth = 2 * block.nbytes / seconds(lambda: target.copy_(block)) / 1e12
-    launch = 1e6 * seconds(lambda: scalar + scalar, 10_000)
+    peak = 2 * 2048**3 / fastest(lambda: matrix @ matrix) / 1e12
+    bandwidth = 2 * block.nbytes / fastest(lambda: target.copy_(block)) / 1e12
+    launch = 1e6 * fastest(lambda: scalar + scalar, 10_000)
     return Device(round(peak, 3), round(bandwidth, 4), round(launch, 2), "measured")
 
 
@@ -197,21 +198,27 @@ def comparisons() -> list[dict[str, Any]]:
         model = SimCLR(encoder=partial(ResNet, width=options["width"], stem=options["stem"]))
         step = partial(on_gpu, case="compiled views and encoder" if options["compile_mode"] else "eager")
         work = (step if gpus else counted)(model, Views(size=options["size"]), options["batch"])
-        if "seconds" in record:
-            steps, measured = options["images"] // options["batch"], record["seconds"]["ssl_vision"]
-        else:
-            steps, measured = 1, [record["bare_ms"] / 1e3]
-        work = {key: steps * value for key, value in work.items()}
+        steps = options["images"] // options["batch"] if "seconds" in record else 1
         device = gpus[0] if gpus else this_cpu(record["threads"])
-        rows.append(
-            {
-                "measurement": file.stem,
-                **work,
-                "device": asdict(device),
-                "seconds": statistics.median(measured),
-            }
-        )
+        for name, measured in seconds(record).items():
+            launches = work["launches"] if name != GRAPHED else 1
+            done = {key: steps * value for key, value in (work | {"launches": launches}).items()}
+            median = statistics.median(measured)
+            label = f"{file.stem}, {name}" if name else file.stem
+            rows.append({"measurement": label, **done, "device": asdict(device), "seconds": median})
     return rows
+
+
+def seconds(record: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return the measured times of a step or an epoch with this package, by "" or `GRAPHED`."""
+    if "bare_ms" in record:
+        milliseconds = {"": record["bare_ms"]}
+        milliseconds |= {GRAPHED: record["graph_ms"]} if "graph_ms" in record else {}
+        return {name: [value / 1e3] for name, value in milliseconds.items()}
+    if record["options"].get("cuda_graph"):
+        return {GRAPHED: record["seconds"]["ssl_vision"]}
+    names = {"": "ssl_vision", GRAPHED: f"ssl_vision, {GRAPHED}"}
+    return {name: record["seconds"][key] for name, key in names.items() if key in record["seconds"]}
 
 
 def estimates(rows: list[dict[str, Any]], gpus: Mapping[str, Device]) -> str:
@@ -226,6 +233,11 @@ def estimates(rows: list[dict[str, Any]], gpus: Mapping[str, Device]) -> str:
     return "\n".join(lines)
 
 
+def shown(duration: float) -> str:
+    """Return a duration in seconds, or in milliseconds below 0.1 s."""
+    return f"{duration:.2f} s" if duration >= 0.1 else f"{1e3 * duration:.1f} ms"
+
+
 def table(record: dict[str, Any]) -> str:
     """Return three tables: the GPUs' figures, the estimates, and their comparison with measurements."""
     figures = ["| GPU | TFLOP/s | TB/s | µs a launch, assumed | source |", "|---|---|---|---|---|"]
@@ -237,7 +249,7 @@ def table(record: dict[str, Any]) -> str:
         name, estimate = bound(row, device)
         lines.append(
             f"| {row['measurement']} | {device.peak} | {device.bandwidth} | {device.launch} "
-            f"| {estimate:.2f} s, {name} | {row['seconds']:.2f} s | {row['seconds'] / estimate:.2f} × |"
+            f"| {shown(estimate)}, {name} | {shown(row['seconds'])} | {row['seconds'] / estimate:.2f} × |"
         )
     return "\n\n".join(["\n".join(figures), estimates(record["epochs"], GPUS), "\n".join(lines)])
 

@@ -4,7 +4,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 import choosing
 from paper_tables import dissipation, reclaim, reclaim_differences, unified_gradient
@@ -181,34 +181,44 @@ def cpu_recipe(recipes: Mapping[str, str]) -> list[list[str]]:
     return lines
 
 
-def gpu_epochs(name: str) -> list[list[str]]:
-    """Return the seconds of the first and the second epoch with each size of views.
+def gpu_epochs(names: Mapping[str, str]) -> list[list[str]]:
+    """Return the seconds of the first and of later epochs with each size of views.
 
     Args:
-        name: file of a record with two epochs for each size.
+        names: files of records with several epochs for each size, by the heading of their columns.
     """
-    record = json.loads((RESULTS / f"{name}.json").read_text())
-    seconds: dict[int, list[float]] = defaultdict(list)
-    for epoch in record["epochs"]:
-        seconds[epoch["size"]].append(epoch["seconds"])
-    lines = [["pixels of the views", "first epoch, s", "second epoch, s"]]
-    return lines + [[str(size), f"{first:.1f}", f"{second:.2f}"] for size, (first, second) in seconds.items()]
+    titles, cells = ["pixels of the views"], defaultdict[int, list[str]](list)
+    for title, name in names.items():
+        titles += [f"{title}: first epoch, s", "later epochs, s"]
+        seconds: dict[int, list[float]] = defaultdict(list)
+        for epoch in json.loads((RESULTS / f"{name}.json").read_text())["epochs"]:
+            seconds[epoch["size"]].append(epoch["seconds"])
+        for size, (first, *later) in seconds.items():
+            cells[size] += [f"{first:.1f}", f"{median(later):.2f}"]
+    return [titles, *([str(size), *values] for size, values in cells.items())]
 
 
 def gpu_runs(name: str) -> list[list[str]]:
-    """Return epochs, time, memory and validation accuracy of runs on a GPU.
+    """Return options, time, memory and accuracies of runs on a GPU.
 
     Args:
         name: file of their rows.
     """
-    lines = [["GPU", "epochs", "minutes", "images/s", "GPU memory, MiB", "kNN (k = 10) %", "seeds"]]
+    accuracies = {
+        "validation, kNN (k = 10) %": ("validation", "knn_top1"),
+        "test, kNN (k = 10) %": ("test", "test/knn10/knn_top1"),
+        "test, kNN %": ("test", "test/knn_top1"),
+        "test, linear %": ("test", "test/linear_top1"),
+    }
+    lines = [
+        ["epochs", "pixels", "learning rate", "step", "minutes", "images/s", "GPU memory, MiB", *accuracies]
+    ]
     for row in rows_of(name):
-        minutes, accuracy = (
-            f"{row['seconds'] / 60:.1f}",
-            mean_cell([row["validation"]["knn_top1"]], "knn_top1"),
-        )
-        speed = [f"{row['images_per_second']:,}", f"{row['device_mb']:,}"]
-        lines.append([row["device"], str(row["epochs"]), minutes, *speed, accuracy, "1"])
+        options = [str(row["epochs"]), row["pixels"], str(row["lr"]), row["step"]]
+        speed = [f"{row['seconds'] / 60:.1f}", f"{row['images_per_second']:,}", f"{row['device_mb']:,}"]
+        values = [row[split].get(metric) for split, metric in accuracies.values()]
+        cells = ["–" if value is None else mean_cell([value], "knn_top1") for value in values]
+        lines.append([*options, *speed, *cells])
     return lines
 
 
@@ -301,7 +311,9 @@ TABLES: dict[str, Callable[[], str]] = {
         recipes([*recipes_of(6400), *cpu_recipe_validations()], "SGD, smaller")
     ),
     "CPU recipe": lambda: markdown(cpu_recipe(CPU_RECIPE)),
-    "epochs on a GPU": lambda: markdown(gpu_epochs("epoch_speedrun_cuda")),
+    "epochs on a GPU": lambda: markdown(
+        gpu_epochs({"launched": "epoch_speedrun_cuda", "one CUDA graph": "epoch_speedrun_graph_cuda"})
+    ),
     "run on a GPU": lambda: markdown(gpu_runs("cifar10_h100")),
     "gradient dissipation": lambda: markdown(dissipation()),
     "margin of the unified gradient": lambda: markdown(unified_gradient("margin")),
