@@ -237,6 +237,8 @@ CPU_RECIPE = {
     "cifar10_cpu": "cifar10_cpu.yaml",
     "cifar10_cpu_two_threads": "cifar10_cpu.yaml, two threads",
     "lightly_cifar10_cpu": "lightly's loop",
+    "cifar10_cpu_hour": "cifar10_cpu.yaml, 40 epochs",
+    "lightly_objectives_cifar10": "lightly's loop, 15 epochs",
 }
 CPU_RECIPE_METRICS = ("knn10/knn_top1", *ACCURACIES)
 NARROW = ("methods_cifar10_narrow", "lightly_cifar10_narrow")

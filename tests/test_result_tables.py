@@ -259,6 +259,7 @@ def test_committed_settings_have_three_seeds(committed):
         committed.STL10,
         "gradient_dissipation",
         "cifar10_cpu",
+        "cifar10_cpu_hour",
         "lightly_cifar10_cpu",
     )
     for groups in (

@@ -25,6 +25,7 @@ COUNTS = {
     "choosing_cifar100": 24,
     "choosing_stl10": 24,
     "cifar10_cpu": 3,
+    "cifar10_cpu_hour": 3,
     "gradient_dissipation": 21,
     "methods_cifar10_narrow": 24,
     "moco_objectives": 36,
