@@ -28,8 +28,8 @@ ssl-vision fit --help lists the options; ssl-vision list objectives lists the ob
 
 GROUPS = {
     "run": (
-        "config", "name", "runs_dir", "overwrite", "ckpt_path", "initial_checkpoint", "save_every_n_epochs",
-        "save_every_n_steps", "seed_everything",
+        "config", "name", "runs_dir", "overwrite", "ckpt_path", "initial_checkpoint", "save_every_n_steps",
+        "seed_everything",
     ),
     "data": (
         "data", "data.batch_size", "data.val", "data.val_share", "data.download",

@@ -47,11 +47,7 @@ OPTIONS = {
             "--model.objective.objective.temperature=LinearInEpoch",
         ],
     },
-    "save": {
-        "1": ["--save_every_n_steps=1"],
-        "2": ["--save_every_n_steps=2"],
-        "two epochs": ["--save_every_n_epochs=2"],
-    },
+    "save": {str(every): [f"--save_every_n_steps={every}"] for every in (1, 2, 100)},
     "validation": {
         "epoch": [],
         "half": ["--trainer.val_check_interval=0.5"],
