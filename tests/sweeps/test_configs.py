@@ -27,6 +27,7 @@ COUNTS = {
     "cifar10_cpu": 3,
     "cifar10_cpu_hour": 3,
     "gradient_dissipation": 21,
+    "macl_epochs": 6,
     "methods_cifar10_narrow": 24,
     "moco_objectives": 36,
     "moco_objectives_digits": 16,
