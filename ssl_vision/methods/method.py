@@ -394,6 +394,7 @@ class Method(pl.LightningModule, ABC):
             if self._graphed is not None and custom:
                 self._graphed.forget()
             return
+        # A rule that changes τ in place, as EpochRule does, changes that of the recorded step, and `before`.
         positive = torch.linspace(-1, 1, 5, device=self.device)
         before = self.objective.temperature(positive)
         self._contract.set_epoch(self.current_epoch)

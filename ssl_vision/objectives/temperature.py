@@ -80,7 +80,43 @@ class Constant(TemperatureRule):
         return positive.new_full((), self.temperature)
 
 
-class LinearInEpoch(TemperatureRule):
+class EpochRule(TemperatureRule):
+    """Base class of rules in which τ depends only on the epoch.
+
+    τ is a tensor that `set_epoch` changes in place, so that a step recorded as a CUDA graph follows it.
+
+    Example:
+        >>> class Halved(EpochRule):
+        ...     def at(self, epoch):
+        ...         return 0.2 / 2**epoch
+        >>> rule = Halved()
+        >>> rule.set_epoch(1)
+        >>> rule(torch.tensor([0.5, 0.9]))
+        tensor(0.1000)
+    """
+
+    _tau: Tensor | None = None
+
+    def at(self, epoch: int) -> float:
+        """Compute τ in an epoch, counted from 0."""
+        raise NotImplementedError
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the current epoch, counted from 0, and τ."""
+        super().set_epoch(epoch)
+        if self._tau is not None:
+            self._tau.fill_(self.at(epoch))
+
+    def forward(self, positive: Tensor) -> Tensor:
+        """τ of the epoch, a scalar in the dtype and on the device of ``positive``."""
+        tau = self._tau
+        if tau is None or (tau.dtype, tau.device) != (positive.dtype, positive.device):
+            with torch.inference_mode(mode=False):  # a validation may come first
+                self._tau = tau = positive.new_full((), self.at(self.epoch))
+        return tau
+
+
+class LinearInEpoch(EpochRule):
     """τ(e) = base + slope · e for epoch e, counted from 0 (MACL paper, Fig. 2).
 
     The paper's Linear-1 has slope 1.4e-4 and its Linear-2 has slope 2.8e-4, both with base 0.07.
@@ -105,12 +141,12 @@ class LinearInEpoch(TemperatureRule):
         _require(slope >= 0, f"slope must not be negative (τ would reach 0), got {slope}")
         self.base, self.slope = base, slope
 
-    def forward(self, positive: Tensor) -> Tensor:
-        """τ of the epoch, a scalar."""
-        return positive.new_full((), self.base + self.slope * self.epoch)
+    def at(self, epoch: int) -> float:
+        """Base + slope · epoch."""
+        return self.base + self.slope * epoch
 
 
-class CosineInEpoch(TemperatureRule):
+class CosineInEpoch(EpochRule):
     """τ(e) = end + (start − end) · (1 + cos(π e / epochs)) / 2, then ``end``.
 
     Args:
@@ -135,10 +171,10 @@ class CosineInEpoch(TemperatureRule):
         _require(epochs >= 1, f"epochs must be at least 1, got {epochs}")
         self.start, self.end, self.epochs = start, end, epochs
 
-    def forward(self, positive: Tensor) -> Tensor:
-        """τ of the epoch, a scalar."""
-        share = min(self.epoch / self.epochs, 1.0)
-        return positive.new_full((), self.end + (self.start - self.end) * (1 + math.cos(math.pi * share)) / 2)
+    def at(self, epoch: int) -> float:
+        """Half a period of a cosine from start to end."""
+        share = min(epoch / self.epochs, 1.0)
+        return self.end + (self.start - self.end) * (1 + math.cos(math.pi * share)) / 2
 
 
 class AlignmentRule(TemperatureRule):

@@ -23,6 +23,7 @@ from equal import difference_of_runs
 from PIL import Image
 from settings import TINY, resnet
 
+from ssl_vision import objectives as o
 from ssl_vision.callbacks import RepresentationMetrics
 from ssl_vision.data import Digits
 from ssl_vision.main import main
@@ -60,6 +61,7 @@ RECORDED: dict[str, tuple[str, float, dict[str, Any]]] = {
     "sgd": ("sgd", 0.1, {}),
     "adam": ("adam", 0.001, {}),
     "lars": ("lars", 0.1, {}),
+    "temperature of the epoch": ("sgd", 0.1, {"objective": o.InfoNCE(temperature=o.CosineInEpoch(epochs=1))}),
     "a queue": ("sgd", 0.1, {"queue_size": 40, "momentum": 0.9, "momentum_schedule": "cosine"}),
 }
 """Optimizers of recorded steps, with learning rates at which losses change visibly, and options of MoCo."""
@@ -183,7 +185,7 @@ def validation() -> dict[str, Any]:
 
 def recorded(optimizer: str, lr: float, options: dict[str, Any]) -> dict[str, Any]:
     """Train two epochs eagerly and as a CUDA graph; return losses, replays and the weight difference."""
-    method: Any = MoCo if options else SimCLR
+    method: Any = MoCo if "queue_size" in options else SimCLR
 
     def trained(cuda_graph: bool) -> tuple[list[float], dict[str, torch.Tensor]]:
         model = method(

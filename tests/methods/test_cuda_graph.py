@@ -105,16 +105,26 @@ def test_replayed_run_with_new_view_size_matches_plain_run(tmp_path, recordings,
     assert_states_close(replayed, plain)
 
 
-def test_epoch_dependent_temperature_is_recorded_each_epoch(tmp_path, recordings):
+class HalvedEachEpoch(o.TemperatureRule):
+    """A custom rule whose number is fixed in a recording."""
+
+    def forward(self, positive):
+        return positive.new_full((), 0.5 / 2**self.epoch)
+
+
+@pytest.mark.parametrize(
+    ("rule", "count"),
+    [(o.CosineInEpoch(0.1, 0.5, epochs=3), 1), (HalvedEachEpoch(), 2)],  # the first epoch is all warm-up
+    ids=["tensor", "number"],
+)
+def test_epoch_dependent_temperature_is_recorded_again_only_if_it_is_a_number(
+    tmp_path, recordings, rule, count
+):
     plain, replayed = (
-        fitted(
-            tmp_path,
-            cuda_graph=graph,
-            objective=o.InfoNCE(temperature=o.CosineInEpoch(0.1, 0.5, epochs=3)),
-        )[0]
+        fitted(tmp_path, cuda_graph=graph, objective=o.InfoNCE(temperature=rule))[0]
         for graph in (False, True)
     )
-    assert len(recordings) == 2  # the first epoch is all warm-up
+    assert len(recordings) == count
     assert_states_close(replayed, plain)
 
 

@@ -61,6 +61,16 @@ def test_schedules_count_epochs_from_zero():
     assert float(cosine(Z1[:, 0])) == pytest.approx(0.2)
 
 
+def test_schedule_sets_temperature_in_place_and_keeps_the_dtype():
+    rule = o.LinearInEpoch(0.07, 2.8e-4)
+    with torch.inference_mode():
+        before = rule(Z1[:, 0])
+    rule.set_epoch(200)
+    assert rule(Z1[:, 0]) is before
+    assert float(before) == pytest.approx(0.126)
+    assert float(rule(Z1[:, 0].double())) == 0.07 + 200 * 2.8e-4
+
+
 def test_adaptive_temperature_is_detached():
     z1, z2 = Z1.double().requires_grad_(), Z2.double().requires_grad_()
     adaptive = torch.autograd.grad(o.MACL()(z1, z2), z1)[0]
