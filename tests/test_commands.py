@@ -29,7 +29,7 @@ NOT_RUN = {
     r"--data\.test_share": "data without a test split; tests/data/test_map_data.py runs it",
     r"--trainer\.devices": "several devices; tests/reliability has processes",
     r"compile|cifar10_speedrun": "compiling takes minutes on a CPU; tests/methods and tests/data compile",
-    r"--model\.cuda_graph": "a CUDA device; tests/device has a fake one",
+    r"cifar10_gpu": "a CUDA device; tests/device has a fake one",
     r"--model\.encoder Timm": "a large network; tests/encoders trains small ones",
     r"--format (torchvision|timm|onnx)": "a network of width 64; tests/export/test_export.py has one",
     r"--push |hf://": "the Hugging Face Hub; tests/export/test_hub.py has a stand-in",

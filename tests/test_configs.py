@@ -86,7 +86,7 @@ def test_every_config_trains(file, request, tmp_path):
         short += ["--model.optimizer.warmup_epochs=0"]
     if file.parent.name in ("objective", "method"):  # which do not affect the validation
         short += ["--trainer.limit_val_batches=0"]
-    if file.stem == "cifar10_speedrun":  # meant for a GPU
+    if file.stem in ("cifar10_gpu", "cifar10_speedrun"):
         short += ["--trainer.precision=32-true", "--model.compile_mode=null", "--model.cuda_graph=false"]
     data_options = options_for(data, request, tmp_path)
     args = [f"--config={file}", *TINY, *data_options, *short, f"--runs_dir={tmp_path / 'runs'}", "--name=run"]

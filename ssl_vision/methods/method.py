@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Literal, get_args
 
 import pytorch_lightning as pl
@@ -375,12 +375,19 @@ class Method(pl.LightningModule, ABC):
         self._contract.set_epoch(self.current_epoch)
         loader = self.trainer.train_dataloader
         self._equal_shares = isinstance(loader, Batches) and loader.equal_shares
-        if self.cuda_graph:
-            optimizer: Any = self.optimizers(use_pl_optimizer=False)
-            views = None if self._data is None else self._data.defer_views(self.device)
-            self._graphed = GraphedTraining(
-                self.loss, optimizer, self.device, after_backward=self.after_backward, views=views
-            )
+        if not self.cuda_graph:
+            with suppress(InputError):
+                self._check_graph()
+                rank_zero_info(
+                    "on one GPU, --config configs/pretrain/cifar10_gpu.yaml makes small steps faster: "
+                    "one CUDA graph per step, compiled, in bfloat16"
+                )
+            return
+        optimizer: Any = self.optimizers(use_pl_optimizer=False)
+        views = None if self._data is None else self._data.defer_views(self.device)
+        self._graphed = GraphedTraining(
+            self.loss, optimizer, self.device, after_backward=self.after_backward, views=views
+        )
 
     def on_train_epoch_start(self) -> None:
         """Set the epoch of the objective, and record the CUDA graph again if it may change the step."""

@@ -193,10 +193,11 @@ def _plain(value: Any) -> Any:
 
 
 def options_of(args: Sequence[str]) -> Options:
-    """Parse options written as ``--key=value`` or ``--key value``.
+    """Parse options written as ``--key=value`` or ``--key value``; ``--config FILE`` gives those of a file.
 
     Raises:
-        InputError: an argument has another form, or the option is set by ``reproduce`` itself.
+        InputError: an argument has another form, a file cannot be read, or the option is set by ``reproduce``
+            itself.
     """
     options: Options = {}
     left = list(args)
@@ -207,7 +208,9 @@ def options_of(args: Sequence[str]) -> Options:
         key, equals, value = first[2:].partition("=")
         if not equals and (not left or left[0].startswith("--")):
             raise InputError(f"after --: --{key} has no value")
-        options[key] = value if equals else left.pop(0)
+        value = value if equals else left.pop(0)
+        options |= named_settings(read_yaml(Path(value))) if key == "config" else {key: value}
+    for key in options:
         if key in _SETTLED:
             raise InputError(f"after --: --{key} is set by the paper file or by options of reproduce")
         if key in _DEVICES:

@@ -265,8 +265,10 @@ def test_device_run_logs_same_values_as_cpu_run(case, result):
 
 
 @pytest.mark.parametrize("case", [QUICK])
-def test_fit_does_not_repeat_lightnings_messages_about_the_device(case, result):
-    assert result["messages"] == ["images: 0.3 MB on cuda:0"]
+def test_fit_names_options_for_a_gpu_and_does_not_repeat_lightnings_messages(case, result):
+    images, advice = result["messages"]
+    assert images == "images: 0.3 MB on cuda:0"
+    assert "--config configs/pretrain/cifar10_gpu.yaml" in advice
 
 
 @pytest.mark.parametrize("case", ["validation"])

@@ -251,6 +251,16 @@ def test_extra_options_are_added_but_cannot_replace_those_of_the_paper(tmp_path)
         extended(cells, {"trainer.max_epochs": "9"})
 
 
+def test_extra_config_file_gives_its_options(tmp_path):
+    file = tmp_path / "gpu.yaml"
+    file.write_text("model: {cuda_graph: true}\nsave_every_n_epochs: 100\n")
+    options = options_of(["--config", str(file), "--save_every_n_epochs=50"])
+    assert options == {"model.cuda_graph": True, "save_every_n_epochs": "50"}
+    file.write_text("name: mine\n")
+    with pytest.raises(InputError, match="--name is set by"):
+        options_of([f"--config={file}"])
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -260,6 +270,7 @@ def test_extra_options_are_added_but_cannot_replace_those_of_the_paper(tmp_path)
         (["--name=x"], "--name is set by"),
         (["--ckpt_path", "last"], "--ckpt_path is set by"),
         (["--trainer.devices=8"], "--trainer.devices: a run uses one device"),
+        (["--config=no-such-file.yaml"], "no-such-file.yaml"),
     ],
 )
 def test_invalid_extra_options_are_refused(args, message):
