@@ -34,11 +34,9 @@ import torch
 import yaml
 from jsonargparse.typing import PositiveFloat
 from provenance import RESULTS, provenance, save
-from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from traffic import Traffic, size
 
 from ssl_vision.data import Views
 from ssl_vision.encoders import ResNet
@@ -51,11 +49,15 @@ IMAGES = 50_000  # of CIFAR-10
 
 @dataclass(frozen=True)
 class Device:
-    """Peak of dense bfloat16 arithmetic in TFLOP/s, memory bandwidth in TB/s, µs a launch, and source."""
+    """Peak of dense bfloat16 arithmetic in TFLOP/s, memory bandwidth in TB/s, µs a launch, and source.
+
+    The time of a launch depends on the host. The default was measured on that of an H100: 16.2 ms for the 411
+    launches of a step (step_cuda.json, launches.json).
+    """
 
     peak: float
     bandwidth: float
-    launch: float = 8.0
+    launch: float = 39.0
     source: str = ""
 
 
@@ -85,41 +87,13 @@ CONFIGS = [
 KEPT = {*flop_registry, torch.ops.aten.native_batch_norm, torch.ops.aten.native_batch_norm_backward}
 
 
-class Traffic(TorchDispatchMode):
-    """Count operations that move data, their bytes, and the bytes of those in `KEPT`."""
-
-    operations = bytes = kept_bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation and count it."""
-        out = func(*args, **(kwargs or {}))
-        name = func._schema.name
-        if func.is_view or not name.startswith("aten::") or "empty" in name or "_unsafe_view" in name:
-            return out
-        written = out
-        if out is None:  # in place, on lists of tensors
-            arguments = zip(func._schema.arguments, args, strict=False)
-            written = [value for argument, value in arguments if argument.is_write]
-        moved = size([args, kwargs]) + size(written)
-        self.operations += 1
-        self.bytes += moved
-        self.kept_bytes += moved * (func.overloadpacket in KEPT)
-        return out
-
-
-def size(tensors: Any) -> int:
-    """Return the bytes of all tensors in a nested structure; an expanded tensor counts as it is stored."""
-    leaves = [leaf for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor)]
-    return sum(min(each.nbytes, each.untyped_storage().nbytes()) for each in leaves)
-
-
 def counted(model: Method, views: Views, batch: int, case: str = "eager") -> dict[str, int]:
     """Return FLOPs, bytes and ATen operations ("launches") of a step; the weights do not change."""
     _, compiled_views, compiled_encoder = CASES[case]
     optimizer = model.optimizer_rule.optimizer(model)
     for group in optimizer.param_groups:
         group["fused"] = True  # as on a GPU
-    rendering, network, objective, update = (Traffic() for _ in range(4))  # type: ignore[no-untyped-call]
+    rendering, network, objective, update = (Traffic() for _ in range(4))
     embeddings = torch.randn(2, batch, model.output_dim).bfloat16().requires_grad_()
     with FlopCounterMode(display=False) as counter:
         with objective:
@@ -137,8 +111,9 @@ def counted(model: Method, views: Views, batch: int, case: str = "eager") -> dic
             with update:
                 optimizer.step()
             moved = size([pixels, pair]) if compiled_views else rendering.bytes
-            moved += network.kept_bytes if compiled_encoder else network.bytes
-    operations = sum(part.operations for part in (rendering, network, objective, update))
+            kept = sum(each.bytes for each in network.operations if each.function in KEPT)
+            moved += kept if compiled_encoder else network.bytes
+    operations = sum(len(part.operations) for part in (rendering, network, objective, update))
     moved += objective.bytes + update.bytes
     return {"flops": counter.get_total_flops(), "bytes": moved, "launches": operations}
 
@@ -240,7 +215,7 @@ def shown(duration: float) -> str:
 
 def table(record: dict[str, Any]) -> str:
     """Return three tables: the GPUs' figures, the estimates, and their comparison with measurements."""
-    figures = ["| GPU | TFLOP/s | TB/s | µs a launch, assumed | source |", "|---|---|---|---|---|"]
+    figures = ["| GPU | TFLOP/s | TB/s | µs a launch | source |", "|---|---|---|---|---|"]
     figures += [f"| {name} | {' | '.join(map(str, asdict(gpu).values()))} |" for name, gpu in GPUS.items()]
     lines = ["| measurement | TFLOP/s | TB/s | µs an operation | estimate | measured | ratio |"]
     lines.append("|---" * 7 + "|")

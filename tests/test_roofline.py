@@ -57,10 +57,20 @@ def test_traffic_counts_bytes_read_and_written_by_each_operation(roofline):
         product = x @ weight  # (32 + 16) read, 8 written
         product.view(8).add_(1)  # 8 read, 8 written; a view moves nothing
         torch.empty(100)
-    assert (traffic.operations, traffic.bytes, traffic.kept_bytes) == (2, 4 * (56 + 16), 4 * 56)
+    counts = [(each.bytes, each.flops) for each in traffic.operations]
+    assert counts == [(4 * 56, 2 * 4 * 8 * 2), (4 * 16, 0)]
     with roofline.Traffic() as traffic:
         torch.ones(1).expand(50) * torch.ones(50)  # 1 and 50 written; 1 and 50 read, 50 written
     assert traffic.bytes == 4 * (51 + 101)
+    image, kernel = torch.ones(1, 2, 5, 5, requires_grad=True), torch.ones(3, 2, 3, 3, requires_grad=True)
+    out = torch.nn.functional.conv2d(image, kernel)  # 27 numbers
+    with roofline.Traffic() as traffic:
+        torch.autograd.grad(out, (image, kernel), torch.ones_like(out))
+    gradients_of = traffic.operations[
+        -1
+    ]  # two kernels, which read the gradient of the output and another input
+    assert gradients_of.bytes == 4 * (2 * 27 + 2 * (50 + 54))
+    assert gradients_of.flops == 2 * (2 * 27 * 18)
     weights, gradients, first, second = ([torch.zeros(3)] for _ in range(4))
     steps: list = [torch.ones(())]
     rates: dict = {"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "eps": 1e-8, "weight_decay": 0.0}
