@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from jsonargparse.typing import PositiveInt
+from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.errors import InputError
@@ -48,7 +48,7 @@ def run(args: Sequence[str]) -> None:
     every = extended([cell for table in tables for cell in table.cells], options_of(extra))
     cells = _selected(every, options.cells)
     place = Path(options.runs_dir).expanduser() / (f"{paper.name}-small" if small else paper.name)
-    seeds = range(options.seeds or (1 if small else 3))
+    seeds = range(options.first_seed, options.first_seed + (options.seeds or (1 if small else 3)))
     runs = {run.name: run for run in _runs(cells, seeds, place, paper)}
     for each in _runs(every, seeds, place, paper):
         each.check()
@@ -97,7 +97,10 @@ def _parser() -> ArgumentParser:
         "--seeds",
         type=PositiveInt | None,
         default=None,
-        help="Number of seeds, from seed 0 (default: 3, or 1 with --budget small).",
+        help="Number of seeds (default: 3, or 1 with --budget small).",
+    )
+    parser.add_argument(
+        "--first_seed", type=NonNegativeInt, default=0, help="First seed, to share the seeds among machines."
     )
     parser.add_argument(
         "--workers",

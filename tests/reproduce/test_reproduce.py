@@ -186,6 +186,10 @@ def test_finished_runs_are_reused_and_only_new_seeds_are_run(paper, commands):
     commands.clear()
     assert main([*args, "--seeds=2"]) == 0
     assert [args[0] for args in commands] == ["evaluate"]
+    commands.clear()
+    assert main([*args, "--seeds=1", "--first_seed=3"]) == 0
+    assert [args[0] for args in commands] == ["fit", "evaluate"]
+    assert "--seed_everything=3" in commands[0]
 
 
 def test_failed_run_leaves_its_cell_empty_and_others_continue(paper, commands, capsys):
