@@ -1,14 +1,16 @@
 """Collect the results of finished runs as rows of JSON, and render them in the documentation.
 
     python benchmarks/results.py collect runs/methods_cifar10_narrow     adds rows of finished runs
+    python benchmarks/results.py collect runs/macl --record paper.json   the same for a job of gpu.py
     python benchmarks/results.py render                                  writes the tables of README and docs
 
 Rows are kept in benchmarks/results/NAME.json, where NAME is the directory of the runs. Each has the run's
 settings, the last validation, the values of the last epoch on the test split, the command (that of the sweep
 NAME, without ``--command``), and the commit of the checkout in which the runs are. A run that is collected
-again replaces its row. Rendering replaces the text between ``<!-- results: TABLE -->`` and
-``<!-- end of results -->`` in the pages by a table of tables.py, draws the figures of figures.py, and updates
-the measurements that ``ssl-vision choose`` reads.
+again replaces its row. ``--record`` takes commit, command, device and versions from the record of a job of
+gpu.py, whose runs were unpacked from its bundle. Rendering replaces the text between ``<!-- results: TABLE
+-->`` and ``<!-- end of results -->`` in the pages by a table of tables.py, draws the figures of figures.py,
+and updates the measurements that ``ssl-vision choose`` reads.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import re
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 
 import choosing
 import figures
@@ -25,6 +28,7 @@ from provenance import RESULTS
 from rows import CRITIC, Row
 from tables import GEOMETRY, TABLES
 
+from ssl_vision.runs.csv_files import column, last_value
 from ssl_vision.runs.evaluation_summary import evaluation_summary
 from ssl_vision.runs.registry import Run, find_runs
 
@@ -47,25 +51,31 @@ SETTINGS = {
     "negatives_temperature": "model.objective.weight.temperature",
     "ratio": "model.objective.ratio",
     "precision": "trainer.precision",
+    "lr": "model.optimizer.lr",
+    "cuda_graph": "model.cuda_graph",
     "k": "metrics.k",
 }
 CURVES = ("val/knn_top1", "train/alignment", *DISSIPATION, *CONJECTURES, *CRITIC)
 _POINTS = 10
 RANKS = ("effective_rank", "lidar")
 """Metrics that validation measures with ``--metrics.extended true``."""
+OF_JOB = ("command", "commit", "device", "gpu", "shared_by_mps", "processor", "python", "versions")
 LIBRARIES = ("torch", "torchvision", "pytorch-lightning", "lightly")
 
 _TABLE = re.compile(r"(<!-- results: ([^>]*) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
-def row(run: Run, commit: str, command: str) -> Row:
+def row(run: Run, source: Row) -> Row:
     """Return the result of a finished run.
 
     Args:
         run: a finished run.
-        commit: of the code that trained it.
-        command: command that trained it.
+        source: commit, command and versions with which it was trained.
     """
+    batches, seconds = (
+        column(run.folder.times_file, f"time/train_{name}") for name in ("batches", "seconds")
+    )
+    rates = [run.setting("batch_size") * n / s for n, s in zip(batches, seconds, strict=True) if s]
     return {
         "run": run.name,
         **{name: run.setting(key) for name, key in SETTINGS.items()},
@@ -73,10 +83,10 @@ def row(run: Run, commit: str, command: str) -> Row:
         "curves": {metric: points for metric in CURVES if (points := curve(run, metric))},
         "validated_on": run.validated_on,
         "seconds": run.seconds,
+        "images_per_second": round(median(rates)) if rates else None,
+        "device_mb": last_value(run.folder.times_file, "memory/device_mb"),
         "test": evaluation_summary(run.evaluation, run.config, epoch=run.epoch),
-        "command": command,
-        "commit": commit,
-        "versions": {library: version(library) for library in LIBRARIES},
+        **source,
     }
 
 
@@ -88,22 +98,30 @@ def curve(run: Run, metric: str) -> list[tuple[int, float]]:
     return [points[round(i * (len(points) - 1) / (_POINTS - 1))] for i in range(_POINTS)]
 
 
-def collect(folder: Path, command: str | None = None) -> None:
+def collect(folder: Path, command: str | None = None, record: Path | None = None) -> None:
     """Add the rows of the finished runs below a directory.
 
     Args:
         folder: directory of the runs.
         command: command that trained them; None is the sweep with the name of the directory.
+        record: record of the job of gpu.py that trained them; None describes this checkout.
     """
-    commit = subprocess.run(
-        ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    ).stdout.strip()
     name = folder.resolve().name
-    command = command or f"ssl-vision sweep configs/sweep/{name}.yaml"
+    if record is None:
+        source = {
+            "command": command or f"ssl-vision sweep configs/sweep/{name}.yaml",
+            "commit": subprocess.run(
+                ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"],
+                capture_output=True, text=True, check=True,
+            ).stdout.strip(),
+            "versions": {library: version(library) for library in LIBRARIES},
+        }  # fmt: skip
+    else:
+        source = {key: value for key, value in json.loads(record.read_text()).items() if key in OF_JOB}
     file = RESULTS / f"{name}.json"
     rows = {each["run"]: each for each in json.loads(file.read_text())} if file.exists() else {}
     finished = [run for run in find_runs([folder]) if run.damage is None and run.status == "finished"]
-    rows |= {run.name: row(run, commit, command) for run in finished}
+    rows |= {run.name: row(run, source) for run in finished}
     file.write_text(json.dumps([rows[name] for name in sorted(rows)], indent=1) + "\n")
     print(f"{len(finished)} finished runs, {len(rows)} rows in {file}")
 
@@ -124,10 +142,11 @@ def main() -> None:
     collecting = actions.add_parser("collect")
     collecting.add_argument("runs", type=Path, help="directory of the runs")
     collecting.add_argument("--command", help="command that trained the runs, if it is not a sweep")
+    collecting.add_argument("--record", type=Path, help="record of the job of gpu.py that trained the runs")
     actions.add_parser("render")
     options = parser.parse_args()
     if options.action == "collect":
-        collect(options.runs, options.command)
+        collect(options.runs, options.command, options.record)
         return
     choosing.save()
     for page in PAGES:

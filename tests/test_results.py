@@ -26,9 +26,9 @@ def results(monkeypatch, tmp_path):
 
 def test_a_row_has_settings_and_the_last_validation(results, tiny_run):
     run = Run(tiny_run)
-    row = results.row(run, "abc1234", "ssl-vision fit")
+    row = results.row(run, {"commit": "abc1234"})
     assert (row["objective"], row["seed"], row["commit"]) == ("MACL", 0, "abc1234")
-    assert row["command"] == "ssl-vision fit"
+    assert row["images_per_second"] > 0
     assert row["validation"]["knn_top1"] == run.last("val/knn_top1")
     json.dumps(row)
 
@@ -36,7 +36,7 @@ def test_a_row_has_settings_and_the_last_validation(results, tiny_run):
 def test_finished_runs_are_collected_once(results, tiny_run, tmp_path, capsys):
     folder = tmp_path / "sweep"
     (folder / "one").mkdir(parents=True)
-    for name in ("config.yaml", "metrics.csv"):
+    for name in ("config.yaml", "metrics.csv", "times.csv"):
         (folder / "one" / name).write_bytes((tiny_run / name).read_bytes())
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
     author = ["-c", "user.name=a", "-c", "user.email=a@b"]
@@ -49,6 +49,15 @@ def test_finished_runs_are_collected_once(results, tiny_run, tmp_path, capsys):
         (row,) = json.loads((tmp_path / "sweep.json").read_text())
         assert len(row["commit"]) >= 7
         assert row["command"] == (command or "ssl-vision sweep configs/sweep/sweep.yaml")
+
+
+def test_rows_of_a_gpu_job_have_the_provenance_of_its_record(results, tiny_run, tmp_path):
+    record = tmp_path / "paper.json"
+    record.write_text(json.dumps({"job": "paper", "commit": "abc1234", "device": "H100", "seconds": 9.0}))
+    results.collect(tiny_run, record=record)
+    (row,) = json.loads((tmp_path / f"{tiny_run.name}.json").read_text())
+    assert (row["commit"], row["device"]) == ("abc1234", "H100")
+    assert row["seconds"] == Run(tiny_run).seconds
 
 
 def test_shortened_curves_keep_first_and_last_points(results, tiny_run, monkeypatch):
