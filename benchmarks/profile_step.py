@@ -73,7 +73,7 @@ def milliseconds(call: Callable[[], Any], repeats: int = 20, warm: int = 3) -> f
         call()
         end.record()
     torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in marks)
+    return float(statistics.median(start.elapsed_time(end) for start, end in marks))
 
 
 def seconds(call: Callable[[], Any]) -> float:
@@ -222,8 +222,8 @@ def described(replays: list[Rows], eager: Rows) -> Rows:
         replays: kernels of several replays.
         eager: kernels of an eager step, which has the same ones in the same order, and a few more.
     """
-    names = [[each["name"] for each in rows] for rows in (eager, replays[0])]
-    blocks = SequenceMatcher(None, *names, autojunk=False).get_matching_blocks()
+    ours, others = ([str(each["name"]) for each in rows] for rows in (replays[0], eager))
+    blocks = SequenceMatcher(None, others, ours, autojunk=False).get_matching_blocks()
     origin = {b + i: eager[a + i] for a, b, count in blocks for i in range(count)}
     rows = []
     for i, first in enumerate(replays[0]):
@@ -269,12 +269,13 @@ def logging(chosen: argparse.Namespace) -> dict[str, float]:
     """Time a step if loss and statistics are read at every tenth step, and if they never are."""
     one = Step(chosen)
     one.replay()
+    objective: Any = one.model.objective
 
     def run(every: int) -> None:
         for number in range(1, 201):
             loss = one()
             if number % every == 0:
-                for value in (loss, *one.model.objective.statistics().values()):
+                for value in (loss, *objective.statistics().values()):
                     value.cpu()
 
     return {f"every_{every}_ms": 5 * seconds(partial(run, every)) for every in (1000, 10)}
