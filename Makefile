@@ -4,7 +4,7 @@ VENV ?= $(or $(VIRTUAL_ENV),.venv)
 BIN := $(VENV)/bin
 
 DATA ?= data
-MINUTES ?= 9
+DEADLINE ?= 540
 
 .PHONY: demo help test notebooks notebook-outputs docs torture floors audit gpu lint install install-test clean
 
@@ -42,8 +42,8 @@ floors: install-test  ## runs the tests with the oldest supported versions, in a
 audit: install-test  ## checks the installed packages for known vulnerabilities on PyPI
 	$(BIN)/pip-audit --skip-editable
 
-gpu:  ## on a machine with a GPU: tests, benchmarks and runs on the CIFAR-10 in DATA, for MINUTES; again to continue
-	$(BIN)/python benchmarks/gpu.py --data $(DATA) --minutes $(MINUTES)
+gpu:  ## on a machine with a GPU: cells of the MACL paper, benchmarks and tests on the CIFAR-10 in DATA, for DEADLINE seconds; again to continue
+	$(BIN)/python benchmarks/gpu.py --data $(DATA) --deadline $(DEADLINE)
 
 lint: install-test
 	$(BIN)/ruff check .
