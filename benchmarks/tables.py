@@ -181,6 +181,21 @@ def cpu_recipe(recipes: Mapping[str, str]) -> list[list[str]]:
     return lines
 
 
+def best() -> list[list[str]]:
+    """Return epochs, minutes and test accuracies of the best recipes and of lightly's loop."""
+    titles, *lines = cpu_recipe({
+        "cifar10_cpu": "`cifar10_cpu.yaml`, one CPU core",
+        "lightly_cifar10_cpu": "lightly's loop, one CPU core",
+        "cifar10_cpu_hour": "`cifar10_cpu.yaml` with 40 epochs, one CPU core",
+        "lightly_objectives_cifar10": "lightly's loop with 15 epochs, one CPU core",
+    })  # fmt: skip
+    row = max(rows_of("cifar10_h100"), key=lambda row: row["test"].get("test/knn10/knn_top1", 0.0))
+    accuracies = [mean_cell([row["test"][f"test/{metric}"]], metric) for metric in CPU_RECIPE_METRICS]
+    minutes = f"{row['seconds'] / 60:.1f}"
+    first = ["`cifar10_speedrun.yaml`, one H100", str(row["epochs"]), minutes, *accuracies, "1"]
+    return [titles, first, *lines]
+
+
 def gpu_epochs(names: Mapping[str, str]) -> list[list[str]]:
     """Return the seconds of the first and of later epochs with each size of views.
 
@@ -322,6 +337,7 @@ TABLES: dict[str, Callable[[], str]] = {
         recipes([*recipes_of(6400), *cpu_recipe_validations()], "SGD, smaller")
     ),
     "CPU recipe": lambda: markdown(cpu_recipe(CPU_RECIPE)),
+    "best recipes": lambda: markdown(best()),
     "epochs on a GPU": lambda: markdown(
         gpu_epochs({"no CUDA graph": "epoch_speedrun_cuda", "CUDA graph": "epoch_speedrun_graph_cuda"})
     ),
