@@ -126,7 +126,7 @@ def gpu_jobs(
         arm("arm_grayscale_0.2", "--data.views.grayscale", "0.2"),
         Job("record", "430 epochs of cifar10_speedrun.yaml", START + 640,
             [speedrun("record", 430), evaluate(runs / "record")], default=False),
-        on_request("knn", "kNN by FAISS and by torch beside lightly", 100, *cuda),
+        on_request("knn", "kNN by FAISS and by torch beside lightly", 60, *cuda, "--rounds", "1"),
         on_request("views", "views beside lightly, torchvision and kornia", 200, *cuda),
         on_request("methods", "steps beside lightly, memory of long queues", 200, *cuda, *size),
         on_request("reclaim", "what RECLAIM adds to a step", 200, *cuda),
