@@ -55,9 +55,6 @@ GROUPS = {
     "reports": {
         "report": Command("ssl_vision.report.report:run", "write an HTML report of one or several runs"),
         "maps": Command("ssl_vision.report.maps.maps:run", "draw maps of objectives, as in the papers"),
-        "wandb-report": Command(
-            "ssl_vision.report.wandb_report:run", "create a W&B report of objectives over the temperature"
-        ),
     },
     "export": {
         "export": Command("ssl_vision.export.export:run", "export an encoder for other libraries"),

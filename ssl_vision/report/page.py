@@ -42,7 +42,7 @@ class Missing(Exception):
     """The data of a section is not available; the message says why."""
 
 
-def render(title: str, summary: Markup, sections: Sequence[Section], *, reload: float | None = None) -> str:
+def render(title: str, summary: Markup, sections: Sequence[Section]) -> str:
     """Render the whole page.
 
     Its content security policy forbids all requests, and all scripts except its own two, which it identifies
@@ -52,7 +52,6 @@ def render(title: str, summary: Markup, sections: Sequence[Section], *, reload: 
         title: title of the page, as text.
         summary: first paragraph and the key numbers.
         sections: sections in their order on the page.
-        reload: seconds without a reader's input after which the page reloads itself; None for never.
 
     Raises:
         InputError: Plotly is not installed.
@@ -60,8 +59,6 @@ def render(title: str, summary: Markup, sections: Sequence[Section], *, reload: 
     templates = files("ssl_vision.report") / "templates"
     style, script = ((templates / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     script += "".join(section.script for section in sections)
-    if reload is not None:
-        script += (templates / "reload.js").read_text(encoding="utf-8")
     plotly, digest = _plotly()
     policy = (
         "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; "
@@ -69,7 +66,6 @@ def render(title: str, summary: Markup, sections: Sequence[Section], *, reload: 
     )
     return markup.render(
         "page.html", title=title, summary=summary, sections=sections, policy=policy, version=__version__,
-        reload=reload,
         style=Markup(style + "".join(section.style for section in sections)),
         script=Markup(script), plotly=Markup(plotly),
     )  # fmt: skip

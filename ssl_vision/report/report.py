@@ -17,19 +17,16 @@ from ssl_vision.report import (
     comparison,
     configuration,
     confusion,
-    costs,
     curves,
     embedding_map,
     explorer,
     gallery,
     protocols,
-    spectrum,
     summary,
     views,
     weights,
 )
 from ssl_vision.report.context import ReportContext
-from ssl_vision.report.follow import follow
 from ssl_vision.report.page import Missing, Section, render
 from ssl_vision.report.sprite_sheet import SpriteSheet
 from ssl_vision.report.wandb_media import mirror_media
@@ -37,15 +34,11 @@ from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.folder import below_home
 from ssl_vision.runs.registry import Run, find_runs, readable
 
-_RELOAD = 10.0
-"""Seconds after which the page of a run that is training reloads itself."""
-
 
 def run(args: Sequence[str]) -> None:
     """Write an HTML report of the runs at or below the paths, as one file that works offline.
 
     The report of one run has all sections; features of images are read from the run directory or computed.
-    With --follow, it is rewritten at every validation until the run ends, and the open page reloads itself.
     The report of several runs compares their curves, results and settings, and that of two runs the weights
     of their negatives.
 
@@ -64,11 +57,6 @@ def run(args: Sequence[str]) -> None:
         default=None,
         help="Key whose values are compared, for several runs (default: the key that differs).",
     )
-    parser.add_argument(
-        "--follow",
-        action="store_true",
-        help="Rewrite the report of one run while it trains, without new features until it ends.",
-    )
     parser.add_argument("--embed", type=bool, default=True, help="Compute features that are not cached.")
     parser.add_argument("--cache", type=bool, default=True, help="Keep features in the run directory.")
     parser.add_argument(
@@ -83,8 +71,6 @@ def run(args: Sequence[str]) -> None:
     runs = find_runs(options.runs)
     if len(runs) > 1:
         runs = readable(runs, "report")
-    if options.follow and len(runs) > 1:
-        raise InputError(f"--follow requires one run, and the paths contain {len(runs)}")
     page_options = {
         "embed": options.embed, "cache": options.cache, "device": options.device,
         "root": options.data.root, "allow_class": allow_class,
@@ -92,20 +78,13 @@ def run(args: Sequence[str]) -> None:
     default = runs[0].folder.report_file if len(runs) == 1 else Path("report.html")
     output = Path(options.output) if options.output else default
 
-    def write_one(run: Run, training: bool) -> None:
-        context = ReportContext(run, **page_options | {"embed": options.embed and not training})
-        _write(output, run_page(context, reload=_RELOAD if training else None))
-        print(f"written to {output}", flush=True)
-
     if len(runs) > 1:
-        _write(output, comparison_page(runs, options.by, **page_options))
-        print(f"written to {output}")
-        return
-    runs[0].folder.check_links()
-    if options.follow:
-        follow(runs[0].folder.path, write_one)
+        page = comparison_page(runs, options.by, **page_options)
     else:
-        write_one(runs[0], False)
+        runs[0].folder.check_links()
+        page = run_page(ReportContext(runs[0], **page_options))
+    write_text(output, page)
+    print(f"written to {output}")
 
 
 def write(
@@ -134,7 +113,7 @@ def write(
         context = ReportContext(
             Run(path), data=images, embedded=embedded, embed=False, allow_class=allow_class
         )
-        _write(context.run.folder.report_file, run_page(context))
+        write_text(context.run.folder.report_file, run_page(context))
         if context.run.config.get("wandb_media") and context.run.folder.owned:
             mirror_media(context)
     except Exception as error:
@@ -143,12 +122,11 @@ def write(
     return context.run.folder.report_file
 
 
-def run_page(context: ReportContext, *, reload: float | None = None) -> str:
+def run_page(context: ReportContext) -> str:
     """The report of a run, with every section or the reason why it is missing.
 
     Args:
         context: data of the run.
-        reload: seconds without a reader's input after which the page reloads itself; None for never.
 
     Raises:
         InputError: The config of the run cannot be read, or Plotly is not installed.
@@ -164,14 +142,12 @@ def run_page(context: ReportContext, *, reload: float | None = None) -> str:
         _section("neighbours", "Nearest neighbours", lambda: gallery.neighbours(context, sheet)),
         _section("negatives", "Similar images of other classes", lambda: gallery.negatives(context, sheet)),
         _section("confusion", "kNN confusion matrix", lambda: confusion.section(context)),
-        _section("spectrum", "Singular values of the features", lambda: spectrum.section(context)),
         _section("views", "Augmented views", lambda: views.section(context)),
-        _section("costs", "Time and memory", lambda: costs.section(run)),
         _section("configuration", "Configuration", lambda: configuration.section(run)),
     ]
     opening = summary.of_one(context, sheet)
     sections[-1] = dataclasses.replace(sections[-1], style=sheet.style())
-    return render(run.name, opening, sections, reload=reload)
+    return render(run.name, opening, sections)
 
 
 def comparison_page(runs: Sequence[Run], by: str | None = None, **options: Any) -> str:
@@ -218,7 +194,3 @@ def _distinct_names(runs: Sequence[Run]) -> list[str]:
     """The names of the runs, or their paths if two names are equal."""
     names = [run.name for run in runs]
     return names if len(set(names)) == len(names) else [below_home(str(run.folder.path)) for run in runs]
-
-
-def _write(output: Path, page: str) -> None:
-    write_text(output, page)

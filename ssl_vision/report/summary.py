@@ -8,9 +8,8 @@ from markupsafe import Markup
 
 from ssl_vision.descriptions import MetricDescription, described, description_of
 from ssl_vision.errors import InputError
-from ssl_vision.progress import epochs_text
+from ssl_vision.progress import duration, epochs_text
 from ssl_vision.report.context import ReportContext
-from ssl_vision.report.costs import clock
 from ssl_vision.report.gallery import queries, tile
 from ssl_vision.report.markup import macros, render
 from ssl_vision.report.page import Missing
@@ -191,3 +190,10 @@ def _examples(context: ReportContext, sheet: SpriteSheet) -> list[tuple[Markup, 
             for row in queries(view.images)
         ]
     return []
+
+
+def clock(seconds: float) -> str:
+    """Format a duration with its unit: seconds below 100, otherwise minutes and seconds, or hours."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    return f"{duration(seconds)} {'h' if round(seconds) >= 3600 else 'min'}"

@@ -5,10 +5,8 @@ import itertools
 import numpy as np
 import pytest
 from browser import Browser, one
-from markupsafe import Markup
 
 from ssl_vision.data import Digits
-from ssl_vision.report.page import Section, render
 from ssl_vision.sweeps.plot import write_plot
 from ssl_vision.sweeps.sweep_file import SweepMetric
 from ssl_vision.sweeps.sweep_plan import Record
@@ -219,19 +217,3 @@ def test_controls_are_named_and_map_is_reachable_by_keyboard(browser, file):
     assert browser("[...document.querySelectorAll('th')].every(t => t.scope)")
     ids = browser("[...document.querySelectorAll('[id]')].map(e => e.id)")
     assert len(ids) == len(set(ids))
-
-
-def test_page_of_training_run_keeps_scroll_position_on_reload(browser, tmp_path):
-    file = tmp_path / "report.html"
-
-    def write(title):
-        body = Section("long", "Long", html=Markup('<div style="height: 5000px"></div>'))
-        file.write_text(render(title, Markup("<p>text</p>"), [body], reload=0.4), encoding="utf-8")
-
-    write("first")
-    browser.open(file)
-    browser("window.scrollTo({top: 2000, behavior: 'instant'})")
-    write("second")
-    browser.until("document.title === 'second'")
-    browser.until("window.scrollY === 2000")
-    assert browser.errors() == []

@@ -20,7 +20,7 @@ from ssl_vision.data.module import ImageData
 from ssl_vision.main import main
 from ssl_vision.metrics import knn_table
 from ssl_vision.metrics.rows import unit_rows
-from ssl_vision.report import confusion, embedding_map, gallery, protocols, spectrum, views
+from ssl_vision.report import confusion, embedding_map, gallery, protocols, views
 from ssl_vision.report.context import FeatureView
 from ssl_vision.report.curves import line
 from ssl_vision.report.markup import COLOURS
@@ -239,14 +239,6 @@ def test_nearest_rows_match_brute_force_search():
 def test_100_classes_have_distinct_colours_and_symbols():
     shown = [(COLOURS[i % len(COLOURS)], embedding_map.symbol(i)) for i in range(100)]
     assert len(set(shown)) == 100
-
-
-def test_spectrum_matches_numpy_singular_values_of_centred_rows():
-    features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)) + 5
-    rows = features.double().numpy()
-    values = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)
-    np.testing.assert_allclose(spectrum.spectrum(features), values / values[0], rtol=1e-8)
-    assert spectrum.spectrum(torch.ones(4, 3)).tolist() == [1e-6] * 3
 
 
 @pytest.mark.parametrize(("count", "kind"), [(5, "png"), (COLUMNS + 3, "png"), (2000, "webp")])

@@ -7,7 +7,6 @@ import math
 import re
 import shutil
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,7 +28,6 @@ from ssl_vision.report import (
     explorer,
     protocols,
     report,
-    spectrum,
     summary,
     views,
     weights,
@@ -40,7 +38,7 @@ from ssl_vision.runs.registry import Run
 
 SECTIONS = [
     "curves", "plane", "weights", "protocols", "map", "temperature", "neighbours", "negatives", "confusion",
-    "spectrum", "views", "costs", "configuration",
+    "views", "configuration",
 ]  # fmt: skip
 
 
@@ -232,7 +230,7 @@ def test_summary_compares_with_baselines_of_same_conditions(evaluated_run, tmp_p
 def test_page_of_unevaluated_run_says_how_to_add_missing_sections(tiny_run, tmp_path):
     page = report_page(tiny_run, "--embed=false", output=tmp_path / "page.html")
     missing = {name for name, text in page.text.items() if "Not available" in text}
-    assert missing == {"protocols", "map", "temperature", "neighbours", "negatives", "confusion", "spectrum"}
+    assert missing == {"protocols", "map", "temperature", "neighbours", "negatives", "confusion"}
     assert f"ssl-vision evaluate {tiny_run}" in page.text["protocols"]
     assert f"ssl-vision report {tiny_run}" in page.text["map"]
 
@@ -257,7 +255,6 @@ def test_broken_and_absent_files_are_named_in_their_sections(evaluated_run, tmp_
     assert "evaluation.json" in page.text["protocols"]
     assert "last.ckpt" in page.text["map"]
     assert "metrics.csv has no numbers" in page.text["curves"]
-    assert "times.csv" in page.text["costs"]
     assert "Not available" not in page.text["views"]
 
 
@@ -283,13 +280,6 @@ def test_views_of_a_run_that_grew_its_images_are_shown(tiny_run):
 
 def both_epochs(data):
     return [views.training_views(data, torch.tensor([0]), epoch)[0] for epoch in (0, 1)]
-
-
-def test_spectrum_requires_two_images():
-    one = {"backbone": torch.randn(1, 4)}
-    view = SimpleNamespace(images=range(1), features=one, split="1 image")
-    with pytest.raises(Missing, match="at least two images"):
-        spectrum.section(SimpleNamespace(feature_view=lambda: view))
 
 
 def test_classes_of_equal_names_are_told_apart():
@@ -382,7 +372,7 @@ def test_images_without_labels_have_a_map_and_neighbours(tmp_path):
     page = report_page(tmp_path / "run", output=tmp_path / "page.html")
     assert page.blocks["map"]["points"][0]["names"] == ["no label"]
     assert "two classes" in page.text["negatives"]
-    assert "Not available" not in page.text["neighbours"] + page.text["spectrum"] + page.text["views"]
+    assert "Not available" not in page.text["neighbours"] + page.text["views"]
 
 
 def test_results_name_only_measured_baselines_and_explain_columns(evaluated_run, tmp_path, page):
