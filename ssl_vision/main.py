@@ -65,7 +65,7 @@ GROUPS = {
         "data": Command(
             "ssl_vision.cli.data_folder:run", "check a folder of images, or compute its statistics"
         ),
-        "doctor": Command("ssl_vision.cli.doctor.doctor:run", "check packages, hardware and data sets"),
+        "doctor": Command("ssl_vision.cli.doctor:run", "check packages, hardware and data sets"),
     },
 }
 """Commands by group."""

@@ -1,1 +1,0 @@
-"""``ssl-vision doctor``, which checks packages, hardware and data sets."""
