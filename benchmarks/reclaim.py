@@ -23,7 +23,6 @@ from provenance import provenance, save
 from torch import Tensor
 
 from ssl_vision.methods import SimCLR
-from ssl_vision.metrics import faiss_kind
 from ssl_vision.objectives import RECLAIM, InfoNCE, Objective
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -31,7 +30,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "K = 100": {"k": 100},
     "K = 300": {"k": 300},
     "in-batch": {"negatives": "batch"},
-    "K = 100, approximate": {"k": 100, "search": "approximate"},
     "random 80 %": {"negatives": "random"},
 }
 PLAIN = "InfoNCE"
@@ -131,9 +129,8 @@ def main() -> None:
     )
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    possible = [kind for kind in KINDS if kind != "K = 100, approximate" or faiss_kind() != "none"]
-    kinds = chosen.kinds or [kind for kind in possible if kind != "random 80 %" or chosen.device == "cuda"]
-    record = provenance("pytorch-lightning") | {"faiss": faiss_kind()}
+    kinds = chosen.kinds or [kind for kind in KINDS if kind != "random 80 %" or chosen.device == "cuda"]
+    record = provenance("pytorch-lightning")
     model = SimCLR(seed=0)
     objectives: dict[str, Objective] = {PLAIN: InfoNCE()}
     objectives |= {kind: built(KINDS[kind], chosen.images, model, chosen.device) for kind in kinds}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from ssl_vision.objectives.bank import Bank, Chosen, Search
+from ssl_vision.objectives.bank import Bank, Chosen
 from ssl_vision.objectives.critic import Critic, Weights, mean_over_negatives
 from ssl_vision.objectives.gather import gather, is_distributed, mean_over_processes
 from ssl_vision.objectives.logit_margin import autocast_disabled, normalize
@@ -64,7 +64,6 @@ class RECLAIM(Objective):
         negatives: ``"nearest"`` images, or for comparison ``"random"``, a new sample of ``share`` of the
             banks for all anchors at every step, or ``"batch"``, the other images of the batch.
         share: share of the banks in a random sample, in (0, 1].
-        search: ``"exact"``, or ``"approximate"`` by FAISS (see ``Bank``).
         warmup_epochs: number of epochs with negatives from the batch while the banks fill.
         width: dimension of the critic's layers.
 
@@ -98,7 +97,6 @@ class RECLAIM(Objective):
         rho: float = 0.5,
         negatives: Negatives = "nearest",
         share: float = 0.8,
-        search: Search = "exact",
         warmup_epochs: int = 1,
         width: int = 64,
     ) -> None:
@@ -111,7 +109,6 @@ class RECLAIM(Objective):
             ("rho", rho, 0 <= rho < 1, "in [0, 1)"),
             ("negatives", negatives, negatives in ("nearest", "random", "batch"), "nearest, random or batch"),
             ("share", share, 0 < share <= 1, "in (0, 1]"),
-            ("search", search, search in ("exact", "approximate"), "exact or approximate"),
             ("warmup_epochs", warmup_epochs, warmup_epochs >= 0, "0 or more"),
             ("width", width, width >= 1, "1 or more"),
         ):
@@ -124,7 +121,7 @@ class RECLAIM(Objective):
         self.required_inputs = tuple(sorted(own_inputs.union(self.embedding_objective.required_inputs)))
         self.weight, self.pair, self.k, self.rho = weight, pair, k, rho
         self.gamma = float(k) if gamma is None else gamma
-        self.negatives, self.share, self.search = negatives, share, search
+        self.negatives, self.share = negatives, share
         self.warmup_epochs, self.width = warmup_epochs, width
         self.epoch = 0
         self._stats: dict[str, Tensor] = {}
@@ -158,7 +155,7 @@ class RECLAIM(Objective):
 
         Raises:
             ValueError: ``images`` is None or not above K, the sizes differ from those of an earlier call,
-                the search is approximate and FAISS is not installed, or the inner objective raises it.
+                or the inner objective raises it.
         """
         self._seed = torch.initial_seed()
         if images is None:
@@ -184,8 +181,8 @@ class RECLAIM(Objective):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch.initial_seed())
             self.critic = Critic(u_dim, v_dim, width=self.width)
-        self.u_bank = Bank(images, u_dim, search=self.search)
-        self.v_bank = Bank(images, v_dim, search=self.search)
+        self.u_bank = Bank(images, u_dim)
+        self.v_bank = Bank(images, v_dim)
         self.register_buffer("labels", torch.full((images,), -1))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 

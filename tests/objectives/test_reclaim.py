@@ -2,7 +2,6 @@
 
 import importlib
 import math
-import sys
 from unittest import mock
 
 import pytest
@@ -211,27 +210,6 @@ def test_bank_rows_are_unit_length_averages_of_finite_writes():
     assert not bank.written[0]
 
 
-def test_approximate_search_minimizes_hamming_distance_with_high_recall():
-    classes = randn(10, 32)[torch.arange(400) % 10]
-    rows = normalize(classes + 0.7 * randn(400, 32, seed=1)).float()
-    exact, approximate = o.Bank(400, 32), o.Bank(400, 32, search="approximate")
-    for bank in (exact, approximate):
-        bank.write(torch.arange(399), rows[:399], rho=0.5)
-    own = torch.arange(0, 398, 7)
-    index, counts = approximate.nearest(rows[own], own, 20)
-    assert counts.all()
-    assert not (index == own[:, None]).any()
-    assert (index < 399).all()
-    signs = (rows @ approximate.directions > 0).int()
-    distance = (signs[own][:, None] != signs[None, :399]).sum(dim=2)
-    distance[torch.arange(len(own)), own] = 10**6
-    chosen_distance = distance.gather(1, index).sort(dim=1).values
-    torch.testing.assert_close(chosen_distance, distance.sort(dim=1).values[:, :20])
-    exact_index = exact.nearest(rows[own], own, 20).index
-    recall = (index[:, :, None] == exact_index[:, None]).any(dim=2).double().mean()
-    assert recall > 0.7
-
-
 def test_warmup_uses_batch_negatives_and_forwards_the_epoch():
     choices = []
     objective = make_prepared(warmup_epochs=2, objective=o.InfoNCE(temperature=o.LinearInEpoch(0.1, 0.1)))
@@ -376,7 +354,6 @@ def test_loaded_state_prepares_objective_and_survives_prepare():
         ({"rho": 1.0}, r"rho must be in \[0, 1\)"),
         ({"negatives": "x"}, "negatives must be nearest, random or batch"),
         ({"share": 0.0}, r"share must be in \(0, 1\]"),
-        ({"search": "x"}, "search must be exact or approximate"),
         ({"warmup_epochs": -1}, "warmup_epochs must be 0 or more"),
         ({"width": 0}, "width must be 1 or more"),
         ({"objective": o.RECLAIM()}, "objective must not be RECLAIM itself"),
@@ -387,7 +364,7 @@ def test_invalid_options_raise_value_error(options, words):
         o.RECLAIM(**options)
 
 
-def test_missing_requirements_raise_value_error(monkeypatch):
+def test_missing_requirements_raise_value_error():
     objective = o.RECLAIM(k=4)
     z = randn(N, 5), randn(N, 5)
     with pytest.raises(ValueError, match="call prepare"):
@@ -397,9 +374,6 @@ def test_missing_requirements_raise_value_error(monkeypatch):
     objective.prepare(images=IMAGES, **DIMS)
     with pytest.raises(ValueError, match="features of both views is required for pair"):
         objective(*z, indices=INDICES)
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(ValueError, match="search 'approximate' needs FAISS"):
-        o.Bank(4, 3, search="approximate")
 
 
 SHARES = [2, 4]  # images of each process
