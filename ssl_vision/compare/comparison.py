@@ -66,8 +66,8 @@ class Comparison:
     pairs: tuple[Pair, ...]
 
     def interval(self, group: Group) -> tuple[float, float] | None:
-        """Student's t interval of the mean of a group; None for one seed."""
-        if len(group.values) < 2:
+        """Student's t interval of the mean of a group; None for one seed and for equal values."""
+        if len(set(group.values)) < 2:
             return None
         half = t_interval(group.values, level=1 - self.alpha)
         return group.mean - half, group.mean + half

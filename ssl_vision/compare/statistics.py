@@ -24,15 +24,17 @@ class Paired:
     differences: tuple[float, ...]
     mean: float
     interval: tuple[float, float] | None
-    """Student's t interval of the mean; None for one difference."""
+    """Student's t interval of the mean; None without a spread."""
     bootstrap: tuple[float, float] | None
-    """Bias-corrected and accelerated bootstrap interval of the mean (Efron 1987); None below 10 differences.
+    """Bias-corrected and accelerated bootstrap interval of the mean (Efron 1987).
+
+    None below 10 differences and for equal differences.
 
     A 95 % interval of normal differences contains their mean in 50, 72 and 85 % of the cases for n = 2, 3 and
     5, and in 91 % for n = 10.
     """
     t_p: float | None
-    """Two-sided p of the paired t test; None for one difference and for equal differences other than 0."""
+    """Two-sided p of the paired t test; None without a spread, unless all differences are 0 (then 1)."""
     wilcoxon_p: float
     """Two-sided p of the signed-rank test (Wilcoxon 1945) without differences of 0, exact up to n = 14."""
     effect: float | None
@@ -43,6 +45,10 @@ class Paired:
 
 def paired(first: Sequence[float], second: Sequence[float], *, alpha: float = 0.05, tests: int = 1) -> Paired:
     """Compare paired values by their differences, first − second.
+
+    Equal differences do not show how much they would vary, so their spread is that of rounding: √(step² / 6)
+    for two values rounded to multiples of a step. The step is unknown, but at most the smallest distance
+    between two of the first values, which is used. Without one, there is no spread.
 
     Args:
         first: n values.
@@ -63,21 +69,27 @@ def paired(first: Sequence[float], second: Sequence[float], *, alpha: float = 0.
     if scale:  # differences that are equal except for rounding are ties
         d = d.round(min(300, 12 - math.ceil(math.log10(scale))))
     n, mean = len(d), math.fsum(d) / len(d)
-    spread = float(d.std(ddof=1)) if np.ptp(d) else 0.0
-    half = t_interval(d, level=1 - alpha) if n > 1 else None
-    t_p = None
-    if spread or (n > 1 and not mean):
-        t_p = float(stats.ttest_1samp(d, 0).pvalue) if spread else 1.0
+    spread = float(d.std(ddof=1)) if np.ptp(d) else _rounding(first)
+    t_p, half = None if n == 1 or mean else 1.0, None
+    if spread:
+        t_p = float(2 * stats.t.sf(abs(mean) / spread * math.sqrt(n), n - 1))
+        half = _half_width(spread, n, 1 - alpha)
     return Paired(
         differences=tuple(map(float, d)),
         mean=mean,
         interval=None if half is None else (mean - half, mean + half),
-        bootstrap=_bootstrap(d, alpha) if n >= _BOOTSTRAPPED else None,
+        bootstrap=_bootstrap(d, alpha) if n >= _BOOTSTRAPPED and np.ptp(d) else None,
         t_p=t_p,
         wilcoxon_p=wilcoxon(d),
         effect=mean / spread if spread else None,
         resolvable=spread * detectable_effect(n, alpha=alpha / tests) if spread else None,
     )
+
+
+def _rounding(values: Sequence[float]) -> float:
+    """Standard deviation of differences by rounding to the smallest distance of the values; 0 if unknown."""
+    distances = np.diff(np.sort(values))
+    return float(min(distances[distances > 1e-12 * np.abs(values).max()], default=0.0)) / math.sqrt(6)
 
 
 def t_interval(values: Sequence[float] | Floats, *, level: float = 0.95) -> float:
@@ -89,7 +101,10 @@ def t_interval(values: Sequence[float] | Floats, *, level: float = 0.95) -> floa
     n = len(values)
     if n < 2:
         raise ValueError(f"an interval needs two values, got {n}")
-    spread = float(np.std(values, ddof=1)) if np.ptp(values) else 0.0
+    return _half_width(float(np.std(values, ddof=1)) if np.ptp(values) else 0.0, n, level)
+
+
+def _half_width(spread: float, n: int, level: float) -> float:
     return float(stats.t.ppf((1 + level) / 2, n - 1)) * spread / math.sqrt(n)
 
 
@@ -203,8 +218,6 @@ def _power(shift: float, critical: float, freedom: int) -> float:
 
 
 def _bootstrap(d: Floats, alpha: float) -> tuple[float, float]:
-    if not np.ptp(d):
-        return float(d[0]), float(d[0])
     interval = stats.bootstrap(
         (d,), np.mean, n_resamples=10_000, confidence_level=1 - alpha, method="BCa",
         rng=np.random.default_rng(0),

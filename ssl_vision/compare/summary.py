@@ -121,13 +121,13 @@ def summary(comparison: Comparison, pair: Pair) -> str:
     if not any(result.differences):
         return f"{first} and {second} are equal with {'the one seed' if n == 1 else f'each of {seeds}'}."
     if result.t_p is None:
+        place = "above" if result.mean > 0 else "below"
         if n == 1:
-            place = "above" if result.mean > 0 else "below"
             return (
                 f"{first} is {size} {place} {second} with the one seed there is, which cannot tell a "
                 "difference from chance: train more seeds."
             )
-        return f"{first} is {side} than {second} by {size} with each of {seeds}: no spread, so no test."
+        return f"{first} is {size} {place} {second} with each of {seeds}: no spread, so no test."
     p = pair.holm_p
     p_value = f"{'Holm-corrected ' if len(comparison.pairs) > 1 else ''}p {_equals(p)}"
     interval = _shown(comparison, result.interval)

@@ -41,8 +41,8 @@ class Result:
 
     @property
     def half_width(self) -> float | None:
-        """Half the width of Student's 95 % interval of the mean; None for fewer than two seeds."""
-        return t_interval(self.values) if len(self.values) > 1 else None
+        """Half the width of Student's 95 % interval of the mean; None for fewer than two different values."""
+        return t_interval(self.values) if len(set(self.values)) > 1 else None
 
     @property
     def difference(self) -> float | None:

@@ -192,6 +192,18 @@ def test_equal_values_of_one_seed_are_called_equal(tmp_path, monkeypatch):
     assert pair["summary"] == f"{pair['first']} and {pair['second']} are equal with the one seed."
 
 
+def test_equal_values_of_each_objective_are_not_called_better(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for objective, score in {"DCL": 0.75, "MACL": 0.8}.items():
+        for seed in (0, 1):
+            make_run(tmp_path / "runs" / f"{objective}{seed}", objective, seed, score)
+    comparison = compare_runs()
+    assert comparison["pairs"][0]["summary"] == (
+        "MACL is 5.00 points above DCL with each of 2 seeds: no spread, so no test."
+    )
+    assert [group["interval"] for group in comparison["groups"]] == [None, None]
+
+
 def test_single_seed_prints_values_without_tests(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for index, temperature in enumerate((0.1, 0.2, 0.5)):

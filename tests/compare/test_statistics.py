@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from ssl_vision.compare import statistics
 from ssl_vision.compare.statistics import (
     detectable_effect,
     holm,
@@ -65,7 +66,7 @@ def test_the_bootstrap_needs_ten_pairs_and_the_t_interval_two():
         assert few.interval == pytest.approx(stats.t.interval(0.95, n - 1, d[:n].mean(), stats.sem(d[:n])))
     ten = paired(d, np.zeros(10))
     assert ten.interval[0] < ten.bootstrap[0] < ten.mean < ten.bootstrap[1] < ten.interval[1]
-    assert paired(np.full(10, 0.3), np.full(10, 0.2)).bootstrap == pytest.approx((0.1, 0.1))
+    assert paired(np.arange(10), np.arange(10) - 0.1).bootstrap is None
 
 
 @pytest.mark.parametrize("d", [[1, -2, 3], [1, 1, -1, 2], [0.5, 0.5, 0.5, 0.5], [3, -1, 2, 2, -2, 5, 1]])
@@ -150,11 +151,36 @@ def test_two_pairs_have_t_test_interval_and_wilcoxon_p():
     assert result.resolvable > 10
 
 
-def test_differences_equal_up_to_rounding_have_no_t_test():
+def test_equal_differences_spread_as_rounding_does():
+    """The smallest distance of the first values is 0.2; t(0.975, 2) = 4.302653."""
     result = paired([0.3, 0.9, 0.7], [0.2, 0.8, 0.6])  # in binary, 0.09999999999999998 and 0.1
-    assert result.interval == pytest.approx((0.1, 0.1))
-    assert (result.t_p, result.effect, result.resolvable) == (None, None, None)
+    spread = 0.2 / math.sqrt(6)
+    half = 4.302653 * spread / math.sqrt(3)
+    assert result.interval == pytest.approx((0.1 - half, 0.1 + half))
+    assert result.effect == pytest.approx(0.1 / spread)
+    t = 0.1 / spread * math.sqrt(3)
+    assert result.t_p == pytest.approx(1 - t / math.sqrt(2 + t * t))
     assert result.wilcoxon_p == 0.25
+
+
+def test_equal_differences_of_equal_values_have_no_test():
+    result = paired([0.3, 0.3, 0.3], [0.2, 0.2, 0.2])
+    assert {result.interval, result.t_p, result.effect, result.resolvable} == {None}
+
+
+@pytest.mark.parametrize("images", [360, 10_000])
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_error_rate_of_discrete_accuracies_is_kept(monkeypatch, images, seeds):
+    """Intervals of two equal objectives, whose accuracies of n images spread by 0.7 points over the seeds."""
+    for unused in ("detectable_effect", "wilcoxon"):
+        monkeypatch.setattr(statistics, unused, lambda *_, **__: 0.0)
+    draw, trials = np.random.default_rng(seeds), 4000
+    expected = 0.92 + draw.normal(0, 0.005, (trials, seeds, 1))
+    accuracies = np.rint(images * (expected + draw.normal(0, 0.005, (trials, seeds, 2)))) / images
+    results = [paired(trial[:, 0], trial[:, 1]) for trial in accuracies]
+    errors = [each.interval is not None and each.interval[0] * each.interval[1] > 0 for each in results]
+    assert np.mean(errors) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / trials)
+    assert [each.t_p is not None and each.t_p < 0.05 for each in results] == errors
 
 
 def test_wilcoxon_p_of_shares_matches_that_of_counts_despite_rounding():
@@ -176,8 +202,10 @@ def test_effect_and_wilcoxon_p_do_not_depend_on_unit(scale):
 
 def test_equal_samples_have_p_one():
     result = paired([0.3, 0.9], [0.3, 0.9])
-    assert (result.mean, result.t_p, result.wilcoxon_p, result.interval) == (0, 1, 1, (0, 0))
+    assert (result.mean, result.t_p, result.wilcoxon_p, result.effect) == (0, 1, 1, 0)
     assert result.differences == (0, 0)
+    same = paired([0.3, 0.3], [0.3, 0.3])
+    assert (same.t_p, same.interval) == (1, None)
 
 
 @pytest.mark.parametrize(
