@@ -16,8 +16,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ssl_vision.compare.choose import orientation
-from ssl_vision.compare.statistics import spearman
+from ssl_vision.compare.statistics import cluster_bootstrap, spearman
 from ssl_vision.compare.trust import FILE, Augmentation, Trust
 from ssl_vision.descriptions import description_of
 
@@ -54,20 +57,27 @@ def trust(
         rows: its runs; those without one of the two values are left out.
         augmentation: ``same`` if these rows are only those of runs with colour jitter.
     """
-    pairs = [(row["validation"].get(metric), row["test"].get(f"test/{PROTOCOL}/{accuracy}")) for row in rows]
-    oriented = [
-        (orientation(metric) * first, second) for first, second in pairs if None not in (first, second)
+    every = [
+        (row["validation"].get(metric), row["test"].get(f"test/{PROTOCOL}/{accuracy}"), row["temperature"])
+        for row in rows
     ]
-    finite = [pair for pair in oriented if all(map(math.isfinite, pair))]
-    values, accuracies = [pair[0] for pair in finite], [pair[1] for pair in finite]
-    correlation = spearman(values, accuracies)
+    finite = [each for each in every if None not in each and all(map(math.isfinite, each))]
+    values = orientation(metric) * np.array([each[0] for each in finite])
+    accuracies, temperatures = np.array([each[1] for each in finite]), [each[2] for each in finite]
+    correlation = spearman(values, accuracies, temperatures)
     if correlation is None:
         return None
+
+    def gain(rows: NDArray[np.intp]) -> float:
+        """Accuracy of the chosen run minus that of a run picked at random."""
+        best = values[rows] == values[rows].max()
+        return float(accuracies[rows][best].mean() - accuracies[rows].mean())
+
     rho, (low, high) = correlation
-    top, best = max(accuracies), max(values)
-    chosen = fmean(accuracy for value, accuracy in finite if value == best)
-    numbers = rho, low, high, top - chosen, top - fmean(accuracies)
-    rounded = (round(number, 6) for number in numbers)
+    random_regret = float(accuracies.max() - accuracies.mean())
+    regret = random_regret - gain(np.arange(len(values)))
+    gain_interval = cluster_bootstrap(gain, temperatures)
+    rounded = (round(each, 6) + 0.0 for each in (rho, low, high, regret, random_regret, *gain_interval))
     return Trust(data, augmentation, metric, accuracy, len(finite), *rounded)
 
 
@@ -91,7 +101,9 @@ def trust_table(accuracy: str, augmentation: Augmentation = "different") -> list
         for name in names:
             each = by_name.get((metric, name))
             interval = "" if each is None else f"{each.spearman:.2f} ({each.low:.2f} to {each.high:.2f})"
-            lines[-1] += [interval.replace("-", "−"), "" if each is None else f"{100 * each.regret:.2f}"]
+            regret = "" if each is None else f"{100 * each.regret:.2f}"
+            below_chance = each is not None and each.gain_low > 0
+            lines[-1] += [interval.replace("-", "−"), f"**{regret}**" if below_chance else regret]
     lines.append(["chance"])
     for name in names:
         each = next(trust for trust in by_name.values() if trust.data == name)

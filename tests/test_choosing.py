@@ -55,7 +55,12 @@ def test_correlation_and_regret_match_recorded_rows(choosing, recorded):
     assert set(by_metric) == {"rankme", "alignment"}  # the others are missing or equal in all runs
     high, low = by_metric["rankme"], by_metric["alignment"]
     assert high.spearman == pytest.approx(stats.spearmanr(range(12), recorded).statistic, abs=1e-6)
-    assert high.low < high.spearman < high.high <= 1
+    # The runs have two temperatures, of which a sample has one or both
+    first, second = (stats.spearmanr(range(6), recorded[start : start + 6]).statistic for start in (0, 6))
+    assert (high.low, high.high) == pytest.approx(sorted((second, first)), abs=1e-6)
+    gains = [recorded[i + 5] - sum(recorded[i : i + 6]) / 6 for i in (0, 6)]
+    gains += [recorded[11] - sum(recorded) / 12]
+    assert (high.gain_low, high.gain_high) == pytest.approx((min(gains), max(gains)), abs=1e-6)
     # RankMe chooses the last run, and alignment the first one.
     assert (high.regret, low.regret) == pytest.approx((0.04, 0.18))
     assert high.random_regret == pytest.approx(0.48 - sum(recorded) / 12, abs=1e-6)
@@ -67,7 +72,7 @@ def test_correlation_and_regret_match_recorded_rows(choosing, recorded):
 
 def test_regret_of_tied_runs_is_their_mean(choosing):
     rows = [
-        {"validation": {"knn_top1": min(number, 10)}, "test": {ACCURACY: number / 100}}
+        {"validation": {"knn_top1": min(number, 10)}, "test": {ACCURACY: number / 100}, "temperature": number}
         for number in range(12)
     ]
     assert choosing.trust("knn_top1", "linear_top1", "STL10", rows).regret == pytest.approx(0.005)
@@ -76,12 +81,12 @@ def test_regret_of_tied_runs_is_their_mean(choosing):
 def test_tables_have_a_line_for_each_metric_and_temperature(choosing, recorded):
     table = {line[0]: line[1:] for line in choosing.trust_table("linear_top1")}
     assert table["chosen by"] == ["CIFAR10: Spearman", "CIFAR10: regret"]
-    assert table["RankMe"][1] == "4.00"
+    assert table["RankMe"][1] == "**4.00**"  # clearly below chance
     assert table["LiDAR"] == ["", ""]
     assert table["chance"][1] == f"{100 * (0.48 - math.fsum(recorded) / 12):.2f}"
     other = {line[0]: line[1:] for line in choosing.trust_table("knn_top1")}
     assert other["chosen by"] == ["CIFAR10: Spearman", "CIFAR10: regret", "STL10: Spearman", "STL10: regret"]
-    assert (other["RankMe"][1], other["RankMe"][3]) == ("4.00", "2.00")
+    assert (other["RankMe"][1], other["RankMe"][3]) == ("**4.00**", "**2.00**")
     assert float(other["chance"][1]) == pytest.approx(2 * float(other["chance"][3]), abs=0.02)
     first, second = (100 * sum(recorded[start : start + 6 : 2]) / 3 for start in (1, 7))
     assert choosing.temperature_table("InfoNCE", "linear_top1") == [

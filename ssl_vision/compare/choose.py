@@ -38,8 +38,8 @@ def run(args: Sequence[str]) -> None:
     no labels. Prints how well the metric ranked the runs of docs/choosing.md by their test accuracy, all of
     them or, if the runs to choose from have the same augmentation, those that do:
     Spearman's correlation and the regret, the accuracy that this choice costs. A run is recommended only if
-    the interval of the correlation is above 0, on the data set of the runs or, if it was not measured, on all
-    measured ones.
+    the intervals of the correlation and of the gain over a random choice are above 0, on the data set of the
+    runs or, if it was not measured, on all measured ones.
 
     Raises:
         InputError: no finished run has the metric, or the runs differ in data or encoder.
@@ -140,17 +140,21 @@ def _advice(
             f"{each.data}, {each.runs} runs with {_NAMES[each.augmentation]} augmentation: "
             f"Spearman's correlation of {metric.title} with {accuracy.title} accuracy is "
             f"{each.spearman:.2f} (95 % interval {each.low:.2f} to {each.high:.2f}). "
-            f"Regret: {100 * each.regret:.2f} points (at random, {100 * each.random_regret:.2f})."
+            f"Regret: {100 * each.regret:.2f} points (at random, {100 * each.random_regret:.2f}; "
+            f"95 % interval of the gain {100 * each.gain_low:.2f} to {100 * each.gain_high:.2f})."
         )
     if metric.name in _ON_VIEWS and augmentation == "different":
         yield f"The runs differ in their augmentation, and {metric.title} is measured on augmented images."
-    doubtful = [each.data for each in trust if each.low <= 0]
+    doubtful = [each.data for each in trust if min(each.low, each.gain_low) <= 0]
     if len(ranked) < 2:
         yield f"Cannot tell: there is only one finished run with {metric.logged_name}."
     elif not trust:
         yield f"Cannot tell: {metric.title} was not compared with test accuracy on any data set."
     elif doubtful:
-        yield f"Cannot tell: the interval is not above 0 on {', '.join(doubtful)}."
+        yield (
+            "Cannot tell: the interval of the correlation or of the gain over a random choice "
+            f"is not above 0 on {', '.join(doubtful)}."
+        )
     else:
         curve = [
             (orientation(metric.name) * value, epoch + 1)

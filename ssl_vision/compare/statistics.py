@@ -1,7 +1,7 @@
 """Statistics of paired values, with one pair for each seed or each run."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,15 +109,18 @@ def _half_width(spread: float, n: int, level: float) -> float:
 
 
 def spearman(
-    first: Sequence[float], second: Sequence[float], *, alpha: float = 0.05
+    first: Sequence[float] | Floats,
+    second: Sequence[float] | Floats,
+    clusters: Sequence[float],
+    *,
+    alpha: float = 0.05,
 ) -> tuple[float, tuple[float, float]] | None:
-    """Spearman's rank correlation, with the percentile interval of 10,000 bootstrap samples of the pairs.
-
-    Bootstrap samples in which one variable is constant are left out.
+    """Spearman's rank correlation, with its `cluster_bootstrap` interval.
 
     Args:
         first: values of the first variable, (N,).
         second: values of the second variable, (N,).
+        clusters: what the pairs that depend on each other have in common, (N,).
         alpha: 1 minus the level of the interval.
 
     Returns:
@@ -133,10 +136,32 @@ def spearman(
         raise ValueError("expected finite numbers")
     if len(first) < _BOOTSTRAPPED or not np.ptp(pairs, axis=1).all():
         return None
-    drawn = np.random.default_rng(0).integers(len(first), size=(10_000, len(first)))
-    samples = _rank_correlation(pairs[:, drawn])
+
+    def correlation(rows: NDArray[np.intp]) -> float:
+        return float(_rank_correlation(pairs[:, rows]))
+
+    return float(_rank_correlation(pairs)), cluster_bootstrap(correlation, clusters, alpha=alpha)
+
+
+def cluster_bootstrap(
+    statistic: Callable[[NDArray[np.intp]], float], clusters: Sequence[float], *, alpha: float = 0.05
+) -> tuple[float, float]:
+    """Percentile interval of a statistic from 10,000 samples of whole clusters, drawn with replacement.
+
+    Samples in which the statistic is not finite are left out.
+
+    Args:
+        statistic: value of the statistic for the positions of a sample.
+        clusters: cluster of each position, (N,).
+        alpha: 1 minus the level of the interval.
+    """
+    members = [np.flatnonzero(np.equal(clusters, each)) for each in np.unique(clusters)]
+    drawn = np.random.default_rng(0).integers(len(members), size=(10_000, len(members)))
+    different, counts = np.unique(np.sort(drawn, axis=1), axis=0, return_counts=True)
+    values = [statistic(np.concatenate([members[i] for i in sample])) for sample in different]
+    samples = np.repeat(values, counts)
     low, high = np.quantile(samples[np.isfinite(samples)], [alpha / 2, 1 - alpha / 2])
-    return float(_rank_correlation(pairs)), (float(low), float(high))
+    return float(low), float(high)
 
 
 def _rank_correlation(pairs: Floats) -> Floats:

@@ -26,12 +26,15 @@ class Trust:
     spearman: float
     """Rank correlation, above 0 if better values go with higher accuracy."""
     low: float
-    """Lower end of the 95 % bootstrap interval of ``spearman``."""
+    """Lower end of the 95 % bootstrap interval of ``spearman`` over temperatures, which the runs share."""
     high: float
     regret: float
     """Accuracy of the best run minus that of the run with the best value of the metric, in [0, 1]."""
     random_regret: float
     """The same for a run picked at random, on average."""
+    gain_low: float
+    """Lower end of the 95 % bootstrap interval of ``random_regret`` − ``regret`` over temperatures."""
+    gain_high: float
 
 
 def read_trust(metric: str, data: str, augmentation: Augmentation) -> list[Trust]:

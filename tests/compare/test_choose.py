@@ -21,7 +21,12 @@ GOOD = {
     "high": 0.9,
     "regret": 0.0125,
     "random_regret": 0.06,
+    "gain_low": 0.02,
+    "gain_high": 0.055,
 }
+
+
+INTERVAL = "the interval of the correlation or of the gain over a random choice"
 
 
 @pytest.fixture
@@ -62,7 +67,8 @@ def test_run_with_best_last_value_is_recommended_with_correlation(measured, tmp_
     ]
     assert lines[-2:] == [
         "Digits, 24 runs with the same augmentation: Spearman's correlation of RankMe with linear accuracy "
-        "is 0.80 (95 % interval 0.50 to 0.90). Regret: 1.25 points (at random, 6.00).",
+        "is 0.80 (95 % interval 0.50 to 0.90). Regret: 1.25 points (at random, 6.00; "
+        "95 % interval of the gain 2.00 to 5.50).",
         "Recommended: runs/b, epoch 2.",
     ]
 
@@ -119,12 +125,13 @@ def test_lower_uniformity_and_alignment_are_better(measured, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("rows", "end"),
     [
-        ([{"low": -0.1}], "the interval is not above 0 on Digits."),
+        ([{"low": -0.1}], f"{INTERVAL} is not above 0 on Digits."),
+        ([{"gain_low": 0.0}], f"{INTERVAL} is not above 0 on Digits."),
         ([], "RankMe was not compared with test accuracy on any data set."),
         ([{"metric": "lidar"}], "RankMe was not compared with test accuracy on any data set."),
-        ([{"data": "A"}, {"data": "B", "low": 0.0}, {"data": "C"}], "the interval is not above 0 on B."),
+        ([{"data": "A"}, {"data": "B", "low": 0.0}, {"data": "C"}], f"{INTERVAL} is not above 0 on B."),
     ],
-    ids=["interval", "no rows", "other metric", "other data"],
+    ids=["interval", "gain", "no rows", "other metric", "other data"],
 )
 def test_without_a_measured_correlation_nothing_is_recommended(measured, tmp_path, capsys, rows, end):
     measured(*rows)
