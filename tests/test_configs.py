@@ -282,7 +282,7 @@ def test_evaluate_needs_only_checkpoint_on_cifar10(cifar_runs, tmp_path, capsys)
     args = ["--baselines=false", "--probe.epochs=1", f"--output={tmp_path / 'evaluation.json'}"]
     assert main(["evaluate", str(cifar_runs / "macl"), *args]) == 0
     printed = capsys.readouterr().out
-    assert "CIFAR10: test split (10000 images) against the train split (50000)" in printed
+    assert "CIFAR10: test split (10000 images) against 50000 labelled train images" in printed
     knn = float(next(line for line in printed.splitlines() if "trained backbone" in line).split()[2])
     assert 20 < knn < 60  # ten classes: chance is 10
 

@@ -52,9 +52,9 @@ class Evaluation:
         split = "test split" if splits.evaluated == "test" else "validation split, as there is no test split"
         return cls(
             rows=tuple(row for each in rows.values() for row in each),
-            subject=f"{splits.data}: {split} ({len(test)} images) against the train split ({len(train)}), "
-            f"{about}",
-            protocols={each.name: described_protocol(each, int(train.labelled.sum())) for each in protocols},
+            subject=f"{splits.data}: {split} ({len(test)} images) against "
+            f"{len(train)} labelled train images, {about}",
+            protocols={each.name: described_protocol(each, len(train)) for each in protocols},
             output=output,
         )
 

@@ -19,7 +19,8 @@ class Splits:
     """The labelled images that an evaluation uses.
 
     Args:
-        images: "train" and "test", or "train" alone.
+        images: "train" and "test", of which "train" keeps only its labelled images if it has any, or "train"
+            alone.
         views: size and normalisation of the network's input, and its augmentation.
         data: name of the data set.
         evaluated: the split that "test" holds: "test", or "val" for data without a test split.
@@ -37,6 +38,10 @@ class Splits:
         superclasses: Tensor | None = None,
         place: Mapping[str, Any] | None = None,
     ) -> None:
+        if {"train", "test"} <= images.keys():
+            labelled = images["train"].labelled
+            if labelled.any() and not labelled.all():
+                images = {**images, "train": images["train"].select(labelled)}
         self.images, self.views, self.data, self.evaluated = images, views, data, evaluated
         self.superclasses, self.place = superclasses, dict(place or {})
         self._digests: dict[Split, str] = {}

@@ -20,7 +20,7 @@ from ssl_vision.evaluation.features import chosen_device
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Layers
 from ssl_vision.metrics.neighbours import Neighbours, nearest
-from ssl_vision.metrics.rows import Features, select
+from ssl_vision.metrics.rows import Features
 from ssl_vision.metrics.vote import vote
 from ssl_vision.pretrained.rebuild import ROOT_NEEDED, safe_data, trained_model
 from ssl_vision.report.page import Missing
@@ -256,9 +256,6 @@ def _feature_view(embedded: FeatureExtractor, metrics: dict[str, Any]) -> Featur
     bank_features: Features = features["backbone"]
     if name == "test":
         bank, bank_features = images["train"], embedded.plain("train", "backbone").cpu()
-        has_label = bank.labelled
-        if has_label.any() and not has_label.all():
-            bank, bank_features = bank.select(has_label), select(bank_features, has_label)
     count = len(images[name])
     return FeatureView(
         images[name], f"{count:,} {_SPLITS[embedded.splits.evaluated]} images", features, bank,

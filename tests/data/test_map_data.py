@@ -204,7 +204,7 @@ def test_thirteen_bands_are_trained_evaluated_exported_and_loaded(encoder, tmp_p
 
     allow = ["--allow_class=thirteen_bands.Bands"]
     assert main(["evaluate", "runs/run", *allow, "--probe.epochs=1", "--report=false"]) == 0
-    assert "Dataset: test split (10 images) against the train split (30)" in capsys.readouterr().out
+    assert "Dataset: test split (10 images) against 30 labelled train images" in capsys.readouterr().out
     rows = json.loads((tmp_path / "runs/run/evaluation.json").read_text())
     assert {row["features"] for row in rows} == {"trained", "untrained", "pixels"}
 

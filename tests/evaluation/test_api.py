@@ -223,3 +223,22 @@ def test_value_requires_exactly_one_matching_row():
         result.value("knn_top1")
     with pytest.raises(InputError, match=r"0 rows have .*, metric knn_top5"):
         result.value("knn_top5")
+
+
+def test_only_labelled_train_images_are_embedded_and_counted():
+    class Counting(nn.Flatten):
+        rows = 0
+
+        def forward(self, images):
+            Counting.rows += len(images)
+            return super().forward(images)
+
+    train, test = digits("train"), digits("test")
+    labelled = torch.arange(len(train)) % 10 == 0
+    few = Pairs(train.images[labelled], train.labels[labelled])
+    train.labels = train.labels.where(labelled, -1)
+    options = {"test": test, "protocol": "solo", "views": Digits().views}
+    result, expected = (ssl_vision.evaluate(Counting(), train=each, **options) for each in (train, few))
+    assert "test split (360 images) against 144 labelled train images" in str(result)
+    assert [row.value for row in result.rows] == [row.value for row in expected.rows]
+    assert Counting.rows <= 2 * (360 + 144) + 8

@@ -95,7 +95,7 @@ def test_embedding_and_probing_do_not_change_network(tiny_run):
 def test_table_shows_protocol_and_a_line_for_each_layer(evaluated, tmp_path, capsys):
     assert main(["evaluate", str(evaluated), f"--output={tmp_path / 'out.json'}", "--k=9"]) == 0
     printed = capsys.readouterr().out
-    assert "test split (360 images) against the train split (1437), epoch 2, seed 0" in printed
+    assert "test split (360 images) against 1437 labelled train images, epoch 2, seed 0" in printed
     assert "k = 9, T = 0.1" in printed
     for name in (
         "trained backbone",
