@@ -11,16 +11,19 @@ from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.evaluate_arguments import evaluate_arguments
 from ssl_vision.sweeps.process import CommandLine
 from ssl_vision.sweeps.queue import Queue
+from ssl_vision.sweeps.results_table import baseline_rows
 from ssl_vision.sweeps.sweep_plan import Plan
 from ssl_vision.sweeps.sweep_process import ClaimedProcess, command_line, ending
 from ssl_vision.sweeps.trials import Trial
 
 
-def evaluation_line(plan: Plan, trial: Trial, protocols: Sequence[str]) -> CommandLine:
-    """Return the command that evaluates a trial under some protocols."""
+def evaluation_line(
+    plan: Plan, trial: Trial, protocols: Sequence[str], *, baselines: bool = False
+) -> CommandLine:
+    """Return the command that evaluates a trial, and if needed the baselines, under some protocols."""
     line = command_line(plan, trial)
-    words = evaluate_arguments(plan.folder / trial.name, protocols, fit=line.words)
-    shown = evaluate_arguments(plan.folder / trial.name, protocols, fit=line.shown)
+    words = evaluate_arguments(plan.folder / trial.name, protocols, fit=line.words, baselines=baselines)
+    shown = evaluate_arguments(plan.folder / trial.name, protocols, fit=line.shown, baselines=baselines)
     return CommandLine(
         [sys.executable, "-m", "ssl_vision", *words, "--report=false"],
         ["ssl-vision", *shown, "--report=false"],
@@ -35,7 +38,8 @@ class Evaluations:
     """The finished trials of a sweep that are not yet evaluated under each of its protocols.
 
     Missing measurements are determined from evaluation.json, so a trial is evaluated once, even if
-    ``ssl-vision evaluate`` was called manually. A failed evaluation is repeated at the next start.
+    ``ssl-vision evaluate`` was called manually. A failed evaluation is repeated at the next start. The first
+    trial is evaluated with the baselines, which do not depend on training.
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -43,6 +47,8 @@ class Evaluations:
         self.failed: dict[str, str] = {}
         """Reasons of failures by the name of the trial."""
         self._done: set[str] = set()
+        self._with_baselines = ""
+        """Name of the trial that this process evaluates with the baselines."""
 
     def missing(self, trial: Trial) -> list[str]:
         """List the protocols for which a trial has no row of its last epoch."""
@@ -57,7 +63,11 @@ class Evaluations:
         if claim is None:
             return None
         try:
-            line = evaluation_line(self.plan, claim.trial, self.missing(claim.trial))
+            protocols = self.missing(claim.trial)
+            needed = not self._with_baselines and self._lacks_baselines(protocols)
+            if needed:
+                self._with_baselines = claim.trial.name
+            line = evaluation_line(self.plan, claim.trial, protocols, baselines=needed)
             return EvaluationProcess(self.plan, claim, line, environment)
         except BaseException:
             claim.release()
@@ -66,6 +76,8 @@ class Evaluations:
     def end(self, process: EvaluationProcess, code: int) -> str:
         """Record the result of an evaluation, release the trial, and describe the measurements."""
         trial = process.claim.trial
+        if trial.name == self._with_baselines:
+            self._with_baselines = ""
         try:
             missing = self.missing(trial)
         except InputError as error:
@@ -94,6 +106,15 @@ class Evaluations:
             return []
         finished = [record.trial for record in self.queue.records() if record.state == "finished"]
         return [trial.name for trial in finished if self._open(trial) or trial.name in self.failed]
+
+    def _lacks_baselines(self, protocols: Sequence[str]) -> bool:
+        """Return True if no trial has rows of the untrained network under one of the protocols."""
+        measured = {
+            row.get("protocol")
+            for record in self.queue.records()
+            for row in baseline_rows(Run(self.plan.folder / record.trial.name), "untrained")
+        }
+        return not {Path(protocol).stem for protocol in protocols} <= measured
 
     def _open(self, trial: Trial) -> bool:
         """Return True if this process should evaluate a trial."""

@@ -19,7 +19,7 @@ from ssl_vision.report.page import Section, render
 from ssl_vision.report.weights import SHADES
 from ssl_vision.runs.atomic_files import write_text
 from ssl_vision.runs.registry import Run
-from ssl_vision.sweeps.results_table import columns, ranked, test_metrics, titled
+from ssl_vision.sweeps.results_table import baselines, columns, ranked, test_metrics, titled
 from ssl_vision.sweeps.sweep_file import SweepMetric
 from ssl_vision.sweeps.sweep_plan import Record
 from ssl_vision.sweeps.trials import label
@@ -49,11 +49,13 @@ class SweepResults:
         records: trials with a value, best first.
         metric: metric of the sweep.
         values: values of the sweep's metric and of all accuracies, by the name of the metric.
+        baselines: accuracies of the untrained network and of raw pixels, in [0, 1].
     """
 
     records: Sequence[Record]
     metric: SweepMetric
     values: Mapping[str, Values]
+    baselines: Mapping[str, Mapping[str, float]]
 
     @property
     def axis(self) -> str | None:
@@ -105,7 +107,7 @@ def write_plot(folder: Path, records: Sequence[Record], metric: SweepMetric) -> 
             values[name] = {
                 trial: 100 * metrics[name] if name in metrics else None for trial, metrics in measured.items()
             }
-    results = SweepResults(order, metric, values)
+    results = SweepResults(order, metric, values, baselines(folder, records))
     axis = results.axis or "trial"
     sections = [
         _trials(folder, ranked(records, metric), results),
@@ -155,6 +157,10 @@ def _trials(folder: Path, records: Sequence[Record], results: SweepResults) -> S
             **{titled(name): _shown(name, results.values[name].get(trial.name)) for name in names},
             "state": record.state, "time": "" if seconds is None else duration(seconds), "note": record.note,
         })  # fmt: skip
+    first = next(iter(rows[0]))
+    for title, each in results.baselines.items():
+        accuracies = {titled(name): _shown(name, 100 * each[name]) for name in names if name in each}
+        rows.append(dict.fromkeys(rows[0], "") | {first: title} | accuracies)
     head = [name for name in rows[0] if any(row[name] for row in rows)]
     table = macros.table(head, [[row[name] for name in head] for row in rows], caption="All trials")
     lead = f"Trials are ranked by {results.metric.name} alone, best first."
@@ -191,6 +197,15 @@ def _against_axis(key: str, title: str, metrics: Sequence[Sequence[str]], result
                 label=" ".join(filter(None, [setting, layer if len(names) > 1 else ""])),
                 symbol=symbols[place // len(COLOURS) % len(symbols)],
             )  # fmt: skip
+        places = _ascending({results.x(record) for record in results.records})
+        for (title, each), dash in zip(results.baselines.items(), DASHES[1:], strict=False):
+            if names[0] in each:
+                traces.append({
+                    "x": places, "y": numbers([100 * each[names[0]]] * len(places)),
+                    "name": title, "mode": "lines",
+                    "line": {"color": "#888", "dash": dash, "width": 1},
+                    "hovertemplate": "%{fullData.name}: %{y:.4g}<extra></extra>",
+                })  # fmt: skip
         layout = {"xaxis": _axis(results), "yaxis": {}}
         about = "; ".join(f"{t['name']}: {t['y']} at {t['x']}" for t in traces if t["mode"] == "lines")
         note = "Solid: backbone. Dashed: hidden layer. Dotted: projector." if len(names) > 1 else ""

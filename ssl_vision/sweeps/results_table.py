@@ -12,6 +12,7 @@ from ssl_vision.descriptions import description_of
 from ssl_vision.errors import InputError
 from ssl_vision.progress import number
 from ssl_vision.runs.atomic_files import write_text
+from ssl_vision.runs.evaluation_summary import evaluation_summary
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.sweep_file import SweepMetric
 from ssl_vision.sweeps.sweep_plan import Record
@@ -21,6 +22,8 @@ from ssl_vision.sweeps.trials import label
 _ORDER = ("finished", "pruned", "running", "interrupted", "waiting", "failed")
 _SEED = "seed_everything"
 _EVALUATED = "Evaluated after training; trials are ranked by the metric of the sweep, not by these values:"
+BASELINES = "Baselines, measured once; training has not helped where a trial does not exceed them:"
+_BASELINES = {"untrained network": "untrained", "raw pixels": "pixels"}
 _FIXED_COLUMNS = ("name", "state", "epochs", "seconds", "note", "seeds")
 """Columns other than parameters and metrics."""
 
@@ -66,6 +69,8 @@ def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -
             if measured[record.trial.name]
         ]
         parts.append(f"{_EVALUATED}\n\n{_table(lines)}")
+    if untrained := baselines(folder, records):
+        parts.append(f"{BASELINES}\n\n{_table(_baseline_cells(untrained, accuracies, metric))}")
     if means := list(_over_seeds(order, metric, measured, accuracies)):
         parts.append("\n".join(["95 % intervals of the mean over seeds, by Student's t:", "", _table(means)]))
     if order and order[0].state == "finished":
@@ -89,6 +94,26 @@ def test_metrics(folder: Path, record: Record) -> dict[str, float]:
     return {}
 
 
+def baseline_rows(run: Run, features: str) -> list[dict[str, Any]]:
+    """Return the rows of the untrained network or of the pixels, as if they were those of the last epoch."""
+    with suppress(InputError):
+        rows = [row for row in run.evaluation if row.get("features") == features]
+        return [row | {"features": "trained", "epoch": run.epoch} for row in rows]
+    return []
+
+
+def baselines(folder: Path, records: Sequence[Record]) -> dict[str, dict[str, float]]:
+    """Return the values of the baselines, each from the first trial that was evaluated with them."""
+    values: dict[str, dict[str, float]] = {}
+    for title, features in _BASELINES.items():
+        for record in records:
+            run = Run(folder / record.trial.name)
+            if rows := baseline_rows(run, features):
+                first = values.get(title, {})
+                values[title] = evaluation_summary(rows, run.config, epoch=run.epoch) | first
+    return values
+
+
 def _row(folder: Path, record: Record, metric: SweepMetric) -> dict[str, Any]:
     run = Run(folder / record.trial.name)
     epochs, seconds = (run.epoch, run.seconds) if run.log_damage is None else (0, None)
@@ -101,6 +126,16 @@ def _row(folder: Path, record: Record, metric: SweepMetric) -> dict[str, Any]:
         "seconds": None if seconds is None else round(seconds, 1),
         "note": record.note,
     }
+
+
+def _baseline_cells(
+    values: Mapping[str, Mapping[str, float]], accuracies: Sequence[str], metric: SweepMetric
+) -> list[dict[str, str]]:
+    """Format the accuracies of the baselines for a table."""
+    return [
+        _cells({"baseline": title, **{name: each.get(name) for name in accuracies}}, metric, accuracies)
+        for title, each in values.items()
+    ]
 
 
 def _over_seeds(

@@ -139,7 +139,7 @@ def _show(plan: Plan) -> None:
 
     trials = trials_of(plan.file, cap=plan.cap, seed=plan.seed)
     refused: list[str] = []
-    for trial in trials:
+    for number, trial in enumerate(trials):
         lines = [command_line(plan, trial)]
         words = lines[0].words
         if is_fit(words) and sys.executable in words:  # in the environment of this process
@@ -148,7 +148,7 @@ def _show(plan: Plan) -> None:
             except InputError as error:
                 refused.append(f"{trial.name}: {error}")
         if plan.evaluate:
-            lines.append(evaluation_line(plan, trial, plan.evaluate))
+            lines.append(evaluation_line(plan, trial, plan.evaluate, baselines=number == 0))
         print("\n  ".join([trial.name, *(shlex.join(line.shown) for line in lines)]))
     print(
         f"{len(trials)} trials"

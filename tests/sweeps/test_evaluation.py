@@ -41,11 +41,20 @@ with (run / "evaluations").open("a") as file:
 time.sleep(seconds)
 if (run / "fails").exists():
     sys.exit("no such images")
+baselines = protocols[-1] == "baselines"
+protocols = protocols[: len(protocols) - baselines]
 row = {"features": "trained", "split": "test", "epoch": 1, "data": "Digits"}
 rows = [
     {**row, "protocol": protocol, "metric": metric, "layer": layer, "value": 0.5 + 0.1 * (layer == "hidden")}
     for protocol in protocols for metric in ("knn_top1", "linear_top1") for layer in ("backbone", "hidden")
 ]
+if baselines:
+    rows += [
+        {**row, "features": features, "epoch": 0, "protocol": protocol, "metric": "knn_top1",
+         "layer": layer, "value": value}
+        for protocol in protocols
+        for features, layer, value in (("untrained", "backbone", 0.55), ("pixels", "raw", 0.25))
+    ]
 file = run / "evaluation.json"
 (run / "new").write_text(json.dumps([*(json.loads(file.read_text()) if file.exists() else []), *rows]))
 (run / "new").replace(file)
@@ -70,8 +79,9 @@ def stubs(tmp_path, monkeypatch):
         }
         (tmp_path / "trial.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
 
-        def line(plan, trial, protocols):
+        def line(plan, trial, protocols, *, baselines):
             words = [sys.executable, str(evaluate), str(plan.folder / trial.name), str(seconds), *protocols]
+            words += ["baselines"] * baselines
             return CommandLine(words, words)
 
         monkeypatch.setattr(evaluation, "evaluation_line", line)
@@ -112,7 +122,29 @@ def test_finished_sweep_is_evaluated_later_by_missing_protocols(stubs, sweep, tm
     assert sweep(*args, "--evaluate=lightly") == 0
     assert evaluations(tmp_path / "trial") == [["begin", "end"] * 2] * 2
     rows = json.loads((tmp_path / "trial/x=0/evaluation.json").read_text())
-    assert [row["protocol"] for row in rows] == ["macl"] * 4 + ["lightly"] * 4
+    assert [row["protocol"] for row in rows] == ["macl"] * 6 + ["lightly"] * 6
+
+
+def test_baselines_are_measured_once_for_each_protocol_and_shown(stubs, sweep, tmp_path, capsys):
+    args = [*stubs(count=3), "--evaluate=lightly"]
+    assert sweep(*args) == 0
+    table = """
+| baseline          | test/knn_top1, % | test/lightly/knn_top1, % |
+| ----------------- | ---------------- | ------------------------ |
+| untrained network | 55.00            | 55.00                    |
+| raw pixels        | 25.00            | 25.00                    |
+"""
+    folder = tmp_path / "trial"
+    assert table in capsys.readouterr().out
+    assert table in (folder / "sweep.md").read_text()
+    page = (folder / "sweep.html").read_text()
+    assert page.count('">untrained network</th>') == page.count('">raw pixels</th>') == 1
+    assert page.count('"name":"untrained network"') == page.count('"name":"raw pixels"') == 2
+    features = [
+        {row["features"] for row in json.loads((folder / f"x={i}/evaluation.json").read_text())}
+        for i in range(3)
+    ]
+    assert sorted(map(len, features)) == [1, 1, 3]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -224,9 +256,7 @@ def digits(tmp_path):
 
 def test_dry_run_shows_evaluation_command(digits, sweep, tmp_path, capsys):
     assert sweep(*digits, "--dry_run") == 0
-    expected = (
-        f"ssl-vision evaluate {tmp_path}/digits/cell --protocol=lightly --baselines=false --cache=false"
-    )
+    expected = f"ssl-vision evaluate {tmp_path}/digits/cell --protocol=lightly --baselines=true --cache=false"
     assert f"{expected} --report=false\n" in capsys.readouterr().out
 
 
@@ -235,6 +265,8 @@ def test_real_trial_is_evaluated(digits, sweep, tmp_path, capsys):
     assert sweep(*digits) == 0
     run = tmp_path / "digits/cell"
     rows = json.loads((run / "evaluation.json").read_text())
-    assert {(row["protocol"], row["features"]) for row in rows} == {("lightly", "trained")}
+    assert {(row["protocol"], row["features"]) for row in rows} == {
+        ("lightly", features) for features in ("trained", "untrained", "pixels")
+    }
     assert main(["runs", str(tmp_path / "digits"), "--columns=run,test/lightly/knn_top1"]) == 0
     assert f"{100 * rows[0]['value']:.2f}" in capsys.readouterr().out
