@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ def expanded(
     program: str | None,
     json_file: Path,
     values: bool = True,
+    as_text: Callable[[Any], str] = str,
 ) -> list[str]:
     """Return the command line of a trial.
 
@@ -57,17 +58,23 @@ def expanded(
         json_file: value of ``${args_json_file}``.
         values: replace ``${envvar:NAME}`` by its value. Use False to display the line, because the value may
             be a secret.
+        as_text: function that writes a value.
 
     Raises:
         InputError: an environment variable is not set.
     """
-    macros = _macros(parameters, str(program), str(json_file))
+    macros = _macros(parameters, str(program), str(json_file), as_text)
     line: list[str] = []
     for word in map(str, command):
         text = _ENVIRONMENT.sub(_variable, word) if values else word
         macro = _WHOLE.fullmatch(text)
         line += macros[macro[1]] if macro and macro[1] in macros else [text]
     return line
+
+
+def runs_fit(command: Sequence[Any], program: str | None) -> bool:
+    """Return True if the command of a sweep file is ``ssl-vision fit``."""
+    return is_fit([str(program if word == "${program}" else word) for word in command])
 
 
 def is_fit(line: Sequence[str]) -> bool:
@@ -84,23 +91,31 @@ def _variable(match: re.Match[str]) -> str:
     return os.environ[match[1]]
 
 
-def _macros(parameters: Mapping[str, Any], program: str, json_file: str) -> dict[str, list[str]]:
+def yaml_text(value: Any) -> str:
+    """Write a value as YAML: as ``str`` does, but null instead of None, also in lists and tables."""
+    return json.dumps(value) if value is None or isinstance(value, (list, dict)) else str(value)
+
+
+def _macros(
+    parameters: Mapping[str, Any], program: str, json_file: str, as_text: Callable[[Any], str] = str
+) -> dict[str, list[str]]:
     """Return the words that replace each macro."""
-    words = [f"{name}={value}" for name, value in parameters.items()]
-    text = json.dumps(dict(parameters))
+    words = [f"{name}={as_text(value)}" for name, value in parameters.items()]
     return {
         "env": ["/usr/bin/env"],
         "interpreter": [sys.executable],
         "program": [program],
         "args": [f"--{word}" for word in words],
-        "args_no_equals": [part for name, value in parameters.items() for part in (f"--{name}", str(value))],
+        "args_no_equals": [
+            part for name, value in parameters.items() for part in (f"--{name}", as_text(value))
+        ],
         "args_no_hyphens": words,
         "args_no_boolean_flags": [
-            f"--{name}" if value is True else f"--{name}={value}"
+            f"--{name}" if value is True else f"--{name}={as_text(value)}"
             for name, value in parameters.items()
             if value is not False
         ],
-        "args_json": [text],
+        "args_json": [json.dumps(dict(parameters))],
         "args_json_file": [json_file],
         "args_append_hydra": [f"+{word}" for word in words],
         "args_override_hydra": [f"++{word}" for word in words],

@@ -1,6 +1,7 @@
 """``ssl-vision sweep``: train the trials of a W&B sweep file without a W&B account."""
 
 import difflib
+import itertools
 import re
 import shlex
 import signal
@@ -12,14 +13,17 @@ from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from ssl_vision.cli.choices import known_options
+from ssl_vision.cli.import_paths import names_in_command
 from ssl_vision.cli.parser import ArgumentParser
-from ssl_vision.cli.suggestions import closest_option
+from ssl_vision.cli.suggestions import closest_match, closest_option
+from ssl_vision.descriptions import described, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
 from ssl_vision.runs.folder import run_path
 from ssl_vision.runs.reading import read_text
 from ssl_vision.sweeps.machines import Submitit, slots
-from ssl_vision.sweeps.macros import is_fit
+from ssl_vision.sweeps.macros import is_fit, runs_fit
+from ssl_vision.sweeps.parameters import Choice
 from ssl_vision.sweeps.sweep_file import SweepFile, check_cap, read_sweep_file
 from ssl_vision.sweeps.sweep_plan import Plan
 
@@ -50,6 +54,7 @@ def run(args: Sequence[str]) -> None:
     options = parser.parse_args(own_args)
     file = read_sweep_file(options.file)
     _check_parameters(file)
+    _check_metric(file, passed)
     plan = Plan(
         folder=_folder(
             options.runs_dir, str(options.name or file.content.get("name") or Path(options.file).stem)
@@ -168,7 +173,7 @@ def _protocols(file: SweepFile, names: Sequence[str]) -> tuple[str, ...]:
     """
     if not names:
         return ()
-    if not _runs_fit(file):
+    if not runs_fit(file.command, file.program):
         raise InputError("--evaluate: the command of the sweep file is not ssl-vision fit")
     from ssl_vision.evaluation.protocol import read_protocol, shipped
 
@@ -179,11 +184,6 @@ def _protocols(file: SweepFile, names: Sequence[str]) -> tuple[str, ...]:
     return chosen
 
 
-def _runs_fit(file: SweepFile) -> bool:
-    """Return True if the command of a sweep file is ``ssl-vision fit``."""
-    return is_fit([str(file.program if word == "${program}" else word) for word in file.command])
-
-
 def _check_parameters(file: SweepFile) -> None:
     """Check the parameters that do not depend on a class, before the first trial is trained.
 
@@ -192,7 +192,7 @@ def _check_parameters(file: SweepFile) -> None:
     """
     options_of_fit = known_options().keys() | {"ckpt_path", "config", "seed_everything", "weights_only"}
     groups = {option.partition(".")[0] for option in options_of_fit}
-    for name in (".".join(path) for path in file.parameters) if _runs_fit(file) else ():
+    for name in (".".join(path) for path in file.parameters) if runs_fit(file.command, file.program) else ():
         if name in _NO_PARAMETERS:
             raise InputError(f"parameters.{name}: a sweep sets this option itself")
         group, *options = name.split(".")
@@ -201,6 +201,22 @@ def _check_parameters(file: SweepFile) -> None:
             meant = closest_option(name, list(options_of_fit))
             suggestion = f", did you mean --{meant}?" if meant else ""
             raise InputError(f"parameters: there is no option --{name}{suggestion}")
+
+
+def _check_metric(file: SweepFile, passed: Sequence[str]) -> None:
+    """Check that validation logs the metric, unless a class of the user's may log it.
+
+    Raises:
+        InputError: no trial can log the metric.
+    """
+    name = file.metric.name
+    choices = (each.values for each in file.parameters.values() if isinstance(each, Choice))
+    words = list(map(str, (*file.command, *itertools.chain.from_iterable(choices), *passed)))
+    others = [each for each in names_in_command(words) if not each.startswith("ssl_vision.")]
+    known = [*(each.logged_name for each in described()), "val/collapsed"]
+    unknown = name.startswith("val/") and description_of(name).logged_name not in known
+    if unknown and runs_fit(file.command, file.program) and not others:
+        raise InputError(f"metric.name: no trial logs '{name}'{closest_match(name, known)}")
 
 
 def _folder(runs_dir: str, name: str) -> Path:

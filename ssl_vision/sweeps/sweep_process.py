@@ -9,7 +9,7 @@ from pathlib import Path
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.runs.atomic_files import check_inside, write_text
 from ssl_vision.runs.registry import Run
-from ssl_vision.sweeps.macros import expanded, is_fit, variables
+from ssl_vision.sweeps.macros import expanded, is_fit, runs_fit, variables, yaml_text
 from ssl_vision.sweeps.process import CommandLine, TrialProcess
 from ssl_vision.sweeps.sweep_plan import Claim, Plan
 from ssl_vision.sweeps.trials import Trial
@@ -28,6 +28,7 @@ def command_line(plan: Plan, trial: Trial) -> CommandLine:
         InputError: an environment variable in the command is not set.
     """
     file = plan.file
+    as_text = yaml_text if runs_fit(file.command, file.program) else str
     words, shown = (
         expanded(
             file.command,
@@ -35,6 +36,7 @@ def command_line(plan: Plan, trial: Trial) -> CommandLine:
             program=file.program,
             json_file=_json_file(plan, trial),
             values=values,
+            as_text=as_text,
         )
         for values in (True, False)
     )

@@ -3,10 +3,11 @@
 import sys
 
 import pytest
+import yaml
 from wandb import wandb_agent
 
 from ssl_vision.errors import InputError
-from ssl_vision.sweeps.macros import MACROS, expanded, is_fit
+from ssl_vision.sweeps.macros import MACROS, expanded, is_fit, yaml_text
 
 PARAMETERS = {
     "model.objective": "MACL",
@@ -48,6 +49,15 @@ def test_macros_expand_as_in_wandb_agent(macro, monkeypatch, tmp_path):
     words = expanded(command, PARAMETERS, program="train.py", json_file=json_file)
     agent_words = agent_command(command, "train.py", monkeypatch, tmp_path)
     assert words == [sys.executable if word == "python" else word for word in agent_words]
+
+
+def test_values_are_written_as_yaml_for_fit(tmp_path):
+    parameters = {"a": None, "b": [None, 1.0], "c": {"x": None}, "d": "text", "e": True, "f": 1e-5}
+    command = ["ssl-vision", "fit", "${args}", "${args_no_equals}"]
+    words = expanded(command, parameters, program=None, json_file=tmp_path, as_text=yaml_text)
+    options = [word.removeprefix("--").partition("=") for word in words[2:8]]
+    assert {name: yaml.safe_load(value) for name, _, value in options} == {**parameters, "f": "1e-05"}
+    assert words[8:10] == ["--a", "null"]
 
 
 def test_environment_variables_expand_as_in_wandb_agent(monkeypatch, tmp_path):

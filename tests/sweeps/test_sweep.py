@@ -245,6 +245,26 @@ def test_invalid_command_line_is_reported_in_one_line(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("metric", "option", "refused"),
+    [
+        ("val/accuracy", "--data=Digits", True),
+        ("val/knn_top1_projector", "--data=Digits", False),
+        ("val/accuracy", "--model.objective=mine.Loss", False),
+    ],
+    ids=["unknown", "known", "own class"],
+)
+def test_metric_that_no_trial_logs_is_refused(sweep, tmp_path, capsys, metric, option, refused):
+    file = file_of_fit(tmp_path, "model.encoder.width")
+    content = yaml.safe_load(file.read_text())
+    content["metric"]["name"] = metric
+    content["command"].append(option)
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(content))
+    sweep(str(tmp_path / "other.yaml"), "--dry_run", f"--runs_dir={tmp_path}")
+    error = capsys.readouterr().err
+    assert ("metric.name: no trial logs 'val/accuracy'" in error) == refused
+
+
 def test_unwritable_database_is_reported(sweep, sweep_path, tmp_path, monkeypatch, capsys):
     def raise_disk_full(self):
         raise StorageInternalError("An exception is raised during the commit.") from OSError("disk is full")
