@@ -9,6 +9,7 @@ from html import escape
 from os import PathLike
 from typing import Any, overload
 
+import numpy as np
 import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import nn
@@ -70,8 +71,8 @@ def fit(config: Config | Sequence[Config], **overrides: Any) -> TrainedRun:
     Args:
         config: path of a config file, options as a dict, or a list of them, of which later ones replace
             values of earlier ones. Keys of a dict are the names of options, such as ``"trainer.max_epochs"``,
-            or sections of a config file, such as ``"trainer"``. Values are numbers, strings, lists and
-            dicts.
+            or sections of a config file, such as ``"trainer"``. Values are numbers, also those of
+            NumPy, strings, lists and dicts.
         **overrides: further options, which replace values of the config; those with dots in their names are
             given as ``**{"model.objective": "MACL"}``.
 
@@ -175,13 +176,18 @@ def _options(values: Mapping[str, Any]) -> Iterator[str]:
     for name, value in values.items():
         try:
             plain = isinstance(value, (str, PathLike))
-            text = os.fspath(value) if plain else json.dumps(value, default=os.fspath)
+            text = os.fspath(value) if plain else json.dumps(value, default=_plain)
         except TypeError as error:
             raise InputError(
                 f"{name}: expected numbers, strings, lists and dicts, not {value!r}; give a class as a dict "
                 "of class_path and init_args"
             ) from error
         yield f"--{name}={text}"
+
+
+def _plain(value: Any) -> Any:
+    """Return a number or an array of NumPy as numbers of Python, and a path as text."""
+    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else os.fspath(value)
 
 
 @contextmanager

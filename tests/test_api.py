@@ -116,6 +116,19 @@ def test_fit_errors_match_command_line_errors(options, tmp_path, monkeypatch, ca
     assert capsys.readouterr().err == f"ssl-vision fit: {caught.value}\n"
 
 
+def test_numbers_of_numpy_are_options(tmp_path):
+    options = {
+        "data.batch_size": np.int64(360),
+        "model.optimizer.lr": np.float32(0.5),
+        "model.objective.temperature": np.float64(0.2),
+        "data.views": {"scale": np.array([0.5, 1.0])},
+        "trainer.check_val_every_n_epoch": np.arange(1, 2)[0],
+    }
+    run = ssl_vision.fit(ONE_STEP | options, runs_dir=tmp_path, report=False)
+    assert [run.setting(key) for key in list(options)[:3]] == [360, 0.5, 0.2]
+    assert run.setting("data.views.scale") == [0.5, 1.0]
+
+
 def test_fit_rejects_object_as_option_value():
     with pytest.raises(
         InputError, match=r"model\.objective: expected numbers, strings, lists and dicts, not Identity"
