@@ -1,6 +1,7 @@
 """Linear probe, a linear classifier on frozen features."""
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -40,6 +41,9 @@ Augmentation = Literal["none", "crop", "pretraining"]
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 """Usual coefficients of Adam."""
+
+_NOT_TRAINED = 0.1
+"""A probe is not trained if the nearest class mean is more accurate by this much on the training images."""
 
 describe(
     "linear_top1",
@@ -128,6 +132,14 @@ class Linear(ProbeRule, Measurement):
             options["train_features"] = views
             augmentations = f"{self.augmentation}, {len(views)} views"
         probe = linear_probe(**options, rule=self, seed=seed)
+        if probe.train_top1 < probe.means_top1 - _NOT_TRAINED:
+            print(
+                f"linear of {source.features} {source.layer}{labels_text(self.labels)}: not trained with the "
+                f"learning rate {self.lr:g}, which is too low for the scale of these features: it classifies "
+                f"{100 * probe.train_top1:.1f} % of its training images, and the nearest class mean "
+                f"{100 * probe.means_top1:.1f} %",
+                file=sys.stderr,
+            )
         about = about_training(self, labels=self.labels) | {"augmentation": augmentations}
         about |= {"lr": self.lr, "weight_decay": self.weight_decay}
         yield Value("linear_top1", probe.test_top1, about)
@@ -144,6 +156,8 @@ class ProbeResult(NamedTuple):
     """Weight, float32 of shape (C, F)."""
     bias: Tensor
     """Bias, float32 of shape (C,)."""
+    means_top1: float
+    """Share of training rows that the nearest class mean, also a linear layer, classifies correctly."""
 
 
 def linear_probe(
@@ -197,7 +211,8 @@ def linear_probe(
         weight, bias = _train([view for view, _ in xs], y, num_classes, rule, seed)
         if not (weight.isfinite().all() and bias.isfinite().all()):
             raise ValueError(f"lr: training diverged at {rule.lr}; lower it, or scale the features down")
-        return ProbeResult(top1(test_x, test_y, weight, bias), top1(x, y, weight, bias), weight, bias)
+        means = top1(x, y, *nearest_mean(x, y, num_classes))
+        return ProbeResult(top1(test_x, test_y, weight, bias), top1(x, y, weight, bias), weight, bias, means)
 
 
 def scale_at(schedule: Schedule, step: int, steps: int) -> float:
@@ -269,6 +284,17 @@ def _adam(parameter: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, lr:
     square.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
     root = (square / (1 - _BETAS[1] ** step)).sqrt_().add_(_EPSILON)
     parameter.addcdiv_(mean, root, value=-lr / (1 - _BETAS[0] ** step))
+
+
+def nearest_mean(x: Features, y: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Return the linear layer (C, F) and (C,) that chooses the class whose mean is nearest."""
+    sums = torch.zeros(num_classes, x.shape[1], device=x.device)
+    for part in parts(x):
+        sums.index_add_(0, y[part], x[part])
+    counts = y.bincount(minlength=num_classes)[:, None]
+    means = sums / counts
+    bias = -means.square().sum(dim=1) / 2
+    return means.nan_to_num(), bias.where(counts[:, 0] > 0, -math.inf)
 
 
 def top1(x: Features, y: Tensor, weight: Tensor, bias: Tensor) -> float:

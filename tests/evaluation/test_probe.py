@@ -3,7 +3,8 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
-from ssl_vision.evaluation.probe import ProbeRule, linear_probe
+from ssl_vision import evaluate
+from ssl_vision.evaluation.probe import ProbeRule, linear_probe, nearest_mean
 
 
 def blobs(seed, n=300, spread=0.2, classes=4, width=6):
@@ -186,3 +187,30 @@ def test_invalid_data_raises_value_error(change, message):
 def test_invalid_rule_raises_value_error(option):
     with pytest.raises(ValueError, match=next(iter(option))):
         ProbeRule(**option)
+
+
+def test_nearest_mean_matches_distances_and_omits_absent_classes():
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(50, 6, generator=g) + 3, torch.arange(50) % 4
+    weight, bias = nearest_mean(x, y, 5)
+    means = torch.stack([x[y == c].mean(dim=0) for c in range(4)])
+    assert torch.equal((x @ weight.T + bias).argmax(dim=1), torch.cdist(x, means).argmin(dim=1))
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.003])
+def test_probe_that_scale_leaves_untrained_is_reported(scale, capsys):
+    labels = torch.arange(300) % 10
+    noise = torch.randn(300, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    images = torch.rand(10, 3, 8, 8, generator=torch.Generator().manual_seed(1))[labels] + 0.1 * noise
+    data = list(zip(images, labels.tolist(), strict=True))
+
+    class Scaled(torch.nn.Flatten):
+        def forward(self, x):
+            return scale * super().forward(x)
+
+    evaluate(Scaled(), train=data, test=data, protocol="macl")
+    remark = (
+        "linear of trained backbone: not trained with the learning rate 0.02, which is too low for the scale "
+        "of these features: it classifies 10.0 % of its training images, and the nearest class mean 100.0 %"
+    )
+    assert (remark in capsys.readouterr().err) == (scale < 1)
