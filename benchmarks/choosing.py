@@ -10,7 +10,7 @@ and the correlations into ssl_vision/compare/trust.json, from which ``ssl-vision
 import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -18,9 +18,9 @@ from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from ssl_vision.compare.choose import orientation
-from ssl_vision.compare.statistics import cluster_bootstrap, spearman
 from ssl_vision.compare.trust import FILE, Augmentation, Trust
 from ssl_vision.descriptions import description_of
 
@@ -32,7 +32,11 @@ ACCURACIES = ("linear_top1", "knn_top1")
 PROTOCOL = "choosing"
 """Name of the protocol of benchmarks/choosing.yaml, in the names of the accuracies."""
 
+_FEWEST = 10
+"""Smallest number of runs with a correlation."""
+
 Row = dict[str, Any]
+Floats = NDArray[np.float64]
 
 
 def rows_by_data(augmentation: Augmentation = "different") -> dict[str, list[Row]]:
@@ -79,6 +83,72 @@ def trust(
     gain_interval = cluster_bootstrap(gain, temperatures)
     rounded = (round(each, 6) + 0.0 for each in (rho, low, high, regret, random_regret, *gain_interval))
     return Trust(data, augmentation, metric, accuracy, len(finite), *rounded)
+
+
+def spearman(
+    first: Sequence[float] | Floats,
+    second: Sequence[float] | Floats,
+    clusters: Sequence[float],
+    *,
+    alpha: float = 0.05,
+) -> tuple[float, tuple[float, float]] | None:
+    """Spearman's rank correlation, with its `cluster_bootstrap` interval.
+
+    Args:
+        first: values of the first variable, (N,).
+        second: values of the second variable, (N,).
+        clusters: what the pairs that depend on each other have in common, (N,).
+        alpha: 1 minus the level of the interval.
+
+    Returns:
+        The correlation and its 1 − alpha interval; None for fewer than 10 pairs or if one side is constant.
+
+    Raises:
+        ValueError: The lengths differ, or a value is not finite.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"expected pairs, got {len(first)} and {len(second)} numbers")
+    pairs = np.array([first, second], dtype=np.float64)
+    if not np.isfinite(pairs).all():
+        raise ValueError("expected finite numbers")
+    if len(first) < _FEWEST or not np.ptp(pairs, axis=1).all():
+        return None
+
+    def correlation(rows: NDArray[np.intp]) -> float:
+        return float(_rank_correlation(pairs[:, rows]))
+
+    return float(_rank_correlation(pairs)), cluster_bootstrap(correlation, clusters, alpha=alpha)
+
+
+def cluster_bootstrap(
+    statistic: Callable[[NDArray[np.intp]], float], clusters: Sequence[float], *, alpha: float = 0.05
+) -> tuple[float, float]:
+    """Percentile interval of a statistic from 10,000 samples of whole clusters, drawn with replacement.
+
+    Samples in which the statistic is not finite are left out.
+
+    Args:
+        statistic: value of the statistic for the positions of a sample.
+        clusters: cluster of each position, (N,).
+        alpha: 1 minus the level of the interval.
+    """
+    members = [np.flatnonzero(np.equal(clusters, each)) for each in np.unique(clusters)]
+    drawn = np.random.default_rng(0).integers(len(members), size=(10_000, len(members)))
+    different, counts = np.unique(np.sort(drawn, axis=1), axis=0, return_counts=True)
+    values = [statistic(np.concatenate([members[i] for i in sample])) for sample in different]
+    samples = np.repeat(values, counts)
+    low, high = np.quantile(samples[np.isfinite(samples)], [alpha / 2, 1 - alpha / 2])
+    return float(low), float(high)
+
+
+def _rank_correlation(pairs: Floats) -> Floats:
+    """Correlate the ranks of the two sides (2, …, n) of pairs; NaN if one side is constant."""
+    ranks = stats.rankdata(pairs, axis=-1)
+    ranks -= ranks.mean(axis=-1, keepdims=True)
+    squares = (ranks**2).sum(axis=-1)
+    with np.errstate(invalid="ignore"):
+        correlation: Floats = (ranks[0] * ranks[1]).sum(axis=-1) / np.sqrt(squares[0] * squares[1])
+    return correlation
 
 
 def measured(accuracy: str, augmentation: Augmentation = "different") -> list[Trust]:

@@ -1,10 +1,12 @@
 """Tests of the benchmarks of docs/choosing.md: correlations, regret, temperatures and sensitivity."""
 
 import importlib
+import itertools
 import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -146,3 +148,50 @@ def test_agreement_compares_temperature_order_with_paper():
     assert script.agreement({0.02: 9.0, 0.07: 1.0, 0.1: 2.0, 0.5: 3.0, 0.2: 4.0}) == pytest.approx(1)
     assert script.agreement({0.07: 4.0, 0.1: 3.0, 0.5: 2.0, 0.2: 1.0}) == pytest.approx(-1)
     assert script.agreement({0.07: 1.0, 0.1: 2.0}) is None
+
+
+def test_spearman_and_its_interval_match_scipy(choosing):
+    draw = np.random.default_rng(1)
+    first = draw.normal(size=24)
+    second = np.round(first + draw.normal(size=24), 1)  # with ties
+    result = choosing.spearman(first, second, range(24))
+    assert result is not None
+    correlation, interval = result
+    assert correlation == pytest.approx(stats.spearmanr(first, second).statistic)
+    expected = stats.bootstrap(
+        (first, second), lambda x, y: stats.spearmanr(x, y).statistic, paired=True, vectorized=False,
+        method="percentile", n_resamples=2000, rng=np.random.default_rng(2),
+    ).confidence_interval  # fmt: skip
+    assert interval == pytest.approx((expected.low, expected.high), abs=0.04)
+
+
+def test_spearman_requires_ten_pairs_with_differing_values(choosing):
+    ten = list(range(10))
+    for other, expected in ((ten, 1), (ten[::-1], -1)):
+        result = choosing.spearman(ten, other, ten)
+        assert result is not None
+        assert (result[0], *result[1]) == pytest.approx((expected,) * 3)
+    assert choosing.spearman(ten[:9], ten[:9], ten[:9]) is None
+    assert choosing.spearman(ten, [1] * 10, ten) is None
+    with pytest.raises(ValueError, match="expected pairs"):
+        choosing.spearman(ten, ten[:9], ten)
+    with pytest.raises(ValueError, match="finite"):
+        choosing.spearman(ten, [math.nan] * 10, ten)
+
+
+def test_cluster_bootstrap_samples_whole_clusters(choosing):
+    """Clusters of the values 0, 3 and 9 give 27 samples, of which each is drawn about as often."""
+    values = np.array([0.0, 0, 3, 3, 9, 9])
+    means = [sum(sample) / 3 for sample in itertools.product((0, 3, 9), repeat=3)]
+    interval = choosing.cluster_bootstrap(
+        lambda rows: float(values[rows].mean()), [1, 1, 2, 2, 3, 3], alpha=0.2
+    )
+    assert interval == pytest.approx(tuple(np.quantile(means, [0.1, 0.9])))
+
+
+def test_repeated_runs_of_a_cluster_do_not_narrow_the_interval(choosing):
+    draw = np.random.default_rng(5)
+    first, second, clusters = draw.normal(size=12), draw.normal(size=12), np.arange(12)
+    single = choosing.spearman(first, second, clusters)
+    repeated = choosing.spearman(np.tile(first, 4), np.tile(second, 4), np.tile(clusters, 4))
+    assert repeated[1] == pytest.approx(single[1])

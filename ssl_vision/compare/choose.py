@@ -151,10 +151,7 @@ def _advice(
     elif not trust:
         yield f"Cannot tell: {metric.title} was not compared with test accuracy on any data set."
     elif doubtful:
-        yield (
-            "Cannot tell: the interval of the correlation or of the gain over a random choice "
-            f"is not above 0 on {', '.join(doubtful)}."
-        )
+        yield f"Cannot tell: the intervals are not both above 0 on {', '.join(doubtful)}."
     else:
         curve = [
             (orientation(metric.name) * value, epoch + 1)

@@ -17,9 +17,7 @@ from ssl_vision.sweeps.sweep_process import ClaimedProcess, command_line, ending
 from ssl_vision.sweeps.trials import Trial
 
 
-def evaluation_line(
-    plan: Plan, trial: Trial, protocols: Sequence[str], *, baselines: bool = False
-) -> CommandLine:
+def evaluation_line(plan: Plan, trial: Trial, protocols: Sequence[str], *, baselines: bool) -> CommandLine:
     """Return the command that evaluates a trial, and if needed the baselines, under some protocols."""
     line = command_line(plan, trial)
     words = evaluate_arguments(plan.folder / trial.name, protocols, fit=line.words, baselines=baselines)
@@ -47,8 +45,7 @@ class Evaluations:
         self.failed: dict[str, str] = {}
         """Reasons of failures by the name of the trial."""
         self._done: set[str] = set()
-        self._with_baselines = ""
-        """Name of the trial that this process evaluates with the baselines."""
+        self._baselines_started = False
 
     def missing(self, trial: Trial) -> list[str]:
         """List the protocols for which a trial has no row of its last epoch."""
@@ -64,9 +61,8 @@ class Evaluations:
             return None
         try:
             protocols = self.missing(claim.trial)
-            needed = not self._with_baselines and self._lacks_baselines(protocols)
-            if needed:
-                self._with_baselines = claim.trial.name
+            needed = not self._baselines_started and self._lacks_baselines(protocols)
+            self._baselines_started |= needed
             line = evaluation_line(self.plan, claim.trial, protocols, baselines=needed)
             return EvaluationProcess(self.plan, claim, line, environment)
         except BaseException:
@@ -76,8 +72,6 @@ class Evaluations:
     def end(self, process: EvaluationProcess, code: int) -> str:
         """Record the result of an evaluation, release the trial, and describe the measurements."""
         trial = process.claim.trial
-        if trial.name == self._with_baselines:
-            self._with_baselines = ""
         try:
             missing = self.missing(trial)
         except InputError as error:

@@ -200,12 +200,8 @@ def _against_axis(key: str, title: str, metrics: Sequence[Sequence[str]], result
         places = _ascending({results.x(record) for record in results.records})
         for (title, each), dash in zip(results.baselines.items(), DASHES[1:], strict=False):
             if names[0] in each:
-                traces.append({
-                    "x": places, "y": numbers([100 * each[names[0]]] * len(places)),
-                    "name": title, "mode": "lines",
-                    "line": {"color": "#888", "dash": dash, "width": 1},
-                    "hovertemplate": "%{fullData.name}: %{y:.4g}<extra></extra>",
-                })  # fmt: skip
+                y, line = numbers([100 * each[names[0]]] * len(places)), {"color": "#888", "dash": dash}
+                traces.append({"x": places, "y": y, "name": title, "mode": "lines", "line": line})
         layout = {"xaxis": _axis(results), "yaxis": {}}
         about = "; ".join(f"{t['name']}: {t['y']} at {t['x']}" for t in traces if t["mode"] == "lines")
         note = "Solid: backbone. Dashed: hidden layer. Dotted: projector." if len(names) > 1 else ""

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,7 +23,7 @@ from ssl_vision.sweeps.trials import label
 _ORDER = ("finished", "pruned", "running", "interrupted", "waiting", "failed")
 _SEED = "seed_everything"
 _EVALUATED = "Evaluated after training; trials are ranked by the metric of the sweep, not by these values:"
-BASELINES = "Baselines, measured once; training has not helped where a trial does not exceed them:"
+_MEASURED_ONCE = "Baselines, measured once; training has not helped where a trial does not exceed them:"
 _BASELINES = {"untrained network": "untrained", "raw pixels": "pixels"}
 _FIXED_COLUMNS = ("name", "state", "epochs", "seconds", "note", "seeds")
 """Columns other than parameters and metrics."""
@@ -70,7 +71,11 @@ def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -
         ]
         parts.append(f"{_EVALUATED}\n\n{_table(lines)}")
     if untrained := baselines(folder, records):
-        parts.append(f"{BASELINES}\n\n{_table(_baseline_cells(untrained, accuracies, metric))}")
+        lines = [
+            {"baseline": title, **_cells({name: each.get(name) for name in accuracies}, metric, accuracies)}
+            for title, each in untrained.items()
+        ]
+        parts.append(f"{_MEASURED_ONCE}\n\n{_table(lines)}")
     if means := list(_over_seeds(order, metric, measured, accuracies)):
         parts.append("\n".join(["95 % intervals of the mean over seeds, by Student's t:", "", _table(means)]))
     if order and order[0].state == "finished":
@@ -105,12 +110,10 @@ def baseline_rows(run: Run, features: str) -> list[dict[str, Any]]:
 def baselines(folder: Path, records: Sequence[Record]) -> dict[str, dict[str, float]]:
     """Return the values of the baselines, each from the first trial that was evaluated with them."""
     values: dict[str, dict[str, float]] = {}
-    for title, features in _BASELINES.items():
-        for record in records:
-            run = Run(folder / record.trial.name)
-            if rows := baseline_rows(run, features):
-                first = values.get(title, {})
-                values[title] = evaluation_summary(rows, run.config, epoch=run.epoch) | first
+    for (title, features), record in product(_BASELINES.items(), records):
+        run = Run(folder / record.trial.name)
+        if rows := baseline_rows(run, features):
+            values[title] = evaluation_summary(rows, run.config, epoch=run.epoch) | values.get(title, {})
     return values
 
 
@@ -126,16 +129,6 @@ def _row(folder: Path, record: Record, metric: SweepMetric) -> dict[str, Any]:
         "seconds": None if seconds is None else round(seconds, 1),
         "note": record.note,
     }
-
-
-def _baseline_cells(
-    values: Mapping[str, Mapping[str, float]], accuracies: Sequence[str], metric: SweepMetric
-) -> list[dict[str, str]]:
-    """Format the accuracies of the baselines for a table."""
-    return [
-        _cells({"baseline": title, **{name: each.get(name) for name in accuracies}}, metric, accuracies)
-        for title, each in values.items()
-    ]
 
 
 def _over_seeds(

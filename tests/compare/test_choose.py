@@ -26,9 +26,6 @@ GOOD = {
 }
 
 
-INTERVAL = "the interval of the correlation or of the gain over a random choice"
-
-
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
     """Function that writes the measurements that the command reads."""
@@ -125,11 +122,14 @@ def test_lower_uniformity_and_alignment_are_better(measured, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("rows", "end"),
     [
-        ([{"low": -0.1}], f"{INTERVAL} is not above 0 on Digits."),
-        ([{"gain_low": 0.0}], f"{INTERVAL} is not above 0 on Digits."),
+        ([{"low": -0.1}], "the intervals are not both above 0 on Digits."),
+        ([{"gain_low": 0.0}], "the intervals are not both above 0 on Digits."),
         ([], "RankMe was not compared with test accuracy on any data set."),
         ([{"metric": "lidar"}], "RankMe was not compared with test accuracy on any data set."),
-        ([{"data": "A"}, {"data": "B", "low": 0.0}, {"data": "C"}], f"{INTERVAL} is not above 0 on B."),
+        (
+            [{"data": "A"}, {"data": "B", "low": 0}, {"data": "C"}],
+            "the intervals are not both above 0 on B.",
+        ),
     ],
     ids=["interval", "gain", "no rows", "other metric", "other data"],
 )

@@ -9,12 +9,10 @@ from scipy import stats
 
 from ssl_vision.compare import statistics
 from ssl_vision.compare.statistics import (
-    cluster_bootstrap,
     detectable_effect,
     holm,
     paired,
     smallest_wilcoxon_p,
-    spearman,
     t_interval,
     wilcoxon,
 )
@@ -227,48 +225,3 @@ def test_t_interval_and_detectable_effect_require_two_values():
     for call in (lambda: t_interval([1.0]), lambda: detectable_effect(1)):
         with pytest.raises(ValueError, match="needs two"):
             call()
-
-
-def test_spearman_and_its_interval_match_scipy():
-    draw = np.random.default_rng(1)
-    first = draw.normal(size=24)
-    second = np.round(first + draw.normal(size=24), 1)  # with ties
-    result = spearman(first, second, range(24))
-    assert result is not None
-    correlation, interval = result
-    assert correlation == pytest.approx(stats.spearmanr(first, second).statistic)
-    expected = stats.bootstrap(
-        (first, second), lambda x, y: stats.spearmanr(x, y).statistic, paired=True, vectorized=False,
-        method="percentile", n_resamples=2000, rng=np.random.default_rng(2),
-    ).confidence_interval  # fmt: skip
-    assert interval == pytest.approx((expected.low, expected.high), abs=0.04)
-
-
-def test_spearman_requires_ten_pairs_with_differing_values():
-    ten = list(range(10))
-    for other, expected in ((ten, 1), (ten[::-1], -1)):
-        result = spearman(ten, other, ten)
-        assert result is not None
-        assert (result[0], *result[1]) == pytest.approx((expected,) * 3)
-    assert spearman(ten[:9], ten[:9], ten[:9]) is None
-    assert spearman(ten, [1] * 10, ten) is None
-    with pytest.raises(ValueError, match="expected pairs"):
-        spearman(ten, ten[:9], ten)
-    with pytest.raises(ValueError, match="finite"):
-        spearman(ten, [math.nan] * 10, ten)
-
-
-def test_cluster_bootstrap_samples_whole_clusters():
-    """Clusters of the values 0, 3 and 9 give 27 samples, of which each is drawn about as often."""
-    values = np.array([0.0, 0, 3, 3, 9, 9])
-    means = [sum(sample) / 3 for sample in itertools.product((0, 3, 9), repeat=3)]
-    interval = cluster_bootstrap(lambda rows: float(values[rows].mean()), [1, 1, 2, 2, 3, 3], alpha=0.2)
-    assert interval == pytest.approx(tuple(np.quantile(means, [0.1, 0.9])))
-
-
-def test_repeated_runs_of_a_cluster_do_not_narrow_the_interval():
-    draw = np.random.default_rng(5)
-    first, second, clusters = draw.normal(size=12), draw.normal(size=12), np.arange(12)
-    single = spearman(first, second, clusters)
-    repeated = spearman(np.tile(first, 4), np.tile(second, 4), np.tile(clusters, 4))
-    assert repeated[1] == pytest.approx(single[1])
