@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightly.loss import NegativeCosineSimilarity
+from ranks import assert_ranks_succeed
 from settings import TINY
 from torch.nn import functional as F
 
@@ -69,6 +70,23 @@ def test_custom_objective_is_spectral_contrastive_loss(capsys):
     assert len(column(run, "train/repulsion")) == 8
     assert main(["maps", "--objectives=my_objective.SpectralContrastive", "--output=maps.svg"]) == 2
     assert "no map of SpectralContrastive" in capsys.readouterr().err
+
+
+def test_custom_objective_has_whole_batch_gradient_on_two_processes(tmp_path):
+    objective = importlib.import_module("my_objective").SpectralContrastive()
+    x = torch.randn(2, 12, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weight = torch.eye(5, dtype=torch.float64).requires_grad_()
+    expected_loss = objective(*(x @ weight))
+    (expected,) = torch.autograd.grad(expected_loss, weight)
+
+    def process(rank, world):
+        loss = objective(*(x[:, [slice(5), slice(5, 12)][rank]] @ weight))
+        (gradient,) = torch.autograd.grad(loss, weight)
+        torch.distributed.all_reduce(gradient)
+        torch.testing.assert_close(loss, expected_loss, rtol=1e-12, atol=0)
+        torch.testing.assert_close(gradient / world, expected, rtol=1e-7, atol=1e-12)
+
+    assert_ranks_succeed(process, 2, tmp_path)
 
 
 def test_custom_encoder_trains_and_exports_with_feature_maps(working_directory):

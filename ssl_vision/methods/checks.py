@@ -3,12 +3,14 @@
 import inspect
 from collections.abc import Collection, Mapping
 
+from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from ssl_vision.data.module import ImageData
 from ssl_vision.encoders import MOST_PARAMETERS, Encoder, Timm, measure_num_features
 from ssl_vision.errors import InputError
 from ssl_vision.objectives import Objective, as_objective
+from ssl_vision.objectives.gather import is_distributed
 
 _LARGEST = 2**20
 """Maximum width of a layer of the projection head, and maximum number of images in a chunk."""
@@ -60,6 +62,20 @@ def checked_objective(module: nn.Module, *, method: str, available: Collection[s
             f"{name} is not an objective: its forward does not accept the embeddings of two views"
         ) from error
     return objective
+
+
+def check_gathers(objective: Objective, *, name: str) -> None:
+    """Warn about an objective that does not gather the embeddings of several processes.
+
+    Args:
+        objective: the objective.
+        name: name of its class, for the message.
+    """
+    if is_distributed() and not objective.gather:
+        rank_zero_warn(
+            f"{name} does not state that it gathers the embeddings of all processes (gather is False): "
+            "each process may use only the negatives of its own batch"
+        )
 
 
 def checked_loss(loss: Tensor, *, method: str, objective: str) -> Tensor:

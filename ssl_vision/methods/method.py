@@ -20,6 +20,7 @@ from ssl_vision.descriptions import describe
 from ssl_vision.encoders import Encoder, ResNet, as_encoder, build, floating_dtype
 from ssl_vision.errors import InputError
 from ssl_vision.methods.checks import (
+    check_gathers,
     check_images,
     check_shapes,
     check_sizes,
@@ -351,6 +352,7 @@ class Method(pl.LightningModule, ABC):
             return
         freeze(self, self.optimizer_rule.freeze)
         self._prepare_objective()
+        check_gathers(self._contract, name=type(self.objective).__name__)
         if self._data is not None:
             check_images(self.backbone, self._data)
         if self.cuda_graph:

@@ -23,7 +23,9 @@ class Objective(nn.Module):
             ``"labels"`` and ``"indices"`` of the images, int64 of shape (N,) each; ``"features"`` and
             ``"shallow"``, the outputs of the encoder and of its third stage, a pair with a tensor of shape
             (N, F) for each view; or ``"negatives"``.
-        gather: True if the objective itself gathers the embeddings of all processes into one batch.
+        gather: True if the objective itself gathers the embeddings of all processes into one batch, as all
+            objectives of this package and subclasses of `TwoViews` do. The methods do not gather: with False,
+            each process computes the loss of its own batch, and training on several processes warns.
 
     Example:
         >>> class Attraction(Objective):

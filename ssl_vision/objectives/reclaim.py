@@ -117,6 +117,7 @@ class RECLAIM(Objective):
         self.objective = InfoNCE() if objective is None else objective
         if isinstance(self.objective, RECLAIM):
             raise ValueError("objective must not be RECLAIM itself")
+        self.gather = self.embedding_objective.gather
         own_inputs = {"indices", "labels", *_FROM[pair]} - {"embeddings"}
         self.required_inputs = tuple(sorted(own_inputs.union(self.embedding_objective.required_inputs)))
         self.weight, self.pair, self.k, self.rho = weight, pair, k, rho

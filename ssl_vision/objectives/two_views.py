@@ -12,7 +12,7 @@ class TwoViews(Objective):
     """Base class of losses of a whole batch, which subclasses define in ``loss``.
 
     Args:
-        gather: use the embeddings of all processes as one batch, as in ``Contrastive``.
+        gather: use the embeddings of all processes as one batch, as in ``Contrastive``; the default.
 
     Example:
         >>> class Attraction(TwoViews):
@@ -20,14 +20,14 @@ class TwoViews(Objective):
         ...         value = (z1 - z2).square().sum(dim=1).mean()
         ...         self.record(distance=value)
         ...         return value
-        >>> objective = Attraction(gather=True)
+        >>> objective = Attraction()
         >>> objective(torch.zeros(4, 2), torch.ones(4, 2))
         tensor(2.)
         >>> objective.statistics()
         {'distance': tensor(2.)}
     """
 
-    def __init__(self, *, gather: bool) -> None:
+    def __init__(self, *, gather: bool = True) -> None:
         super().__init__()
         self.gather = gather
         self._stats: dict[str, Tensor] = {}

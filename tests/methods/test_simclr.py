@@ -1,5 +1,6 @@
 """Tests of SimCLR: layers, BatchNorm per view, initial weights, optimizers, chunks and checkpoints."""
 
+import warnings
 from itertools import pairwise
 
 import pytest
@@ -37,6 +38,17 @@ def test_setup_without_trainer_prepares_a_plain_loop():
     eager = SimCLR(**SMALL)
     eager.setup("fit")
     assert torch.isfinite(eager.training_step(BATCH, 0))
+
+
+def test_objective_that_does_not_gather_warns_on_several_processes(monkeypatch):
+    monkeypatch.setattr("ssl_vision.methods.checks.is_distributed", lambda: True)
+    for objective in (torch.nn.MSELoss(), InfoNCE(gather=False)):
+        name = type(objective).__name__
+        with pytest.warns(UserWarning, match=f"{name} does not state that it gathers the embeddings of all"):
+            SimCLR(**SMALL, objective=objective).setup("fit")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SimCLR(**SMALL).setup("fit")
 
 
 def test_initial_weights_depend_only_on_seed():

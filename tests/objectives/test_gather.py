@@ -137,6 +137,17 @@ def one_process_alone(name):
         return one_process(name)
 
 
+def test_every_objective_that_states_that_it_gathers_is_compared_with_one_process():
+    classes = [c for c in map(vars(o).get, o.__all__) if isinstance(c, type) and issubclass(c, o.Objective)]
+    tested = {cls for cls, _ in OBJECTIVES.values()}
+    own_tests = {o.RECLAIM, o.Contrastive}  # in test_reclaim.py, and as InfoNCE
+    abstract = {o.Objective, o.TwoViews, o.HardestTriplet}
+    assert {c for c in classes if c not in abstract and c().gather} == tested | own_tests
+    assert {c for c in classes if c not in abstract and not c().gather} == set()
+    assert o.TwoViews().gather
+    assert not o.RECLAIM(objective=o.InfoNCE(gather=False)).gather
+
+
 @pytest.mark.parametrize(
     "world", [pytest.param(world, marks=[pytest.mark.long] if world > 2 else []) for world in SHARES]
 )
