@@ -129,6 +129,7 @@ ATTRIBUTES_BY_NAME = {
     "data/loading/worker_processes.py": "sched_getaffinity, of some systems",
     "cli/doctor.py": "FAISS's index, which a partly removed build lacks",
     "objectives/fused.py": "the shared memory of a block, of some GPUs",
+    "objectives/objective.py": "the module that torch.compile wraps",
     "evaluation/heap.py": "mallopt, of some C libraries",
     "sweeps/machines.py": "sched_getaffinity, of some systems",
     "metrics/neighbours.py": "FAISS's index and GPU resources, of some builds",

@@ -398,16 +398,16 @@ class Method(pl.LightningModule, ABC):
             if self._data.training_views(epoch).size != self._data.training_views(epoch - 1).size:
                 self._graphed.forget(shapes=True)
         custom = type(self._contract).set_epoch not in (Objective.set_epoch, Contrastive.set_epoch)
-        if self._graphed is None or custom or not isinstance(self.objective, Contrastive):
+        if self._graphed is None or custom or not isinstance(self._contract, Contrastive):
             self._contract.set_epoch(self.current_epoch)
             if self._graphed is not None and custom:
                 self._graphed.forget()
             return
         # A rule that changes τ in place, as EpochRule does, changes that of the recorded step, and `before`.
         positive = torch.linspace(-1, 1, 5, device=self.device)
-        before = self.objective.temperature(positive)
+        before = self._contract.temperature(positive)
         self._contract.set_epoch(self.current_epoch)
-        if not torch.equal(self.objective.temperature(positive), before):
+        if not torch.equal(self._contract.temperature(positive), before):
             self._graphed.forget()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:

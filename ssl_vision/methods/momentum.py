@@ -78,10 +78,11 @@ class MomentumMethod(Method):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if isinstance(self.objective, Contrastive) and self.objective.pairs not in ("keys", "queue"):
+        contract = self._contract
+        if isinstance(contract, Contrastive) and contract.pairs not in ("keys", "queue"):
             raise InputError(
-                f"{type(self).__name__} compares queries with keys, {type(self.objective).__name__} compares "
-                f"pairs '{self.objective.pairs}': add --model.objective.pairs {self.pairs}"
+                f"{type(self).__name__} compares queries with keys, {type(contract).__name__} compares "
+                f"pairs '{contract.pairs}': add --model.objective.pairs {self.pairs}"
             )
         if not 0 <= momentum <= 1:
             raise InputError(f"momentum must be between 0 and 1, not {momentum}")

@@ -37,8 +37,9 @@ class SimCo(SimCLR):
     ) -> None:
         objective = DualTemperature(pairs="cross") if objective is None else objective
         super().__init__(objective=objective, bn=bn, **options)
-        if isinstance(objective, Contrastive) and objective.pairs == "both":
+        contract = self._contract
+        if isinstance(contract, Contrastive) and contract.pairs == "both":
             raise InputError(
-                f"SimCo requires negatives from the other view, but {type(objective).__name__} also has "
+                f"SimCo requires negatives from the other view, but {type(contract).__name__} also has "
                 "those of the anchor's own view: add --model.objective.pairs cross"
             )

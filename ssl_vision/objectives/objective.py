@@ -98,6 +98,8 @@ class PlainObjective(Objective):
 def as_objective(module: nn.Module) -> Objective:
     """Return the module itself if it is an `Objective`, otherwise a `PlainObjective` around it.
 
+    For the result of ``torch.compile``, this is done with the module that was compiled.
+
     Example:
         >>> loss = as_objective(torch.nn.MSELoss())
         >>> loss(torch.zeros(4, 2), torch.ones(4, 2))
@@ -105,4 +107,5 @@ def as_objective(module: nn.Module) -> Objective:
         >>> loss.required_inputs, loss.statistics()
         ((), {})
     """
+    module = getattr(module, "_orig_mod", module)
     return module if isinstance(module, Objective) else PlainObjective(module)

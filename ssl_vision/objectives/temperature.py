@@ -111,7 +111,7 @@ class EpochRule(TemperatureRule):
         """τ of the epoch, a scalar in the dtype and on the device of ``positive``."""
         tau = self._tau
         if tau is None or (tau.dtype, tau.device) != (positive.dtype, positive.device):
-            with torch.inference_mode(mode=False):  # a validation may come first
+            with torch.inference_mode(False):  # a validation may come first
                 self._tau = tau = positive.new_full((), self.at(self.epoch))
         return tau
 

@@ -1,6 +1,7 @@
 """Tests of SimCLR: layers, BatchNorm per view, initial weights, optimizers, chunks and checkpoints."""
 
 import warnings
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -13,8 +14,8 @@ from torch.utils.data import DataLoader
 from ssl_vision.data import Batch, Digits
 from ssl_vision.data.loading.loader import Batches
 from ssl_vision.errors import InputError
-from ssl_vision.methods import Layers, OptimizerRule, SimCLR
-from ssl_vision.objectives import DCL, InfoNCE, Learnable, SupCon
+from ssl_vision.methods import Layers, OptimizerRule, SimCLR, SimCo, SimMoCo
+from ssl_vision.objectives import DCL, InfoNCE, Learnable, LinearInEpoch, SupCon
 from ssl_vision.objectives.gather import _equal_shares
 
 SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8}
@@ -446,3 +447,22 @@ def test_zero_head_width_raises_input_error(name):
 def test_module_that_is_no_objective_raises_input_error(objective):
     with pytest.raises(InputError, match=f"{type(objective).__name__} is not an objective"):
         SimCLR(**SMALL, objective=objective)
+
+
+@pytest.mark.parametrize("make", [lambda: InfoNCE(temperature=LinearInEpoch(0.1, 0.2)), SupCon, DCL])
+def test_compiled_objective_trains_like_the_plain_one(make, tmp_path):
+    states = []
+    for wrap in (lambda module: module, partial(torch.compile, backend="eager")):
+        objective = make()
+        model = SimCLR(**SMALL, objective=wrap(objective), seed=0)
+        short_fit(model, tmp_path)
+        states.append((model.backbone.state_dict(), objective.statistics()))
+    for name, value in states[0][0].items():
+        assert torch.equal(states[1][0][name], value), name
+    assert states[0][1] == states[1][1]
+
+
+@pytest.mark.parametrize("method", [SimMoCo, SimCo])
+def test_pairs_of_compiled_objective_are_checked(method):
+    with pytest.raises(InputError, match=r"InfoNCE .*model\.objective\.pairs"):
+        method(**SMALL, objective=torch.compile(InfoNCE(), backend="eager"))
