@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ssl_vision.callbacks.objective_eval import ObjectiveEvaluation, loss_of
 from ssl_vision.metrics import gradient_statistics
-from ssl_vision.objectives import Anchors, Contrastive, Objective
+from ssl_vision.objectives import Anchors, Contrastive, Objective, redundancy, uniformity
 
 
 class GradientDiagnostics(ObjectiveEvaluation):
@@ -13,9 +13,10 @@ class GradientDiagnostics(ObjectiveEvaluation):
 
     ``gradient/gate`` is a mean. For a contrastive objective, it is the derivative of an anchor's loss with
     respect to its logit margin, which is W for InfoNCE. For hinges, it is the share of anchors inside the
-    margin, and for other objectives the share of embeddings with a gradient. The other values are computed
-    from autograd's gradient of the embeddings. Those that are only defined for functions of cosines are
-    omitted for other objectives. For RECLAIM, the objective inside it is measured.
+    margin, and for the other objectives of this package, which have no gate, the share of embeddings with a
+    gradient. It is omitted for objectives of your own or of other libraries, unless they are `Contrastive`.
+    The other values are computed from autograd's gradient of the embeddings. Those that are only defined for
+    functions of cosines are omitted for other objectives. For RECLAIM, the objective inside it is measured.
 
     It works in any LightningModule that calls its objective with the embeddings of both views first.
 
@@ -25,7 +26,7 @@ class GradientDiagnostics(ObjectiveEvaluation):
     each measures its own images, and the means are logged.
 
     Args:
-        every: steps between measurements, which are made only at steps that the trainer logs.
+        every: steps between measurements; a run with fewer steps logs nothing and warns at its end.
         images: maximum M.
         objective: submodule path of the training objective.
 
@@ -60,7 +61,7 @@ class GradientDiagnostics(ObjectiveEvaluation):
 
 
 def _gate(objective: Objective, z1: Tensor, z2: Tensor, labels: Tensor | None) -> Tensor:
-    """Return the mean derivative of the loss with respect to the logit margin, or its replacement."""
+    """Return the mean derivative of the loss with respect to the logit margin, its replacement, or NaN."""
     calls: list[tuple[Tensor, Tensor]] = []
 
     def record_call(weight: nn.Module, anchors: tuple[Anchors], losses: Tensor) -> None:
@@ -79,4 +80,6 @@ def _gate(objective: Objective, z1: Tensor, z2: Tensor, labels: Tensor | None) -
         if key in statistics:
             gate: Tensor = statistics[key]
             return gate
+    if type(objective).__module__ not in (redundancy.__name__, uniformity.__name__):  # without a gate
+        return z.new_tensor(torch.nan)
     return (torch.autograd.grad(loss, z)[0] != 0).any(dim=1).to(z.dtype).mean()

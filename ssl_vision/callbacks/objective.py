@@ -4,7 +4,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from ssl_vision.callbacks.objective_eval import objective_at
+from ssl_vision.callbacks.objective_eval import objective_at, warn_if_too_short
 from ssl_vision.descriptions import describe
 
 describe(
@@ -27,8 +27,8 @@ describe(
 class ObjectiveStatistics(pl.Callback):
     """Logs the objective's ``statistics()``: ``train/temperature``, ``train/alignment``, ``train/weight_…``.
 
-    They are computed only at the steps that the trainer logs (``trainer.log_every_n_steps``). Nothing is
-    logged for a module that is not an `Objective`.
+    They are computed only at the steps that the trainer logs (``trainer.log_every_n_steps``). A run with
+    fewer steps warns at its end. Nothing is logged for a module that is not an `Objective`.
 
     Args:
         objective: submodule path of the training objective.
@@ -55,3 +55,8 @@ class ObjectiveStatistics(pl.Callback):
         for key, value in objective_at(pl_module, self.path).statistics().items():
             shown = key == "temperature"  # Lightning reads it again at every later step of the epoch
             pl_module.log(f"train/{key}", value.cpu() if shown else value, prog_bar=shown)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Warn if the run was too short."""
+        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        warn_if_too_short(trainer, self, every, "log_every_n_steps")

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities import rank_zero_warn
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor, nn
 
@@ -47,10 +48,18 @@ def check_embedding_objective(objective: Objective) -> None:
 
 
 def is_due(trainer: pl.Trainer, every: int, batch_idx: int) -> bool:
-    """Return True if the batch completes a step that the trainer logs and that is a multiple of ``every``."""
-    logged: Any = trainer.log_every_n_steps  # type: ignore[attr-defined]
+    """Return True if the batch completes a step that is a multiple of ``every``; never if it is 0."""
     accumulated = (batch_idx + 1) % trainer.accumulate_grad_batches and not trainer.is_last_batch
-    return bool(logged) and not accumulated and trainer.global_step % math.lcm(every, logged) == 0
+    return bool(every) and not accumulated and trainer.global_step % every == 0
+
+
+def warn_if_too_short(trainer: pl.Trainer, callback: pl.Callback, every: int, option: str = "every") -> None:
+    """Warn at the end of a run that has fewer steps than a callback's interval, which ``option`` sets."""
+    if trainer.global_step < every:
+        rank_zero_warn(
+            f"{type(callback).__name__} logged nothing: {option} is {every}, and the run has only "
+            f"{trainer.global_step} steps"
+        )
 
 
 def detached_copy(objective: Objective) -> Objective:
@@ -130,7 +139,7 @@ class ObjectiveEvaluation(pl.Callback):
     """Base class of callbacks that evaluate objectives on the embeddings of a training step.
 
     Args:
-        every: steps between measurements, which are made only at steps that the trainer logs.
+        every: steps between measurements.
         objective: submodule path of the training objective.
 
     Raises:
@@ -157,9 +166,10 @@ class ObjectiveEvaluation(pl.Callback):
         self._inputs = ObjectiveInputs(pl_module, self.path)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Remove the hook."""
+        """Remove the hook, and warn if the run was too short."""
         if self._inputs is not None:
             self._inputs.remove()
+        warn_if_too_short(trainer, self, self.every)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int

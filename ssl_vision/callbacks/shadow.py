@@ -33,7 +33,7 @@ class ShadowObjectives(ObjectiveEvaluation):
 
     Args:
         objectives: the objectives to evaluate.
-        every: steps between measurements, which are made only at steps that the trainer logs.
+        every: steps between measurements; a run with fewer steps logs nothing and warns at its end.
         objective: submodule path of the training objective.
 
     Raises:

@@ -70,7 +70,8 @@ class WeightHistogram(pl.Callback):
     ) -> None:
         """Log the histogram of the step, on the first process."""
         step = trainer.global_step
-        if not step or not trainer.is_global_zero or not is_due(trainer, 1, batch_idx):
+        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if not step or not trainer.is_global_zero or not is_due(trainer, every, batch_idx):
             return
         weights = objective_at(pl_module, self.path).anchor_weights()
         if len(weights):

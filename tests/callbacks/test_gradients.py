@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from settings import resnet
 from torch import nn
 
-from ssl_vision.callbacks import GradientDiagnostics, ShadowObjectives
+from ssl_vision.callbacks import GradientDiagnostics, ObjectiveStatistics, ShadowObjectives
 from ssl_vision.data import Digits
 from ssl_vision.errors import InputError
 from ssl_vision.methods import SimCLR
@@ -28,6 +28,7 @@ from ssl_vision.objectives import (
     DualTemperature,
     InfoNCE,
     SupCon,
+    TwoViews,
     UnifiedGradient,
     logit_margin,
     positive_similarity,
@@ -60,17 +61,19 @@ class EmbeddingRecorder(pl.Callback):
         self.hook.remove()
 
 
-def train(objective, *callbacks, steps=4, **options):
+def train(objective, *callbacks, steps=4, caught=None, **options):
     """Train for a few steps and log every second one; return the model and the recorded steps."""
     model, recorder = SimCLR(objective=objective, **SMALL), EmbeddingRecorder()
     trainer = pl.Trainer(
         accelerator="cpu", max_steps=steps, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, log_every_n_steps=2, limit_val_batches=0,
-        callbacks=[*callbacks, recorder], **{"logger": False} | options,
+        enable_model_summary=False, limit_val_batches=0, callbacks=[*callbacks, recorder],
+        **{"logger": False, "log_every_n_steps": 2} | options,
     )  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(record=True) as messages:
+        warnings.simplefilter("always")
         trainer.fit(model, Digits(seed=0, batch_size=24))
+    if caught is not None:
+        caught += [str(each.message) for each in messages]
     return model, recorder.steps
 
 
@@ -113,20 +116,40 @@ def test_logged_diagnostics_match_gradient_statistics(objective):
     assert ("gradient/ratio" in logged) == (not isinstance(objective, BarlowTwins))
 
 
-def test_diagnostics_measure_only_steps_that_trainer_logs():
-    _, steps = train(InfoNCE(), GradientDiagnostics(every=3), steps=6)
-    assert [any(key.startswith("gradient") for key in logged) for *_, logged in steps] == [False] * 5 + [True]
-    z, _, logged = steps[-1]
+def test_diagnostics_measure_at_their_own_interval():
+    _, steps = train(InfoNCE(), GradientDiagnostics(every=3), steps=5)  # the trainer logs every second one
+    measured = [any(key.startswith("gradient") for key in logged) for *_, logged in steps]
+    assert measured == [False, False, True, True, True]
+    z, _, logged = steps[2]
     for key, value in gradient_statistics(InfoNCE(), *z)._asdict().items():
         assert logged[f"gradient/{key}"] == pytest.approx(float(value), rel=1e-4)
 
 
 def test_only_rows_of_measured_steps_contain_diagnostics(tmp_path):
     log = RunLog(tmp_path / "metrics.csv")
-    train(InfoNCE(), GradientDiagnostics(every=4), ShadowObjectives([DCL()], every=4), steps=10, logger=log)
+    train(InfoNCE(), GradientDiagnostics(every=3), ShadowObjectives([DCL()], every=3), steps=8, logger=log)
     steps = {row["step"]: {key.split("/")[0] for key in row} for row in rows(tmp_path / "metrics.csv")}
-    logged = {"step", "epoch", "train"}
-    assert steps == {1: logged, 3: logged | MEASURED, 5: logged, 7: logged | MEASURED, 9: logged}
+    place, logged = {"step", "epoch"}, {"step", "epoch", "train"}
+    assert steps == {1: logged, 2: place | MEASURED, 3: logged, 5: logged | MEASURED, 7: logged}
+
+
+@pytest.mark.parametrize(
+    ("callback", "interval"),
+    [
+        (GradientDiagnostics(every=5), "every is 5"),
+        (ShadowObjectives([DCL()], every=5), "every is 5"),
+        (ObjectiveStatistics(), "log_every_n_steps is 5"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_run_shorter_than_interval_warns(callback, interval):
+    name = type(callback).__name__
+    for steps, warns in ((4, True), (5, False)):
+        caught = []
+        train(InfoNCE(), callback, steps=steps, log_every_n_steps=5, caught=caught)
+        message = f"{name} logged nothing: {interval}, and the run has only 4 steps"
+        assert (message in caught) == warns
+        assert any("logged nothing" in each for each in caught) == warns
 
 
 def expected_gate(objective, z1, z2):
@@ -150,11 +173,18 @@ def expected_gate(objective, z1, z2):
     return torch.ones(())
 
 
-class Repulsion(nn.Module):
-    """An objective that this package does not define."""
+class OwnInfoNCE(nn.Module):
+    """InfoNCE as a module that this package does not define."""
 
     def forward(self, z1, z2):
-        return F.relu(F.normalize(z1, dim=1) @ F.normalize(z2, dim=1).T - 0.95).mean()
+        u = F.normalize(torch.cat([z1, z2]), dim=1)
+        logits = (u @ u.T / 0.1).masked_fill(torch.eye(len(u), dtype=torch.bool), -torch.inf)
+        return F.cross_entropy(logits, torch.arange(len(u)).roll(len(z1)))
+
+
+class OwnTwoViews(TwoViews):
+    def loss(self, z1, z2):
+        return OwnInfoNCE()(z1, z2)
 
 
 @pytest.mark.parametrize(
@@ -172,13 +202,19 @@ def test_logged_gate_matches_anchor_margins(objective):
     assert logged["gradient/gate"] == pytest.approx(float(expected_gate(objective, z1, z2)), abs=1e-5)
 
 
-def test_gate_of_unknown_objective_is_share_of_anchors_with_gradient():
-    *z, _, logged = step(Repulsion(), GradientDiagnostics())
-    z1, z2 = (F.normalize(view, dim=1) for view in z)
-    near = z1 @ z2.T > 0.95
-    share = (near.any(0).double().mean() + near.any(1).double().mean()) / 2
-    assert logged["gradient/gate"] == pytest.approx(float(share))
-    assert 0 < share < 1
+@pytest.mark.parametrize("objective", [OwnInfoNCE(), OwnTwoViews()])
+def test_unknown_objective_logs_the_values_of_infonce_without_gate(objective):
+    *_, expected = step(InfoNCE(), GradientDiagnostics())
+    *_, logged = step(objective, GradientDiagnostics())
+    assert 0 < expected.pop("gradient/gate") < 1
+    assert logged.keys() == expected.keys()
+    for key, value in expected.items():
+        torch.testing.assert_close(logged[key], value, rtol=1e-4, atol=1e-5, msg=key)
+
+
+def test_compiled_objective_logs_the_values_of_the_plain_one():
+    compiled = step(torch.compile(InfoNCE(), backend="eager"), GradientDiagnostics())
+    assert compiled[-1] == step(InfoNCE(), GradientDiagnostics())[-1]
 
 
 def test_shadow_objectives_match_direct_evaluation():
