@@ -91,8 +91,8 @@ class KNNAccuracy(Metric):
         labels = checked_labels(labels, len(features))
         if split not in ("bank", "query"):
             raise ValueError(f"split: expected bank or query, got {split!r}")
-        getattr(self, f"{split}_features").append(features.detach())
-        getattr(self, f"{split}_labels").append(labels)
+        getattr(self, f"{split}_features").append(features.detach().clone())
+        getattr(self, f"{split}_labels").append(labels.clone())
 
     def compute(self) -> Tensor:
         """Return the accuracy, a float64 scalar.

@@ -185,8 +185,8 @@ class Ranking(Metric):
         """
         check_features(features)
         _check_levels(levels, len(features))
-        self.features.append(features.detach())
-        self.levels.append(levels)
+        self.features.append(features.detach().clone())
+        self.levels.append(levels.clone())
 
     def compute(self) -> dict[str, Tensor]:
         """Return the float64 scalars ``spearman`` and ``kendall``.

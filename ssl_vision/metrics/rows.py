@@ -180,7 +180,7 @@ class FeatureRows(Metric):
             ValueError: the shape is invalid.
         """
         check_features(features)
-        self.features.append(features.detach())
+        self.features.append(features.detach().clone())
 
     def rows(self) -> Tensor:
         """Return all features, shape (N, F).
@@ -221,8 +221,8 @@ class LabelledRows(Metric):
         """
         check_features(features)
         labels = checked_labels(labels, len(features))
-        self.features.append(features.detach())
-        self.labels.append(labels)
+        self.features.append(features.detach().clone())
+        self.labels.append(labels.clone())
 
     def rows(self) -> tuple[Tensor, Tensor]:
         """Return all features, shape (N, F), and their labels, shape (N,).

@@ -96,6 +96,16 @@ def assert_equals_function(case: Case) -> None:
     assert_equal(numbers(case.value(metric)), whole, 1e-12)
 
 
+def assert_keeps_no_reference(case: Case) -> None:
+    """Assert that a metric does not change when the tensors of an update are overwritten afterwards."""
+    assert case.metric is not None
+    metric, buffers = case.metric(), [each.clone() for each in case.rows]
+    case.fill(metric, buffers)
+    for buffer in buffers:
+        buffer.zero_()
+    assert_equal(numbers(case.value(metric)), case.measure(case.rows))
+
+
 def assert_takes_any_float(case: Case) -> None:
     """Assert that low-precision rows, also under autocast, give the value of the same rows in float64."""
     for dtype in (torch.float32, torch.bfloat16):

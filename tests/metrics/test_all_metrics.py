@@ -106,6 +106,11 @@ def test_metric_updates_match_function(name):
     tester.assert_equals_function(CASES[name])
 
 
+@pytest.mark.parametrize("name", METRICS)
+def test_metric_copies_rows_that_the_caller_reuses(name):
+    tester.assert_keeps_no_reference(CASES[name])
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_low_precision_rows_match_same_rows_in_float64(name):
     tester.assert_takes_any_float(CASES[name])
