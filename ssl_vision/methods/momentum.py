@@ -3,18 +3,22 @@
 import copy
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar, Literal, get_args
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
 
 from ssl_vision.data.images import Batch
+from ssl_vision.encoders import floating_dtype
 from ssl_vision.errors import InputError
 from ssl_vision.methods.method import Method
 from ssl_vision.methods.outputs import View
 from ssl_vision.methods.projection import projection_head
 from ssl_vision.objectives import Contrastive
 from ssl_vision.objectives.contrastive import PairSet
+from ssl_vision.objectives.logit_margin import at_least_float32
 
 Schedule = Literal["constant", "cosine"]
 
@@ -28,7 +32,8 @@ class MomentumMethod(Method):
 
     The first views are the queries, and the second views the keys. With ``symmetric``, the loss is the mean
     over both directions. The momentum network is not trained by gradients, and its BatchNorm layers
-    normalise with the statistics of the keys.
+    normalise with the statistics of the keys. With ``trainer.precision`` ``bf16-true`` or ``16-true``, its
+    weights stay in float32 and it runs under autocast, because its small steps would otherwise be lost.
 
     A subclass defines `loss_of_direction`.
 
@@ -121,15 +126,25 @@ class MomentumMethod(Method):
     def keys(self, images: Tensor) -> View:
         """Compute embeddings and features of one view (N, 3, S, S) by the momentum network."""
         network = (self.momentum_backbone, self.momentum_head)
-        if self.chunk_size is None:
-            return self.embed(images, *network)
-        count = math.ceil(len(images) / self.chunk_size)  # about equally long, as those of the queries
-        return View.cat([self.embed(chunk, *network) for chunk in images.tensor_split(count)])
+        # about equally long chunks, as those of the queries
+        count = 1 if self.chunk_size is None else math.ceil(len(images) / self.chunk_size)
+        dtype = floating_dtype(self.backbone, images.dtype)
+        with torch.autocast(images.device.type, dtype) if dtype.itemsize < 4 else nullcontext():
+            views = [self.embed(chunk, *network) for chunk in images.tensor_split(count)]
+        return View.cat(views) if count > 1 else views[0]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        for name, module in self.named_children() if recurse else ():
+            slow = name in ("momentum_backbone", "momentum_head")
+            module._apply(at_least_float32(fn) if slow else fn)  # type: ignore[no-untyped-call]
+        super()._apply(fn, recurse=False)  # type: ignore[no-untyped-call]
+        return self
 
     def after_update(self) -> None:
         """Move the momentum network towards the network."""
         slow: list[Tensor] = [*self.momentum_backbone.parameters(), *self.momentum_head.parameters()]
-        fast: list[Tensor] = [*self.backbone.parameters(), *self.head.parameters()]
+        weights = (*self.backbone.parameters(), *self.head.parameters())
+        fast = [weight.to(moved.dtype) for weight, moved in zip(weights, slow, strict=True)]
         with torch.no_grad():
             torch._foreach_lerp_(slow, fast, 1 - self._momentum_of_step())
 

@@ -1,5 +1,7 @@
 """The logit margin of each anchor, of which every objective of the InfoNCE family is a function."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,25 @@ _DEAD = 1e-12
 def autocast_disabled(device: torch.device) -> torch.autocast:
     """Disable autocast, so that similarities are accumulated in float32."""
     return torch.autocast(device_type=device.type, enabled=False)
+
+
+def at_least_float32(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return an argument of `nn.Module._apply` that changes tensors as ``function`` does, but keeps float32.
+
+    A tensor that moves by small steps, such as a moving average, would hardly move in bfloat16 or float16.
+
+    Example:
+        >>> at_least_float32(torch.Tensor.half)(torch.ones(2)).dtype
+        torch.float32
+    """
+
+    def change(tensor: Tensor) -> Tensor:
+        changed = function(tensor)
+        if not changed.is_floating_point() or changed.dtype.itemsize >= 4:
+            return changed
+        return tensor.to(changed.device, torch.promote_types(tensor.dtype, torch.float32))
+
+    return change
 
 
 def normalize(z: Tensor) -> Tensor:

@@ -5,9 +5,13 @@ are rejected, unless the rule clamps τ.
 """
 
 import math
+from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor, nn
+
+from ssl_vision.objectives.logit_margin import at_least_float32
 
 SMALLEST = 1e-3
 
@@ -287,6 +291,8 @@ class PerAnchor(TemperatureRule):
 class Learnable(TemperatureRule):
     """τ = exp(ω), with ω trained with the network and clamped to [log minimum, log maximum].
 
+    ω stays in float32 if the network is converted to bfloat16 or float16.
+
     Args:
         temperature: initial temperature.
         minimum: lower bound of τ, at least 0.001.
@@ -312,6 +318,10 @@ class Learnable(TemperatureRule):
         )
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
         self.minimum, self.maximum = minimum, maximum
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(at_least_float32(fn), recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def forward(self, positive: Tensor) -> Tensor:
         """τ, a scalar with a gradient."""

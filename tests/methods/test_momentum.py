@@ -55,6 +55,33 @@ def direct_loss(name, queries, keys, queue, tau):
     return torch.stack(losses).mean()
 
 
+def test_momentum_network_of_bfloat16_network_moves_as_in_float32():
+    moved = []
+    for dtype in (torch.float32, torch.bfloat16):
+        method = small(SimMoCo, momentum=0.99).to(dtype)
+        for weight in (*method.backbone.parameters(), *method.head.parameters()):
+            torch.nn.init.constant_(weight, 1.0)
+        for slow in (*method.momentum_backbone.parameters(), *method.momentum_head.parameters()):
+            torch.nn.init.constant_(slow, 0.0)
+        for _ in range(100):
+            method.after_update()
+        moved.append(method.momentum_backbone.conv1.weight.clone())
+        assert method.double().momentum_backbone.conv1.weight.dtype == torch.float64
+    torch.testing.assert_close(moved[1], moved[0], rtol=1e-6, atol=0)
+    assert float(moved[1].mean()) == pytest.approx(1 - 0.99**100, rel=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"chunk_size": 2}, {"symmetric": True, "head_batch_norm": "all"}])
+def test_bfloat16_network_has_keys_of_its_momentum_network(options):
+    exact, half = (small(SimMoCo, **options).to(dtype).eval() for dtype in (torch.float32, torch.bfloat16))
+    (batch,) = batches(1)
+    expected, images = exact.keys(batch.views[:N]), batch.views.bfloat16()
+    key = half.keys(images[:N])
+    assert key.embeddings.dtype == half.embed_view(images[:N]).embeddings.dtype == torch.bfloat16
+    torch.testing.assert_close(key.embeddings.float(), expected.embeddings, rtol=0.1, atol=0.1)
+    half.loss(Batch(images, batch.labels, batch.indices, images)).backward()
+
+
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("cls", [MoCo, SimMoCo])
 def test_three_steps_match_plain_loop(cls, symmetric):

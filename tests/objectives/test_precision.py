@@ -194,3 +194,18 @@ def test_non_finite_embeddings_give_non_finite_loss(preset, n):
         z = torch.randn(2 * n, 8, generator=torch.Generator().manual_seed(0))
         z[3, 2] = value
         assert not preset()(*z.chunk(2)).isfinite()
+
+
+def test_learnable_temperature_of_bfloat16_network_is_learned_as_in_float32():
+    z1 = torch.randn(64, 16, generator=torch.Generator().manual_seed(0)).bfloat16().float()
+    z2 = (z1 + 0.1).bfloat16().float()
+    learned = []
+    for dtype in (torch.float32, torch.bfloat16):
+        objective = o.InfoNCE(temperature=o.Learnable(0.1)).to(dtype)
+        optimizer = torch.optim.Adam(objective.parameters(), lr=1e-3)
+        for _ in range(20):
+            optimizer.zero_grad()
+            objective(z1.to(dtype), z2.to(dtype)).backward()
+            optimizer.step()
+        learned.append(float(objective.statistics()["temperature"]))
+    assert learned[1] == learned[0] < 0.0985
