@@ -364,13 +364,24 @@ class Method(pl.LightningModule, ABC):
                 )
             self.backbone.compile(mode=self.compile_mode, fullgraph=True, dynamic=False)
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Save the objective's non-persistent buffers, such as the memory bank of another library's loss."""
+        buffers = self.objective.named_buffers(prefix="objective")
+        if unsaved := {name: each for name, each in buffers if name not in checkpoint["state_dict"]}:
+            checkpoint["objective_buffers"] = unsaved
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Check that the shapes of the checkpoint's tensors are those of the model.
+        """Load non-persistent buffers of the objective, and check that the tensors' shapes are the model's.
 
         Raises:
             InputError: a shape differs, such as that of a memory bank if the number of images has changed.
         """
         check_shapes(checkpoint["state_dict"], self.state_dict(), method=type(self).__name__)
+        saved = checkpoint.get("objective_buffers", {})
+        for name, buffer in list(self.named_buffers()):
+            if name in saved:
+                path, _, own_name = name.rpartition(".")
+                setattr(self.get_submodule(path), own_name, saved[name].to(buffer.device))
 
     def on_train_start(self) -> None:
         """Prepare the CUDA graph, and the objective of a run that continues within an epoch."""

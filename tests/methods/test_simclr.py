@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import pytorch_lightning as pl
 import torch
+from lightly.loss import NTXentLoss
 from lightly.models.modules.heads import BarlowTwinsProjectionHead, SimCLRProjectionHead
 from settings import resnet
 from torch.utils.data import DataLoader
@@ -466,3 +467,18 @@ def test_compiled_objective_trains_like_the_plain_one(make, tmp_path):
 def test_pairs_of_compiled_objective_are_checked(method):
     with pytest.raises(InputError, match=r"InfoNCE .*model\.objective\.pairs"):
         method(**SMALL, objective=torch.compile(InfoNCE(), backend="eager"))
+
+
+def test_checkpoint_has_memory_bank_of_another_library(tmp_path):
+    def model():
+        return SimCLR(**SMALL, seed=0, objective=NTXentLoss(memory_bank_size=(32, 8)))
+
+    torch.manual_seed(0)
+    whole = model()
+    short_fit(whole, tmp_path).save_checkpoint(tmp_path / "model.ckpt")
+    continued = model()
+    checkpoint = torch.load(tmp_path / "model.ckpt", weights_only=True)
+    continued.on_load_checkpoint(checkpoint)
+    continued.load_state_dict(checkpoint["state_dict"])
+    assert torch.equal(whole.training_step(BATCH, 0), continued.training_step(BATCH, 0))
+    SimCLR.load_from_checkpoint(tmp_path / "model.ckpt", encoder=SMALL["encoder"])  # another objective
