@@ -111,7 +111,9 @@ def retrieval(
         for start in range(0, len(unit), tile):
             part = slice(start, start + tile)
             positions = torch.arange(len(unit), device=unit.device)[part]
-            relevant = _ranked(unit[part] @ unit.T, classes[part, None] != classes, positions)
+            # The product with one row, unlike that with two, rounds the cosines to equal rows differently.
+            pair = unit[part].expand(max(2, len(positions)), -1)
+            relevant = _ranked((pair @ unit.T)[: len(positions)], classes[part, None] != classes, positions)
             number = relevant.sum(dim=1)
             query, rank = relevant.nonzero(as_tuple=True)
             nth = torch.arange(len(query), device=unit.device) - (number.cumsum(0) - number)[query]

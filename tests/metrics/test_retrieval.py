@@ -49,6 +49,13 @@ def test_retrieval_matches_loops(classes, tile):
     assert by_loops(features, labels) == values(retrieval(features, labels, ks=KS, tile=tile))
 
 
+@pytest.mark.parametrize(("tile", "rows"), [(1, 37), (256, 257)])
+def test_ties_of_equal_rows_do_not_depend_on_tile(tile, rows):
+    features = torch.randn(4, 100, generator=torch.Generator().manual_seed(0))[torch.arange(rows) % 4]
+    labels = torch.arange(rows) // 4 % 2
+    assert by_loops(features, labels) == values(retrieval(features, labels, ks=KS, tile=tile))
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_ties_rank_other_classes_first_in_any_order(seed):
     g = torch.Generator().manual_seed(seed)
