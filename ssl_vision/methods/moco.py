@@ -20,7 +20,8 @@ class MoCo(MomentumMethod):
     keys of a batch enter the queue after its backward pass.
 
     With several processes the queue has the keys of all of them. BatchNorm can leak which keys belong to a
-    query; ``trainer.sync_batchnorm`` avoids it.
+    query, because both share batch statistics. The authors shuffle the keys among their devices; this class
+    does not.
 
     The defaults are those of the authors' CIFAR-10 example: K = 4,096, m = 0.99, τ = 0.1, not symmetric.
 

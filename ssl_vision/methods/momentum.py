@@ -30,6 +30,8 @@ class MomentumMethod(Method):
 
         ξ ← m_t ξ + (1 − m_t) θ,   m_t = m, or m_t = 1 − (1 − m) (cos(π t/T) + 1)/2 with the cosine schedule
 
+    where t is 0 at the first update and T − 1 at the last.
+
     The first views are the queries, and the second views the keys. With ``symmetric``, the loss is the mean
     over both directions. The momentum network is not trained by gradients, and its BatchNorm layers
     normalise with the statistics of the keys. With ``trainer.precision`` ``bf16-true`` or ``16-true``, its
@@ -42,7 +44,8 @@ class MomentumMethod(Method):
         momentum_schedule: ``"constant"``, or ``"cosine"`` from m to 1 over the run (Grill et al. 2020).
         symmetric: use both directions. The trained network then embeds both views, according to ``bn``.
         predictor: pass queries through a second MLP, the predictor, which keys do not have (Chen et al. 2021,
-            MoCo v3). Its hidden layer has ``hidden_dim`` units and the BatchNorm of ``head_batch_norm``.
+            MoCo v3). Its hidden layer has ``hidden_dim`` units and the BatchNorm of ``head_batch_norm``. This
+            BatchNorm uses the whole batch of one view, whatever ``bn`` and ``chunk_size`` are.
         **options: those of `Method`.
 
     Attributes:
