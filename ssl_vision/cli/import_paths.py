@@ -1,5 +1,6 @@
 """Import paths in commands and config files, and imports from the current directory."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from ssl_vision.errors import InputError
 from ssl_vision.runs.reading import read_yaml
 
 _FILES = (".yaml", ".yml", ".json")
+_CLASS_OPTIONS = ("allow_class", "data", "encoder", "model", "objectives", "trainer")
+"""Options that take a class, or have options that do."""
 
 
 def dotted(text: str) -> bool:
@@ -45,14 +48,22 @@ def dotted_names(value: Any, *, keys: bool = False) -> Iterator[str]:
 
 
 def names_in_command(args: Sequence[str]) -> Iterator[str]:
-    """Iterate over the strings in a command, and in its config files, that may be import paths."""
+    """Iterate over the strings in a command, and in its config files, that may be import paths.
+
+    Only the command itself, which may be a function, and values of options that take a class are considered,
+    and no names of existing files, such as ``last.ckpt``.
+    """
     for previous, arg in zip(("", *args), args, strict=False):
         name, equals, value = arg.partition("=")
-        value = value if equals and name.startswith("-") else arg
+        name, value = (name, value) if equals and name.startswith("-") else (previous, arg)
         path = Path(value)
-        is_config = "--config" in (name, previous) or "-c" in (name, previous) or path.suffix in _FILES
-        keys = bool({"--protocol", "--evaluate"} & {name, previous})
-        yield from dotted_names(_content(path) if is_config else value, keys=keys)
+        if name in ("--config", "-c") or path.suffix in _FILES:
+            found = dotted_names(_content(path), keys=name in ("--protocol", "--evaluate"))
+        elif not previous or name.removeprefix("--").partition(".")[0] in _CLASS_OPTIONS:
+            found = dotted_names(value)
+        else:
+            continue
+        yield from (text for text in found if not os.path.exists(text))
 
 
 @contextmanager

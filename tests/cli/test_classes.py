@@ -141,20 +141,40 @@ def test_names_in_command_skips_unreadable_files(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "sparse.yaml").touch()
     os.truncate(tmp_path / "sparse.yaml", 2**40)
-    args = ["evaluate", str(tmp_path / "pipe.yaml"), f"--config={tmp_path / 'sparse.yaml'}", "--x=mine.A"]
+    args = ["evaluate", str(tmp_path / "pipe.yaml"), f"--config={tmp_path / 'sparse.yaml'}", "--data=mine.A"]
     assert list(names_in_command(args)) == ["mine.A"]
 
 
 def test_local_modules_appends_current_folder_only_for_named_module(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("mine.py", "yaml.py", "evil_module.py"):
+    files = ("last.ckpt", "encoder.safetensors")
+    for name in ("mine.py", "yaml.py", "evil_module.py", "last.py", "encoder.py", "out.py", *files):
         (tmp_path / name).touch()
     before = list(sys.path)
-    for args in (["--ckpt_path=last.ckpt"], ["--x=evil_module"], ["--x=yaml.Loader"], ["--x=absent.Loss"]):
+    for args in (
+        ["export", "last.ckpt"],
+        ["last.ckpt"],
+        ["embed", "--backbone", "encoder.safetensors", "images"],
+        ["export", "run", "--output=out.onnx"],
+        ["fit", "--name", "mine.first", "--ckpt_path=last.ckpt"],
+        ["evaluate", "mine.run"],
+        ["fit", "--data.root=last.ckpt"],
+        ["--data=evil_module"],
+        ["--data=yaml.Loader"],
+        ["--data=absent.Loss"],
+    ):
         with local_modules(args):
-            assert sys.path == before
-    with local_modules(["--x=mine.Loss"]):
-        assert sys.path == [*before, str(tmp_path)]
+            assert sys.path == before, args
+    for args in (
+        ["fit", "--model.objective", "mine.Loss"],
+        ["fit", "--trainer.callbacks+=mine.Callback"],
+        ["evaluate", "--encoder=mine.Net"],
+        ["maps", "--objectives=mine.Loss"],
+        ["export", "run", "--allow_class", "mine.Net"],
+        ["mine.command", "--option=1"],
+    ):
+        with local_modules(args):
+            assert sys.path == [*before, str(tmp_path)], args
     assert sys.path == before
 
 
