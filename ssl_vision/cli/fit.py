@@ -330,10 +330,6 @@ class RunCLI(LightningCLI):
         if shown and not any(isinstance(callback, ProgressBar) for callback in user_callbacks):
             callbacks.append(RunBar(log))
         self.trainer_defaults["callbacks"] = callbacks
-        every, epochs = config.trainer.check_val_every_n_epoch, config.trainer.max_epochs
-        if every and epochs and 0 < epochs < every:
-            rank_zero_info(f"validating after epoch {epochs}, the last, instead of every {every} epochs")
-            kwargs["check_val_every_n_epoch"] = epochs
         plugins = config.trainer.plugins
         plugins = [*(plugins if isinstance(plugins, list) else [plugins] if plugins else []), files]
         return super().instantiate_trainer(

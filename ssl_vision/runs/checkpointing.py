@@ -48,10 +48,13 @@ class ResumeCheckpoint(Checkpoint):
         self._before_validation: dict[str, Any] | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Delete unfinished files of a killed run and start to handle signals."""
+        """Delete unfinished files of a killed run, start to handle signals and resume the last validation."""
         if trainer.is_global_zero:
             remove_partial(Path(trainer.default_root_dir))
         self.interruption.listen(trainer)
+        batches = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        if trainer.fit_loop.restarted_mid_epoch and batches == trainer.num_training_batches:
+            self._validate_if_last(trainer, batches)  # stopped during the last validation
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Commit the checkpoint of the previous epoch and act on a received signal."""
@@ -67,7 +70,7 @@ class ResumeCheckpoint(Checkpoint):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save after every n-th step, and before the run stops."""
+        """Save after every n-th step, and before the run stops; have Lightning validate at its end."""
         self._signal = self._signal or self.interruption.agreed(trainer)
         self._cut = False
         last_of_epoch = batch_idx + 1 >= trainer.num_training_batches
@@ -77,11 +80,11 @@ class ResumeCheckpoint(Checkpoint):
             trainer.should_stop = False
             return
         trainer.should_stop = trainer.should_stop or self._stop_after_step
+        self._validate_if_last(trainer, batch_idx + 1)
         if last_of_epoch:
             return
         step = trainer.global_step
-        stops = trainer.should_stop and trainer.fit_loop._can_stop_early
-        self._cut = stops or step == trainer.max_steps
+        self._cut = _stops(trainer)
         if self._signal or self._cut or (self.every_n_steps and step % self.every_n_steps == 0):
             self._save(trainer)
 
@@ -156,6 +159,19 @@ class ResumeCheckpoint(Checkpoint):
         except OSError as error:
             rank_zero_warn(str(error.strerror))
 
+    def _validate_if_last(self, trainer: pl.Trainer, batches: int) -> None:
+        """Have Lightning validate after this batch if the last epoch ends with it.
+
+        Training that ends by ``max_steps`` within an epoch is validated only without ``max_epochs``. With
+        both, the steps are a pause, and the continued run has the rows of an uninterrupted one.
+        """
+        ends_epoch = batches >= trainer.num_training_batches
+        last = _stops(trainer) or (ends_epoch and trainer.current_epoch + 1 == trainer.max_epochs)
+        if last and (ends_epoch or trainer.max_epochs == -1):
+            vars(trainer).update(
+                check_val_every_n_epoch=1, val_check_batch=batches, _val_check_time_interval=None
+            )
+
     def _save(self, trainer: pl.Trainer) -> None:
         trainer.save_checkpoint(self.files.last, weights_only=False)
 
@@ -179,6 +195,12 @@ class ResumeCheckpoint(Checkpoint):
         self.interruption.act(number)
         if number:  # Lightning's requeue checkpoint is a copy of last.ckpt
             self.folder.remove_requeued()
+
+
+def _stops(trainer: pl.Trainer) -> bool:
+    """Return True if training stops after this batch, whether or not the epoch is complete."""
+    stops_early: bool = trainer.should_stop and trainer.fit_loop._can_stop_early
+    return stops_early or trainer.global_step == trainer.max_steps
 
 
 def _sync(trainer: pl.Trainer) -> None:

@@ -564,16 +564,33 @@ def test_a_warm_up_longer_than_the_run_is_refused(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_run_shorter_than_validation_interval_is_validated_at_end(tmp_path, capsys, caplog):
-    caplog.set_level("INFO")
-    assert fit(tmp_path, "--trainer.max_epochs=1", "--trainer.check_val_every_n_epoch=2") == 0
-    printed = caplog.text + capsys.readouterr().err
-    assert "validating after epoch 1, the last, instead of every 2 epochs" in printed
+@pytest.mark.parametrize(
+    ("options", "validated"),
+    [
+        (["--trainer.max_epochs=1", "--trainer.check_val_every_n_epoch=2"], [3]),
+        (["--trainer.max_epochs=3", "--trainer.check_val_every_n_epoch=2"], [7, 11]),
+        (["--trainer.max_epochs=2", "--trainer.check_val_every_n_epoch=2"], [7]),
+        (["--trainer.val_check_interval=3"], [2, 6, 7]),
+        (["--trainer.check_val_every_n_epoch=3", "--trainer.max_steps=4"], [3]),
+        (["--trainer.max_epochs=-1", "--trainer.check_val_every_n_epoch=3", "--trainer.max_steps=6"], [5]),
+        (["--trainer.check_val_every_n_epoch=null", "--trainer.val_check_interval=5"], [4, 7]),
+    ],
+)
+def test_last_epoch_is_validated_whatever_the_interval(tmp_path, options, validated):
+    assert fit(tmp_path, *options) == 0
+    assert [int(row["step"]) for row in rows(tmp_path / "run") if row["val/knn_top1"]] == validated
+
+
+def test_run_validated_after_its_last_epoch_continues_with_its_own_interval(tmp_path):
+    args = ["--trainer.check_val_every_n_epoch=2"]
+    assert fit(tmp_path, "--trainer.max_epochs=1", *args) == 0
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert config["trainer"]["check_val_every_n_epoch"] == 2
-    assert [row["epoch"] for row in rows(tmp_path / "run") if row["val/knn_top1"]] == ["0"]
     assert main(["fit", str(tmp_path / "run"), "--trainer.max_epochs=4"]) == 0
     assert [row["epoch"] for row in rows(tmp_path / "run") if row["val/knn_top1"]] == ["0", "1", "3"]
+    assert fit(tmp_path, "--trainer.max_epochs=4", *args, name="whole") == 0
+    one, other = (read_checkpoint(tmp_path / name).state for name in ("run", "whole"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_run_directory_argument_supplies_config_and_checkpoint(tiny_run, tmp_path, monkeypatch, capsys):

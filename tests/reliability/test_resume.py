@@ -154,6 +154,18 @@ def test_fit_restores_signal_handlers(tmp_path):
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
+def test_run_stopped_in_its_last_validation_outside_the_interval_resumes_there(
+    tmp_path, signal_at, monkeypatch
+):
+    args = ["--trainer.max_epochs=3", "--trainer.check_val_every_n_epoch=2"]
+    assert fit(tmp_path, *args, name="whole") == 0
+    signal_at("validation_step", 8, signal.SIGTERM)  # in the second validation, after the third epoch
+    assert fit(tmp_path, *args) == 143
+    monkeypatch.undo()
+    assert fit(tmp_path, *args, "--ckpt_path=last") == 0
+    assert not difference_of_runs(tmp_path / "run", tmp_path / "whole")
+
+
 LONG = pytest.mark.long
 
 
