@@ -45,7 +45,7 @@ from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.quiet import quiet
 from ssl_vision.runs.changed_images import check_images
-from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
+from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint, remove_requeued
 from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO
 from ssl_vision.runs.checkpointing import ResumeCheckpoint
 from ssl_vision.runs.folder import (
@@ -193,7 +193,7 @@ class RunCLI(LightningCLI):
                 raise InputError("--ckpt_path continues a run and --overwrite replaces it: give one of them")
             if getattr(rank_zero_only, "rank", 0) == 0:
                 self.check()
-                self.folder.remove_requeued()
+                remove_requeued(self.folder)
         self.wandb_mode = mirror_mode(config.wandb)
 
     def _plain(self, config: Namespace) -> dict[str, Any]:

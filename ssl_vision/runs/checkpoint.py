@@ -107,6 +107,18 @@ def is_checkpoint(path: Path) -> bool:
     return isinstance(content, dict) and CHECKPOINT_KEY in content
 
 
+def remove_requeued(folder: RunFolder) -> None:
+    """Delete the checkpoints of SLURM requeues, which Lightning would prefer to any other.
+
+    Raises:
+        InputError: a file of that name was not written by ``ssl-vision fit``.
+    """
+    for file in folder.path.glob("hpc_ckpt_*.ckpt"):
+        if not is_checkpoint(file):
+            raise InputError(f"{file}: not written by this run, but Lightning would resume from it; move it")
+        file.unlink()
+
+
 def _table(content: Any, *keys: str) -> dict[str, Any]:
     """Return the nested dict at a path of keys.
 

@@ -8,6 +8,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.utilities import rank_zero_warn
 
+from ssl_vision.runs.checkpoint import remove_requeued
 from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO, remove_partial
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.interruption import Interruption
@@ -194,7 +195,7 @@ class ResumeCheckpoint(Checkpoint):
             self._finish(trainer)
         self.interruption.act(number)
         if number:  # Lightning's requeue checkpoint is a copy of last.ckpt
-            self.folder.remove_requeued()
+            remove_requeued(self.folder)
 
 
 def _stops(trainer: pl.Trainer) -> bool:

@@ -75,6 +75,9 @@ PARTIAL = re.compile(
 )
 """Names of files that were still being written when a run was killed."""
 
+_SECTIONS = {"model", "data", "trainer", "runs_dir"}
+"""Keys of the config of every run."""
+
 _ROW = {"protocol", "metric", "value"}
 """Keys of every row of an evaluation."""
 
@@ -128,8 +131,9 @@ class RunFolder:
             moved: see `differences`.
 
         Raises:
-            InputError: the directory contains another run, this run already, or other files; it is in use; or
-                one of its subdirectories is a symbolic link out of it.
+            InputError: the directory contains another run, this run already, or other files, including a
+                config.yaml of another program; it is in use; or one of its subdirectories is a symbolic link
+                out of it.
         """
         self.check_links()
         self.lock.check()
@@ -138,9 +142,12 @@ class RunFolder:
                 raise InputError(f"{self.path} exists and is not a run directory; choose another --name")
             self._free = True
             return
+        other = recorded()
+        if not _SECTIONS.issubset(other):
+            raise InputError(f"{self.path}: its config.yaml is not that of a run; choose another --name")
         if overwrite:
             return
-        changed = differences(recorded(), config, moved=moved)
+        changed = differences(other, config, moved=moved)
         if changed:
             raise InputError(
                 f"{self.path} contains a run with a different config ({listed(changed)}): "
@@ -183,7 +190,7 @@ class RunFolder:
         """Delete the files that a run, its evaluations and its exports wrote, except ``config.yaml``."""
         logs = (self.metrics_file, self.times_file, self.weights_file, self.skipped_file, self.images_file)
         files = [*logs, self.evaluation_file, self.report_file, *self.results()]
-        files += self.checkpoints.glob("*.ckpt")
+        files += [self.last, self.previous]
         files += [file for file in self.features.glob("*.pt") if _FEATURES.fullmatch(file.name)]
         for file in files:
             with suppress(FileNotFoundError, IsADirectoryError):
@@ -191,11 +198,6 @@ class RunFolder:
         for folder in (self.checkpoints, self.features):
             with suppress(OSError):  # does not exist, or contains other files
                 folder.rmdir()
-
-    def remove_requeued(self) -> None:
-        """Delete the checkpoints of SLURM requeues, which Lightning would prefer to any other."""
-        for file in self.path.glob("hpc_ckpt_*.ckpt"):
-            file.unlink()
 
 
 def owned(*paths: Path) -> bool:

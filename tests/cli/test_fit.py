@@ -165,10 +165,12 @@ def test_existing_run_is_overwritten_only_on_request(tmp_path, capsys):
     (tmp_path / "run" / "features").mkdir()
     (tmp_path / "run" / "backbone.safetensors").touch()
     (tmp_path / "run" / "notes.txt").touch()
+    (tmp_path / "run" / "checkpoints" / "mine.ckpt").touch()
     assert fit(tmp_path, short, "--model.optimizer.lr=0.5", "--overwrite=true") == 0
     remaining = {file.name for file in (tmp_path / "run").iterdir()}
     logs = {"metrics.csv", "times.csv", "weights.csv"}
     assert remaining == {".lock", "config.yaml", *logs, "checkpoints", "notes.txt"}
+    assert (tmp_path / "run" / "checkpoints" / "mine.ckpt").exists()
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert config["model"]["init_args"]["optimizer"]["lr"] == 0.5
 
@@ -340,6 +342,15 @@ def test_overwrite_refuses_folder_that_is_not_a_run(tmp_path, capsys):
     assert fit(tmp_path, "--overwrite=true") == 2
     assert "not a run directory" in capsys.readouterr().err
     assert (tmp_path / "run" / "thesis.txt").read_text() == "all of it"
+
+
+def test_overwrite_refuses_folder_with_config_of_another_program(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("model: {layers: 3}\ndata: mine\n")
+    (tmp_path / "run" / "metrics.csv").write_text("all of it")
+    assert fit(tmp_path, "--overwrite=true") == 2
+    assert "its config.yaml is not that of a run" in capsys.readouterr().err
+    assert (tmp_path / "run" / "metrics.csv").read_text() == "all of it"
 
 
 def test_unnamed_runs_get_distinct_names(tmp_path):

@@ -84,7 +84,7 @@ def test_commands_do_not_write_through_symbolic_links(images, tmp_path, capsys):
     run.checkpoints.mkdir(parents=True)
     precious.mkdir()
     for file in (*outputs, run.evaluation_file, run.report_file):
-        (precious / file.name).write_text("{}")
+        (precious / file.name).write_text("{model: {}, data: {}, trainer: {}, runs_dir: runs}")
         file.symlink_to(precious / file.name)
     before = file_contents(precious)
 

@@ -5,6 +5,7 @@ import shutil
 import signal
 
 import pytest
+import torch
 from equal import difference, difference_of_runs, everything
 from settings import TINY, UNVALIDATED
 
@@ -70,6 +71,17 @@ def test_overwriting_fit_ignores_checkpoint_left_by_requeue(tmp_path, slurm, tin
     assert everything(run)["global_step"] == 8
     assert read_checkpoint(run).config["seed_everything"] == 5
     assert not difference(everything(run)["loops"], everything(tiny_run)["loops"])
+
+
+@pytest.mark.parametrize("option", ["--overwrite=true", "--ckpt_path=last"])
+def test_requeue_checkpoint_of_another_program_is_kept(tmp_path, tiny_run, capsys, option):
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    torch.save({"state_dict": {}}, run / "hpc_ckpt_3.ckpt")
+    options = ["--model.objective=MACL", "--model.objective.alpha=3", option]
+    assert main(["fit", f"--runs_dir={tmp_path}", "--name=run", *TINY, *options]) == 2
+    assert "hpc_ckpt_3.ckpt: not written by this run" in capsys.readouterr().err
+    assert (run / "hpc_ckpt_3.ckpt").exists()
+    assert (run / "checkpoints" / "last.ckpt").exists()
 
 
 def test_requeued_job_with_overwrite_resumes(tmp_path, monkeypatch, slurm):

@@ -117,9 +117,9 @@ def test_checkpoints_replace_links_and_use_no_predictable_name(folder, precious)
 def test_a_subfolder_that_leads_out_of_the_run_is_refused(name, folder, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (folder / "config.yaml").write_text("{}")
-    run = RunFolder(folder)
+    run, config = RunFolder(folder), dict.fromkeys(("data", "model", "runs_dir", "trainer"))
     (folder / name).symlink_to(folder / "inside")
-    run.check({}, recorded=dict, resume=True, overwrite=False)
+    run.check(config, recorded=lambda: config, resume=True, overwrite=False)
     (folder / name).unlink()
     (folder / name).symlink_to("../elsewhere")
     with pytest.raises(InputError, match=f"{name} is a symbolic link out of"):
@@ -138,7 +138,7 @@ def test_clear_deletes_only_files_written_by_the_package(folder, precious):
     row = '[{"protocol": "macl", "metric": "knn_top1", "value": 1}]'
     exports = [_file_name(name) for name in FORMATS]
     package_files = [run.metrics_file, run.times_file, run.weights_file, run.skipped_file]
-    package_files += [run.evaluation_file, run.report_file, run.last, run.checkpoints / "epoch=1.ckpt"]
+    package_files += [run.evaluation_file, run.report_file, run.last, run.previous]
     package_files += [
         folder / "evaluation_stl10.json",
         *(folder / f"{name}{end}" for name in exports for end in ("", ".md")),
@@ -149,6 +149,7 @@ def test_clear_deletes_only_files_written_by_the_package(folder, precious):
         "backbones/x.md",
         "evaluation_notes.json",
         "checkpoints/notes.md",
+        "checkpoints/mine.ckpt",
     ]
     user_files += ["features/notes.pt", "config.yaml.old", "metrics.csv.bak", "evaluation_empty.json"]
     run.checkpoints.mkdir()
