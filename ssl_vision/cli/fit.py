@@ -290,7 +290,7 @@ class RunCLI(LightningCLI):
                 logger=False, enable_checkpointing=False, callbacks=[self.start, *bar], **kwargs
             )
         logger = config.trainer.logger
-        log = RunLog(self.folder.metrics_file)
+        log = RunLog(self.folder.metrics_file, self.folder.lock.verify)
         loggers: list[Logger] = [log]
         loggers += logger if isinstance(logger, list) else [logger] if isinstance(logger, Logger) else []
         fresh = config.ckpt_path is None
@@ -311,7 +311,7 @@ class RunCLI(LightningCLI):
         callbacks += [SkipNonFiniteSteps(config.patience, objective="objective" if has_objective else None)]
         callbacks += [OnlineProbe()] if config.online_probe else []
         callbacks += [GradientDiagnostics()] if config.gradients else []
-        files = AtomicCheckpointIO(self.folder.last, self.folder.previous)
+        files = AtomicCheckpointIO(self.folder.last, self.folder.previous, self.folder.lock.verify)
         spare = Path(config.spare_dir).expanduser() if config.spare_dir else None
         callbacks += [
             record,

@@ -28,10 +28,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     Args:
         last: path of the last checkpoint.
         previous: path of the checkpoint before it.
+        check: function that raises if the run directory must not be written; called before every write.
     """
 
-    def __init__(self, last: Path, previous: Path) -> None:
-        self.last, self.previous = last, previous
+    def __init__(self, last: Path, previous: Path, check: Callable[[], None] = lambda: None) -> None:
+        self.last, self.previous, self.check = last, previous, check
         self._complete: tuple[Path, dict[str, Any]] | None = None
         self._unwritten: dict[str, Any] | None = None
         self._failed = False
@@ -40,6 +41,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
         """Write a checkpoint; warn if it cannot be written."""
+        self.check()
         target = Path(path)
         try:
             partial = _write_partial(checkpoint, target)
@@ -73,6 +75,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Rename a waiting ``last``, if any; warn if that fails."""
         if self._complete is None:
             return
+        self.check()
         (partial, checkpoint), self._complete = self._complete, None
         try:
             if self.last.exists():

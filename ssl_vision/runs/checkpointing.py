@@ -152,6 +152,8 @@ class ResumeCheckpoint(Checkpoint):
     ) -> None:
         """Commit the last complete checkpoint, unless it was saved during an unfinished validation."""
         self.interruption.stop_listening()
+        if self.folder.lock.lost:
+            return
         if self._before_validation is not None:
             self.files.discard()
         self._commit(trainer)

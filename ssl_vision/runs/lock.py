@@ -68,6 +68,28 @@ class Lock:
             self.release()
 
     @property
+    def lost(self) -> bool:
+        """True if the locked file is no longer at its path, because the directory was moved or deleted."""
+        if self._file is None:
+            return False
+        try:
+            return not os.path.samestat(os.fstat(self._file.fileno()), os.lstat(self.path))
+        except OSError as error:
+            return isinstance(error, FileNotFoundError)
+
+    def verify(self) -> None:
+        """Check that no other process can have locked the directory since `take`.
+
+        Raises:
+            InputError: the lock is `lost`.
+        """
+        if self.lost:
+            raise InputError(
+                f"{self.path.parent} was moved or deleted while this run trained in it, so it stops; "
+                "nothing more was written"
+            )
+
+    @property
     def taken(self) -> bool:
         """True after `take`, until `release`."""
         return self._file is not None

@@ -3,7 +3,7 @@
 import csv
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,15 @@ class RunLog(Logger):
 
     Args:
         path: path of ``metrics.csv``; existing rows are kept until `keep_until` drops them.
+        check: function that raises if the run directory must not be written; called before every row.
 
     Attributes:
         latest: last logged value of every metric.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, check: Callable[[], None] = lambda: None) -> None:
         super().__init__()
+        self.check = check
         self.latest: dict[str, float] = {}
         self._path = Path(path)
         names = [self._path.name, *_FILES.values()]
@@ -67,6 +69,7 @@ class RunLog(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Append a row, or extend the last row if it belongs to the same step."""
+        self.check()
         self.latest |= metrics
         values = {key: _format(value) for key, value in metrics.items()}
         place = {"step": str(step)} | {key: values[key] for key in ("epoch",) if key in values}

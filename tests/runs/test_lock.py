@@ -13,6 +13,7 @@ from settings import UNVALIDATED
 
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
+from ssl_vision.methods import SimCLR
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.lock import Lock
 from ssl_vision.runs.record import RunRecord
@@ -104,6 +105,34 @@ def test_run_finished_meanwhile_by_another_process_is_kept(tmp_path, monkeypatch
     assert main(["fit", *options]) == 2
     assert "run with a different config (seed_everything: 5 there, 0 here)" in capsys.readouterr().err
     assert read_checkpoint(tmp_path / "run").config["seed_everything"] == 5
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_run_stops_when_its_directory_is_moved_and_another_one_starts(
+    tmp_path, monkeypatch, capsys, replaced
+):
+    step, calls = SimCLR.training_step, []
+    options = [f"--runs_dir={tmp_path}", "--name=run", *UNVALIDATED, "--trainer.max_epochs=1"]
+
+    def moving_step(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) == 3:
+            (tmp_path / "run").rename(tmp_path / "moved")
+            if replaced:
+                assert main(["fit", *options, "--seed_everything=5"]) == 0
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(SimCLR, "training_step", moving_step)
+    assert main(["fit", *options, "--save_every_n_steps=1"]) == 2
+    assert "run was moved or deleted while this run trained in it" in capsys.readouterr().err
+    assert (tmp_path / "run").exists() == replaced
+    assert [row.split(",")[0] for row in (tmp_path / "moved" / "metrics.csv").read_text().split()[1:]] == [
+        "0",
+        "1",
+    ]
+    if replaced:
+        assert read_checkpoint(tmp_path / "run").config["seed_everything"] == 5
+        assert len((tmp_path / "run" / "metrics.csv").read_text().split()) == 5
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
