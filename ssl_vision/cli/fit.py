@@ -60,7 +60,7 @@ from ssl_vision.runs.folder import (
 from ssl_vision.runs.initial import start_from
 from ssl_vision.runs.log import RunLog
 from ssl_vision.runs.reading import parse_yaml
-from ssl_vision.runs.record import RunRecord
+from ssl_vision.runs.record import RunRecord, early_stopping
 from ssl_vision.runs.registry import Run
 from ssl_vision.runs.settings import named_settings
 from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint, requeued_checkpoint
@@ -352,9 +352,9 @@ class RunCLI(LightningCLI):
         if quiet():
             self.message = str(self.folder.path)
             return
-        if self.config_init["fit"].ckpt_path is not None and not self.folder.lock.taken:  # training takes it
-            done = {"epochs": self.trainer.current_epoch, "steps": self.trainer.global_step}
-            self.message = nothing_left(self.plain_config, **done) + "\n"
+        if self.checkpoint is not None and not self.folder.lock.taken:  # training takes it
+            done = {"epochs": self.checkpoint.epoch, "steps": self.trainer.global_step}
+            self.message = nothing_left(self.plain_config, **done, early=early_stopping(self.trainer)) + "\n"
         data = self.datamodule if isinstance(self.datamodule, ImageData) else None
         images = None if data is None else data.batch_size * self.trainer.world_size
         self.message += summary(Run(self.folder.path), images=images, data=data, report=self.page is not None)

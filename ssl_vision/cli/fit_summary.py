@@ -31,11 +31,24 @@ def summary(
     return "\n".join(_lines(run, images, data, report))
 
 
-def nothing_left(config: Mapping[str, Any], *, epochs: int, steps: int) -> str:
-    """Return a message for a continued run whose epochs or optimizer steps were all done before."""
+def nothing_left(config: Mapping[str, Any], *, epochs: int, steps: int, early: str | None = None) -> str:
+    """Return a message for a continued run whose epochs, optimizer steps or time were all used before.
+
+    Args:
+        config: config of the run.
+        epochs: epochs done.
+        steps: optimizer steps done.
+        early: why early stopping has ended the run; None if it has not.
+    """
     trainer = config["trainer"]
+    if early is not None:
+        reason = early.partition(" Signaling")[0]
+        return f"nothing was left to train: EarlyStopping ended the run after {epochs_text(epochs)}: {reason}"
     ended = 0 < (trainer["max_steps"] or -1) <= steps
     key, done = ("max_steps", steps) if ended else ("max_epochs", epochs)
+    if not ended and not 0 < (trainer["max_epochs"] or -1) <= epochs:
+        limit = f"--trainer.max_time {trainer['max_time']}"
+        return f"nothing was left to train: {limit} has passed; a larger value continues the run"
     advice = "a larger value continues the run"
     if f"trainer.{key}" in significant(config):
         advice = "the schedule ends there; start a longer run with another --name"

@@ -49,6 +49,10 @@ class RunRecord(pl.Callback):
         self._images: Fingerprint | None = None
         self._classes: list[str] | None = None
 
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Train no further if early stopping ended the run before."""
+        trainer.should_stop = trainer.should_stop or early_stopping(trainer) is not None
+
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lock the run directory and write the config.
 
@@ -103,3 +107,9 @@ class RunRecord(pl.Callback):
         if self._classes is not None:
             content["classes"] = self._classes
         checkpoint[CHECKPOINT_KEY] = content
+
+
+def early_stopping(trainer: pl.Trainer) -> str | None:
+    """Return why early stopping has ended training; None if it has not."""
+    messages = (callback.stopping_reason_message for callback in trainer.early_stopping_callbacks)
+    return next(filter(None, messages), None)

@@ -6,6 +6,7 @@ import time
 import pytest
 import yaml
 from PIL import Image
+from pytorch_lightning.callbacks import Timer
 from settings import TINY
 
 from ssl_vision.cli.fit_summary import nothing_left, summary
@@ -226,6 +227,36 @@ def test_resuming_finished_run_says_how_to_train_longer(ended, longer, line, tmp
     assert fit(tmp_path, *ended, longer, "--ckpt_path=last") == (0 if can_continue else 2)
     assert "left to train" not in capsys.readouterr().out
     assert (Run(tmp_path / "run").last("step") > steps) == can_continue
+
+
+def test_early_stopped_run_is_not_trained_on_when_started_again(tmp_path, capsys):
+    stopping = ["--trainer.callbacks=EarlyStopping", "--trainer.callbacks.monitor=train/loss"]
+    stopping += [
+        "--trainer.callbacks.stopping_threshold=100",
+        "--trainer.max_epochs=5",
+    ]  # after the first epoch
+    assert fit(tmp_path, *stopping) == 0
+    assert Run(tmp_path / "run").steps == 4
+    capsys.readouterr()
+    assert main(["fit", str(tmp_path / "run"), "--trainer.max_epochs=9"]) == 0
+    reason = "EarlyStopping ended the run after 1 epoch: Stopping threshold reached: train/loss = "
+    assert capsys.readouterr().out.startswith(f"nothing was left to train: {reason}")
+    assert Run(tmp_path / "run").steps == 4
+
+
+def test_run_ended_by_time_limit_says_so_when_started_again(tmp_path, capsys, monkeypatch):
+    elapsed = iter([0.0] * 7)
+    monkeypatch.setattr(Timer, "time_elapsed", lambda self, stage="train": next(elapsed, 99.0))
+    limit = "--trainer.max_time=00:00:00:09"
+    assert fit(tmp_path, "--trainer.max_epochs=50", limit) == 0
+    steps = Run(tmp_path / "run").steps
+    assert steps < 9
+    capsys.readouterr()
+    monkeypatch.undo()
+    assert fit(tmp_path, "--trainer.max_epochs=50", limit, "--ckpt_path=last") == 0
+    message = "nothing was left to train: --trainer.max_time 00:00:00:09 has passed; a larger value continues"
+    assert capsys.readouterr().out.startswith(message)
+    assert Run(tmp_path / "run").steps == steps
 
 
 def test_nothing_left_does_not_advise_larger_value_with_momentum_schedule():
