@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.loggers import WandbLogger
+from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision._version import __version__
 from ssl_vision.data import ImageData
@@ -49,6 +51,17 @@ class RunRecord(pl.Callback):
         self._images: Fingerprint | None = None
         self._classes: list[str] | None = None
 
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Warn about another number of threads, among which torch divides sums on a CPU."""
+        before, now = checkpoint[CHECKPOINT_KEY].get("threads"), torch.get_num_threads()
+        if before not in (None, now) and trainer.strategy.root_device.type == "cpu":
+            rank_zero_warn(
+                f"the run was trained with {before} threads and continues with {now}, so rounding differs: "
+                f"OMP_NUM_THREADS={before} continues it exactly"
+            )
+
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Train no further if early stopping ended the run before."""
         trainer.should_stop = trainer.should_stop or early_stopping(trainer) is not None
@@ -83,7 +96,7 @@ class RunRecord(pl.Callback):
                 partial.write_text(lines, encoding="utf-8", errors="surrogateescape")
         for logger in trainer.loggers:
             if isinstance(logger, RunLog):
-                logger.keep_until(trainer.global_step)
+                logger.keep_until(trainer.global_step, every=trainer.log_every_n_steps)  # type: ignore[attr-defined]
             if isinstance(logger, WandbLogger):
                 logger.experiment.config.update(dict(self.config), allow_val_change=True)
 
@@ -102,6 +115,7 @@ class RunRecord(pl.Callback):
     ) -> None:
         """Add the config, the version of this package, the digest of the images and the classes."""
         content: dict[str, Any] = {"version": __version__, "config": as_yaml(self.config)}
+        content["threads"] = torch.get_num_threads()
         if self._images is not None:
             content["images"] = self._images.digest
         if self._classes is not None:

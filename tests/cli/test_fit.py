@@ -604,6 +604,39 @@ def test_run_validated_after_its_last_epoch_continues_with_its_own_interval(tmp_
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.parametrize("damage", ["deleted", "cut", "zeros", "new name"])
+def test_continued_run_names_missing_rows_of_its_log(tmp_path, damage):
+    assert fit(tmp_path, "--trainer.limit_val_batches=0") == 0
+    file, name = tmp_path / "run" / "metrics.csv", "run"
+    lines = file.read_text().splitlines(keepends=True)
+    if damage == "deleted":
+        file.unlink()
+    elif damage == "cut":
+        file.write_text("".join(lines[:4]))
+    elif damage == "zeros":
+        file.write_bytes("".join(lines[:-1]).encode() + bytes(len(lines[-1])))
+    else:
+        name = "second"
+    first, count = {"cut": (3, 5), "zeros": (7, 1)}.get(damage, (0, 8))
+    args = [f"--ckpt_path={tmp_path}/run/checkpoints/last.ckpt", "--trainer.max_epochs=3"]
+    with pytest.warns(UserWarning, match="lacks") as record:
+        assert fit(tmp_path, "--trainer.limit_val_batches=0", *args, name=name) == 0
+    (message,) = (str(warning.message) for warning in record if "lacks" in str(warning.message))
+    assert f"{name}/metrics.csv lacks {count} rows between the steps {first} and 7," in message
+
+
+def test_continued_run_warns_about_another_number_of_threads(tmp_path, tiny_run, monkeypatch):
+    shutil.copytree(tiny_run, tmp_path / "run")
+    threads = torch.get_num_threads()
+    args = ["fit", str(tmp_path / "run")]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
+    with pytest.warns(UserWarning, match=f"trained with {threads} threads and continues with {threads + 1},"):
+        assert main([*args, "--trainer.max_epochs=3"]) == 0
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*threads")
+        assert main([*args, "--trainer.max_epochs=4"]) == 0
+
+
 def test_run_directory_argument_supplies_config_and_checkpoint(tiny_run, tmp_path, monkeypatch, capsys):
     shutil.copytree(tiny_run, tmp_path / "moved")
     assert main(["validate", str(tmp_path / "moved")]) == 0
