@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
@@ -27,6 +28,9 @@ from ssl_vision.evaluation.results import Evaluation
 from ssl_vision.progress import epochs_text
 from ssl_vision.report.report import write
 from ssl_vision.runs.registry import Run
+
+_ONE_THREAD = threading.RLock()
+"""Held by `fit` and `evaluate`, which use the random generators of the process."""
 
 Config = str | PathLike[str] | Mapping[str, Any]
 
@@ -192,7 +196,16 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def _globals_restored() -> Iterator[None]:
-    """Restore what Lightning sets in the process: generators, environment variables and torch's kernels."""
+    """Restore what Lightning sets in the process: generators, environment variables and torch's kernels.
+
+    Raises:
+        InputError: another thread is within this function.
+    """
+    if not _ONE_THREAD.acquire(blocking=False):
+        raise InputError(
+            "another thread of this process trains or evaluates, with the same random generators: "
+            "use one process for each, for example with ssl-vision sweep"
+        )
     environment = dict(os.environ)
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -206,3 +219,4 @@ def _globals_restored() -> Iterator[None]:
         os.environ.update(environment)
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         torch.backends.cudnn.benchmark = benchmark
+        _ONE_THREAD.release()

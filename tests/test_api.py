@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from settings import CONFIGS, TINY
 from torch import nn
 
 import ssl_vision
+from ssl_vision.api import _globals_restored
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
 
@@ -127,6 +129,27 @@ def test_numbers_of_numpy_are_options(tmp_path):
     run = ssl_vision.fit(ONE_STEP | options, runs_dir=tmp_path, report=False)
     assert [run.setting(key) for key in list(options)[:3]] == [360, 0.5, 0.2]
     assert run.setting("data.views.scale") == [0.5, 1.0]
+
+
+def test_fit_in_a_second_thread_is_refused_without_changing_generators(tmp_path):
+    errors = []
+
+    def second():
+        try:
+            ssl_vision.fit({}, name="b", runs_dir=str(tmp_path))
+        except InputError as error:
+            errors.append(str(error))
+
+    with _globals_restored():
+        before = torch.get_rng_state()
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+        assert torch.equal(torch.get_rng_state(), before)
+        with _globals_restored():  # within the same thread
+            pass
+    assert "another thread of this process" in errors[0]
+    assert not (tmp_path / "b").exists()
 
 
 def test_fit_rejects_object_as_option_value():
