@@ -28,6 +28,7 @@ _LISTED = 6
 # Settings that do not change the result, so that a continued run may change them. See `significant` for two
 # exceptions: the root of `DATA_OF_ROOT`, and the length of a run with one of the `_SCHEDULES`.
 _FREE = (
+    "gradients",
     "metrics.extended",
     "name",
     "runs_dir",
@@ -301,9 +302,9 @@ def derived_group(config: Mapping[str, Any]) -> str:
 
 
 def _named(config: Mapping[str, Any], middle: str, settings: Mapping[str, Any]) -> str:
-    digest = hashlib.sha256(
-        json.dumps(original_settings(settings), sort_keys=True, default=str).encode()
-    ).hexdigest()[:6]
+    named = {"gradients": False} if "gradients" in config else {}  # so that default names stay the same
+    settings = {**original_settings(settings), **named}
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:6]
     data = class_name(config.get("data"))
     objective = class_name((config.get("model") or {}).get("init_args", {}).get("objective"))
     return f"{data}-{objective}-{middle}-{digest}".lower()

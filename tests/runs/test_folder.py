@@ -24,6 +24,12 @@ def test_length_of_run_with_constant_schedules_is_no_difference():
     assert differences(config(10, **options), config(100, **options)) == []
 
 
+def test_diagnostics_of_gradients_are_no_difference_and_keep_derived_names():
+    plain, measured = ({**config(10), "gradients": value} for value in (False, True))
+    assert differences(plain, measured) == []
+    assert derived_name(plain) == derived_name(measured) == "default-default-s0-0af478"
+
+
 def check(folder):
     folder.check({}, recorded=dict, resume=False, overwrite=False)
 
