@@ -15,6 +15,7 @@ import pytorch_lightning as pl
 import torch
 import yaml
 from jsonargparse import Namespace
+from jsonargparse.typing import register_type
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import ProgressBar
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
@@ -40,7 +41,7 @@ from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.cli.progress_bar import RunBar
 from ssl_vision.cli.run_options import add_run_options
 from ssl_vision.cli.start_observer import StartObserver
-from ssl_vision.cli.trainer_options import check_trainer
+from ssl_vision.cli.trainer_options import check_callbacks, check_trainer
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.quiet import quiet
@@ -90,6 +91,9 @@ _RECORDED = (
 
 _CONTINUED = "SSL_VISION_CONTINUED"
 """Environment variable with the checkpoint that the first process continues from."""
+
+
+register_type(torch.device, fail_already_registered=False)  # so that configs can be read back
 
 
 class _Parser(ArgumentParser, LightningArgumentParser):
@@ -326,6 +330,7 @@ class RunCLI(LightningCLI):
         ]
         user_callbacks = config.trainer.callbacks
         user_callbacks = user_callbacks if isinstance(user_callbacks, list) else [user_callbacks]
+        check_callbacks(user_callbacks)
         shown = config.trainer.enable_progress_bar is not False
         if shown and not any(isinstance(callback, ProgressBar) for callback in user_callbacks):
             callbacks.append(RunBar(log))

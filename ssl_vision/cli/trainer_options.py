@@ -2,13 +2,40 @@
 
 import math
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from jsonargparse import Namespace
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.callbacks import Timer
+from pytorch_lightning.callbacks import Callback, StochasticWeightAveraging, Timer
+from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.errors import InputError
+
+_REFUSED = {
+    "BaseFinetuning": "a continued run would freeze the backbone again; set --model.optimizer instead",
+    "BatchSizeFinder": "the batch size would not be the recorded one; set --data.batch_size",
+    "GradientAccumulationScheduler": "schedules count steps with a fixed --trainer.accumulate_grad_batches",
+    "LearningRateFinder": "the learning rate would not be the recorded one; set --model.optimizer.lr",
+    "ModelPruning": "its masks are not in the checkpoint, so the run could not be continued",
+}
+"""Callbacks that change recorded settings, or whose state is not in checkpoints, with the reason."""
+
+
+def check_callbacks(callbacks: Iterable[Callback]) -> None:
+    """Check that no callback makes the run differ from its record, or from the run that continues it.
+
+    `StochasticWeightAveraging` only causes a warning.
+
+    Raises:
+        InputError: a callback is one of those in the table, or derived from one.
+    """
+    for callback in callbacks:
+        own = type(callback)
+        if isinstance(callback, StochasticWeightAveraging):
+            rank_zero_warn(f"{own.__name__}: a continued run differs; with EMAWeightAveraging it does not")
+        for name in {cls.__name__ for cls in own.__mro__} & _REFUSED.keys():
+            raise InputError(f"--trainer.callbacks {own.__name__} cannot be used: {_REFUSED[name]}")
 
 
 def check_trainer(trainer: Namespace) -> None:

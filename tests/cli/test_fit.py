@@ -7,16 +7,19 @@ import shutil
 import subprocess
 import sys
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from PIL import Image
+from pytorch_lightning import callbacks
 from pytorch_lightning.callbacks import ProgressBar
 from settings import CONFIGS, TINY, UNVALIDATED
 
 from ssl_vision.cli.fit import knn_k
+from ssl_vision.cli.trainer_options import check_callbacks
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
 from ssl_vision.objectives import Contrastive, TwoViews
@@ -602,6 +605,51 @@ def test_run_validated_after_its_last_epoch_continues_with_its_own_interval(tmp_
     assert fit(tmp_path, "--trainer.max_epochs=4", *args, name="whole") == 0
     one, other = (read_checkpoint(tmp_path / name).state for name in ("run", "whole"))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+USABLE = {
+    "BasePredictionWriter", "Callback", "Checkpoint", "DeviceStatsMonitor", "EarlyStopping",
+    "EMAWeightAveraging", "LambdaCallback", "LearningRateMonitor", "ModelCheckpoint", "ModelSummary",
+    "OnExceptionCheckpoint", "ProgressBar", "RichModelSummary", "RichProgressBar", "SpikeDetection",
+    "StochasticWeightAveraging", "ThroughputMonitor", "Timer", "TQDMProgressBar", "WeightAveraging",
+}  # fmt: skip
+REFUSED = {
+    "BackboneFinetuning": [],
+    "BatchSizeFinder": [],
+    "GradientAccumulationScheduler": ["--trainer.callbacks.scheduling={1: 2}"],
+    "LearningRateFinder": [],
+    "ModelPruning": ["--trainer.callbacks.pruning_fn=l1_unstructured", "--trainer.callbacks.amount=0.5"],
+}
+
+
+def test_every_callback_of_lightning_is_usable_or_refused():
+    names = {name for name in callbacks.__all__ if not name.startswith("Base") or name in USABLE}
+    assert names - {"BaseFinetuning"} == USABLE | REFUSED.keys()
+    for name in callbacks.__all__:
+        cls = getattr(callbacks, name)
+        expected = nullcontext()
+        if name in REFUSED or name == "BaseFinetuning":
+            expected = pytest.raises(InputError, match=name)
+        elif name == "StochasticWeightAveraging":
+            expected = pytest.warns(UserWarning, match=f"{name}: a continued run differs")
+        with expected:
+            check_callbacks([cls.__new__(cls)])
+
+
+def test_config_with_device_of_a_callback_can_be_read_back(tmp_path):
+    averaging = ["--trainer.callbacks+=StochasticWeightAveraging", "--trainer.callbacks.swa_lrs=0.01"]
+    with pytest.warns(UserWarning, match="a continued run differs"):
+        assert fit(tmp_path, *averaging, "--trainer.max_epochs=1", "--trainer.limit_val_batches=0") == 0
+    assert "device: cpu" in (tmp_path / "run" / "config.yaml").read_text()
+    with pytest.warns(UserWarning, match="a continued run differs"):
+        assert main(["fit", str(tmp_path / "run"), "--trainer.max_epochs=2"]) == 0
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_callback_that_would_make_a_run_inexact_is_refused_before_the_first_step(tmp_path, capsys, name):
+    assert fit(tmp_path, f"--trainer.callbacks+={name}", *REFUSED[name]) == 2
+    assert f"--trainer.callbacks {name} cannot be used: " in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("damage", ["deleted", "cut", "zeros", "new name"])
