@@ -39,8 +39,9 @@ BANK = 1
 class ImageData(pl.LightningDataModule):
     """Base class of the data modules. Subclasses implement `read`, and `prepare_data` if they can download.
 
-    Training uses the split "pretrain" without labels. Validation uses two loaders of labelled images: the
-    bank, whose labels are used for prediction, and the queries, whose labels are predicted.
+    Training uses the split "pretrain", in which no validation query has a label. Validation uses two loaders
+    of labelled images: the bank, whose labels are used for prediction, and the queries, whose labels are
+    predicted.
 
     Args:
         root: Directory of the data sets; ~ is the home directory.
@@ -51,9 +52,9 @@ class ImageData(pl.LightningDataModule):
         batch_size: Batch size per process for training.
         eval_batch_size: Batch size per process for validation.
         val: Split of the validation queries. "train": a share of the labelled train images is held out, and
-            the others are the bank; pretraining uses all of them, without labels. "val" or "test": that split
-            provides the queries, and the labelled train images are the bank. "auto": "val" if the data set
-            has a validation split, otherwise "train".
+            the others are the bank; pretraining uses all of them, but not the labels of the queries. "val" or
+            "test": that split provides the queries, and the labelled train images are the bank. "auto": "val"
+            if the data set has a validation split, otherwise "train".
         val_share: Held-out share of the labelled train images, in (0, 0.5].
         test_share: Share of the labelled train images that become the test split, in (0, 0.5], for a data set
             without one. They are drawn with a fixed seed, so they are the same in all runs, and they are in
@@ -139,6 +140,9 @@ class ImageData(pl.LightningDataModule):
 
     def read(self, split: Split) -> Images:
         """Read a split: "pretrain" for training, "train", "val" and "test" for evaluation.
+
+        The labelled images of "pretrain" are those of "train" in the same order. Otherwise, training uses no
+        labels if train images are held out as queries, because their rows in "pretrain" are unknown.
 
         Raises:
             InputError: the data is missing or damaged.
@@ -273,21 +277,30 @@ class ImageData(pl.LightningDataModule):
         numbers = (torch.arange(count + 1, dtype=torch.float64) * self.val_share + 1e-9).floor()
         return numbers.diff() > 0
 
-    def _divided(self, images: Images, candidates: Tensor) -> tuple[Images, Images]:
-        """Divide the images of a mask (N,) into held-out queries and bank.
+    def _queries(self, images: Images) -> Tensor:
+        """Return a mask (N,) of the train images that are held out as queries if val="train".
 
-        If the order of the classes repeats with the period of the held-out rows, so that these lack classes,
-        rows are held out in the order of their classes.
+        They are labelled, unless no image is. If the order of the classes repeats with the period of the
+        held-out rows, so that these lack classes, rows are held out in the order of their classes.
         """
+        candidates = images.labelled if images.labelled.any() else ~images.labelled
         rows, labels = candidates.nonzero()[:, 0], images.labels[candidates]
         held_out = self.heldout(len(rows))
         by_class = torch.zeros_like(held_out)
         by_class[labels.argsort(stable=True)] = held_out
         if len(labels[by_class].unique()) > len(labels[held_out].unique()):
             held_out = by_class
-        masks = [torch.zeros(len(images), dtype=torch.bool) for _ in range(2)]
-        masks[0][rows[held_out]] = masks[1][rows[~held_out]] = True
-        return images.separate(masks[0]), images.separate(masks[1])
+        return torch.zeros(len(images), dtype=torch.bool).index_fill(0, rows[held_out], True)
+
+    def _trained(self) -> Images:
+        """Return the split "pretrain", in which no validation query has a label."""
+        images, train = self.split("pretrain"), self.split("train")
+        if self.val_split != "train":
+            return images
+        labels, known = torch.full_like(images.labels, -1), train.labelled
+        if torch.equal(images.labels[images.labelled], train.labels[known]):
+            labels[images.labelled] = train.labels.masked_fill(self._queries(train), -1)[known]
+        return images.relabelled(labels)
 
     def setup(self, stage: str) -> None:
         """Read the splits of a stage, so that missing data is reported before the stage starts."""
@@ -314,12 +327,14 @@ class ImageData(pl.LightningDataModule):
     def train_dataloader(self) -> Batches:
         """Return the loader of the split "pretrain": a new order every epoch, full batches only.
 
+        Images that are held out as validation queries are trained on without their labels.
+
         Raises:
             InputError: the global batch contains fewer than two images.
         """
         if self.batch_size * (self.trainer.world_size if self.trainer else 1) < 2:
             raise InputError("batch_size must be 2 or more, because objectives compare different images")
-        return self._batches(self.split("pretrain"), training=True)
+        return self._batches(self._trained(), training=True)
 
     def val_dataloader(self) -> list[Batches]:
         """Return the loaders [queries, bank] of labelled images, or [queries] if no train image has a label.
@@ -332,8 +347,9 @@ class ImageData(pl.LightningDataModule):
         labelled = len(bank) > 0
         if self.val_split == "train":
             source, advice = f"val_share {self.val_share}", "; set a larger --data.val_share, up to 0.5"
-            candidates = bank if labelled else train
-            queries, bank = self._divided(train, train.labelled if labelled else ~train.labelled)
+            candidates, held_out = bank if labelled else train, self._queries(train)
+            queries = train.separate(held_out)
+            bank = train.separate(train.labelled & ~held_out)
         else:
             source, advice = f"the {self.val_split} split", "; --data.val train uses held-out train images"
             candidates = self.split(self.val_split)

@@ -1,5 +1,6 @@
 """Tests of the online probe: agreement with a plain torch loop, no effect on the run, and resuming."""
 
+import copy
 import csv
 
 import pytest
@@ -7,11 +8,13 @@ import pytorch_lightning as pl
 import torch
 from settings import TINY, resnet
 
+from ssl_vision import data
 from ssl_vision.callbacks import OnlineProbe
 from ssl_vision.data import Batch, Digits
 from ssl_vision.evaluation.features import embed
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
+from ssl_vision.objectives import RECLAIM, SupCon
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 SMALL = {"encoder": resnet(width=4), "hidden_dim": 16, "output_dim": 8, "seed": 0}
@@ -46,16 +49,41 @@ def test_online_probe_matches_sgd_on_view_features(tmp_path, options):
     for features, labels in recorder.batches:
         logits = layer(features)
         sgd.zero_grad()
-        torch.nn.functional.cross_entropy(logits, labels).backward()
+        torch.nn.functional.cross_entropy(logits, labels, ignore_index=-1).backward()
         sgd.step()
     torch.testing.assert_close(probe.layer.weight, layer.weight)
     torch.testing.assert_close(probe.layer.bias, layer.bias)
-    train_accuracy = (logits.argmax(1) == labels).float().mean()
+    assert (labels < 0).any()  # validation queries
+    train_accuracy = (logits.argmax(1) == labels)[labels >= 0].float().mean()
     assert trainer.logged_metrics["train/online_top1"] == pytest.approx(float(train_accuracy))
     queries = data.val_dataloader()[0].data
     with torch.inference_mode():
         correct = probe.layer(embed(model, queries, data.views)["backbone"]).argmax(1) == queries.labels
     assert trainer.logged_metrics["val/online_top1"] == pytest.approx(float(correct.float().mean()))
+
+
+@pytest.mark.parametrize("objective", [SupCon(), RECLAIM(k=3)], ids=lambda each: type(each).__name__)
+def test_random_labels_of_queries_reach_no_consumer_of_labels(tmp_path, objective, monkeypatch):
+    def states(seed):
+        class Relabelled(data.Digits):
+            def read(self, split):
+                images = super().read(split)
+                if split != "train":
+                    return images
+                same, changed = (
+                    torch.randint(10, (len(images),), generator=torch.Generator().manual_seed(each))
+                    for each in (0, seed)
+                )
+                return images.relabelled(torch.where(self.heldout(len(images)), changed, same))
+
+        monkeypatch.setitem(globals(), "Digits", Relabelled)
+        probe = OnlineProbe(lr=0.3)
+        model, _, trainer = fitted(tmp_path, probe, objective=copy.deepcopy(objective))
+        used = [value for name, value in trainer.logged_metrics.items() if not name.startswith("val/")]
+        return [*model.state_dict().values(), *probe.layer.parameters(), *used]
+
+    for first, second in zip(states(1), states(2), strict=True):
+        assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize("options", [{}, {"bn": "per_view"}, {"chunk_size": 3}], ids=str)

@@ -339,7 +339,7 @@ def test_joined_batches_of_processes_match_single_process(photos, monkeypatch, w
         data, batches_by_rank = module(photos, batch_size=16 // size), []
         for rank in range(size):
             loader = Batches(
-                data.split("pretrain"), batch_size=16 // size, shuffle=True, drop_last=True, seed=3,
+                data.train_dataloader().data, batch_size=16 // size, shuffle=True, drop_last=True, seed=3,
                 rank=rank, world_size=size,
             )  # fmt: skip
             batches_by_rank.append(list(loader))

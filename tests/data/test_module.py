@@ -154,6 +154,29 @@ def test_validation_on_train_holds_out_labelled_rows():
     assert sorted(rows(bank) + rows(queries)) == sorted(labelled)
 
 
+def test_pretraining_has_no_labels_of_queries():
+    data = Toy()
+    labels, heldout = data.labels.clone(), data.labels.clone()
+    rows = (labels >= 0).nonzero()[:, 0][data.heldout(30)]
+    heldout[rows] = -1
+    trained = data.train_dataloader().data
+    assert torch.equal(trained.labels, torch.cat([heldout, torch.full((10,), -1)]))
+    assert torch.equal(trained.images, data.split("pretrain").images)  # queries are trained on
+    assert torch.equal(data.val_dataloader()[0].data.labels, labels[rows])
+    whole = Toy(val="test").train_dataloader().data
+    assert torch.equal(whole.labels, torch.cat([labels, torch.full((10,), -1)]))
+
+
+def test_pretraining_that_does_not_match_train_has_no_labels():
+    class Shuffled(Toy):
+        def read(self, split):
+            images = super().read(split)
+            return images.select(torch.arange(len(images)).flip(0)) if split == "pretrain" else images
+
+    assert not Shuffled().train_dataloader().data.labelled.any()
+    assert Shuffled(val="test").train_dataloader().data.labelled.any()
+
+
 def test_queries_have_every_class_if_labels_repeat_with_their_period():
     queries, bank = Toy(labels=torch.arange(40) % 2).val_dataloader()
     assert sorted(queries.data.labels.tolist()) == [0, 0, 1, 1]
