@@ -27,6 +27,7 @@ class Images:
         rows: (N,) int64 or None.
         file: a `RowFile` or None.
         workers: number of processes in which a loader reads batches, for images that are decoded each time.
+        replaced: number of such images that could not be decoded and were replaced by others.
         digest: digest of the store of such images, which is computed without decoding them; "" for others.
 
     Raises:
@@ -43,6 +44,7 @@ class Images:
     """
 
     workers: int = 0
+    replaced: int = 0
     digest: str = ""
 
     def __init__(
@@ -98,6 +100,10 @@ class Images:
     def relabelled(self, labels: Tensor) -> "Images":
         """Return the same images with other labels (N,) of the same classes."""
         return Images(self.store, labels, self.classes, rows=self.rows, file=self.file)
+
+    def labels_read(self, indices: Tensor) -> Tensor:
+        """Return the labels of the images that `at` has read at `indices`, (M,) int64."""
+        return self.labels[indices]
 
     def at(self, indices: Tensor, *, pin: bool = False) -> Tensor:
         """Copy the images at `indices`; no others are read.

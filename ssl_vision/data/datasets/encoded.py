@@ -3,6 +3,9 @@
 import copy
 import errno
 import warnings
+from collections.abc import Iterator
+from itertools import chain
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -13,7 +16,7 @@ from ssl_vision.data.loading.listing import Listing
 from ssl_vision.data.loading.reduced import reduced_square
 from ssl_vision.data.loading.tar_index import TarIndex
 
-_MOST_ATTEMPTS = 1000
+_MOST_ATTEMPTS = 1024
 _FILE_ERRORS = (None, errno.ENOENT, errno.EACCES, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
 """Errors of files that are damaged, removed or unreadable. Pillow's errors have no number."""
 
@@ -24,8 +27,9 @@ Files = Listing | TarIndex
 class Decoder:
     """Decodes images by row; an image depends only on the files.
 
-    An image that cannot be decoded is replaced, with a warning, by the next one of the same label that can,
-    among at most 1,000. If a file exists but cannot be read now, that is an error.
+    An image that cannot be decoded is replaced, with a warning, by another one of the same label that can,
+    among at most 1,024, or else by one of another label, which has no label then. Images next to each other
+    have different substitutes. If a file exists but cannot be read now, that is an error.
 
     Args:
         files: Compressed images.
@@ -33,6 +37,9 @@ class Decoder:
         side: Side of the squares in pixels.
         pixel_range: Values of grey images of more than 8 bits that become black and white.
         strict: Raise an error for an image that cannot be decoded.
+
+    Attributes:
+        substitutes: Row of the image by which each damaged one was last replaced, by its row.
     """
 
     def __init__(
@@ -40,11 +47,14 @@ class Decoder:
     ) -> None:
         self.files, self.labels, self.side = files, labels, side
         self.pixel_range, self.strict = pixel_range, strict
+        self.substitutes: dict[int, int] = {}
         self._among = torch.ones(len(labels), dtype=torch.bool)
 
-    def among(self, rows: Tensor) -> "Decoder":
-        """Return a decoder that replaces images by those at ``rows``, (K,) int64, only."""
+    def among(self, rows: Tensor, labels: Tensor) -> "Decoder":
+        """Return a decoder that replaces images by those at ``rows``, (K,) int64, only, with other labels."""
         decoder = copy.copy(self)
+        decoder.substitutes = {}
+        decoder.labels = self.labels.index_put((rows,), labels)
         decoder._among = torch.zeros(len(self.labels), dtype=torch.bool)
         decoder._among[rows] = True
         return decoder
@@ -53,27 +63,29 @@ class Decoder:
         """Return the image of a row, (3, side, side) uint8.
 
         Raises:
-            InputError: no image of its label can be decoded, `strict` is set and this one cannot, or a file
-                cannot be read now, for example because of a fault of the disk.
+            InputError: no image can be decoded, `strict` is set and this one cannot, or a file cannot be read
+                now, for example because of a fault of the disk.
         """
         try:
             return self._decoded(row)
         except Exception as error:  # Pillow may raise nearly anything for damaged files
-            failure = corrupt(self.files.path(row), error)
+            failure = corrupt(self.files.path(row), error, strict=self.strict)
             if self.strict or _is_system_error(error):
                 raise failure from error
-        same = ((self.labels == self.labels[row]) & self._among).nonzero().flatten()
-        after = same.roll(-int((same <= row).sum()))[:-1]
-        for substitute in after[:_MOST_ATTEMPTS].tolist():
+        same = self.labels == self.labels[row]
+        like, unlike = ((mask & self._among).nonzero() for mask in (same, ~same))
+        position = int((like < row).sum())
+        for substitute in chain(_spread(like, position, row), _spread(unlike, row, row)):
             try:
                 image = self._decoded(substitute)
             except Exception as error:
                 if _is_system_error(error):
-                    raise corrupt(self.files.path(substitute), error) from error
+                    raise corrupt(self.files.path(substitute), error, strict=False) from error
                 continue
+            self.substitutes[row] = substitute
             warnings.warn(
-                f"{self.files.path(row)} cannot be decoded and is replaced by {self.files.path(substitute)}; "
-                "remove it, or set strict true to stop",
+                f"{self.files.path(row)} cannot be decoded and is replaced by {self.files.path(substitute)}"
+                f"{'' if same[substitute] else ', without a label'}; remove it, or set strict true to stop",
                 stacklevel=2,
             )
             return image
@@ -81,6 +93,18 @@ class Decoder:
 
     def _decoded(self, row: int) -> Tensor:
         return reduced_square(self.files.content(row), self.side, self.pixel_range)
+
+
+def _spread(rows: Tensor, start: int, row: int) -> Iterator[int]:
+    """Yield rows (K, 1) other than `row`: half of them after the start, then a quarter, three quarters, ...
+
+    Each step shifts the start, so images that are damaged in a row have different substitutes.
+    """
+    bits = len(rows).bit_length()
+    for number in range(1, min(2**bits, _MOST_ATTEMPTS)):
+        offset = len(rows) * int(f"{number:0{bits}b}"[::-1], 2) >> bits
+        if (other := int(rows[(start + offset) % len(rows)])) != row:
+            yield other
 
 
 def _is_system_error(error: Exception) -> bool:
@@ -93,11 +117,28 @@ class EncodedImages(DatasetImages):
 
     _read: Decoder
 
-    def separate(self, mask: Tensor) -> "EncodedImages":
+    def separate(self, mask: Tensor) -> Self:
         """Select the images of a mask, (N,) bool, so that none is ever replaced by an image outside it."""
         part = self.select(mask)
-        part._read = self._read.among(part.rows)
+        return part.relabelled(part.labels)
+
+    def relabelled(self, labels: Tensor) -> Self:
+        """Return the same images with other labels (N,); none is replaced by one of another label."""
+        part = super().relabelled(labels)
+        part._read = self._read.among(part.rows, labels)
         return part
+
+    def at(self, indices: Tensor, *, pin: bool = False) -> Tensor:
+        """Read the images at ``indices``, (M,) int64, and count those that are replaced."""
+        images = super().at(indices, pin=pin)
+        self.replaced += len(self._read.substitutes.keys() & set(self.rows[indices].tolist()))
+        return images
+
+    def labels_read(self, indices: Tensor) -> Tensor:
+        """Return the labels of images that were read, -1 for one that was replaced by another label's."""
+        rows, labels = self.rows[indices].tolist(), self._read.labels
+        used = labels[[self._read.substitutes.get(row, row) for row in rows]]
+        return self.labels[indices].where(used == labels[rows], -1)
 
 
 def encoded_images(

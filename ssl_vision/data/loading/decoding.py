@@ -109,10 +109,10 @@ def decodable(
         raise InputError(f"none of the {len(names)} images can be decoded, for example {where(names[0])}")
 
 
-def corrupt(path: str | Path, cause: object) -> InputError:
+def corrupt(path: str | Path, cause: object, *, strict: bool = True) -> InputError:
     """Return the error for a file that cannot be decoded."""
-    reason = " ".join(str(cause).split())
-    return InputError(f"{path} cannot be decoded ({reason}); remove it, or set strict false to skip it")
+    advice = ", or set strict false to skip it" if strict else ""
+    return InputError(f"{path} cannot be decoded ({' '.join(str(cause).split())}); remove it{advice}")
 
 
 def read_content(path: Path) -> bytes:

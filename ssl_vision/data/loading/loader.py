@@ -1,5 +1,6 @@
 """Loader of image batches, whose order depends on (seed, epoch) but not on the world size."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
 
@@ -131,10 +132,13 @@ class Batches:
         else:
             done = self._resumed[1] if self._resumed[0] == epoch else 0
         self._resumed = (0, 0)
+        before = self.data.replaced
         for batch in self._made(islice(self._shares(), done, None)):
             done += 1
             self._position = (epoch, done)
             yield batch
+        if count := self.data.replaced - before:
+            warnings.warn(f"{count} images were replaced by others, as they cannot be decoded", stacklevel=2)
 
     @property
     def equal_shares(self) -> bool:
@@ -166,7 +170,5 @@ class Batches:
             yield rows[start:stop].tensor_split(self._world_size)[self._rank]
 
     def _batch(self, rows: Tensor) -> Batch:
-        labels = self.data.labels[rows]
-        if self._pin:
-            return Batch(self.data.at(rows, pin=True), labels.pin_memory(), rows.pin_memory())
-        return Batch(self.data.at(rows), labels, rows)
+        images, labels = self.data.at(rows, pin=self._pin), self.data.labels_read(rows)
+        return Batch(images, *(each.pin_memory() if self._pin else each for each in (labels, rows)))

@@ -27,6 +27,8 @@ class _Decoded(NamedTuple):
     batch: Batch | None
     messages: list[str]
     """Warnings, or the error if there is no batch."""
+    replaced: int = 0
+    """Number of images that were replaced."""
 
 
 class _BatchesOfRows(Dataset[_Decoded]):
@@ -36,14 +38,15 @@ class _BatchesOfRows(Dataset[_Decoded]):
         self.data = data
 
     def __getitem__(self, index: NDArray[np.int64]) -> _Decoded:
-        rows = torch.from_numpy(index)
+        rows, before = torch.from_numpy(index), self.data.replaced
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 images = self.data.at(rows)
             except InputError as error:
                 return _Decoded(None, [str(error)])
-        return _Decoded(Batch(images, self.data.labels[rows], rows), [str(each.message) for each in caught])
+        batch = Batch(images, self.data.labels_read(rows), rows)
+        return _Decoded(batch, [str(each.message) for each in caught], self.data.replaced - before)
 
 
 def worker_processes(chosen: int | None, devices: int | None) -> int:
@@ -98,6 +101,7 @@ def decoded_ahead(data: Images, shares: Iterator[Tensor], *, pin: bool) -> Itera
                 raise InputError(decoded.messages[0])
             for message in decoded.messages:
                 warnings.warn(message, stacklevel=2)
+            data.replaced += decoded.replaced
             yield decoded.batch
     except Exception as error:
         # The traceback refers to the loader, and to the error itself: both, and the workers, would remain.
