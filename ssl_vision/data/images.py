@@ -87,6 +87,12 @@ class Images:
         """(N,) bool: True where the image has a label."""
         return self.labels >= 0
 
+    @property
+    def only_class(self) -> str:
+        """Name of the class of all labelled images; empty if there are several or none."""
+        classes = self.labels[self.labelled].unique()
+        return self.classes[int(classes)] if len(classes) == 1 else ""
+
     def select(self, indices: Tensor) -> "Images":
         """Select the images at `indices`, (M,) int64 or an (N,) bool mask, without copying pixels."""
         rows = torch.arange(len(self), device=self.store.device) if self.rows is None else self.rows

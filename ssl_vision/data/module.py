@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from ssl_vision.data.augment.deferred import DeferredViews
@@ -308,6 +308,10 @@ class ImageData(pl.LightningDataModule):
         self.check(*self._stored_splits(stage))
         for split in self._needed(stage):
             self.split(split)
+        if stage == "fit" and (name := self.split("train").only_class):
+            rank_zero_warn(
+                f"all labelled train images are of one class, {name}: every accuracy will be 100 %"
+            )
 
     def _needed(self, stage: str) -> tuple[Split, ...]:
         """Return the splits of a stage, without duplicates."""

@@ -105,9 +105,6 @@ def _splits(train: MapDataset, test: MapDataset, views: Views | None) -> Splits:
     images: dict[Split, Images] = {
         "train": read_dataset(train, size=size), "test": read_dataset(test, size=size),
     }  # fmt: skip
-    for name, split in images.items():
-        if not split.labelled.any():
-            raise InputError(f"{name} has no labels: there is nothing to classify")
     prepared = {name: split.at(torch.tensor([0])).is_floating_point() for name, split in images.items()}
     if prepared["train"] != prepared["test"]:
         raise InputError("train and test must both return uint8 images, or both normalised tensors")
@@ -120,4 +117,4 @@ def _splits(train: MapDataset, test: MapDataset, views: Views | None) -> Splits:
     classes = max((split.classes for split in images.values()), key=len)
     for split in images.values():
         split.classes = classes
-    return Splits(images, views, data=type(test).__name__)
+    return Splits(images, views, data=type(test).__name__).checked()

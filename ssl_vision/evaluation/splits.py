@@ -72,11 +72,21 @@ class Splits:
             InputError: the train split or the evaluated split has no labels.
         """
         data.prepare_data()
-        splits = cls.of(data, place=place)
-        if not all(images.labelled.any() for images in splits.images.values()):
-            name, split = type(data).__name__, data.eval_split
-            raise InputError(f"{name} has no labels in train or {split}: there is nothing to classify")
-        return splits
+        return cls.of(data, place=place).checked()
+
+    def checked(self) -> Self:
+        """Return the splits if their labels allow a classification.
+
+        Raises:
+            InputError: the train split or the evaluated split has no labels, or train has one class.
+        """
+        if not all(images.labelled.any() for images in self.images.values()):
+            raise InputError(
+                f"{self.data} has no labels in train or {self.evaluated}: there is nothing to classify"
+            )
+        if name := self.images["train"].only_class:
+            raise InputError(f"the train images of {self.data} have one class, {name}: nothing to classify")
+        return self
 
     def with_views(self, views: Views) -> Self:
         """Return the same images and labels with other views."""

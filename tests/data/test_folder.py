@@ -1,4 +1,5 @@
 import os
+import re
 
 import numpy as np
 import pytest
@@ -53,6 +54,36 @@ def test_root_without_train_folder_is_train_split_except_test_images(tmp_path):
     train = folder(tmp_path).split("train")
     assert train.classes == ("a", "b")
     assert train.labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        (["train", "a"], {}, r"2 of 4 .* \(train\), and the others are left out; --data.train \. uses all"),
+        (["train", "test", "a", "b"], {}, r"4 of 8 .* splits \(test, train\), and the others are left out"),
+        (["test", "a"], {}, r"2 of 4 .* splits \(test\), and the others are trained on"),
+        (["test", "train", "a"], {"train": "."}, r"2 of 6 .* \(test\), and the others are trained on"),
+        (["train", "x", "a"], {"val_folder": "x"}, r"4 of 6 .* \(train, x\), and the others are left out"),
+        (["train", "test", "validation"], {}, None),
+        (["train", "a"], {"train": "."}, None),
+        (["train", "a"], {"train": "a"}, None),
+    ],
+)  # fmt: skip
+def test_images_beside_folders_taken_as_splits_are_counted(tmp_path, recwarn, names, options, message):
+    for name in names:
+        for number in range(2):
+            save(tmp_path / name / f"{number}.png")
+    folder(tmp_path, **options).listing("train")
+    warned = [str(each.message) for each in recwarn]
+    assert len(warned) == (message is not None)
+    assert all(re.search(message, each) for each in warned)
+
+
+def test_one_class_is_warned_about_before_training(tmp_path):
+    for name in ("flowers/rose/1.png", "flowers/tulip/2.png"):
+        save(tmp_path / name)
+    with pytest.warns(UserWarning, match="all labelled train images are of one class, flowers"):
+        folder(tmp_path, val_share=0.5).setup("fit")
 
 
 def test_flat_images_have_no_label(tmp_path):

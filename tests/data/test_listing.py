@@ -71,6 +71,18 @@ def test_listing_has_sorted_names_sizes_times_and_labels(tree):
     assert labels == [name.rpartition("/")[0].partition("/")[0] for name in names]
 
 
+def test_hidden_folders_are_left_out_with_a_warning(tree):
+    for name in (".ipynb_checkpoints/1.png", "__MACOSX/a/2.jpg", "a/.thumbnails/3.jpg", ".git/notes.txt"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(b"x")
+    (tree / ".ssl_vision_cache" / "c.jpg").unlink()
+    message = "3 images below .* are left out, in hidden folders: .git, .ipynb_checkpoints, .ssl_vision_cache"
+    with pytest.warns(UserWarning, match=f"{message}, .thumbnails, __MACOSX$"):
+        listing = list_images(tree)
+    assert sorted(listing.names) == sorted(NAMES)
+    assert listing.classes == ("a", "a-b", "b", "b.c", "z")
+
+
 def test_dangling_link_has_no_size(tree):
     (tree / "b" / "y.jpg").symlink_to("nothing")
     listing = list_images(tree)

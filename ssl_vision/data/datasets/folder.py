@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 import torch
+from pytorch_lightning.utilities import rank_zero_warn
 
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData
@@ -22,7 +23,7 @@ from ssl_vision.data.loading.fingerprint import (
     digest_of_content,
     digest_of_files,
 )
-from ssl_vision.data.loading.listing import Listing, list_images
+from ssl_vision.data.loading.listing import Listing, count_images, list_images
 from ssl_vision.data.loading.prefetch import ahead
 from ssl_vision.data.loading.worker_processes import check_workers, worker_processes
 from ssl_vision.data.module import Split
@@ -249,7 +250,21 @@ class ImageFolder(DecodedData):
             self._listings[name] = list_images(folder, but=others, place=self._cache_place())
             if self._listings[name].stored and not self._streams:
                 self._listings[name] = list_images(folder, but=others)
+            if name == "train":
+                self._report_splits(folder)
         return self._listings[name]
+
+    def _report_splits(self, folder: Path) -> None:
+        """Warn if folders are taken as splits beside other images."""
+        taken = self._folders.taken(folder)
+        rest = count_images(self.root, but=taken) if taken else 0
+        if rest and (count := sum(map(count_images, taken))):
+            names = ", ".join(sorted(path.name for path in taken))
+            others = "trained on" if folder == self.root else "left out; --data.train . uses all"
+            rank_zero_warn(
+                f"{count:,} of {count + rest:,} images below {self.root} are in folders taken as splits "
+                f"({names}), and the others are {others}"
+            )
 
     def _prefix(self, listing: Listing) -> str:
         """Return the path of a listed folder relative to root, to which names of files are added."""

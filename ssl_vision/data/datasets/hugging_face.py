@@ -7,12 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pytorch_lightning.utilities import rank_zero_warn
+
 from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS
 from ssl_vision.data.datasets.map_data import Item, MapData
 from ssl_vision.data.datasets.map_style import MapDataset, label_number
 from ssl_vision.data.datasets.split_folders import NAMES
 from ssl_vision.data.loading.decoding import open_image
+from ssl_vision.data.loading.listing import count_images
 from ssl_vision.data.module import Split
 from ssl_vision.errors import InputError
 from ssl_vision.optional import needed
@@ -147,7 +150,12 @@ class HuggingFace(MapData):
             cause = " ".join(str(error).split())[:200]
             advice = "" if self.download or path.exists() else "; download it with --data.download true"
             raise InputError(f"{self.path} cannot be read ({cause}){advice}") from error
-        return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+        splits = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+        used, images = sum(map(len, splits.values())), count_images(path) if path.is_dir() else 0
+        if used < images:
+            reason = "datasets chooses files by names such as train and test; --data ImageFolder reads all"
+            rank_zero_warn(f"{used:,} of {images:,} images in {path} are used: {reason}")
+        return splits
 
     def _split_name(self, split: Split) -> str | None:
         names, chosen = list(self._splits_by_name), self._chosen[split]

@@ -1,6 +1,7 @@
 """Recognition of the split directories of a folder of images."""
 
 import os
+from itertools import chain
 from pathlib import Path
 
 from ssl_vision.errors import InputError
@@ -86,6 +87,13 @@ class SplitFolders:
                 if not self._is_chosen("train") or not self._is_chosen(split):
                     names |= set(self._matches(split))
         return {self._inside(self.root / name) for name in names}
+
+    def taken(self, folder: Path) -> set[Path]:
+        """Return the directories that are taken as splits, given that of train; empty if that is chosen."""
+        if folder.resolve() == self.root.resolve():
+            return {path for path in self.others(folder) if path.is_dir()}
+        names = [] if self._is_chosen("train") else chain(self.chosen.values(), *map(self._matches, NAMES))
+        return {self.root / name for name in names if (self.root / name).is_dir()}
 
     def _inside(self, folder: Path) -> Path:
         """Return a directory as a path below root, however it is written, if it is inside root."""

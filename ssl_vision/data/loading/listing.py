@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from pytorch_lightning.utilities import rank_zero_warn
 
-from ssl_vision.data.loading.decoded_cache import FOLDER
 from ssl_vision.data.loading.decoding import read_content
 from ssl_vision.data.loading.stored_arrays import Arrays, load_arrays, store_arrays
 from ssl_vision.errors import InputError
@@ -26,7 +26,7 @@ EXTENSIONS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", "
 _DIGITS = 16
 _FOLDER = -2
 """Size of a folder, which distinguishes it from files."""
-_VERSION = 1
+_VERSION = 2
 _THREADS = 8
 _STORED = 2**16
 """Number of files from which a listing is stored."""
@@ -162,7 +162,7 @@ class Listing:
 
 
 def list_images(folder: Path, *, but: Collection[Path] = (), place: Path | None = None) -> Listing:
-    """List the image files at any depth below a folder.
+    """List the image files at any depth below a folder, but not in hidden folders, which are reported.
 
     Folders are read in several threads. A listing of 65,536 files or more is stored and used again as long as
     the modification times of all folders below `folder` are the same. Files that are added, removed or
@@ -190,7 +190,15 @@ def list_images(folder: Path, *, but: Collection[Path] = (), place: Path | None 
         raise InputError(f"no images in {searched}: looked for {' '.join(sorted(EXTENSIONS))}{advice}")
     if stored is not None and len(listing.names) >= _STORED:
         stored.write(listing, walk.folders)
+    if hidden := sum(map(count_images, walk.hidden)):
+        names = ", ".join(sorted({path.name for path in walk.hidden}))
+        rank_zero_warn(f"{hidden:,} images below {folder} are left out, in hidden folders: {names}")
     return listing
+
+
+def count_images(folder: Path, *, but: Collection[Path] = ()) -> int:
+    """Count the image files that `list_images` lists; 0 if there are none."""
+    return sum(len(files.names) for files in _Walk(folder, but).files())
 
 
 class _Walk:
@@ -203,10 +211,12 @@ class _Walk:
     Attributes:
         folders: Modification time of each folder that was read, by its path relative to the folder; -1 if the
             folder has just been modified.
+        hidden: Hidden folders, which are not read.
     """
 
     def __init__(self, folder: Path, but: Collection[Path]) -> None:
         self.folders: dict[str, int] = {}
+        self.hidden: list[Path] = []
         self._root = str(folder)
         self._excluded = {_identity(os.stat(path)) for path in but if path.is_dir()}
 
@@ -241,7 +251,10 @@ class _Walk:
             raise InputError(f"{error.filename} cannot be read ({error.strerror})") from error
         for name, size, modified in states:
             if size == _FOLDER:
-                parts.append(self._pool.submit(self._read, prefix + name + os.sep, above | {identity}))
+                if name.startswith(".") or name == "__MACOSX":
+                    self.hidden.append(Path(path, name))
+                else:
+                    parts.append(self._pool.submit(self._read, prefix + name + os.sep, above | {identity}))
                 continue
             if not parts or isinstance(parts[-1], Future):
                 parts.append(FilesOfFolder(prefix, [], [], []))
@@ -264,9 +277,7 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
 
 
 def _is_wanted(entry: "os.DirEntry[str]") -> bool:
-    if _is_folder(entry):
-        return entry.name != FOLDER
-    return os.path.splitext(entry.name)[1].lower() in EXTENSIONS
+    return _is_folder(entry) or os.path.splitext(entry.name)[1].lower() in EXTENSIONS
 
 
 def _state(entry: "os.DirEntry[str]") -> tuple[int, int]:
