@@ -11,7 +11,7 @@ import numpy as np
 from ssl_vision.cli.parser import ArgumentParser
 from ssl_vision.data import ImageFolder
 from ssl_vision.data.datasets.folder import class_of
-from ssl_vision.data.loading.decoding import deep, open_image, read_content, squares
+from ssl_vision.data.loading.decoding import GreyValues, grey_values, open_image, read_content, squares
 from ssl_vision.data.loading.fingerprint import digest_of_content
 from ssl_vision.data.loading.prefetch import ahead
 from ssl_vision.data.module import Split
@@ -29,8 +29,8 @@ class ImageFile(NamedTuple):
     path: Path
     content: str = ""
     size: tuple[int, int] = (0, 0)
-    values: tuple[float, float] | None = None
-    """Smallest and largest grey value of an image of more than 8 bits."""
+    grey: tuple[str, float, float] | None = None
+    """Kind of the grey values of an image of more than 8 bits, the smallest and the largest."""
     damage: str = ""
 
 
@@ -96,11 +96,11 @@ def _files(data: ImageFolder, split: Split) -> Iterator[ImageFile]:
             content = read_content(path)
             file = file._replace(content=digest_of_content(content))
             image = open_image(content)
-            image.load()
+            if (grey := grey_values(image)) is None:
+                image.load()
         except Exception as error:  # Pillow may raise nearly anything for damaged files
             return file._replace(damage=" ".join(str(error).split()))
-        values = image.getextrema() if deep(image) else None
-        return file._replace(size=image.size, values=values)  # type: ignore[arg-type]
+        return file._replace(size=image.size, grey=grey and _summary(grey))
 
     workers = os.cpu_count() or 1
     files = ahead(look, listing.names, workers=workers, depth=8 * workers)
@@ -132,10 +132,18 @@ def _checked(files: list[ImageFile]) -> Iterator[str]:
     across = sum(len({file.split for file in group}) > 1 for group in equal)
     if across:
         yield f"{across} of them in several splits, so that evaluation sees images that were trained on"
-    if ranges := [file.values for file in files if file.values]:
-        low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
-        yield f"{len(ranges)} images have more than 8 bits, with values from {low:g} to {high:g}: by default"
-        yield f"the upper 8 of 16 bits are used; --data.pixel_range [{low:g},{high:g}] uses all values"
+    if deep := [file.grey for file in files if file.grey]:
+        kinds, lows, highs = (list(dict.fromkeys(column)) for column in zip(*deep, strict=True))
+        yield f"{len(deep)} images have more than 8 bits, with values from {min(lows):g} to {max(highs):g}"
+        yield f"({', '.join(kinds)}); --data.pixel_range [{min(lows):g},{max(highs):g}] uses all values"
+
+
+def _summary(grey: GreyValues) -> tuple[str, float, float]:
+    kind = "floating-point, by default clipped to 0 to 255"
+    if grey.highest:
+        kind = f"{grey.highest.bit_length()} bits, by default the upper 8"
+    white = ", 0 is white" if grey.inverted else ""
+    return kind + white, float(np.nanmin(grey.values)), float(np.nanmax(grey.values))
 
 
 def _section(title: str, lines: list[str]) -> Iterator[str]:

@@ -55,7 +55,11 @@ def test_twelve_bit_images_are_found_and_scaled(tmp_path, capsys, kind):
     values = [[0, 1024], [2048, 4095]]
     write_16_bit_image(tmp_path / "a" / f"1.{kind}", values)
     assert main(["data", "check", str(tmp_path)]) == 0
-    assert "values from 0 to 4095" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert (
+        "1 images have more than 8 bits, with values from 0 to 4095\n(16 bits, by default the upper 8);"
+        in text
+    )
     options = {"root": tmp_path, "image_size": 2}
     unscaled = ImageFolder(**options).split("train").images[0, 0]
     assert unscaled.tolist() == [[0, 4], [8, 15]]
@@ -63,8 +67,15 @@ def test_twelve_bit_images_are_found_and_scaled(tmp_path, capsys, kind):
     assert scaled.tolist() == [[[0, 64], [128, 255]]] * 3
 
 
-def test_floating_point_images_are_scaled(tmp_path):
+def test_floating_point_images_are_scaled(tmp_path, capsys):
     Image.fromarray(np.array([[-1, 0], [0.5, 1]], np.float32)).save(tmp_path / "x.tiff")
+    (tmp_path / "y.pgm").write_bytes(b"P5 1 1 4095\n" + bytes([15, 160]))
+    assert main(["data", "check", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert (
+        "values from -1 to 4000\n(floating-point, by default clipped to 0 to 255, 12 bits, by default" in text
+    )
+    (tmp_path / "y.pgm").unlink()
     images = ImageFolder(root=tmp_path, image_size=2, pixel_range=(-1, 1)).split("train").images
     assert images[0, 0].tolist() == [[0, 128], [191, 255]]
 

@@ -1,5 +1,7 @@
 import os
 import re
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -8,7 +10,9 @@ from PIL import Image
 from torchvision.transforms.functional import center_crop, pil_to_tensor, resize
 
 from ssl_vision.data import ImageFolder
+from ssl_vision.data.loading.decoding import grey_values, open_image, square
 from ssl_vision.data.loading.listing import list_images
+from ssl_vision.data.loading.reduced import reduced_square
 from ssl_vision.errors import InputError
 
 
@@ -261,3 +265,86 @@ def test_oversized_file_is_skipped_with_warning(labelled):
     os.truncate(huge, 2**40)
     with pytest.warns(UserWarning, match=r"skipped 1 of 5 images that cannot be decoded: .*huge\.png"):
         assert len(folder(labelled).split("train")) == 4
+
+
+RAMP = np.arange(16).reshape(4, 4)
+
+
+def tiff(values, photometric):
+    """Return a grey TIFF file with a tag that Pillow does not write."""
+    (height, width), data = values.shape, values.tobytes()
+    tags = [
+        (256, width), (257, height), (258, 8 * values.itemsize), (259, 1), (262, photometric),
+        (273, 8 + 2 + 10 * 12 + 4), (277, 1), (278, height), (279, len(data)),
+        (339, {"u": 1, "i": 2, "f": 3}[values.dtype.kind]),
+    ]  # fmt: skip
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + b"\0\0\0\0" + data
+
+
+def png(values, color_type):
+    """Return a PNG file of 16 bits per channel."""
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], 16, color_type, 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    data = chunk(b"IDAT", zlib.compress(rows))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + data + chunk(b"IEND", b"")
+
+
+def pgm(values, maxval, *, plain=False):
+    header = f"P{2 if plain else 5} {values.shape[1]} {values.shape[0]} {maxval}\n".encode()
+    return header + (" ".join(map(str, values.flat)).encode() if plain else values.astype(">u2").tobytes())
+
+
+def transparent(values):
+    return np.stack([values, np.full_like(values, 65535)], axis=2)
+
+
+SIXTEEN = (RAMP * 4369).astype("<u2")
+TWELVE = (RAMP * 273).astype("<u2")
+FLOATS = (RAMP / 15).astype("<f4")
+DEEP = {  # a file, its stored values, the largest integer that it can contain, and True if 0 is white
+    "png of 16 bits": (png(SIXTEEN, 0), SIXTEEN, 65535, False),
+    "png of 16 bits with 12": (png(TWELVE, 0), TWELVE, 65535, False),
+    "png of 16 bits with alpha": (png(transparent(SIXTEEN), 4), SIXTEEN, 65535, False),
+    "png of 16 bits with 12 and alpha": (png(transparent(TWELVE), 4), TWELVE, 65535, False),
+    "tiff of 16 bits": (tiff(SIXTEEN, 1), SIXTEEN, 65535, False),
+    "tiff of 16 bits, white is zero": (tiff(SIXTEEN, 0), SIXTEEN, 65535, True),
+    "tiff of 16 bits with 12, white is zero": (tiff(TWELVE, 0), TWELVE, 65535, True),
+    "tiff of 32 bits": (tiff(SIXTEEN.astype("<i4"), 1), SIXTEEN, 65535, False),
+    "tiff of floats": (tiff(FLOATS, 1), FLOATS, 0, False),
+    "pgm of 16 bits": (pgm(SIXTEEN, 65535), SIXTEEN, 65535, False),
+    "pgm of 12 bits": (pgm(TWELVE, 4095), TWELVE, 4095, False),
+    "pgm of 12 bits in text": (pgm(TWELVE, 4095, plain=True), TWELVE, 4095, False),
+    "pgm up to 1,000": (pgm(RAMP * 66, 1000), RAMP * 66, 1000, False),
+}
+
+
+@pytest.mark.parametrize("pixel_range", [None, (0, 65535), (0, 4095), (100, 900), (0, 1)], ids=str)
+@pytest.mark.parametrize("file", DEEP)
+@pytest.mark.filterwarnings("ignore:floating-point images")
+def test_pixels_depend_on_stored_values_and_range(file, pixel_range):
+    content, stored, highest, inverted = DEEP[file]
+    low, high = pixel_range or (0, highest or 255)
+    expected = np.clip((stored.astype(float) - low) / (high - low), 0, 1) * 255
+    expected = 255 - expected if inverted else expected
+    for pixels in (
+        square(open_image(content), 4, pixel_range),
+        reduced_square(content, 4, pixel_range).numpy(),
+    ):
+        assert (pixels[0] == pixels[1]).all()
+        assert (pixels[0] == pixels[2]).all()
+        difference = abs(pixels[0] - expected)
+        assert difference.max() <= (0.5 if pixel_range else 1)  # by default, the upper bits
+    values, largest, white = grey_values(open_image(content))
+    np.testing.assert_array_equal(values, stored)
+    assert (min(largest, 65535), white) == (highest, inverted)
+
+
+def test_black_floating_point_images_are_warned_about():
+    content = tiff(FLOATS, 1)
+    with pytest.warns(UserWarning, match="images of values up to 1 are black without pixel_range"):
+        assert square(open_image(content), 4).max() == 1

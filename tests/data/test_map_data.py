@@ -121,7 +121,14 @@ def views_of(channels):
     return Views(size=8, mean=(0.5,) * channels, std=(0.25,) * channels, saturation=0, hue=0, grayscale=0)
 
 
-@pytest.mark.parametrize("channels", [1, 2, 4, 13])
+def test_one_channel_of_16_bits_becomes_three_scaled_channels():
+    values = torch.arange(64).view(1, 8, 8) * 100
+    images = dataset([values, values], views=views_of(3), pixel_range=(0, 6300)).split("train").images
+    expected = (values.double() * 255 / 6300).round().expand(3, -1, -1)
+    assert (images[0] - expected).abs().max() <= 1
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 13])
 def test_images_of_any_number_of_channels_are_scaled_to_8_bits(channels):
     values = torch.randint(10_000, (channels, 8, 8), generator=torch.Generator().manual_seed(0))
     options = {"views": views_of(channels), "pixel_range": (0, 10_000)}

@@ -103,7 +103,9 @@ class MapData(DecodedData):
         values = image.numpy() if isinstance(image, Tensor) else image.transpose(2, 0, 1)
         count, channels = len(values), self.views.channels
         if count in (1, 3) and channels == 3:
-            return _image(image, where)
+            if values.dtype == np.uint8 or self.pixel_range is None:
+                return _image(image, where)
+            return Bands(np.broadcast_to(values, (3, *values.shape[1:])))
         if count != channels:
             raise InputError(
                 f"{where} has {count} channels, but views.mean has {channels} numbers: give {count} numbers "

@@ -223,7 +223,7 @@ def label_number(label: Any, where: str) -> int:
 def _image(image: Any, *, size: int | None, where: str) -> Tensor:
     """Return an image as a tensor (3, H, W), uint8 or floating-point."""
     if isinstance(image, Image.Image):
-        image = to_rgb(ImageOps.exif_transpose(image))
+        image = to_rgb(image)
         if size is not None and image.size != (size, size):
             image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)

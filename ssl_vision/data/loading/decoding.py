@@ -2,12 +2,17 @@
 
 import io
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.ImageFile import ImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from torchvision.io import ImageReadMode, decode_image
 
 from ssl_vision.data.loading.fingerprint import digest_of_content
 from ssl_vision.data.loading.prefetch import ahead
@@ -16,6 +21,9 @@ from ssl_vision.progress import tracked
 
 _LARGEST = 2**28
 """Maximum size of an image file in bytes, twice that of 4096 × 4096 uncompressed 16-bit RGBA pixels."""
+
+_BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262
+"""Tags of TIFF files."""
 
 PixelRange = tuple[float, float]
 """Values of grey images of more than 8 bits that become black and white."""
@@ -147,28 +155,62 @@ def square(image: Image.Image, side: int, pixel_range: PixelRange | None = None)
     bits unless there is a `pixel_range`; transparency is dropped. Pillow refuses decompression bombs (above
     179 million pixels).
     """
-    image = to_rgb(ImageOps.exif_transpose(image), pixel_range)
-    image = ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
+    image = ImageOps.fit(to_rgb(image, pixel_range), (side, side), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
 
-def deep(image: Image.Image) -> bool:
-    """Return True for a grey image of 16 or 32 bits, or of floating-point numbers."""
-    return image.mode.startswith(("I", "F"))
+class GreyValues(NamedTuple):
+    """Grey values of more than 8 bits, as stored in a file.
+
+    Attributes:
+        values: (H, W), of any real dtype.
+        highest: Largest integer that the file can contain; 0 for floating-point numbers.
+        inverted: True if small values are white.
+    """
+
+    values: np.ndarray[tuple[int, ...], np.dtype[Any]]
+    highest: int
+    inverted: bool
+
+
+def grey_values(image: Image.Image) -> GreyValues | None:
+    """Return the grey values of an upright image of more than 8 bits before it is decoded, or None."""
+    tags = image.tag_v2 if isinstance(image, TiffImageFile) else {}
+    tiles = image.tile if isinstance(image, ImageFile) else []
+    stored = tiles[0].args if tiles else ()
+    if stored == "LA;16B":  # a PNG file with transparency, of which Pillow reads the upper 8 bits
+        image.fp.seek(0)  # type: ignore[attr-defined]
+        content = np.frombuffer(bytearray(image.fp.read()), dtype=np.uint8)  # type: ignore[attr-defined]
+        values = decode_image(torch.from_numpy(content), ImageReadMode.UNCHANGED)[0].numpy()
+        return GreyValues(values, 65535, inverted=False)
+    if not image.mode.startswith(("I", "F")):
+        return None
+    highest = 0 if image.mode == "F" else 2 ** int(tags.get(_BITS_PER_SAMPLE, (16,))[0]) - 1
+    values = np.asarray(ImageOps.exif_transpose(image))
+    if image.format == "PPM" and isinstance(stored, tuple):  # Pillow has scaled the values to 16 bits
+        highest = stored[1]
+        values = np.rint(values * (highest / 65535)).astype(np.int64)
+    return GreyValues(values, highest, inverted=tags.get(_PHOTOMETRIC) == 0)
 
 
 def to_rgb(image: Image.Image, pixel_range: PixelRange | None = None) -> Image.Image:
-    """Convert to 8-bit RGB; Pillow itself would turn most 16-bit grey values white.
+    """Convert to upright 8-bit RGB; Pillow itself would turn most 16-bit grey values white.
 
-    Grey values of more than 8 bits are scaled linearly, so that `pixel_range` becomes 0..255, or without one
-    lose all but the upper 8 of 16 bits. Floating-point values are then clipped to 0..255.
+    Grey values of more than 8 bits are scaled linearly, so that `pixel_range`, in values as stored, becomes
+    0..255. Without one, they lose all but the upper 8 of their bits, at most 16, and floating-point values
+    are clipped to 0..255. Where small values are white, the result is inverted.
     """
-    if deep(image) and pixel_range is not None:
-        low, high = pixel_range
-        values = (np.asarray(image, dtype=np.float64) - low) * (255 / (high - low))
-        image = Image.fromarray(np.nan_to_num(values).round().clip(0, 255).astype(np.uint8))
-    elif image.mode.startswith("I"):
-        image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
-    if image.mode == "P":
-        image = image.convert("RGBA")  # direct conversion to RGB would warn about transparency
-    return image.convert("RGB")
+    grey = grey_values(image)
+    if grey is None:
+        image = ImageOps.exif_transpose(image)
+        # direct conversion of a palette to RGB would warn about transparency
+        return (image.convert("RGBA") if image.mode == "P" else image).convert("RGB")
+    values = np.nan_to_num(grey.values.astype(np.float64))
+    if pixel_range is not None:
+        values = ((values - pixel_range[0]) * (255 / (pixel_range[1] - pixel_range[0]))).round()
+    elif grey.highest:
+        values = np.rint(values * (65535 / min(grey.highest, 65535))) // 256
+    elif values.max() <= 1:
+        warnings.warn("floating-point images of values up to 1 are black without pixel_range", stacklevel=2)
+    pixels = values.clip(0, 255).astype(np.uint8)
+    return Image.fromarray(255 - pixels if grey.inverted else pixels).convert("RGB")
