@@ -130,6 +130,25 @@ class Images:
         return torch.index_select(self.store, 0, rows, out=batch)
 
 
+def integer_classes(ids: Tensor) -> tuple[str, ...]:
+    """Return names of integer labels, 0 to the largest, or those that occur if that is more than images.
+
+    Example:
+        >>> integer_classes(torch.tensor([2, 0, 0])), integer_classes(torch.tensor([7, 10**11, -1]))
+        (('0', '1', '2'), ('7', '100000000000'))
+    """
+    largest = int(ids.max())
+    names = range(largest + 1) if largest < len(ids) else ids[ids >= 0].unique().tolist()
+    return tuple(map(str, names))
+
+
+def numbered(ids: Tensor, classes: tuple[str, ...]) -> Tensor:
+    """Return positions of integer labels in their names; -1 stays, and an unknown one becomes the number."""
+    values, rows = ids.unique(return_inverse=True)
+    positions = {name: position for position, name in enumerate(("-1", *classes), start=-1)}
+    return torch.tensor([positions.get(str(value), len(classes)) for value in values.tolist()])[rows]
+
+
 class Batch(NamedTuple):
     """A batch of images, as yielded by a loader and received by training and validation steps.
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from ssl_vision.data import ImageData, Images, Views
 from ssl_vision.data.datasets.map_style import MapDataset, prepared_views, read_dataset
+from ssl_vision.data.images import numbered
 from ssl_vision.data.module import Split
 from ssl_vision.encoders import Encoder, ModuleEncoder
 from ssl_vision.errors import InputError
@@ -114,7 +115,8 @@ def _splits(train: MapDataset, test: MapDataset, views: Views | None) -> Splits:
         views = prepared_views(images["train"])
     if views is None:
         raise InputError("views is required: it is the size and the normalisation that the encoder expects")
-    classes = max((split.classes for split in images.values()), key=len)
+    classes = tuple(sorted({*images["train"].classes, *images["test"].classes}, key=int))
     for split in images.values():
-        split.classes = classes
+        ids = torch.tensor([*map(int, split.classes), -1])[split.labels]
+        split.classes, split.labels = classes, numbered(ids, classes)
     return Splits(images, views, data=type(test).__name__).checked()

@@ -198,16 +198,24 @@ def test_tar_index_is_stored_until_a_tar_file_changes(tars, tmp_path, monkeypatc
     assert len(opened) == first + 3
 
 
-def test_integer_labels_are_class_indices_and_minus_one_is_unlabelled(tmp_path):
+@pytest.mark.parametrize(
+    ("labels", "expected", "classes"),
+    [
+        ([10, 2, *[-1] * 9], [10, 2, *[-1] * 9], tuple(map(str, range(11)))),
+        ([10, 2, -1], [0, 1, -1], ("10", "2")),  # more positions than images
+    ],
+    ids=["positions", "ids"],
+)
+def test_integer_labels_are_class_indices_and_minus_one_is_unlabelled(tmp_path, labels, expected, classes):
     with tarfile.open(tmp_path / "train.tar", "w") as tar:
-        for number, label in enumerate((10, 2, -1)):
+        for number, label in enumerate(labels):
             for suffix, content in (("jpg", encoded(picture(number))), ("cls", b"%d\n" % label)):
                 member = tarfile.TarInfo(f"{number}.{suffix}")
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
     images = module(tmp_path, Shards, workers=0).split("train")
-    assert images.labels.tolist() == [10, 2, -1]
-    assert images.classes == tuple(map(str, range(11)))
+    assert images.labels.tolist() == expected
+    assert images.classes == classes
 
 
 @pytest.mark.parametrize(

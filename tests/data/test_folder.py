@@ -339,7 +339,9 @@ def test_pixels_depend_on_stored_values_and_range(file, pixel_range):
         assert (pixels[0] == pixels[2]).all()
         difference = abs(pixels[0] - expected)
         assert difference.max() <= (0.5 if pixel_range else 1)  # by default, the upper bits
-    values, largest, white = grey_values(open_image(content))
+    grey = grey_values(open_image(content))
+    assert grey is not None
+    values, largest, white = grey
     np.testing.assert_array_equal(values, stored)
     assert (min(largest, 65535), white) == (highest, inverted)
 

@@ -1,6 +1,7 @@
 import csv
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -228,3 +229,23 @@ def test_thirteen_bands_are_trained_evaluated_exported_and_loaded(encoder, tmp_p
     if encoder == "ResNet":
         assert main(["export", "runs/run", "--format=torchvision", *allow]) == 2
         assert "the torchvision format is for images with 3 channels, not 13" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("largest", [5_231_190, 10**11])
+def test_ids_beyond_the_number_of_images_are_numbered_and_name_the_classes(largest):
+    labels = {"": (7, largest, None, 7), "test_": (largest, largest, largest), "val_": (8,)}
+    sets = {
+        f"{name}dataset": partial(list, [(grey(1), label) for label in each]) for name, each in labels.items()
+    }
+    data = Dataset(**sets, image_size=8, cache="never")
+    train, test = data.split("train"), data.split("test")
+    assert train.classes == test.classes == ("7", str(largest))
+    assert train.labels.tolist() == [0, 1, -1, 0]
+    assert test.labels.tolist() == [1, 1, 1]
+    with pytest.raises(InputError, match="val split are not those of train"):
+        data.split("val")
+
+
+def test_integer_labels_below_the_number_of_images_stay_positions():
+    train = dataset([(grey(1), 3), (grey(1), 1), (grey(1), None), (grey(1), 1)]).split("train")
+    assert (train.classes, train.labels.tolist()) == (("0", "1", "2", "3"), [3, 1, -1, 1])

@@ -243,3 +243,15 @@ def test_only_labelled_train_images_are_embedded_and_counted():
     assert "test split (360 images) against 144 labelled train images" in str(result)
     assert [row.value for row in result.rows] == [row.value for row in expected.rows]
     assert Counting.rows <= 2 * (360 + 144) + 8
+
+
+def test_ids_as_labels_give_the_accuracy_of_positions():
+    generator = torch.Generator().manual_seed(0)
+    images, classes = torch.rand(80, 3, 8, 8, generator=generator), torch.arange(80) % 4
+
+    def result(labels):
+        pairs = list(zip(images, labels.tolist(), strict=True))
+        return ssl_vision.evaluate(nn.Flatten(), train=pairs[:60], test=pairs[60:], protocol="solo")
+
+    ids = torch.tensor([7, 40_000_000, 80_000_001, 10**11])[classes]
+    assert result(ids).value("knn_top1") == result(classes).value("knn_top1")

@@ -17,7 +17,7 @@ from ssl_vision.data.augment.views import Views
 from ssl_vision.data.datasets.bands import Bands
 from ssl_vision.data.datasets.decoded import IMAGENET_VIEWS, DecodedData
 from ssl_vision.data.datasets.map_style import MapDataset, label_number
-from ssl_vision.data.images import Images
+from ssl_vision.data.images import Images, integer_classes, numbered
 from ssl_vision.data.loading.decoded_cache import Undecoded, user_cache
 from ssl_vision.data.loading.decoding import Decoded, decodable, square
 from ssl_vision.data.module import Split
@@ -66,6 +66,7 @@ class MapData(DecodedData):
         self.image_size = image_size
         self._has_root = root != ""
         self._open: dict[Split, MapDataset] = {}
+        self._by_id = False
 
     @property
     def title(self) -> str:
@@ -138,13 +139,17 @@ class MapData(DecodedData):
         labels = torch.tensor([int(label) for label in stored.contents.values()])
         stated, largest = self.class_names(dataset), int(labels.max())
         if split == "train":
-            names = stated if len(stated) > largest else tuple(map(str, range(largest + 1)))
-            classes = names if largest >= 0 else ()
+            self._by_id = len(stated) <= largest
+            classes = integer_classes(labels) if self._by_id else stated if largest >= 0 else ()
             if (missing := int((labels < 0).sum())) > 0:
                 count = "no" if missing == len(labels) else f"{len(labels) - missing:,} of {len(labels):,}"
                 rank_zero_info(f"images: {count} train images of {self.title} have a label")
         else:
             classes = self.classes
+        if self._by_id:
+            labels = numbered(labels, classes)
+        if split != "train":
+            largest = int(labels.max())
             if not classes:
                 labels.fill_(-1)
             elif largest >= len(classes) or stated[: len(classes)] != classes[: len(stated)]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ssl_vision.data.augment.parameters import ViewParameters
 from ssl_vision.data.augment.views import Views
-from ssl_vision.data.images import Images
+from ssl_vision.data.images import Images, integer_classes, numbered
 from ssl_vision.data.loading.decoding import to_rgb
 from ssl_vision.errors import InputError
 
@@ -181,7 +181,8 @@ def _read(dataset: MapDataset, count: int, name: str, *, size: int | None) -> Im
             )
         if in_memory:
             store[row] = pixels
-    classes = tuple(map(str, range(int(labels.max()) + 1)))
+    classes = integer_classes(labels)
+    labels = numbered(labels, classes)
     if in_memory and store.dtype == torch.uint8:
         return Images(store, labels, classes)
     getter = store.__getitem__ if in_memory else read

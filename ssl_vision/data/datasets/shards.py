@@ -100,7 +100,8 @@ class Shards(ImageData):
                     f"{min(both)} matches the patterns of train ({self.patterns['train']}) and of {split} "
                     f"({self.patterns[split]}): change one of them"
                 )
-            if unknown := {*index.classes} - {*self.index("train").classes}:
+            present = {index.classes[label] for label in set(index.labels.tolist()) if label >= 0}
+            if unknown := present - {*self.index("train").classes}:
                 raise InputError(
                     f"the {split} split of {self.root} has the class {min(unknown)}, "
                     "which the train split does not have"

@@ -19,7 +19,7 @@ from ssl_vision.data.loading.stored_arrays import Arrays, load_arrays, store_arr
 from ssl_vision.errors import InputError
 from ssl_vision.progress import tracked
 
-_VERSION = 2
+_VERSION = 3
 _DIGITS = 6
 """Largest number of digits of a label that is the position of a class and not its name."""
 
@@ -93,7 +93,8 @@ def index_tars(paths: Sequence[Path], *, place: Path, label_key: str) -> TarInde
 
     The members of a sample have the same path up to the first dot of their file name, as in WebDataset. The
     label of a sample is its member `.cls`, or else the entry `label_key` of its member `.json`, or else the
-    first folder of its path; the label -1 means none. If all labels are integers, they are class indices;
+    first folder of its path; the label -1 means none. If all labels are integers
+    below the number of images, they are class indices;
     others are sorted. Images whose file names have a second dot are left out, with a warning.
 
     Args:
@@ -140,6 +141,7 @@ def _arrays(paths: Sequence[Path], label_key: str) -> Arrays:
         )
     integers = all(label.isdecimal() and len(label) <= _DIGITS for label in positions)
     largest = max(map(int, positions), default=-1) if integers else -1
+    integers &= largest < len(columns["labels"])
     classes = list(map(str, range(largest + 1))) if integers else sorted(positions)
     final = {name: number for number, name in enumerate(classes)}
     order = np.array([*(final[str(int(label)) if integers else label] for label in positions), -1])
