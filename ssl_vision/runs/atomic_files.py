@@ -86,9 +86,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file as UTF-8, with `atomic_write`."""
+    """Write a text file as UTF-8 with `atomic_write`, and escapes for file names that are not UTF-8."""
     with atomic_write(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def check_inside(folder: Path, *names: str) -> None:

@@ -9,7 +9,7 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.cache import FeatureCache
 from ssl_vision.export.export import _file_name
 from ssl_vision.export.formats import FORMATS
-from ssl_vision.runs.atomic_files import atomic_write, check_inside, no_follow
+from ssl_vision.runs.atomic_files import atomic_write, check_inside, no_follow, write_text
 from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO, remove_partial
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.lock import Lock
@@ -180,3 +180,8 @@ def test_remove_partial_deletes_only_unfinished_training_files(folder):
         (folder / name).touch()
     remove_partial(folder)
     assert {file.name for file in folder.iterdir() if file.is_file()} == set(user_files)
+
+
+def test_names_that_are_not_utf8_are_written_with_escapes(tmp_path):
+    write_text(tmp_path / "page.html", os.fsdecode(b"<p>caf\xe9 caf\xc3\xa9</p>"))
+    assert (tmp_path / "page.html").read_bytes() == b"<p>caf\\udce9 caf\xc3\xa9</p>"
