@@ -1,4 +1,5 @@
 import io
+import socket
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from ssl_vision.data import HuggingFace
 from ssl_vision.errors import InputError
 
 datasets = pytest.importorskip("datasets")
+huggingface_hub = pytest.importorskip("huggingface_hub")
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
@@ -127,3 +129,25 @@ def test_dataset_name_is_not_downloaded_unless_requested():
         InputError, match=r"nobody/nothing cannot be read .*; download it with --data.download true"
     ):
         HuggingFace(path="nobody/nothing").split("train")
+
+
+def test_local_data_is_read_without_the_network(tmp_path, monkeypatch):
+    hosts = []
+
+    def refuse(host, *args, **options):
+        hosts.append(host)
+        raise OSError(f"looked up {host}")
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    path = parquet(tmp_path / "set" / "train.parquet", [0, 1])
+    for local in (path, str(tmp_path / "set")):
+        assert len(HuggingFace(path=local, cache="never").split("train")) == 2
+    (tmp_path / "set" / "README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files: http://host.invalid/x.parquet\n---\n"
+    )
+    with pytest.raises(InputError, match=r"x\.parquet is not on this disk; download it with --data.download"):
+        HuggingFace(path=str(tmp_path / "set"), cache="never").split("train")
+    assert hosts == []
+    assert not datasets.config.HF_HUB_OFFLINE

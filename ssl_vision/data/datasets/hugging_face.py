@@ -137,14 +137,14 @@ class HuggingFace(MapData):
         if not self.download:
             datasets.disable_progress_bars()
         try:
-            if path.is_dir() and any((path / name).is_file() for name in _SAVED):
-                loaded = datasets.load_from_disk(str(path))
-            elif path.suffix == ".parquet":
-                loaded = datasets.load_dataset("parquet", data_files=str(path))
-            elif path.is_dir():
-                loaded = datasets.load_dataset(str(path.resolve()), self.config)
-            else:
-                with _offline(not self.download):
+            with _offline(not self.download):
+                if path.is_dir() and any((path / name).is_file() for name in _SAVED):
+                    loaded = datasets.load_from_disk(str(path))
+                elif path.suffix == ".parquet":
+                    loaded = datasets.load_dataset("parquet", data_files=str(path))
+                elif path.is_dir():
+                    loaded = datasets.load_dataset(str(path.resolve()), self.config)
+                else:
                     loaded = datasets.load_dataset(self.path, self.config)
         except Exception as error:  # of any package that reads or downloads files
             cause = " ".join(str(error).split())[:200]
@@ -235,14 +235,24 @@ def _is_file(feature: Any) -> bool:
 def _offline(enabled: bool) -> Iterator[None]:
     """Keep the packages of Hugging Face from using the network."""
     import datasets.config
+    import datasets.data_files
     import huggingface_hub.constants
+
+    def resolve(pattern: str, *args: Any, **options: Any) -> Any:
+        if "://" in pattern and not pattern.startswith("hf://"):  # in a README.md
+            raise OSError(f"{pattern} is not on this disk; download it with --data.download true")
+        return resolve_pattern(pattern, *args, **options)
 
     places: list[Any] = [datasets.config, huggingface_hub.constants]
     before = [place.HF_HUB_OFFLINE for place in places]
+    files: Any = datasets.data_files
+    resolve_pattern = files.resolve_pattern
     try:
         for place in places:
             place.HF_HUB_OFFLINE = place.HF_HUB_OFFLINE or enabled
+        files.resolve_pattern = resolve if enabled else resolve_pattern
         yield
     finally:
+        files.resolve_pattern = resolve_pattern
         for place, value in zip(places, before, strict=True):
             place.HF_HUB_OFFLINE = value
