@@ -42,8 +42,8 @@ def evaluate(
     Args:
         encoder: module that maps images (N, 3, H, W) to features (N, F), or a method of
             ``ssl_vision.methods``, whose projection head is evaluated, too.
-        train: map-style data set of pairs (image, label). Its images are the neighbours of kNN and train the
-            linear classifiers.
+        train: map-style data set of pairs (image, label); further values, such as a name, are ignored. Its
+            images are the neighbours of kNN and train the linear classifiers.
         test: map-style data set of pairs (image, label), which are classified.
         protocol: name of a protocol of the package, ``"all"``, the path of your own ``.yaml`` file, or
             several of them.

@@ -32,6 +32,11 @@ def test_images_of_every_accepted_type_are_read_alike():
     assert images.labels.tolist() == [0, 1, -1]
 
 
+def test_values_after_the_label_are_ignored():
+    images = dataset([(grey(1), 1, "a.jpg"), (grey(2), 0, "b.jpg", 5)]).split("train")
+    assert images.labels.tolist() == [1, 0]
+
+
 def test_images_without_labels_are_read():
     images = dataset([grey(1), np.full((12, 12), 2, np.uint8)]).split("train")
     assert images.images[:, :, 0, 0].tolist() == [[1] * 3, [2] * 3]

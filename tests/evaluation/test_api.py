@@ -255,3 +255,13 @@ def test_ids_as_labels_give_the_accuracy_of_positions():
 
     ids = torch.tensor([7, 40_000_000, 80_000_001, 10**11])[classes]
     assert result(ids).value("knn_top1") == result(classes).value("knn_top1")
+
+
+def test_values_after_the_label_are_ignored():
+    pairs = [(image, row % 3) for row, image in enumerate(torch.rand(40, 3, 8, 8))]
+    triples = [(*pair, f"{row}.jpg") for row, pair in enumerate(pairs)]
+    results = [
+        ssl_vision.evaluate(nn.Flatten(), train=each[:30], test=each[30:], protocol="solo").value("knn_top1")
+        for each in (pairs, triples)
+    ]
+    assert results[0] == results[1]

@@ -39,8 +39,9 @@ class MapData(DecodedData):
     """Base class of data modules that read a map-style data set for each split.
 
     Subclasses implement `open`, which returns the data set of a split, and `has`. Items are pairs of an image
-    and a label, or images alone. Images are PIL images, or uint8 tensors (3, H, W) or (1, H, W) or arrays
-    (H, W, 3) or (H, W). Labels are integers; -1 and None mark images without a label.
+    and a label, of which further values are ignored, or images alone. Images are PIL images, or uint8 tensors
+    (3, H, W) or (1, H, W) or arrays (H, W, 3) or (H, W). Labels are integers; -1 and None mark images without
+    a label.
 
     Args:
         root: Directory of the data set, or "" for a data set without one, whose cache is in the user's cache
@@ -90,7 +91,7 @@ class MapData(DecodedData):
 
     def item(self, item: Any, where: str) -> Item:
         """Return the image and the label of an item of a data set."""
-        image, label = item if isinstance(item, (tuple, list)) and len(item) == 2 else (item, None)
+        image, label = item[:2] if isinstance(item, (tuple, list)) and len(item) > 1 else (item, None)
         return Item(self._image(image, where), label_number(label, where))
 
     def _image(self, image: Any, where: str) -> Image.Image | Bands:

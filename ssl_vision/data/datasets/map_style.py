@@ -128,7 +128,7 @@ def read_dataset(dataset: MapDataset, *, size: int | None = None) -> Images:
     image without a label.
 
     Args:
-        dataset: the data set; ``dataset[i]`` is a pair (image, label).
+        dataset: the data set; ``dataset[i]`` is a pair (image, label), and further values are ignored.
         size: side in pixels of the squares that PIL images are converted to (shorter side resized, longer
             one centre cropped), unless all of them are squares of one size. None requires images of one size.
 
@@ -197,7 +197,7 @@ def prepared_views(images: Images) -> PreparedViews:
 
 def _image_and_label(dataset: MapDataset, row: int, name: str) -> tuple[Any, Any]:
     item = dataset[row]
-    if not isinstance(item, (tuple, list)) or len(item) != 2:
+    if not isinstance(item, (tuple, list)) or len(item) < 2:
         raise InputError(f"{name}[{row}] must be a pair (image, label), got {type(item).__name__}")
     return item[0], item[1]
 
