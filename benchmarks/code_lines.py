@@ -30,16 +30,24 @@ def code_lines(file: Path) -> int:
     )
 
 
-def main() -> None:
-    """Print a line for each package, and the total."""
-    counts: Counter[str] = Counter()
-    for file in sorted(PACKAGE.rglob("*")):
+def sizes() -> dict[str, tuple[int, int]]:
+    """Return code lines and Python files of each folder of the package; "" is the package itself."""
+    lines, files = Counter[str](), Counter[str]()
+    for file in PACKAGE.rglob("*"):
         if file.suffix in (".py", *TEMPLATES):
-            parts = file.relative_to(PACKAGE).parts
-            counts[parts[0] if len(parts) > 1 else "(modules)"] += code_lines(file)
-    for name, count in counts.most_common():
-        print(f"{name:12} {count:6,}")
-    print(f"{'total':12} {sum(counts.values()):6,}")
+            folder, *rest = file.relative_to(PACKAGE).parts
+            lines[folder if rest else ""] += code_lines(file)
+            files[folder if rest else ""] += file.suffix == ".py"
+    return {folder: (count, files[folder]) for folder, count in sorted(lines.items())}
+
+
+def main() -> None:
+    """Print a line for each folder, and the total."""
+    print(f"{'':14}{'lines':>7}{'files':>7}")
+    for folder, (lines, files) in sizes().items():
+        print(f"{folder or '(modules)':14}{lines:7,}{files:7}")
+    lines, files = map(sum, zip(*sizes().values(), strict=True))
+    print(f"{'total':14}{lines:7,}{files:7}")
 
 
 if __name__ == "__main__":

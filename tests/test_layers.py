@@ -1,9 +1,13 @@
 """Tests of the layers of the package: subpackages and modules import only from lower layers."""
 
 import ast
+from collections import Counter
 from functools import cache
 from graphlib import TopologicalSorter
+from operator import gt
 from pathlib import Path
+
+from scripts import import_script
 
 PACKAGE = Path(__file__).parent.parent / "ssl_vision"
 
@@ -150,3 +154,121 @@ def test_getattr_and_hasattr_are_used_only_in_listed_files():
 
     files = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if uses_getattr(file)}
     assert files == set(ATTRIBUTES_BY_NAME)
+
+
+CAPS = {
+    "": (765, 14),
+    "callbacks": (813, 13),
+    "cli": (2101, 19),
+    "compare": (1026, 10),
+    "data": (3544, 44),
+    "encoders": (313, 4),
+    "evaluation": (2701, 30),
+    "export": (706, 7),
+    "methods": (1033, 16),
+    "metrics": (1336, 21),
+    "objectives": (2084, 29),
+    "pretrained": (196, 3),
+    "report": (3093, 26),
+    "reproduce": (842, 8),
+    "runs": (1789, 21),
+    "sweeps": (2107, 21),
+    "tracking": (314, 4),
+}
+"""Most code lines (benchmarks/code_lines.py) and most Python files of each folder, which may only fall.
+
+A commit that raises a number says why.
+"""
+
+SAME_NAME = {
+    "api.py",
+    "comparison.py",
+    "folder.py",
+    "gradients.py",
+    "knn.py",
+    "listing.py",
+    "objective.py",
+    "online.py",
+    "options.py",
+    "parameters.py",
+    "queue.py",
+    "rendering.py",
+    "representation.py",
+    "rows.py",
+    "summary.py",
+    "uniformity.py",
+    "views.py",
+    "weights.py",
+}
+"""File names that occur more than once in the package. This list may only shrink."""
+
+SINGLE_IMPORTER = {
+    "callbacks/gradients.py",
+    "callbacks/memory.py",
+    "callbacks/objective.py",
+    "callbacks/shadow.py",
+    "callbacks/step_seeds.py",
+    "callbacks/times.py",
+    "callbacks/weights.py",
+    "cli/start_observer.py",
+    "cli/trainer_options.py",
+    "compare/trust.py",
+    "data/augment/compilation.py",
+    "data/augment/deferred.py",
+    "data/augment/progressive.py",
+    "data/augment/resampling.py",
+    "data/loading/device_cache.py",
+    "data/loading/reduced.py",
+    "export/feature_files.py",
+    "report/alignment_uniformity.py",
+    "report/configuration.py",
+    "report/confusion.py",
+    "report/maps/parts.py",
+    "reproduce/smoke_test.py",
+    "runs/changed_images.py",
+    "runs/initial.py",
+    "runs/interruption.py",
+    "streams.py",
+    "sweeps/cluster.py",
+    "sweeps/hyperband.py",
+    "sweeps/masking.py",
+}
+"""Modules of fewer than 60 code lines that only one other module imports. This list may only shrink."""
+
+EXTENDED = ("objectives/", "metrics/", "methods/", "data/datasets/")
+"""Folders in which an extension is a file of its own, however small."""
+
+
+def measured():
+    return import_script(PACKAGE.parent / "benchmarks" / "code_lines.py")
+
+
+def test_no_folder_exceeds_its_cap():
+    sizes = measured().sizes()
+    assert sizes.keys() == CAPS.keys()
+    larger = {folder: size for folder, size in sizes.items() if any(map(gt, size, CAPS[folder]))}
+    assert larger == {}
+
+
+def test_file_names_are_unique():
+    counts = Counter(file.name for file in PACKAGE.rglob("*.py") if file.name != "__init__.py")
+    assert {name for name, count in counts.items() if count > 1} == SAME_NAME
+
+
+def test_small_modules_have_several_importers():
+    modules = {
+        ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): file
+        for file in PACKAGE.rglob("*.py")
+    }
+    importers = Counter(
+        other for name, file in modules.items() for other in set(modules_imported(file, modules)) - {name}
+    )
+    small = {
+        path
+        for name, file in modules.items()
+        if importers[name] == 1
+        and file.name != "__init__.py"
+        and not (path := str(file.relative_to(PACKAGE))).startswith(EXTENDED)
+        and measured().code_lines(file) < 60
+    }
+    assert small == SINGLE_IMPORTER
