@@ -110,8 +110,8 @@ def built(
     """
     parser, parsed = _parse(kind, key, config, where, allow_class)
     try:
-        options = parsed[key].init_args
-        if "seed" in options and options.seed is None:
+        options = parsed[key].get("init_args")  # None for a class without arguments
+        if options and "seed" in options and options.seed is None:
             options.seed = config["seed_everything"]
         parsed[key] = expanded(parsed[key])
         _disable_downloads(parsed[key])

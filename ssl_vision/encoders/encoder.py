@@ -213,7 +213,8 @@ def _accepts_channels_last(network: nn.Module, image_size: int | tuple[int, int]
     image = _image(network, image_size, in_channels).to(memory_format=torch.channels_last)
     try:
         with _undisturbed(network):
-            torch.func.functional_call(network, weights, (image,))
+            # tied weights would swap a layer with two names twice, and restore it once
+            torch.func.functional_call(network, weights, (image,), tie_weights=False)
     except Exception:  # of any class, because the network may be the user's own
         return False
     return True

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 from ssl_vision import objectives
-from ssl_vision.cli.classes import _registered
+from ssl_vision.cli.classes import _registered, built
 from ssl_vision.cli.import_paths import local_modules, names_in_command
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
@@ -108,6 +108,18 @@ def test_classes_of_installed_libraries_are_refused_as_well(name, tiny_run):
         set_objective(value)(config)
         with pytest.raises(InputError, match="Identity"):
             untrained_model(config)
+
+
+class WithoutArguments(nn.Flatten):
+    def __init__(self):
+        super().__init__()
+
+
+def test_class_without_arguments_is_built():
+    name = f"{__name__}.WithoutArguments"
+    config = {"encoder": {"class_path": name}}
+    encoder = built(nn.Module, "encoder", config, where="config.yaml", allow_class=[name])
+    assert isinstance(encoder, WithoutArguments)
 
 
 def test_every_objective_and_its_parts_are_registered():

@@ -107,14 +107,27 @@ class Reshaped(nn.Module):
         return maps.view(len(maps), -1)[:, :5]
 
 
+class UsedTwice(nn.Module):
+    """Has one layer under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.first = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
+        self.second = self.first
+
+    def forward(self, images):
+        return self.second(self.first(self.stem(images)).relu()).mean(dim=(2, 3))
+
+
 @pytest.mark.parametrize(
     ("network", "expected"),
     [
         (ResNet(width=4), torch.channels_last),
+        (UsedTwice(), torch.channels_last),
         (nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten()), torch.channels_last),
         (Reshaped(), torch.contiguous_format),
     ],
-    ids=["resnet", "flatten", "view"],
+    ids=["resnet", "layer used twice", "flatten", "view"],
 )
 def test_networks_train_in_the_memory_format_that_they_accept(network, expected):
     before = {name: weight.stride() for name, weight in network.named_parameters()}
@@ -124,7 +137,7 @@ def test_networks_train_in_the_memory_format_that_they_accept(network, expected)
     method = SimCLR(encoder=network, hidden_dim=8, output_dim=4)
     first, second = method.embed_views(torch.randn(8, 3, 16, 16))
     method.objective(first.embeddings, second.embeddings).backward()
-    assert all(weight.grad is not None for weight in network.parameters())
+    assert all(weight.is_leaf and weight.grad is not None for weight in network.parameters())
     images = torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8)
     data = Images(images, torch.arange(8) % 2, ("a", "b"))
     assert finetuned_top1(encoder, data, data, Views(size=16), rule=FineTuneRule(epochs=1), seed=0) >= 0
