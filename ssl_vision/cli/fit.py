@@ -7,6 +7,7 @@ import shlex
 import signal
 import warnings
 from collections.abc import Callable, Sequence
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,14 @@ _CONTINUED = "SSL_VISION_CONTINUED"
 
 
 register_type(torch.device, fail_already_registered=False)  # so that configs can be read back
+yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, value: dumper.represent_data(value.value))
+
+_ADVICE = {
+    "`val_check_interval`": "--trainer.val_check_interval exceeds the number of training batches in an epoch",
+    "Early stopping conditioned on metric": "",
+    "SyncBatchNorm layers only work with GPU": "--trainer.sync_batchnorm works on GPUs only",
+}
+"""Texts in errors about options, with messages that replace the errors; an empty one keeps the error."""
 
 
 class _Parser(ArgumentParser, LightningArgumentParser):
@@ -267,10 +276,9 @@ class RunCLI(LightningCLI):
         except (InputError, MisconfigurationException, OSError):
             raise
         except Exception as error:
-            if "`val_check_interval`" in str(error):
-                raise InputError(
-                    "--trainer.val_check_interval exceeds the number of training batches in an epoch"
-                ) from error
+            for text, advice in _ADVICE.items():
+                if text in str(error):
+                    raise InputError(advice or one_line(str(error))) from error
             path = self.config_init[subcommand].ckpt_path
             if path is None or self.start.started:
                 raise

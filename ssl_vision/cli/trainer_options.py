@@ -63,6 +63,8 @@ def check_trainer(trainer: Namespace) -> None:
     devices = trainer.devices
     if str(devices).isdigit() and not 1 <= int(devices) <= cores:
         raise InputError(f"--trainer.devices must lie in 1..{cores}, not {devices}")
+    if "spawn" in str(trainer.strategy):
+        raise InputError(f"--trainer.strategy {trainer.strategy} cannot pass a run to its processes; use ddp")
     if trainer.max_time is not None and not _is_positive(trainer.max_time):
         raise InputError(
             f"--trainer.max_time must be days:hours:minutes:seconds above 0, not {trainer.max_time}"

@@ -55,8 +55,11 @@ def checked_objective(module: nn.Module, *, method: str, available: Collection[s
     if missing := set(objective.required_inputs).difference(available):
         needed = ", ".join(sorted(missing))
         raise InputError(f"{name} needs {needed}, which {method} does not have")
+    signature = inspect.signature(module.forward)
     try:
-        inspect.signature(module.forward).bind(0, 0, **dict.fromkeys(objective.required_inputs))
+        signature.bind(0, 0, **dict.fromkeys(objective.required_inputs))
+        if list(signature.parameters)[1:2] == ["labels"]:
+            raise TypeError
     except TypeError as error:
         raise InputError(
             f"{name} is not an objective: its forward does not accept the embeddings of two views"

@@ -26,6 +26,7 @@ from ssl_vision.objectives import Contrastive, TwoViews
 from ssl_vision.pretrained.backbones import read_backbone
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.folder import derived_name
+from ssl_vision.runs.registry import Run
 
 
 def rows(run: Path) -> list[dict[str, str]]:
@@ -761,3 +762,17 @@ def test_fit_emits_no_warnings_from_lightning_cli(tmp_path, monkeypatch, recwarn
     warnings.simplefilter("always")
     assert fit(tmp_path, "--trainer.max_steps=1") == 0
     assert not [str(each.message) for each in recwarn if each.filename.endswith("cli.py")]
+
+
+def test_early_stopping_on_a_missing_metric_is_an_input_error(tmp_path, capsys):
+    stop = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val/acc"]
+    assert main(["fit", f"--runs_dir={tmp_path}", *TINY, "--trainer.max_epochs=1", *stop]) == 2
+    assert "Early stopping conditioned on metric `val/acc` which is not available" in capsys.readouterr().err
+
+
+def test_enumerations_of_callbacks_are_recorded_as_their_values(tmp_path):
+    timer = ["--trainer.callbacks+=Timer", "--trainer.callbacks.duration=00:01:00:00"]
+    args = [f"--runs_dir={tmp_path}", "--name=run", *TINY, "--trainer.max_epochs=1", *timer]
+    assert main(["fit", *args]) == 0
+    (callback,) = Run(tmp_path / "run").config["trainer"]["callbacks"]
+    assert callback["init_args"]["interval"] == "step"

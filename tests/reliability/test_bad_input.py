@@ -379,6 +379,16 @@ TRAINER = [
         "fit --trainer.val_check_interval=99",
         r"--trainer\.val_check_interval exceeds the number of training batches in an epoch",
     ),
+    Case(
+        "a strategy that spawns processes",
+        "fit --trainer.strategy=ddp_spawn --trainer.devices=2",
+        "--trainer.strategy ddp_spawn cannot pass a run to its processes; use ddp",
+    ),
+    Case(
+        "a loss of embeddings and labels",
+        "fit --model.objective=pytorch_metric_learning.losses.NTXentLoss",
+        "NTXentLoss is not an objective: its forward does not accept the embeddings of two views",
+    ),
     *(
         Case(
             f"a time of {value!r}",
