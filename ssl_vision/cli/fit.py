@@ -97,11 +97,11 @@ _CONTINUED = "SSL_VISION_CONTINUED"
 register_type(torch.device, fail_already_registered=False)  # so that configs can be read back
 yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, value: dumper.represent_data(value.value))
 
-_ADVICE = {
-    "`val_check_interval`": "--trainer.val_check_interval exceeds the number of training batches in an epoch",
-    "Early stopping conditioned on metric": "",
-    "SyncBatchNorm layers only work with GPU": "--trainer.sync_batchnorm works on GPUs only",
-}
+_ADVICE = (
+    ("`val_check_", "--trainer.val_check_interval exceeds the number of training batches in an epoch"),
+    ("Early stopping conditioned on metric", ""),
+    ("SyncBatchNorm layers only work with GPU", "--trainer.sync_batchnorm works on GPUs only"),
+)
 """Texts in errors about options, with messages that replace the errors; an empty one keeps the error."""
 
 
@@ -276,7 +276,7 @@ class RunCLI(LightningCLI):
         except (InputError, MisconfigurationException, OSError):
             raise
         except Exception as error:
-            for text, advice in _ADVICE.items():
+            for text, advice in _ADVICE:
                 if text in str(error):
                     raise InputError(advice or one_line(str(error))) from error
             path = self.config_init[subcommand].ckpt_path
