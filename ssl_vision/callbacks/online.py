@@ -207,6 +207,8 @@ class OnlineProbe(pl.Callback):
             return torch.cat(views).float(), batch.labels.repeat(len(views))
         features, labels = self._recorded(batch)
         if self.num_classes is not None and not self._made:
+            if (labels < -1).any() or (labels >= self.num_classes).any():
+                raise InputError(f"OnlineProbe: labels must lie in -1..{self.num_classes - 1} (num_classes)")
             self._make(features.shape[1], self.num_classes, features.device)
         return features, labels
 

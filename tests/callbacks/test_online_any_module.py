@@ -156,6 +156,13 @@ def test_unusable_encoder_or_labels_raise_input_error(module, options, message, 
         fit(module(), OnlineProbe(**options), tmp_path)
 
 
+@pytest.mark.parametrize("outside", [-2, 3])
+def test_labels_outside_the_classes_raise_input_error(tmp_path, outside):
+    labels = torch.full((16,), outside)
+    with pytest.raises(InputError, match=r"labels must lie in -1\.\.2 \(num_classes\)"):
+        fit(PlainModule(), backbone_probe(), tmp_path, data=loaders(labels))
+
+
 def test_unlabelled_images_are_ignored(tmp_path):
     labels = torch.tensor([0, -1] * 8)
     module, probe = PlainModule(), backbone_probe()
