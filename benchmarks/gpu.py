@@ -163,7 +163,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="their seed")
     parser.add_argument("--output", type=Path, default=Path("runs/gpu"), help="logs, results and runs")
     parser.add_argument("--bundle", type=Path, metavar="FILE", help="pack the results, without checkpoints")
-    parser.add_argument("--cache", type=Path, metavar="FILE", help="unpack and pack compiled kernels")
+    parser.add_argument(
+        "--cache", type=Path, metavar="FILE", help="compiled kernels, packed when all jobs have ended"
+    )
     parser.add_argument("--detach", action="store_true", help="let the jobs run on after this command")
     parser.add_argument("--wait", type=float, metavar="S", help="seconds to wait for detached jobs")
     parser.add_argument("--list", action="store_true", help="print the jobs, their seconds and results")
@@ -216,7 +218,7 @@ def main() -> None:
         print("jobs are still running: --wait SECONDS waits for them")
     if chosen.bundle:
         bundle(output, chosen.bundle)
-    if chosen.cache:
+    if chosen.cache and not running(output):
         pack_kernels(chosen.cache)
     sys.exit(any(record["state"] not in ("done", UNFIT) for record in ended))
 

@@ -153,7 +153,9 @@ def _sharing(output: Path, *, wanted: bool) -> Iterator[dict[str, str]]:
     place = output / "mps"
     place.mkdir(exist_ok=True)
     service = {name: str(place) for name in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")}
-    options: Any = {"env": os.environ | service, "timeout": 30, "check": True, "capture_output": True}
+    # without pipes, which the service would keep open
+    options: Any = {"env": os.environ | service, "timeout": 30, "check": True}
+    options |= {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     client = [sys.executable, "-c", "import torch; torch.ones(1, device='cuda').item()"]
     try:
         subprocess.run([program, "-d"], **options)

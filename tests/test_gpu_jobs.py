@@ -147,7 +147,9 @@ def test_job_that_does_not_fit_is_replaced_by_a_smaller_one(runner, job, tmp_pat
 def test_shared_job_uses_mps_if_it_works(runner, job, tmp_path, monkeypatch, works):
     service = tmp_path / "bin" / "nvidia-cuda-mps-control"
     service.parent.mkdir()
-    service.write_text(f'#!/bin/sh\necho "$@" "$(cat)" "$CUDA_MPS_LOG_DIRECTORY" >> {tmp_path}/calls\n')
+    service.write_text(
+        f'#!/bin/sh\necho "$@" "$(cat)" "$CUDA_MPS_LOG_DIRECTORY" >> {tmp_path}/calls\nsleep 40 &\n'
+    )
     service.chmod(0o755)
     monkeypatch.setenv("PATH", str(service.parent), prepend=os.pathsep)
     client = tmp_path / "python"
