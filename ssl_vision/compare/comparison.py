@@ -64,6 +64,8 @@ class Comparison:
     groups: tuple[Group, ...]
     """Groups in descending order of their means. Accuracies are in percent."""
     pairs: tuple[Pair, ...]
+    baselines: Mapping[str, float]
+    """Means of the untrained network and of raw pixels where they were evaluated; accuracies in percent."""
 
     def interval(self, group: Group) -> tuple[float, float] | None:
         """Student's t interval of the mean of a group; None for one seed and for equal values."""
@@ -137,6 +139,9 @@ def compare(
         differing=_differing(groups, _full_keys(runs, [by]), _full_keys(runs, allow)),
         groups=tuple(ordered),
         pairs=tuple(_pairs(ordered, baseline, alpha)),
+        baselines={
+            title: metric.scale * value for title, value in selector.baselines(runs, conditions).items()
+        },
     )
 
 

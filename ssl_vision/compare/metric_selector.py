@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from ssl_vision.cli.suggestions import closest_match
@@ -16,6 +17,9 @@ from ssl_vision.runs.registry import Run
 
 _RUN_FIELDS = {"value", "recall", "seed", "weights", "title", "unit", "direction"}
 """Fields of a row of evaluation.json that may differ between runs, with those that a grid search selects."""
+
+BASELINES = {"untrained network": "untrained", "raw pixels": "pixels"}
+"""Titles of the baselines in tables, and their ``features`` in rows of evaluation.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +109,17 @@ class MetricSelector:
         if row.get("data") not in DATA_OF_ROOT:
             row.pop("root", None)
         return row
+
+    def baselines(self, runs: Sequence[Run], conditions: Mapping[str, Any]) -> dict[str, float]:
+        """Mean of each baseline over the runs that measured it under the given conditions."""
+        alike = {key: conditions[key] for key in conditions if key not in ("features", "layer", "epoch")}
+        rows = [] if is_metric(self.metric) else [row for run in runs for row in run.evaluation]
+        rows = [row for row in rows if alike.items() <= row.items()]
+        values = {
+            title: [row["value"] for row in rows if row.get("features") == features]
+            for title, features in BASELINES.items()
+        }
+        return {title: fmean(each) for title, each in values.items() if each}
 
 
 def shared_conditions(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -42,16 +42,17 @@ def title(comparison: Comparison) -> str:
 
 
 def group_table(comparison: Comparison) -> Lines:
-    """A row for each group; with one seed, only the value."""
+    """A row for each group and each baseline; with one seed, only the value."""
+    baselines = [[title, _shown(comparison, value)] for title, value in comparison.baselines.items()]
     if len(comparison.seeds) == 1:
         single = [[group.name, _shown(comparison, group.mean)] for group in comparison.groups]
-        return [[comparison.by, comparison.selector.metric], *single]
+        return [[comparison.by, comparison.selector.metric], *single, *baselines]
     lines = [[comparison.by, "seeds", "mean", _level(comparison), "min", "max"]]
     for group in comparison.groups:
         values = (group.mean, comparison.interval(group), min(group.values), max(group.values))
         shown = [_shown(comparison, value) for value in values]
         lines.append([group.name, str(len(group.values)), *shown])
-    return lines
+    return lines + [[title, "", value, "", "", ""] for title, value in baselines]
 
 
 def accuracy_table(comparison: Comparison) -> Lines:
@@ -204,6 +205,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
             }
             for group in comparison.groups
         ],
+        "baselines": dict(comparison.baselines),
         "pairs": [pair_row(comparison, pair) for pair in comparison.pairs],
     }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ssl_vision.compare.metric_selector import BASELINES
 from ssl_vision.compare.statistics import t_interval
 from ssl_vision.descriptions import description_of
 from ssl_vision.errors import InputError
@@ -24,7 +25,6 @@ _ORDER = ("finished", "pruned", "running", "interrupted", "waiting", "failed")
 _SEED = "seed_everything"
 _EVALUATED = "Evaluated after training; trials are ranked by the metric of the sweep, not by these values:"
 _MEASURED_ONCE = "Baselines, measured once; training has not helped where a trial does not exceed them:"
-_BASELINES = {"untrained network": "untrained", "raw pixels": "pixels"}
 _FIXED_COLUMNS = ("name", "state", "epochs", "seconds", "note", "seeds")
 """Columns other than parameters and metrics."""
 
@@ -43,7 +43,7 @@ def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -
     """Write ``sweep.csv`` and ``sweep.md``, and return the text of the latter.
 
     Trials are ranked only by the metric of the sweep. Values of ``ssl-vision evaluate`` are listed in
-    addition.
+    addition, those of the baselines in rows of their own.
     """
     order = ranked(records, metric)
     measured = {record.trial.name: test_metrics(folder, record) for record in order}
@@ -52,7 +52,14 @@ def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -
         _row(folder, record, metric) | {name: measured[record.trial.name].get(name) for name in names}
         for record in order
     ]
-    write_text(folder / "sweep.csv", as_csv(rows))
+    untrained = baselines(folder, records)
+    csv_rows = rows + [
+        dict.fromkeys(rows[0])
+        | {"name": title, "state": "baseline"}
+        | {name: each.get(name) for name in names}
+        for title, each in untrained.items()
+    ]
+    write_text(folder / "sweep.csv", as_csv(csv_rows))
     accuracies = [name for name in names if description_of(name).percent]
     shown = [
         _cells({key: value for key, value in row.items() if key != "name" and key not in names}, metric)
@@ -70,7 +77,7 @@ def write_tables(folder: Path, records: Sequence[Record], metric: SweepMetric) -
             if measured[record.trial.name]
         ]
         parts.append(f"{_EVALUATED}\n\n{_table(lines)}")
-    if untrained := baselines(folder, records):
+    if untrained:
         lines = [
             {"baseline": title, **_cells({name: each.get(name) for name in accuracies}, metric, accuracies)}
             for title, each in untrained.items()
@@ -110,7 +117,7 @@ def baseline_rows(run: Run, features: str) -> list[dict[str, Any]]:
 def baselines(folder: Path, records: Sequence[Record]) -> dict[str, dict[str, float]]:
     """Return the values of the baselines, each from the first trial that was evaluated with them."""
     values: dict[str, dict[str, float]] = {}
-    for (title, features), record in product(_BASELINES.items(), records):
+    for (title, features), record in product(BASELINES.items(), records):
         run = Run(folder / record.trial.name)
         if rows := baseline_rows(run, features):
             values[title] = evaluation_summary(rows, run.config, epoch=run.epoch) | values.get(title, {})

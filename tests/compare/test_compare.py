@@ -127,6 +127,29 @@ def test_output_file_lists_runs_values_and_conditions(runs):
     )
 
 
+def test_baselines_are_shown_as_measured_under_same_conditions(runs, capsys):
+    for path in runs.glob("MACL-[01]"):
+        file = path / "evaluation.json"
+        untrained = [row(value, features="untrained", epoch=0, k=k) for value, k in ((0.4, 200), (0.3, 20))]
+        rows = [row(0.84), *untrained, row(0.25, features="pixels", layer="raw", epoch=0)]
+        file.write_text(json.dumps(rows))
+    for path in runs.glob("*-[234]"):
+        file = path / "evaluation.json"
+        file.write_text(json.dumps(json.loads(file.read_text())[:1]))
+    for path in (*runs.glob("DCL-[01]"), *runs.glob("InfoNCE-[01]")):
+        file = path / "evaluation.json"
+        file.write_text(
+            json.dumps([json.loads(file.read_text())[0], row(0.5, features="untrained", epoch=0)])
+        )
+    assert compare_runs()["baselines"] == pytest.approx({"untrained network": 140 / 3, "raw pixels": 25})
+    table = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    assert [line.split()[:3] for line in table[-2:]] == [
+        ["untrained", "network", "46.67"],
+        ["raw", "pixels", "25.00"],
+    ]
+    assert compare_runs("--metric=val/knn_top1")["baselines"] == {}
+
+
 def test_output_ends_with_means_of_all_accuracies(runs, capsys):
     assert main(["compare", "runs", "--output=out.md"]) == 0
     _, table = capsys.readouterr().out.split(
@@ -216,6 +239,7 @@ def test_single_seed_prints_values_without_tests(tmp_path, monkeypatch, capsys):
         ["0.1", "80.00"],
         ["0.2", "70.00"],
         ["0.5", "60.00"],
+        ["untrained", "network", "70.00"],
     ]
     assert sentence.splitlines()[0].startswith("With one seed, a difference cannot be told from chance.")
     assert "chance" not in means
