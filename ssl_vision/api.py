@@ -18,13 +18,14 @@ from torch import nn
 from ssl_vision.cli.fit import executed
 from ssl_vision.cli.fit_summary import validation_lines, validations
 from ssl_vision.cli.import_paths import local_modules
-from ssl_vision.data import Views
+from ssl_vision.data import ImageData, Views
 from ssl_vision.data.datasets.map_style import MapDataset
 from ssl_vision.display import html_table
 from ssl_vision.errors import InputError, Interrupted
-from ssl_vision.evaluation import api
-from ssl_vision.evaluation.evaluate import evaluate_run
+from ssl_vision.evaluation.command import evaluated
+from ssl_vision.evaluation.protocol import read_protocols
 from ssl_vision.evaluation.results import Evaluation
+from ssl_vision.evaluation.subject import Subject, run_protocols
 from ssl_vision.progress import epochs_text
 from ssl_vision.report.report import write
 from ssl_vision.runs.registry import Run
@@ -139,7 +140,8 @@ def evaluate(source: nn.Module | str | PathLike[str], **options: Any) -> Evaluat
             features (N, F).
         **options: for a run, options of the command, such as ``protocol=["macl", "few_labels"]``,
             ``baselines=False`` or ``**{"data.root": "images"}``. For a module, the arguments of
-            `ssl_vision.evaluation.api.evaluate`, of which ``train`` and ``test`` are required.
+            `ssl_vision.evaluation.subject.Subject.of_module`, of which ``train`` and ``test`` are required,
+            and ``protocol``: names of protocols, ``"all"``, or paths of ``.yaml`` files of your own.
 
     Returns:
         The results, which a notebook displays as tables.
@@ -156,19 +158,22 @@ def evaluate(source: nn.Module | str | PathLike[str], **options: Any) -> Evaluat
         True
     """
     if isinstance(source, nn.Module):
-        return api.evaluate(source, **options)
+        names = options.pop("protocol", "macl")
+        names = [names] if isinstance(names, (str, PathLike)) else names
+        protocols = read_protocols(list(map(os.fspath, names)), k=ImageData.knn_k)
+        return run_protocols(Subject.of_module(source, **options), protocols)
     repeated = {name: options.pop(name) for name in _REPEATED if name in options}
     args = [os.fspath(source), *_options(options)]
     for name, values in repeated.items():
         listed = [values] if isinstance(values, (str, PathLike)) else values
         args += [f"--{name}={value}" for value in listed]
     with local_modules(args), _globals_restored():
-        evaluated = evaluate_run(args)
-    if evaluated.error is not None:
-        raise evaluated.error
-    if evaluated.page is not None:
-        write(**evaluated.page)
-    return evaluated.result
+        stored = evaluated(args)
+    if stored.error is not None:
+        raise stored.error
+    if stored.page is not None:
+        write(**stored.page)
+    return stored.result
 
 
 def _options(values: Mapping[str, Any]) -> Iterator[str]:

@@ -40,7 +40,7 @@ GROUPS = {
             "ssl_vision.cli.fit_command:run", "validate a checkpoint as during training", passes_name=True
         ),
         "evaluate": Command(
-            "ssl_vision.evaluation.evaluate:run", "evaluate a checkpoint under named protocols"
+            "ssl_vision.evaluation.command:run", "evaluate a checkpoint under named protocols"
         ),
     },
     "many runs": {

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from scripts import import_script
 
+from ssl_vision.main import COMMANDS
+
 PACKAGE = Path(__file__).parent.parent / "ssl_vision"
 
 LAYERS = [
@@ -157,13 +159,13 @@ def test_getattr_and_hasattr_are_used_only_in_listed_files():
 
 
 CAPS = {
-    "": (765, 14),
+    "": (769, 14),
     "callbacks": (815, 13),
     "cli": (2109, 19),
     "compare": (1043, 10),
     "data": (3544, 44),
     "encoders": (313, 4),
-    "evaluation": (2701, 30),
+    "evaluation": (2690, 28),
     "export": (706, 7),
     "methods": (1036, 16),
     "metrics": (1336, 21),
@@ -181,7 +183,6 @@ A commit that raises a number says why.
 """
 
 SAME_NAME = {
-    "api.py",
     "comparison.py",
     "folder.py",
     "gradients.py",
@@ -263,10 +264,12 @@ def test_small_modules_have_several_importers():
     importers = Counter(
         other for name, file in modules.items() for other in set(modules_imported(file, modules)) - {name}
     )
+    commands = {command.function.partition(":")[0] for command in COMMANDS.values()}
     small = {
         path
         for name, file in modules.items()
         if importers[name] == 1
+        and name not in commands
         and file.name != "__init__.py"
         and not (path := str(file.relative_to(PACKAGE))).startswith(EXTENDED)
         and measured().code_lines(file) < 60

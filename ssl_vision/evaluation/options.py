@@ -19,18 +19,28 @@ from ssl_vision.metrics.neighbours import Index
 
 _DEFAULT = "macl"
 
+_DESCRIPTION = """\
+Evaluate a checkpoint, print the tables, and add the rows to evaluation.json in the run directory.
 
-def evaluation_parser(
-    description: str | None, data: dict[str, Any] | None = None, *, data_required: bool = True
-) -> ArgumentParser:
+``--encoder`` evaluates an encoder that was trained elsewhere; its rows are written only with ``--output``.
+
+Model and data are those of the checkpoint. Options change the protocol, and ``--data.…`` changes the data.
+Images of another data set, ``--data CLASS``, are given the size and the normalisation of the run unless
+``--data.views.…`` sets others. A row replaces the row of the same measurement (data, root, folder, split,
+protocol, layer, k, temperature, …). A measurement that fails is reported on stderr, and its earlier row is
+kept. Nothing is downloaded unless ``--data.download true`` is given. A run of another user requires
+``--data.root``. torchrun starts several processes, which share the embedding.
+"""
+
+
+def evaluation_parser(data: dict[str, Any] | None = None, *, data_required: bool = True) -> ArgumentParser:
     """Return the parser of the command.
 
     Args:
-        description: text of ``--help``.
         data: data section of the run, the default of ``--data``; None while no run is known.
         data_required: True if the command needs data.
     """
-    parser = ArgumentParser(prog="ssl-vision evaluate", description=description)
+    parser = ArgumentParser(prog="ssl-vision evaluate", description=_DESCRIPTION)
     parser.add_argument(
         "checkpoint", nargs="?", help="Checkpoint file, or a run directory for its last checkpoint."
     )

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from ssl_vision.display import html_table
 from ssl_vision.errors import InputError
@@ -41,21 +41,18 @@ class Evaluation:
     def of(
         cls,
         protocols: Sequence[Protocol],
-        rows: Mapping[str, Sequence[Row]],
+        rows: Sequence[Row],
         splits: Splits,
         about: str,
-        *,
-        output: Path | None = None,
     ) -> Self:
-        """Return the result of an evaluation from its rows by protocol and a description of the network."""
+        """Return the result of an evaluation from its rows and a description of the network."""
         train, test = splits.images["train"], splits.images["test"]
         split = "test split" if splits.evaluated == "test" else "validation split, as there is no test split"
         return cls(
-            rows=tuple(row for each in rows.values() for row in each),
+            rows=tuple(rows),
             subject=f"{splits.data}: {split} ({len(test)} images) against "
             f"{len(train)} labelled train images, {about}",
             protocols={each.name: described_protocol(each, len(train)) for each in protocols},
-            output=output,
         )
 
     def value(self, metric: str, **fields: object) -> float:
@@ -95,6 +92,16 @@ class Evaluation:
 
     def _rows_of(self, protocol: str) -> list[Row]:
         return [row for row in self.rows if row.protocol == protocol]
+
+
+class Stored(NamedTuple):
+    """A result that was written to a file, if there is one for it."""
+
+    result: Evaluation
+    error: InputError | None = None
+    """The error of writing the rows, which does not lose the result."""
+    page: dict[str, Any] | None = None
+    """Arguments for the report of the run."""
 
 
 def described_protocol(protocol: Protocol, count: int) -> str:

@@ -143,7 +143,7 @@ class ForkedProcess(Process):
 
     def __init__(self, args: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         super().__init__(log, ["ssl-vision", *args])
-        _FORKS.set_forkserver_preload(["ssl_vision.cli.fit", "ssl_vision.evaluation.evaluate"])
+        _FORKS.set_forkserver_preload(["ssl_vision.cli.fit", "ssl_vision.evaluation.command"])
         self._process = _FORKS.Process(target=run_forked, args=(list(args), log, dict(environment)))
         self._process.start()
         self._pid = cast(int, self._process.pid)

@@ -30,10 +30,9 @@ from ssl_vision.encoders import ResNet
 from ssl_vision.errors import InputError
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import embed
-from ssl_vision.evaluation.measure import Network, measured
-from ssl_vision.evaluation.processes import ALONE
 from ssl_vision.evaluation.protocol import read_protocol
 from ssl_vision.evaluation.splits import Splits
+from ssl_vision.evaluation.subject import Network, Subject, run_protocols
 from ssl_vision.main import main
 from ssl_vision.runs.checkpoint import read_checkpoint
 
@@ -500,9 +499,9 @@ def test_raw_pixel_baseline_is_skipped_for_streamed_images(photos, capsys, worke
     network = FeatureExtractor(
         ResNet(width=2), splits, description=None, layers=("backbone",), cache=None, seed=0
     )
-    networks = [Network("trained", network)]
-    rows = measured([read_protocol("solo")], networks, splits, seed=0, pixels=True, processes=ALONE)
-    assert {row.features for row in rows["solo"]} == {"trained"}
+    subject = Subject((Network("trained", network),), splits, "a network", pixels=True)
+    result = run_protocols(subject, [read_protocol("solo")])
+    assert {row.features for row in result.rows} == {"trained"}
     assert "raw pixels are left out" in capsys.readouterr().err
 
 

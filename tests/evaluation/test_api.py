@@ -196,7 +196,7 @@ VIEWS = Views(size=8)
         ({"encoder": nn.Linear(3, 3)}, r"Linear cannot encode images \(1, 3, 8, 8\)"),
         ({"baselines": True}, "baselines=True requires data sets of PIL images or uint8 tensors, and views"),
         ({"protocol": "knm"}, "no protocol 'knm'"),
-        ({"protocol": "online"}, "nothing could be measured"),
+        ({"protocol": "online"}, "nothing of the trained network could be measured"),
     ],
 )  # fmt: skip
 def test_invalid_input_raises_one_line_input_error(given, message):

@@ -13,7 +13,7 @@ from torch import nn
 import ssl_vision.evaluation.feature_extractor
 from ssl_vision.data import Digits, Images, Views
 from ssl_vision.encoders import ModuleEncoder
-from ssl_vision.evaluation.evaluate import evaluate_run
+from ssl_vision.evaluation import command
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.features import embed, embed_views
 from ssl_vision.evaluation.geometry import Geometry
@@ -128,9 +128,9 @@ def test_report_is_written_only_for_images_and_epoch_of_run(evaluated, tmp_path)
     content["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"] -= 1
     torch.save(content, earlier)
     for args in ([run, "--data.eval_batch_size=99"], [same]):
-        assert evaluate_run([*map(str, args), *options]).page is not None
+        assert command.evaluated([*map(str, args), *options]).page is not None
     for args in ([earlier], [run, "--data.views.size=12", "--data.views.blur=0"]):
-        assert evaluate_run([*map(str, args), *options]).page is None
+        assert command.evaluated([*map(str, args), *options]).page is None
 
 
 def write_malicious(path):

@@ -139,7 +139,7 @@ from ssl_vision.encoders import ModuleEncoder
 from ssl_vision.evaluation.cache import FeatureCache
 from ssl_vision.evaluation.feature_extractor import FeatureExtractor
 from ssl_vision.evaluation.knn import KNN
-from ssl_vision.evaluation.measure import run_protocol
+from ssl_vision.evaluation.subject import run_protocol
 from ssl_vision.evaluation.measurement import Source
 from ssl_vision.evaluation.probe import Linear
 from ssl_vision.evaluation.protocol import Protocol

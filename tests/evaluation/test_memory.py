@@ -92,7 +92,7 @@ from ssl_vision.evaluation.splits import Pixels, Splits
 from ssl_vision.evaluation.grid import Grid
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.logistic import Logistic
-from ssl_vision.evaluation.measure import run_protocol
+from ssl_vision.evaluation.subject import run_protocol
 from ssl_vision.evaluation.measurement import Source
 from ssl_vision.evaluation.probe import Linear
 from ssl_vision.evaluation.protocol import Protocol
