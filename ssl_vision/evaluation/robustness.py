@@ -94,7 +94,7 @@ class Corruptions(Measurement):
                 queries = network.corrupted(source.layers, corruption, severity)[source.layer]
             (score,) = knn_table(
                 queries, truth, options["train_features"], labels, num_classes=classes, ks=[knn.k],
-                temperatures=[knn.vote_temperature], metric=knn.distance, index=knn.index,
+                temperatures=[knn.vote_temperature], metric=knn.distance,
             )  # fmt: skip
             x, y = labelled_rows(queries, truth, classes, "test")
             with exact_float32(x.device):

@@ -34,10 +34,6 @@ class Row:
     """Distance between neighbours."""
     vote: str | None = None
     """``weighted`` or ``majority``."""
-    index: str | None = None
-    """``ivf`` for neighbours by approximate search."""
-    recall: float | None = None
-    """Share of the exact k nearest neighbours of a sample that the approximate search found."""
     augmentation: str = "none"
     """Augmentation of the images; for a linear layer, of its training images."""
     labels: str | None = None
@@ -94,10 +90,7 @@ def _metrics(rows: Sequence[Row]) -> list[list[str]]:
     about = {row.metric: row.description for row in rows}
     order = sorted(about, key=lambda metric: about[metric].order)
     columns = sorted(dict.fromkeys(map(_column, rows)), key=lambda column: order.index(column[0]))
-    cells = {
-        (row.features, row.layer, _column(row)): about[row.metric].shown(row.value) + _recall(row)
-        for row in rows
-    }
+    cells = {(row.features, row.layer, _column(row)): about[row.metric].shown(row.value) for row in rows}
     names = list(dict.fromkeys((row.features, row.layer) for row in rows))
     lines = [["", *(_heading(about[column[0]].heading, column, columns) for column in columns)]]
     for features, layer in names:
@@ -136,10 +129,6 @@ def aligned(lines: Sequence[Sequence[str]], *, left: int = 1) -> str:
         ).rstrip()
         for line in lines
     )
-
-
-def _recall(row: Row) -> str:
-    return "" if row.recall is None else f" (recall {100 * row.recall:.1f})"
 
 
 def _column(row: Row) -> _Column:

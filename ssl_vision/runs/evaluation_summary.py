@@ -19,7 +19,6 @@ VARIANTS = {
     "k": "k={}",
     "distance": "{}",
     "vote": "{}",
-    "index": "{}",
     "temperature": "T={}",
     "augmentation": "{}",
     "labels": "{} labels",
