@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -54,7 +55,7 @@ def column(run, name):
 def test_page_has_file_for_each_extension_point():
     assert list(FILES) == [
         "my_objective.py", "my_encoder.py", "byol.py", "my_callback.py", "my_data.py", "my_measurement.py",
-        "my_protocol.yaml", "my_command.py",
+        "my_retrieval.py", "my_protocol.yaml", "my_command.py",
     ]  # fmt: skip
     assert len(FILES["byol.py"].splitlines()) <= 80
 
@@ -232,6 +233,25 @@ def test_custom_protocol_reports_custom_measurement(tiny_run, capsys):
     assert main(["evaluate", str(tiny_run), *args]) == 0
     header = next(line for line in capsys.readouterr().out.splitlines() if "kNN %" in line)
     assert "purity %" in header
+    assert "mAP %" in header
+    assert "recall@1 %" in header
+
+
+def test_custom_retrieval_matches_loops():
+    features = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(30) % 3
+    precisions, first = [], []
+    for row in range(30):
+        cosines = torch.cosine_similarity(features, features[row], dim=1)
+        ranked = [other for other in cosines.argsort(descending=True).tolist() if other != row]
+        places = [place for place, other in enumerate(ranked, 1) if labels[other] == labels[row]]
+        precisions.append(sum(number / place for number, place in enumerate(places, 1)) / len(places))
+        first.append(places[0] == 1)
+    source = SimpleNamespace(queries=features)
+    splits = SimpleNamespace(images={"test": SimpleNamespace(labels=labels)})
+    values = importlib.import_module("my_retrieval").Retrieval().measure(source, splits, 0)
+    expected = {"map": sum(precisions) / 30, "recall@1": sum(first) / 30}
+    assert {metric: value for metric, value, _ in values} == pytest.approx(expected)
 
 
 def test_custom_command_counts_objectives(tiny_run, capsys):

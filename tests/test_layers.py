@@ -166,7 +166,7 @@ CAPS = {
     "evaluation": (2679, 30),
     "export": (706, 7),
     "methods": (1036, 16),
-    "metrics": (1272, 21),
+    "metrics": (1106, 19),
     "objectives": (2084, 29),
     "pretrained": (196, 3),
     "report": (3093, 26),
