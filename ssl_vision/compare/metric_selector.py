@@ -15,7 +15,7 @@ from ssl_vision.runs.evaluation_summary import TEST_PREFIXES
 from ssl_vision.runs.folder import DATA_OF_ROOT
 from ssl_vision.runs.registry import Run
 
-_RUN_FIELDS = {"value", "recall", "seed", "weights", "title", "unit", "direction"}
+_RUN_FIELDS = {"value", "seed", "weights", "title", "unit", "direction"}
 """Fields of a row of evaluation.json that may differ between runs, with those that a grid search selects."""
 
 BASELINES = {"untrained network": "untrained", "raw pixels": "pixels"}

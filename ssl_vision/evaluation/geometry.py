@@ -25,7 +25,7 @@ class Geometry(Measurement):
     """
 
     extended: bool = False
-    """True adds effective rank, feature standard deviation, class means, retrieval and LiDAR."""
+    """True adds effective rank, feature standard deviation and LiDAR."""
     lidar_images: int = 1000
     """Number of evenly spaced test images for LiDAR; its paper uses 1,000."""
     lidar_views: int = 50

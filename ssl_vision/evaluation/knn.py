@@ -11,7 +11,6 @@ from ssl_vision.evaluation.measurement import Measurement, Source, Value, measur
 from ssl_vision.evaluation.ranges import check
 from ssl_vision.evaluation.splits import Splits
 from ssl_vision.metrics.knn_table import KNNScore, knn_table
-from ssl_vision.metrics.neighbours import Index
 from ssl_vision.progress import Progress
 
 
@@ -31,8 +30,6 @@ class KNN(Measurement):
     """``weighted`` gives a neighbour the weight exp(s/T), s the cosine or −distance; ``majority`` gives 1."""
     temperature: float = 0.1
     """Temperature T of the weighted vote."""
-    index: Index = "flat"
-    """``flat`` is exact; ``ivf`` is FAISS's approximate search, for more than a million train images."""
 
     def __post_init__(self) -> None:
         check(
@@ -41,13 +38,11 @@ class KNN(Measurement):
             distance=self.distance in ("cosine", "euclidean"),
             vote=self.vote in ("weighted", "majority"),
             temperature=self.temperature > 0,
-            index=self.index in ("flat", "ivf"),
         )
 
     def __str__(self) -> str:
         votes = f"T = {self.temperature:g}" if self.vote == "weighted" else "majority vote"
-        approximate = "" if self.index == "flat" else f", approximate ({self.index})"
-        return f"kNN: {self.distance}, k = {self.k}, {votes}{approximate}"
+        return f"kNN: {self.distance}, k = {self.k}, {votes}"
 
     @classmethod
     def defaults(cls, *, k: int) -> dict[str, Any]:
@@ -82,17 +77,16 @@ class KNN(Measurement):
         """A score as a value of a metric."""
         about = {
             "bank": "train", "k": score.k, "temperature": score.temperature,
-            "distance": self.distance, "vote": self.vote, "recall": score.recall,
-            "index": None if self.index == "flat" else self.index,
+            "distance": self.distance, "vote": self.vote,
         }  # fmt: skip
         return Value(metric, score.top1, about)
 
 
 def _scores(measurements: Sequence[KNN], source: Source, splits: Splits) -> dict[KNN, KNNScore]:
-    """Compute the score of each measurement from one search for each distance and index."""
+    """Compute the score of each measurement from one search for each distance."""
     scores: dict[KNN, KNNScore] = {}
-    for distance, index in dict.fromkeys((each.distance, each.index) for each in measurements):
-        group = [each for each in measurements if (each.distance, each.index) == (distance, index)]
+    for distance in dict.fromkeys(each.distance for each in measurements):
+        group = [each for each in measurements if each.distance == distance]
         ks = list(dict.fromkeys(each.k for each in group))
         temperatures = list(dict.fromkeys(each.vote_temperature for each in group))
         queries, bank = source.queries, source.bank
@@ -101,7 +95,7 @@ def _scores(measurements: Sequence[KNN], source: Source, splits: Splits) -> dict
                 queries, splits.images["test"].labels.to(queries.device),
                 bank, splits.images["train"].labels.to(bank.device),
                 num_classes=len(splits.images["train"].classes), ks=ks, temperatures=temperatures,
-                metric=distance, index=index,
+                metric=distance,
             )  # fmt: skip
         by_place = dict(zip(product(temperatures, ks), table, strict=True))
         scores |= {each: by_place[each.vote_temperature, each.k] for each in group}

@@ -15,7 +15,6 @@ from ssl_vision.errors import InputError
 from ssl_vision.evaluation.knn import KNN
 from ssl_vision.evaluation.probe import Linear, ProbeRule
 from ssl_vision.evaluation.protocol import Protocol, read_protocols, shipped
-from ssl_vision.metrics.neighbours import Index
 
 _DEFAULT = "macl"
 
@@ -87,13 +86,6 @@ def evaluation_parser(data: dict[str, Any] | None = None, *, data_required: bool
         default=None,
         help="Temperature T of the kNN vote. Default: metrics.temperature, as for k.",
     )
-    parser.add_argument(
-        "--knn.index",
-        type=Index | None,
-        default=None,
-        help="Search for neighbours: flat (exact), or ivf (approximate by FAISS, for more than a million "
-        "train images; the table states its recall). Default: that of the protocols, which are exact.",
-    )
     parser.add_class_arguments(
         ProbeRule, "probe", help=f"Options of the linear probe of protocol {_DEFAULT}."
     )
@@ -148,8 +140,6 @@ def chosen_protocols(options: Any, metrics: dict[str, Any], data: ImageData, *, 
     """
     names = options.protocol or [_DEFAULT]
     protocols = read_protocols(names, k=data.knn_k)
-    if options.knn.index is not None:
-        protocols = [_changed(protocol, {"index": options.knn.index}) for protocol in protocols]
     change = {name: getattr(options, name) for name in ("k", "temperature")}
     if not options.protocol:
         metrics = metrics if own else metrics | {"k": None}
@@ -166,11 +156,11 @@ def chosen_protocols(options: Any, metrics: dict[str, Any], data: ImageData, *, 
         raise InputError(f"--{error}") from error
 
 
-def _changed(protocol: Protocol, change: dict[str, Any], probe: ProbeRule | None = None) -> Protocol:
+def _changed(protocol: Protocol, change: dict[str, Any], probe: ProbeRule) -> Protocol:
     def new(measurement: Any) -> Any:
         if isinstance(measurement, KNN):
             return dataclasses.replace(measurement, **change)
-        if probe is not None and isinstance(measurement, Linear):
+        if isinstance(measurement, Linear):
             return Linear(**dataclasses.asdict(probe))
         return measurement
 

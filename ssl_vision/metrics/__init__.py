@@ -1,7 +1,6 @@
-"""Metrics of representations (kNN, retrieval, pairs, rank, class means) and of loss gradients."""
+"""Metrics of representations (kNN, pairs, rank) and of loss gradients."""
 
 from ssl_vision.metrics.alignment import Alignment
-from ssl_vision.metrics.class_means import ClassMeans, class_means
 from ssl_vision.metrics.effective_rank import effective_rank
 from ssl_vision.metrics.gradients import (
     GradientStatistics,
@@ -18,7 +17,6 @@ from ssl_vision.metrics.pairs import PairStatistics, pair_statistics
 from ssl_vision.metrics.rank import RankMe, rankme
 from ssl_vision.metrics.ranking import RankCorrelation, Ranking, rank_correlation
 from ssl_vision.metrics.representation import Representation
-from ssl_vision.metrics.retrieval import Retrieval, retrieval
 from ssl_vision.metrics.sensitivity import SemanticSensitivity
 from ssl_vision.metrics.spread import feature_std
 from ssl_vision.metrics.tolerance import Tolerance
@@ -27,7 +25,6 @@ from ssl_vision.metrics.vote import vote
 
 __all__ = [
     "Alignment",
-    "ClassMeans",
     "GradientStatistics",
     "GradientTerms",
     "KNNAccuracy",
@@ -39,11 +36,9 @@ __all__ = [
     "RankMe",
     "Ranking",
     "Representation",
-    "Retrieval",
     "SemanticSensitivity",
     "Tolerance",
     "Uniformity",
-    "class_means",
     "effective_rank",
     "faiss_kind",
     "feature_std",
@@ -56,6 +51,5 @@ __all__ = [
     "pair_statistics",
     "rank_correlation",
     "rankme",
-    "retrieval",
     "vote",
 ]

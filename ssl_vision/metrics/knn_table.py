@@ -2,19 +2,16 @@
 
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ssl_vision.metrics.neighbours import Index, Neighbours, nearest, recall
+from ssl_vision.metrics.neighbours import nearest
 from ssl_vision.metrics.rows import UNLABELLED, Features, check_features, checked_labels, select
 from ssl_vision.metrics.vote import check_range, place, votes, warn_of_large_k
 
 TOP = 5
-SAMPLE = 500
-"""Number of queries that the recall of an approximate search is computed from."""
 
 
 class KNNScore(NamedTuple):
@@ -38,8 +35,6 @@ class KNNScore(NamedTuple):
     """Share of labelled queries whose class has the best score, in [0, 1]."""
     top5: float | None
     """Share of labelled queries whose class is among the best five; None with fewer than five classes."""
-    recall: float | None = None
-    """Share of the exact k nearest neighbours of a sample that an approximate search found, in [0, 1]."""
 
 
 def knn_table(
@@ -54,7 +49,6 @@ def knn_table(
     metric: Literal["cosine", "euclidean"] = "cosine",
     backend: Literal["auto", "faiss", "torch"] = "auto",
     dtype: torch.dtype = torch.float32,
-    index: Index = "flat",
 ) -> list[KNNScore]:
     """Compute the accuracies of k-nearest-neighbour classification for all ``ks`` and ``temperatures``.
 
@@ -75,8 +69,6 @@ def knn_table(
             the features.
         backend: As in `nearest`.
         dtype: As in `nearest`.
-        index: As in `nearest`. The recall of "ivf" is computed by exact search for 500 evenly spaced queries,
-            or all if there are fewer.
 
     Returns:
         A score for each temperature and each k, in the order given.
@@ -113,18 +105,12 @@ def knn_table(
     else:
         warn_of_large_k(max(ks), labels)
     increasing = sorted(set(used))
-    search = partial(nearest, bank=bank, k=increasing[-1], backend=backend, metric=metric, dtype=dtype)
-    neighbours, recalls = search(queries, index=index), dict[int, float]()
-    if index != "flat":
-        count = min(len(queries), SAMPLE)
-        sample = torch.arange(count, device=truth.device) * len(queries) // count
-        approximate, exact = Neighbours(*(each[sample] for each in neighbours)), search(queries[sample])
-        recalls = {k: recall(approximate, exact, k) for k in increasing}
+    neighbours = nearest(queries, bank, k=increasing[-1], backend=backend, metric=metric, dtype=dtype)
     table = []
     for temperature in temperatures:
         scores = votes(neighbours, labels, num_classes, ks=increasing, temperature=temperature)
         places = {k: place(score, truth) for k, score in zip(increasing, scores, strict=True)}
         for k in used:
             top1, top5 = ((places[k] < top).double().mean().item() for top in (1, TOP))
-            table.append(KNNScore(k, temperature, top1, top5 if num_classes >= TOP else None, recalls.get(k)))
+            table.append(KNNScore(k, temperature, top1, top5 if num_classes >= TOP else None))
     return table

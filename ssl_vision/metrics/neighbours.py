@@ -1,8 +1,7 @@
-"""Nearest neighbours, exact or approximate, by cosine similarity or Euclidean distance."""
+"""Exact nearest neighbours by cosine similarity or Euclidean distance."""
 
 import functools
 import importlib
-import math
 from contextlib import nullcontext
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
@@ -20,22 +19,6 @@ FAISS_GPU_MAX_K = 2048
 HALVES = (torch.float16, torch.bfloat16)
 DIFFERENCES = 2**22
 """Maximum number of coordinates of query − neighbour in memory at a time."""
-
-
-_SHARD = 2**26
-"""Maximum number of values of the bank that an approximate index holds at a time.
-
-They take 256 MiB in float32, and up to twice as much in FAISS's growing lists.
-"""
-_TRAINING_ROWS = 64
-"""Number of rows of the bank for each cluster that its centre is computed from."""
-_SAMPLE = 2**26
-"""Maximum number of values of these rows."""
-_PROBED = 1 / 16
-"""Share of the clusters that are searched for each query."""
-
-Index = Literal["flat", "ivf"]
-"""Exact search, and an inverted file of clusters, by the names that FAISS gives its indices."""
 
 
 class Neighbours(NamedTuple):
@@ -62,7 +45,6 @@ def nearest(
     backend: Literal["auto", "faiss", "torch"] = "auto",
     metric: Literal["cosine", "euclidean"] = "cosine",
     dtype: torch.dtype = torch.float32,
-    index: Index = "flat",
 ) -> Neighbours:
     """Find the k nearest neighbours, with the largest s(q, b) = q·b / (‖q‖‖b‖) or −‖q − b‖.
 
@@ -84,14 +66,10 @@ def nearest(
             so that all backends agree. This is intended for GPUs, where "auto" then uses torch and its tensor
             cores; it is not faster on a CPU. Of 200 neighbours among 50,000 random rows, float16 changes
             0.05 % and bfloat16 0.33 %; of the predictions, 0.02 % and 0.32 % (benchmarks/knn.py).
-        index: "flat" is exact. "ivf" is FAISS's inverted file on the CPU, which is faster for banks of more
-            than a million rows and misses some neighbours. √N clusters of the bank are computed, and a
-            sixteenth of them is searched for each query. About 512 MiB of the bank are in memory at a time.
 
     Raises:
         ValueError: shapes or devices do not match, k is out of range, a value is not finite, the backend,
-            metric, dtype or index is unknown, half precision is used with a distance, or index="ivf" and
-            FAISS is not installed.
+            metric or dtype is unknown, or half precision is used with a distance.
         ImportError: backend="faiss" and FAISS is not installed.
 
     Example:
@@ -112,10 +90,6 @@ def nearest(
         raise ValueError(f"backend: expected auto, faiss or torch, got {backend!r}")
     if metric not in ("cosine", "euclidean"):
         raise ValueError(f"metric: expected cosine or euclidean, got {metric!r}")
-    if index not in ("flat", "ivf"):
-        raise ValueError(f"index: expected flat or ivf, got {index!r}")
-    if index == "ivf" and _faiss() is None:
-        raise ValueError("index ivf: FAISS is not installed; pip install 'ssl_vision[cpu]' or '[gpu]'")
     allowed = HALVES if metric == "cosine" else ()
     if dtype not in (torch.float32, *allowed):
         raise ValueError(f"dtype: expected {(torch.float32, *allowed)} for metric={metric!r}, got {dtype}")
@@ -135,27 +109,11 @@ def nearest(
             left, right = _lifted(queries, bank)
         else:
             left, right = (map_rows(rows, lambda part: unit_rows(part).to(dtype)) for rows in (queries, bank))
-        if index == "ivf":
-            neighbours = _search_ivf(left, right, k, metric=metric)
-        elif isinstance(left, Tensor) and isinstance(right, Tensor) and use_faiss and len(left) > 0:
+        if isinstance(left, Tensor) and isinstance(right, Tensor) and use_faiss and len(left) > 0:
             neighbours = _search_faiss(left.float(), right.float(), k, on_gpu=on_gpu)
         else:
             neighbours = _search_torch(left, right, k)
         return _by_distance(queries, bank, neighbours.index) if metric == "euclidean" else neighbours
-
-
-def recall(found: Neighbours, exact: Neighbours, k: int) -> float:
-    """Return the share of the exact k nearest neighbours that are among the found k, in [0, 1].
-
-    Example:
-        >>> import torch
-        >>> similarity = torch.ones(1, 2)
-        >>> found, exact = (Neighbours(similarity, torch.tensor([rows])) for rows in ([4, 7], [7, 9]))
-        >>> recall(found, exact, k=2)
-        0.5
-    """
-    pairs = zip(found.index[:, :k], exact.index[:, :k], strict=True)
-    return sum(int(torch.isin(one, other).sum()) for one, other in pairs) / exact.index[:, :k].numel()
 
 
 def faiss_kind() -> Literal["gpu", "cpu", "none"]:
@@ -205,50 +163,6 @@ def _search_faiss(queries: Tensor, bank: Tensor, k: int, *, on_gpu: bool) -> Nei
         again = _search_torch(queries[border], bank, k)
         neighbours.similarity[border], neighbours.index[border] = again
     return neighbours
-
-
-def _search_ivf(queries: Features, bank: Features, k: int, *, metric: str) -> Neighbours:
-    """Search in FAISS's inverted file, which holds a part of the bank at a time."""
-    faiss = importlib.import_module("faiss")
-    exact = queries, bank
-    if metric == "euclidean":  # clusters are of the rows themselves, without the column that orders them
-        width = bank.shape[1] - 1
-        queries, bank = (map_rows(rows, lambda part: part[:, :-1], width=width) for rows in exact)
-    clusters = max(1, round(math.sqrt(len(bank))))
-    by_product = metric == "cosine"
-    kind = faiss.METRIC_INNER_PRODUCT if by_product else faiss.METRIC_L2
-    coarse = (faiss.IndexFlatIP if by_product else faiss.IndexFlatL2)(bank.shape[1])
-    inverted = faiss.IndexIVFFlat(coarse, bank.shape[1], clusters, kind)
-    inverted.nprobe = max(1, round(_PROBED * clusters))
-    inverted.cp.min_points_per_centroid = 1  # FAISS would print a warning for small banks
-    count = min(len(bank), _TRAINING_ROWS * clusters, max(1, _SAMPLE // bank.shape[1]))
-    inverted.train(_array(bank[torch.arange(count, device=bank.device) * len(bank) // count]))
-
-    best = Neighbours(
-        torch.full((len(queries), k), -torch.inf), torch.full((len(queries), k), -1, dtype=torch.int64)
-    )
-    pieces, first = list(parts(bank, most=BANK_TILE)), 0
-    for number, piece in enumerate(pieces, 1):
-        inverted.add(_array(bank[piece]))
-        if number < len(pieces) and (inverted.ntotal + pieces[0].stop) * bank.shape[1] <= _SHARD:
-            continue
-        for rows in parts(queries, most=QUERY_TILE):
-            values, index = map(torch.from_numpy, inverted.search(_array(queries[rows]), k))
-            values = (values if by_product else -values).where(index >= 0, -torch.inf)
-            candidates = Neighbours(values, index.where(index < 0, index + first))
-            merged = _merge(Neighbours(best.similarity[rows], best.index[rows]), candidates, k)
-            best.similarity[rows], best.index[rows] = merged
-        first += inverted.ntotal
-        inverted.reset()
-    best = Neighbours(*(each.to(queries.device) for each in _by_index(*best)))
-    few = (best.index < 0).any(dim=1).nonzero().squeeze(1)  # the clusters have fewer than k rows
-    if len(few):
-        best.similarity[few], best.index[few] = _search_torch(exact[0][few], exact[1], k)
-    return best
-
-
-def _array(rows: Tensor) -> Any:
-    return rows.float().cpu().contiguous().numpy()
 
 
 def _lifted(queries: Features, bank: Features) -> tuple[Features, Features]:

@@ -5,15 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssl_vision.metrics.class_means import class_means
 from ssl_vision.metrics.effective_rank import effective_rank
 from ssl_vision.metrics.pairs import check_sharpness, pair_statistics
 from ssl_vision.metrics.rank import rankme
-from ssl_vision.metrics.retrieval import retrieval
 from ssl_vision.metrics.rows import UNLABELLED, LabelledRows
 from ssl_vision.metrics.spread import feature_std
-
-RECALL_AT = (1, 5, 10)
 
 
 class Representation(LabelledRows):
@@ -23,7 +19,7 @@ class Representation(LabelledRows):
 
     Args:
         t: Sharpness of the uniformity kernel.
-        extended: Also compute `effective_rank`, `feature_std`, `class_means` and `retrieval`.
+        extended: Also compute `effective_rank` and `feature_std`.
         kwargs: Options of `torchmetrics.Metric`.
 
     Example:
@@ -56,8 +52,8 @@ class Representation(LabelledRows):
     def compute(self) -> dict[str, Tensor]:
         """Return float64 scalars: uniformity, tolerance, same_cosine, different_cosine, sensitivity, rankme.
 
-        With ``extended``, also return effective_rank, feature_std, nc1, nc2_norms, nc2_angles, map, recall@1,
-        recall@5, recall@10. Scalars that need labels are NaN without a labelled pair.
+        With ``extended``, also return effective_rank and feature_std. Scalars that need labels are NaN
+        without a labelled pair.
 
         Raises:
             ValueError: there are fewer than two rows, or a label is below -1.
@@ -65,8 +61,5 @@ class Representation(LabelledRows):
         features, labels = self.rows()
         values = {**pair_statistics(features, labels, t=self.t)._asdict(), "rankme": rankme(features)}
         if self.extended:
-            scores = retrieval(features, labels, ks=RECALL_AT)
             values |= {"effective_rank": effective_rank(features), "feature_std": feature_std(features)}
-            values |= class_means(features, labels)._asdict() | {"map": scores.mean_average_precision}
-            values |= {f"recall@{k}": value for k, value in zip(RECALL_AT, scores.recall, strict=True)}
         return values

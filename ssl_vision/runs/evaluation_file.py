@@ -10,7 +10,7 @@ from ssl_vision.runs.settings import class_name
 
 Rows = list[dict[str, Any]]
 
-_OUTCOME = {"value", "recall", "weights", "title", "unit", "direction"}
+_OUTCOME = {"value", "weights", "title", "unit", "direction"}
 
 
 def chosen_fields(metric: object) -> set[str]:

@@ -225,8 +225,7 @@ def test_extended_geometry_is_in_the_rows(tiny_run, tmp_path, monkeypatch):
     assert main(["evaluate", str(tiny_run), *options]) == 0
     rows_by_metric = {row["metric"]: row for row in json.loads(rows.read_text())}
     values = {metric: row["value"] for metric, row in rows_by_metric.items()}
-    assert {"alignment", "rankme", "effective_rank", "feature_std", "nc1", "map", "recall@10"} <= set(values)
-    assert 0 < values["map"] <= values["recall@10"] <= 1
+    assert {"alignment", "rankme", "effective_rank", "feature_std", "lidar"} <= set(values)
     model, data = trained_model(read_checkpoint(tiny_run)), Digits()
     test, indices = data.split("test"), torch.arange(0, 360, 4)
     pairs = [

@@ -67,29 +67,6 @@ def test_mapped_features_give_same_rows_as_features_in_memory(run, tmp_path, mon
         extracted.clear()
 
 
-def test_approximate_search_states_recall_in_table_and_rows(run, capsys):
-    pytest.importorskip("faiss")
-    options = ["--protocol=lightly", "--baselines=false", "--report=false"]
-    (exact,) = evaluated(run, *options)
-    assert not {"index", "recall"} & exact.keys()
-    capsys.readouterr()
-    for _ in range(2):  # the second row replaces the first
-        unchanged, row = evaluated(run, *options, "--knn.index=ivf")
-    assert unchanged == exact
-    assert row["index"] == "ivf"
-    assert 0 < row["recall"] <= 1
-    out = capsys.readouterr().out
-    assert "approximate (ivf)" in out
-    assert f"{100 * row['value']:.2f} (recall {100 * row['recall']:.1f})" in out
-
-
-def test_unknown_index_is_reported_in_one_line(run, capsys):
-    assert main(["evaluate", str(run), "--knn.index=hnsw"]) == 2
-    error = capsys.readouterr().err
-    assert "knn.index" in error
-    assert error.count("\n") == 1
-
-
 def test_full_disk_error_names_folder(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -132,7 +109,6 @@ import sys
 import threading
 from pathlib import Path
 import torch
-import ssl_vision.metrics.neighbours
 import ssl_vision.evaluation.mapped as mapped
 from ssl_vision.data import Digits, Images
 from ssl_vision.encoders import ModuleEncoder
@@ -146,7 +122,6 @@ from ssl_vision.evaluation.protocol import Protocol
 from ssl_vision.evaluation.splits import Splits
 
 mapped.IN_MEMORY, count = int(sys.argv[2]), 300_000
-ssl_vision.metrics.neighbours._SHARD = 2**24
 torch.manual_seed(0)
 
 def anonymous():  # memory that is not a mapped file, which the system may free
@@ -169,7 +144,7 @@ extractor = FeatureExtractor(
     ModuleEncoder(Wide(), image_size=4), splits,
     description="", layers=("backbone",), cache=FeatureCache(Path(sys.argv[1])), seed=0,
 )
-measurements = (KNN(k=5), KNN(k=5, distance="euclidean"), KNN(k=5, index="ivf"), Linear(epochs=1))
+measurements = (KNN(k=5), KNN(k=5, distance="euclidean"), Linear(epochs=1))
 peak, before, done = 0, anonymous(), threading.Event()
 
 def watch():

@@ -24,14 +24,10 @@ def plain(features, labels):
 
 
 def extended(features, labels):
-    retrieved = m.retrieval(features, labels, ks=(1, 5, 10))
     return {
         **plain(features, labels),
         "effective_rank": m.effective_rank(features),
         "feature_std": m.feature_std(features),
-        **m.class_means(features, labels)._asdict(),
-        "map": retrieved.mean_average_precision,
-        **dict(zip(("recall@1", "recall@5", "recall@10"), retrieved.recall, strict=True)),
     }
 
 
@@ -82,14 +78,12 @@ CASES = {
         LABELLED, lambda *rows: m.pair_statistics(*rows).same_cosine, partial(m.Tolerance, True), **EMPTY
     ),
     "Uniformity": Case(ONE, lambda rows: m.pair_statistics(rows).uniformity, m.Uniformity, **EMPTY),
-    "class_means": Case(LABELLED, m.class_means),
     "effective_rank": Case(ONE, m.effective_rank),
     "feature_std": Case(ONE, m.feature_std),
     "knn_table": Case(SEARCH, table, empty="none of the 0"),
     "lidar": Case((torch.stack(VIEWS, dim=1),), m.lidar),
     "pair_statistics": Case(LABELLED, m.pair_statistics, empty="2 rows"),
     "rank_correlation": Case(GRADED, m.rank_correlation, below=None),
-    "retrieval": Case(LABELLED, m.retrieval),
 }
 METRICS = {name: case for name, case in CASES.items() if case.metric}
 WITHOUT_CASE = {"faiss_kind", "gradient_statistics", "gradient_terms", "nearest", "pair_coefficients", "vote"}
