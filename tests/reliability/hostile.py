@@ -650,8 +650,7 @@ def locks(template: Path) -> Iterator[Case]:
         "fit": AGAIN["fit, further"]
     }
     damages = {
-        k: DAMAGES[k]
-        for k in ("a directory", "a dangling link", "a link to itself", "unreadable", "a pipe", "binary")
+        k: DAMAGES[k] for k in ("a directory", "a dangling link", "a link to itself", "unreadable", "binary")
     }
     yield from damaged(["runs/a/.lock"], damages, readers)
 
