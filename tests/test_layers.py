@@ -160,7 +160,7 @@ def test_getattr_and_hasattr_are_used_only_in_listed_files():
 CAPS = {
     "": (769, 14),
     "callbacks": (815, 13),
-    "cli": (2109, 19),
+    "cli": (2090, 19),
     "compare": (1043, 10),
     "data": (3455, 43),
     "encoders": (313, 4),
@@ -169,11 +169,11 @@ CAPS = {
     "methods": (1036, 16),
     "metrics": (1106, 19),
     "objectives": (2084, 29),
-    "pretrained": (196, 3),
-    "report": (3093, 26),
-    "reproduce": (842, 8),
-    "runs": (1785, 21),
-    "sweeps": (2114, 21),
+    "pretrained": (191, 3),
+    "report": (3092, 26),
+    "reproduce": (841, 8),
+    "runs": (1620, 20),
+    "sweeps": (2057, 20),
     "tracking": (314, 4),
 }
 """Most code lines (benchmarks/code_lines.py) and most Python files of each folder, which may only fall.
@@ -231,7 +231,6 @@ SINGLE_IMPORTER = {
     "streams.py",
     "sweeps/cluster.py",
     "sweeps/hyperband.py",
-    "sweeps/masking.py",
 }
 """Modules of fewer than 60 code lines that only one other module imports. This list may only shrink."""
 

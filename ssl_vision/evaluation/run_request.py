@@ -67,7 +67,7 @@ class RunRequest:
         self.own_data = _same_data(self.config["data"], self.data)
         metrics = self.config.get("metrics") or {}
         self.protocols = chosen_protocols(built, metrics, self.data, own=self.own_data)
-        read_rows(self.folder.evaluation_file, self.config)
+        read_rows(self.folder.evaluation_file)
 
     def place(self) -> dict[str, str]:
         """Fields of a row that distinguish the data from those of the run."""
@@ -108,7 +108,7 @@ class RunRequest:
         if options.output:
             output = Path(options.output)
         else:
-            rows = merged(read_rows(output, self.config), rows)
+            rows = merged(read_rows(output), rows)
         error = written(output, rows)
         of_last_epoch = folder.config_file.exists() and epoch == Run(folder.path).epoch
         if self.by_user:  # another user's config must not set the target of an upload

@@ -13,7 +13,6 @@ from sweeping import started, table, until
 
 from ssl_vision.main import main
 from ssl_vision.sweeps import evaluation
-from ssl_vision.sweeps.process import CommandLine
 
 FIT = """
 import os, sys
@@ -81,8 +80,7 @@ def stubs(tmp_path, monkeypatch):
 
         def line(plan, trial, protocols, *, baselines):
             words = [sys.executable, str(evaluate), str(plan.folder / trial.name), str(seconds), *protocols]
-            words += ["baselines"] * baselines
-            return CommandLine(words, words)
+            return words + ["baselines"] * baselines
 
         monkeypatch.setattr(evaluation, "evaluation_line", line)
         monkeypatch.setattr(
