@@ -1,6 +1,7 @@
 """The command line: the table of commands, whose modules are imported when they are called."""
 
 import importlib
+import io
 import itertools
 import os
 import shlex
@@ -9,16 +10,15 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stderr
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, cast
+from typing import Any, NamedTuple
 
 from ssl_vision._version import __version__
 from ssl_vision.cli.import_paths import dotted, local_modules
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.loading import load
 from ssl_vision.quiet import one_line_warnings, quiet, silenced
-from ssl_vision.streams import BestEffort, abandon, prepare
 
 
 class Command(NamedTuple):
@@ -104,19 +104,19 @@ def main(args: Sequence[str] | None = None) -> int:
 
     An error is printed to stderr as one line. ``--debug``, anywhere in the command, or ``SSL_VISION_DEBUG``
     also prints the traceback. ``--quiet``, anywhere in the command, or ``SSL_VISION_QUIET`` prints only
-    results and errors. If stderr is closed, the command continues; if stdout is closed, it ends with the exit
-    code of SIGPIPE.
+    results and errors. If the reader of stdout is gone, the command ends with the exit code of SIGPIPE.
+    Characters that a stream cannot encode are printed as escape sequences.
     """
-    prepare()
-    with redirect_stderr(cast(TextIO, BestEffort(sys.stderr))):
-        try:
-            code = _run(args)
-            sys.stdout.flush()
-        except OSError as error:
-            abandon(sys.stdout)
-            if isinstance(error, BrokenPipeError):
-                return 128 + signal.SIGPIPE
-            return _print_error(f"ssl-vision: stdout cannot be written ({error.strerror})", 1, debug=False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = _run(args)
+        print(end="", flush=True)
+    except BrokenPipeError:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())  # otherwise, Python prints an error when it ends
+        return 128 + signal.SIGPIPE
     return code
 
 

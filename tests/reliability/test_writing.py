@@ -15,6 +15,7 @@ from settings import UNVALIDATED
 
 from ssl_vision.main import main
 from ssl_vision.methods import SimCLR
+from ssl_vision.runs.atomic_files import atomic_write
 from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO
 from ssl_vision.runs.folder import RunFolder
 
@@ -242,3 +243,14 @@ def test_run_stopped_by_signal_on_full_disk_saves_to_spare_dir(tmp_path, fill_di
         assert fit(tmp_path, f"--spare_dir={tmp_path}/spare") == 1
     assert f"it was written to {tmp_path}/spare/last.ckpt" in capsys.readouterr().err
     assert torch.load(tmp_path / "spare" / "last.ckpt", weights_only=True)["global_step"] == 2
+
+
+def test_atomic_write_syncs_file_before_renaming_it(tmp_path, monkeypatch):
+    synced, target = [], tmp_path / "config.yaml"
+    monkeypatch.setattr(
+        "ssl_vision.runs.atomic_files.sync", lambda path: synced.append((path, target.exists()))
+    )
+    with atomic_write(target) as partial:
+        partial.write_text("content")
+    assert synced == [(partial, False), (tmp_path, True)]
+    assert target.read_text() == "content"
