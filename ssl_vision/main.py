@@ -1,6 +1,6 @@
 """The command line: the table of commands, whose modules are imported when they are called."""
 
-import importlib
+import io
 import itertools
 import os
 import shlex
@@ -9,16 +9,15 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stderr
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, cast
+from typing import Any, NamedTuple
 
 from ssl_vision._version import __version__
-from ssl_vision.cli.import_paths import dotted, local_modules
+from ssl_vision.cli.import_paths import local_modules
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.loading import load
 from ssl_vision.quiet import one_line_warnings, quiet, silenced
-from ssl_vision.streams import BestEffort, abandon, prepare
 
 
 class Command(NamedTuple):
@@ -91,8 +90,7 @@ def usage() -> str:
             *lines,
             "",
             "ssl-vision COMMAND --help lists the options of a command. With any command, --quiet prints",
-            "only results and errors, and --debug prints the traceback of an error. To run a function",
-            "of your own as a command, name its module: ssl-vision my_module.my_command.",
+            "only results and errors, and --debug prints the traceback of an error.",
         ]
     )
 
@@ -104,19 +102,19 @@ def main(args: Sequence[str] | None = None) -> int:
 
     An error is printed to stderr as one line. ``--debug``, anywhere in the command, or ``SSL_VISION_DEBUG``
     also prints the traceback. ``--quiet``, anywhere in the command, or ``SSL_VISION_QUIET`` prints only
-    results and errors. If stderr is closed, the command continues; if stdout is closed, it ends with the exit
-    code of SIGPIPE.
+    results and errors. If the reader of stdout is gone, the command ends with the exit code of SIGPIPE.
+    Characters that a stream cannot encode are printed as escape sequences.
     """
-    prepare()
-    with redirect_stderr(cast(TextIO, BestEffort(sys.stderr))):
-        try:
-            code = _run(args)
-            sys.stdout.flush()
-        except OSError as error:
-            abandon(sys.stdout)
-            if isinstance(error, BrokenPipeError):
-                return 128 + signal.SIGPIPE
-            return _print_error(f"ssl-vision: stdout cannot be written ({error.strerror})", 1, debug=False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = _run(args)
+        print(end="", flush=True)
+    except BrokenPipeError:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())  # otherwise, Python prints an error when it ends
+        return 128 + signal.SIGPIPE
     return code
 
 
@@ -133,10 +131,10 @@ def _run(args: Sequence[str] | None) -> int:
         return 0
     name, rest = args[0], args[1:]
     try:
-        if name not in COMMANDS and not dotted(name):
+        if name not in COMMANDS:
             raise InputError(f"unknown command '{name}'; available: {', '.join(COMMANDS)}")
-        with silenced() if calm else nullcontext(), local_modules([name, *rest]):
-            command = COMMANDS.get(name) or _user_command(name)
+        with silenced() if calm else nullcontext(), local_modules(rest):
+            command = COMMANDS[name]
             function = _function(command.function)
             one_line_warnings()
             run = function([name, *rest] if command.passes_name else rest)
@@ -216,22 +214,6 @@ def _function(place: str) -> Callable[..., Any]:
     module, _, name = place.partition(":")
     function: Callable[..., Any] = getattr(load(module), name)
     return function
-
-
-def _user_command(name: str) -> Command:
-    """Return the command for a function of the user, named ``module.function``.
-
-    Raises:
-        InputError: the module cannot be imported, or has no such function.
-    """
-    module, _, function = name.rpartition(".")
-    try:
-        command = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"cannot be imported: {error}") from error
-    if not callable(command):
-        raise InputError("is not a function")
-    return Command(f"{module}:{function}", help="")
 
 
 def _print_error(line: str, code: int, *, debug: bool) -> int:

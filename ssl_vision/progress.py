@@ -2,28 +2,17 @@
 
 import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from functools import cache
+from time import monotonic
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from ssl_vision.quiet import quiet
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.live import Live
-    from rich.table import Table
 
 T = TypeVar("T")
-
-_EVERY = 30.0
-"""Seconds between two lines where there is no terminal."""
-
-_WAITED = 2.0
-"""Seconds after which the end of a job is worth a line there."""
-
-_SHORTEST, _LONGEST = 5, 24
-"""Minimum and maximum length of the bar in characters."""
 
 
 class Progress:
@@ -38,99 +27,65 @@ class Progress:
         unit: Name of the units, in the plural.
         done: Number of units that were done before.
         lines: Print lines if there is no terminal.
-        clock: Function that returns seconds, from any origin.
 
     Attributes:
         note: Further text to show.
     """
 
     def __init__(
-        self,
-        what: str,
-        total: float | None = None,
-        *,
-        unit: str = "",
-        done: float = 0,
-        lines: bool = True,
-        clock: Callable[[], float] = time.monotonic,
+        self, what: str, total: float | None = None, *, unit: str = "", done: float = 0, lines: bool = True
     ) -> None:
-        self.what, self.total, self.unit, self.done = what, total, unit, done
-        self.note = ""
-        self.clock = clock
+        self.what, self.total, self.unit, self.done, self.note = what, total, unit, done, ""
         self._before = done
-        self._begun = self._said = 0.0
-        self._bar: Live | None = None
-        silent = quiet() or bool(int(os.environ.get("LOCAL_RANK") or 0))
-        self._draws = not silent and _terminal()
-        self._writes = not silent and not self._draws and lines
+        silent = quiet() or os.environ.get("LOCAL_RANK", "0") != "0"
+        terminal = sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        self._draws = terminal and not silent
+        self._writes = lines and not terminal and not silent
 
     def __enter__(self) -> Self:
-        self._begun = self._said = self.clock()
+        self._begun = self._printed = monotonic()
         if self._draws:
-            self._bar = _live(self._drawn)
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(24),
+                TextColumn("{task.fields[state]}", markup=False),
+                console=_console(), transient=True, redirect_stdout=sys.stdout.isatty(),
+            )  # fmt: skip
+            self._task = self._bar.add_task(self.what, total=self.total, state="")
             self._bar.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._bar is not None:
+        seconds = monotonic() - self._begun
+        if self._draws:
             self._bar.stop()
-        elif self._writes and kind is None and self.seconds >= _WAITED:
-            amount = f"{number(self.done - self._before)} {self.unit}".rstrip() if self.done else "done"
-            self._say(f"{amount} in {duration(self.seconds)}")
+        elif self._writes and kind is None and seconds >= 2:
+            done = self.done - self._before
+            amount = f"{number(done)} {self.unit}".rstrip() if done else "done"
+            print(f"{self.what}: {amount} in {duration(seconds)}", file=sys.stderr, flush=True)
 
     def advance(self, count: float = 1) -> None:
         """Add completed units."""
         self.done += count
-        if self._writes and self.clock() - self._said >= _EVERY:
-            self._said = self.clock()
-            self._say(self.state())
-
-    @property
-    def seconds(self) -> float:
-        """Return the elapsed seconds."""
-        return self.clock() - self._begun
-
-    def amount(self) -> str:
-        """Return the completed amount as text; empty if it is unknown."""
-        of = "" if self.total is None else f"/{number(self.total)}"
-        return f"{number(self.done)}{of} {self.unit}".rstrip() if self.done or of else ""
-
-    def speed(self) -> str:
-        """Return the units per second as text; empty before the first one."""
-        done = self.done - self._before
-        return f"{number(done / self.seconds)}/s" if done and self.seconds else ""
-
-    def seconds_left(self) -> float | None:
-        """Return the remaining seconds at the current speed; None if they are unknown."""
-        done = self.done - self._before
-        return (self.total - self.done) * self.seconds / done if done and self.total is not None else None
+        if self._draws:
+            self._bar.update(self._task, description=self.what, completed=self.done, state=self.state())
+        elif self._writes and monotonic() - self._printed >= 30:
+            self._printed = monotonic()
+            print(f"{self.what}: {self.state()}", file=sys.stderr, flush=True)
 
     def state(self) -> str:
         """Return amount, speed and remaining time on one line."""
-        left = self.seconds_left()
-        parts = (self.amount(), self.speed(), "" if left is None else f"{duration(left)} left", self.note)
-        return ", ".join(filter(None, parts))
-
-    def _say(self, text: str) -> None:
-        print(f"{self.what}: {text}", file=sys.stderr, flush=True)
-
-    def _drawn(self) -> "Table":
-        """Return description, bar and state; on a narrow terminal, the bar is shortened."""
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-
-        state = self.state()
-        room = _console().width - len(self.what) - len(state) - 3
-        row = Table.grid(padding=(0, 1))
-        row.add_column(no_wrap=True)
-        cells: list[str | ProgressBar] = [self.what]
-        if room >= _SHORTEST:
-            width = min(room, _LONGEST)
-            row.add_column(width=width)
-            cells.append(ProgressBar(self.total or None, self.done, width=width, pulse=not self.total))
-        row.add_column(no_wrap=True, overflow="ellipsis")
-        row.add_row(*cells, state)
-        return row
+        of = "" if self.total is None else f"/{number(self.total)}"
+        parts = [f"{number(self.done)}{of} {self.unit}".rstrip()]
+        done, seconds = self.done - self._before, monotonic() - self._begun
+        if done and seconds:
+            parts.append(f"{number(done / seconds)}/s")
+            if self.total is not None:
+                parts.append(f"{duration((self.total - self.done) * seconds / done)} left")
+        return ", ".join([*parts, *filter(None, [self.note])])
 
 
 def tracked(items: Iterable[T], what: str, *, total: int | None = None, unit: str = "") -> Iterator[T]:
@@ -167,21 +122,9 @@ def epochs_text(count: float) -> str:
     return "1 epoch" if count == 1 else f"{number(count)} epochs"
 
 
-def _terminal() -> bool:
-    """Return True if stderr is a terminal on which a line can be redrawn."""
-    return sys.stderr.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown")
-
-
 @cache
 def _console() -> "Console":
     """Return the console that all bars share, so that a nested bar is drawn below the outer one."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, markup=False)
-
-
-def _live(drawn: "Callable[[], Table]") -> "Live":
-    """Return a display that is redrawn four times a second, below all other output."""
-    from rich.live import Live
-
-    return Live(console=_console(), transient=True, get_renderable=drawn, redirect_stdout=sys.stdout.isatty())

@@ -58,7 +58,7 @@ def column(run, name):
 def test_page_has_file_for_each_extension_point():
     assert list(FILES) == [
         "my_objective.py", "my_encoder.py", "byol.py", "my_callback.py", "my_data.py", "my_measurement.py",
-        "my_retrieval.py", "my_protocol.yaml", "my_robustness.py", "my_robustness.yaml", "my_command.py",
+        "my_retrieval.py", "my_protocol.yaml", "my_robustness.py", "my_robustness.yaml",
     ]  # fmt: skip
     assert len(FILES["byol.py"].splitlines()) <= 80
 
@@ -284,27 +284,3 @@ def test_robustness_protocol_classifies_corrupted_images(tiny_run, capsys):
         metric.update(model.eval()(data.views.plain(train.images)).backbone, train.labels, "bank")
         metric.update(model(queries).backbone, test.labels, "query")
     assert contrast == pytest.approx(float(metric.compute()), abs=1.1 / 360)
-
-
-def test_custom_command_counts_objectives(tiny_run, capsys):
-    assert main(["my_command.objectives", str(tiny_run.parent)]) == 0
-    assert "MACL" in capsys.readouterr().out
-    assert main(["my_command.objectives", "nowhere"]) == 2
-    assert capsys.readouterr().err.startswith("ssl-vision my_command.objectives: ")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("my_command.nothing", "cannot be imported: module 'my_command' has no attribute 'nothing'"),
-        ("no_such.command", "cannot be imported: No module named 'no_such'"),
-        ("my_command.find_runs.__doc__", "cannot be imported: "),
-        ("my_command.__doc__", "is not a function"),
-        ("my_command.", "unknown command 'my_command.'; available: fit, "),
-    ],
-)
-def test_invalid_command_name_is_reported_in_one_line(name, message, capsys):
-    assert main([name]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"ssl-vision {name}: {message}")
-    assert error.count("\n") == 1

@@ -50,8 +50,8 @@ def dotted_names(value: Any, *, keys: bool = False) -> Iterator[str]:
 def names_in_command(args: Sequence[str]) -> Iterator[str]:
     """Iterate over the strings in a command, and in its config files, that may be import paths.
 
-    Only the command itself, which may be a function, and values of options that take a class are considered,
-    and no names of existing files, such as ``last.ckpt``.
+    Only values of options that take a class are considered, and no names of existing files, such as
+    ``last.ckpt``.
     """
     for previous, arg in zip(("", *args), args, strict=False):
         name, equals, value = arg.partition("=")
@@ -59,7 +59,7 @@ def names_in_command(args: Sequence[str]) -> Iterator[str]:
         path = Path(value)
         if name in ("--config", "-c") or path.suffix in _FILES:
             found = dotted_names(_content(path), keys=name in ("--protocol", "--evaluate"))
-        elif not previous or name.removeprefix("--").partition(".")[0] in _CLASS_OPTIONS:
+        elif name.removeprefix("--").partition(".")[0] in _CLASS_OPTIONS:
             found = dotted_names(value)
         else:
             continue

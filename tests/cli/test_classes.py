@@ -183,7 +183,6 @@ def test_local_modules_appends_current_folder_only_for_named_module(tmp_path, mo
         ["evaluate", "--encoder=mine.Net"],
         ["maps", "--objectives=mine.Loss"],
         ["export", "run", "--allow_class", "mine.Net"],
-        ["mine.command", "--option=1"],
     ):
         with local_modules(args):
             assert sys.path == [*before, str(tmp_path)], args
