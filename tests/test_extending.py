@@ -25,6 +25,8 @@ from ssl_vision.methods.cuda_graph import GraphedTraining
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run
 
+pytestmark = pytest.mark.docs
+
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
 FILES = dict(re.findall(r"```(?:python|yaml)\n# ([\w.]+)\n(.*?)```", PAGE, flags=re.DOTALL))
 
