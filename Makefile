@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 DATA ?= data
 DEADLINE ?= 540
 
-.PHONY: demo help test notebooks notebook-outputs docs torture floors audit gpu lint install install-test clean
+.PHONY: demo help test package-tests check-docs notebooks notebook-outputs docs torture floors audit gpu lint install install-test clean
 
 demo: install  ## pretrains on the digits, and compares with baselines, with all and with few labels
 	$(BIN)/ssl-vision fit --config configs/pretrain/digits.yaml --name demo --overwrite true
@@ -15,8 +15,14 @@ demo: install  ## pretrains on the digits, and compares with baselines, with all
 help:  ## lists the targets
 	@sed -n 's/^\([a-z-]*\):.*## */\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-test: install-test lint  ## runs the whole test suite, on two cores
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+test: install-test  ## runs the linter, the type checker and, on two cores, the tests of the package
+	$(MAKE) --jobs=2 lint package-tests
+
+package-tests: install-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not long and not docs'
+
+check-docs: install-test  ## builds the documentation; runs its code, and checks the benchmarks and their records
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'docs and not long'
 
 notebooks: install-test  ## runs the notebooks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --nbmake --nbmake-timeout=180 notebooks

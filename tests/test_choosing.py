@@ -14,6 +14,8 @@ from scipy import stats
 from ssl_vision.compare import trust
 from ssl_vision.metrics import pair_statistics
 
+pytestmark = pytest.mark.docs
+
 ACCURACY = "test/choosing/linear_top1"
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 

@@ -8,6 +8,8 @@ import pytest
 
 from ssl_vision.cli.fit import check_options
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parent.parent
 
 

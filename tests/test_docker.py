@@ -16,6 +16,8 @@ import yaml
 
 from ssl_vision.main import COMMANDS, main
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parent.parent
 DOCKER = ROOT / "docker"
 FILE = DOCKER / "Dockerfile"

@@ -31,6 +31,8 @@ from ssl_vision.pretrained.rebuild import trained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.registry import Run
 
+pytestmark = pytest.mark.docs
+
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "objectives.md").read_text()
 
@@ -130,23 +132,6 @@ def test_metric_of_contributing_guide_matches_numpy():
         metric.update(rows)
     squares = np.linalg.svd(features.double().numpy(), compute_uv=False) ** 2
     assert metric.compute().item() == pytest.approx(squares.max() / squares.sum(), rel=1e-9)
-
-
-def test_quick_start_code_loads_backbone(tiny_run):
-    names = {}
-    exec(blocks("quickstart.md")[0].replace("runs/first", str(tiny_run)), names)
-    assert names["features"].shape == (4, names["backbone"].num_features)
-
-
-def test_quick_start_code_trains_and_evaluates(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    options = dict(option.removeprefix("--").split("=") for option in TINY)
-    names = {}
-    code = blocks("quickstart.md")[1].replace('"configs/pretrain/digits.yaml"', "config")
-    exec(code, {"config": options}, names)
-    assert names["run"].setting("objective") == "MACL"
-    assert names["backbone"].num_features == 32
-    assert "raw pixels" in capsys.readouterr().out
 
 
 def test_few_labels_table_matches_benchmark_record(monkeypatch):

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from scripts import import_script
 
+pytestmark = pytest.mark.docs
+
 FILE = Path(__file__).parent.parent / "benchmarks" / "figures.py"
 
 

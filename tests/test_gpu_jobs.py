@@ -17,6 +17,8 @@ import torch
 
 from ssl_vision.main import main
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parent.parent
 SAVES_ON_SIGTERM = """
 import pathlib, signal, sys, time

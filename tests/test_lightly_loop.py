@@ -11,6 +11,8 @@ from PIL import Image
 from scripts import import_script
 from torch.testing import assert_close
 
+pytestmark = pytest.mark.docs
+
 FILE = Path(__file__).parent.parent / "benchmarks" / "lightly_loop.py"
 
 

@@ -11,6 +11,8 @@ from scripts import import_script
 
 from ssl_vision.main import COMMANDS
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "notebooks").glob("[0-9]*.py"))
 LARGEST = 300_000

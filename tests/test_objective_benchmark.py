@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
 from scripts import import_script
+
+pytestmark = pytest.mark.docs
 
 FILE = Path(__file__).parent.parent / "benchmarks" / "objectives.py"
 

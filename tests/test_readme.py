@@ -1,4 +1,4 @@
-"""Tests of README.md and the speed tables: the code runs, and numbers match the benchmark records."""
+"""Tests of README.md, the quick start and the speed tables: code runs, and numbers match the records."""
 
 import importlib
 import json
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from contrastive_classes import PRESETS
+from settings import TINY
 
 from ssl_vision.objectives import SupCon
 
@@ -15,6 +16,9 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 SPEED = (ROOT / "docs" / "speed.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+QUICK_START = re.findall(
+    r"```python\n(.*?)```", (ROOT / "docs" / "quickstart.md").read_text(), flags=re.DOTALL
+)
 
 
 def test_readme_objective_code_computes_gradients():
@@ -22,6 +26,23 @@ def test_readme_objective_code_computes_gradients():
     z1 = torch.randn(8, 4, requires_grad=True)
     exec(block, {"z1": z1, "z2": torch.randn(8, 4)})
     assert z1.grad.abs().sum() > 0
+
+
+def test_quick_start_code_loads_backbone(tiny_run):
+    names = {}
+    exec(QUICK_START[0].replace("runs/first", str(tiny_run)), names)
+    assert names["features"].shape == (4, names["backbone"].num_features)
+
+
+def test_quick_start_code_trains_and_evaluates(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    options = dict(option.removeprefix("--").split("=") for option in TINY)
+    names = {}
+    code = QUICK_START[1].replace('"configs/pretrain/digits.yaml"', "config")
+    exec(code, {"config": options}, names)
+    assert names["run"].setting("objective") == "MACL"
+    assert names["backbone"].num_features == 32
+    assert "raw pixels" in capsys.readouterr().out
 
 
 TABLES = {

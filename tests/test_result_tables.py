@@ -11,6 +11,8 @@ import pytest
 from scipy import stats
 from scripts import import_script
 
+pytestmark = pytest.mark.docs
+
 FILE = Path(__file__).parent.parent / "benchmarks" / "tables.py"
 
 

@@ -9,6 +9,8 @@ from scripts import import_script
 
 from ssl_vision.runs.registry import Run
 
+pytestmark = pytest.mark.docs
+
 FILE = Path(__file__).parent.parent / "benchmarks" / "results.py"
 
 

@@ -13,6 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from ssl_vision.data import Views
 from ssl_vision.methods import OptimizerRule, SimCLR
 
+pytestmark = pytest.mark.docs
+
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 

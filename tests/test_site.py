@@ -14,6 +14,8 @@ import pytest
 from loopback import serving
 from scripts import import_script
 
+pytestmark = pytest.mark.docs
+
 pytest.importorskip("mkdocs", reason="the site is built where the extra docs is installed")
 
 ROOT = Path(__file__).parent.parent
