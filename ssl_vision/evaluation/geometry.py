@@ -1,6 +1,6 @@
 """Geometry of a representation on the test split: alignment, uniformity, tolerance, rank and others."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,7 @@ class Geometry(Measurement):
         with Progress(f"geometry of {source.features} {source.layer}"):
             values = representation.compute()
         for metric, value in values.items():
-            yield from _finite(metric, value, {})
+            yield from _finite(metric, value)
         yield from _finite("alignment", alignment.compute(), {"augmentation": "pretraining"})
         if splits.superclasses is not None:
             yield from _ranking(source, network, splits, splits.superclasses)
@@ -59,7 +59,7 @@ class Geometry(Measurement):
             yield from _finite("lidar", lidar(scatter), {"augmentation": augmentation})
 
 
-def _finite(metric: str, value: Tensor, about: dict[str, Any]) -> Iterator[Value]:
+def _finite(metric: str, value: Tensor, about: Mapping[str, Any] = {}) -> Iterator[Value]:
     """Yield a value, or nothing if it is not defined: for example, if no class has two images."""
     if value.isfinite():
         yield Value(metric, float(value), about)

@@ -3,7 +3,7 @@
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -22,8 +22,8 @@ class Value(NamedTuple):
 
     metric: str
     value: float
-    about: dict[str, Any]
-    """Fields of the row that state how the number was measured."""
+    about: Mapping[str, Any] = {}
+    """How the number was measured: keys of the row, of any name; see `Row.conditions`."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Source:
 
     @property
     def bank(self) -> Features:
-        """Features of the train split, (N, F)."""
+        """Features of the train split, (N, F); ``bank[:]`` is a tensor where they are read in parts."""
         return self.extractor.plain("train", self.layer)
 
     @property
     def queries(self) -> Features:
-        """Features of the test split, (M, F)."""
+        """Features of the test split, (M, F), likewise."""
         return self.extractor.plain("test", self.layer)
 
     @property
@@ -77,7 +77,7 @@ class Measurement:
         >>> @dataclass(frozen=True)
         ... class Width(Measurement):
         ...     def measure(self, source, splits, seed):
-        ...         yield Value("width", source.queries.shape[1], {})
+        ...         yield Value("width", source.queries.shape[1])
         >>> str(Width())
         'width'
     """

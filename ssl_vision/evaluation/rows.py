@@ -1,7 +1,8 @@
 """Rows of results with the conditions of each measurement, as JSON and as tables."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 from ssl_vision.descriptions import MetricDescription, description_of
 from ssl_vision.runs.evaluation_summary import Variant, stated_differences, variant_of
@@ -11,7 +12,15 @@ _Column = tuple[str, Variant]
 
 @dataclass(frozen=True)
 class Row:
-    """A measured number with the conditions of its measurement."""
+    """A measured number.
+
+    ``conditions`` states how it was measured, as far as that applies: ``bank`` (labelled split in which kNN
+    searches or on which a classifier is trained), ``k``, ``temperature``, ``distance``, ``vote``,
+    ``augmentation``, ``labels`` (share of the labelled training images), ``lr``, ``weight_decay``,
+    ``options`` (further training options); of the data ``root``, ``folder`` and ``settings`` (options that
+    differ from the run's config); ``title``, ``unit`` and ``direction`` of a metric that is described outside
+    this package; and what a measurement of your own adds. In evaluation.json, conditions are keys of the row.
+    """
 
     features: str
     """``trained``, ``untrained`` (the same network before training), ``pixels`` or a name of ``--beside``."""
@@ -22,43 +31,30 @@ class Row:
     """Accuracies as fractions of 1."""
     split: str
     """Split on which it is measured; for kNN and linear, the split that is classified."""
-    bank: str | None = None
-    """Labelled split in which kNN searches or on which the linear layer is trained."""
-    k: int | None = None
-    temperature: float | None = None
-    epoch: int = 0
-    seed: int = 0
-    protocol: str | None = None
-    distance: str | None = None
-    """Distance between neighbours."""
-    vote: str | None = None
-    """``weighted`` or ``majority``."""
-    augmentation: str = "none"
-    """Augmentation of the images; for a linear layer, of its training images."""
-    labels: str | None = None
-    """Share of the labelled train images that a linear layer was trained on."""
-    lr: float | None = None
-    weight_decay: float | None = None
     data: str | None = None
     """Class of the data set."""
-    root: str | None = None
-    """Directory of the data set, as in the run's config, or an absolute path with ~ for the home."""
-    folder: str | None = None
-    """Subfolder of ``root`` whose images are classified, for an ImageFolder."""
-    settings: str | None = None
-    """Options of the data that affect the images and differ from the run's config."""
-    options: str | None = None
-    """Further training options of a layer or a network."""
+    protocol: str | None = None
+    epoch: int = 0
+    seed: int = 0
     weights: str | None = None
     """The first digits of a hash of the network."""
-    title: str | None = None
-    """Title of a metric that is described outside this package, as ``unit`` and ``direction``."""
-    unit: str | None = None
-    direction: str | None = None
+    conditions: Mapping[str, Any] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, str | float | int]:
-        """The fields that apply."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Self:
+        """Return a row of evaluation.json.
+
+        Raises:
+            TypeError: A column is missing.
+        """
+        names = {each.name for each in fields(cls)} - {"conditions"}
+        columns = {key: value for key, value in stored.items() if key in names}
+        return cls(**columns, conditions={key: stored[key] for key in stored if key not in names})
+
+    def as_dict(self) -> dict[str, Any]:
+        """The columns and conditions that apply, as in evaluation.json."""
+        both = {**self.conditions, **vars(self)}
+        return {key: value for key, value in both.items() if key != "conditions" and value is not None}
 
     @property
     def description(self) -> MetricDescription:

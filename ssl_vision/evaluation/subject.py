@@ -188,11 +188,11 @@ def run_protocol(protocol: Protocol, source: Source, splits: Splits, *, seed: in
             print(f"{subject} is left out: {reason}", file=sys.stderr)
             continue
         for metric, value, about in values:
-            fields: dict[str, Any] = splits.place | about | stored_description(metric)
+            conditions = {"augmentation": "none", **splits.place, **about, **stored_description(metric)}
             row = Row(
-                source.features, source.layer, metric, value, splits.evaluated, epoch=source.epoch, seed=seed,
-                data=splits.data, protocol=protocol.name, **fields,
-                weights=source.network.weights if source.network else None,
+                source.features, source.layer, metric, value, splits.evaluated,
+                data=splits.data, protocol=protocol.name, epoch=source.epoch, seed=seed,
+                weights=source.network.weights if source.network else None, conditions=conditions,
             )  # fmt: skip
             if row not in yielded:
                 yielded.append(row)

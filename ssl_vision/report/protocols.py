@@ -1,7 +1,6 @@
 """The results of ssl-vision evaluate, by protocol."""
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 from markupsafe import Markup
 
@@ -29,9 +28,8 @@ def section(run: Run) -> Section:
     """
     if not run.evaluation:
         raise Missing(f"the run has not been evaluated; run ssl-vision evaluate {run.folder.path}")
-    columns = {field.name for field in fields(Row)}
     try:
-        results = [Row(**{key: row[key] for key in row if key in columns}) for row in run.evaluation]
+        results = list(map(Row.read, run.evaluation))
         parts = []
         for group in _groups(results):
             about = f"Protocol {group[0].protocol}: {_conditions(group)}"
@@ -74,16 +72,19 @@ def _groups(results: list[Row]) -> list[list[Row]]:
 
 
 def _place(row: Row) -> tuple[str | None, ...]:
-    return row.protocol, row.data, row.root, row.folder, row.settings, row.split
+    conditions = (row.conditions.get(name) for name in ("root", "folder", "settings"))
+    return row.protocol, row.data, *conditions, row.split
 
 
 def _conditions(group: list[Row]) -> str:
     """Data, split and epoch, and k and T of kNN if all rows agree."""
     trained = [row for row in group if row.features == "trained"] or group
     first = trained[0]
-    data = " ".join(filter(None, (first.data or "data", first.root, first.folder, first.settings)))
+    data = " ".join(filter(None, (first.data or "data", *_place(first)[2:5])))
     parts = [f"{data}, {first.split} split, epoch {first.epoch}"]
-    votes = {(row.k, row.temperature) for row in group if row.k is not None}
+    votes = {
+        (row.conditions["k"], row.conditions.get("temperature")) for row in group if "k" in row.conditions
+    }
     if len(votes) == 1:
         ((k, temperature),) = votes
         parts.append(f"kNN with k = {k}" + (f", T = {temperature:g}" if temperature else ""))

@@ -116,7 +116,7 @@ def test_k_above_the_number_of_labelled_images_is_stated_and_measured_once(capsy
     images = torch.randn(30, 3, 8, 8)
     train, test = TensorDataset(images, labels), TensorDataset(images, torch.arange(30) % 3)
     result = ssl_vision.evaluate(nn.Flatten(), train=train, test=test, protocol="dinov2")
-    assert [row.k for row in result.rows if row.metric == "knn_top1"] == [10]
+    assert [row.conditions["k"] for row in result.rows if row.metric == "knn_top1"] == [10]
     assert "k = 10" in str(result)
     assert not any(f"k = {k}" in str(result) for k in (20, 100, 200))
 

@@ -125,7 +125,7 @@ def test_rows_and_output_state_protocol_settings(run, one_epoch, capsys):
 
 def test_table_has_a_column_for_each_way_of_training():
     def linear(value, features="trained", **fields):
-        return Row(features, "backbone", "linear_top1", value, "test", **fields)
+        return Row(features, "backbone", "linear_top1", value, "test", conditions=fields)
 
     slow, fast = (
         {"lr": 1e-4, "options": "epochs 2, momentum 0.9"},
@@ -134,7 +134,7 @@ def test_table_has_a_column_for_each_way_of_training():
     rows = [linear(0.1, **slow), linear(0.2, **fast), linear(0.3, "untrained", **fast)]
     rows += [linear(0.4, **fast, labels="1%")]
     rows += [
-        Row(name, "backbone", "grid_top1", 0.5, "test", lr=lr)
+        Row(name, "backbone", "grid_top1", 0.5, "test", conditions={"lr": lr})
         for name, lr in (("trained", 1), ("untrained", 2))
     ]
     heading, *lines = table(rows)
