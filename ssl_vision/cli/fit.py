@@ -52,7 +52,6 @@ from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO
 from ssl_vision.runs.checkpointing import ResumeCheckpoint
 from ssl_vision.runs.folder import (
     RunFolder,
-    as_yaml,
     below_home,
     derived_name,
     differences,
@@ -61,10 +60,8 @@ from ssl_vision.runs.folder import (
 )
 from ssl_vision.runs.initial import start_from
 from ssl_vision.runs.log import RunLog
-from ssl_vision.runs.reading import parse_yaml
 from ssl_vision.runs.record import RunRecord, early_stopping
 from ssl_vision.runs.registry import Run
-from ssl_vision.runs.settings import named_settings
 from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint, requeued_checkpoint
 from ssl_vision.tracking.wandb import mirror, mirror_ends, mirror_mode, requeued_by_agent
 from ssl_vision.tracking.wandb_callback import WandbCallback
@@ -168,7 +165,6 @@ class RunCLI(LightningCLI):
         if config.metrics.k is None:
             config.metrics.k = knn_k(config.data.class_path)
         self.plain_config = self._plain(config)
-        _check_text(self.plain_config)
         for key, value in list(config.items()):
             if key.startswith(("model.", "data.", "trainer.")):
                 config[key] = expanded(value)
@@ -384,22 +380,6 @@ class _OptionsOnly(RunCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run nothing."""
-
-
-def _check_text(config: dict[str, Any]) -> None:
-    """Check that the values of a config can be read back from a file.
-
-    Raises:
-        InputError: a value contains characters that YAML cannot store.
-    """
-    for key, value in named_settings(config):
-        if isinstance(value, str) and not value.isprintable():
-            try:
-                stored = parse_yaml(as_yaml({"value": value}), where=key)["value"]
-            except InputError:
-                stored = None
-            if stored != value:
-                raise InputError(f"--{key} {value!r}: contains characters that a config file cannot store")
 
 
 def _knows_images(checkpoint: Checkpoint | None) -> bool:

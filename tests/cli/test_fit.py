@@ -222,12 +222,6 @@ def test_run_directory_is_accepted_as_checkpoint(tiny_run, tmp_path):
     assert read_checkpoint(run).epoch == 3
 
 
-def test_text_that_a_config_cannot_store_is_refused_before_training(tmp_path, capsys):
-    assert main(["fit", f"--runs_dir={tmp_path}", "--name=caf\udce9", *TINY]) == 2
-    assert "contains characters that a config file cannot store" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_path_in_home_directory_reaches_your_own_class_when_a_run_continues(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
