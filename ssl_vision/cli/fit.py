@@ -35,14 +35,12 @@ from ssl_vision.callbacks import (
     WeightHistogram,
 )
 from ssl_vision.cli.classes import class_paths, expanded  # imports that make the short names of classes known
-from ssl_vision.cli.default_data import with_data
 from ssl_vision.cli.fit_summary import nothing_left, summary, validated
 from ssl_vision.cli.import_paths import local_modules
 from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.cli.progress_bar import RunBar
-from ssl_vision.cli.run_options import add_run_options
+from ssl_vision.cli.run_options import add_run_options, check_callbacks, check_trainer, with_data
 from ssl_vision.cli.start_observer import StartObserver
-from ssl_vision.cli.trainer_options import check_callbacks, check_trainer
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.quiet import quiet

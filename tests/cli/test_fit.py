@@ -19,7 +19,7 @@ from pytorch_lightning.callbacks import ProgressBar
 from settings import CONFIGS, TINY, UNVALIDATED
 
 from ssl_vision.cli.fit import knn_k
-from ssl_vision.cli.trainer_options import check_callbacks
+from ssl_vision.cli.run_options import check_callbacks
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
 from ssl_vision.objectives import Contrastive, TwoViews
