@@ -163,7 +163,7 @@ CAPS = {
     "encoders": (313, 4),
     "evaluation": (2701, 30),
     "export": (706, 7),
-    "methods": (1036, 16),
+    "methods": (1034, 15),
     "metrics": (1336, 21),
     "objectives": (2084, 29),
     "pretrained": (196, 3),
