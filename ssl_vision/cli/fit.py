@@ -11,7 +11,6 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 import yaml
-from jsonargparse import Namespace
 from jsonargparse.typing import register_type
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import ProgressBar
@@ -50,12 +49,7 @@ from ssl_vision.runs.changed_images import check_images
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint, remove_requeued
 from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO
 from ssl_vision.runs.checkpointing import ResumeCheckpoint
-from ssl_vision.runs.folder import (
-    RunFolder,
-    below_home,
-    derived_name,
-    run_path,
-)
+from ssl_vision.runs.folder import RunFolder, below_home, derived_name, run_path
 from ssl_vision.runs.initial import start_from
 from ssl_vision.runs.log import RunLog
 from ssl_vision.runs.record import RunRecord, early_stopping
@@ -158,7 +152,9 @@ class RunCLI(LightningCLI):
         config = self.config[self.subcommand]
         if config.metrics.k is None:
             config.metrics.k = knn_k(config.data.class_path)
-        self.plain_config = self._plain(config)
+        text = self._parser(self.subcommand).dump(config, skip_unset=False, skip_validation=True)
+        plain = yaml.safe_load(text)
+        self.plain_config = below_home({key: plain[key] for key in _RECORDED})
         for key, value in list(config.items()):
             if key.startswith(("model.", "data.", "trainer.")):
                 config[key] = expanded(value)
@@ -198,13 +194,6 @@ class RunCLI(LightningCLI):
                 self.check()
                 remove_requeued(self.folder)
         self.wandb_mode = mirror_mode(config.wandb)
-
-    def _plain(self, config: Namespace) -> dict[str, Any]:
-        """Return the config to record, as plain dicts and lists."""
-        text = self._parser(self.subcommand).dump(config, skip_unset=False, skip_validation=True)
-        plain = yaml.safe_load(text)
-        recorded: dict[str, Any] = below_home({key: plain[key] for key in _RECORDED})
-        return recorded
 
     def instantiate_classes(self) -> None:
         """Build model, data and trainer; report values that a constructor refuses as errors in the input."""
@@ -257,9 +246,9 @@ class RunCLI(LightningCLI):
         log = RunLog(self.folder.metrics_file, self.folder.lock.verify)
         loggers: list[Logger] = [log]
         loggers += logger if isinstance(logger, list) else [logger] if isinstance(logger, Logger) else []
-        fresh = config.ckpt_path is None
         tracking: list[pl.Callback] = []
         if self.wandb_mode:
+            fresh = config.ckpt_path is None
             wandb = mirror(self.folder, self.plain_config, mode=self.wandb_mode, fresh=fresh)
             loggers.append(wandb)
             tracking.append(WandbCallback(wandb, self.folder, artifacts=config.wandb_artifacts))
