@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from ssl_vision.data import Batch
 from ssl_vision.encoders import ResNet
 from ssl_vision.methods import Method, MoCo, SimCLR, SimCo, SimMoCo
-from ssl_vision.methods.key_queue import KeyQueue
+from ssl_vision.methods.moco import KeyQueue
 from ssl_vision.objectives import InfoNCE
 
 Step = Callable[[], None]

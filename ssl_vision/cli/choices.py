@@ -4,7 +4,6 @@ import ast
 from functools import cache
 from typing import Any
 
-from ssl_vision.cli.default_data import DEFAULT_DATA
 from ssl_vision.cli.sources import Definition, Option, added_options, definition, public_classes, read_module
 from ssl_vision.runs.settings import named_settings
 
@@ -41,7 +40,7 @@ def defaults() -> dict[str, str]:
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in named_settings(_literal("DEFAULTS"))
     }
-    return {"data": DEFAULT_DATA, **settings}
+    return {"data": _literal("DEFAULT_DATA"), **settings}
 
 
 def _literal(name: str) -> Any:

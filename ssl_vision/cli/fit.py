@@ -1,11 +1,7 @@
 """The Lightning command line: ``fit`` and ``validate``."""
 
 import importlib
-import logging
-import os
-import shlex
 import signal
-import warnings
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
@@ -14,13 +10,12 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 import yaml
-from jsonargparse import Namespace
 from jsonargparse.typing import register_type
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import ProgressBar
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import Logger
-from pytorch_lightning.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from ssl_vision.callbacks import (
@@ -34,38 +29,32 @@ from ssl_vision.callbacks import (
     WeightHistogram,
 )
 from ssl_vision.cli.classes import class_paths, expanded  # imports that make the short names of classes known
-from ssl_vision.cli.default_data import with_data
 from ssl_vision.cli.fit_summary import nothing_left, summary, validated
 from ssl_vision.cli.import_paths import local_modules
 from ssl_vision.cli.parser import ArgumentParser, one_line
 from ssl_vision.cli.progress_bar import RunBar
-from ssl_vision.cli.run_options import add_run_options
-from ssl_vision.cli.start_observer import StartObserver
-from ssl_vision.cli.trainer_options import check_callbacks, check_trainer
+from ssl_vision.cli.resume import (
+    StartObserver,
+    check_config,
+    knows_images,
+    last_checkpoint,
+    place_to_continue,
+)
+from ssl_vision.cli.run_options import add_run_options, check_callbacks, check_trainer, with_data
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError, Interrupted
-from ssl_vision.quiet import quiet
+from ssl_vision.quiet import quiet, without_noise
 from ssl_vision.runs.changed_images import check_images
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint, remove_requeued
 from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO
 from ssl_vision.runs.checkpointing import ResumeCheckpoint
-from ssl_vision.runs.folder import (
-    RunFolder,
-    as_yaml,
-    below_home,
-    derived_name,
-    differences,
-    listed,
-    run_path,
-)
+from ssl_vision.runs.folder import RunFolder, below_home, derived_name, run_path
 from ssl_vision.runs.initial import start_from
 from ssl_vision.runs.log import RunLog
-from ssl_vision.runs.reading import parse_yaml
 from ssl_vision.runs.record import RunRecord, early_stopping
 from ssl_vision.runs.registry import Run
-from ssl_vision.runs.settings import named_settings
-from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint, requeued_checkpoint
-from ssl_vision.tracking.wandb import mirror, mirror_ends, mirror_mode, requeued_by_agent
+from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint
+from ssl_vision.tracking.wandb import mirror, mirror_ends, mirror_mode
 from ssl_vision.tracking.wandb_callback import WandbCallback
 
 _RECORDED = (
@@ -86,10 +75,6 @@ _RECORDED = (
     "wandb_media",
     "wandb",
 )
-
-
-_CONTINUED = "SSL_VISION_CONTINUED"
-"""Environment variable with the checkpoint that the first process continues from."""
 
 
 register_type(torch.device, fail_already_registered=False)  # so that configs can be read back
@@ -165,8 +150,9 @@ class RunCLI(LightningCLI):
         config = self.config[self.subcommand]
         if config.metrics.k is None:
             config.metrics.k = knn_k(config.data.class_path)
-        self.plain_config = self._plain(config)
-        _check_text(self.plain_config)
+        text = self._parser(self.subcommand).dump(config, skip_unset=False, skip_validation=True)
+        plain = yaml.safe_load(text)
+        self.plain_config = below_home({key: plain[key] for key in _RECORDED})
         for key, value in list(config.items()):
             if key.startswith(("model.", "data.", "trainer.")):
                 config[key] = expanded(value)
@@ -178,26 +164,26 @@ class RunCLI(LightningCLI):
             raise InputError("--seed_everything false: a run without a seed cannot be compared or continued")
         if config.ckpt_path is None and self.subcommand == "fit":
             online = mirror_mode(config.wandb) == "online" and config.wandb_artifacts != "none"
-            if place := _place_to_continue(self.folder, online=online):
+            if place := place_to_continue(self.folder, online=online):
                 config.ckpt_path, config.overwrite = place, False
         if self.subcommand == "validate":
             config.ckpt_path, config.verbose = config.ckpt_path or "last", False
         resume = config.ckpt_path is not None
         if config.ckpt_path == "last":
-            config.ckpt_path = self._last()
+            config.ckpt_path = last_checkpoint(self.folder, str(self.subcommand))
         elif str(config.ckpt_path).startswith(SCHEME):
             config.ckpt_path = str(fetched_checkpoint(str(config.ckpt_path)))
         if config.ckpt_path:
             self.checkpoint = read_checkpoint(config.ckpt_path)._replace(state={})
             config.ckpt_path = str(self.checkpoint.path)
-            self._refuse_other_config(self.checkpoint)
+            check_config(self.checkpoint, self.plain_config, str(self.subcommand))
         self.check = partial(
             self.folder.check,
             self.plain_config,
             recorded=lambda: Run(self.folder.path).config,
             resume=resume,
             overwrite=config.overwrite,
-            moved=_knows_images(self.checkpoint),
+            moved=knows_images(self.checkpoint),
         )
         if self.subcommand == "fit":
             if resume and config.overwrite:
@@ -206,51 +192,6 @@ class RunCLI(LightningCLI):
                 self.check()
                 remove_requeued(self.folder)
         self.wandb_mode = mirror_mode(config.wandb)
-
-    def _plain(self, config: Namespace) -> dict[str, Any]:
-        """Return the config to record, as plain dicts and lists."""
-        text = self._parser(self.subcommand).dump(config, skip_unset=False, skip_validation=True)
-        plain = yaml.safe_load(text)
-        recorded: dict[str, Any] = below_home({key: plain[key] for key in _RECORDED})
-        return recorded
-
-    def _last(self) -> str | None:
-        """Return the run's last readable checkpoint, or None if training has not written one yet."""
-        candidates = [file for file in (self.folder.last, self.folder.previous) if file.exists()]
-        while candidates:
-            file = candidates.pop(0)
-            try:
-                read_checkpoint(file)
-            except InputError as error:
-                if not candidates:
-                    raise
-                rank_zero_warn(f"{error}: falling back to {candidates[0]}")
-                continue
-            rank_zero_info(f"continuing from {file}")
-            return str(file)
-        if self.subcommand != "fit" or any(self.folder.checkpoints.glob("*.ckpt")):
-            run = f"ssl-vision {self.subcommand} RUN"
-            advice = "" if self.folder.config_file.exists() else f"; give the run directory: {run}"
-            raise InputError(f"{self.folder.last}: no such checkpoint{advice}")
-        if self.folder.results():
-            raise InputError(
-                f"{self.folder.path} has results, but no checkpoint to continue from: "
-                "--overwrite true replaces the run"
-            )
-        rank_zero_info(f"no checkpoint in {self.folder.checkpoints}: starting from the beginning")
-        return None
-
-    def _refuse_other_config(self, checkpoint: Checkpoint) -> None:
-        """Refuse to continue another run, or to validate another network."""
-        other = differences(checkpoint.config, self.plain_config, moved=_knows_images(checkpoint))
-        if self.subcommand != "fit":
-            trained = ("model.init_args.objective", "model.init_args.optimizer")
-            other = [key for key in other if key.startswith("model.") and not key.startswith(trained)]
-        if other:
-            run = RunFolder(checkpoint.path.parent.parent)
-            command = f"ssl-vision {self.subcommand} {shlex.quote(str(run.path))}"
-            advice = f"; use that config with {command}" if run.config_file.exists() else ""
-            raise InputError(f"{checkpoint.path} was made with another config ({listed(other)}){advice}")
 
     def instantiate_classes(self) -> None:
         """Build model, data and trainer; report values that a constructor refuses as errors in the input."""
@@ -303,9 +244,9 @@ class RunCLI(LightningCLI):
         log = RunLog(self.folder.metrics_file, self.folder.lock.verify)
         loggers: list[Logger] = [log]
         loggers += logger if isinstance(logger, list) else [logger] if isinstance(logger, Logger) else []
-        fresh = config.ckpt_path is None
         tracking: list[pl.Callback] = []
         if self.wandb_mode:
+            fresh = config.ckpt_path is None
             wandb = mirror(self.folder, self.plain_config, mode=self.wandb_mode, fresh=fresh)
             loggers.append(wandb)
             tracking.append(WandbCallback(wandb, self.folder, artifacts=config.wandb_artifacts))
@@ -382,52 +323,11 @@ class _OptionsOnly(RunCLI):
         """Run nothing."""
 
 
-def _check_text(config: dict[str, Any]) -> None:
-    """Check that the values of a config can be read back from a file.
-
-    Raises:
-        InputError: a value contains characters that YAML cannot store.
-    """
-    for key, value in named_settings(config):
-        if isinstance(value, str) and not value.isprintable():
-            try:
-                stored = parse_yaml(as_yaml({"value": value}), where=key)["value"]
-            except InputError:
-                stored = None
-            if stored != value:
-                raise InputError(f"--{key} {value!r}: contains characters that a config file cannot store")
-
-
-def _knows_images(checkpoint: Checkpoint | None) -> bool:
-    return checkpoint is not None and checkpoint.images is not None
-
-
 def knn_k(class_path: str) -> int:
     """Return the default number of neighbours of a data set."""
     module, _, name = class_path.rpartition(".")
     data = getattr(importlib.import_module(module), name)
     return int(data.knn_k) if issubclass(data, ImageData) else ImageData.knn_k
-
-
-def _place_to_continue(folder: RunFolder, *, online: bool) -> str | None:
-    """Return the checkpoint from which a requeued run continues, as for ``--ckpt_path``; None for other runs.
-
-    The first process of a machine decides for the processes that it launches, which inherit its environment.
-
-    Args:
-        folder: run directory.
-        online: allow a run that ``wandb agent`` has rescheduled to download its checkpoint from W&B.
-    """
-    if int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0:  # restarted with the command of the first start
-        return "last"
-    if int(os.environ.get("LOCAL_RANK") or 0) and _CONTINUED in os.environ:
-        return os.environ[_CONTINUED] or None
-    place = "last" if requeued_by_agent(folder) else None
-    if place is None and online and (file := requeued_checkpoint()):
-        place = str(file)
-    if os.environ.get("WANDB_SWEEP_ID"):
-        os.environ[_CONTINUED] = place or ""
-    return place
 
 
 def run(args: Sequence[str]) -> dict[str, Any] | None:
@@ -459,20 +359,7 @@ def executed(args: Sequence[str], cli: type[RunCLI] = RunCLI) -> RunCLI:
         InputError: an option, a config file, the data or the checkpoint is not usable.
         Interrupted: a signal ended the run, whose state is saved.
     """
-    with warnings.catch_warnings(), mirror_ends():
-        # LightningCLI warns if args are given and sys.argv is not empty; here, they are the same.
-        warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        warnings.filterwarnings(
-            "ignore", message="The number of training batches .* is smaller than the logging"
-        )
-        warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")
-        warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
-        # Lightning's use of jsonargparse
-        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"pytorch_lightning\.cli")
-        logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_about_the_run)
-        for name in ("lightning_fabric.utilities.seed", "pytorch_lightning.accelerators.cuda"):
-            logging.getLogger(name).setLevel(logging.WARNING)
+    with without_noise(), mirror_ends():
         try:
             return cli(with_data(args))
         except MisconfigurationException as error:
@@ -483,12 +370,3 @@ def executed(args: Sequence[str], cli: type[RunCLI] = RunCLI) -> RunCLI:
             if isinstance(error, SIGTERMException):  # in a validation
                 raise SystemExit(128 + signal.SIGTERM) from error
             raise
-
-
-def _is_about_the_run(record: logging.LogRecord) -> bool:
-    noise = (
-        "TPU available", "GPU available", "litlogger", "litmodels", "Loading `train_dataloader`",
-        "Automatic Mixed Precision", "was configured so", "has Tensor Cores",
-    )  # fmt: skip
-    replaced = ("Restoring states", "Restored all states", "`Trainer.fit` stopped")  # the run prints its own
-    return not any(word in record.getMessage() for word in (*noise, *replaced))

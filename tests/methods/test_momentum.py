@@ -17,7 +17,7 @@ from ssl_vision.encoders import ResNet
 from ssl_vision.errors import InputError
 from ssl_vision.main import main
 from ssl_vision.methods import MoCo, SimCo, SimMoCo
-from ssl_vision.methods.key_queue import KeyQueue
+from ssl_vision.methods.moco import KeyQueue
 from ssl_vision.runs.checkpoint import read_checkpoint
 
 N = 6
