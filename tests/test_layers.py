@@ -159,7 +159,7 @@ def test_getattr_and_hasattr_are_used_only_in_listed_files():
 CAPS = {
     "": (765, 14),
     "callbacks": (815, 13),
-    "cli": (2109, 19),
+    "cli": (2100, 19),
     "compare": (1026, 10),
     "data": (3544, 44),
     "encoders": (313, 4),
@@ -168,11 +168,11 @@ CAPS = {
     "methods": (1036, 16),
     "metrics": (1336, 21),
     "objectives": (2084, 29),
-    "pretrained": (196, 3),
+    "pretrained": (191, 3),
     "report": (3093, 26),
     "reproduce": (842, 8),
-    "runs": (1789, 21),
-    "sweeps": (2107, 21),
+    "runs": (1699, 20),
+    "sweeps": (2106, 21),
     "tracking": (314, 4),
 }
 """Most code lines (benchmarks/code_lines.py) and most Python files of each folder, which may only fall.

@@ -18,8 +18,7 @@ from jsonargparse import ActionSubCommands, DefaultHelpFormatter, Namespace, get
 from ssl_vision.cli.choices import classes_of, known_options
 from ssl_vision.cli.suggestions import closest_match, closest_option
 from ssl_vision.errors import InputError
-from ssl_vision.runs.migration import migrated_config, migrated_key
-from ssl_vision.runs.reading import check_yaml, parse_yaml, read_yaml
+from ssl_vision.runs.reading import check_yaml, read_yaml
 
 _NOISE = re.compile(
     r"^(Does not validate|Subtypes:|Errors?:?$|Given value|Expected a <class 'NoneType'>|Expected a path but)"
@@ -81,14 +80,6 @@ class ArgumentParser(jsonargparse.ArgumentParser):
             if not isinstance(content.get(group, {}), (dict, str)):
                 raise InputError(f"{path}: {group}: expected keys and values, got {content[group]}")
         parsed: Namespace = super().parse_path(*args, **kwargs)
-        return parsed
-
-    def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Namespace:
-        """Read the text of a config file; options of version 0.1 are migrated."""
-        config = parse_yaml(content, where=str(args[0] if args else kwargs.get("path", "")))
-        if (migrated := migrated_config(config)) != config:
-            content = yaml.safe_dump(migrated, sort_keys=False)
-        parsed: Namespace = super().parse_string(content, *args, **kwargs)
         return parsed
 
 
@@ -176,8 +167,6 @@ def _split_class(problem: str) -> tuple[str, str]:
 
 def _unknown_option(name: str, owner: str, options: Sequence[str], prefix: str) -> str:
     key = ".".join(filter(None, (prefix, name)))
-    if (migrated := migrated_key(key)) != key:
-        return f"is now --{migrated}"
     group, _, last = name.rpartition(".")
     of_group = [option for option in options if option.rpartition(".")[0] == key.rpartition(".")[0]]
     if not owner and group != "trainer":

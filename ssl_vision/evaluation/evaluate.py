@@ -121,7 +121,7 @@ def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> Evaluated
     data_options = options.data.as_dict()
     own = same_data(checkpoint.config["data"], data)
     protocols = chosen_protocols(built, checkpoint.config.get("metrics") or {}, data, own=own)
-    read_rows(folder.evaluation_file, checkpoint.config)
+    read_rows(folder.evaluation_file)
     unmap_large_blocks()
     with processes.first_before_others():
         splits = Splits.labelled(
@@ -135,7 +135,7 @@ def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> Evaluated
     every = [row.as_dict() for each in rows.values() for row in each]
     output = Path(options.output) if options.output else folder.evaluation_file
     if not options.output:
-        every = merged(read_rows(output, checkpoint.config), every)
+        every = merged(read_rows(output), every)
     unwritten = written(output, every)
     of_last_epoch = folder.config_file.exists() and checkpoint.epoch == Run(folder.path).epoch
     if by_user:  # another user's config must not set the target of an upload

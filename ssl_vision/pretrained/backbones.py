@@ -22,12 +22,8 @@ from ssl_vision.hub import local_file
 from ssl_vision.methods import Method
 from ssl_vision.pretrained.rebuild import trained_model, with_weights
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint
-from ssl_vision.runs.migration import migrated_description
 
 SUFFIX = ".safetensors"
-
-_KEYS = {"encoder", "depth", "width", "stem", "size", "decoded_size", "mean", "std", "version", "pixel_range"}
-"""Metadata of an exported file, of this version and of 0.1."""
 
 _PREFIX = "prefix"
 """Metadata of a file whose names of tensors lack a prefix that they have in the encoder."""
@@ -182,19 +178,16 @@ def _read_file(path: Path, allow_class: Collection[str]) -> Pretrained:
             state = {name: file.get_tensor(name) for name in list(file.keys())}
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: not a readable safetensors file") from error
+    names = {field.name for field in fields(Description)}
     try:
         prefix = json.loads(about.get(_PREFIX, '""'))
         state = {f"{prefix}{name}": tensor for name, tensor in state.items()}
-        values = migrated_description({key: json.loads(text) for key, text in about.items() if key in _KEYS})
+        values = {key: json.loads(text) for key, text in about.items() if key in names}
     except ValueError as error:
         raise InputError(f"{path}: {' '.join(str(error).split())}") from error
-    names = [
-        field.name for field in fields(Description) if field.name != "pixel_range" or field.name in values
-    ]
-    if not set(names) <= set(values):
+    if not names - {"pixel_range"} <= values.keys():
         raise InputError(f"{path}: was not written by ssl-vision export --format safetensors")
     try:
-        values = {name: values[name] for name in names}
         description = Description(**values | {key: tuple(values[key]) for key in ("mean", "std")})
         _ = description.views
         spec = {"encoder": description.encoder}

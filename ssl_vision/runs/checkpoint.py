@@ -12,7 +12,6 @@ from ssl_vision._version import __version__
 from ssl_vision.errors import InputError
 from ssl_vision.hub import is_address
 from ssl_vision.runs.folder import RunFolder
-from ssl_vision.runs.migration import migrated_config
 from ssl_vision.runs.reading import parse_yaml
 from ssl_vision.runs.record import CHECKPOINT_KEY
 
@@ -28,9 +27,9 @@ class Checkpoint(NamedTuple):
     online: dict[str, torch.Tensor] | None = None
     """Weight and bias of the online probe; None for runs without one."""
     images: str | None = None
-    """Digest of the training images; None in checkpoints of earlier versions."""
+    """Digest of the training images; None for other data modules than those of this package."""
     classes: list[str] | None = None
-    """Names of the classes of the online probe; None without one, and in checkpoints of earlier versions."""
+    """Names of the classes of the online probe; None without one."""
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -71,7 +70,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             raise InputError(
                 f"{file}: written by ssl_vision {version}, but {__version__} is installed; update ssl_vision"
             )
-        config = migrated_config(parse_yaml(record["config"], where=f"{file}: its config"))
+        config = parse_yaml(record["config"], where=f"{file}: its config")
         state = content["state_dict"]
         # "processed" counts epochs whose batches are done; Lightning saves before it increments "completed".
         progress = _table(fit_loop, "epoch_progress", "current")

@@ -13,7 +13,6 @@ from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from ssl_vision.runs.atomic_files import sync
 from ssl_vision.runs.folder import PARTIAL
-from ssl_vision.runs.migration import migrated_checkpoint
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -56,10 +55,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 self._unwritten = checkpoint
             else:
                 self._failed = True
-
-    def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> dict[str, Any]:
-        """Read a checkpoint; those of earlier versions are migrated."""
-        return migrated_checkpoint(super().load_checkpoint(path, *args, **options))
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Remove a checkpoint, unless the one that replaces it could not be written."""

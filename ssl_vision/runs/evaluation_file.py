@@ -18,15 +18,8 @@ def chosen_fields(metric: object) -> set[str]:
     return {"lr", "weight_decay"} if metric == "grid_top1" else set()
 
 
-def read_rows(file: Path, config: Mapping[str, Any]) -> Rows:
+def read_rows(file: Path) -> Rows:
     """Read the rows of an evaluation file; none if the file does not exist.
-
-    Rows of version 0.1 do not name the root of their data. It is filled in from the config, because that
-    version only stored measurements on the run's own data in this file.
-
-    Args:
-        file: evaluation.json, or a file of the same format.
-        config: config of the run.
 
     Raises:
         InputError: the file was not written by ``ssl-vision evaluate``.
@@ -36,10 +29,6 @@ def read_rows(file: Path, config: Mapping[str, Any]) -> Rows:
     rows = read_json(file)
     if not isinstance(rows, list) or not all(map(_is_row, rows)):
         raise InputError(f"{file} is not a list of rows")
-    data_of_run = own_data(config)
-    for row in rows:
-        if row.get("data", data_of_run.get("data")) == data_of_run.get("data"):
-            row |= {name: value for name, value in data_of_run.items() if name not in row}
     return rows
 
 
@@ -62,17 +51,17 @@ def merged(before: Iterable[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
     """Append new rows to existing ones, and drop the existing rows that they replace.
 
     A new row replaces one of the same measurement, that is, with equal fields apart from the value and what a
-    grid search selected. ``options`` are not compared with rows of version 0.1, which do not have them. Rows
-    of a trained network are also dropped if the weights of their epoch have changed.
+    grid search selected. Rows of a trained network are also dropped if the weights of their epoch have
+    changed.
     """
-    exact, short = {_key(row) for row in new}, {_key(row, "options") for row in new}
+    replaced = {_key(row) for row in new}
     weights = {row["epoch"]: row["weights"] for row in new if row.get("features") == "trained"}
-    unchanged = [
-        dict(row)
-        for row in before
-        if _key(row) not in (exact if "options" in row else exact | short) and not _stale(row, weights)
-    ]
-    return [*unchanged, *map(dict, new)]
+
+    def stale(row: Mapping[str, Any]) -> bool:
+        current = weights.get(row.get("epoch"))
+        return row.get("features") == "trained" and current not in (None, row.get("weights"))
+
+    return [*(dict(row) for row in before if _key(row) not in replaced and not stale(row)), *map(dict, new)]
 
 
 def preferred(rows: Sequence[dict[str, Any]], config: Mapping[str, Any]) -> Rows:
@@ -95,13 +84,6 @@ def preferred(rows: Sequence[dict[str, Any]], config: Mapping[str, Any]) -> Rows
     return [row for row in rows if place(row) == best]
 
 
-def _stale(row: Mapping[str, Any], weights: Mapping[int, str]) -> bool:
-    """Return True if the weights of a row's epoch have changed; rows of version 0.1 do not record weights."""
-    if row.get("features") != "trained" or "weights" not in row or row.get("epoch") not in weights:
-        return False
-    return bool(row["weights"] != weights[row["epoch"]])
-
-
-def _key(row: Mapping[str, Any], *without: str) -> frozenset[tuple[str, Any]]:
-    left_out = _OUTCOME | set(without) | chosen_fields(row.get("metric"))
+def _key(row: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
+    left_out = _OUTCOME | chosen_fields(row.get("metric"))
     return frozenset((name, str(value)) for name, value in row.items() if name not in left_out)

@@ -14,7 +14,6 @@ import yaml
 from ssl_vision.errors import InputError
 from ssl_vision.runs.atomic_files import check_inside
 from ssl_vision.runs.lock import Lock
-from ssl_vision.runs.migration import original_settings
 from ssl_vision.runs.settings import class_name, last_part
 
 _ROOT = "data.init_args.root"
@@ -57,17 +56,6 @@ _FREE = (
 _SCHEDULES = ("model.init_args.optimizer.schedule", "model.init_args.momentum_schedule")
 """Settings of schedules that depend on the length of the run, unless they are constant."""
 
-# Settings with a changed default: the current default, and the former one, which gives equal results up to
-# rounding.
-_DEFAULTS_SINCE = {
-    "data.init_args.val": ("auto", "train"),
-    "data.init_args.val_folder": ("val", None),
-    "data.init_args.views.compile": ("auto", False),
-    "model.init_args.encoder.init_args.in_channels": (3, None),
-    "model.init_args.head_layers": (2, None),
-    "model.init_args.optimizer.lr_scaling": ("none", None),
-    "model.init_args.optimizer.reference_batch_size": (256, None),
-}
 _EXPORT = re.compile(r"(backbone(-torchvision|-timm)?\.safetensors|backbone\.onnx)(\.md)?")
 _FEATURES = re.compile(r"[a-z0-9_-]+-[0-9a-f]{24}\.pt")
 """File names of the feature cache."""
@@ -302,8 +290,6 @@ def derived_group(config: Mapping[str, Any]) -> str:
 
 
 def _named(config: Mapping[str, Any], middle: str, settings: Mapping[str, Any]) -> str:
-    named = {"gradients": False} if "gradients" in config else {}  # so that default names stay the same
-    settings = {**original_settings(settings), **named}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:6]
     data = class_name(config.get("data"))
     objective = class_name((config.get("model") or {}).get("init_args", {}).get("objective"))
@@ -313,9 +299,6 @@ def _named(config: Mapping[str, Any], middle: str, settings: Mapping[str, Any]) 
 def significant(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that change the result, by their dotted keys, without those that are null."""
     flat = dict(_flat(config))
-    for key, (value, former) in _DEFAULTS_SINCE.items():
-        if flat.get(key) == value:
-            flat[key] = former
     free = set(_FREE)
     if last_part(flat.get("data.class_path")) in DATA_OF_ROOT:
         free.discard(_ROOT)

@@ -14,7 +14,6 @@ from ssl_vision.runs.csv_files import column, last_value, rows
 from ssl_vision.runs.evaluation_file import preferred, read_rows
 from ssl_vision.runs.evaluation_summary import TEST_PREFIXES, evaluation_summary
 from ssl_vision.runs.folder import RunFolder
-from ssl_vision.runs.migration import migrated_config, migrated_key
 from ssl_vision.runs.reading import read_yaml
 from ssl_vision.runs.settings import class_name
 
@@ -81,7 +80,7 @@ class Run:
 
     @cached_property
     def _config_of_file(self) -> dict[str, Any]:
-        config = migrated_config(read_yaml(self.folder.config_file))
+        config = read_yaml(self.folder.config_file)
         if not isinstance(config, dict):
             raise InputError(f"{self.folder.config_file} is not a table of keys and values")
         return config
@@ -95,7 +94,7 @@ class Run:
         """
         if key == "name":
             return self.name
-        value = _look_up(self.config, migrated_key(SHORT.get(key, key)))[1]
+        value = _look_up(self.config, SHORT.get(key, key))[1]
         if value is None and key == "objective":  # a method with a fixed objective
             value = self.config.get("model")
         if isinstance(value, dict) and "class_path" in value:
@@ -118,7 +117,7 @@ class Run:
 
     def whole_key(self, key: str) -> str | None:
         """Return the full dotted key in config.yaml of a `setting`; None if it does not exist."""
-        parts = _look_up(self.config, migrated_key(SHORT.get(key, key)))[0]
+        parts = _look_up(self.config, SHORT.get(key, key))[0]
         return ".".join(parts) if parts else None
 
     @property
@@ -153,7 +152,7 @@ class Run:
 
     @property
     def epochs(self) -> float | None:
-        """Epochs trained, including the fraction of an unfinished epoch; None in runs of version 0.1."""
+        """Epochs trained, including the fraction of an unfinished one; None before the first has ended."""
         return last_value(self.folder.times_file, "time/epochs")
 
     @property
@@ -232,7 +231,7 @@ class Run:
         Raises:
             InputError: the file was not written by ``ssl-vision evaluate``.
         """
-        return read_rows(self.folder.evaluation_file, self.config)
+        return read_rows(self.folder.evaluation_file)
 
     def evaluated(self, metric: str) -> dict[str, Any] | None:
         """Return the row of evaluation.json with a metric of the trained backbone; None if there is none.

@@ -81,9 +81,7 @@ class SweepProcess(ClaimedProcess):
         line = command_line(plan, claim.trial)
         if "${args_json_file}" in plan.file.command:
             write_text(_json_file(plan, claim.trial), json.dumps(dict(claim.trial.parameters)))
-        # SSL_VISION_CELL is the name of version 0.1.
-        folders = dict.fromkeys(("SSL_VISION_TRIAL", "SSL_VISION_CELL"), str(self._run))
-        super().__init__(plan, claim, line, {**folders, **environment})
+        super().__init__(plan, claim, line, {"SSL_VISION_TRIAL": str(self._run), **environment})
 
     def new_values(self) -> list[float] | None:
         """Read all values of the metric so far; None if metrics.csv has not grown since the last call."""

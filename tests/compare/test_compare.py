@@ -19,7 +19,13 @@ SCORES = {
 }
 CONFIG = {
     "seed_everything": 0,
-    "model": {"class_path": "SimCLR", "init_args": {"objective": None, "width": 64}},
+    "model": {
+        "class_path": "SimCLR",
+        "init_args": {
+            "encoder": {"class_path": "ssl_vision.encoders.ResNet", "init_args": {"width": 64}},
+            "objective": None,
+        },
+    },
     "data": {"class_path": "ssl_vision.data.Digits", "init_args": {"batch_size": 64, "root": "x"}},
     "trainer": {"max_epochs": 2, "max_steps": -1},
 }
@@ -52,7 +58,8 @@ def make_run(path, objective="MACL", seed=0, score=0.5, *, epochs=2, rows=None, 
 
 def row(value, **fields):
     defaults = {"features": "trained", "layer": "backbone", "metric": "knn_top1", "split": "test"}
-    return defaults | {"value": value, "protocol": "macl", "epoch": 2, "k": 200} | fields
+    data = {"data": "Digits", "root": "x"}
+    return defaults | data | {"value": value, "protocol": "macl", "epoch": 2, "k": 200} | fields
 
 
 @pytest.fixture
@@ -320,7 +327,7 @@ def test_runs_may_differ_in_compared_key_and_data_root(tmp_path, monkeypatch):
             "ssl_vision.data.CIFAR10",
             "data (ssl_vision.data.Digits, ssl_vision.data.CIFAR10)",
         ),
-        ("model.init_args.width", 32, "model.encoder.width (64, 32)"),
+        ("model.init_args.encoder.init_args.width", 32, "model.encoder.width (64, 32)"),
     ],
 )
 def test_another_setting_is_refused_with_both_values_and_runs(runs, capsys, key, value, told):

@@ -7,11 +7,9 @@ import pytest
 import timm
 import torch
 import torchvision
-import yaml
 from settings import TINY
 from torch import nn
 
-import ssl_vision
 from ssl_vision.data import Images, Views
 from ssl_vision.encoders import Encoder, ModuleEncoder, ResNet, Timm, as_encoder
 from ssl_vision.errors import InputError
@@ -21,8 +19,6 @@ from ssl_vision.methods import SimCLR
 from ssl_vision.objectives import RECLAIM
 from ssl_vision.pretrained.rebuild import untrained_model
 from ssl_vision.runs.checkpoint import read_checkpoint
-from ssl_vision.runs.folder import derived_name
-from ssl_vision.runs.registry import Run
 
 SMALL = [option for option in TINY if "encoder" not in option]
 VIT = partial(Timm, "vit_tiny_patch16_224", img_size=32, depth=4)
@@ -257,40 +253,10 @@ def test_timm_checkpoint_loads_as_initial_weights(tmp_path):
     assert torch.equal(model.backbone.network.patch_embed.proj.weight, timm_network.patch_embed.proj.weight)
 
 
-def as_version_0_1(config):
-    """Return the config in the form that version 0.1 wrote."""
-    options = {**config["model"]["init_args"], **config["model"]["init_args"]["encoder"]["init_args"]}
-    del options["encoder"], options["in_channels"]  # which version 0.1 did not have
-    return {**config, "model": {**config["model"], "init_args": options}}
-
-
-def test_version_0_1_run_is_read_resumed_and_exported(tiny_run, tmp_path):
-    config = yaml.safe_load((tiny_run / "config.yaml").read_text())
-    name = derived_name(config)
-    del config["model"]["init_args"]["encoder"]["init_args"]["in_channels"]
-    content = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
-    old_config = as_version_0_1(yaml.safe_load((tiny_run / "config.yaml").read_text()))
-    assert old_config["model"]["init_args"]["width"] == 4
-    content["ssl_vision"]["config"] = yaml.safe_dump(old_config)
-    folder = tmp_path / "tiny"
-    (folder / "checkpoints").mkdir(parents=True)
-    torch.save(content, folder / "checkpoints" / "last.ckpt")
-    (folder / "config.yaml").write_text(yaml.safe_dump(old_config, sort_keys=False))
-    assert Run(folder).config == config
-    assert Run(folder).setting("model.width") == 4
-    assert read_checkpoint(folder).config == config
-    assert derived_name(old_config) == name
-    resume = ["--ckpt_path=last", f"--runs_dir={tmp_path}", "--trainer.max_epochs=3", "--report=false"]
-    assert main(["fit", f"--config={folder}/config.yaml", *resume]) == 0
-    assert main(["export", str(folder)]) == 0
-    assert ssl_vision.load_encoder(folder / "backbone.safetensors").num_features == 32
-
-
-@pytest.mark.parametrize("option", ["width=16", "depth=18", "stem=small"])
-def test_removed_option_names_its_replacement(option, tmp_path, capsys):
-    assert main(["fit", f"--model.{option}", f"--runs_dir={tmp_path}"]) == 2
+def test_option_of_the_encoder_is_suggested_for_the_method(tmp_path, capsys):
+    assert main(["fit", "--model.width=16", f"--runs_dir={tmp_path}"]) == 2
     message = capsys.readouterr().err.strip()
-    assert message.endswith(f"--model.encoder.{option.partition('=')[0]}")
+    assert message.endswith("did you mean --model.encoder.width?")
     assert "\n" not in message
 
 

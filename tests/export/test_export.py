@@ -134,6 +134,7 @@ def test_model_card_describes_training_and_evaluation(tiny_run, tmp_path, capsys
         "value": 0.75,
         "k": 5,
         "epoch": 2,
+        "data": "Digits",
     }
     rows = [row, row | {"layer": "hidden"}, row | {"features": "pixels", "layer": "raw", "epoch": 0}]
     (run / "evaluation.json").write_text(json.dumps(rows))

@@ -162,29 +162,18 @@ def test_image_list_preserves_unusual_paths(tmp_path):
     assert read_images(tmp_path / "images.csv") == files
 
 
-def test_config_differences_ignore_changed_option_and_new_val_defaults():
+def test_config_differences_ignore_changed_option():
     def config(**options):
         data = {"class_path": "ssl_vision.data.ImageFolder", "init_args": {"root": "a"} | options}
         return {"data": data, "seed_everything": 0}
 
-    old, new = config(val="train"), config(val="auto", val_folder="val", changed="refuse")
+    old, new = config(val="auto"), config(val="auto", changed="allow")
     assert differences(old, new) == []
-    assert derived_name(old) == derived_name(new) == derived_name(new | config(val="auto", changed="allow"))
-    assert differences(new, config(val="auto", val_folder="other")) != []
+    assert derived_name(old) == derived_name(new)
     assert differences(new, config(val="test")) != []
-    moved = config(root="b", val="auto", val_folder="val")
+    moved = config(root="b", val="auto")
     assert differences(new, moved) == ["data.init_args.root: a there, b here"]
     assert differences(new, moved, moved=True) == []
-
-
-def test_config_differences_ignore_new_default_of_views_compile():
-    before, now, chosen = (
-        {"data": {"class_path": "Digits", "init_args": {"views": {"compile": value}}}, "seed_everything": 0}
-        for value in (False, "auto", True)
-    )
-    assert differences(before, now) == []
-    assert derived_name(before) == derived_name(now)
-    assert differences(now, chosen) == ["data.init_args.views.compile: False there, True here"]
 
 
 def test_objective_memory_refuses_another_number_of_images(here, capfd):

@@ -16,11 +16,6 @@ def row(value=0.5, **fields):
     return measurement | data | {"value": value, "protocol": "macl", "epoch": 2, "seed": 0} | fields
 
 
-def old_row(**fields):
-    """A row in the format of version 0.1."""
-    return {k: v for k, v in row(**fields).items() if k not in ("root", "folder", "weights")}
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -53,24 +48,11 @@ def test_merged_drops_rows_of_other_weights_at_same_epoch():
     assert merged(old, [row()]) == [*old[1:], row()]
 
 
-def test_rows_of_version_0_1_are_read_and_replaced(tmp_path):
+def test_rows_are_read_from_file_and_none_without_one(tmp_path):
     file = tmp_path / "evaluation.json"
-    old = [old_row(), old_row(metric="linear_top1", lr=0.1), old_row(protocol="check")]
-    del old[2]["data"]
-    file.write_text(json.dumps(old))
-    read = read_rows(file, CONFIG)
-    assert [(row_read["data"], row_read["root"], row_read["folder"]) for row_read in read] == [
-        ("ImageFolder", "~/a", "test")
-    ] * 3
-    new = [row(0.75), row(0.75, metric="linear_top1", lr=0.1, options="epochs 100")]
-    assert merged(read, new) == [read[2], *new]
-    assert read_rows(tmp_path / "absent.json", CONFIG) == []
-
-
-def test_old_row_of_other_data_gets_no_root(tmp_path):
-    (tmp_path / "evaluation.json").write_text(json.dumps([old_row(data="Digits")]))
-    (row_read,) = read_rows(tmp_path / "evaluation.json", CONFIG)
-    assert "root" not in row_read
+    file.write_text(json.dumps([row()]))
+    assert read_rows(file) == [row()]
+    assert read_rows(tmp_path / "absent.json") == []
 
 
 def test_preferred_selects_own_data_and_test_split_in_any_order():
