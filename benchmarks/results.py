@@ -28,7 +28,7 @@ from provenance import RESULTS
 from rows import CRITIC, Row
 from tables import GEOMETRY, TABLES
 
-from ssl_vision.runs.csv_files import column, last_value
+from ssl_vision.runs.csv_files import last_value
 from ssl_vision.runs.evaluation_summary import evaluation_summary
 from ssl_vision.runs.registry import Run, find_runs
 
@@ -72,10 +72,10 @@ def row(run: Run, source: Row) -> Row:
         run: a finished run.
         source: commit, command and versions with which it was trained.
     """
-    batches, seconds = (
-        column(run.folder.times_file, f"time/train_{name}") for name in ("batches", "seconds")
-    )
-    rates = [run.setting("batch_size") * n / s for n, s in zip(batches, seconds, strict=True) if s]
+    timed = [row for row in run.times if row.get("time/train_seconds")]
+    rates = [
+        run.setting("batch_size") * row["time/train_batches"] / row["time/train_seconds"] for row in timed
+    ]
     return {
         "run": run.name,
         **{name: run.setting(key) for name, key in SETTINGS.items()},
@@ -84,7 +84,7 @@ def row(run: Run, source: Row) -> Row:
         "validated_on": run.validated_on,
         "seconds": run.seconds,
         "images_per_second": round(median(rates)) if rates else None,
-        "device_mb": last_value(run.folder.times_file, "memory/device_mb"),
+        "device_mb": last_value(run.times, "memory/device_mb"),
         "test": evaluation_summary(run.evaluation, run.config, epoch=run.epoch),
         **source,
     }

@@ -169,9 +169,9 @@ CAPS = {
     "metrics": (1336, 21),
     "objectives": (2084, 29),
     "pretrained": (191, 3),
-    "report": (3093, 26),
+    "report": (3092, 26),
     "reproduce": (842, 8),
-    "runs": (1699, 20),
+    "runs": (1635, 20),
     "sweeps": (2106, 21),
     "tracking": (314, 4),
 }

@@ -11,7 +11,7 @@ from ssl_vision.descriptions import described, description_of
 from ssl_vision.errors import InputError
 from ssl_vision.progress import duration, epochs_text, number
 from ssl_vision.runs.checkpoint import Checkpoint
-from ssl_vision.runs.csv_files import last_value, rows
+from ssl_vision.runs.csv_files import last_value
 from ssl_vision.runs.folder import significant
 from ssl_vision.runs.registry import Run
 
@@ -105,7 +105,7 @@ def _evaluation(data: ImageData | None) -> tuple[str, str]:
 
 def _facts(run: Run, images: int | None) -> Iterator[tuple[str, str]]:
     yield "written to", str(run.folder.path)
-    timed = [row for row in rows(run.folder.times_file) if row.get("time/train_seconds", 0) > 0]
+    timed = [row for row in run.times if row.get("time/train_seconds", 0) > 0]
     rates = [
         row["time/train_batches"] / row["time/train_seconds"] for row in timed if "time/train_batches" in row
     ]
@@ -114,7 +114,7 @@ def _facts(run: Run, images: int | None) -> Iterator[tuple[str, str]]:
     memory = [
         f"{number(value)} MiB {place}"
         for place, name in (("on the host", "process"), ("on the device", "device"))
-        if (value := last_value(run.folder.times_file, f"memory/{name}_mb")) is not None
+        if (value := last_value(run.times, f"memory/{name}_mb")) is not None
     ]
     if memory:
         yield "peak memory", ", ".join(memory)

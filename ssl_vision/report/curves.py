@@ -8,7 +8,6 @@ from markupsafe import Markup
 from ssl_vision.descriptions import LAYERS, MetricDescription, described, description_of
 from ssl_vision.report.markup import COLOURS, DASHES, macros, number, numbers
 from ssl_vision.report.page import Missing, Section
-from ssl_vision.runs.csv_files import rows
 from ssl_vision.runs.registry import Run
 
 SIGNS = "━╍┅┉╌"
@@ -20,7 +19,7 @@ _MOST = 1500
 
 def steps_per_epoch(run: Run) -> float:
     """Estimate the steps of an epoch from the logged rows."""
-    every = [*run.history, *rows(run.folder.times_file)]
+    every = [*run.history, *run.times]
     return max(((row["step"] + 1) / (row.get("epoch", 0) + 1) for row in every), default=1.0)
 
 

@@ -25,20 +25,6 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BaseLoader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
-def check_file(path: Path, *, largest: int) -> None:
-    """Check that a path is a regular file of at most ``largest`` bytes.
-
-    Raises:
-        InputError: it is not a regular file, or is too large.
-        OSError: it does not exist or cannot be accessed.
-    """
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{path} is not a regular file")
-    if status.st_size > largest:
-        raise InputError(f"{path} is larger than {largest // 2**20} MiB")
-
-
 def read_text(path: Path) -> str:
     """Read a text file.
 
@@ -46,7 +32,11 @@ def read_text(path: Path) -> str:
         InputError: the file cannot be read, is not a regular file, is too large, or is not UTF-8 text.
     """
     try:
-        check_file(path, largest=_LARGEST)
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{path} is not a regular file")
+        if status.st_size > _LARGEST:
+            raise InputError(f"{path} is larger than {_LARGEST // 2**20} MiB")
         return path.read_text(encoding="utf-8")
     except InputError:
         raise

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ssl_vision.errors import InputError
-from ssl_vision.runs.csv_files import column, last_value, rows
+from ssl_vision.runs.csv_files import last_value, rows
 from ssl_vision.runs.evaluation_file import preferred, read_rows
 from ssl_vision.runs.evaluation_summary import TEST_PREFIXES, evaluation_summary
 from ssl_vision.runs.folder import RunFolder
@@ -140,20 +140,15 @@ class Run:
         """Number of completed epochs."""
         if self.epochs is not None:
             return int(self.epochs)
-        logged = last_value(self.folder.metrics_file, "epoch")
-        ended = last_value(self.folder.times_file, "epoch")
-        if ended is None:
-            measured = (
-                row.get("epoch", -1) for row in self.history if any(name.startswith("val/") for name in row)
-            )
-            ended = max(measured, default=-1)
-        epoch = max(logged or 0, ended + 1)
-        return int(epoch) if math.isfinite(epoch) else 0
+        ended = (row for row in self.history if any(name.startswith("val/") for name in row))
+        epochs = [last_value(self.history, "epoch") or 0]
+        epochs += [row["epoch"] + 1 for row in (*self.times, *ended) if "epoch" in row]
+        return int(max(epochs))
 
     @property
     def epochs(self) -> float | None:
         """Epochs trained, including the fraction of an unfinished one; None before the first has ended."""
-        return last_value(self.folder.times_file, "time/epochs")
+        return last_value(self.times, "time/epochs")
 
     @property
     def processes(self) -> int:
@@ -165,13 +160,17 @@ class Run:
     @property
     def steps(self) -> int:
         """Number of optimizer steps up to the last row of metrics.csv or times.csv."""
-        files = (self.folder.metrics_file, self.folder.times_file)
-        return 1 + max(int(-1 if (step := last_value(file, "step")) is None else step) for file in files)
+        return 1 + max(int(table[-1]["step"]) if table else -1 for table in (self.history, self.times))
 
     @cached_property
     def history(self) -> list[dict[str, float]]:
         """The rows of metrics.csv as dicts of numbers, without empty cells."""
         return rows(self.folder.metrics_file)
+
+    @cached_property
+    def times(self) -> list[dict[str, float]]:
+        """The rows of times.csv, as in `history`."""
+        return rows(self.folder.times_file)
 
     def curve(self, metric: str) -> list[tuple[int, int, float]]:
         """Return the step, epoch and value of each logged value of a metric."""
@@ -184,7 +183,7 @@ class Run:
 
         None if there is none.
         """
-        value = last_value(self.folder.metrics_file, metric)
+        value = last_value(self.history, metric)
         if value is None and metric.startswith(TEST_PREFIXES):
             with suppress(InputError):  # other programs may write no config.yaml
                 return self.test_metrics.get(metric)
@@ -212,8 +211,7 @@ class Run:
     def log_damage(self) -> InputError | None:
         """The error on reading metrics.csv or times.csv; None if there is none or they do not exist."""
         try:
-            for file in (self.folder.metrics_file, self.folder.times_file):
-                last_value(file, "step")
+            _ = self.history, self.times
         except InputError as error:
             return error
         return None
@@ -221,7 +219,7 @@ class Run:
     @property
     def seconds(self) -> float | None:
         """Seconds of training and validation, from times.csv; None if that does not exist."""
-        seconds = column(self.folder.times_file, *_SECONDS)
+        seconds = [row[name] for row in self.times for name in _SECONDS if name in row]
         return math.fsum(seconds) if seconds else None
 
     @cached_property

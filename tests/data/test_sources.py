@@ -12,7 +12,7 @@ from settings import TINY
 
 from ssl_vision.main import main
 from ssl_vision.runs.checkpoint import read_checkpoint
-from ssl_vision.runs.csv_files import column
+from ssl_vision.runs.registry import Run
 
 MODULE = """
 import torch
@@ -108,7 +108,7 @@ def test_a_run_is_trained_resumed_evaluated_and_embedded(source, tmp_path, monke
     )
     for name, weight in resumed.state.items():
         assert torch.equal(weight, uninterrupted.state[name])
-    assert len(column(tmp_path / "r" / "metrics.csv", "val/knn_top1")) == 2
+    assert len(Run(tmp_path / "r").curve("val/knn_top1")) == 2
     (tmp_path / "p.yaml").write_text("measurements: [knn: {k: 3}]")
     assert main(["evaluate", "r", "--baselines=false", "--protocol=p.yaml", *allowed]) == 0
     (row,) = json.loads((tmp_path / "r" / "evaluation.json").read_text())

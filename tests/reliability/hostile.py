@@ -520,11 +520,6 @@ def _replaced_by(place: Callable[[Path], object]) -> Callable[[Path], None]:
     return damage
 
 
-def _write_sparse(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(3 * 2**30)
-
-
 DAMAGES: dict[str, Callable[[Path], Any]] = {
     "absent": _remove,
     "empty": _rewritten(lambda content: b""),
@@ -537,8 +532,6 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     "a dangling link": _replaced_by(lambda path: path.symlink_to("nowhere")),
     "a link to itself": _replaced_by(lambda path: path.symlink_to(path.name)),
     "unreadable": lambda path: (path.parent.mkdir(exist_ok=True), path.touch(), path.chmod(0)),
-    "a pipe": _replaced_by(lambda path: os.mkfifo(path)),
-    "sparse, 3 GB": _replaced_by(_write_sparse),
 }
 TEXTS: dict[str, Callable[[Path], Any]] = {
     "aliases": _rewritten(lambda content: bomb().encode()),
@@ -657,8 +650,7 @@ def locks(template: Path) -> Iterator[Case]:
         "fit": AGAIN["fit, further"]
     }
     damages = {
-        k: DAMAGES[k]
-        for k in ("a directory", "a dangling link", "a link to itself", "unreadable", "a pipe", "binary")
+        k: DAMAGES[k] for k in ("a directory", "a dangling link", "a link to itself", "unreadable", "binary")
     }
     yield from damaged(["runs/a/.lock"], damages, readers)
 
