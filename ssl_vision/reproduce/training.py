@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ssl_vision.reproduce.paper_run import PaperRun
 from ssl_vision.runs.atomic_files import check_inside
-from ssl_vision.sweeps.process import CommandLine, Process, TrialProcess
+from ssl_vision.sweeps.process import Process, TrialProcess
 from ssl_vision.sweeps.runner import Trials
 
 Launch = Callable[[Sequence[str], Path, Mapping[str, str]], Process]
@@ -19,8 +19,7 @@ _OTHER = "left to another process, which is training it"
 
 def spawned(args: Sequence[str], log: Path, environment: Mapping[str, str]) -> Process:
     """Start an ``ssl-vision`` command in a new Python process."""
-    command = [sys.executable, "-m", "ssl_vision", *args]
-    return TrialProcess(CommandLine(command, ["ssl-vision", *args]), log, environment)
+    return TrialProcess([sys.executable, "-m", "ssl_vision", *args], log, environment)
 
 
 class PaperTrials(Trials[Process]):

@@ -9,7 +9,6 @@ from ssl_vision.errors import InputError
 from ssl_vision.runs.evaluation_summary import rows_of_own_data
 from ssl_vision.runs.registry import Run
 from ssl_vision.sweeps.evaluate_arguments import evaluate_arguments
-from ssl_vision.sweeps.process import CommandLine
 from ssl_vision.sweeps.queue import Queue
 from ssl_vision.sweeps.results_table import baseline_rows
 from ssl_vision.sweeps.sweep_plan import Plan
@@ -17,15 +16,11 @@ from ssl_vision.sweeps.sweep_process import ClaimedProcess, command_line, ending
 from ssl_vision.sweeps.trials import Trial
 
 
-def evaluation_line(plan: Plan, trial: Trial, protocols: Sequence[str], *, baselines: bool) -> CommandLine:
+def evaluation_line(plan: Plan, trial: Trial, protocols: Sequence[str], *, baselines: bool) -> list[str]:
     """Return the command that evaluates a trial, and if needed the baselines, under some protocols."""
-    line = command_line(plan, trial)
-    words = evaluate_arguments(plan.folder / trial.name, protocols, fit=line.words, baselines=baselines)
-    shown = evaluate_arguments(plan.folder / trial.name, protocols, fit=line.shown, baselines=baselines)
-    return CommandLine(
-        [sys.executable, "-m", "ssl_vision", *words, "--report=false"],
-        ["ssl-vision", *shown, "--report=false"],
-    )
+    fit = command_line(plan, trial)
+    words = evaluate_arguments(plan.folder / trial.name, protocols, fit=fit, baselines=baselines)
+    return [sys.executable, "-m", "ssl_vision", *words, "--report=false"]
 
 
 class EvaluationProcess(ClaimedProcess):

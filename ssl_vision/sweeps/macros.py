@@ -33,18 +33,12 @@ def check_command(where: str, command: Any, program: Any) -> None:
             raise InputError(f"{where}: uses ${{program}}, but the file has no program")
 
 
-def variables(command: Sequence[Any]) -> list[str]:
-    """List the environment variables whose values a command contains."""
-    return list(dict.fromkeys(name for word in map(str, command) for name in _ENVIRONMENT.findall(word)))
-
-
 def expanded(
     command: Sequence[Any],
     parameters: Mapping[str, Any],
     *,
     program: str | None,
     json_file: Path,
-    values: bool = True,
     as_text: Callable[[Any], str] = str,
 ) -> list[str]:
     """Return the command line of a trial.
@@ -56,8 +50,6 @@ def expanded(
         parameters: names and values in the order of the command line.
         program: value of ``${program}``.
         json_file: value of ``${args_json_file}``.
-        values: replace ``${envvar:NAME}`` by its value. Use False to display the line, because the value may
-            be a secret.
         as_text: function that writes a value.
 
     Raises:
@@ -66,7 +58,7 @@ def expanded(
     macros = _macros(parameters, str(program), str(json_file), as_text)
     line: list[str] = []
     for word in map(str, command):
-        text = _ENVIRONMENT.sub(_variable, word) if values else word
+        text = _ENVIRONMENT.sub(_variable, word)
         macro = _WHOLE.fullmatch(text)
         line += macros[macro[1]] if macro and macro[1] in macros else [text]
     return line

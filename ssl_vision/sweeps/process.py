@@ -9,19 +9,16 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
-from typing import BinaryIO, NamedTuple, cast
+from typing import cast
 
 from ssl_vision.errors import InputError
 from ssl_vision.runs.atomic_files import appended
-from ssl_vision.sweeps import masking
 
 _PR_SET_PDEATHSIG = 1
-_SECONDS = 5.0
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _FORKS = multiprocessing.get_context("forkserver")
 _OF_ONE_RUN = "WANDB_RUN_ID"
@@ -32,15 +29,6 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LONGEST = 300
 
 
-class CommandLine(NamedTuple):
-    """The command of a trial."""
-
-    words: list[str]
-    """Program and arguments."""
-    shown: list[str]
-    """The same with ``${envvar:NAME}`` instead of values from the environment, for display and logs."""
-
-
 class Process:
     """A running trial, whose command and output are appended to a log.
 
@@ -48,16 +36,16 @@ class Process:
 
     Args:
         log: path of the log.
-        shown: command as it is written to the log.
+        command: program and arguments, for the log.
     """
 
     _pid: int
 
-    def __init__(self, log: Path, shown: Sequence[str]) -> None:
+    def __init__(self, log: Path, command: Sequence[str]) -> None:
         self.log = log
         self._sent: set[int] = set()
         with appended(log) as file:
-            file.write(f"$ {shlex.join(shown)}\n".encode())
+            file.write(f"$ {shlex.join(command)}\n".encode())
             self._begin = file.tell()
 
     def poll(self) -> int | None:
@@ -84,11 +72,10 @@ class TrialProcess(Process):
     """A command in a new process.
 
     Args:
-        line: command of the trial.
+        command: program and arguments.
         log: path of the log.
         environment: environment variables in addition to those of this process.
         inherited: file descriptors that the process inherits, such as those of locks.
-        masked: environment variables whose values are masked in the log.
 
     Raises:
         InputError: the command cannot be started.
@@ -96,19 +83,18 @@ class TrialProcess(Process):
 
     def __init__(
         self,
-        line: CommandLine,
+        command: Sequence[str],
         log: Path,
         environment: Mapping[str, str],
         *,
         inherited: Sequence[int] = (),
-        masked: Sequence[str] = (),
     ) -> None:
-        super().__init__(log, line.shown)
+        super().__init__(log, command)
         common = {key: value for key, value in os.environ.items() if key != _OF_ONE_RUN}
-        with appended(log) as file, _masking(masked, file) as (output, self._masking):
+        with appended(log) as output:
             try:
                 self._process = subprocess.Popen(
-                    line.words,
+                    command,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -118,16 +104,12 @@ class TrialProcess(Process):
                     preexec_fn=_bound_to(os.getpid()),
                 )
             except OSError as error:
-                raise InputError(f"{line.shown[0]} cannot be started ({error.strerror})") from error
+                raise InputError(f"{command[0]} cannot be started ({error.strerror})") from error
         self._pid = self._process.pid
 
     def poll(self) -> int | None:
         """Return the exit code, minus the number of a signal that killed it, or None while it runs."""
-        code = self._process.poll()
-        if code is not None and self._masking is not None:
-            with suppress(subprocess.TimeoutExpired):  # a process that outlives the trial may keep it open
-                self._masking.wait(_SECONDS)  # until the last lines are in the log
-        return code
+        return self._process.poll()
 
 
 class ForkedProcess(Process):
@@ -172,20 +154,6 @@ def run_forked(args: list[str], log: Path, environment: Mapping[str, str]) -> No
 def _end_with_parent() -> None:
     cast(BaseProcess, multiprocessing.parent_process()).join()
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-@contextmanager
-def _masking(
-    names: Sequence[str], log: BinaryIO
-) -> Iterator[tuple[BinaryIO, subprocess.Popen[bytes] | None]]:
-    """Open the output of a trial: the log, or a process that masks values before it writes the log."""
-    if not names:
-        yield log, None
-        return
-    command = [sys.executable, "-P", masking.__file__, *names]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, start_new_session=True)
-    with cast(BinaryIO, process.stdin) as output:
-        yield output, process
 
 
 def _bound_to(parent: int) -> Callable[[], None]:

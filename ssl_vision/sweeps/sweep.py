@@ -146,7 +146,7 @@ def _show(plan: Plan) -> None:
     refused: list[str] = []
     for number, trial in enumerate(trials):
         lines = [command_line(plan, trial)]
-        words = lines[0].words
+        words = lines[0]
         if is_fit(words) and sys.executable in words:  # in the environment of this process
             try:
                 check_options(words[words.index("fit") :])
@@ -154,7 +154,7 @@ def _show(plan: Plan) -> None:
                 refused.append(f"{trial.name}: {error}")
         if plan.evaluate:
             lines.append(evaluation_line(plan, trial, plan.evaluate, baselines=number == 0))
-        print("\n  ".join([trial.name, *(shlex.join(line.shown) for line in lines)]))
+        print("\n  ".join([trial.name, *map(shlex.join, lines)]))
     print(
         f"{len(trials)} trials"
         if plan.file.method != "bayes"

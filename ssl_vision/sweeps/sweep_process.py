@@ -3,14 +3,14 @@
 import json
 import math
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ssl_vision.cli.suggestions import closest_match
 from ssl_vision.runs.atomic_files import check_inside, write_text
 from ssl_vision.runs.registry import Run
-from ssl_vision.sweeps.macros import expanded, is_fit, runs_fit, variables, yaml_text
-from ssl_vision.sweeps.process import CommandLine, TrialProcess
+from ssl_vision.sweeps.macros import expanded, is_fit, runs_fit, yaml_text
+from ssl_vision.sweeps.process import TrialProcess
 from ssl_vision.sweeps.sweep_plan import Claim, Plan
 from ssl_vision.sweeps.trials import Trial
 
@@ -18,7 +18,7 @@ NOT_VALIDATED = "the trial ended before its first validation"
 """Beginning of the reason why a trial without validation metrics failed."""
 
 
-def command_line(plan: Plan, trial: Trial) -> CommandLine:
+def command_line(plan: Plan, trial: Trial) -> list[str]:
     """Return the command of a trial.
 
     If it is ``ssl-vision fit``, it uses the run directory of the trial and resumes from its last checkpoint.
@@ -29,22 +29,18 @@ def command_line(plan: Plan, trial: Trial) -> CommandLine:
     """
     file = plan.file
     as_text = yaml_text if runs_fit(file.command, file.program) else str
-    words, shown = (
-        expanded(
-            file.command,
-            trial.parameters,
-            program=file.program,
-            json_file=_json_file(plan, trial),
-            values=values,
-            as_text=as_text,
-        )
-        for values in (True, False)
+    words = expanded(
+        file.command,
+        trial.parameters,
+        program=file.program,
+        json_file=_json_file(plan, trial),
+        as_text=as_text,
     )
     options = [*plan.options]
     if is_fit(words):
         options = ["--wandb=false", "--report=false", "--trainer.enable_progress_bar=false", *plan.options]
         options += [f"--runs_dir={plan.folder}", f"--name={trial.name}", "--ckpt_path=last"]
-    return CommandLine([*words, *options], [*shown, *options])
+    return [*words, *options]
 
 
 class ClaimedProcess(TrialProcess):
@@ -53,21 +49,22 @@ class ClaimedProcess(TrialProcess):
     Args:
         plan: plan of the sweep.
         claim: claim on the trial, whose lock the process inherits.
-        line: command of the process.
+        command: program and arguments.
         environment: environment variables in addition to those of this process.
 
     Raises:
         InputError: the command cannot be started.
     """
 
-    def __init__(self, plan: Plan, claim: Claim, line: CommandLine, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, plan: Plan, claim: Claim, command: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
         self.claim = claim
         check_inside(plan.folder, claim.trial.name)
         log = plan.folder / "logs" / f"{claim.trial.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         additional = {"WANDB_RUN_GROUP": plan.name, **environment}
-        masked = variables(plan.file.command)
-        super().__init__(line, log, additional, inherited=[claim.lock.fileno()], masked=masked)
+        super().__init__(command, log, additional, inherited=[claim.lock.fileno()])
 
 
 class SweepProcess(ClaimedProcess):
@@ -78,10 +75,10 @@ class SweepProcess(ClaimedProcess):
         """Bracket of early termination, and the value there."""
         self._metric, self._run = plan.file.metric.name, plan.folder / claim.trial.name
         self._metrics_size = -1
-        line = command_line(plan, claim.trial)
         if "${args_json_file}" in plan.file.command:
             write_text(_json_file(plan, claim.trial), json.dumps(dict(claim.trial.parameters)))
-        super().__init__(plan, claim, line, {"SSL_VISION_TRIAL": str(self._run), **environment})
+        command = command_line(plan, claim.trial)
+        super().__init__(plan, claim, command, {"SSL_VISION_TRIAL": str(self._run), **environment})
 
     def new_values(self) -> list[float] | None:
         """Read all values of the metric so far; None if metrics.csv has not grown since the last call."""

@@ -13,7 +13,6 @@ from sweeping import started, table, until
 
 from ssl_vision.main import main
 from ssl_vision.sweeps import evaluation
-from ssl_vision.sweeps.process import CommandLine
 
 FIT = """
 import os, sys
@@ -81,8 +80,7 @@ def stubs(tmp_path, monkeypatch):
 
         def line(plan, trial, protocols, *, baselines):
             words = [sys.executable, str(evaluate), str(plan.folder / trial.name), str(seconds), *protocols]
-            words += ["baselines"] * baselines
-            return CommandLine(words, words)
+            return words + ["baselines"] * baselines
 
         monkeypatch.setattr(evaluation, "evaluation_line", line)
         monkeypatch.setattr(
@@ -256,8 +254,8 @@ def digits(tmp_path):
 
 def test_dry_run_shows_evaluation_command(digits, sweep, tmp_path, capsys):
     assert sweep(*digits, "--dry_run") == 0
-    expected = f"ssl-vision evaluate {tmp_path}/digits/cell --protocol=lightly --baselines=true --cache=false"
-    assert f"{expected} --report=false\n" in capsys.readouterr().out
+    options = "--protocol=lightly --baselines=true --cache=false --report=false"
+    assert f"-m ssl_vision evaluate {tmp_path}/digits/cell {options}\n" in capsys.readouterr().out
 
 
 @pytest.mark.long
