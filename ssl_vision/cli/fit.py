@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
@@ -83,7 +82,6 @@ _RECORDED = (
     "runs_dir",
     "save_every_n_epochs",
     "save_every_n_steps",
-    "spare_dir",
     "wandb_artifacts",
     "wandb_media",
     "wandb",
@@ -324,7 +322,6 @@ class RunCLI(LightningCLI):
         callbacks += [OnlineProbe()] if config.online_probe else []
         callbacks += [GradientDiagnostics()] if config.gradients else []
         files = AtomicCheckpointIO(self.folder.last, self.folder.previous, self.folder.lock.verify)
-        spare = Path(config.spare_dir).expanduser() if config.spare_dir else None
         callbacks += [
             record,
             ResumeCheckpoint(
@@ -332,7 +329,6 @@ class RunCLI(LightningCLI):
                 files,
                 every_n_epochs=config.save_every_n_epochs,
                 every_n_steps=config.save_every_n_steps,
-                spare=spare,
             ),
             *tracking,
         ]

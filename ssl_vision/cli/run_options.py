@@ -62,12 +62,6 @@ def add_run_options(parser: LightningArgumentParser) -> None:
         help="Also save last.ckpt every n steps, within the epochs.",
     )
     parser.add_argument(
-        "--spare_dir",
-        type=str | None,
-        default=None,
-        help="Fallback directory for the last checkpoint when the disk is full.",
-    )
-    parser.add_argument(
         "--wandb",
         type=bool | Literal["offline"],
         default=False,

@@ -94,14 +94,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Give up a ``last`` that could not be written: training will change the tensors in it."""
         self._unwritten = None
 
-    def finish(self, spare: Path | None) -> None:
+    def finish(self) -> None:
         """Retry writing a ``last`` that could not be written.
 
-        Args:
-            spare: fallback directory.
-
         Raises:
-            OSError: ``last`` cannot be written; the message says whether it was written to ``spare``.
+            OSError: ``last`` cannot be written.
         """
         if self._unwritten is None:
             return
@@ -109,16 +106,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         try:
             _rename(_write_partial(checkpoint, self.last), self.last)
         except OSError as error:
-            message = f"{self.last} cannot be written ({error.strerror})"
-            if spare is None:
-                message += ": the end of the run is lost; set --spare_dir to a directory on another disk"
-                raise OSError(error.errno, message) from error
-            try:
-                _rename(_write_partial(checkpoint, spare / self.last.name), spare / self.last.name)
-            except OSError as spare_error:
-                message += f", nor can {spare} ({spare_error.strerror}): the end of the run is lost"
-                raise OSError(error.errno, message) from spare_error
-            raise OSError(error.errno, f"{message}; it was written to {spare / self.last.name}") from error
+            message = f"{self.last} cannot be written ({error.strerror}): the end of the run is lost"
+            raise OSError(error.errno, message) from error
 
 
 def remove_partial(folder: Path) -> None:

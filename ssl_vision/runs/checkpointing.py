@@ -27,7 +27,6 @@ class ResumeCheckpoint(Checkpoint):
         files: writer of the checkpoints.
         every_n_epochs: epochs between two saves at the end of an epoch.
         every_n_steps: steps between two saves within an epoch; None saves at the ends of epochs only.
-        spare: fallback directory for the last checkpoint when the disk of the run directory is full.
     """
 
     def __init__(
@@ -37,11 +36,9 @@ class ResumeCheckpoint(Checkpoint):
         *,
         every_n_epochs: int,
         every_n_steps: int | None,
-        spare: Path | None,
     ) -> None:
         self.folder, self.files = folder, files
         self.every_n_epochs, self.every_n_steps = every_n_epochs, every_n_steps
-        self.spare = spare
         self.interruption = Interruption()
         self._signal = 0
         self._cut = False
@@ -187,7 +184,7 @@ class ResumeCheckpoint(Checkpoint):
     def _finish(self, trainer: pl.Trainer) -> None:
         """Flush the log to disk, and write a checkpoint that could not be written before."""
         _sync(trainer)
-        self.files.finish(self.spare)
+        self.files.finish()
 
     def _settle(self, trainer: pl.Trainer) -> None:
         """Commit a waiting checkpoint, then act on a received signal."""

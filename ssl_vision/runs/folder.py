@@ -33,7 +33,6 @@ _FREE = (
     "runs_dir",
     "save_every_n_epochs",
     "save_every_n_steps",
-    "spare_dir",
     "wandb",
     "wandb_artifacts",
     "wandb_media",

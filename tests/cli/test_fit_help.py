@@ -93,7 +93,7 @@ def test_help_all_lists_options_of_trainer_and_run(capsys):
     assert end.value.code == 0
     printed = capsys.readouterr().out
     assert "--trainer.reload_dataloaders_every_n_epochs" in printed
-    assert "--spare_dir" in printed
+    assert "--save_every_n_steps" in printed
 
 
 @pytest.mark.parametrize("choice", ["data", "model", "encoder", "objective", "temperature", "gate", "ratio"])

@@ -343,7 +343,7 @@ def fit_options(template: Path) -> Iterator[Case]:
         ("trainer.strategy", "x"), ("trainer.accelerator", "tpu"), ("trainer.accelerator", "cuda"),
         ("trainer.profiler", "x"), ("trainer.plugins", "x"), ("trainer.callbacks", "x"),
         ("trainer.logger", "x"), ("trainer.detect_anomaly", "x"), ("trainer.default_root_dir", "/dev/null"),
-        ("trainer.gradient_clip_algorithm", "x"), ("spare_dir", "/dev/null/x"), ("wandb", "x"),
+        ("trainer.gradient_clip_algorithm", "x"), ("wandb", "x"),
         ("initial_checkpoint", "/dev/null"), ("initial_checkpoint", ""), ("initial_checkpoint", LONG),
         ("ckpt_path", "/dev/null"), ("ckpt_path", ""), ("ckpt_path", LONG), ("config", "/dev/null"),
         ("config", ""), ("config", LONG), ("data.views.mean", "[1]"), ("data.views.scale", "[2,1]"),

@@ -95,7 +95,7 @@ def test_full_disk_keeps_old_checkpoint_and_next_save_succeeds(tmp_path, fill_di
     assert names(tmp_path) == {"last.ckpt"}
     files.save_checkpoint({"n": 3}, files.last)
     files.commit()
-    files.finish(None)
+    files.finish()
     assert read_number(files.last) == 3
 
 
@@ -116,13 +116,8 @@ def test_full_disk_error_of_torch_save_is_recognized(tmp_path):
         files.commit()
         assert read_number(files.last) == 1
         assert names(small) == {"last.ckpt"}
-        with pytest.raises(OSError, match="the end of the run is lost; set --spare_dir"):
-            files.finish(None)
-        with pytest.warns(UserWarning, match="No space left on device"):
-            files.save_checkpoint({"n": 2, "much": torch.zeros(2**20)}, files.last)
-        with pytest.raises(OSError, match=f"it was written to {tmp_path}/spare/last.ckpt"):
-            files.finish(tmp_path / "spare")
-        assert read_number(tmp_path / "spare" / "last.ckpt") == 2
+        with pytest.raises(OSError, match="the end of the run is lost"):
+            files.finish()
     finally:
         subprocess.run(["umount", small], check=True)
 
@@ -140,23 +135,9 @@ def test_fit_fails_without_traceback_if_final_checkpoint_is_lost(tmp_path, fill_
     with pytest.warns(UserWarning, match="cannot be written"):
         assert fit(tmp_path) == 1
     error = capsys.readouterr().err
-    assert "the end of the run is lost; set --spare_dir to a directory" in error
+    assert "the end of the run is lost" in error
     assert "Traceback" not in error
     assert torch.load(RunFolder(tmp_path / "run").last, weights_only=True)["global_step"] == 4
-
-
-def test_final_checkpoint_goes_to_spare_dir_in_home_if_disk_is_full(
-    tmp_path, fill_disk_at, monkeypatch, capsys
-):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    fill_disk_at({2, 3})
-    with pytest.warns(UserWarning, match="cannot be written"):
-        assert fit(tmp_path, "--spare_dir=~/spare") == 1
-    spare = tmp_path / "spare" / "last.ckpt"
-    assert f"it was written to {spare}" in capsys.readouterr().err
-    assert fit(tmp_path, f"--ckpt_path={spare}", "--trainer.max_epochs=3") == 0
-    assert torch.load(RunFolder(tmp_path / "run").last, weights_only=True)["global_step"] == 12
 
 
 def test_next_save_recreates_deleted_checkpoint_folder(tmp_path):
@@ -223,11 +204,13 @@ def test_commit_warns_if_folder_is_gone_and_finish_restores_it(tmp_path):
     shutil.rmtree(tmp_path / "gone")
     with pytest.warns(UserWarning, match="last.ckpt cannot be written"):
         files.commit()
-    files.finish(None)
+    files.finish()
     assert read_number(files.last) == 1
 
 
-def test_run_stopped_by_signal_on_full_disk_saves_to_spare_dir(tmp_path, fill_disk_at, monkeypatch, capsys):
+def test_run_stopped_by_signal_on_full_disk_states_that_its_end_is_lost(
+    tmp_path, fill_disk_at, monkeypatch, capsys
+):
     fill_disk_at({1, 2})
     step, calls = SimCLR.training_step, []
 
@@ -239,6 +222,5 @@ def test_run_stopped_by_signal_on_full_disk_saves_to_spare_dir(tmp_path, fill_di
 
     monkeypatch.setattr(SimCLR, "training_step", interrupted_step)
     with pytest.warns(UserWarning, match="cannot be written"):
-        assert fit(tmp_path, f"--spare_dir={tmp_path}/spare") == 1
-    assert f"it was written to {tmp_path}/spare/last.ckpt" in capsys.readouterr().err
-    assert torch.load(tmp_path / "spare" / "last.ckpt", weights_only=True)["global_step"] == 2
+        assert fit(tmp_path) == 1
+    assert "the end of the run is lost" in capsys.readouterr().err
