@@ -184,11 +184,13 @@ class RunCLI(LightningCLI):
             config.ckpt_path, config.verbose = config.ckpt_path or "last", False
         resume = config.ckpt_path is not None
         if config.ckpt_path == "last":
-            config.ckpt_path = self._last()
-        elif str(config.ckpt_path).startswith(SCHEME):
-            config.ckpt_path = str(fetched_checkpoint(str(config.ckpt_path)))
-        if config.ckpt_path:
-            self.checkpoint = read_checkpoint(config.ckpt_path)._replace(state={})
+            self.checkpoint, config.ckpt_path = self._last(), None
+        elif config.ckpt_path:
+            remote = config.ckpt_path.startswith(SCHEME)
+            file = fetched_checkpoint(config.ckpt_path) if remote else config.ckpt_path
+            self.checkpoint = read_checkpoint(file, verify=True)
+        if self.checkpoint is not None:
+            self.checkpoint = self.checkpoint._replace(state={})
             config.ckpt_path = str(self.checkpoint.path)
             self._refuse_other_config(self.checkpoint)
         self.check = partial(
@@ -214,20 +216,20 @@ class RunCLI(LightningCLI):
         recorded: dict[str, Any] = below_home({key: plain[key] for key in _RECORDED})
         return recorded
 
-    def _last(self) -> str | None:
+    def _last(self) -> Checkpoint | None:
         """Return the run's last readable checkpoint, or None if training has not written one yet."""
         candidates = [file for file in (self.folder.last, self.folder.previous) if file.exists()]
         while candidates:
             file = candidates.pop(0)
             try:
-                read_checkpoint(file)
+                checkpoint = read_checkpoint(file, verify=True)
             except InputError as error:
                 if not candidates:
                     raise
                 rank_zero_warn(f"{error}: falling back to {candidates[0]}")
                 continue
             rank_zero_info(f"continuing from {file}")
-            return str(file)
+            return checkpoint
         if self.subcommand != "fit" or any(self.folder.checkpoints.glob("*.ckpt")):
             run = f"ssl-vision {self.subcommand} RUN"
             advice = "" if self.folder.config_file.exists() else f"; give the run directory: {run}"

@@ -102,7 +102,6 @@ def evaluate_run(args: Sequence[str], processes: Processes = ALONE) -> Evaluated
     checkpoint = read_checkpoint(fetched_checkpoint(args[0]) if remote else args[0])
     allow_class = allowed_classes(args)
     folder = run_beside(checkpoint)
-    folder.check_links()
     by_user = not remote and owned(folder.path, checkpoint.path)
     stored = _data(checkpoint, args, allow_class, own=by_user)
     parser = evaluation_parser(run.__doc__, stored)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ssl_vision.encoders import Encoder, ModuleEncoder
 from ssl_vision.errors import InputError
-from ssl_vision.runs.checkpoint import check_bytes, read_checkpoint
+from ssl_vision.runs.checkpoint import read_checkpoint
 from ssl_vision.runs.record import CHECKPOINT_KEY
 
 _CLASSIFIERS = ("classifier.", "fc.", "head.")
@@ -45,10 +45,7 @@ def read_weights(path: Path, *, option: str) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             with safe_open(path, framework="pt") as file:
                 return {name: file.get_tensor(name) for name in list(file.keys())}
-        check_bytes(path)
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except InputError:
-        raise
     except pickle.UnpicklingError as error:
         raise InputError(f"{path}: refused, it contains more than tensors and plain values") from error
     except (

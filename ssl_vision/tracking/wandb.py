@@ -105,7 +105,6 @@ def mirror(folder: RunFolder, config: Mapping[str, Any], *, mode: str, fresh: bo
     Raises:
         InputError: ``WANDB_RUN_ID`` is the W&B run of another run directory in the same parent directory.
     """
-    folder.check_links()
     _wait_for_another_second(folder)
     identity = None if fresh else _remembered(folder.mirror_file)
     if identity is None:
