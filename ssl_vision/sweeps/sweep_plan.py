@@ -9,6 +9,9 @@ from ssl_vision.errors import InputError
 from ssl_vision.sweeps.sweep_file import SweepFile, parse_sweep
 from ssl_vision.sweeps.trials import Trial
 
+ATTEMPTS = 3
+"""Maximum number of attempts at a trial that fails."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -23,10 +26,6 @@ class Plan:
     options: tuple[str, ...] = ()
     """Options that follow those of the file in the command of every trial."""
     seed: int = 0
-    attempts: int = 3
-    """Maximum number of attempts at a trial that fails."""
-    storage: str | None = None
-    """URL of a database to use instead of ``sweep.db``."""
     evaluate: tuple[str, ...] = ()
     """Protocols under which finished trials are evaluated."""
 
