@@ -45,7 +45,6 @@ from ssl_vision.cli.trainer_options import check_callbacks, check_trainer
 from ssl_vision.data import ImageData
 from ssl_vision.errors import InputError, Interrupted
 from ssl_vision.quiet import quiet
-from ssl_vision.runs.changed_images import check_images
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint, remove_requeued
 from ssl_vision.runs.checkpoint_io import AtomicCheckpointIO
 from ssl_vision.runs.checkpointing import ResumeCheckpoint
@@ -58,12 +57,13 @@ from ssl_vision.runs.folder import (
     listed,
     run_path,
 )
-from ssl_vision.runs.initial import start_from
+from ssl_vision.runs.images_file import check_images
 from ssl_vision.runs.log import RunLog
 from ssl_vision.runs.reading import parse_yaml
 from ssl_vision.runs.record import RunRecord, early_stopping
 from ssl_vision.runs.registry import Run
 from ssl_vision.runs.settings import named_settings
+from ssl_vision.runs.weights import start_from
 from ssl_vision.tracking.artifacts import SCHEME, fetched_checkpoint, requeued_checkpoint
 from ssl_vision.tracking.wandb import mirror, mirror_ends, mirror_mode, requeued_by_agent
 from ssl_vision.tracking.wandb_callback import WandbCallback

@@ -24,8 +24,7 @@ from ssl_vision.evaluation.splits import Splits
 from ssl_vision.methods import Layers
 from ssl_vision.pretrained.rebuild import ROOT_NEEDED, safe_data, trained_model, untrained_model
 from ssl_vision.runs.checkpoint import Checkpoint, read_checkpoint, run_beside
-from ssl_vision.runs.evaluation_file import merged, read_rows
-from ssl_vision.runs.evaluation_summary import evaluation_summary
+from ssl_vision.runs.evaluation_file import evaluation_summary, merged, read_rows
 from ssl_vision.runs.folder import RunFolder, owned
 from ssl_vision.runs.registry import Run
 from ssl_vision.runs.settings import class_name

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from ssl_vision.descriptions import MetricDescription, description_of
-from ssl_vision.runs.evaluation_summary import Variant, stated_differences, variant_of
+from ssl_vision.runs.evaluation_file import Variant, stated_differences, variant_of
 
 _Column = tuple[str, Variant]
 

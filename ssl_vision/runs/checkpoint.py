@@ -13,7 +13,9 @@ from ssl_vision.errors import InputError
 from ssl_vision.hub import is_address
 from ssl_vision.runs.folder import RunFolder
 from ssl_vision.runs.reading import parse_yaml
-from ssl_vision.runs.record import CHECKPOINT_KEY
+
+CHECKPOINT_KEY = "ssl_vision"
+"""Key of what `RunRecord` adds to a checkpoint."""
 
 
 class Checkpoint(NamedTuple):
