@@ -171,7 +171,7 @@ CAPS = {
     "pretrained": (177, 3),
     "report": (3090, 26),
     "reproduce": (839, 8),
-    "runs": (1583, 17),
+    "runs": (1574, 17),
     "sweeps": (2029, 20),
     "tracking": (293, 4),
 }

@@ -73,7 +73,7 @@ def read_checkpoint(path: str | Path, *, verify: bool = False) -> Checkpoint:
     except Exception as error:
         raise InputError(f"{file}: not a readable checkpoint ({type(error).__name__})") from error
     try:
-        record, fit_loop = _table(content, CHECKPOINT_KEY), _table(content, "loops", "fit_loop")
+        record = content[CHECKPOINT_KEY]
         version = record["version"]
         if _release(version) > _release(__version__):
             raise InputError(
@@ -82,7 +82,7 @@ def read_checkpoint(path: str | Path, *, verify: bool = False) -> Checkpoint:
         config = parse_yaml(record["config"], where=f"{file}: its config")
         state = content["state_dict"]
         # "processed" counts epochs whose batches are done; Lightning saves before it increments "completed".
-        progress = _table(fit_loop, "epoch_progress", "current")
+        epoch = int(content["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
         if (
             not _is_config(config)
             or not isinstance(state, dict)
@@ -90,7 +90,6 @@ def read_checkpoint(path: str | Path, *, verify: bool = False) -> Checkpoint:
         ):
             raise TypeError
         online = content.get("callbacks", {}).get("OnlineProbe", {}).get("layer")
-        epoch = int(progress["processed"])
         return Checkpoint(file, config, epoch, state, online, record.get("images"), record.get("classes"))
     except InputError:
         raise
@@ -125,22 +124,6 @@ def remove_requeued(folder: RunFolder) -> None:
         if not is_checkpoint(file):
             raise InputError(f"{file}: not written by this run, but Lightning would resume from it; move it")
         file.unlink()
-
-
-def _table(content: Any, *keys: str) -> dict[str, Any]:
-    """Return the nested dict at a path of keys.
-
-    Raises:
-        TypeError: a value on the path is not a dict.
-        KeyError: a key does not exist.
-    """
-    for key in keys:
-        if not isinstance(content, dict):
-            raise TypeError
-        content = content[key]
-    if not isinstance(content, dict):
-        raise TypeError
-    return content
 
 
 def _is_config(config: Any) -> bool:
